@@ -1,0 +1,163 @@
+"""What every spec is: frozen, strict data that says in one line what is wrong with it.
+
+    YAML text --read_yaml--> plain dict --Spec.parse--> frozen spec --dump--> plain dict --write_yaml--> YAML text
+
+Unknown keys are errors, with the nearest valid key; a number written as `3e-4` is a number (YAML 1.1
+alone would read it as text).
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from scalewright.spec.errors import UserError, nearest
+
+S = TypeVar("S", bound="Spec")
+
+
+class Spec(BaseModel):
+    """Frozen, validated data. `parse` is the door: it turns a bad value into one clear line."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+
+    @classmethod
+    def parse(cls: type[S], data: Any, where: str = "") -> S:
+        """`data` (a plain dict) as this spec; raises UserError that names the key and the mend."""
+        if isinstance(data, cls):
+            return data
+        if not isinstance(data, dict):
+            raise UserError(f"expected keys and values, got {data!r}", where)
+        try:
+            return cls.model_validate(data)
+        except ValidationError as error:
+            raise _first_problem(cls, error, where) from None
+
+    def dump(self) -> dict[str, Any]:
+        """Plain data (JSON types only); `parse(dump())` gives an equal spec."""
+        return self.model_dump(mode="json", by_alias=True)
+
+    def replace(self: S, **changes: Any) -> S:
+        """A validated copy with some keys changed."""
+        return type(self).parse({**self.dump(), **changes})
+
+
+def _first_problem(cls: type[Spec], error: ValidationError, where: str) -> UserError:
+    """The first of pydantic's complaints as one of ours; a UserError raised inside passes through."""
+    problem = error.errors()[0]
+    inner = problem.get("ctx", {}).get("error")
+    path = ".".join(str(part) for part in problem["loc"] if not _is_type_tag(part))
+    place = f"{where}: {path}" if where and path else (path or where)
+    if isinstance(inner, UserError):
+        return UserError(inner.what, f"{where}: {inner.where}" if where and inner.where else inner.where or place, inner.how)
+    if problem["type"] == "extra_forbidden":
+        key = str(problem["loc"][-1])
+        known = _keys_at(cls, problem["loc"][:-1])
+        near = nearest(key, known)
+        how = "did you mean " + " or ".join(f"'{n}'" for n in near) + "?" if near else "known keys are " + ", ".join(known)
+        return UserError(f"unknown key '{path}'", where, how)
+    if problem["type"] == "missing":
+        return UserError(f"missing key '{path}'", where, "add it")
+    value = problem.get("input")
+    shown = repr(value) if len(repr(value)) < 60 else type(value).__name__
+    message = problem["msg"].removeprefix("Value error, ").replace("Input should be", "it should be")
+    return UserError(f"{path or 'value'} is {shown}", where, message)
+
+
+def _is_type_tag(part: Any) -> bool:
+    """Whether pydantic put this part of a location there itself, to name a branch of a union."""
+    return isinstance(part, str) and (part in {"str", "int", "float", "bool"} or part[:1].isupper() or "[" in part)
+
+
+def _keys_at(cls: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:
+    """The valid keys of the spec nested at `path` below `cls`."""
+    current: Any = cls
+    for part in path:
+        if isinstance(part, int) or _is_type_tag(part):
+            continue
+        field = current.model_fields.get(part)
+        nested = [t for t in _types_in(field.annotation) if isinstance(t, type) and issubclass(t, BaseModel)] if field else []
+        if not nested:
+            return []
+        current = nested[0]
+    return list(current.model_fields)
+
+
+def _types_in(annotation: Any) -> list[Any]:
+    arguments = getattr(annotation, "__args__", ())
+    return [annotation] if not arguments else [t for a in arguments for t in _types_in(a)]
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML that reads `3e-4` as a number and refuses a key written twice."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        for key in keys:
+            if isinstance(key, str) and keys.count(key) > 1:
+                raise UserError(f"key '{key}' is written twice", f"line {node.start_mark.line + 1}", "keep one of them")
+        return super().construct_mapping(node, deep=deep)
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"^[-+]?(?:[0-9][0-9_]*\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+$"),
+    list("-+0123456789."),
+)
+
+
+def parse_yaml(text: str, where: str = "") -> Any:
+    """YAML text as plain data; raises UserError with the line."""
+    try:
+        return yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader
+    except UserError as error:
+        raise UserError(error.what, f"{where} {error.where}".strip(), error.how) from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f" line {mark.line + 1}" if mark else ""
+        problem = getattr(error, "problem", None) or "not YAML"
+        raise UserError(f"cannot read YAML: {problem}", f"{where}{line}", "check the indentation and the quotes there") from None
+
+
+def read_yaml(path: str | Path) -> Any:
+    """The plain data of a YAML file; raises UserError when it is missing or broken."""
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise UserError("no such file", str(path), "check the path") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot read the file: {error}", str(path)) from None
+    return parse_yaml(text, str(path))
+
+
+class _Dumper(yaml.SafeDumper):
+    """Block style outside, flow style for lists of plain values."""
+
+    def represent_float(self, value: float) -> yaml.ScalarNode:
+        text = repr(value)
+        if "e" in text and "." not in text.split("e")[0]:
+            text = text.replace("e", ".0e", 1)
+        return self.represent_scalar("tag:yaml.org,2002:float", text)
+
+    def represent_list(self, value: list[Any]) -> yaml.SequenceNode:  # type: ignore[override]
+        plain = all(not isinstance(item, (list, dict)) for item in value)
+        return self.represent_sequence("tag:yaml.org,2002:seq", value, flow_style=plain)
+
+
+_Dumper.add_representer(float, _Dumper.represent_float)
+_Dumper.add_representer(list, _Dumper.represent_list)
+
+
+def to_yaml(data: Any) -> str:
+    """Plain data as YAML text, in the order given; floats round-trip."""
+    return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)
+
+
+def write_yaml(path: str | Path, data: Any) -> None:
+    """Writes plain data as a YAML file."""
+    Path(path).write_text(to_yaml(data), encoding="utf-8")

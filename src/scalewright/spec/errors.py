@@ -1,0 +1,59 @@
+"""The two ways in which a command fails, and the one sentence that each owes its user.
+
+    UserError   the user can mend it: exit code 2, one line, no traceback
+    RunError    a run failed: exit code 1, one line, the details in the run's folder
+    Stopped     a signal asked a run to stop and it saved: exit code 75 ("requeue me")
+
+A message reads `error: WHAT is wrong (WHERE): HOW to mend it`; the command line prints it as it is.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class UserError(ValueError):
+    """A mistake of the user's, said in one line: what is wrong, where, and how to mend it."""
+
+    exit_code = 2
+
+    def __init__(self, what: str, where: str = "", how: str = "") -> None:
+        self.what, self.where, self.how = what, where, how
+        super().__init__(what + (f" ({where})" if where else "") + (f": {how}" if how else ""))
+
+
+class RunError(RuntimeError):
+    """A run that failed for a reason outside the user's input (a full disk, a worker that died)."""
+
+    exit_code = 1
+
+
+class Stopped(Exception):
+    """A run that a signal asked to stop, and that saved its state first."""
+
+    exit_code = 75
+
+
+def nearest(name: str, known: Iterable[str], count: int = 3) -> list[str]:
+    """The known names most like `name`, best first; empty when none is near."""
+    by_folded: dict[str, str] = {}
+    for option in known:
+        by_folded.setdefault(option.lower(), option)
+    found = difflib.get_close_matches(name.lower(), by_folded, n=count, cutoff=0.5)
+    return [by_folded[key] for key in found]
+
+
+def unknown(kind: str, name: str, known: Iterable[str], where: str = "", more: str = "") -> UserError:
+    """The error for a name that isn't known, with the nearest valid ones (or all, if they are few)."""
+    options = list(known)
+    near = nearest(name, options)
+    if near:
+        how = "did you mean " + " or ".join(f"'{option}'" for option in near) + "?"
+    elif len(options) <= 12:
+        how = "use one of " + ", ".join(options)
+    else:
+        how = ""
+    if more:
+        how = f"{how} {more}".strip()
+    return UserError(f"unknown {kind} '{name}'", where, how)

@@ -1,0 +1,232 @@
+"""What a decoder is made of: one flat description that counting, running and converting all read.
+
+    tokens -> embed (+ positions, + norm) -> [ block ] x num_hidden_layers -> norm -> head -> logits
+
+    block, residual "sequential"          "parallel"                     "parallel_shared"
+      x += attn(norm1(x))                   x += attn(norm1(x))            x += attn(norm1(x))
+      x += mlp(norm2(x))                         + mlp(norm2(x))                + mlp(norm1(x))
+
+    norm_position  pre: f(norm(x))    post: norm(f(x))    both: norm(f(norm(x)))
+
+Keys follow Hugging Face's config.json where it has a word for them. The families' own files are read
+by `spec/huggingface.py`; every tensor and its exact size follow from here, in `spec/operators.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from scalewright.spec.base import Spec
+from scalewright.spec.errors import UserError
+
+MlpType = Literal["swiglu", "geglu", "geglu_tanh", "gelu", "gelu_tanh", "relu", "relu2"]
+NormType = Literal["rmsnorm", "rmsnorm_plus_one", "layernorm", "layernorm_nobias", "nonparametric"]
+GATED: frozenset[str] = frozenset({"swiglu", "geglu", "geglu_tanh"})
+
+
+class RopeScaling(Spec):
+    """How rotary frequencies are stretched beyond the context that a model was trained on."""
+
+    kind: Literal["linear", "dynamic", "yarn", "llama3", "longrope"]
+    factor: float = Field(1.0, gt=0)
+    original_context: int | None = Field(None, ge=1)
+    low_freq_factor: float = 1.0  # llama3
+    high_freq_factor: float = 4.0  # llama3
+    beta_fast: float = 32.0  # yarn
+    beta_slow: float = 1.0  # yarn
+    attention_factor: float | None = None  # yarn, longrope; null = the kind's own formula
+    mscale: float | None = None  # yarn (DeepSeek)
+    mscale_all_dim: float | None = None  # yarn (DeepSeek)
+    truncate: bool = True  # yarn: round the correction range to whole dimensions
+    short_factor: tuple[float, ...] | None = None  # longrope
+    long_factor: tuple[float, ...] | None = None  # longrope
+
+
+class Rope(Spec):
+    """Rotary positions (Su et al. 2021): `fraction` of each head's dimensions turns with the position."""
+
+    theta: float = Field(10000.0, gt=0)
+    fraction: float = Field(1.0, gt=0, le=1)
+    scaling: RopeScaling | None = None
+    local_theta: float | None = None  # sliding-window layers of Gemma 3 turn at a rate of their own
+
+
+class MoE(Spec):
+    """A mixture of experts in place of the MLP, in every layer from `first_k_dense` on that `every` meets."""
+
+    num_experts: int = Field(ge=1)
+    top_k: int = Field(ge=1)
+    moe_intermediate_size: int = Field(ge=1)
+    num_shared_experts: int = Field(0, ge=0)
+    shared_intermediate_size: int | None = None  # null: num_shared_experts * moe_intermediate_size
+    shared_gate: bool = False  # Qwen2-MoE: a learned gate on the shared expert
+    first_k_dense: int = Field(0, ge=0)
+    every: int = Field(1, ge=1)  # layers i with (i + 1) % every == 0 are sparse
+    dense_layers: tuple[int, ...] = ()
+    router_bias: bool = False  # a bias, or DeepSeek-V3's correction bias: num_experts numbers
+    score: Literal["softmax", "sigmoid"] = "softmax"
+    normalize_top_k: bool = True
+    routed_scale: float = 1.0
+    groups: int = 1  # experts are first chosen by group (DeepSeek)
+    top_groups: int = 1
+
+    @property
+    def shared_size(self) -> int:
+        """Hidden units of the shared experts together; 0 when there are none."""
+        if self.num_shared_experts == 0:
+            return 0
+        return self.shared_intermediate_size or self.num_shared_experts * self.moe_intermediate_size
+
+
+class MLA(Spec):
+    """Multi-head latent attention (DeepSeek-V2 §2.1): keys and values through one small latent vector."""
+
+    q_lora_rank: int | None = None  # null: queries are not compressed
+    kv_lora_rank: int = Field(ge=1)
+    qk_nope_head_dim: int = Field(ge=1)
+    qk_rope_head_dim: int = Field(ge=1)
+    v_head_dim: int = Field(ge=1)
+
+
+class ModelSpec(Spec):
+    """A decoder-only language model; dims, parts and the numbers that its forward needs."""
+
+    version: Literal[1] = 1
+    name: str = "model"
+    family: str = "llama"  # whose config.json and tensor names it has on Hugging Face
+
+    vocab_size: int = Field(ge=1)
+    hidden_size: int = Field(ge=1)
+    intermediate_size: int = Field(ge=1)
+    num_hidden_layers: int = Field(ge=1)
+    num_attention_heads: int = Field(ge=1)
+    num_key_value_heads: int | None = Field(None, ge=1)  # null: as many as query heads
+    head_dim: int | None = Field(None, ge=1)  # null: hidden_size / num_attention_heads
+    context: int = Field(2048, ge=1)  # positions that the model was made for
+
+    mlp_type: MlpType = "swiglu"
+    norm_type: NormType = "rmsnorm"
+    norm_eps: float = Field(1e-5, gt=0)
+    norm_position: Literal["pre", "post", "both"] = "pre"
+    residual: Literal["sequential", "parallel", "parallel_shared"] = "sequential"
+    final_norm: bool = True
+    embedding_norm: bool = False  # BLOOM
+    qk_norm: Literal["head", "full"] | None = None  # one norm a head (Qwen3, Gemma 3), or over all heads (OLMo-2)
+
+    qkv_bias: bool = False
+    o_bias: bool = False
+    mlp_bias: bool = False
+    head_bias: bool = False
+    tie_word_embeddings: bool = False
+    embedding_scale: float | None = None  # Gemma multiplies embeddings by sqrt(hidden_size)
+
+    positions: Literal["rope", "alibi", "learned", "none"] = "rope"
+    learned_positions: int = Field(0, ge=0)  # rows of the position table
+    rope: Rope = Rope()
+    rope_every_not: int | None = None  # SmolLM3, and its like: every n-th layer has no positions
+
+    sliding_window: int | None = Field(None, ge=1)
+    window_pattern: tuple[bool, ...] = (False,)  # repeated over the layers: True = sliding window
+    attention_softcap: float | None = None
+    logit_softcap: float | None = None
+    query_scale: float | None = None  # null: head_dim ** -0.5
+    clip_qkv: float | None = None
+    attention_sinks: bool = False  # gpt-oss: one learned logit a head
+
+    moe: MoE | None = None
+    mla: MLA | None = None
+    mtp_layers: int = Field(0, ge=0)  # multi-token prediction (DeepSeek-V3), not counted in `total`
+
+    @model_validator(mode="before")
+    @classmethod
+    def _derive(cls, data: Any) -> Any:
+        """Fills what was left null, so that a resolved spec has no blanks."""
+        if not isinstance(data, dict):
+            return data
+        data = dict(data)
+        heads, hidden = data.get("num_attention_heads"), data.get("hidden_size")
+        if data.get("num_key_value_heads") is None:
+            data["num_key_value_heads"] = heads
+        if data.get("head_dim") is None and isinstance(heads, int) and isinstance(hidden, int) and heads > 0:
+            if data.get("mla"):
+                mla = data["mla"] if isinstance(data["mla"], dict) else data["mla"].dump()
+                data["head_dim"] = mla.get("qk_nope_head_dim", 0) + mla.get("qk_rope_head_dim", 0)
+            elif hidden % heads:
+                raise UserError(
+                    f"hidden_size {hidden} is not divisible by num_attention_heads {heads}",
+                    "model",
+                    f"use hidden_size {max(1, round(hidden / heads)) * heads}, or set head_dim",
+                )
+            else:
+                data["head_dim"] = hidden // heads
+        if data.get("positions") == "learned" and not data.get("learned_positions"):
+            data["learned_positions"] = data.get("context", 2048)
+        return data
+
+    @model_validator(mode="after")
+    def _check(self) -> ModelSpec:
+        heads, kv = self.num_attention_heads, self.kv_heads
+        if heads % kv:
+            fits = [n for n in range(1, heads + 1) if heads % n == 0]
+            best = min(fits, key=lambda n: abs(n - kv))
+            raise UserError(
+                f"num_attention_heads {heads} is not divisible by num_key_value_heads {kv}",
+                "model",
+                f"use num_key_value_heads {best}",
+            )
+        if any(self.window_pattern) and self.sliding_window is None:
+            raise UserError("window_pattern asks for a window but sliding_window is null", "model", "set sliding_window")
+        if self.moe and self.moe.top_k > self.moe.num_experts:
+            raise UserError(
+                f"moe.top_k {self.moe.top_k} is more than moe.num_experts {self.moe.num_experts}",
+                "model",
+                f"use top_k {self.moe.num_experts} or less",
+            )
+        if self.positions == "rope" and round(self.dim_per_head * self.rope.fraction) % 2:
+            raise UserError(
+                f"RoPE turns pairs, and head_dim {self.dim_per_head} x fraction {self.rope.fraction} is odd",
+                "model",
+                f"use head_dim {self.dim_per_head + 1}",
+            )
+        return self
+
+    # -- what follows from the keys ---------------------------------------------------------------
+
+    @property
+    def kv_heads(self) -> int:
+        """Key and value heads."""
+        return self.num_key_value_heads or self.num_attention_heads
+
+    @property
+    def dim_per_head(self) -> int:
+        """Dimensions of one query head."""
+        return self.head_dim or self.hidden_size // self.num_attention_heads
+
+    @property
+    def gated(self) -> bool:
+        """Whether the MLP has a gate beside its up projection (SwiGLU, GeGLU)."""
+        return self.mlp_type in GATED
+
+    @property
+    def norm_shapes(self) -> tuple[bool, bool]:
+        """Whether a norm has a weight, and whether it has a bias."""
+        return self.norm_type != "nonparametric", self.norm_type == "layernorm"
+
+    def window(self, layer: int) -> int | None:
+        """Keys that a query of this layer sees; None = all before it."""
+        sliding = self.window_pattern[layer % len(self.window_pattern)]
+        return self.sliding_window if sliding else None
+
+    def has_rope(self, layer: int) -> bool:
+        """Whether this layer turns its queries and keys."""
+        every = self.rope_every_not
+        return self.positions == "rope" and not (every and (layer + 1) % every == 0)
+
+    def is_moe(self, layer: int) -> bool:
+        """Whether this layer routes to experts."""
+        moe = self.moe
+        if moe is None or layer < moe.first_k_dense or layer in moe.dense_layers:
+            return False
+        return (layer + 1) % moe.every == 0

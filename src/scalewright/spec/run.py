@@ -1,0 +1,215 @@
+"""`run.yaml`: everything that a run is, strict at every level, so that a folder can rebuild it.
+
+    file + key=value overrides --load_run--> RunSpec --resolve--> RunSpec with no nulls --> out_dir/run.yaml
+
+A `{python: package.module:name, ...arguments}` stands wherever a user's own code may take a part's place.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import ConfigDict, Field, model_validator
+
+from scalewright.spec.base import Spec, parse_yaml, read_yaml
+from scalewright.spec.errors import UserError
+from scalewright.spec.layout import Layout
+from scalewright.spec.model import ModelSpec
+
+
+class PythonRef(Spec):
+    """A user's own part: `python: package.module:name`, and the arguments that it is called with."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    python: str = Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The keys beside `python`."""
+        return dict(self.model_extra or {})
+
+
+class Source(Spec):
+    """One folder of token shards (or a token file), and its share of a mixture."""
+
+    path: str
+    weight: float = Field(1.0, gt=0)
+
+
+class DataSpec(Spec):
+    """Where tokens come from and how they become sequences."""
+
+    train: tuple[Source, ...] = Field(min_length=1)
+    valid: tuple[Source, ...] = ()
+    seq_len: int = Field(1024, ge=2)
+    packing: bool = True
+    document_mask: bool = True
+
+    @model_validator(mode="before")
+    @classmethod
+    def _bare_paths(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        data = dict(data)
+        for key in ("train", "valid"):
+            if key in data:
+                data[key] = _sources(data[key])
+        return data
+
+
+def _sources(value: Any) -> Any:
+    if value is None:
+        return ()
+    if isinstance(value, (str, dict)):
+        value = [value]
+    if isinstance(value, (list, tuple)):
+        return tuple({"path": item} if isinstance(item, str) else item for item in value)
+    return value
+
+
+class OptimizerSpec(Spec):
+    """AdamW (Loshchilov & Hutter 2019), SGD with momentum, or Lion (Chen et al. 2023), and gradient clipping."""
+
+    name: Literal["adamw", "sgd", "lion"] = "adamw"
+    lr: float = Field(3e-4, gt=0)
+    betas: tuple[float, float] = (0.9, 0.95)
+    momentum: float = Field(0.0, ge=0, lt=1)
+    eps: float = Field(1e-8, gt=0)
+    weight_decay: float = Field(0.1, ge=0)
+    clip_norm: float = Field(1.0, ge=0)  # 0: no clipping
+
+
+class ScheduleSpec(Spec):
+    """The learning rate over the steps: warm-up, then one of four shapes down to `min_ratio` of it."""
+
+    kind: Literal["constant", "linear", "cosine", "wsd"] = "cosine"
+    warmup_steps: int = Field(0, ge=0)
+    decay_steps: int | None = Field(None, ge=0)  # null: to the end (wsd: the last fifth)
+    min_ratio: float = Field(0.1, ge=0, le=1)
+
+
+class TrainSpec(Spec):
+    """How long to train, and what happens on the way."""
+
+    steps: int | None = Field(None, ge=0)
+    tokens: float | None = Field(None, gt=0)
+    valid_every: int = Field(0, ge=0)
+    valid_batches: int = Field(16, ge=1)
+    z_loss: float = Field(0.0, ge=0)
+    compile: bool = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_length(cls, data: Any) -> Any:
+        if isinstance(data, dict):
+            if data.get("steps") is not None and data.get("tokens") is not None:
+                raise UserError("steps and tokens are both given", "train", "keep one of them")
+            if data.get("steps") is None and data.get("tokens") is None:
+                data = {**data, "steps": 1000}
+        return data
+
+
+class CheckpointSpec(Spec):
+    """When to save, and how many saves to keep."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+    every: int = Field(0, ge=0)
+    keep: int = Field(2, ge=1)
+    async_: bool = Field(False, alias="async")
+    at_end: bool = True
+
+
+class TrackSpec(Spec):
+    """Where metrics go besides metrics.jsonl."""
+
+    mlflow: bool = False
+    tensorboard: bool = False
+    wandb: bool = False
+
+
+class ProfileSpec(Spec):
+    """The steps to trace."""
+
+    steps: tuple[int, ...] = ()
+
+
+class RunSpec(Spec):
+    """A whole run. `resolve` fills the nulls; `load_run` reads a file with overrides."""
+
+    version: Literal[1] = 1
+    name: str = Field("run", pattern=r"^[\w.\-]+$")
+    out_dir: str | None = None
+    seed: int = Field(0, ge=0)
+    deterministic: bool = False
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    resume: str = "auto"
+    model: PythonRef | ModelSpec | str
+    init: str = "random"
+    cluster: str | dict[str, Any] = "local"
+    layout: Layout = Layout()
+    data: PythonRef | DataSpec
+    loss: PythonRef | Literal["cross_entropy"] = "cross_entropy"
+    optimizer: PythonRef | OptimizerSpec = OptimizerSpec()
+    lr_schedule: ScheduleSpec = ScheduleSpec()
+    train: TrainSpec = TrainSpec()
+    checkpoint: CheckpointSpec = CheckpointSpec()
+    track: TrackSpec = TrackSpec()
+    profile: ProfileSpec = ProfileSpec()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _pick_branches(cls, data: Any) -> Any:
+        """Decides what each `{python: ...}` union is before pydantic tries them all, so that errors are about one."""
+        if not isinstance(data, dict):
+            return data
+        data = dict(data)
+        branches: dict[str, type[Spec]] = {"model": ModelSpec, "data": DataSpec, "optimizer": OptimizerSpec}
+        for key, spec in branches.items():
+            if isinstance(data.get(key), dict):
+                kind = PythonRef if "python" in data[key] else spec
+                data[key] = kind.parse(data[key], where=key)
+        if isinstance(data.get("data"), str):
+            data["data"] = DataSpec.parse({"train": data["data"]}, where="data")
+        if isinstance(data.get("loss"), dict):
+            data["loss"] = PythonRef.parse(data["loss"], where="loss")
+        if data.get("out_dir") is None:
+            data["out_dir"] = f"runs/{data.get('name', 'run')}"
+        return data
+
+    @property
+    def folder(self) -> Path:
+        """`out_dir`, as a path."""
+        return Path(self.out_dir or f"runs/{self.name}")
+
+
+def load_run(path: str | Path, overrides: list[str] | tuple[str, ...] = ()) -> RunSpec:
+    """The run that a file and `key=value` overrides describe; raises UserError.
+
+    >>> load_run("run.yaml", ["layout.tp=2", "optimizer.lr=3e-4"])
+    """
+    data = read_yaml(path)
+    if not isinstance(data, dict):
+        raise UserError("a run file holds keys and values", str(path), "see `scalewright train --help`")
+    for override in overrides:
+        apply_override(data, override)
+    return RunSpec.parse(data, where=str(path))
+
+
+def apply_override(data: dict[str, Any], override: str) -> None:
+    """Sets one dotted `key=value` in plain data, in place; the value is read as YAML."""
+    key, separator, text = override.partition("=")
+    if not separator or not key:
+        raise UserError(f"'{override}' is not an override", "command line", "write key=value, such as layout.tp=2")
+    *parents, last = key.split(".")
+    node: Any = data
+    for part in parents:
+        child = node.get(part)
+        if child is None:
+            child = node[part] = {}
+        if not isinstance(child, dict):
+            raise UserError(f"'{part}' in '{key}' holds {child!r}, not keys", "command line", f"set {part}=... as a whole")
+        node = child
+    node[last] = parse_yaml(text, f"value of {key}")

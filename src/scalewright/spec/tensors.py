@@ -1,0 +1,234 @@
+"""Every tensor of a model: its canonical name, true shape, role and first value.
+
+    embed.weight                      [V, D]        layers.3.attention.q.weight   [H*K, D]
+    layers.3.attention_norm.weight    [D]           layers.3.attention.o.weight   [D, H*K]
+    layers.3.mlp.gate.weight          [F, D]        layers.3.mlp.down.weight      [D, F]
+    norm.weight                       [D]           head.weight                   [V, D]
+
+Linear weights are [out, in]. Nothing is fused: q, k, v, gate and up are tensors of their own. Names carry
+the global layer number, so they mean the same on every layout. The names are the network's own
+(`model/` builds modules that have them), the checkpoint's, and the placement's.
+
+    V vocabulary  D hidden  F intermediate  H query heads  G kv heads  K head dim  E experts
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+from typing import Literal
+
+from scalewright.spec.model import MLA, ModelSpec, MoE
+
+Role = Literal[
+    "embedding",  # [V, D]; rows are split over tp
+    "head",  # [V, D] or [V]; rows are split over tp
+    "column",  # [out, in] or [out]; rows are split over tp
+    "kv",  # as column, in at most kv_heads parts: the ranks beyond hold copies
+    "row",  # [out, in]; columns are split over tp, and the outputs are summed
+    "norm",  # whole on every tp rank; with sequence parallelism the gradients are still to be summed
+    "plain",  # whole on every tp rank (positions, row biases, low-rank projections)
+    "router",  # whole; gradients are summed over tp like a norm's
+    "expert_column",  # [E, F, D] or [E, F]; experts over ep, rows over etp
+    "expert_row",  # [E, D, F]; experts over ep, columns over etp
+    "expert_plain",  # [E, D]; experts over ep
+]
+Init = Literal["normal", "residual", "ones", "zeros"]
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """One tensor as it is, whole: nothing of a layout is in it."""
+
+    name: str
+    shape: tuple[int, ...]
+    role: Role
+    layer: int  # -1 before the first block, num_hidden_layers after the last
+    init: Init = "normal"
+    dtype: str = "float32"
+    tied_to: str | None = None  # the second module that uses this very tensor
+
+    @property
+    def size(self) -> int:
+        """Elements."""
+        return prod(self.shape)
+
+
+def tensors(model: ModelSpec, mtp: bool = False) -> tuple[TensorSpec, ...]:
+    """Every tensor of the model, in the order of the forward pass.
+
+    `mtp` adds the multi-token-prediction layers (DeepSeek-V3 §2.2), which share embedding and head with
+    the main model; published totals leave them out.
+    """
+    return _tensors(model, mtp)
+
+
+@lru_cache(maxsize=64)
+def _tensors(model: ModelSpec, mtp: bool) -> tuple[TensorSpec, ...]:
+    found = list(_before(model))
+    for layer in range(model.num_hidden_layers):
+        found += _block(model, f"layers.{layer}", layer, model.is_moe(layer))
+    found += _after(model)
+    if mtp:
+        for index in range(model.mtp_layers):
+            found += _mtp(model, f"mtp.{index}")
+    return tuple(found)
+
+
+def _before(m: ModelSpec) -> Iterator[TensorSpec]:
+    tied = "head.weight" if m.tie_word_embeddings else None
+    yield TensorSpec("embed.weight", (m.vocab_size, m.hidden_size), "embedding", -1, tied_to=tied)
+    if m.positions == "learned":
+        yield TensorSpec("positions.weight", (m.learned_positions, m.hidden_size), "plain", -1)
+    if m.embedding_norm:
+        yield from _norm(m, "embed_norm", m.hidden_size, -1)
+
+
+def _after(m: ModelSpec) -> Iterator[TensorSpec]:
+    last = m.num_hidden_layers
+    if m.final_norm:
+        yield from _norm(m, "norm", m.hidden_size, last)
+    if not m.tie_word_embeddings:
+        yield TensorSpec("head.weight", (m.vocab_size, m.hidden_size), "head", last)
+    if m.head_bias:
+        yield TensorSpec("head.bias", (m.vocab_size,), "head", last, "zeros")
+
+
+def _block(m: ModelSpec, at: str, layer: int, moe: bool) -> Iterator[TensorSpec]:
+    pre, post = m.norm_position in ("pre", "both"), m.norm_position in ("post", "both")
+    if pre:
+        yield from _norm(m, f"{at}.attention_norm", m.hidden_size, layer)
+    yield from _mla(m, m.mla, f"{at}.attention", layer) if m.mla else _attention(m, f"{at}.attention", layer)
+    if post:
+        yield from _norm(m, f"{at}.attention_post_norm", m.hidden_size, layer)
+    if pre and m.residual != "parallel_shared":
+        yield from _norm(m, f"{at}.mlp_norm", m.hidden_size, layer)
+    if moe and m.moe:
+        yield from _experts(m, m.moe, f"{at}.mlp", layer)
+    else:
+        yield from _mlp(m, f"{at}.mlp", m.intermediate_size, layer)
+    if post:
+        yield from _norm(m, f"{at}.mlp_post_norm", m.hidden_size, layer)
+
+
+def _norm(m: ModelSpec, name: str, size: int, layer: int, role: Role = "norm") -> Iterator[TensorSpec]:
+    weight, bias = m.norm_shapes
+    first: Init = "zeros" if m.norm_type == "rmsnorm_plus_one" else "ones"
+    if weight:
+        yield TensorSpec(f"{name}.weight", (size,), role, layer, first)
+    if bias:
+        yield TensorSpec(f"{name}.bias", (size,), role, layer, "zeros")
+
+
+def _linear(
+    name: str, out: int, into: int, role: Role, layer: int, bias: bool, init: Init = "normal"
+) -> Iterator[TensorSpec]:
+    yield TensorSpec(f"{name}.weight", (out, into), role, layer, init)
+    if bias:  # a row-parallel bias is added once, after the sum: every rank holds it whole
+        yield TensorSpec(f"{name}.bias", (out,), "plain" if role == "row" else role, layer, "zeros")
+
+
+def _attention(m: ModelSpec, at: str, layer: int) -> Iterator[TensorSpec]:
+    d, k = m.hidden_size, m.dim_per_head
+    query, kv = m.num_attention_heads * k, m.kv_heads * k
+    yield from _linear(f"{at}.q", query, d, "column", layer, m.qkv_bias)
+    yield from _linear(f"{at}.k", kv, d, "kv", layer, m.qkv_bias)
+    yield from _linear(f"{at}.v", kv, d, "kv", layer, m.qkv_bias)
+    if m.qk_norm == "head":
+        yield from _norm(m, f"{at}.q_norm", k, layer)
+        yield from _norm(m, f"{at}.k_norm", k, layer)
+    elif m.qk_norm == "full":
+        yield from _norm(m, f"{at}.q_norm", query, layer, "column")
+        yield from _norm(m, f"{at}.k_norm", kv, layer, "kv")
+    if m.attention_sinks:
+        yield TensorSpec(f"{at}.sinks", (m.num_attention_heads,), "column", layer, "zeros")
+    yield from _linear(f"{at}.o", d, query, "row", layer, m.o_bias, "residual")
+
+
+def _mla(m: ModelSpec, mla: MLA, at: str, layer: int) -> Iterator[TensorSpec]:
+    d, heads = m.hidden_size, m.num_attention_heads
+    query = heads * (mla.qk_nope_head_dim + mla.qk_rope_head_dim)
+    if mla.q_lora_rank:
+        yield from _linear(f"{at}.q_down", mla.q_lora_rank, d, "plain", layer, m.qkv_bias)
+        yield from _norm(m, f"{at}.q_down_norm", mla.q_lora_rank, layer)
+        yield from _linear(f"{at}.q_up", query, mla.q_lora_rank, "column", layer, False)
+    else:
+        yield from _linear(f"{at}.q", query, d, "column", layer, False)
+    yield from _linear(f"{at}.kv_down", mla.kv_lora_rank + mla.qk_rope_head_dim, d, "plain", layer, m.qkv_bias)
+    yield from _norm(m, f"{at}.kv_down_norm", mla.kv_lora_rank, layer)
+    up = heads * (mla.qk_nope_head_dim + mla.v_head_dim)
+    yield from _linear(f"{at}.kv_up", up, mla.kv_lora_rank, "column", layer, False)
+    yield from _linear(f"{at}.o", d, heads * mla.v_head_dim, "row", layer, m.o_bias, "residual")
+
+
+def _mlp(m: ModelSpec, at: str, size: int, layer: int) -> Iterator[TensorSpec]:
+    d = m.hidden_size
+    if m.gated:
+        yield from _linear(f"{at}.gate", size, d, "column", layer, m.mlp_bias)
+    yield from _linear(f"{at}.up", size, d, "column", layer, m.mlp_bias)
+    yield from _linear(f"{at}.down", d, size, "row", layer, m.mlp_bias, "residual")
+
+
+def _experts(m: ModelSpec, moe: MoE, at: str, layer: int) -> Iterator[TensorSpec]:
+    d, e, f = m.hidden_size, moe.num_experts, moe.moe_intermediate_size
+    yield TensorSpec(f"{at}.router.weight", (e, d), "router", layer)
+    if moe.router_bias:
+        yield TensorSpec(f"{at}.router.bias", (e,), "router", layer, "zeros")
+    names = ["gate", "up"] if m.gated else ["up"]
+    for name in names:
+        yield TensorSpec(f"{at}.experts.{name}.weight", (e, f, d), "expert_column", layer)
+        if m.mlp_bias:
+            yield TensorSpec(f"{at}.experts.{name}.bias", (e, f), "expert_column", layer, "zeros")
+    yield TensorSpec(f"{at}.experts.down.weight", (e, d, f), "expert_row", layer, "residual")
+    if m.mlp_bias:
+        yield TensorSpec(f"{at}.experts.down.bias", (e, d), "expert_plain", layer, "zeros")
+    if moe.shared_size:
+        yield from _mlp(m, f"{at}.shared", moe.shared_size, layer)
+    if moe.shared_gate:
+        yield TensorSpec(f"{at}.shared_gate.weight", (1, d), "router", layer)
+
+
+def _mtp(m: ModelSpec, at: str) -> Iterator[TensorSpec]:
+    d, layer = m.hidden_size, m.num_hidden_layers
+    yield from _norm(m, f"{at}.embed_norm", d, layer)
+    yield from _norm(m, f"{at}.hidden_norm", d, layer)
+    yield from _linear(f"{at}.join", d, 2 * d, "plain", layer, False)
+    yield from _block(m, f"{at}.block", layer, m.moe is not None)
+    yield from _norm(m, f"{at}.norm", d, layer)
+
+
+@dataclass(frozen=True)
+class Count:
+    """Parameters: all that are stored, and those that one token meets."""
+
+    total: int
+    active: int  # with embedding and head
+    embedding: int  # rows of the input table
+    head: int  # the output matrix when it is stored apart, else 0
+    mtp: int  # multi-token-prediction layers, in neither total nor active
+
+    @property
+    def active_without_input(self) -> int:
+        """Active without the input embedding; a tied matrix stays, since the head multiplies by it."""
+        return self.active - (self.embedding if self.head else 0)
+
+    @property
+    def active_without_any_embedding(self) -> int:
+        """Active without embedding and head."""
+        return self.active - self.embedding - self.head
+
+
+def count(model: ModelSpec) -> Count:
+    """Exact parameter counts of a model."""
+    total = active = 0
+    for tensor in tensors(model):
+        total += tensor.size
+        if tensor.role.startswith("expert") and model.moe:
+            active += tensor.size // model.moe.num_experts * model.moe.top_k
+        else:
+            active += tensor.size
+    size = {tensor.name: tensor.size for tensor in tensors(model)}
+    extra = sum(t.size for t in tensors(model, mtp=True)) - total if model.mtp_layers else 0
+    return Count(total, active, size["embed.weight"], size.get("head.weight", 0), extra)
