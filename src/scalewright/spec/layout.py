@@ -89,7 +89,7 @@ class Layout(Spec):
         if self.devices % product:
             parts = " x ".join(f"{n} {v}" for n, v in (("tp", self.tp), ("pp", self.pp), ("cp", self.cp)) if v > 1)
             raise UserError(
-                f"devices {self.devices} is not divisible by {parts}{f" = {product}" if " x " in parts else ""}",
+                f"devices {self.devices} is not divisible by {parts}" + (f" = {product}" if " x " in parts else ""),
                 "layout",
                 f"use devices {max(1, round(self.devices / product)) * product}",
             )
