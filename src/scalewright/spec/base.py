@@ -53,12 +53,20 @@ def _first_problem(cls: type[Spec], error: ValidationError, where: str) -> UserE
     path = ".".join(str(part) for part in problem["loc"] if not _is_type_tag(part))
     place = f"{where}: {path}" if where and path else (path or where)
     if isinstance(inner, UserError):
-        return UserError(inner.what, f"{where}: {inner.where}" if where and inner.where else inner.where or place, inner.how)
+        return UserError(
+            inner.what,
+            f"{where}: {inner.where}" if where and inner.where else inner.where or place,
+            inner.how,
+        )
     if problem["type"] == "extra_forbidden":
         key = str(problem["loc"][-1])
         known = _keys_at(cls, problem["loc"][:-1])
         near = nearest(key, known)
-        how = "did you mean " + " or ".join(f"'{n}'" for n in near) + "?" if near else "known keys are " + ", ".join(known)
+        how = (
+            "did you mean " + " or ".join(f"'{n}'" for n in near) + "?"
+            if near
+            else "known keys are " + ", ".join(known)
+        )
         return UserError(f"unknown key '{path}'", where, how)
     if problem["type"] == "missing":
         return UserError(f"missing key '{path}'", where, "add it")
@@ -70,7 +78,9 @@ def _first_problem(cls: type[Spec], error: ValidationError, where: str) -> UserE
 
 def _is_type_tag(part: Any) -> bool:
     """Whether pydantic put this part of a location there itself, to name a branch of a union."""
-    return isinstance(part, str) and (part in {"str", "int", "float", "bool"} or part[:1].isupper() or "[" in part)
+    return isinstance(part, str) and (
+        part in {"str", "int", "float", "bool"} or part[:1].isupper() or "[" in part
+    )
 
 
 def _keys_at(cls: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:
@@ -80,7 +90,11 @@ def _keys_at(cls: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:
         if isinstance(part, int) or _is_type_tag(part):
             continue
         field = current.model_fields.get(part)
-        nested = [t for t in _types_in(field.annotation) if isinstance(t, type) and issubclass(t, BaseModel)] if field else []
+        nested = (
+            [t for t in _types_in(field.annotation) if isinstance(t, type) and issubclass(t, BaseModel)]
+            if field
+            else []
+        )
         if not nested:
             return []
         current = nested[0]
@@ -99,7 +113,9 @@ class _Loader(yaml.SafeLoader):
         keys = [self.construct_object(key, deep=True) for key, _ in node.value]
         for key in keys:
             if isinstance(key, str) and keys.count(key) > 1:
-                raise UserError(f"key '{key}' is written twice", f"line {node.start_mark.line + 1}", "keep one of them")
+                raise UserError(
+                    f"key '{key}' is written twice", f"line {node.start_mark.line + 1}", "keep one of them"
+                )
         return super().construct_mapping(node, deep=deep)
 
 
@@ -120,7 +136,9 @@ def parse_yaml(text: str, where: str = "") -> Any:
         mark = getattr(error, "problem_mark", None)
         line = f" line {mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or "not YAML"
-        raise UserError(f"cannot read YAML: {problem}", f"{where}{line}", "check the indentation and the quotes there") from None
+        raise UserError(
+            f"cannot read YAML: {problem}", f"{where}{line}", "check the indentation and the quotes there"
+        ) from None
 
 
 def read_yaml(path: str | Path) -> Any:

@@ -19,7 +19,9 @@ from scalewright.spec.errors import UserError
 from scalewright.spec.model import ModelSpec
 
 Precision = Literal["auto", "fp32", "tf32", "bf16", "fp16", "fp8", "mxfp8", "nvfp4", "int8"]
-Schedule = Literal["gpipe", "1f1b", "interleaved", "zb-h1", "zb-interleaved", "zbv", "dualpipev", "pipedream", "dualpipe"]
+Schedule = Literal[
+    "gpipe", "1f1b", "interleaved", "zb-h1", "zb-interleaved", "zbv", "dualpipev", "pipedream", "dualpipe"
+]
 CHUNKED = frozenset({"interleaved", "zb-interleaved", "zbv", "dualpipev", "dualpipe"})
 
 
@@ -87,9 +89,12 @@ class Layout(Spec):
     def _check(self) -> Layout:
         product = self.tp * self.pp * self.cp
         if self.devices % product:
-            parts = " x ".join(f"{n} {v}" for n, v in (("tp", self.tp), ("pp", self.pp), ("cp", self.cp)) if v > 1)
+            parts = " x ".join(
+                f"{n} {v}" for n, v in (("tp", self.tp), ("pp", self.pp), ("cp", self.cp)) if v > 1
+            )
             raise UserError(
-                f"devices {self.devices} is not divisible by {parts}" + (f" = {product}" if " x " in parts else ""),
+                f"devices {self.devices} is not divisible by {parts}"
+                + (f" = {product}" if " x " in parts else ""),
                 "layout",
                 f"use devices {max(1, round(self.devices / product)) * product}",
             )
@@ -116,7 +121,11 @@ class Layout(Spec):
         if self.sp and self.tp == 1:
             raise UserError("sp is true but tp is 1", "layout", "set sp false, or tp 2")
         if self.pp == 1 and (self.virtual_stages or 1) > 1 and self.schedule in CHUNKED:
-            raise UserError(f"schedule {self.schedule} needs a pipeline but pp is 1", "layout", "use pp 2, or schedule 1f1b")
+            raise UserError(
+                f"schedule {self.schedule} needs a pipeline but pp is 1",
+                "layout",
+                "use pp 2, or schedule 1f1b",
+            )
         return self
 
     @property
@@ -178,7 +187,11 @@ def check_layout(layout: Layout, model: ModelSpec, seq_len: int | None = None) -
     if layout.ep > 1:
         experts = model.moe.num_experts if model.moe else 0
         if experts % layout.ep or not experts:
-            how = f"use ep {_nearest_divisor(experts, layout.ep)}" if experts else "use ep 1: this model has no experts"
+            how = (
+                f"use ep {_nearest_divisor(experts, layout.ep)}"
+                if experts
+                else "use ep 1: this model has no experts"
+            )
             raise UserError(f"num_experts {experts} is not divisible by ep {layout.ep}", "layout", how)
     if seq_len is not None:
         _check_sequence(layout, model, seq_len)
@@ -201,7 +214,9 @@ def _check_stage_layers(layout: Layout, model: ModelSpec) -> None:
 
 
 def _check_sequence(layout: Layout, model: ModelSpec, seq_len: int) -> None:
-    split = layout.cp * (2 if layout.cp > 1 and layout.cp_kind == "ring" else 1) * (layout.tp if layout.sp else 1)
+    split = (
+        layout.cp * (2 if layout.cp > 1 and layout.cp_kind == "ring" else 1) * (layout.tp if layout.sp else 1)
+    )
     if seq_len % split:
         raise UserError(
             f"seq_len {seq_len} is not divisible by the {split} parts that cp {layout.cp} and sp cut it into",

@@ -202,7 +202,9 @@ def apply_override(data: dict[str, Any], override: str) -> None:
     """Sets one dotted `key=value` in plain data, in place; the value is read as YAML."""
     key, separator, text = override.partition("=")
     if not separator or not key:
-        raise UserError(f"'{override}' is not an override", "command line", "write key=value, such as layout.tp=2")
+        raise UserError(
+            f"'{override}' is not an override", "command line", "write key=value, such as layout.tp=2"
+        )
     *parents, last = key.split(".")
     node: Any = data
     for part in parents:
@@ -210,6 +212,8 @@ def apply_override(data: dict[str, Any], override: str) -> None:
         if child is None:
             child = node[part] = {}
         if not isinstance(child, dict):
-            raise UserError(f"'{part}' in '{key}' holds {child!r}, not keys", "command line", f"set {part}=... as a whole")
+            raise UserError(
+                f"'{part}' in '{key}' holds {child!r}, not keys", "command line", f"set {part}=... as a whole"
+            )
         node = child
     node[last] = parse_yaml(text, f"value of {key}")

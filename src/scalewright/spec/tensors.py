@@ -156,7 +156,9 @@ def _mla(m: ModelSpec, mla: MLA, at: str, layer: int) -> Iterator[TensorSpec]:
         yield from _linear(f"{at}.q_up", query, mla.q_lora_rank, "column", layer, False)
     else:
         yield from _linear(f"{at}.q", query, d, "column", layer, False)
-    yield from _linear(f"{at}.kv_down", mla.kv_lora_rank + mla.qk_rope_head_dim, d, "plain", layer, m.qkv_bias)
+    yield from _linear(
+        f"{at}.kv_down", mla.kv_lora_rank + mla.qk_rope_head_dim, d, "plain", layer, m.qkv_bias
+    )
     yield from _norm(m, f"{at}.kv_down_norm", mla.kv_lora_rank, layer)
     up = heads * (mla.qk_nope_head_dim + mla.v_head_dim)
     yield from _linear(f"{at}.kv_up", up, mla.kv_lora_rank, "column", layer, False)

@@ -1,0 +1,124 @@
+"""Which ranks work together: a rank's coordinates, and the groups along every axis.
+
+The world is one array; each axis is a dimension of it, or several read as one. Outermost first:
+
+    dense    [ pp | dp_replicate | dp_shard | cp | tp ]
+    sparse   [ pp | dp_replicate | efsdp    | ep | etp ]      efsdp x ep x etp = dp_shard x cp x tp
+
+    fsdp  = dp_shard x cp                 ranks that share one copy of a dense tensor
+    batch = dp_replicate x dp_shard       ranks that read different samples
+    loss  = batch x cp                    ranks that see different tokens
+    kv    = tp ranks with the same KV head (when tp > KV heads)
+    tie   = the ranks that hold both ends of a tied embedding (first and last stage)
+
+Pure arithmetic: the trainer builds its process groups from it, the planner its topology.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+
+from scalewright.spec.layout import Layout
+
+DENSE = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
+SPARSE = ("pp", "dp_replicate", "efsdp", "ep", "etp")
+
+# Every named axis: the view that it lives in, and the dimensions of that view it reads as one.
+AXES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "world": (DENSE, DENSE),
+    "control": (DENSE, DENSE),
+    "pp": (DENSE, ("pp",)),
+    "dp_replicate": (DENSE, ("dp_replicate",)),
+    "dp_shard": (DENSE, ("dp_shard",)),
+    "cp": (DENSE, ("cp",)),
+    "tp": (DENSE, ("tp",)),
+    "fsdp": (DENSE, ("dp_shard", "cp")),
+    "hsdp": (DENSE, ("dp_replicate", "dp_shard", "cp")),
+    "batch": (DENSE, ("dp_replicate", "dp_shard")),
+    "loss": (DENSE, ("dp_replicate", "dp_shard", "cp")),
+    "ep": (SPARSE, ("ep",)),
+    "etp": (SPARSE, ("etp",)),
+    "efsdp": (SPARSE, ("efsdp",)),
+    "ehsdp": (SPARSE, ("dp_replicate", "efsdp")),
+}
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Sizes of the dense and the sparse view, and what follows from them for every rank."""
+
+    sizes: tuple[tuple[str, int], ...]
+    kv_parts: int  # KV heads that tp can cut: min(tp, KV heads)
+
+    @cached_property
+    def size_of(self) -> dict[str, int]:
+        """Ranks along every axis."""
+        base = dict(self.sizes)
+        found = {axis: prod(base[part] for part in parts) for axis, (_, parts) in AXES.items()}
+        found["kv"] = base["tp"] // self.kv_parts
+        found["tie"] = 2 if base["pp"] > 1 else 1
+        return found
+
+    @property
+    def world(self) -> int:
+        """All ranks."""
+        return self.size_of["world"]
+
+    def coords(self, rank: int) -> dict[str, int]:
+        """The rank's index along every axis, 0-based."""
+        base = {**self._place(rank, DENSE), **self._place(rank, SPARSE)}
+        size = dict(self.sizes)
+        found = dict(base)
+        for axis, (_, parts) in AXES.items():
+            index = 0
+            for part in parts:
+                index = index * size[part] + base[part]
+            found[axis] = index
+        found["kv"] = base["tp"] % self.size_of["kv"]
+        found["tie"] = 0 if base["pp"] == 0 else 1
+        return found
+
+    def groups(self, axis: str) -> tuple[tuple[int, ...], ...]:
+        """The groups along an axis: tuples of ranks in axis order; together they hold every rank once.
+
+        `tie` holds only the ranks of the first and the last stage (of a pipeline of two or more).
+        """
+        if axis == "kv":
+            return tuple(
+                group[start : start + self.size_of["kv"]]
+                for group in self.groups("tp")
+                for start in range(0, len(group), self.size_of["kv"])
+            )
+        if axis == "tie":
+            return tuple(tuple(sorted({group[0], group[-1]})) for group in self.groups("pp"))
+        view, parts = AXES[axis]
+        found: dict[tuple[int, ...], list[int]] = {}
+        for rank in range(self.world):
+            place = self._place(rank, view)
+            found.setdefault(tuple(place[name] for name in view if name not in parts), []).append(rank)
+        return tuple(tuple(ranks) for ranks in found.values())
+
+    def _place(self, rank: int, view: tuple[str, ...]) -> dict[str, int]:
+        size = dict(self.sizes)
+        place = {}
+        for name in reversed(view):
+            rank, place[name] = divmod(rank, size[name])
+        return place
+
+
+def make_grid(layout: Layout, kv_heads: int | None = None) -> Grid:
+    """The grid of a layout; `kv_heads` tells where tp ranks must share a KV head."""
+    efsdp = layout.dp_shard * layout.cp * layout.tp // (layout.ep * layout.etp)
+    sizes = {
+        "pp": layout.pp,
+        "dp_replicate": layout.dp_replicate,
+        "dp_shard": layout.dp_shard,
+        "cp": layout.cp,
+        "tp": layout.tp,
+        "efsdp": efsdp,
+        "ep": layout.ep,
+        "etp": layout.etp,
+    }
+    return Grid(tuple(sizes.items()), min(layout.tp, kv_heads or layout.tp))

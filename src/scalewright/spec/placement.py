@@ -1,0 +1,220 @@
+"""Which part of which tensor each rank holds.
+
+    whole tensor --split over tp (or ep, etp)--> part of it --split over fsdp (at rest)--> the rank's box
+
+    q.weight [8, 4], tp 2, fsdp 2:      rows 0-3 | tp 0: rows 0-1 fsdp 0, rows 2-3 fsdp 1
+                                        rows 4-7 | tp 1: rows 4-5 fsdp 0, rows 6-7 fsdp 1
+
+A box is (offsets, sizes) in the true, unpadded tensor. The trainer's shards, the checkpoint's files, the
+gradient norm's weights, the planner's memory and traffic are all sums over these boxes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Literal
+
+from scalewright.spec.layout import Layout
+from scalewright.spec.model import ModelSpec
+from scalewright.spec.tensors import TensorSpec, tensors
+
+Box = tuple[tuple[int, ...], tuple[int, ...]]
+Held = Literal["whole", "local"]
+
+
+@dataclass(frozen=True)
+class Split:
+    """One cut of a tensor along `dim`, over the ranks of `axis`, into `parts` of ceil(size / parts).
+
+    With fewer parts than ranks, neighbouring ranks hold copies (KV heads under a larger tp). `even`: every
+    rank's local tensor has the full ceil(size / parts), padded; else the last parts are smaller or empty,
+    as `torch.chunk` cuts.
+    """
+
+    axis: str
+    dim: int
+    parts: int
+    even: bool = True
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where one tensor lives, how it is cut there, and what its gradient still needs."""
+
+    tensor: TensorSpec
+    stages: tuple[int, ...]  # pipeline stages that hold it; two for a tied head
+    splits: tuple[Split, ...]  # in cutting order, FSDP last
+    grad_sum: tuple[str, ...]  # axes over which gradients are still to be summed after the backward
+    copies: tuple[str, ...]  # axes whose ranks hold the same box
+
+
+def place(model: ModelSpec, layout: Layout) -> tuple[Placement, ...]:
+    """The placement of every tensor of a model under a layout, in `tensors` order."""
+    stage_of = _stage_of_layer(model, layout)
+    return tuple(_place(tensor, layout, model.kv_heads, stage_of) for tensor in tensors(model))
+
+
+def place_plain(specs: Iterable[TensorSpec], layout: Layout) -> tuple[Placement, ...]:
+    """The placement of tensors that only data parallelism cuts (a user's own module)."""
+    return tuple(_place(spec, layout, layout.tp, {}) for spec in specs)
+
+
+def _place(tensor: TensorSpec, layout: Layout, kv_heads: int, stage_of: Mapping[int, int]) -> Placement:
+    expert = tensor.role.startswith("expert")
+    splits = list(_model_splits(tensor, layout, kv_heads))
+    copies, grad_sum = ["dp_replicate"], []
+    shard_axis = "efsdp" if expert else "fsdp"
+    shard_size = _efsdp(layout) if expert else layout.dp_shard * layout.cp
+    if layout.zero_stage == 0:
+        copies.append(shard_axis)
+    elif shard_size > 1:
+        splits.append(Split(shard_axis, 0, shard_size, even=False))
+    if not expert and not any(split.axis == "tp" for split in splits):
+        copies.append("tp")
+        if layout.sp and layout.tp > 1:
+            grad_sum.append("tp")
+    if tensor.role == "kv" and layout.tp > kv_heads:
+        copies.append("kv")
+        grad_sum.append("kv")
+    stages = _stages(tensor, layout, stage_of)
+    if len(stages) > 1:
+        grad_sum.append("tie")
+        copies.append("tie")
+    return Placement(tensor, stages, tuple(splits), tuple(grad_sum), tuple(copies))
+
+
+def _model_splits(tensor: TensorSpec, layout: Layout, kv_heads: int) -> Iterable[Split]:
+    """The cuts that tensor and expert parallelism make, by the tensor's role."""
+    if tensor.role.startswith("expert"):
+        if layout.ep > 1:
+            yield Split("ep", 0, layout.ep)
+        if layout.etp > 1 and tensor.role != "expert_plain":
+            yield Split("etp", 1 if tensor.role == "expert_column" else 2, layout.etp)
+    elif layout.tp > 1:
+        if tensor.role in ("embedding", "head", "column"):
+            yield Split("tp", 0, layout.tp)
+        elif tensor.role == "row":
+            yield Split("tp", 1, layout.tp)
+        elif tensor.role == "kv":
+            yield Split("tp", 0, min(layout.tp, kv_heads))
+
+
+def _efsdp(layout: Layout) -> int:
+    return layout.dp_shard * layout.cp * layout.tp // (layout.ep * layout.etp)
+
+
+def _stages(tensor: TensorSpec, layout: Layout, stage_of: Mapping[int, int]) -> tuple[int, ...]:
+    last = layout.stages - 1
+    if tensor.layer < 0:
+        return (0, last) if tensor.tied_to and last > 0 else (0,)
+    return (stage_of.get(tensor.layer, last),)
+
+
+def box(placement: Placement, coords: Mapping[str, int], sizes: Mapping[str, int]) -> Box:
+    """The rank's part of the true tensor: (offsets, sizes), clipped; a size of 0 means nothing.
+
+    `coords` and `sizes` are the rank's index and the number of ranks along every axis (`Grid.coords`,
+    `Grid.size_of`).
+    """
+    offsets = [0] * len(placement.tensor.shape)
+    ends = list(placement.tensor.shape)
+    spans = list(placement.tensor.shape)  # padded length that the next cut divides
+    for split in placement.splits:
+        part = coords[split.axis] * split.parts // sizes[split.axis]
+        length = -(-spans[split.dim] // split.parts)
+        start = offsets[split.dim] + part * length
+        offsets[split.dim] = min(start, ends[split.dim])
+        ends[split.dim] = min(start + length, ends[split.dim])
+        spans[split.dim] = length if split.even else max(0, min(length, spans[split.dim] - part * length))
+    return tuple(offsets), tuple(end - start for start, end in zip(offsets, ends, strict=True))
+
+
+def local_shape(placement: Placement, coords: Mapping[str, int], sizes: Mapping[str, int]) -> tuple[int, ...]:
+    """The shape of the tensor that the rank allocates: its box plus the padding of even cuts."""
+    shape = list(placement.tensor.shape)
+    for split in placement.splits:
+        part = coords[split.axis] * split.parts // sizes[split.axis]
+        length = -(-shape[split.dim] // split.parts)
+        shape[split.dim] = length if split.even else max(0, min(length, shape[split.dim] - part * length))
+    return tuple(shape)
+
+
+def pad(placement: Placement, coords: Mapping[str, int], sizes: Mapping[str, int]) -> tuple[int, ...]:
+    """Rows and columns of the rank's tensor that stand for nothing in the true one."""
+    local, (_, true) = local_shape(placement, coords, sizes), box(placement, coords, sizes)
+    return tuple(have - want for have, want in zip(local, true, strict=True))
+
+
+def copies(placement: Placement, sizes: Mapping[str, int]) -> int:
+    """How many ranks of the world (of one tied end) hold the same box; `kv` copies lie inside tp."""
+    return prod(sizes[axis] for axis in placement.copies)
+
+
+def held(layout: Layout) -> dict[Literal["parameter", "gradient", "optimizer"], Held]:
+    """What stays whole on every data-parallel rank during a step, by ZeRO stage (Rajbhandari et al. 2020, §5)."""
+    stage = layout.zero_stage or 0
+    return {
+        "parameter": "local" if stage >= 3 else "whole",
+        "gradient": "local" if stage >= 2 else "whole",
+        "optimizer": "local" if stage >= 1 else "whole",
+    }
+
+
+def stage_layers(model: ModelSpec, layout: Layout) -> tuple[int, ...]:
+    """Layers of every pipeline stage: `layout.stage_layers`, or a cut that balances weights per stage.
+
+    The embedding only looks rows up, so it costs a stage nothing; the head costs its matrix.
+    """
+    if layout.stage_layers is not None:
+        return layout.stage_layers
+    if layout.stages == 1:
+        return (model.num_hidden_layers,)
+    cost = [0.0] * model.num_hidden_layers
+    for tensor in tensors(model):
+        if 0 <= tensor.layer < model.num_hidden_layers:
+            active = (
+                model.moe.top_k / model.moe.num_experts
+                if model.moe and tensor.role.startswith("expert")
+                else 1.0
+            )
+            cost[tensor.layer] += tensor.size * active
+    cost[-1] += model.vocab_size * model.hidden_size
+    return balance(cost, layout.stages)
+
+
+def balance(cost: list[float], stages: int) -> tuple[int, ...]:
+    """Cuts a row of costs into `stages` runs of at least one, so that the dearest run is as cheap as can be.
+
+    best[s][n] = min over k of max(best[s-1][k], cost of items k..n)     (n items in s runs)
+    """
+    total = [0.0]
+    for item in cost:
+        total.append(total[-1] + item)
+    items = len(cost)
+    best = [[float("inf")] * (items + 1) for _ in range(stages + 1)]
+    cut = [[0] * (items + 1) for _ in range(stages + 1)]
+    best[0][0] = 0.0
+    for stage in range(1, stages + 1):
+        for end in range(stage, items + 1):
+            for start in range(end - 1, stage - 2, -1):
+                worst = max(best[stage - 1][start], total[end] - total[start])
+                if worst < best[stage][end]:
+                    best[stage][end], cut[stage][end] = worst, start
+    sizes, end = [], items
+    for stage in range(stages, 0, -1):
+        sizes.append(end - cut[stage][end])
+        end = cut[stage][end]
+    return tuple(reversed(sizes))
+
+
+def _stage_of_layer(model: ModelSpec, layout: Layout) -> dict[int, int]:
+    """The stage of every layer; the layer after the last (norm, head) is on the last stage."""
+    found, layer = {}, 0
+    for stage, count in enumerate(stage_layers(model, layout)):
+        for _ in range(count):
+            found[layer] = stage
+            layer += 1
+    found[model.num_hidden_layers] = layout.stages - 1
+    return found

@@ -1,0 +1,40 @@
+"""The grid: groups along every axis hold each rank once, and agree with the coordinates."""
+
+from __future__ import annotations
+
+import pytest
+
+from scalewright.spec.grid import AXES, make_grid
+from scalewright.spec.layout import Layout
+
+LAYOUTS = [
+    {"devices": 1},
+    {"devices": 8, "tp": 2, "pp": 2},
+    {"devices": 16, "tp": 2, "cp": 2, "dp_replicate": 2, "ep": 4},
+    {"devices": 12, "tp": 3, "pp": 2, "dp_replicate": 2},
+]
+
+
+@pytest.mark.parametrize("keys", LAYOUTS)
+def test_groups_hold_every_rank_once_and_match_coordinates(keys: dict[str, int]) -> None:
+    grid = make_grid(Layout.parse(keys))
+    for axis in AXES:
+        groups = grid.groups(axis)
+        assert sorted(rank for group in groups for rank in group) == list(range(grid.world))
+        for group in groups:
+            assert len(group) == grid.size_of[axis]
+            assert [grid.coords(rank)[axis] for rank in group] == list(range(len(group)))
+
+
+def test_order_is_outermost_first() -> None:
+    grid = make_grid(Layout.parse({"devices": 8, "tp": 2, "pp": 2}))
+    assert grid.groups("tp")[0] == (0, 1)
+    assert grid.groups("fsdp")[0] == (0, 2)
+    assert grid.groups("pp")[0] == (0, 4)
+
+
+def test_kv_and_tie_groups() -> None:
+    grid = make_grid(Layout.parse({"devices": 8, "tp": 4, "pp": 2}), kv_heads=2)
+    assert grid.groups("kv") == ((0, 1), (2, 3), (4, 5), (6, 7))
+    assert grid.groups("tie") == ((0, 4), (1, 5), (2, 6), (3, 7))
+    assert [grid.coords(rank)["kv"] for rank in range(4)] == [0, 1, 0, 1]
