@@ -1,6 +1,6 @@
 """What every spec is: frozen, strict data that says in one line what is wrong with it.
 
-    YAML text --read_yaml--> plain dict --Spec.parse--> frozen spec --dump--> plain dict --write_yaml--> YAML text
+    YAML --read_yaml--> plain dict --Spec.parse--> frozen spec --dump--> plain dict --write_yaml--> YAML
 
 Unknown keys are errors, with the nearest valid key; a number written as `3e-4` is a number (YAML 1.1
 alone would read it as text).
@@ -129,7 +129,7 @@ _Loader.add_implicit_resolver(
 def parse_yaml(text: str, where: str = "") -> Any:
     """YAML text as plain data; raises UserError with the line."""
     try:
-        return yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader
+        return yaml.load(text, Loader=_Loader)
     except UserError as error:
         raise UserError(error.what, f"{where} {error.where}".strip(), error.how) from None
     except yaml.YAMLError as error:

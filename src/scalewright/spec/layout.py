@@ -114,7 +114,8 @@ class Layout(Spec):
         samples = self.micro_batch * self.dp
         if self.batch % samples:
             raise UserError(
-                f"global_batch {self.batch} is not divisible by micro_batch {self.micro_batch} x dp {self.dp} = {samples}",
+                f"global_batch {self.batch} is not divisible by micro_batch {self.micro_batch} x dp {self.dp} = "
+                f"{samples}",
                 "layout",
                 f"use global_batch {max(1, round(self.batch / samples)) * samples}",
             )
@@ -177,8 +178,8 @@ def check_layout(layout: Layout, model: ModelSpec, seq_len: int | None = None) -
         )
     if layout.stages > model.num_hidden_layers:
         raise UserError(
-            f"{layout.stages} pipeline stages (pp {layout.pp} x virtual_stages {layout.virtual_stages}) are more than "
-            f"{model.num_hidden_layers} layers",
+            f"{layout.stages} pipeline stages (pp {layout.pp} x virtual_stages {layout.virtual_stages}) "
+            f"are more than {model.num_hidden_layers} layers",
             "layout",
             f"use pp {max(1, model.num_hidden_layers // (layout.virtual_stages or 1))}",
         )
@@ -225,8 +226,8 @@ def _check_sequence(layout: Layout, model: ModelSpec, seq_len: int) -> None:
         )
     if layout.cp > 1 and layout.cp_kind == "ulysses" and model.num_attention_heads % (layout.tp * layout.cp):
         raise UserError(
-            f"num_attention_heads {model.num_attention_heads} is not divisible by tp x cp = {layout.tp * layout.cp}, "
-            "which cp_kind ulysses needs",
+            f"num_attention_heads {model.num_attention_heads} is not divisible by tp x cp = "
+            f"{layout.tp * layout.cp}, which cp_kind ulysses needs",
             "layout",
             f"use cp {_nearest_divisor(model.num_attention_heads // layout.tp, layout.cp)}, or cp_kind ring",
         )

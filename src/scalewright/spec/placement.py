@@ -153,7 +153,7 @@ def copies(placement: Placement, sizes: Mapping[str, int]) -> int:
 
 
 def held(layout: Layout) -> dict[Literal["parameter", "gradient", "optimizer"], Held]:
-    """What stays whole on every data-parallel rank during a step, by ZeRO stage (Rajbhandari et al. 2020, §5)."""
+    """What stays whole on every data-parallel rank in a step, by ZeRO stage (Rajbhandari et al. 2020, §5)."""
     stage = layout.zero_stage or 0
     return {
         "parameter": "local" if stage >= 3 else "whole",

@@ -70,7 +70,7 @@ def _sources(value: Any) -> Any:
 
 
 class OptimizerSpec(Spec):
-    """AdamW (Loshchilov & Hutter 2019), SGD with momentum, or Lion (Chen et al. 2023), and gradient clipping."""
+    """AdamW (Loshchilov & Hutter 2019), SGD with momentum, or Lion (Chen et al. 2023), and clipping."""
 
     name: Literal["adamw", "sgd", "lion"] = "adamw"
     lr: float = Field(3e-4, gt=0)
@@ -162,7 +162,7 @@ class RunSpec(Spec):
     @model_validator(mode="before")
     @classmethod
     def _pick_branches(cls, data: Any) -> Any:
-        """Decides what each `{python: ...}` union is before pydantic tries them all, so that errors are about one."""
+        """Decides what each union with `{python: ...}` is, so that an error is about one branch."""
         if not isinstance(data, dict):
             return data
         data = dict(data)

@@ -1,0 +1,239 @@
+"""Start N workers on this machine and answer for them: one error, no orphans.
+
+    supervisor --pipe--> worker 0     a worker that dies takes the others down within seconds
+        |     --pipe--> worker 1     a supervisor that dies closes the pipes, and the workers leave
+        '--- SIGTERM, SIGINT are passed on, so that the workers save and leave by themselves
+
+Workers come from a fork server that has imported torch already (Linux; 0.1 s each), or are spawned. The
+target is a top-level function `target(context, *arguments)`; what it returns must be picklable.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+from scalewright.launch.context import RankContext
+from scalewright.spec.errors import RunError, Stopped, UserError
+
+GRACE_SECONDS = 5.0  # between asking the survivors of a dead worker to leave and killing them
+
+
+@dataclass
+class _Worker:
+    process: BaseProcess
+    pipe: Connection  # the worker's answer comes through it; its closing tells the worker to leave
+    answer: tuple[str, Any] | None = None
+
+
+def run_local(
+    target: Callable[..., Any],
+    arguments: Sequence[Any],
+    world: int,
+    *,
+    preload: Sequence[str] = (),
+    threads: int | None = None,
+    on_start: Callable[[list[int]], None] | None = None,
+) -> Any:
+    """Runs `target(context, *arguments)` in `world` processes; returns rank 0's answer.
+
+    Raises what the first failing worker raised if it is one of our errors, else RunError with that worker's
+    own message, once. `on_start` gets the process ids. `threads` per worker defaults to cores / world.
+    """
+    context = _start_method(preload)
+    with tempfile.TemporaryDirectory(prefix="scalewright-") as folder:
+        store = Path(folder) / "store"
+        threads = threads or max(1, cores() // world)
+        workers: list[_Worker] = []
+        with _forward_signals(workers), _quiet_environment(threads):
+            try:
+                for rank in range(world):
+                    place = RankContext(rank, world, rank, world, store.as_uri(), starter="local")
+                    workers.append(_start(context, target, place, threads, arguments))
+                if on_start:
+                    on_start([worker.process.pid or 0 for worker in workers])
+                return _watch(workers)
+            finally:
+                _end(workers)
+
+
+def cores() -> int:
+    """CPU cores that this process may use."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # macOS and Windows have no affinity mask
+        return os.cpu_count() or 1
+
+
+def _start_method(preload: Sequence[str]) -> Any:
+    if sys.platform != "linux":
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(list(preload))
+    return context
+
+
+@contextmanager
+def _quiet_environment(threads: int) -> Iterator[None]:
+    """Sets the children's thread count for the time of their start (libraries read it when imported)."""
+    before = os.environ.get("OMP_NUM_THREADS")
+    if before is None:
+        os.environ["OMP_NUM_THREADS"] = str(threads)
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop("OMP_NUM_THREADS", None)
+
+
+def _start(
+    context: Any, target: Callable[..., Any], place: RankContext, threads: int, arguments: Sequence[Any]
+) -> _Worker:
+    ours, theirs = context.Pipe(duplex=True)
+    process = context.Process(
+        target=_work,
+        args=(theirs, target, place, threads, tuple(arguments)),
+        name=f"scalewright-rank{place.rank}",
+    )
+    process.start()
+    theirs.close()
+    return _Worker(process, ours)
+
+
+def _work(
+    pipe: Connection, target: Callable[..., Any], place: RankContext, threads: int, arguments: tuple[Any, ...]
+) -> None:
+    """A worker's whole life; it answers through the pipe and leaves when the supervisor is gone."""
+    done = threading.Event()
+    threading.Thread(target=_leave_with_supervisor, args=(pipe, done), daemon=True).start()
+    try:
+        answer: tuple[str, Any] = ("ok", target(place, *arguments))
+    except (UserError, RunError, Stopped) as error:
+        answer = ("raise", error)
+    except BaseException as error:
+        text = "".join(traceback.format_exception(error))
+        answer = ("crash", (f"{type(error).__name__}: {error}".splitlines()[0], text))
+    done.set()
+    with _ignore_broken_pipe():
+        pipe.send(answer)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0 if answer[0] == "ok" else 1)  # skip atexit: a broken process group would hang there
+
+
+def _leave_with_supervisor(pipe: Connection, done: threading.Event) -> None:
+    """Ends the worker when the supervisor's end of the pipe closes: no orphans, even after kill -9."""
+    try:
+        pipe.recv()
+    except (EOFError, OSError):
+        if not done.is_set():
+            os._exit(1)
+
+
+@contextmanager
+def _ignore_broken_pipe() -> Iterator[None]:
+    try:
+        yield
+    except (BrokenPipeError, OSError):
+        pass
+
+
+def _watch(workers: list[_Worker]) -> Any:
+    """Waits for every worker; at the first failure stops waiting and raises it."""
+    pending = list(workers)
+    failures: list[tuple[int, tuple[str, Any]]] = []
+    deadline: float | None = None
+    while pending and (deadline is None or time.monotonic() < deadline):
+        wait([w.pipe for w in pending] + [w.process.sentinel for w in pending], timeout=0.2)
+        for worker in list(pending):
+            if worker.answer is None and worker.pipe.poll():
+                with _ignore_broken_pipe():
+                    try:
+                        worker.answer = worker.pipe.recv()
+                    except EOFError:
+                        worker.answer = None
+            if worker.answer is None and worker.process.is_alive():
+                continue
+            rank = workers.index(worker)
+            worker.answer = worker.answer or ("died", _cause_of_death(worker.process))
+            pending.remove(worker)
+            if worker.answer[0] != "ok":
+                failures.append((rank, worker.answer))
+                deadline = deadline or time.monotonic() + 1.0  # others' errors that follow from this one
+    if failures:
+        raise _blame(failures)
+    return workers[0].answer[1] if workers[0].answer else None
+
+
+def _cause_of_death(process: BaseProcess) -> str:
+    process.join(1.0)
+    code = process.exitcode
+    if code is not None and code < 0:
+        try:
+            return f"was killed by {signal.Signals(-code).name}"
+        except ValueError:
+            return f"was killed by signal {-code}"
+    return f"left with exit code {code}"
+
+
+def _blame(failures: list[tuple[int, tuple[str, Any]]]) -> Exception:
+    """The one error to show. A killed worker explains its peers' broken connections, so it comes first."""
+    order = {"died": 0, "raise": 1, "crash": 2}
+    ours = [f for f in failures if f[1][0] == "raise" and not isinstance(f[1][1], Stopped)]
+    rank, (kind, detail) = ours[0] if ours else min(failures, key=lambda f: order[f[1][0]])
+    if kind == "raise":
+        return detail if isinstance(detail, Exception) else RunError(str(detail))
+    if kind == "died":
+        return RunError(f"worker {rank} {detail}; the others were stopped (the last checkpoint is kept)")
+    short, full = detail
+    error = RunError(f"worker {rank} failed: {short}")
+    error.__notes__ = [full]
+    return error
+
+
+def _end(workers: list[_Worker]) -> None:
+    """Asks whoever is left to leave, then makes sure."""
+    for worker in workers:
+        worker.pipe.close()
+    deadline = time.monotonic() + GRACE_SECONDS
+    for worker in workers:
+        worker.process.join(max(0.0, deadline - time.monotonic()))
+        if worker.process.is_alive():
+            worker.process.kill()
+            worker.process.join()
+
+
+@contextmanager
+def _forward_signals(workers: list[_Worker]) -> Iterator[None]:
+    """Passes SIGTERM and SIGINT on to the workers, which save and leave; only in the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def forward(number: int, frame: Any) -> None:
+        for worker in workers:
+            if worker.process.is_alive() and worker.process.pid:
+                try:
+                    os.kill(worker.process.pid, signal.SIGTERM)
+                except ProcessLookupError:
+                    continue
+
+    before = {number: signal.signal(number, forward) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
