@@ -1,0 +1,115 @@
+"""Attention: queries look at the keys before them and take a weighted sum of the values.
+
+    x [B,T,D] -> q [B,T,H,K], k, v [B,T,G,K] -> norm -> rotate -> core -> [B,T,H*K] -> o -> [B,T,D]
+
+MHA has G = H, grouped queries (Ainslie et al. 2023, arXiv 2305.13245) G < H, multi-query G = 1. Heads are counted
+from the weights' shapes when it runs, so a module whose weights were cut to some heads still works. `core` is a child without
+parameters: context parallelism puts another one in its place.
+
+    B batch  T tokens  D hidden  H query heads  G key-value heads  K head dim
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from scalewright.model.context import Context
+from scalewright.model.norm import build_norm
+from scalewright.model.rope import rotate
+from scalewright.spec.model import ModelSpec
+
+
+class Attention(nn.Module):
+    """Multi-head attention of one layer: x [B, T, D] -> [B, T, D]."""
+
+    def __init__(self, spec: ModelSpec, layer: int) -> None:
+        super().__init__()
+        d, k = spec.hidden_size, spec.dim_per_head
+        query, kv = spec.num_attention_heads * k, spec.kv_heads * k
+        self.layer, self.head_dim, self.clip = layer, k, spec.clip_qkv
+        self.norm_per_head = spec.qk_norm == "head"
+        self.sliding = spec.window(layer) is not None
+        self.turns = spec.has_rope(layer)
+        self.q = nn.Linear(d, query, bias=spec.qkv_bias)
+        self.k = nn.Linear(d, kv, bias=spec.qkv_bias)
+        self.v = nn.Linear(d, kv, bias=spec.qkv_bias)
+        self.q_norm = build_norm(spec, k if self.norm_per_head else query) if spec.qk_norm else None
+        self.k_norm = build_norm(spec, k if self.norm_per_head else kv) if spec.qk_norm else None
+        self.core = Core(spec, self.sliding)
+        self.o = nn.Linear(query, d, bias=spec.o_bias)
+
+    def forward(self, x: Tensor, context: Context) -> Tensor:
+        q, k, v = self._heads(x)
+        rope = context.local_rope if self.sliding else context.rope
+        if self.turns and rope is not None:
+            q, k = rotate(q, *rope), rotate(k, *rope)
+        q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+        if context.cache is not None:
+            k, v = context.cache.update(self.layer, k, v)
+        out = self.core(q, k, v, context)
+        return self.o(out.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
+
+    def _heads(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """q [B, T, H, K], k and v [B, T, G, K], clipped and normed as the model asks."""
+        q, k, v = self.q(x), self.k(x), self.v(x)
+        if self.q_norm is not None and self.k_norm is not None and not self.norm_per_head:
+            q, k = self.q_norm(q), self.k_norm(k)
+        if self.clip is not None:
+            q, k, v = (t.clamp(-self.clip, self.clip) for t in (q, k, v))
+        q, k, v = (t.unflatten(-1, (-1, self.head_dim)) for t in (q, k, v))
+        if self.q_norm is not None and self.k_norm is not None and self.norm_per_head:
+            q, k = self.q_norm(q), self.k_norm(k)
+        return q, k, v
+
+
+class Core(nn.Module):
+    """Scores, softmax and sum: q [B, H, Tq, K], k and v [B, G, Tk, K] -> [B, H, Tq, K]. No parameters."""
+
+    def __init__(self, spec: ModelSpec, sliding: bool) -> None:
+        super().__init__()
+        self.scale = spec.query_scale if spec.query_scale is not None else spec.dim_per_head**-0.5
+        self.softcap, self.sliding = spec.attention_softcap, sliding
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, context: Context) -> Tensor:
+        mask = context.window_mask if self.sliding else context.mask
+        causal = context.window_causal if self.sliding else context.causal
+        if self.softcap is not None:
+            return capped_attention(q, k, v, mask, self.scale, self.softcap)
+        return fused_attention(q, k, v, mask, causal, self.scale)
+
+
+def fused_attention(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, scale: float
+) -> Tensor:
+    """PyTorch's fused attention; groups are left to it where a fast backend takes them, else expanded."""
+    grouped = q.shape[1] != k.shape[1]
+    if grouped and not _takes_groups(q, mask):
+        k, v = _expand(k, q.shape[1]), _expand(v, q.shape[1])
+        grouped = False
+    return F.scaled_dot_product_attention(
+        q, k, v, attn_mask=mask, is_causal=causal, scale=scale, enable_gqa=grouped
+    )
+
+
+def capped_attention(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, cap: float
+) -> Tensor:
+    """Attention whose scores are held within ±cap by cap tanh(score / cap) (Gemma 2, arXiv 2408.00118 §2)."""
+    k, v = _expand(k, q.shape[1]), _expand(v, q.shape[1])
+    scores = torch.tanh((q @ k.transpose(-1, -2)).float() * (scale / cap)) * cap
+    if mask is not None:
+        scores = scores.masked_fill(~mask, float("-inf")) if mask.dtype == torch.bool else scores + mask
+    return scores.softmax(dim=-1).to(v.dtype) @ v
+
+
+def _takes_groups(q: Tensor, mask: Tensor | None) -> bool:
+    """Whether the backend that will be chosen takes fewer key heads than query heads."""
+    return q.is_cuda and mask is None and q.dtype in (torch.bfloat16, torch.float16)
+
+
+def _expand(x: Tensor, heads: int) -> Tensor:
+    """[B, G, T, K] -> [B, heads, T, K], each key-value head repeated for its group of queries."""
+    groups = x.shape[1]
+    return x if groups == heads else x.repeat_interleave(heads // groups, dim=1)

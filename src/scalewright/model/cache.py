@@ -1,0 +1,46 @@
+"""The keys and values of the tokens seen so far, so that a new token costs one token's work.
+
+    layer -> k, v: [B, G, room, K], filled from the left; `length` columns are in use
+
+Bytes: 2 (k, v) x layers x B x G x K x room x bytes per element. Every layer keeps all tokens, sliding-window
+layers too: the mask hides what their window doesn't reach.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+class Cache:
+    """Room for `room` tokens of each row; what is stored is taken from the first keys that come."""
+
+    def __init__(self, room: int) -> None:
+        self.room = room
+        self.length = 0
+        self.documents: Tensor | None = None  # [B, length], when the rows hold several (or padding)
+        self._store: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def update(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Adds this forward's k and v [B, G, T, K]; gives all of the layer's, [B, G, length + T, K]."""
+        if layer not in self._store:
+            shape = (*k.shape[:2], self.room, k.shape[3])
+            self._store[layer] = (k.new_empty(shape), v.new_empty((*v.shape[:2], self.room, v.shape[3])))
+        keys, values = self._store[layer]
+        end = self.length + k.shape[2]
+        keys[:, :, self.length : end] = k
+        values[:, :, self.length : end] = v
+        return keys[:, :, :end], values[:, :, :end]
+
+    def note_documents(self, documents: Tensor | None) -> Tensor | None:
+        """Remembers the new tokens' documents [B, T]; gives those of all tokens. None from the start stays None."""
+        if documents is None:
+            return self.documents
+        self.documents = (
+            documents if self.documents is None else torch.cat([self.documents, documents], dim=1)
+        )
+        return self.documents
+
+    def advance(self, count: int) -> None:
+        """Counts the forward's tokens as seen, after its last layer."""
+        self.length += count

@@ -1,0 +1,111 @@
+"""What all layers of one forward share: rotary tables, masks and the cache, made once.
+
+    positions, documents, cache --make_context--> Context --> every Block(x, context)
+
+A mask is made only where one is needed. Without documents, window, ALiBi, softcap or an earlier part in the
+cache, attention is plainly causal and takes the fused path. With them, [B or 1, h or 1, Tq, Tk]:
+
+    visible(q, k) = index_k <= index_q  and  document_k == document_q  and  (index_q - index_k < window)
+
+Indices count within the row, so nothing leaks from one document of a packed row into another.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from scalewright.model.alibi import alibi_bias
+from scalewright.model.cache import Cache
+from scalewright.model.rope import rotary_size, rotary_tables
+from scalewright.spec.model import ModelSpec
+
+Tables = tuple[Tensor, Tensor]
+
+
+@dataclass
+class Context:
+    """One forward's shared values. A mask of None with `causal` means plainly causal; both off: all is visible."""
+
+    positions: Tensor  # int64 [B or 1, T]
+    documents: Tensor | None  # int [B, T]
+    rope: Tables | None  # cos, sin: fp32 [B or 1, T, 1, R/2]
+    local_rope: Tables | None  # of sliding-window layers with a theta of their own (Gemma 3)
+    mask: Tensor | None  # bool (True = visible) or the model's dtype (added), for full layers
+    window_mask: Tensor | None  # the same for sliding-window layers
+    causal: bool  # full layers without a mask
+    window_causal: bool  # sliding-window layers without a mask
+    cache: Cache | None = None
+
+
+def make_context(
+    spec: ModelSpec,
+    length: int,
+    *,
+    device: torch.device,
+    dtype: torch.dtype,
+    heads: range,
+    positions: Tensor | None = None,
+    documents: Tensor | None = None,
+    cache: Cache | None = None,
+) -> Context:
+    """The context of a forward over `length` tokens; `heads` are the query heads that this rank holds."""
+    before = cache.length if cache is not None else 0
+    if positions is None:
+        positions = torch.arange(before, before + length, device=device)[None]
+    seen = cache.note_documents(documents) if cache is not None else documents
+    masks = _Masks(spec, before, length, device, dtype, heads, documents, seen)
+    mask, causal = masks.make(None)
+    window_mask, window_causal = mask, causal
+    if spec.sliding_window is not None and any(spec.window_pattern) and before + length > spec.sliding_window:
+        window_mask, window_causal = masks.make(spec.sliding_window)
+    rope, local_rope = _rope(spec, positions)
+    return Context(positions, documents, rope, local_rope, mask, window_mask, causal, window_causal, cache)
+
+
+def _rope(spec: ModelSpec, positions: Tensor) -> tuple[Tables | None, Tables | None]:
+    if spec.positions != "rope":
+        return None, None
+    rope, size = spec.rope, rotary_size(spec.rope, spec.dim_per_head)
+    tables = rotary_tables(positions, rope.theta, size, rope.scaling, spec.context)
+    if rope.local_theta is None:
+        return tables, tables
+    return tables, rotary_tables(positions, rope.local_theta, size, None, spec.context)
+
+
+@dataclass
+class _Masks:
+    """The row's part of a mask is made once; each window adds its own."""
+
+    spec: ModelSpec
+    before: int  # tokens in the cache
+    length: int  # tokens now
+    device: torch.device
+    dtype: torch.dtype
+    heads: range
+    documents: Tensor | None  # [B, Tq]
+    seen: Tensor | None  # [B, Tk], with those in the cache
+
+    def make(self, window: int | None) -> tuple[Tensor | None, bool]:
+        """The mask for this window (None: unlimited), or None and whether to be plainly causal."""
+        spec, several = self.spec, self.length > 1
+        alibi = spec.positions == "alibi"
+        plain = window is None and self.documents is None and not alibi
+        if plain and not (several and (self.before or spec.attention_softcap is not None)):
+            return None, several
+        total = self.before + self.length
+        query = torch.arange(self.before, total, device=self.device)
+        key = torch.arange(total, device=self.device)
+        distance = query[:, None] - key[None, :]
+        visible = distance >= 0
+        if window is not None:
+            visible = visible & (distance < window)
+        visible = visible[None, None]
+        if self.documents is not None and self.seen is not None:
+            visible = visible & (self.documents[:, None, :, None] == self.seen[:, None, None, :])
+        if not alibi:
+            return visible, False
+        bias = alibi_bias(query, key, spec.num_attention_heads, self.heads)
+        return bias.masked_fill(~visible, float("-inf")).to(self.dtype), False

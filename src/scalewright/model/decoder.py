@@ -1,0 +1,137 @@
+"""The whole network, or the consecutive layers of it that one pipeline stage holds.
+
+    tokens [B,T] -> embed (+ positions, + norm) -> blocks -> norm -> head -> logits [B,T,V]
+                    `-------- first --------'                `-- last --'
+
+Parameter names and shapes are those of `spec/tensors.py`. Layers keep their global number as their key, so a
+stage's names mean the same as the whole model's. Nothing here knows of devices, ranks or groups.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from scalewright.model.block import Block
+from scalewright.model.cache import Cache
+from scalewright.model.context import Context, make_context
+from scalewright.model.norm import build_norm
+from scalewright.model.support import check_runs
+from scalewright.spec.model import ModelSpec
+
+
+class Head(nn.Module):
+    """hidden [..., D] -> logits [..., V]; without a weight of its own (tied) it is handed the embedding's."""
+
+    def __init__(self, spec: ModelSpec, own_weight: bool) -> None:
+        super().__init__()
+        shape = (spec.vocab_size, spec.hidden_size)
+        self.weight = nn.Parameter(torch.empty(shape)) if own_weight else None
+        self.bias = nn.Parameter(torch.zeros(spec.vocab_size)) if spec.head_bias else None
+        if self.weight is not None:
+            nn.init.normal_(self.weight, std=0.02)
+
+    def forward(self, hidden: Tensor, tied: Tensor | None = None) -> Tensor:
+        weight = self.weight if self.weight is not None else tied
+        assert weight is not None
+        return F.linear(hidden, weight, self.bias)
+
+
+class Decoder(nn.Module):
+    """A decoder-only language model, or a cut of it: `layers`, with the `first` and the `last` parts or without.
+
+    A last cut of a tied model that isn't also the first holds `head.weight`: a copy of `embed.weight`.
+    Raises UserError for a model that is counted but doesn't run yet.
+    """
+
+    def __init__(
+        self, spec: ModelSpec, layers: range | None = None, first: bool = True, last: bool = True
+    ) -> None:
+        super().__init__()
+        check_runs(spec)
+        layers = range(spec.num_hidden_layers) if layers is None else layers
+        d = spec.hidden_size
+        self.spec, self.first, self.last = spec, first, last
+        self.heads = range(
+            spec.num_attention_heads
+        )  # of this rank; tensor parallelism narrows it (ALiBi's slopes)
+        learned, normed = first and spec.positions == "learned", first and spec.embedding_norm
+        self.embed = nn.Embedding(spec.vocab_size, d) if first else None
+        self.positions = nn.Embedding(spec.learned_positions, d) if learned else None
+        self.embed_norm = build_norm(spec, d) if normed else None
+        self.layers = nn.ModuleDict({str(layer): Block(spec, layer) for layer in layers})
+        self.norm = build_norm(spec, d) if last and spec.final_norm else None
+        own = not (spec.tie_word_embeddings and first)
+        self.head = Head(spec, own) if last and (own or spec.head_bias) else None
+
+    def forward(
+        self,
+        tokens: Tensor,
+        positions: Tensor | None = None,
+        documents: Tensor | None = None,
+        cache: Cache | None = None,
+    ) -> Tensor:
+        """tokens [B, T] (a later stage: hidden [B, T, D]) -> logits [B, T, V] (an earlier stage: hidden [B, T, D]).
+
+        `positions` [B or 1, T]: null = 0..T-1 after what the cache holds. `documents` [B, T]: tokens see only those
+        of their own number; null = one document.
+        """
+        hidden = self.features(tokens, positions, documents, cache)
+        return self.logits(hidden) if self.last else hidden
+
+    def features(
+        self,
+        tokens: Tensor,
+        positions: Tensor | None = None,
+        documents: Tensor | None = None,
+        cache: Cache | None = None,
+    ) -> Tensor:
+        """As `forward`, without the head: hidden [B, T, D], after the final norm when this is the last stage."""
+        length = tokens.shape[1] if positions is None else positions.shape[1]
+        before = cache.length if cache is not None else 0
+        if self.positions is not None and positions is None:
+            positions = torch.arange(before, before + length, device=tokens.device)[None]
+        x = self._embed(tokens, positions) if self.first else tokens
+        context = self.context(x, length, positions, documents, cache)
+        for block in self.layers.values():
+            x = block(x, context)
+        if cache is not None:
+            cache.advance(length)
+        return self.norm(x) if self.norm is not None else x
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """hidden [..., D], after the final norm -> logits [..., V], capped when the model caps them."""
+        tied = self.embed.weight if self.embed is not None else None
+        if self.head is not None:
+            out: Tensor = self.head(hidden, tied)
+        else:
+            assert tied is not None, "only the last stage has logits"
+            out = F.linear(hidden, tied)
+        cap = self.spec.logit_softcap
+        return out if cap is None else torch.tanh(out / cap) * cap
+
+    def context(
+        self, x: Tensor, length: int, positions: Tensor | None, documents: Tensor | None, cache: Cache | None
+    ) -> Context:
+        """What all the blocks share; x [B, T, D] gives device and dtype."""
+        return make_context(
+            self.spec,
+            length,
+            device=x.device,
+            dtype=x.dtype,
+            heads=self.heads,
+            positions=positions,
+            documents=documents,
+            cache=cache,
+        )
+
+    def _embed(self, tokens: Tensor, positions: Tensor | None) -> Tensor:
+        """[B, T] -> [B, T, D]."""
+        assert self.embed is not None
+        x: Tensor = self.embed(tokens)
+        if self.spec.embedding_scale is not None:
+            x = x * self.spec.embedding_scale
+        if self.positions is not None:
+            x = x + self.positions(positions)
+        return x if self.embed_norm is None else self.embed_norm(x)

@@ -1,0 +1,50 @@
+"""Normalisation over the hidden dimension, computed in fp32 whatever the dtype that passes through.
+
+RMSNorm       x / sqrt(mean(x^2) + eps) * w            (Zhang and Sennrich 2019, arXiv 1910.07467)
+  plus one    x / sqrt(mean(x^2) + eps) * (1 + w)      Gemma: the weight starts at zero
+LayerNorm     (x - mean(x)) / sqrt(var(x) + eps) * w + b
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from scalewright.spec.model import ModelSpec
+
+
+class RMSNorm(nn.Module):
+    """Root-mean-square norm of the last dimension; shape and dtype stay."""
+
+    def __init__(self, size: int, eps: float, plus_one: bool = False) -> None:
+        super().__init__()
+        self.eps, self.plus_one = eps, plus_one
+        self.weight = nn.Parameter(torch.zeros(size) if plus_one else torch.ones(size))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.plus_one:
+            return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
+        weight = self.weight.float() + 1.0  # in bf16 the one would swallow small weights
+        return F.rms_norm(x.float(), weight.shape, weight, self.eps).to(x.dtype)
+
+
+class LayerNorm(nn.Module):
+    """Layer norm of the last dimension, with or without a weight and a bias; shape and dtype stay."""
+
+    def __init__(self, size: int, eps: float, weight: bool = True, bias: bool = True) -> None:
+        super().__init__()
+        self.size, self.eps = size, eps
+        self.weight = nn.Parameter(torch.ones(size)) if weight else None
+        self.bias = nn.Parameter(torch.zeros(size)) if bias else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.layer_norm(x, (self.size,), self.weight, self.bias, self.eps)
+
+
+def build_norm(spec: ModelSpec, size: int) -> nn.Module:
+    """The model's kind of norm over `size` numbers."""
+    if spec.norm_type.startswith("rmsnorm"):
+        return RMSNorm(size, spec.norm_eps, plus_one=spec.norm_type == "rmsnorm_plus_one")
+    weight, bias = spec.norm_shapes
+    return LayerNorm(size, spec.norm_eps, weight, bias)
