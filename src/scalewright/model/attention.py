@@ -2,9 +2,9 @@
 
     x [B,T,D] -> q [B,T,H,K], k, v [B,T,G,K] -> norm -> rotate -> core -> [B,T,H*K] -> o -> [B,T,D]
 
-MHA has G = H, grouped queries (Ainslie et al. 2023, arXiv 2305.13245) G < H, multi-query G = 1. Heads are counted
-from the weights' shapes when it runs, so a module whose weights were cut to some heads still works. `core` is a child without
-parameters: context parallelism puts another one in its place.
+MHA has G = H, grouped queries (Ainslie et al. 2023, arXiv 2305.13245) G < H, multi-query G = 1. Heads are
+counted from the weights' shapes when it runs, so a module whose weights were cut to some heads still works.
+`core` is a child without parameters: context parallelism puts another one in its place.
 
     B batch  T tokens  D hidden  H query heads  G key-value heads  K head dim
 """

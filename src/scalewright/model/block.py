@@ -1,11 +1,12 @@
 """One layer: attention and MLP around a residual stream.
 
     sequential    x += attn(norm1(x));  x += mlp(norm2(x))            Llama, GPT-2
-    parallel      x += attn(norm1(x)) + mlp(norm2(x))                 GPT-NeoX (parallel_shared: one norm for both)
+    parallel      x += attn(norm1(x)) + mlp(norm2(x))                 GPT-NeoX; parallel_shared: one norm
 
     norm_position  pre: f(norm(x))     post: norm(f(x)) (OLMo-2)      both: norm(f(norm(x))) (Gemma 2, 3)
 
-A block is a pure function of x and the context: recomputing it gives the same bits, and it compiles and shards alone.
+A block is a pure function of x and the context: recomputing it gives the same bits, and it compiles and
+shards alone.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class Block(nn.Module):
         if not self.parallel:
             x = x + attended
         inner = x if self.mlp_norm is None else self.mlp_norm(x)
-        fed = self.mlp(normed if self.shared_norm else inner)
+        fed: Tensor = self.mlp(normed if self.shared_norm else inner)
         if self.mlp_post_norm is not None:
             fed = self.mlp_post_norm(fed)
         return x + attended + fed if self.parallel else x + fed

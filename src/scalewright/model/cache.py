@@ -33,7 +33,7 @@ class Cache:
         return keys[:, :, :end], values[:, :, :end]
 
     def note_documents(self, documents: Tensor | None) -> Tensor | None:
-        """Remembers the new tokens' documents [B, T]; gives those of all tokens. None from the start stays None."""
+        """Remembers the new tokens' documents [B, T]; gives those of all tokens, None when there are none."""
         if documents is None:
             return self.documents
         self.documents = (

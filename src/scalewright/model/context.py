@@ -27,7 +27,7 @@ Tables = tuple[Tensor, Tensor]
 
 @dataclass
 class Context:
-    """One forward's shared values. A mask of None with `causal` means plainly causal; both off: all is visible."""
+    """One forward's shared values. Mask None: plainly causal if `causal`, else everything is visible."""
 
     positions: Tensor  # int64 [B or 1, T]
     documents: Tensor | None  # int [B, T]

@@ -39,7 +39,7 @@ class Head(nn.Module):
 
 
 class Decoder(nn.Module):
-    """A decoder-only language model, or a cut of it: `layers`, with the `first` and the `last` parts or without.
+    """A decoder-only language model, or a cut of it: `layers`, with or without the `first` and `last` parts.
 
     A last cut of a tied model that isn't also the first holds `head.weight`: a copy of `embed.weight`.
     Raises UserError for a model that is counted but doesn't run yet.
@@ -72,10 +72,10 @@ class Decoder(nn.Module):
         documents: Tensor | None = None,
         cache: Cache | None = None,
     ) -> Tensor:
-        """tokens [B, T] (a later stage: hidden [B, T, D]) -> logits [B, T, V] (an earlier stage: hidden [B, T, D]).
+        """tokens [B, T] (a later stage: hidden [B, T, D]) -> logits [B, T, V] (an earlier one: hidden [B, T, D]).
 
-        `positions` [B or 1, T]: null = 0..T-1 after what the cache holds. `documents` [B, T]: tokens see only those
-        of their own number; null = one document.
+        `positions` [B or 1, T]: null = 0..T-1 after what the cache holds. `documents` [B, T]: tokens see only
+        those of their own number; null = one document.
         """
         hidden = self.features(tokens, positions, documents, cache)
         return self.logits(hidden) if self.last else hidden
@@ -87,7 +87,7 @@ class Decoder(nn.Module):
         documents: Tensor | None = None,
         cache: Cache | None = None,
     ) -> Tensor:
-        """As `forward`, without the head: hidden [B, T, D], after the final norm when this is the last stage."""
+        """As `forward` without the head: hidden [B, T, D], after the final norm in the last stage."""
         length = tokens.shape[1] if positions is None else positions.shape[1]
         before = cache.length if cache is not None else 0
         if self.positions is not None and positions is None:

@@ -1,11 +1,11 @@
 """First values of the weights: a pure function of (seed, canonical name), one whole tensor at a time.
 
-    seed, "layers.3.mlp.up.weight" --blake2b--> 64-bit seed --CPU generator--> values, fp32 --> cut to a rank's box
+    seed, "layers.3.mlp.up.weight" --blake2b--> 64-bit seed --CPU generator--> values, fp32
 
-So the weights are equal on every layout: a rank makes one tensor whole, keeps its box of it and drops the rest.
+So the weights are equal on every layout: a rank makes one tensor whole, keeps its box and drops the rest.
 
     normal     N(0, 0.02)                  GPT-1 (Radford et al. 2018 §4.1), GPT-2, Megatron-LM
-    residual   N(0, 0.02 / sqrt(2 L))      what ends in the residual stream: 2 L additions keep its scale (GPT-2 §2.3)
+    residual   N(0, 0.02 / sqrt(2 L))      what ends in the residual stream: 2 L additions keep it (GPT-2 §2.3)
     ones, zeros                            norms and biases
 
 The draw is fp32 on the CPU whatever the model's dtype and device; only the copy into place converts.
@@ -64,7 +64,8 @@ def named_tensors(model: ModelSpec) -> dict[str, TensorSpec]:
 def initialize(module: nn.Module, model: ModelSpec, seed: int) -> None:
     """Fills a decoder (or a cut of one) in place, tensor by tensor; parameters are whole, plain tensors.
 
-    On the meta device, call `module.to_empty(device=...)` first. Raises RunError for a parameter that the spec lacks.
+    On the meta device, call `module.to_empty(device=...)` first. Raises RunError for a parameter that the
+    spec lacks.
     """
     known = named_tensors(model)
     for name, parameter in _parameters(module):

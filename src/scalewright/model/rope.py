@@ -6,8 +6,8 @@
         x2' = x2 cos(p f) + x1 sin(p f)          R = the dimensions that turn (head_dim x fraction)
 
 so that q(p) . k(s) depends on p - s only (Su et al. 2021, arXiv 2104.09864). Pair i is (i, i + R/2), as in
-GPT-NeoX and in every Hugging Face file read here. The scalings change f for contexts beyond the
-trained one: linear (Chen et al. 2023, 2306.15595), dynamic NTK, YaRN (Peng et al. 2023, 2309.00071), Llama 3.1's.
+GPT-NeoX and in every Hugging Face file read here. The scalings change f for contexts beyond the trained
+one: linear (Chen et al. 2023, 2306.15595), dynamic NTK, YaRN (Peng et al. 2023, 2309.00071), Llama 3.1's.
 
 The tables are made once per forward, in fp32, on the device and without a host synchronisation; they are
 tiny beside one layer, so nothing is kept from one forward to the next.
@@ -34,7 +34,7 @@ def rotary_size(rope: Rope, head_dim: int) -> int:
 def rotary_tables(
     positions: Tensor, theta: float, size: int, scaling: RopeScaling | None, context: int
 ) -> tuple[Tensor, Tensor]:
-    """cos and sin of every angle, fp32 [B, T, 1, R/2] for positions [B, T]; `context` is the trained length."""
+    """cos and sin of every angle, fp32 [B, T, 1, R/2], for positions [B, T]; `context`: the trained length."""
     frequencies, stretch = _frequencies(positions, theta, size, scaling, context)
     angles = positions.to(torch.float32)[:, :, None, None] * frequencies
     return angles.cos() * stretch, angles.sin() * stretch
