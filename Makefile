@@ -1,0 +1,52 @@
+# Two commands do all the set-up from a clone: `make demo` and `make test`.
+#
+#   .venv/.made ──► .venv/.train ──► demo          a stamp is a file in .venv that says "done"; pip runs again
+#        └────────► .venv/.dev ────► test, lint    only when pyproject.toml or constraints.txt is newer than it
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet -c constraints.txt
+PYTEST := $(BIN)/python -m pytest
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-all lint format clean
+
+help:  ## Show what can be made
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+
+demo: $(VENV)/.train  ## Install what training needs, then run the main job end to end (minutes)
+	$(BIN)/scalewright demo
+
+test: lint  ## Install what the tests need, check style and types, run the tests
+	$(PYTEST) -m "not slow"
+
+test-all: lint  ## The same with the long tests
+	$(PYTEST)
+
+lint: $(VENV)/.dev  ## Check style, formatting and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/.dev  ## Mend style and formatting in place
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:  ## Remove the environment and the tools' caches (not runs/ and data/)
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache
+
+$(VENV)/.made:
+	$(PYTHON) -c 'import sys; sys.exit("Python 3.10 or newer is needed: make PYTHON=python3.11 ..." if sys.version_info < (3, 10) else 0)'
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.train: $(VENV)/.made pyproject.toml constraints.txt
+	@echo "installing scalewright with what training needs (half a minute or more, once)"
+	$(PIP) -e '.[train]'
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.made pyproject.toml constraints.txt
+	@echo "installing scalewright with what the tests need (a few minutes, once)"
+	$(PIP) -e '.[dev]'
+	@touch $@ $(VENV)/.train

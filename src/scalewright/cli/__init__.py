@@ -1,0 +1,56 @@
+"""The command line: `scalewright <verb> ...`, and `swr`, which is the same command.
+
+    arguments --app--> verb (verbs/<name>.py) --imports what it needs, then--> the folder that does the work
+                          │ raises
+                          ▼
+                     door.py: one line on stderr and an exit code
+
+A verb's file holds its flags and nothing heavy: `--help` must answer before torch, pydantic or numpy could
+even be imported.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from scalewright.cli.app import Verbs
+from scalewright.cli.door import run_behind_door
+from scalewright.cli.verbs import register
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        from scalewright import __version__
+
+        print(f"scalewright {__version__}")
+        raise typer.Exit
+
+
+def _root(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and stop."),
+    ] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show the traceback of an error; goes before or after the verb.")
+    ] = False,
+) -> None:
+    """Plan a language-model run, run it, and prove where its time went."""
+
+
+def build_app() -> typer.Typer:
+    """The typer application with every verb registered."""
+    # Plain help: rich's panels would take half of the 0.3 s that `--help` may take.
+    app = typer.Typer(cls=Verbs, rich_markup_mode=None, pretty_exceptions_enable=False)
+    app.callback()(_root)
+    register(app)
+    return app
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command line (`sys.argv` when none is given) and returns its exit code."""
+    return run_behind_door(build_app(), list(sys.argv[1:] if arguments is None else arguments))

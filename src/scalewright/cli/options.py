@@ -1,0 +1,38 @@
+"""The flags that verbs share, and values that are one of a few words.
+
+A word that isn't among the valid ones is answered like a misspelt verb: with the nearest that is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Annotated
+
+import typer
+
+from scalewright.spec.errors import unknown
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else.")]
+
+
+def one_of(kind: str, words: Sequence[str]) -> Callable[[str | None], str | None]:
+    """A typer callback that takes only these words; raises UserError with the nearest ones."""
+
+    def check(value: str | None) -> str | None:
+        if value is not None and value not in words:
+            raise unknown(kind, value, words, f"--{kind.replace(' ', '-')}")
+        return value
+
+    return check
+
+
+def starting_with(words: Callable[[], Sequence[str]]) -> Callable[[str], list[str]]:
+    """A shell completion over the words that `words()` gives when it is asked."""
+
+    def complete(incomplete: str) -> list[str]:
+        try:
+            return [word for word in words() if word.startswith(incomplete)]
+        except Exception:  # a completion that fails must not print into the user's prompt
+            return []
+
+    return complete

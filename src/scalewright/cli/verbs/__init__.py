@@ -1,0 +1,53 @@
+"""Every verb, under its heading in the help. A verb's file holds its flags; the work is done elsewhere."""
+
+from __future__ import annotations
+
+import typer
+
+from scalewright.cli.app import Verbs
+from scalewright.cli.verbs import presets
+from scalewright.cli.verbs.checkpoint import list_checkpoints, verify_checkpoints
+from scalewright.cli.verbs.convert import convert
+from scalewright.cli.verbs.demo import demo
+from scalewright.cli.verbs.doctor import doctor
+from scalewright.cli.verbs.evaluate import evaluate
+from scalewright.cli.verbs.generate import generate
+from scalewright.cli.verbs.prepare import prepare
+from scalewright.cli.verbs.report import report
+from scalewright.cli.verbs.train import train
+
+
+def register(app: typer.Typer) -> None:
+    """Adds every verb to the application, in the order in which a newcomer meets them."""
+    app.command("demo", rich_help_panel="Start here")(demo)
+    app.command("doctor", rich_help_panel="Start here")(doctor)
+    app.add_typer(_presets(), name="presets", rich_help_panel="Start here")
+    app.command("prepare", rich_help_panel="Train")(prepare)
+    app.command("train", rich_help_panel="Train")(train)
+    app.add_typer(_checkpoint(), name="checkpoint", rich_help_panel="Train")
+    app.command("report", rich_help_panel="Use what was trained")(report)
+    app.command("evaluate", rich_help_panel="Use what was trained")(evaluate)
+    app.command("generate", rich_help_panel="Use what was trained")(generate)
+    app.command("convert", rich_help_panel="Use what was trained")(convert)
+
+
+def _presets() -> typer.Typer:
+    group = typer.Typer(
+        cls=Verbs, rich_markup_mode=None, no_args_is_help=True, help="The models and clusters known by name."
+    )
+    group.command("models")(presets.models)
+    group.command("clusters")(presets.clusters)
+    group.command("new")(presets.new)
+    return group
+
+
+def _checkpoint() -> typer.Typer:
+    group = typer.Typer(
+        cls=Verbs,
+        rich_markup_mode=None,
+        no_args_is_help=True,
+        help="What a run has saved, and whether it is sound.",
+    )
+    group.command("ls")(list_checkpoints)
+    group.command("verify")(verify_checkpoints)
+    return group

@@ -1,0 +1,68 @@
+"""`scalewright train RUN.yaml [key=value ...]`: trains, or goes on training, what a run file describes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from scalewright.cli.options import Json
+from scalewright.spec.errors import UserError, nearest
+
+
+def train(
+    run: Annotated[Path, typer.Argument(metavar="RUN.yaml", help="The run file.")],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Keys to set, such as layout.tp=2.")
+    ] = None,
+    steps: Annotated[
+        int | None, typer.Option(min=0, help="Stop after this many steps; a later call goes on.")
+    ] = None,
+    simulate: Annotated[
+        bool, typer.Option("--simulate", help="Take CPU processes for devices that aren't here.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Train what a run file describes, or go on with it.
+
+    \b
+    scalewright train run.yaml
+    scalewright train run.yaml layout.devices=4 optimizer.lr=3e-4
+    """
+    if not run.is_file():
+        raise missing_run(run)
+    from scalewright.cli.output import only_answer, print_json
+    from scalewright.train.run import train as train_run
+
+    with only_answer(json):
+        result = train_run(run, tuple(overrides or ()), steps=steps, simulate=simulate, quiet=json)
+    if json:
+        print_json(result.dump())
+
+
+def missing_run(run: Path) -> UserError:
+    """The error for a run file that isn't there, with the files beside it that have nearly its name."""
+    if "=" in run.name:
+        return UserError(
+            "RUN.yaml is missing", "scalewright train", f"write `scalewright train RUN.yaml {run}`"
+        )
+    if run.is_dir():
+        return UserError(
+            "this is a folder, not a run file", str(run), f"name a file, such as {run / 'run.yaml'}"
+        )
+    folder = run.parent if run.parent.is_dir() else Path()
+    files = {
+        str(path)
+        for pattern in ("*.yaml", "*.yml")
+        for place in (folder, Path())
+        for path in place.glob(pattern)
+    }
+    near = nearest(str(run), files) or sorted(files)[:3]
+    if near:
+        return UserError(
+            "no such file", str(run), "did you mean " + " or ".join(f"'{name}'" for name in near) + "?"
+        )
+    return UserError(
+        "no such file", str(run), "check the path; `scalewright demo` writes a run file to start from"
+    )
