@@ -39,7 +39,7 @@ class RankContext:
     attempt: int = 0  # restarts so far; keeps a new attempt's addresses apart from the old one's
     starter: str = "none"
     shared_store: bool = False  # the starter already runs the store at that address (torchrun)
-    environ: tuple[tuple[str, str], ...] = ()  # the environment as data, for those who may not read it
+    threads: int | None = None  # CPU threads of this process; None = what the library takes
 
     @property
     def alone(self) -> bool:
@@ -53,7 +53,6 @@ def find_context(environ: Mapping[str, str] | None = None) -> RankContext:
     A single-task Slurm or MPI job counts as alone: `train` may then start local workers itself.
     """
     environ = os.environ if environ is None else environ
-    copy = tuple(sorted(environ.items()))
     for name, rank, world, local, local_world in STARTERS:
         if rank not in environ or world not in environ:
             continue
@@ -69,9 +68,13 @@ def find_context(environ: Mapping[str, str] | None = None) -> RankContext:
             attempt=_number(environ, "TORCHELASTIC_RESTART_COUNT", 0),
             starter=name,
             shared_store=name == "torchrun",
-            environ=copy,
+            threads=_threads(environ),
         )
-    return RankContext(environ=copy)
+    return RankContext(threads=_threads(environ))
+
+
+def _threads(environ: Mapping[str, str]) -> int | None:
+    return _number(environ, "OMP_NUM_THREADS") if environ.get("OMP_NUM_THREADS") else None
 
 
 def _number(environ: Mapping[str, str], key: str, default: int | None = None) -> int:

@@ -19,14 +19,14 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from scalewright.launch.context import RankContext
+from scalewright.launch.context import RankContext, find_context
 from scalewright.spec.errors import RunError, Stopped, UserError
 
 GRACE_SECONDS = 5.0  # between asking the survivors of a dead worker to leave and killing them
@@ -56,13 +56,15 @@ def run_local(
     context = _start_method(preload)
     with tempfile.TemporaryDirectory(prefix="scalewright-") as folder:
         store = Path(folder) / "store"
-        threads = threads or max(1, cores() // world)
+        threads = threads or find_context().threads or max(1, cores() // world)
         workers: list[_Worker] = []
-        with _forward_signals(workers), _quiet_environment(threads):
+        with _forward_signals(workers):
             try:
                 for rank in range(world):
-                    place = RankContext(rank, world, rank, world, store.as_uri(), starter="local")
-                    workers.append(_start(context, target, place, threads, arguments))
+                    place = RankContext(
+                        rank, world, rank, world, store.as_uri(), starter="local", threads=threads
+                    )
+                    workers.append(_start(context, target, place, arguments))
                 if on_start:
                     on_start([worker.process.pid or 0 for worker in workers])
                 return _watch(workers)
@@ -86,26 +88,11 @@ def _start_method(preload: Sequence[str]) -> Any:
     return context
 
 
-@contextmanager
-def _quiet_environment(threads: int) -> Iterator[None]:
-    """Sets the children's thread count for the time of their start (libraries read it when imported)."""
-    before = os.environ.get("OMP_NUM_THREADS")
-    if before is None:
-        os.environ["OMP_NUM_THREADS"] = str(threads)
-    try:
-        yield
-    finally:
-        if before is None:
-            os.environ.pop("OMP_NUM_THREADS", None)
-
-
-def _start(
-    context: Any, target: Callable[..., Any], place: RankContext, threads: int, arguments: Sequence[Any]
-) -> _Worker:
+def _start(context: Any, target: Callable[..., Any], place: RankContext, arguments: Sequence[Any]) -> _Worker:
     ours, theirs = context.Pipe(duplex=True)
     process = context.Process(
         target=_work,
-        args=(theirs, target, place, threads, tuple(arguments)),
+        args=(theirs, target, place, tuple(arguments)),
         name=f"scalewright-rank{place.rank}",
     )
     process.start()
@@ -114,7 +101,7 @@ def _start(
 
 
 def _work(
-    pipe: Connection, target: Callable[..., Any], place: RankContext, threads: int, arguments: tuple[Any, ...]
+    pipe: Connection, target: Callable[..., Any], place: RankContext, arguments: tuple[Any, ...]
 ) -> None:
     """A worker's whole life; it answers through the pipe and leaves when the supervisor is gone."""
     done = threading.Event()
@@ -127,7 +114,7 @@ def _work(
         text = "".join(traceback.format_exception(error))
         answer = ("crash", (f"{type(error).__name__}: {error}".splitlines()[0], text))
     done.set()
-    with _ignore_broken_pipe():
+    with suppress(OSError):  # the supervisor may be gone
         pipe.send(answer)
     sys.stdout.flush()
     sys.stderr.flush()
@@ -143,14 +130,6 @@ def _leave_with_supervisor(pipe: Connection, done: threading.Event) -> None:
             os._exit(1)
 
 
-@contextmanager
-def _ignore_broken_pipe() -> Iterator[None]:
-    try:
-        yield
-    except (BrokenPipeError, OSError):
-        pass
-
-
 def _watch(workers: list[_Worker]) -> Any:
     """Waits for every worker; at the first failure stops waiting and raises it."""
     pending = list(workers)
@@ -160,11 +139,8 @@ def _watch(workers: list[_Worker]) -> Any:
         wait([w.pipe for w in pending] + [w.process.sentinel for w in pending], timeout=0.2)
         for worker in list(pending):
             if worker.answer is None and worker.pipe.poll():
-                with _ignore_broken_pipe():
-                    try:
-                        worker.answer = worker.pipe.recv()
-                    except EOFError:
-                        worker.answer = None
+                with suppress(EOFError, OSError):
+                    worker.answer = worker.pipe.recv()
             if worker.answer is None and worker.process.is_alive():
                 continue
             rank = workers.index(worker)
