@@ -1,0 +1,126 @@
+"""The mesh: this rank's coordinates and the process group along every axis; a value, made once, passed on.
+
+    Grid (spec, pure) --make_mesh--> Mesh: rank 5 of [pp 2 | dp_replicate 1 | dp_shard 2 | cp 1 | tp 2]
+                                           group("tp") = {4, 5}, group("fsdp") = {5, 7}, group("pp") = {1, 5}
+
+Groups are made in one order on every rank, and axes that join the same ranks share one group. An axis of size
+1 has no group: a collective over it is the identity (`parallel/collectives.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+from urllib.parse import unquote, urlparse
+
+import torch
+import torch.distributed as dist
+from torch.distributed import FileStore, PrefixStore, TCPStore  # type: ignore[attr-defined]
+from torch.distributed.device_mesh import DeviceMesh
+
+from scalewright.spec.grid import AXES, Grid
+
+TIMEOUT = timedelta(minutes=30)
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """Who this rank is, and whom it works with."""
+
+    rank: int
+    grid: Grid
+    device: torch.device
+    groups: Mapping[str, dist.ProcessGroup | None] = field(repr=False)
+
+    @property
+    def coords(self) -> dict[str, int]:
+        """This rank's index along every axis."""
+        return self.grid.coords(self.rank)
+
+    @property
+    def world(self) -> int:
+        """All ranks."""
+        return self.grid.world
+
+    def size(self, axis: str) -> int:
+        """Ranks along an axis."""
+        return self.grid.size_of[axis]
+
+    def index(self, axis: str) -> int:
+        """This rank's place along an axis."""
+        return self.coords[axis]
+
+    def group(self, axis: str) -> dist.ProcessGroup | None:
+        """The process group along an axis; None when this rank is alone there."""
+        return self.groups.get(axis)
+
+    def device_mesh(self, axis: str) -> DeviceMesh:
+        """A one-dimensional torch DeviceMesh over an existing group, for `fully_shard`."""
+        group = self.groups[axis]
+        if group is None:
+            raise ValueError(f"axis '{axis}' has one rank: nothing to build a device mesh from")
+        return DeviceMesh.from_group(group, self.device.type, mesh_dim_names=(axis,))
+
+
+def make_mesh(grid: Grid, rank: int, device: torch.device) -> Mesh:
+    """Builds every group of the grid; all ranks must call it together, after `join_world`."""
+    groups: dict[str, dist.ProcessGroup | None] = {}
+    if grid.world == 1:
+        return Mesh(rank, grid, device, groups)
+    made: dict[tuple[int, ...], dist.ProcessGroup | None] = {tuple(range(grid.world)): dist.group.WORLD}
+    for axis in [*AXES, "kv", "tie"]:
+        for ranks in grid.groups(axis):
+            if len(ranks) == 1:
+                continue
+            if ranks not in made or axis == "control":
+                backend = "gloo" if axis == "control" else None
+                made[ranks if axis != "control" else (-1, *ranks)] = dist.new_group(
+                    list(ranks), backend=backend
+                )
+            if rank in ranks:
+                groups[axis] = made[ranks if axis != "control" else (-1, *ranks)]
+    return Mesh(rank, grid, device, groups)
+
+
+def join_world(
+    rank: int,
+    world: int,
+    rendezvous: str,
+    device: torch.device,
+    *,
+    attempt: int = 0,
+    shared_store: bool = False,
+) -> None:
+    """Joins the other ranks at `rendezvous` (file:///... or tcp://host:port); NCCL for GPUs, Gloo for the rest.
+
+    A restarted job (attempt > 0) looks its peers up under a prefix of its own: the old attempt's addresses
+    may still be in the store, and Gloo would try to connect to them.
+    """
+    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+    store: Any
+    if rendezvous.startswith("tcp://"):
+        host, _, port = rendezvous.removeprefix("tcp://").rpartition(":")
+        master = rank == 0 and not shared_store
+        store = TCPStore(host, int(port), world, is_master=master, timeout=TIMEOUT)
+    else:
+        store = FileStore(_file_of(rendezvous), world)
+    dist.init_process_group(
+        backend,
+        store=PrefixStore(f"attempt-{attempt}", store),
+        rank=rank,
+        world_size=world,
+        timeout=TIMEOUT,
+        device_id=device if device.type == "cuda" else None,
+    )
+
+
+def _file_of(uri: str) -> str:
+    return unquote(urlparse(uri).path)
+
+
+def leave_world() -> None:
+    """Takes this rank's process groups down, if there are any."""
+    if dist.is_initialized():
+        dist.destroy_process_group()

@@ -1,0 +1,100 @@
+"""Replicated data parallelism (DDP; Li et al. 2020): every rank holds all, gradients are summed.
+
+    backward:  block 3's gradients ready --> bucket 0 full --> all-reduce starts, while block 2 runs backward
+               ...                          bucket 1 full --> ...
+    finish():  waits for the last of them
+
+Gradients live in flat fp32 buckets, in the order in which the backward makes them. They also serve one rank
+alone in bf16: each micro-batch's bf16 gradient is added to the fp32 sum as soon as it is made, and freed.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from scalewright.parallel.mesh import Mesh
+from scalewright.parallel.weights import Weight, Weights
+
+BUCKET_BYTES = 25 * 2**20  # torch DDP's default: large enough for bandwidth, small enough to overlap
+
+
+class GradientBuckets:
+    """Flat fp32 gradient sums; each bucket is all-reduced as soon as the last micro-batch has filled it."""
+
+    def __init__(self, weights: Weights, mesh: Mesh, bucket_bytes: int = BUCKET_BYTES) -> None:
+        self.group = mesh.group("loss")
+        self.weights = weights
+        self.syncing = True
+        self._buffers: list[Tensor] = []
+        self._waiting: list[int] = []  # parameters of each bucket that the current backward has yet to reach
+        self._sizes: list[int] = []
+        self._handles: list[dist.Work | None] = []
+        current: list[int] = []
+        filled = 0
+        items = list(reversed(weights.items))  # the backward makes the last layer's gradients first
+        for index, weight in enumerate(items):
+            current.append(index)
+            filled += weight.master.numel() * 4
+            if filled >= bucket_bytes or index == len(items) - 1:
+                self._add_bucket([items[i] for i in current])
+                current, filled = [], 0
+
+    def _add_bucket(self, members: list[Weight]) -> None:
+        device = members[0].master.device
+        buffer = torch.zeros(sum(w.master.numel() for w in members), dtype=torch.float32, device=device)
+        number, offset = len(self._buffers), 0
+        self._buffers.append(buffer)
+        self._sizes.append(len(members))
+        self._waiting.append(len(members))
+        self._handles.append(None)
+        for weight in members:
+            view = buffer[offset : offset + weight.master.numel()].view_as(weight.master)
+            offset += weight.master.numel()
+            weight.main_gradient = view
+            if weight.compute.dtype == torch.float32:
+                weight.compute.grad = view  # autograd adds in place
+            self._watch(weight.compute, view, number)
+
+    def _watch(self, parameter: nn.Parameter, view: Tensor, bucket: int) -> None:
+        def ready(parameter: nn.Parameter) -> None:
+            if parameter.grad is not view and parameter.grad is not None:
+                view.add_(parameter.grad)
+                parameter.grad = None if parameter.dtype != torch.float32 else view
+            if self.syncing:
+                self._waiting[bucket] -= 1
+                if self._waiting[bucket] == 0:
+                    self._reduce(bucket)
+
+        parameter.register_post_accumulate_grad_hook(ready)  # type: ignore[no-untyped-call]
+
+    def begin(self, last: bool) -> None:
+        """Before a micro-batch: only the last one's backward starts the reductions."""
+        self.syncing = last
+        if last:
+            self._waiting = list(self._sizes)
+            self._handles = [None] * len(self._buffers)
+
+    def _reduce(self, bucket: int) -> None:
+        if self.group is not None:
+            self._handles[bucket] = dist.all_reduce(self._buffers[bucket], group=self.group, async_op=True)
+
+    def finish(self) -> None:
+        """After the last backward: reduces buckets that hold unused parameters, and waits for all."""
+        for bucket, waiting in enumerate(self._waiting):
+            if waiting > 0:
+                self._reduce(bucket)
+        for handle in self._handles:
+            if handle is not None:
+                handle.wait()
+
+    def clear(self) -> None:
+        """Before a step: zeroes the sums and points fp32 parameters at them again."""
+        for buffer in self._buffers:
+            buffer.zero_()
+        for weight in self.weights:
+            if weight.compute.dtype == torch.float32:
+                weight.compute.grad = weight.main_gradient
+            else:
+                weight.compute.grad = None

@@ -1,0 +1,66 @@
+"""Fully sharded data parallelism (ZeRO-3; Rajbhandari et al. 2020, Zhao et al. 2023) by torch's FSDP2.
+
+    at rest      every rank holds 1/n of each tensor (rows, cut as torch.chunk cuts)
+    forward      a block's tensors are gathered just before it runs, and freed after
+    backward     gathered again; gradients are reduce-scattered, so that a rank keeps its own rows' sums
+
+Every module sums: nothing divides by the number of ranks, since the loss is already divided by the tokens of
+the whole global batch. With bf16, copies for compute are gathered in bf16 and gradients summed in fp32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import nn
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+
+from scalewright.parallel.mesh import Mesh
+from scalewright.parallel.weights import Weights
+
+
+class ShardedGradients:
+    """When FSDP reduces: after every micro-batch (gradients never stay whole), or after the last alone."""
+
+    def __init__(self, model: nn.Module, weights: Weights, *, every_micro_batch: bool) -> None:
+        self.modules = [module for module in model.modules() if isinstance(module, FSDPModule)]
+        self.weights = weights
+        self.every_micro_batch = every_micro_batch
+
+    def begin(self, last: bool) -> None:
+        """Before a micro-batch."""
+        sync = last or self.every_micro_batch
+        for module in self.modules:
+            module.set_requires_gradient_sync(sync, recurse=False)
+            module.set_is_last_backward(last)
+
+    def finish(self) -> None:
+        """FSDP waits for its reductions at the end of the backward itself."""
+
+    def clear(self) -> None:
+        """Before a step: forgets the last one's gradients."""
+        for weight in self.weights:
+            weight.compute.grad = None
+
+
+def apply_shard(
+    model: nn.Module, blocks: Iterable[nn.Module], mesh: Mesh, *, bf16: bool, reshard: bool = True
+) -> None:
+    """Shards every block, then what is left, over the mesh's `fsdp` axis, in place.
+
+    `reshard` frees a block's gathered tensors after its forward (ZeRO-3); the root's stay for the backward.
+    """
+    policy = MixedPrecisionPolicy(
+        param_dtype=torch.bfloat16 if bf16 else None,
+        reduce_dtype=torch.float32 if bf16 else None,
+        cast_forward_inputs=False,
+    )
+    device_mesh = mesh.device_mesh("fsdp")
+    for block in blocks:
+        fully_shard(block, mesh=device_mesh, mp_policy=policy, reshard_after_forward=reshard)
+    fully_shard(model, mesh=device_mesh, mp_policy=policy, reshard_after_forward=False)
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.set_gradient_divide_factor(1.0)
+            module.set_force_sum_reduction_for_comms(True)
