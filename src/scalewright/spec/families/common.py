@@ -1,0 +1,214 @@
+"""What the readers share: a family's record, rotary positions, windows, activations.
+
+Defaults are a family's own, as `transformers` has them: a config.json that lacks a key means the default
+of its class (Gemma 3's files lack most keys). A test compares every default with that class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from scalewright.spec.errors import UserError, unknown
+from scalewright.spec.model import ModelSpec
+
+Config = Mapping[str, Any]  # the keys of a config.json, its family's defaults filled in
+Keys = dict[str, Any]  # keys of ModelSpec, or of a config.json that is being written
+
+
+@dataclass(frozen=True)
+class Family:
+    """How one `model_type` is read, and, when it runs here, how it is written."""
+
+    name: str  # the config's model_type
+    defaults: Config
+    read: Callable[[Config], Keys]
+    architecture: str = ""  # the class that transformers builds; only families that are written have it
+    write: Callable[[ModelSpec], Keys] | None = None
+    aliases: Mapping[str, str] = field(default_factory=dict)  # other names of the same key
+    refused: Config = field(default_factory=dict)  # key -> the only value that this package expresses
+
+    def full(self, config: Config) -> Config:
+        """`config` under one name per key, with the family's defaults where it is silent."""
+        given = {self.aliases.get(key, key): value for key, value in config.items()}
+        for key, only in self.refused.items():
+            if given.get(key) not in (None, only):
+                raise UserError(
+                    f"{key} {given[key]!r} is not supported for {self.name}", "config.json", f"only {only!r} is"
+                )
+        return {**self.defaults, **given}
+
+
+GATED_ACTIVATIONS = {
+    "silu": "swiglu",
+    "swish": "swiglu",
+    "gelu": "geglu",
+    "gelu_new": "geglu_tanh",
+    "gelu_fast": "geglu_tanh",
+    "gelu_pytorch_tanh": "geglu_tanh",
+}
+PLAIN_ACTIVATIONS = {
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "relu": "relu",
+    "relu2": "relu2",
+}
+
+
+def mlp_type(name: str, gated: bool = True) -> str:
+    """The MLP that `hidden_act` makes; raises UserError for an activation that isn't known."""
+    table = GATED_ACTIVATIONS if gated else PLAIN_ACTIVATIONS
+    if name not in table:
+        raise unknown("activation", str(name), table, "config.json: hidden_act")
+    return table[name]
+
+
+def activation(mlp: str) -> str:
+    """The `hidden_act` that makes this MLP."""
+    names = {"swiglu": "silu", "geglu": "gelu", "geglu_tanh": "gelu_pytorch_tanh", "gelu_tanh": "gelu_pytorch_tanh"}
+    return names.get(mlp, mlp)
+
+
+def shape(c: Config) -> Keys:
+    """The dims that almost every family names alike."""
+    return {
+        "vocab_size": c["vocab_size"],
+        "hidden_size": c["hidden_size"],
+        "intermediate_size": c["intermediate_size"],
+        "num_hidden_layers": c["num_hidden_layers"],
+        "num_attention_heads": c["num_attention_heads"],
+        "num_key_value_heads": c.get("num_key_value_heads"),
+        "head_dim": c.get("head_dim"),
+        "context": c["max_position_embeddings"],
+        "norm_eps": c.get("rms_norm_eps", 1e-5),
+        "tie_word_embeddings": bool(c["tie_word_embeddings"]),
+    }
+
+
+def write_shape(m: ModelSpec) -> Keys:
+    """The way back of `shape`."""
+    return {
+        "vocab_size": m.vocab_size,
+        "hidden_size": m.hidden_size,
+        "intermediate_size": m.intermediate_size,
+        "num_hidden_layers": m.num_hidden_layers,
+        "num_attention_heads": m.num_attention_heads,
+        "num_key_value_heads": m.kv_heads,
+        "head_dim": m.dim_per_head,
+        "max_position_embeddings": m.context,
+        "rms_norm_eps": m.norm_eps,
+        "tie_word_embeddings": m.tie_word_embeddings,
+        "hidden_act": activation(m.mlp_type),
+    }
+
+
+# -- sliding windows ------------------------------------------------------------------------------
+
+
+def windows(sliding: Sequence[bool], size: int | None) -> Keys:
+    """Which layers slide, as the shortest pattern that repeats to it."""
+    if size is None or not any(sliding):
+        return {"sliding_window": None, "window_pattern": (False,)}
+    period = next(p for p in range(1, len(sliding) + 1) if all(s == sliding[i % p] for i, s in enumerate(sliding)))
+    return {"sliding_window": size, "window_pattern": tuple(sliding[:period])}
+
+
+def all_layers(c: Config) -> Keys:
+    """The window of a family whose every layer slides when `sliding_window` is set."""
+    return windows([True], c["sliding_window"])
+
+
+def by_layer_types(c: Config, otherwise: Sequence[bool]) -> Keys:
+    """The windows that `layer_types` lists, or the family's own rule where it is absent."""
+    types = c.get("layer_types")
+    sliding = [kind == "sliding_attention" for kind in types] if types else list(otherwise)
+    return windows(sliding, c["sliding_window"])
+
+
+def write_layer_types(m: ModelSpec) -> list[str]:
+    """The way back of `by_layer_types`."""
+    layers = range(m.num_hidden_layers)
+    return ["sliding_attention" if m.window(layer) is not None else "full_attention" for layer in layers]
+
+
+# -- rotary positions -----------------------------------------------------------------------------
+
+SCALINGS = ("default", "linear", "dynamic", "yarn", "llama3", "longrope")
+
+
+def rope(c: Config, theta: float = 10000.0, fraction: float = 1.0, theta_key: str = "rope_theta") -> Keys:
+    """Rotary positions from either style: `rope_theta` + `rope_scaling`, or transformers 5's `rope_parameters`."""
+    given = rope_parameters(c)
+    scaling = rope_scaling(given, c)
+    return {
+        "theta": float(first(given.get("rope_theta"), c.get(theta_key), theta)),
+        "fraction": float(first(given.get("partial_rotary_factor"), c.get("partial_rotary_factor"), fraction)),
+        "scaling": scaling,
+    }
+
+
+def rope_parameters(c: Config, layers: str = "full_attention") -> Config:
+    """The dict that holds the scaling, for one kind of layer where kinds have their own."""
+    given = c.get("rope_scaling") or c.get("rope_parameters") or {}
+    nested = [key for key in ("full_attention", "sliding_attention") if key in given]
+    if not nested:
+        return dict(given)
+    chosen = given.get(layers) if layers in given else given[nested[0]]
+    return dict(chosen or {})
+
+
+def rope_scaling(given: Config, c: Config) -> Keys | None:
+    """The keys of RopeScaling; null when frequencies are as they are."""
+    kind = given.get("rope_type") or given.get("type") or "default"
+    kind = {"su": "longrope"}.get(kind, kind)
+    if kind not in SCALINGS:
+        raise unknown("RoPE scaling", str(kind), SCALINGS, "config.json")
+    if kind == "default":
+        return None
+    context = c["max_position_embeddings"]
+    original = first(c.get("original_max_position_embeddings"), given.get("original_max_position_embeddings"))
+    if kind in ("yarn", "llama3", "longrope"):
+        original = first(original, context)
+    keys: Keys = {"kind": kind, "original_context": original}
+    keys["factor"] = first(given.get("factor"), context / original if original else 1.0)
+    for name in ("low_freq_factor", "high_freq_factor", "beta_fast", "beta_slow", "truncate"):
+        if given.get(name) is not None:
+            keys[name] = given[name]
+    for name in ("attention_factor", "mscale", "mscale_all_dim", "short_factor", "long_factor"):
+        keys[name] = given.get(name)
+    return keys
+
+
+def write_rope(m: ModelSpec, theta_key: str = "rope_theta", fraction_key: str = "partial_rotary_factor") -> Keys:
+    """The way back, in the older style, which transformers 4 and 5 both read."""
+    keys: Keys = {theta_key: m.rope.theta, "rope_scaling": None}
+    if m.rope.fraction != 1.0 or fraction_key != "partial_rotary_factor":
+        keys[fraction_key] = m.rope.fraction
+    scaling = m.rope.scaling
+    if scaling is None:
+        return keys
+    written: Keys = {"rope_type": scaling.kind, "factor": scaling.factor}
+    if scaling.original_context is not None:
+        written["original_max_position_embeddings"] = scaling.original_context
+    if scaling.kind == "llama3":
+        written |= {"low_freq_factor": scaling.low_freq_factor, "high_freq_factor": scaling.high_freq_factor}
+    if scaling.kind == "yarn":
+        written |= {"beta_fast": scaling.beta_fast, "beta_slow": scaling.beta_slow}
+        if not scaling.truncate:
+            written["truncate"] = False
+    for name in ("attention_factor", "mscale", "mscale_all_dim"):
+        if getattr(scaling, name) is not None:
+            written[name] = getattr(scaling, name)
+    for name in ("short_factor", "long_factor"):
+        if getattr(scaling, name) is not None:
+            written[name] = list(getattr(scaling, name))
+    keys["rope_scaling"] = written
+    return keys
+
+
+def first(*values: Any) -> Any:
+    """The first value that isn't null."""
+    return next((value for value in values if value is not None), None)

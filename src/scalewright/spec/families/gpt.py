@@ -1,0 +1,185 @@
+"""The older shapes, with LayerNorm and biases: GPT-2, GPT-NeoX (Pythia), BLOOM, Falcon.
+
+    GPT-2     learned positions, tied head              BLOOM   ALiBi, a norm on the embeddings, tied head
+    GPT-NeoX  partial RoPE, attention beside the MLP    Falcon  few KV heads, attention beside the MLP
+"""
+
+from __future__ import annotations
+
+from scalewright.spec.families.common import Config, Family, Keys, activation, mlp_type, rope, shape, write_rope
+from scalewright.spec.model import ModelSpec
+
+BIASES: Keys = {"qkv_bias": True, "o_bias": True, "mlp_bias": True, "norm_type": "layernorm"}
+
+
+def _read_gpt2(c: Config) -> Keys:
+    return {
+        **BIASES,
+        "vocab_size": c["vocab_size"],
+        "hidden_size": c["n_embd"],
+        "intermediate_size": c["n_inner"] or 4 * c["n_embd"],
+        "num_hidden_layers": c["n_layer"],
+        "num_attention_heads": c["n_head"],
+        "context": c["n_positions"],
+        "mlp_type": mlp_type(c["activation_function"], gated=False),
+        "norm_eps": c["layer_norm_epsilon"],
+        "positions": "learned",
+        "learned_positions": c["n_positions"],
+        "tie_word_embeddings": bool(c["tie_word_embeddings"]),
+        "query_scale": None if c["scale_attn_weights"] else 1.0,
+    }
+
+
+def _write_gpt2(m: ModelSpec) -> Keys:
+    return {
+        "vocab_size": m.vocab_size,
+        "n_embd": m.hidden_size,
+        "n_inner": None if m.intermediate_size == 4 * m.hidden_size else m.intermediate_size,
+        "n_layer": m.num_hidden_layers,
+        "n_head": m.num_attention_heads,
+        "n_positions": m.learned_positions,
+        "activation_function": "gelu_new" if m.mlp_type == "gelu_tanh" else m.mlp_type,
+        "layer_norm_epsilon": m.norm_eps,
+        "tie_word_embeddings": m.tie_word_embeddings,
+        "scale_attn_weights": m.query_scale is None,
+    }
+
+
+def _read_neox(c: Config) -> Keys:
+    return {
+        **shape({**c, "num_key_value_heads": None, "head_dim": None}),
+        **BIASES,
+        "qkv_bias": c["attention_bias"],
+        "o_bias": c["attention_bias"],
+        "mlp_type": mlp_type(c["hidden_act"], gated=False),
+        "norm_eps": c["layer_norm_eps"],
+        "residual": "parallel" if c["use_parallel_residual"] else "sequential",
+        "rope": rope(c, 10000.0, c["rotary_pct"], "rotary_emb_base"),
+    }
+
+
+def _write_neox(m: ModelSpec) -> Keys:
+    return {
+        "vocab_size": m.vocab_size,
+        "hidden_size": m.hidden_size,
+        "intermediate_size": m.intermediate_size,
+        "num_hidden_layers": m.num_hidden_layers,
+        "num_attention_heads": m.num_attention_heads,
+        "max_position_embeddings": m.context,
+        "hidden_act": activation(m.mlp_type),
+        "layer_norm_eps": m.norm_eps,
+        "attention_bias": m.qkv_bias,
+        "use_parallel_residual": m.residual == "parallel",
+        "tie_word_embeddings": m.tie_word_embeddings,
+        **write_rope(m, "rotary_emb_base", "rotary_pct"),
+    }
+
+
+def _read_bloom(c: Config) -> Keys:
+    return {
+        **BIASES,
+        "vocab_size": c["vocab_size"],
+        "hidden_size": c["hidden_size"],
+        "intermediate_size": 4 * c["hidden_size"],
+        "num_hidden_layers": c["n_layer"],
+        "num_attention_heads": c["n_head"],
+        "context": c["seq_length"],
+        "mlp_type": "gelu_tanh",
+        "norm_eps": c["layer_norm_epsilon"],
+        "positions": "alibi",
+        "embedding_norm": True,
+        "tie_word_embeddings": bool(c["tie_word_embeddings"]),
+    }
+
+
+def _write_bloom(m: ModelSpec) -> Keys:
+    return {
+        "vocab_size": m.vocab_size,
+        "hidden_size": m.hidden_size,
+        "n_layer": m.num_hidden_layers,
+        "n_head": m.num_attention_heads,
+        "seq_length": m.context,
+        "layer_norm_epsilon": m.norm_eps,
+        "tie_word_embeddings": m.tie_word_embeddings,
+    }
+
+
+def _read_falcon(c: Config) -> Keys:
+    grouped, heads = c["new_decoder_architecture"], c["num_attention_heads"]
+    kv_heads = (c["num_kv_heads"] or heads) if grouped or not c["multi_query"] else 1
+    norms = c["num_ln_in_parallel_attn"] or (2 if grouped else 1)
+    parallel = "parallel" if norms == 2 else "parallel_shared"
+    return {
+        "vocab_size": c["vocab_size"],
+        "hidden_size": c["hidden_size"],
+        "intermediate_size": c["ffn_hidden_size"] or 4 * c["hidden_size"],
+        "num_hidden_layers": c["num_hidden_layers"],
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads if grouped or c["multi_query"] else heads,
+        "context": c["max_position_embeddings"],
+        "mlp_type": mlp_type(c["activation"], gated=False),
+        "norm_type": "layernorm",
+        "norm_eps": c["layer_norm_epsilon"],
+        "residual": parallel if c["parallel_attn"] else "sequential",
+        "qkv_bias": c["bias"],
+        "o_bias": c["bias"],
+        "mlp_bias": c["bias"],
+        "positions": "alibi" if c["alibi"] else "rope",
+        "rope": rope(c),
+        "tie_word_embeddings": bool(c["tie_word_embeddings"]),
+    }
+
+
+FAMILIES = (
+    Family(
+        "gpt2",
+        dict(
+            vocab_size=50257, n_positions=1024, n_embd=768, n_layer=12, n_head=12, n_inner=None,
+            activation_function="gelu_new", layer_norm_epsilon=1e-5, scale_attn_weights=True, tie_word_embeddings=True,
+        ),
+        _read_gpt2,
+        "GPT2LMHeadModel",
+        _write_gpt2,
+        aliases={
+            "hidden_size": "n_embd",
+            "max_position_embeddings": "n_positions",
+            "num_attention_heads": "n_head",
+            "num_hidden_layers": "n_layer",
+        },
+        refused={"scale_attn_by_inverse_layer_idx": False, "add_cross_attention": False},
+    ),
+    Family(
+        "gpt_neox",
+        dict(
+            vocab_size=50432, hidden_size=6144, num_hidden_layers=44, num_attention_heads=64, intermediate_size=24576,
+            hidden_act="gelu", max_position_embeddings=2048, layer_norm_eps=1e-5, tie_word_embeddings=False,
+            use_parallel_residual=True, attention_bias=True, rotary_pct=0.25,
+        ),
+        _read_neox,
+        "GPTNeoXForCausalLM",
+        _write_neox,
+    ),
+    Family(
+        "bloom",
+        dict(
+            vocab_size=250880, hidden_size=64, n_layer=2, n_head=8, layer_norm_epsilon=1e-5, tie_word_embeddings=True,
+            seq_length=2048,
+        ),
+        _read_bloom,
+        "BloomForCausalLM",
+        _write_bloom,
+        aliases={"n_embed": "hidden_size", "num_hidden_layers": "n_layer", "num_attention_heads": "n_head"},
+        refused={"apply_residual_connection_post_layernorm": False},
+    ),
+    Family(
+        "falcon",
+        dict(
+            vocab_size=65024, hidden_size=4544, num_hidden_layers=32, num_attention_heads=71, num_kv_heads=None,
+            num_ln_in_parallel_attn=None, layer_norm_epsilon=1e-5, alibi=False, new_decoder_architecture=False,
+            multi_query=True, parallel_attn=True, bias=False, max_position_embeddings=2048, ffn_hidden_size=None,
+            activation="gelu", tie_word_embeddings=True,
+        ),
+        _read_falcon,
+        aliases={"n_embed": "hidden_size"},
+    ),
+)  # fmt: skip

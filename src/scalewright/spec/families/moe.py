@@ -1,0 +1,255 @@
+"""Mixtures of experts: Mixtral, Qwen2-MoE, Qwen3-MoE, OLMoE, DBRX, GLM-4.5, MiniMax-M2, gpt-oss.
+
+    mlp(x) = sum over the top_k experts e of  w_e * expert_e(x)   (+ shared experts, for every token)
+
+They differ in how scores become weights, in what is shared, and in which layers stay dense.
+"""
+
+from __future__ import annotations
+
+from scalewright.spec.families.common import (
+    Config,
+    Family,
+    Keys,
+    all_layers,
+    by_layer_types,
+    first,
+    mlp_type,
+    rope,
+    shape,
+    windows,
+)
+from scalewright.spec.families.llama import biases, gated
+
+
+def _read_mixtral(c: Config) -> Keys:
+    moe = {
+        "num_experts": c["num_local_experts"],
+        "top_k": c["num_experts_per_tok"],
+        "moe_intermediate_size": c["intermediate_size"],
+    }
+    return {**gated(c), **all_layers(c), "moe": moe}
+
+
+def _qwen_moe(c: Config) -> Keys:
+    return {
+        "num_experts": c["num_experts"],
+        "top_k": c["num_experts_per_tok"],
+        "moe_intermediate_size": c["moe_intermediate_size"],
+        "every": c["decoder_sparse_step"],
+        "dense_layers": tuple(c["mlp_only_layers"] or ()),
+        "normalize_top_k": c["norm_topk_prob"],
+    }
+
+
+def _read_qwen2_moe(c: Config) -> Keys:
+    shared = {
+        "num_shared_experts": 1,
+        "shared_intermediate_size": c["shared_expert_intermediate_size"],
+        "shared_gate": True,
+    }
+    early = [(i + 1) % 2 == 1 and i < c["max_window_layers"] for i in range(c["num_hidden_layers"])]
+    window = by_layer_types(c, early) if c["use_sliding_window"] else windows((), None)
+    return {**gated({**c, "head_dim": None}), **window, "qkv_bias": c["qkv_bias"], "moe": {**_qwen_moe(c), **shared}}
+
+
+def _read_qwen3_moe(c: Config) -> Keys:
+    window = all_layers(c) if c["use_sliding_window"] else windows((), None)
+    return {**gated(c), **biases(c), **window, "qk_norm": "head", "moe": _qwen_moe(c)}
+
+
+def _read_olmoe(c: Config) -> Keys:
+    moe = {
+        "num_experts": c["num_experts"],
+        "top_k": c["num_experts_per_tok"],
+        "moe_intermediate_size": c["intermediate_size"],
+        "normalize_top_k": c["norm_topk_prob"],
+    }
+    return {**gated(c), **biases(c), "qk_norm": "full", "clip_qkv": c["clip_qkv"], "moe": moe}
+
+
+def _read_dbrx(c: Config) -> Keys:
+    attention, ffn = c["attn_config"] or {}, c["ffn_config"] or {}
+    size = ffn.get("ffn_hidden_size", 3584)
+    moe = {
+        "num_experts": ffn.get("moe_num_experts", 4),
+        "top_k": ffn.get("moe_top_k", 1),
+        "moe_intermediate_size": size,
+        "normalize_top_k": ffn.get("moe_normalize_expert_weights", 1.0) is not None,
+    }
+    act = (ffn.get("ffn_act_fn") or {}).get("name", "silu")
+    return {
+        "vocab_size": c["vocab_size"],
+        "hidden_size": c["d_model"],
+        "intermediate_size": size,
+        "num_hidden_layers": c["n_layers"],
+        "num_attention_heads": c["n_heads"],
+        "num_key_value_heads": attention.get("kv_n_heads", 1),
+        "context": c["max_position_embeddings"],
+        "mlp_type": mlp_type(act),
+        "norm_type": "layernorm_nobias",
+        "norm_eps": 1e-5,
+        "clip_qkv": attention.get("clip_qkv"),
+        "rope": rope(c, first(attention.get("rope_theta"), 10000.0)),
+        "tie_word_embeddings": bool(c["tie_word_embeddings"]),
+        "moe": moe,
+    }
+
+
+def _read_glm4_moe(c: Config) -> Keys:
+    moe = {
+        "num_experts": c["n_routed_experts"],
+        "top_k": c["num_experts_per_tok"],
+        "moe_intermediate_size": c["moe_intermediate_size"],
+        "num_shared_experts": c["n_shared_experts"],
+        "first_k_dense": c["first_k_dense_replace"],
+        "router_bias": True,  # the correction of the choice, learned without gradients
+        "score": "sigmoid",
+        "normalize_top_k": c["norm_topk_prob"],
+        "routed_scale": c["routed_scaling_factor"],
+        "groups": c["n_group"],
+        "top_groups": c["topk_group"],
+    }
+    return {
+        **gated(c),
+        "rope": rope(c, 10000.0, 0.5),
+        "qkv_bias": c["attention_bias"],
+        "qk_norm": "head" if c["use_qk_norm"] else None,
+        "moe": moe,
+        "mtp_layers": c["num_nextn_predict_layers"] or 0,
+    }
+
+
+def _read_minimax_m2(c: Config) -> Keys:
+    moe = {
+        "num_experts": c["num_local_experts"],
+        "top_k": c["num_experts_per_tok"],
+        "moe_intermediate_size": c["intermediate_size"],
+        "router_bias": True,  # the correction of the choice, learned without gradients
+        "score": "sigmoid",
+    }
+    turned = c["rotary_dim"] / c["head_dim"] if c["rotary_dim"] else 1.0
+    return {**gated(c), "rope": rope(c, c["default_theta"], turned), "qk_norm": "full", "moe": moe}
+
+
+def _read_gpt_oss(c: Config) -> Keys:
+    moe = {
+        "num_experts": c["num_local_experts"],
+        "top_k": c["num_experts_per_tok"],
+        "moe_intermediate_size": c["intermediate_size"],
+        "router_bias": True,
+    }
+    parameters = None if c.get("rope_scaling") or c.get("rope_parameters") else GPT_OSS_YARN
+    return {
+        **shape(c),
+        **biases(c),
+        **by_layer_types(c, [i % 2 == 0 for i in range(c["num_hidden_layers"])]),
+        "mlp_type": mlp_type(c["hidden_act"]),
+        "mlp_bias": True,
+        "attention_sinks": True,
+        "rope": rope({**c, "rope_parameters": parameters or c.get("rope_parameters")}, 150000.0),
+        "moe": moe,
+    }
+
+
+GPT_OSS_YARN: Keys = dict(
+    rope_type="yarn", factor=32.0, beta_fast=32.0, beta_slow=1.0, truncate=False, original_max_position_embeddings=4096
+)
+
+FAMILIES = (
+    Family(
+        "mixtral",
+        dict(
+            vocab_size=32000, hidden_size=4096, intermediate_size=14336, num_hidden_layers=32, num_attention_heads=32,
+            num_key_value_heads=8, head_dim=None, hidden_act="silu", max_position_embeddings=131072,
+            rms_norm_eps=1e-5, tie_word_embeddings=False, sliding_window=None, num_experts_per_tok=2,
+            num_local_experts=8, default_theta=1_000_000.0,
+        ),
+        _read_mixtral,
+        aliases={"num_experts": "num_local_experts"},
+    ),
+    Family(
+        "qwen2_moe",
+        dict(
+            vocab_size=151936, hidden_size=2048, intermediate_size=5632, num_hidden_layers=24, num_attention_heads=16,
+            num_key_value_heads=16, hidden_act="silu", max_position_embeddings=32768, rms_norm_eps=1e-6,
+            tie_word_embeddings=False, use_sliding_window=False, sliding_window=4096, max_window_layers=28,
+            decoder_sparse_step=1, moe_intermediate_size=1408, shared_expert_intermediate_size=5632,
+            num_experts_per_tok=4, num_experts=60, norm_topk_prob=False, mlp_only_layers=None, qkv_bias=True,
+            layer_types=None,
+        ),
+        _read_qwen2_moe,
+        aliases={"num_local_experts": "num_experts"},
+    ),
+    Family(
+        "qwen3_moe",
+        dict(
+            vocab_size=151936, hidden_size=2048, intermediate_size=6144, num_hidden_layers=24, num_attention_heads=32,
+            num_key_value_heads=4, hidden_act="silu", max_position_embeddings=32768, rms_norm_eps=1e-6,
+            tie_word_embeddings=False, attention_bias=False, use_sliding_window=False, sliding_window=4096,
+            decoder_sparse_step=1, moe_intermediate_size=768, num_experts_per_tok=8, num_experts=128,
+            norm_topk_prob=False, mlp_only_layers=None,
+        ),
+        _read_qwen3_moe,
+        aliases={"num_local_experts": "num_experts"},
+    ),
+    Family(
+        "olmoe",
+        dict(
+            vocab_size=50304, hidden_size=2048, intermediate_size=2048, num_hidden_layers=16, num_attention_heads=16,
+            num_key_value_heads=None, hidden_act="silu", max_position_embeddings=4096, rms_norm_eps=1e-5,
+            tie_word_embeddings=False, attention_bias=False, clip_qkv=None, num_experts_per_tok=8, num_experts=64,
+            norm_topk_prob=False,
+        ),
+        _read_olmoe,
+        aliases={"num_local_experts": "num_experts"},
+    ),
+    Family(
+        "dbrx",
+        dict(
+            vocab_size=32000, d_model=2048, n_heads=16, n_layers=24, max_position_embeddings=2048, attn_config=None,
+            ffn_config=None, tie_word_embeddings=False,
+        ),
+        _read_dbrx,
+        aliases={
+            "hidden_size": "d_model",
+            "num_attention_heads": "n_heads",
+            "num_hidden_layers": "n_layers",
+            "max_seq_len": "max_position_embeddings",
+        },
+    ),
+    Family(
+        "glm4_moe",
+        dict(
+            vocab_size=151552, hidden_size=4096, intermediate_size=10944, num_hidden_layers=46, num_attention_heads=96,
+            num_key_value_heads=8, hidden_act="silu", max_position_embeddings=131072, rms_norm_eps=1e-5,
+            tie_word_embeddings=False, attention_bias=False, moe_intermediate_size=1408, num_experts_per_tok=8,
+            n_shared_experts=1, n_routed_experts=128, routed_scaling_factor=1.0, n_group=1, topk_group=1,
+            first_k_dense_replace=1, norm_topk_prob=True, use_qk_norm=False, num_nextn_predict_layers=1,
+        ),
+        _read_glm4_moe,
+        aliases={"num_mtp_layers": "num_nextn_predict_layers", "num_local_experts": "n_routed_experts"},
+    ),
+    Family(
+        "minimax_m2",
+        dict(
+            vocab_size=200064, hidden_size=3072, intermediate_size=1536, num_hidden_layers=62, num_attention_heads=48,
+            num_key_value_heads=8, head_dim=128, hidden_act="silu", max_position_embeddings=196608, rms_norm_eps=1e-6,
+            tie_word_embeddings=False, num_experts_per_tok=8, num_local_experts=256, rotary_dim=None,
+            default_theta=5_000_000.0,
+        ),
+        _read_minimax_m2,
+        aliases={"num_experts": "num_local_experts"},
+    ),
+    Family(
+        "gpt_oss",
+        dict(
+            vocab_size=201088, hidden_size=2880, intermediate_size=2880, num_hidden_layers=36, num_attention_heads=64,
+            num_key_value_heads=8, head_dim=64, hidden_act="silu", max_position_embeddings=131072, rms_norm_eps=1e-5,
+            tie_word_embeddings=False, sliding_window=128, layer_types=None, num_local_experts=128,
+            num_experts_per_tok=4, attention_bias=True,
+        ),
+        _read_gpt_oss,
+        aliases={"num_experts": "num_local_experts"},
+    ),
+)  # fmt: skip

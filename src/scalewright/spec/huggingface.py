@@ -1,0 +1,95 @@
+"""A Hugging Face config.json as a ModelSpec, and back.
+
+    config.json --read_huggingface--> ModelSpec --to_huggingface--> config.json     (families in RUNS)
+
+Reading is exact to the parameter: every bias, norm, router and sink is counted. Families that are read
+but don't run yet say so in one line (`why_not_running`); a family that isn't known is refused by name.
+The readers themselves are in `spec/families/`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from scalewright.spec.errors import UserError, unknown
+from scalewright.spec.families import FAMILIES
+from scalewright.spec.model import ModelSpec
+
+# Families whose network `model/` builds, token for token as transformers does.
+RUNS: frozenset[str] = frozenset(name for name, family in FAMILIES.items() if family.write is not None)
+
+# A multimodal config wraps the language model's own one.
+WRAPPERS = {"gemma3": "gemma3_text", "kimi_k25": "kimi_k2", "mistral3": "mistral"}
+
+
+def read_huggingface(config: Mapping[str, Any], where: str = "config.json", name: str | None = None) -> ModelSpec:
+    """The spec of a config.json's content.
+
+    Raises UserError for a family that isn't known, and for a key whose value this package can't express.
+    """
+    model_type = config.get("model_type")
+    if isinstance(model_type, str) and model_type in WRAPPERS and isinstance(config.get("text_config"), Mapping):
+        inner = dict(config["text_config"])
+        return read_huggingface({"model_type": WRAPPERS[model_type], **inner}, where, name)
+    if not isinstance(model_type, str):
+        raise UserError("config.json names no model_type", where, "add it, e.g. 'model_type': 'llama'")
+    if model_type not in FAMILIES:
+        raise unknown("model family", model_type, FAMILIES, where)
+    family = FAMILIES[model_type]
+    full = family.full(config)
+    try:
+        keys = family.read(full)
+    except (TypeError, KeyError, AttributeError, ZeroDivisionError) as error:
+        raise UserError(f"cannot read this {model_type} config ({error!r})", where, "check the types of its values") from None
+    keys["name"] = name or str(config.get("_name_or_path") or model_type)
+    return ModelSpec.parse({**keys, "family": model_type}, where)
+
+
+def to_huggingface(model: ModelSpec) -> dict[str, Any]:
+    """The config.json from which `transformers.AutoConfig` builds this very model.
+
+    Raises UserError when the model's family doesn't run here, or has no word for one of its keys.
+    """
+    family = FAMILIES.get(model.family)
+    if family is None or family.write is None:
+        reason = why_not_running(model) or f"family '{model.family}' has no config.json"
+        raise UserError(f"cannot write a config.json: {reason}", "model", "use one of " + ", ".join(sorted(RUNS)))
+    config: dict[str, Any] = {
+        "architectures": [family.architecture],
+        "model_type": model.family,
+        **family.write(model),
+        "bos_token_id": None,  # whoever knows the tokenizer fills these in
+        "eos_token_id": None,
+        "pad_token_id": None,
+    }
+    lost = _differences(model, read_huggingface(config, name=model.name))
+    if lost:
+        key, ours = lost[0]
+        raise UserError(
+            f"a {model.family} config.json has no word for {key} {ours!r}", "model", "use the family that has it"
+        )
+    return config
+
+
+def _differences(ours: ModelSpec, back: ModelSpec) -> list[tuple[str, Any]]:
+    """Keys that a round trip changed; patterns of windows are compared layer by layer."""
+    layers = range(ours.num_hidden_layers)
+    same_windows = [ours.window(i) for i in layers] == [back.window(i) for i in layers]
+    skip = {"window_pattern", "sliding_window"} if same_windows else set()
+    mine, theirs = ours.dump(), back.dump()
+    return [(key, value) for key, value in mine.items() if key not in skip and value != theirs[key]]
+
+
+def why_not_running(model: ModelSpec) -> str | None:
+    """One line that says why this model can be counted but not run yet; null when it runs."""
+    scaling = model.rope.scaling
+    reasons = (
+        (model.mla is not None, "multi-head latent attention (MLA) is counted but doesn't run yet"),
+        (model.moe is not None, "mixtures of experts are counted but don't run yet"),
+        (scaling is not None and scaling.kind == "longrope", "RoPE scaling 'longrope' is counted but doesn't run yet"),
+        (model.attention_sinks, "attention sinks are counted but don't run yet"),
+        (model.mtp_layers > 0, "multi-token prediction is counted but doesn't run yet"),
+        (model.family not in RUNS, f"family '{model.family}' is counted but doesn't run yet"),
+    )
+    return next((text for holds, text in reasons if holds), None)
