@@ -1,0 +1,271 @@
+"""What a run is planned for or runs on: one kind of device, in nodes, joined by levels of links.
+
+    load_cluster("dgx-h100")         a preset of hardware_data/clusters.yaml, or one of its aliases
+    load_cluster("H100-80GB-SXM")    a device, in the system that it usually comes in
+    load_cluster("mine.yaml")        a file: {device, nodes, fabric, ...}, or {like: dgx-h100, nodes: 16}
+    load_cluster({"device": "t4"})   the same, as a dict
+
+`local` is this machine, which a spec can't look at: `machine.local.find_cluster` takes all of these and
+`local` too. A profile of measured rates is a cluster file with `measured`; published peaks stay beside them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from scalewright.spec.base import Spec, read_yaml
+from scalewright.spec.errors import UserError, unknown
+from scalewright.spec.hardware import DATA, DeviceSpec, Link, device_names, find_device, fold, load_device
+from scalewright.spec.topology import (
+    Fabric,
+    Level,
+    Measured,
+    build_levels,
+    default_devices_per_node,
+    usual_fabric,
+    usual_link,
+)
+
+LOCAL = "local"
+
+
+class ClusterSpec(Spec):
+    """A cluster. `nodes: null` means as many as are asked for."""
+
+    version: Literal[1] = 1
+    name: str = Field(min_length=1)
+    device: DeviceSpec
+    devices_per_node: int = Field(ge=1)
+    nodes: int | None = Field(None, ge=1)
+    levels: tuple[Level, ...] = Field(min_length=1)
+    measured: Measured | None = None
+    price_per_device_hour: float | None = Field(None, ge=0)
+    notes: tuple[str, ...] = ()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _derive(cls, data: Any) -> Any:
+        """Turns `device: NAME` and `link`/`fabric` into the device's facts and levels."""
+        if not isinstance(data, dict):
+            return data
+        if "device" not in data:
+            raise UserError(
+                "a cluster needs a device",
+                "device",
+                "add `device: NAME`, or start from a preset with `like: NAME`",
+            )
+        data = dict(data)
+        device = data["device"] = _device(data["device"])
+        data.setdefault("name", device.id)
+        if data.get("devices_per_node") is None:
+            data["devices_per_node"] = default_devices_per_node(device)
+        given = {key: data.pop(key) for key in ("link", "fabric") if key in data}
+        if data.get("levels"):
+            if given:
+                raise UserError(
+                    f"levels and {next(iter(given))} are both given", "cluster", "keep levels alone"
+                )
+            return data
+        per_node = data["devices_per_node"]
+        if not isinstance(per_node, int) or per_node < 1:
+            return {**data, "levels": ()}  # pydantic says what is wrong with it
+        link = Link.parse(given["link"], "link") if given.get("link") else usual_link(device, per_node)
+        fabric = Fabric.parse(given["fabric"], "fabric") if given.get("fabric") else usual_fabric(device)
+        data["levels"] = build_levels(device, per_node, link, fabric)
+        if data.get("nodes") is None and fabric is None:
+            data["nodes"] = max(1, (data["levels"][-1].size or 1) // per_node)
+        return data
+
+    @model_validator(mode="after")
+    def _check(self) -> ClusterSpec:
+        sizes = [level.size for level in self.levels]
+        inner = [size for size in sizes[:-1] if size is not None]
+        if (
+            len(inner) != len(sizes) - 1
+            or inner != sorted(set(inner))
+            or (sizes[-1] or 2**60) <= max(inner, default=0)
+        ):
+            raise UserError(
+                f"level sizes are {sizes}",
+                "levels",
+                "list them from the inside out, each larger; only the last may be null",
+            )
+        outermost, total = sizes[-1], self.devices
+        if outermost is not None and (total is None or total > outermost):
+            many = "as many nodes as asked" if total is None else f"{total} devices"
+            raise UserError(
+                f"{many}, but no level joins more than {outermost}",
+                "levels",
+                f"add a fabric, or set nodes: {max(1, outermost // self.devices_per_node)}",
+            )
+        return self
+
+    @property
+    def devices(self) -> int | None:
+        """How many devices there are; None when as many as asked."""
+        return None if self.nodes is None else self.nodes * self.devices_per_node
+
+    @property
+    def peak_source(self) -> Literal["published", "measured"]:
+        """Whether `device.peak` is a data sheet's figure or this machine's measured matmul rate."""
+        return self.device.peak_source
+
+    @property
+    def assumed(self) -> tuple[str, ...]:
+        """What no source says and was assumed, one line each."""
+        return tuple(
+            f"{level.name} {level.bytes_per_s:.4g} bytes/s: {level.source}"
+            for level in self.levels
+            if level.source.startswith("assumed")
+        )
+
+    def check_devices(self, devices: int) -> None:
+        """Raises UserError when the cluster has fewer devices than that."""
+        if self.devices is not None and devices > self.devices:
+            have = f"{self.devices} device" + ("s" if self.devices > 1 else "")
+            raise UserError(
+                f"{devices} devices are asked for, but {self.name} has {have}",
+                "cluster",
+                f"ask for at most {self.devices}, or give a cluster with more nodes and a fabric",
+            )
+
+    def effective_levels(self) -> tuple[Level, ...]:
+        """The levels, with measured rates in place of published ones where there are any."""
+        if self.measured is None:
+            return self.levels
+        changed = []
+        for level in self.levels:
+            found = self.measured.levels.get(level.name)
+            news = {key: value for key, value in (found.dump() if found else {}).items() if value is not None}
+            if level.name == "device" and self.measured.memory_bytes_per_s:
+                news.setdefault("bytes_per_s", self.measured.memory_bytes_per_s)
+            changed.append(level.replace(**news, source="measured") if news else level)
+        return tuple(changed)
+
+    def level_for(self, span: int) -> Level:
+        """The smallest level whose instances hold `span` neighbouring devices; measured where it was.
+
+        Raises UserError when the cluster isn't that large.
+        """
+        self.check_devices(span)
+        return next(level for level in self.effective_levels() if level.size is None or level.size >= span)
+
+
+def _device(data: Any) -> DeviceSpec:
+    """A device given by name, in full, or as `{like: NAME, ...changes}`."""
+    if isinstance(data, DeviceSpec):
+        return data
+    if isinstance(data, str):
+        return load_device(data)
+    if isinstance(data, dict) and "like" in data:
+        changes = {key: value for key, value in data.items() if key != "like"}
+        base = load_device(str(data["like"]))
+        if isinstance(changes.get("peaks"), dict):
+            changes["peaks"] = {**base.peaks.dump(), **changes["peaks"]}
+        return base.replace(**changes)
+    return DeviceSpec.parse(data, "device")
+
+
+@lru_cache(maxsize=1)
+def _entries() -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
+    """The presets as written, by name, and the folded names and aliases that lead to them."""
+    entries: dict[str, dict[str, Any]] = {}
+    names: dict[str, str] = {}
+    for name, entry in read_yaml(DATA / "clusters.yaml").items():
+        entry = dict(entry)
+        for known in (name, *entry.pop("aliases", ())):
+            if names.setdefault(fold(known), name) != name:
+                raise ValueError(f"'{known}' names both {names[fold(known)]} and {name}")
+        entries[name] = {"name": name, **entry}
+    return entries, names
+
+
+@lru_cache(maxsize=256)
+def _preset(name: str) -> ClusterSpec:
+    return ClusterSpec.parse(_entries()[0][name], where=f"clusters.yaml: {name}")
+
+
+def cluster_presets() -> dict[str, ClusterSpec]:
+    """Every cluster preset by name, in the order of a listing."""
+    return {name: _preset(name) for name in _entries()[0]}
+
+
+def cluster_names() -> list[str]:
+    """Every name that `load_cluster` takes, besides paths: presets, their aliases, devices, `local`."""
+    entries = read_yaml(DATA / "clusters.yaml")
+    presets = [known for name, entry in entries.items() for known in (name, *entry.get("aliases", ()))]
+    return list(dict.fromkeys([*presets, *device_names(), LOCAL]))
+
+
+def load_cluster(
+    source: str | Path | dict[str, Any] | ClusterSpec, local: Callable[[], ClusterSpec] | None = None
+) -> ClusterSpec:
+    """The cluster of a name, a path or a dict; `local()` answers for "local". Raises UserError."""
+    if isinstance(source, ClusterSpec):
+        return source
+    if isinstance(source, dict):
+        return _from_dict(source, "cluster", local)
+    if isinstance(source, str) and fold(source) == LOCAL:
+        if local is None:
+            raise UserError(
+                "'local' must look at this machine", "cluster", "use scalewright.machine.local.find_cluster"
+            )
+        return local()
+    if isinstance(source, str):
+        found = _by_name(source)
+        if found is not None:
+            return found
+    if _is_path(source):
+        data = read_yaml(source)
+        if not isinstance(data, dict):
+            raise UserError("a cluster file holds keys and values", str(source), "start with `device: NAME`")
+        return _from_dict({"name": Path(source).stem, **data}, str(source), local)
+    more = "`scalewright presets clusters` lists all names; a cluster of your own is a YAML file"
+    raise unknown("cluster", str(source), cluster_names(), more=more)
+
+
+def _is_path(source: str | Path) -> bool:
+    text = str(source)
+    return (
+        isinstance(source, Path)
+        or text.endswith((".yaml", ".yml", ".json"))
+        or os.sep in text
+        or Path(text).is_file()
+    )
+
+
+def _by_name(name: str) -> ClusterSpec | None:
+    """The preset, or the usual system of the device, of that name."""
+    entries, names = _entries()
+    if fold(name) in names:
+        return _preset(names[fold(name)])
+    device = find_device(name)
+    if device is None:
+        return None
+    home = next((preset for preset, entry in entries.items() if entry["device"] == device.id), None)
+    if home is not None:
+        return _preset(home).model_copy(update={"name": device.id})
+    return ClusterSpec.parse({"device": device, "name": device.id}, where=device.id)
+
+
+def _from_dict(data: dict[str, Any], where: str, local: Callable[[], ClusterSpec] | None) -> ClusterSpec:
+    """A cluster written out, or `{like: NAME, ...changes}`."""
+    if "like" not in data:
+        return ClusterSpec.parse(data, where)
+    base = load_cluster(str(data["like"]), local)
+    changes = {key: value for key, value in data.items() if key != "like"}
+    if {"device", "devices_per_node", "link", "fabric"} & set(changes) and "levels" not in changes:
+        entry = _entries()[0].get(base.name)
+        if entry is not None:  # build the levels anew from the preset as it is written
+            return ClusterSpec.parse({**entry, **changes}, where)
+        if "fabric" in changes or "link" in changes:
+            raise UserError(
+                f"'{base.name}' has its levels already", where, "give levels instead of link and fabric"
+            )
+    return ClusterSpec.parse({**base.dump(), **changes}, where)

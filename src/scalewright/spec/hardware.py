@@ -1,0 +1,179 @@
+"""What one device can do, as its vendor prints it: peaks, memory, links. Facts with sources, never defaults.
+
+    DeviceSpec                                         units
+      peaks     fp32 tf32 bf16 fp16 fp8 fp4 int8       FLOP/s without sparsity; null = no hardware for it
+      memory    nominal (80 GB = 80e9) and reported    bytes
+      memory_bytes_per_s                               bytes/s, reads and writes together
+      link      the scale-up link: NVLink, xGMI, ICI   bytes/s ONE way per device, all of its links together
+      host, network                                    bytes/s one way per device: PCIe and its NIC
+
+Three traps of data sheets, settled here once: tensor rates printed with 2:4 sparsity are halved, link rates
+printed two-way are halved, and GB is 1e9 bytes while a driver reports binary sizes. The data and their
+sources are in `hardware_data/*.yaml`; what was written from memory is named in `recalled`.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from scalewright.spec.base import Spec, read_yaml
+from scalewright.spec.errors import UserError, unknown
+
+DATA = Path(__file__).parent / "hardware_data"
+VENDOR_FILES = ("nvidia", "amd", "google", "aws")
+# Formats that run on the same units at the same rate as their plain form.
+SAME_RATE = {
+    "mxfp8": "fp8",
+    "mxfp4": "fp4",
+    "nvfp4": "fp4",
+    "float32": "fp32",
+    "bfloat16": "bf16",
+    "float16": "fp16",
+}
+
+LinkKind = Literal["nvlink", "xgmi", "ici", "neuronlink", "pcie", "memory"]
+
+
+class Peaks(Spec):
+    """FLOP/s (int8: operations/s) of dense matrix multiplication; null = the device lacks it."""
+
+    fp32: float | None = Field(None, gt=0)
+    tf32: float | None = Field(None, gt=0)
+    bf16: float | None = Field(None, gt=0)
+    fp16: float | None = Field(None, gt=0)
+    fp8: float | None = Field(None, gt=0)
+    fp4: float | None = Field(None, gt=0)
+    int8: float | None = Field(None, gt=0)
+
+
+class Link(Spec):
+    """The link that joins devices into a scale-up domain."""
+
+    kind: LinkKind
+    bytes_per_s: float = Field(gt=0)  # one way, all links of a device together
+    domain: int = Field(ge=1)  # the most devices that it joins
+    links: int | None = Field(None, ge=1)
+    pair_bytes_per_s: float | None = Field(
+        None, gt=0
+    )  # what two devices alone get; null = all of it (a switch)
+    torus_axes: int | None = Field(None, ge=1)  # null = every pair at the same distance
+    wraps_at: int | None = Field(None, ge=1)  # an axis wraps around only at multiples of this
+
+    @property
+    def two_way_bytes_per_s(self) -> float:
+        """Both directions together, as vendors print it."""
+        return 2 * self.bytes_per_s
+
+
+class DeviceSpec(Spec):
+    """One device. `peak(precision)` is what MFU is measured against."""
+
+    id: str = Field(pattern=r"^[\w.\-]+$")
+    name: str
+    vendor: str
+    kind: Literal["gpu", "tpu", "npu", "cpu", "mps"]
+    aliases: tuple[str, ...] = ()
+    peaks: Peaks
+    peak_source: Literal["published", "measured"] = "published"
+    memory_bytes: float = Field(gt=0)
+    memory_bytes_reported: float | None = Field(None, gt=0)
+    memory_bytes_per_s: float = Field(gt=0)
+    link: Link | None = None
+    host_bytes_per_s: float | None = Field(None, gt=0)
+    network_bytes_per_s: float | None = Field(None, gt=0)
+    cache_bytes: float | None = Field(None, gt=0)  # the last level on the chip: L2, Infinity Cache or SBUF
+    multiprocessors: int | None = Field(None, ge=1)  # SMs, CUs; TensorCores of a TPU; cores of a CPU
+    vector_memory_bytes: float | None = Field(None, gt=0)  # TPU: VMEM of one core
+    devices_per_host: int | None = Field(None, ge=1)  # where the domain spans hosts: a TPU pod, an NVL72 rack
+    other_figures: dict[str, float] = Field(default_factory=dict)
+    sources: tuple[str, ...] = Field(min_length=1)
+    recalled: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def peak(self, precision: str) -> float | None:
+        """Dense FLOP/s in `precision` (fp32, tf32, bf16, fp16, fp8, fp4, int8); None: no hardware for it.
+
+        Raises UserError for a precision that isn't one; never gives another precision's rate.
+        """
+        name = SAME_RATE.get(precision, precision)
+        if name not in Peaks.model_fields:
+            raise unknown("precision", precision, [*Peaks.model_fields, *SAME_RATE], f"peak of {self.id}")
+        value: float | None = getattr(self.peaks, name)
+        return value
+
+    @property
+    def precisions(self) -> tuple[str, ...]:
+        """The precisions that the device has hardware for."""
+        return tuple(name for name in Peaks.model_fields if getattr(self.peaks, name) is not None)
+
+    @property
+    def capacity_bytes(self) -> float:
+        """The memory that a program can see: as reported where that is known, else nominal."""
+        return self.memory_bytes_reported or self.memory_bytes
+
+
+@lru_cache(maxsize=1)
+def _devices() -> dict[str, DeviceSpec]:
+    """Every device of the data files, by id, in their order."""
+    found: dict[str, DeviceSpec] = {}
+    for vendor in VENDOR_FILES:
+        path = DATA / f"{vendor}.yaml"
+        for identifier, facts in read_yaml(path).items():
+            found[identifier] = DeviceSpec.parse(
+                {"id": identifier, **facts}, where=f"{path.name}: {identifier}"
+            )
+    return found
+
+
+def fold(name: str) -> str:
+    """A name as it is looked up: without case, and with `_` and spaces as `-`."""
+    return name.strip().lower().replace("_", "-").replace(" ", "-")
+
+
+@lru_cache(maxsize=1)
+def _ids_by_name() -> dict[str, str]:
+    """Ids and aliases, folded, to ids; a name that two devices claim is a mistake in the data."""
+    names: dict[str, str] = {}
+    for device in _devices().values():
+        for name in (device.id, *device.aliases):
+            if names.setdefault(fold(name), device.id) != device.id:
+                raise ValueError(f"'{name}' names both {names[fold(name)]} and {device.id}")
+    return names
+
+
+def devices() -> tuple[DeviceSpec, ...]:
+    """Every known device, by vendor, oldest generation first."""
+    return tuple(_devices().values())
+
+
+def device_names() -> list[str]:
+    """Every id and alias, as written; for messages and completion."""
+    return [name for device in devices() for name in (device.id, *device.aliases)]
+
+
+def find_device(name: str) -> DeviceSpec | None:
+    """The device of this id or alias, whatever the case; None when there is none."""
+    identifier = _ids_by_name().get(fold(name))
+    return _devices()[identifier] if identifier else None
+
+
+def load_device(name: str) -> DeviceSpec:
+    """The device of this id or alias; raises UserError with the nearest names, never gives another device."""
+    device = find_device(name)
+    if device is None:
+        raise unknown("device", name, device_names(), more="`scalewright presets clusters` lists them")
+    return device
+
+
+def require_peak(device: DeviceSpec, precision: str) -> float:
+    """The peak in `precision`; raises UserError naming the precisions that the device has."""
+    peak = device.peak(precision)
+    if peak is None:
+        raise UserError(
+            f"{device.name} has no {precision}", "precision", "use one of " + ", ".join(device.precisions)
+        )
+    return peak

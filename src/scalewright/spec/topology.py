@@ -1,0 +1,163 @@
+"""The levels of links that join devices, from the inside out, built from the facts of a device.
+
+level     size        one way, per device            DGX H100        GB200 NVL72     TPU v5e pod
+device    1           its own memory                 3.35 TB/s       8 TB/s          810 GB/s
+domain    n           NVLink, xGMI, a torus          8: 450 GB/s     72: 900 GB/s    256: 180 GB/s (2D torus)
+node      m > n       PCIe, where no domain covers it
+fabric    unbounded   InfiniBand, Ethernet, DCN      50 GB/s         50 GB/s         3.1 GB/s
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from scalewright.spec.base import Spec
+from scalewright.spec.errors import UserError
+from scalewright.spec.hardware import DeviceSpec, Link
+
+LevelName = Literal["device", "domain", "node", "fabric"]
+LevelKind = Literal[
+    "memory",
+    "nvlink",
+    "xgmi",
+    "ici",
+    "neuronlink",
+    "pcie",
+    "shared-memory",
+    "loopback",
+    "infiniband",
+    "ethernet",
+    "dcn",
+]
+
+_NCCL = "NCCL's own tuning constants (src/graph/tuning.cc, hwLat, ring, Simple)"
+_RCCL = "RCCL's own tuning constants (tuning model, hwLat, ring, Simple)"
+# Seconds for one hop of a large message, where nothing was measured.
+LATENCY: dict[str, tuple[float, str]] = {
+    "memory": (0.0, "none counted"),
+    "nvlink": (3.4e-6, _NCCL),
+    "pcie": (5.7e-6, _NCCL),
+    "infiniband": (14.0e-6, _NCCL),
+    "ethernet": (14.0e-6, f"assumed: as a network hop in {_NCCL}"),
+    "xgmi": (3.6e-6, _RCCL),
+    "ici": (1.0e-6, "the scaling book: about 1 microsecond a hop"),
+    "neuronlink": (3.4e-6, f"assumed: as NVLink in {_NCCL}"),
+    "dcn": (14.0e-6, f"assumed: as a network hop in {_NCCL}"),
+    "shared-memory": (5.0e-6, "assumed"),
+    "loopback": (30.0e-6, "assumed"),
+}
+
+
+class Level(Spec):
+    """One level of the topology: `size` devices that reach each other at this rate."""
+
+    name: LevelName
+    kind: LevelKind
+    size: int | None = Field(ge=1)  # devices inside one instance; null = as many as there are
+    bytes_per_s: float = Field(gt=0)  # one way, per device
+    latency_s: float = Field(ge=0)
+    pair_bytes_per_s: float | None = Field(None, gt=0)  # what two devices alone get, where it's less
+    torus_axes: int | None = Field(None, ge=1)
+    wraps_at: int | None = Field(None, ge=1)  # an axis of the torus wraps only at multiples of this
+    source: str = "as given"
+
+
+class Fabric(Spec):
+    """The network between nodes, as a preset or a file gives it."""
+
+    kind: Literal["infiniband", "ethernet", "dcn"] = "infiniband"
+    bytes_per_s: float = Field(gt=0)
+    latency_s: float | None = Field(None, ge=0)
+    source: str = "as given"
+
+
+class MeasuredLevel(Spec):
+    """What a level was measured to do."""
+
+    bytes_per_s: float | None = Field(None, gt=0)
+    latency_s: float | None = Field(None, ge=0)
+
+
+class Measured(Spec):
+    """Rates that were measured on the machine itself; they stand beside the published ones, which stay."""
+
+    matmul_flops: dict[str, float] = Field(default_factory=dict)  # precision -> FLOP/s of one device
+    memory_bytes_per_s: float | None = Field(None, gt=0)
+    levels: dict[LevelName, MeasuredLevel] = Field(default_factory=dict)
+    when: str | None = None
+    how: str = ""
+    software: dict[str, str] = Field(default_factory=dict)
+
+
+def default_devices_per_node(device: DeviceSpec) -> int:
+    """What usually shares a node: what its host or domain joins, else eight GPUs on PCIe, else one."""
+    if device.devices_per_host:
+        return device.devices_per_host
+    domain = device.link.domain if device.link else 1
+    return max(domain, 8) if device.kind == "gpu" else domain
+
+
+def usual_link(device: DeviceSpec, per_node: int) -> Link | None:
+    """The device's own link, cut to the node unless it is one that spans hosts (a TPU pod, an NVL72 rack)."""
+    if device.link is None or device.devices_per_host is not None:
+        return device.link
+    return device.link.replace(domain=min(device.link.domain, per_node))
+
+
+def usual_fabric(device: DeviceSpec) -> Fabric | None:
+    """The network that the device's own facts name; None when they name none."""
+    if device.network_bytes_per_s is None:
+        return None
+    kind: Literal["dcn", "ethernet", "infiniband"] = {"tpu": "dcn", "npu": "ethernet"}.get(
+        device.kind, "infiniband"
+    )  # type: ignore[assignment]
+    sure = "network_bytes_per_s" not in device.recalled and "all" not in device.recalled
+    source = (
+        device.sources[0] if sure else f"assumed: the usual network of {device.name}, written from memory"
+    )
+    return Fabric(kind=kind, bytes_per_s=device.network_bytes_per_s, source=source)
+
+
+def build_levels(
+    device: DeviceSpec, per_node: int, link: Link | None, fabric: Fabric | None
+) -> tuple[Level, ...]:
+    """The levels that a device's facts, its scale-up link and a fabric make."""
+
+    def level(
+        name: LevelName, kind: LevelKind, size: int | None, rate: float, source: str, **more: Any
+    ) -> Level:
+        latency = more.pop("latency_s", None)
+        return Level(
+            name=name,
+            kind=kind,
+            size=size,
+            bytes_per_s=rate,
+            latency_s=LATENCY[kind][0] if latency is None else latency,
+            source=source,
+            **more,
+        )
+
+    facts = device.sources[0]
+    levels = [level("device", "memory", 1, device.memory_bytes_per_s, facts)]
+    if link and link.domain > 1:
+        shape = {
+            "pair_bytes_per_s": link.pair_bytes_per_s,
+            "torus_axes": link.torus_axes,
+            "wraps_at": link.wraps_at,
+        }
+        levels.append(level("domain", link.kind, link.domain, link.bytes_per_s, facts, **shape))
+    if per_node > (levels[-1].size or 1):
+        if device.host_bytes_per_s is None:
+            raise UserError(
+                f"nothing is known of what joins {per_node} {device.name} in a node",
+                "cluster",
+                "give a link, or levels",
+            )
+        levels.append(level("node", "pcie", per_node, device.host_bytes_per_s, facts))
+    if fabric:
+        levels.append(
+            level("fabric", fabric.kind, None, fabric.bytes_per_s, fabric.source, latency_s=fabric.latency_s)
+        )
+    return tuple(levels)

@@ -1,0 +1,192 @@
+"""Clusters: every preset loads, levels grow from the inside out, and mistakes are one clear line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scalewright.spec.base import parse_yaml, to_yaml
+from scalewright.spec.cluster import ClusterSpec, cluster_names, cluster_presets, load_cluster
+from scalewright.spec.errors import UserError
+from scalewright.spec.hardware import devices
+
+PROMISED = [
+    "dgx-a100-40g",
+    "dgx-a100-80g",
+    "dgx-h100",
+    "hgx-h200",
+    "dgx-b200",
+    "gb200-nvl72",
+    "b300",
+    "gb300-nvl72",
+    "tpu-v3",
+    "tpu-v4",
+    "tpu-v5e",
+    "tpu-v5p",
+    "tpu-v6e",
+    "tpu-v7x",
+    "a100-pcie",
+    "l40s",
+    "l4",
+    "a10",
+    "t4",
+    "v100",
+    "dgx-1",
+    "dgx-2",
+    "rtx-3090",
+    "rtx-4090",
+    "rtx-5090",
+    "p100",
+    "mi300x",
+    "mi325x",
+    "mi350x",
+    "mi355x",
+    "hgx-h800",
+    "dgx-a800",
+    "trn2",
+]
+
+
+@pytest.mark.parametrize("name", PROMISED)
+def test_promised_names_load(name: str) -> None:
+    cluster = load_cluster(name)
+    assert cluster.peak_source == "published"
+    assert cluster.device.precisions
+
+
+@pytest.mark.parametrize("name", list(cluster_presets()))
+def test_presets_round_trip_and_slow_down_outwards(name: str) -> None:
+    cluster = load_cluster(name)
+    assert ClusterSpec.parse(parse_yaml(to_yaml(cluster.dump()))) == cluster
+    rates = [level.bytes_per_s for level in cluster.levels]
+    assert rates == sorted(rates, reverse=True)
+    assert cluster.levels[0].name == "device"
+    assert all(level.source for level in cluster.levels)
+
+
+@pytest.mark.parametrize("device", devices(), ids=lambda device: device.id)
+def test_every_device_is_a_cluster(device: Any) -> None:
+    cluster = load_cluster(device.id)
+    if cluster.name == device.id and device.id not in cluster_presets():
+        assert cluster.device == device
+    for alias in device.aliases:
+        assert load_cluster(alias).device.vendor == device.vendor
+
+
+def test_levels_of_three_systems() -> None:
+    h100 = load_cluster("dgx-h100")
+    assert [(level.name, level.size) for level in h100.levels] == [
+        ("device", 1),
+        ("domain", 8),
+        ("fabric", None),
+    ]
+    assert h100.level_for(8).bytes_per_s == 450e9
+    assert h100.level_for(9).bytes_per_s == 50e9
+    rack = load_cluster("gb200-nvl72")
+    assert (rack.devices_per_node, rack.level_for(72).kind, rack.level_for(73).kind) == (
+        4,
+        "nvlink",
+        "infiniband",
+    )
+    pod = load_cluster("tpu-v5e")
+    assert (pod.level_for(256).torus_axes, pod.level_for(256).wraps_at) == (2, 16)
+    assert pod.level_for(256).bytes_per_s == 4 * 45e9
+    assert load_cluster("a100-pcie").level_for(8).kind == "pcie"
+
+
+def test_half_a_node_has_half_the_domain() -> None:
+    cluster = load_cluster({"device": "h100-sxm", "devices_per_node": 4})
+    assert cluster.level_for(4).kind == "nvlink"
+    assert cluster.level_for(5).kind == "infiniband"
+
+
+def test_device_names_give_the_usual_system() -> None:
+    cluster = load_cluster("H100-80GB-SXM")
+    assert (cluster.name, cluster.devices_per_node, cluster.nodes) == ("h100-sxm", 8, None)
+    alone = load_cluster("a6000")
+    assert (alone.nodes, alone.levels[-1].name) == (1, "node")
+    with pytest.raises(UserError, match="more nodes and a fabric"):
+        alone.check_devices(9)
+
+
+def test_a_file_of_ones_own(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(
+        "device: {like: rtx4090, memory_bytes: 48e9}\ndevices_per_node: 2\nnodes: 4\n"
+        "fabric: {kind: infiniband, bytes_per_s: 12.5e9}\nprice_per_device_hour: 0.4\n"
+    )
+    cluster = load_cluster(str(path))
+    assert (cluster.name, cluster.devices, cluster.device.memory_bytes) == ("mine", 8, 48e9)
+    assert cluster.device.peak("bf16") == 165.2e12
+    assert cluster.level_for(2).kind == "pcie"
+    assert cluster.level_for(8).bytes_per_s == 12.5e9
+
+
+def test_like_changes_a_preset() -> None:
+    cluster = load_cluster({"like": "dgx-h100", "nodes": 16, "name": "ours"})
+    assert (cluster.name, cluster.devices) == ("ours", 128)
+    rewired = load_cluster({"like": "dgx-h100", "fabric": {"bytes_per_s": 25e9}})
+    assert rewired.level_for(16).bytes_per_s == 25e9
+    assert rewired.level_for(8).bytes_per_s == 450e9
+
+
+def test_measured_rates_stand_beside_published_ones() -> None:
+    profile = load_cluster("dgx-h100").dump()
+    profile["measured"] = {
+        "matmul_flops": {"bf16": 7.1e14},
+        "memory_bytes_per_s": 3.0e12,
+        "levels": {"domain": {"bytes_per_s": 3.7e11, "latency_s": 5e-6}},
+    }
+    cluster = load_cluster(profile)
+    assert cluster.device.peak("bf16") == 989.4e12
+    assert cluster.level_for(8).bytes_per_s == 3.7e11
+    assert cluster.level_for(8).source == "measured"
+    assert cluster.level_for(1).bytes_per_s == 3.0e12
+    assert cluster.level_for(9).bytes_per_s == 50e9
+    assert load_cluster(cluster.dump()) == cluster
+
+
+def test_assumptions_are_named() -> None:
+    assert load_cluster("dgx-h100").assumed == ()
+    assert "10 Gb/s" in load_cluster("rtx-4090").assumed[0]
+
+
+def test_local_needs_a_probe() -> None:
+    with pytest.raises(UserError, match="this machine"):
+        load_cluster("local")
+    assert load_cluster("local", local=lambda: load_cluster("t4")).name == "t4"
+
+
+BAD: list[tuple[Any, str]] = [
+    ("dgx-h10", "dgx-h100"),
+    ("no-such-thing.yaml", "no such file"),
+    ({"device": "t44"}, "did you mean"),
+    ({"nodes": 2}, "needs a device"),
+    ({"device": "t4", "nodez": 2}, "did you mean 'nodes'"),
+    ({"device": "t4", "nodes": 0}, "nodes is 0"),
+    ({"device": "t4", "devices_per_node": 0}, "devices_per_node is 0"),
+    ({"device": "a6000", "nodes": 3}, "add a fabric"),
+    ({"device": "t4", "version": 2}, "version"),
+    (
+        {
+            "device": "t4",
+            "levels": [{"name": "device", "kind": "memory", "size": 0, "bytes_per_s": 1, "latency_s": 0}],
+        },
+        "size",
+    ),
+]
+
+
+@pytest.mark.parametrize(("source", "message"), BAD)
+def test_mistakes_are_one_clear_line(source: Any, message: str) -> None:
+    with pytest.raises(UserError, match=message) as caught:
+        load_cluster(source)
+    assert "\n" not in str(caught.value)
+
+
+def test_names_for_completion() -> None:
+    names = cluster_names()
+    assert {"dgx-h100", "v100", "H100-80GB-SXM", "local"} <= set(names)
+    assert len(names) == len(set(names))

@@ -1,0 +1,141 @@
+"""Devices: the facts are the data sheets', dense and one way, and nothing is made up for what is missing."""
+
+from __future__ import annotations
+
+import pytest
+
+from scalewright.spec.errors import UserError
+from scalewright.spec.hardware import (
+    DeviceSpec,
+    device_names,
+    devices,
+    find_device,
+    load_device,
+    require_peak,
+)
+
+TERA = 1e12
+
+# (device, precision, dense TFLOP/s), each from the vendor's data sheet or architecture white paper.
+PUBLISHED = [
+    ("h100-sxm", "bf16", 989.4),
+    ("h100-sxm", "fp8", 1978.9),
+    ("h100-sxm", "tf32", 494.7),
+    ("h100-pcie", "bf16", 756),
+    ("a100-sxm-80", "fp32", 19.5),
+    ("a100-sxm-80", "tf32", 156),
+    ("a100-sxm-40", "fp16", 312),
+    ("a100-pcie-80", "bf16", 312),
+    ("v100-sxm2-32", "fp16", 125),
+    ("v100-pcie-16", "fp32", 14),
+    ("t4", "fp16", 65),
+    ("t4", "fp32", 8.1),
+    ("l4", "bf16", 121),
+    ("a10", "bf16", 125),
+    ("p100-pcie-16", "fp16", 18.7),
+    ("rtx3090", "bf16", 71.2),
+    ("rtx4090", "bf16", 165.2),
+    ("rtx4090", "fp32", 82.6),
+    ("rtx5090", "bf16", 209.5),
+    ("b200-sxm", "fp4", 9000),
+    ("gb200-nvl72", "bf16", 2500),
+    ("mi300x", "bf16", 1307.4),
+    ("mi355x", "fp4", 10100),
+    ("tpu-v4", "bf16", 275),
+    ("tpu-v5p", "bf16", 459),
+    ("trn2", "bf16", 667),
+]
+
+
+@pytest.mark.parametrize(("name", "precision", "tflops"), PUBLISHED)
+def test_peak_is_the_published_dense_one(name: str, precision: str, tflops: float) -> None:
+    assert load_device(name).peak(precision) == pytest.approx(
+        tflops * TERA, rel=1e-9
+    )  # typed digits, not rounding
+
+
+@pytest.mark.parametrize(
+    "name", ["v100-sxm2-32", "v100-sxm2-16", "v100-pcie-32", "p100", "p100-sxm2-16", "t4"]
+)
+def test_devices_before_ampere_have_no_bf16(name: str) -> None:
+    assert load_device(name).peak("bf16") is None
+    assert load_device(name).peak("tf32") is None
+    with pytest.raises(UserError, match="fp16"):
+        require_peak(load_device(name), "bf16")
+
+
+def test_missing_precisions_are_none_and_unknown_ones_are_errors() -> None:
+    a100 = load_device("a100-sxm-80")
+    assert a100.peak("fp8") is None
+    assert load_device("tpu-v5e").peak("fp32") is None
+    assert load_device("h100-sxm").peak("mxfp8") == load_device("h100-sxm").peak("fp8")
+    with pytest.raises(UserError, match="fp32"):
+        a100.peak("fp12")
+
+
+@pytest.mark.parametrize("device", devices(), ids=lambda device: device.id)
+def test_every_device_is_complete_and_plausible(device: DeviceSpec) -> None:
+    assert device.precisions, "at least one peak"
+    assert all(source.strip() for source in device.sources)
+    assert device.peak_source == "published"
+    assert 1e10 <= device.memory_bytes <= 1e12
+    assert 2e11 <= device.memory_bytes_per_s <= 1e13
+    if device.memory_bytes_reported:  # GB against GiB is 7.4%; ECC and reserves take up to 7%
+        assert 0.93 <= device.memory_bytes_reported / device.memory_bytes <= 1.075
+    ordered = [device.peak(name) for name in ("fp32", "tf32", "bf16", "fp8", "fp4")]
+    rates = [rate for rate in ordered if rate is not None]
+    assert rates == sorted(rates), "a narrower format is never slower"
+    if device.peak("bf16") and device.peak("fp16"):
+        assert device.peak("bf16") == device.peak("fp16")
+
+
+def test_links_are_one_way() -> None:
+    """Vendors print NVLink two-way: 600 GB/s for A100, 900 for H100, 1,800 for B200, 400 for H800."""
+    for name, two_way in [
+        ("a100-sxm-80", 600e9),
+        ("h100-sxm", 900e9),
+        ("b200-sxm", 1800e9),
+        ("h800-sxm", 400e9),
+    ]:
+        link = load_device(name).link
+        assert link is not None
+        assert (link.bytes_per_s, link.two_way_bytes_per_s) == (two_way / 2, two_way)
+
+
+def test_one_pair_of_mi300x_gets_one_link_of_seven() -> None:
+    link = load_device("mi300x").link
+    assert link is not None
+    assert link.pair_bytes_per_s == 64e9
+    assert link.bytes_per_s == 7 * 64e9
+
+
+def test_b300_int8_is_cut() -> None:
+    assert load_device("b300-sxm").peak("int8") == 150e12
+
+
+@pytest.mark.parametrize("name", ["h100-80gb-sxm", "H100-80GB-SXM", "h100", "H100_80GB_SXM"])
+def test_aliases_in_any_case(name: str) -> None:
+    assert load_device(name).id == "h100-sxm"
+
+
+def test_every_id_and_alias_finds_its_device() -> None:
+    for device in devices():
+        for name in (device.id, *device.aliases):
+            assert load_device(name.upper()) is device
+    assert len(device_names()) > len(devices())
+
+
+def test_an_unknown_device_is_an_error_with_near_names() -> None:
+    assert find_device("h1000") is None
+    with pytest.raises(UserError, match="h100"):
+        load_device("h1000")
+
+
+def test_reported_memory_is_what_a_program_sees() -> None:
+    assert load_device("a100-sxm-80").capacity_bytes == 80 * 2**30
+    assert load_device("rtx4090").capacity_bytes == 24e9
+
+
+def test_yaml_round_trip() -> None:
+    device = load_device("h100-sxm")
+    assert DeviceSpec.parse(device.dump()) == device
