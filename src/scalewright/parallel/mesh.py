@@ -93,7 +93,7 @@ def join_world(
     attempt: int = 0,
     shared_store: bool = False,
 ) -> None:
-    """Joins the other ranks at `rendezvous` (file:///... or tcp://host:port); NCCL for GPUs, Gloo for the rest.
+    """Joins the others at `rendezvous` (file:///... or tcp://host:port); NCCL for GPUs, Gloo for the rest.
 
     A restarted job (attempt > 0) looks its peers up under a prefix of its own: the old attempt's addresses
     may still be in the store, and Gloo would try to connect to them.
