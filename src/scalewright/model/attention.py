@@ -106,7 +106,9 @@ def capped_attention(
 
 def _takes_groups(q: Tensor, mask: Tensor | None) -> bool:
     """Whether the backend that will be chosen takes fewer key heads than query heads."""
-    return q.is_cuda and mask is None and q.dtype in (torch.bfloat16, torch.float16)
+    if q.is_cuda:  # flash takes groups but no mask; the memory-efficient kernel takes a mask but no groups
+        return mask is None and q.dtype in (torch.bfloat16, torch.float16)
+    return q.device.type == "cpu"
 
 
 def _expand(x: Tensor, heads: int) -> Tensor:

@@ -72,7 +72,7 @@ class Decoder(nn.Module):
         documents: Tensor | None = None,
         cache: Cache | None = None,
     ) -> Tensor:
-        """tokens [B, T] (a later stage: hidden [B, T, D]) -> logits [B, T, V] (an earlier one: hidden [B, T, D]).
+        """tokens [B, T] (later stages: hidden [B, T, D]) -> logits [B, T, V] (all but the last: hidden).
 
         `positions` [B or 1, T]: null = 0..T-1 after what the cache holds. `documents` [B, T]: tokens see only
         those of their own number; null = one document.

@@ -5,7 +5,7 @@
 So the weights are equal on every layout: a rank makes one tensor whole, keeps its box and drops the rest.
 
     normal     N(0, 0.02)                  GPT-1 (Radford et al. 2018 §4.1), GPT-2, Megatron-LM
-    residual   N(0, 0.02 / sqrt(2 L))      what ends in the residual stream: 2 L additions keep it (GPT-2 §2.3)
+    residual   N(0, 0.02 / sqrt(2 L))      what ends in the residual stream, 2 L times (GPT-2 §2.3)
     ones, zeros                            norms and biases
 
 The draw is fp32 on the CPU whatever the model's dtype and device; only the copy into place converts.

@@ -1,6 +1,6 @@
 """The feed-forward half of a block: D -> F -> D, gated or not.
 
-    plain   down(act(up(x)))            gated   down(act(gate(x)) * up(x))     (Shazeer 2020, arXiv 2002.05202)
+    plain   down(act(up(x)))          gated   down(act(gate(x)) * up(x))     (Shazeer 2020, arXiv 2002.05202)
 
 gate and up stay two matrices: a layout may then cut each by rows and a checkpoint name each.
 """

@@ -34,7 +34,7 @@ def rotary_size(rope: Rope, head_dim: int) -> int:
 def rotary_tables(
     positions: Tensor, theta: float, size: int, scaling: RopeScaling | None, context: int
 ) -> tuple[Tensor, Tensor]:
-    """cos and sin of every angle, fp32 [B, T, 1, R/2], for positions [B, T]; `context`: the trained length."""
+    """cos and sin of all angles, fp32 [B, T, 1, R/2], for positions [B, T]; `context`: the trained length."""
     frequencies, stretch = _frequencies(positions, theta, size, scaling, context)
     angles = positions.to(torch.float32)[:, :, None, None] * frequencies
     return angles.cos() * stretch, angles.sin() * stretch

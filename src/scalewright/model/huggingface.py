@@ -1,0 +1,254 @@
+"""A Hugging Face folder, read one tensor (or one box of a tensor) at a time, and written one shard at a time.
+
+    config.json                    model.safetensors              one file, or
+    generation_config.json         model-00001-of-00003.safetensors ... + model.safetensors.index.json
+    tokenizer.json ...
+
+Reading maps the file and copies only the rows asked for, so a rank of any layout reads just its box. Writing
+holds one shard; the files appear under their names only when complete, config.json last. Pickled weights
+(`*.bin`) are refused: loading them can run code.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from scalewright.model.names import Place, places
+from scalewright.spec.errors import RunError, UserError, unknown
+from scalewright.spec.model import ModelSpec
+
+SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "tokenizer.model",
+    "chat_template.jinja",
+    "generation_config.json",
+)
+
+
+class HuggingFaceFolder:
+    """The tensors of a folder, by our canonical names; opens every file once, and checks names and shapes.
+
+    Raises UserError for a missing, truncated or pickled file, a missing tensor, a shape that isn't right.
+    """
+
+    def __init__(self, folder: str | Path, spec: ModelSpec) -> None:
+        self.folder, self.spec = Path(folder), spec
+        self._files = {name: _open(self.folder / name) for name in weight_files(self.folder)}
+        self._home = {key: name for name, file in self._files.items() for key in file.keys()}  # noqa: SIM118
+        self._places = places(spec)
+        self._keys = {name: self._find(name, place) for name, place in self._places.items()}
+
+    def names(self) -> list[str]:
+        """The canonical names that can be read (a tied head's too)."""
+        return list(self._places)
+
+    def read(self, name: str) -> Tensor:
+        """One tensor of ours, whole, in the file's dtype, on the CPU."""
+        own = self._places[name].own
+        return self.read_slice(name, [0] * len(own), own)
+
+    def read_slice(self, name: str, offsets: Sequence[int], sizes: Sequence[int]) -> Tensor:
+        """The box of a tensor of ours that begins at `offsets` and is `sizes` long; nothing else is read."""
+        place, key = self._places[name], self._keys[name]
+        stored = self._files[self._home[key]].get_slice(key)
+        columns = [slice(o, o + s) for o, s in zip(offsets[1:], sizes[1:], strict=True)]
+        parts = []
+        for _, row, count in place.rows.runs(offsets[0], offsets[0] + sizes[0]):
+            box = [slice(row, row + count), *columns]
+            part = stored[tuple(box[::-1] if place.transposed else box)]
+            parts.append(part.t() if place.transposed else part)
+        if not parts:
+            return torch.empty(tuple(sizes), dtype=stored[tuple(slice(0, 1) for _ in sizes)].dtype)
+        return parts[0].contiguous() if len(parts) == 1 else torch.cat(parts)
+
+    def _find(self, name: str, place: Place) -> str:
+        """The name that this folder has for the tensor, its shape checked."""
+        key = next((k for k in (place.name, *place.others) if k in self._home), None)
+        if key is None:
+            raise UserError(
+                f"tensor '{place.name}' is missing",
+                str(self.folder),
+                f"the model's config says it has one (our {name}); check that all files are there",
+            )
+        shape = tuple(self._files[self._home[key]].get_slice(key).get_shape())
+        if shape != place.shape:
+            raise UserError(
+                f"tensor '{key}' has shape {shape}, and config.json makes it {place.shape}",
+                str(self.folder / self._home[key]),
+                "use the config.json that belongs to these weights",
+            )
+        return key
+
+
+def weight_files(folder: Path) -> list[str]:
+    """The safetensors files of a folder, by name; raises UserError when there are none."""
+    index = folder / INDEX
+    if index.is_file():
+        try:
+            names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+        except (ValueError, KeyError, AttributeError, TypeError) as error:
+            raise UserError(
+                "the index of the weights is damaged", str(index), f"fetch it again ({error})"
+            ) from None
+        missing = [name for name in names if not (folder / name).is_file()]
+        if missing:
+            raise UserError(
+                f"weight file '{missing[0]}' is missing", str(folder), "the index names it: fetch it again"
+            )
+        return names
+    if (folder / SINGLE).is_file():
+        return [SINGLE]
+    pickled = sorted(folder.glob("*.bin")) + sorted(folder.glob("*.pt")) + sorted(folder.glob("*.pth"))
+    if pickled:
+        raise UserError(
+            f"'{pickled[0].name}' is a pickle, which can run code when it is loaded",
+            str(folder),
+            "convert it to safetensors first",
+        )
+    raise UserError(f"no weights: neither {SINGLE} nor {INDEX}", str(folder), "check the path")
+
+
+def _open(path: Path) -> Any:
+    """A safetensors file, mapped; raises UserError naming a damaged one."""
+    try:
+        return safe_open(path, framework="pt", device="cpu")
+    except (SafetensorError, OSError, ValueError) as error:
+        raise UserError(
+            f"damaged or truncated safetensors file: {error}", str(path), "fetch or save it again"
+        ) from None
+
+
+def write_huggingface(
+    folder: str | Path,
+    spec: ModelSpec,
+    get_tensor: Callable[[str], Tensor],
+    dtype: str = "float32",
+    max_shard_bytes: int = 5_000_000_000,
+    tokenizer_dir: str | Path | None = None,
+) -> list[Path]:
+    """Writes a folder that `transformers` loads; gives the weight files' paths.
+
+    `get_tensor(canonical name)` gives one whole tensor on any device; it is asked for each once, in the
+    model's order. At most one shard is held at a time. Tokenizer files are copied from `tokenizer_dir`.
+    Raises UserError for a family without names, RunError when the disk fails or a tensor has a wrong shape.
+    """
+    folder = Path(folder)
+    kind = torch_dtype(dtype)
+    shards = _plan_shards(spec, kind.itemsize, max_shard_bytes)
+    config = {**_config(spec), "torch_dtype": dtype}
+    names = [SINGLE] if len(shards) == 1 else [_shard_name(i, len(shards)) for i in range(len(shards))]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for stale in (folder / SINGLE, folder / INDEX, folder / "config.json"):
+            stale.unlink(missing_ok=True)
+        for name, shard in zip(names, shards, strict=True):
+            _write_shard(folder / name, {key: _join(parts, get_tensor, kind) for key, parts in shard.items()})
+        if len(shards) > 1:
+            total = sum(_bytes(parts, kind.itemsize) for shard in shards for parts in shard.values())
+            weight_map = {key: name for name, shard in zip(names, shards, strict=True) for key in shard}
+            _write_json(folder / INDEX, {"metadata": {"total_size": total}, "weight_map": weight_map})
+        _copy_tokenizer(folder, Path(tokenizer_dir) if tokenizer_dir else None)
+        _write_json(folder / "config.json", config)
+    except (OSError, SafetensorError) as error:
+        raise RunError(f"cannot write the Hugging Face folder {folder}: {error}") from error
+    return [folder / name for name in names]
+
+
+Parts = list[tuple[str, Place]]
+
+
+def _plan_shards(spec: ModelSpec, itemsize: int, limit: int) -> list[dict[str, Parts]]:
+    """Their tensors in the order of the model, with the parts of ours in each, in shards of `limit` bytes."""
+    tensors: dict[str, Parts] = {}
+    for name, place in places(spec).items():
+        parts = tensors.setdefault(place.name, [])
+        if all(p != place for _, p in parts):  # a tied head is the embedding once more
+            parts.append((name, place))
+    shards: list[dict[str, Parts]] = [{}]
+    held = 0
+    for key, parts in tensors.items():
+        size = _bytes(parts, itemsize)
+        if shards[-1] and held + size > limit:
+            shards.append({})
+            held = 0
+        shards[-1][key] = parts
+        held += size
+    return shards
+
+
+def _bytes(parts: Parts, itemsize: int) -> int:
+    return prod(parts[0][1].shape) * itemsize
+
+
+def _join(parts: Parts, get_tensor: Callable[[str], Tensor], dtype: torch.dtype) -> Tensor:
+    """One tensor of theirs out of ours."""
+    first = parts[0][1]
+    out = torch.empty(first.shape, dtype=dtype)
+    theirs = out.t() if first.transposed else out
+    for name, place in parts:
+        ours = get_tensor(name).detach()
+        if tuple(ours.shape) != place.own:
+            raise RunError(f"tensor '{name}' is {tuple(ours.shape)} here, and {place.own} in the model")
+        for mine, row, count in place.rows.runs(0, place.own[0]):
+            theirs[row : row + count].copy_(ours[mine : mine + count])
+    return out
+
+
+def _write_shard(path: Path, tensors: dict[str, Tensor]) -> None:
+    """Under another name first, so that a file with the right name is whole."""
+    partial = path.with_name(path.name + ".partial")
+    save_file(tensors, partial, metadata={"format": "pt"})
+    os.replace(partial, path)
+
+
+def _shard_name(index: int, count: int) -> str:
+    return f"model-{index + 1:05d}-of-{count:05d}.safetensors"
+
+
+def _write_json(path: Path, data: dict[str, Any]) -> None:
+    path.write_text(json.dumps(data, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def _copy_tokenizer(folder: Path, source: Path | None) -> None:
+    """The tokenizer's files, and the two small ones that loaders look for beside them."""
+    if source is not None:
+        for name in TOKENIZER_FILES:
+            if (source / name).is_file() and not (folder / name).exists():
+                shutil.copyfile(source / name, folder / name)
+    if (folder / "tokenizer.json").is_file() and not (folder / "tokenizer_config.json").is_file():
+        _write_json(folder / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast"})
+    if not (folder / "generation_config.json").is_file():
+        _write_json(folder / "generation_config.json", {"_from_model_config": True})
+
+
+def _config(spec: ModelSpec) -> dict[str, Any]:
+    from scalewright.spec.huggingface import to_huggingface
+
+    return to_huggingface(spec)
+
+
+def torch_dtype(name: str) -> torch.dtype:
+    """float32, bfloat16 or float16 by name; raises UserError."""
+    known = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+    short = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+    full = short.get(name, name)
+    if full not in known:
+        raise unknown("dtype", name, known)
+    return known[full]

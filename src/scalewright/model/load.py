@@ -1,0 +1,111 @@
+"""A model from anywhere: a Hugging Face folder, a checkpoint of ours, or a preset's name with fresh weights.
+
+    load_model("llama-3.2-1b")            fresh weights of that shape (seed 0)
+    load_model("my.yaml")                 the same for a model file
+    load_model("path/to/hf-folder")       config.json + safetensors
+    load_model("runs/run")                the newest checkpoint of a run, or one `checkpoints/step-*` folder
+
+The module is made without memory, given memory once in the dtype and on the device asked for, and filled
+tensor by tensor: never a second copy of the model. Checkpoints are opened by a function that the caller hands
+in, since the network doesn't know checkpoints.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from scalewright.model.decoder import Decoder
+from scalewright.model.huggingface import HuggingFaceFolder, torch_dtype
+from scalewright.model.init import init_tensor, named_tensors
+from scalewright.model.support import check_runs
+from scalewright.spec.errors import UserError
+from scalewright.spec.huggingface import read_huggingface
+from scalewright.spec.model import ModelSpec
+
+
+class TensorReader(Protocol):
+    """Whatever holds a model's tensors by canonical name."""
+
+    @property
+    def spec(self) -> ModelSpec: ...
+
+    def read(self, name: str) -> Tensor: ...
+
+
+def load_model(
+    source: str | Path,
+    dtype: str = "float32",
+    device: str = "cpu",
+    open_checkpoint: Callable[[Path], TensorReader] | None = None,
+) -> nn.Module:
+    """The model, ready for `model(tokens)`: LongTensor [B, T] -> logits [B, T, V]. Raises UserError."""
+    path = Path(source)
+    if is_checkpoint(path):
+        if open_checkpoint is None:
+            raise UserError(
+                "this is a checkpoint of ours", str(path), "hand load_model a function that opens one"
+            )
+        return build(open_checkpoint(path), dtype, device)
+    if path.is_dir():
+        return build(open_huggingface(path), dtype, device)
+    return build(FreshWeights(_model_spec(str(source))), dtype, device)
+
+
+def is_checkpoint(path: Path) -> bool:
+    """Whether this folder is a run of ours or one of its checkpoints."""
+    return (path / "manifest.json").is_file() or (path / "checkpoints").is_dir()
+
+
+def open_huggingface(folder: Path) -> HuggingFaceFolder:
+    """The tensors of a Hugging Face folder, with the spec of its config.json."""
+    if not (folder / "config.json").is_file():
+        raise UserError("no config.json here", str(folder), "give a Hugging Face folder or a run's folder")
+    spec = read_config(folder)
+    check_runs(spec)
+    return HuggingFaceFolder(folder, spec)
+
+
+class FreshWeights:
+    """The first values of a model as a reader: what training would start from."""
+
+    def __init__(self, spec: ModelSpec, seed: int = 0) -> None:
+        self.spec, self.seed = spec, seed
+        self._tensors = named_tensors(spec)
+
+    def read(self, name: str) -> Tensor:
+        """One whole tensor, fp32."""
+        return init_tensor(self._tensors[name], self.spec, self.seed)
+
+
+@torch.no_grad()
+def build(reader: TensorReader, dtype: str = "float32", device: str = "cpu") -> Decoder:
+    """A decoder filled from a reader, in evaluation mode."""
+    with torch.device("meta"):
+        module = Decoder(reader.spec).to(torch_dtype(dtype))
+    module.to_empty(device=torch.device(device))
+    for name, parameter in module.named_parameters():
+        parameter.copy_(reader.read(name))
+    return module.eval()
+
+
+def read_config(folder: Path) -> ModelSpec:
+    """The spec of a folder's config.json; raises UserError."""
+    path = folder / "config.json"
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot read config.json: {error}", str(path), "fetch it again") from None
+    return read_huggingface(config, str(path), name=folder.name)
+
+
+def _model_spec(source: str) -> ModelSpec:
+    from scalewright.spec.presets import load_model_spec
+
+    spec: ModelSpec = load_model_spec(source)
+    return spec

@@ -1,0 +1,221 @@
+"""Where each tensor of ours lies in a Hugging Face file: the name, the rows, and whether it is transposed.
+
+    ours                          theirs                                  rows of theirs
+    layers.3.attention.q.weight   model.layers.3.self_attn.q_proj.weight  all
+    layers.3.attention.k.weight   transformer.h.3.attn.c_attn.weight      D..2D, transposed  (GPT-2)
+    layers.3.attention.v.weight   ...attention.query_key_value.weight     2K..3K of each 3K  (NeoX, BLOOM)
+    layers.3.mlp.up.weight        ...mlp.gate_up_proj.weight              F..2F              (Phi-3)
+
+No parameter of ours is fused, so every fused one of theirs is a union of ours: row r of ours is row
+start + (r // block) * stride + r % block of theirs. One table a family; both directions read it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from scalewright.spec.errors import UserError
+from scalewright.spec.model import ModelSpec
+from scalewright.spec.tensors import tensors
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Which rows of a fused tensor of `total` rows belong to one of ours."""
+
+    start: int
+    block: int  # rows of ours that lie together
+    stride: int  # from one such block to the next
+    total: int
+
+    def runs(self, first: int, last: int) -> list[tuple[int, int, int]]:
+        """Our rows first..last (last excluded) as runs (our row, their row, count)."""
+        found = []
+        row = first
+        while row < last:
+            count = min(self.block - row % self.block, last - row)
+            found.append((row, self.start + row // self.block * self.stride + row % self.block, count))
+            row += count
+        return found
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where one tensor of ours lies: theirs[rows], transposed if they store [in, out]."""
+
+    name: str
+    own: tuple[int, ...]  # the shape of our tensor
+    shape: tuple[int, ...]  # of the whole tensor of theirs, as stored
+    rows: Rows  # counted along their output dimension
+    transposed: bool = False
+    others: tuple[str, ...] = ()  # names that other versions of the same family's files have for it
+
+
+# Module names: ours -> theirs. {n} is the layer. A module missing here doesn't exist in the family.
+_LLAMA = {
+    "embed": "model.embed_tokens",
+    "norm": "model.norm",
+    "head": "lm_head",
+    "attention_norm": "model.layers.{n}.input_layernorm",
+    "attention.q": "model.layers.{n}.self_attn.q_proj",
+    "attention.k": "model.layers.{n}.self_attn.k_proj",
+    "attention.v": "model.layers.{n}.self_attn.v_proj",
+    "attention.q_norm": "model.layers.{n}.self_attn.q_norm",
+    "attention.k_norm": "model.layers.{n}.self_attn.k_norm",
+    "attention.o": "model.layers.{n}.self_attn.o_proj",
+    "mlp_norm": "model.layers.{n}.post_attention_layernorm",
+    "mlp.gate": "model.layers.{n}.mlp.gate_proj",
+    "mlp.up": "model.layers.{n}.mlp.up_proj",
+    "mlp.down": "model.layers.{n}.mlp.down_proj",
+}
+_GEMMA_2 = {
+    **_LLAMA,
+    "attention_post_norm": "model.layers.{n}.post_attention_layernorm",
+    "mlp_norm": "model.layers.{n}.pre_feedforward_layernorm",
+    "mlp_post_norm": "model.layers.{n}.post_feedforward_layernorm",
+}
+_STARCODER_2 = {**_LLAMA, "mlp.up": "model.layers.{n}.mlp.c_fc", "mlp.down": "model.layers.{n}.mlp.c_proj"}
+_PHI_3 = {
+    **_LLAMA,
+    "attention.q": "model.layers.{n}.self_attn.qkv_proj",
+    "attention.k": "model.layers.{n}.self_attn.qkv_proj",
+    "attention.v": "model.layers.{n}.self_attn.qkv_proj",
+    "mlp.gate": "model.layers.{n}.mlp.gate_up_proj",
+    "mlp.up": "model.layers.{n}.mlp.gate_up_proj",
+}
+_GPT_2 = {
+    "embed": "transformer.wte",
+    "positions": "transformer.wpe",
+    "norm": "transformer.ln_f",
+    "head": "lm_head",
+    "attention_norm": "transformer.h.{n}.ln_1",
+    "attention.q": "transformer.h.{n}.attn.c_attn",
+    "attention.k": "transformer.h.{n}.attn.c_attn",
+    "attention.v": "transformer.h.{n}.attn.c_attn",
+    "attention.o": "transformer.h.{n}.attn.c_proj",
+    "mlp_norm": "transformer.h.{n}.ln_2",
+    "mlp.up": "transformer.h.{n}.mlp.c_fc",
+    "mlp.down": "transformer.h.{n}.mlp.c_proj",
+}
+
+
+def _interleaved(root: str, attention: str) -> dict[str, str]:
+    """Names of GPT-NeoX and BLOOM, whose q, k and v lie head by head in one tensor."""
+    layer = root + "{n}."
+    return {
+        "attention_norm": layer + "input_layernorm",
+        "attention.q": layer + attention + ".query_key_value",
+        "attention.k": layer + attention + ".query_key_value",
+        "attention.v": layer + attention + ".query_key_value",
+        "attention.o": layer + attention + ".dense",
+        "mlp_norm": layer + "post_attention_layernorm",
+        "mlp.up": layer + "mlp.dense_h_to_4h",
+        "mlp.down": layer + "mlp.dense_4h_to_h",
+    }
+
+
+_NEOX = {
+    "embed": "gpt_neox.embed_in",
+    "norm": "gpt_neox.final_layer_norm",
+    "head": "embed_out",
+    **_interleaved("gpt_neox.layers.", "attention"),
+}
+_BLOOM = {
+    "embed": "transformer.word_embeddings",
+    "embed_norm": "transformer.word_embeddings_layernorm",
+    "norm": "transformer.ln_f",
+    "head": "lm_head",
+    **_interleaved("transformer.h.", "self_attention"),
+}
+
+
+@dataclass(frozen=True)
+class Table:
+    """A family's module names, how it fuses, and the prefixes that some of its files lack or have instead."""
+
+    modules: dict[str, str]
+    fused: str = "none"  # none | concatenated | interleaved
+    transposed: bool = False  # GPT-2's Conv1D stores [in, out]
+    prefixes: tuple[tuple[str, str], ...] = (("model.", ""),)
+
+
+_WITHIN_VISION = (("model.", ""), ("model.", "language_model.model."), ("model.", "model.language_model."))
+
+TABLES: dict[str, Table] = {
+    **{
+        family: Table(_LLAMA) for family in ("llama", "mistral", "qwen2", "qwen3", "gemma", "smollm3", "olmo")
+    },
+    "gemma2": Table(_GEMMA_2),
+    "gemma3": Table(_GEMMA_2, prefixes=_WITHIN_VISION),
+    "gemma3_text": Table(_GEMMA_2, prefixes=_WITHIN_VISION),
+    "olmo2": Table(_GEMMA_2),
+    "starcoder2": Table(_STARCODER_2),
+    "phi3": Table(_PHI_3, fused="concatenated"),
+    "gpt2": Table(_GPT_2, fused="concatenated", transposed=True, prefixes=(("transformer.", ""),)),
+    "gpt_neox": Table(_NEOX, fused="interleaved", prefixes=(("gpt_neox.", ""), ("embed_out", "lm_head"))),
+    "bloom": Table(_BLOOM, fused="interleaved", prefixes=(("transformer.", ""),)),
+}
+
+
+def places(spec: ModelSpec) -> dict[str, Place]:
+    """Where every tensor of the model lies, by canonical name and in the model's order; raises UserError.
+
+    A tied head has an entry of its own, `head.weight`, that points at the embedding.
+    """
+    table = TABLES.get(spec.family)
+    if table is None:
+        known = ", ".join(sorted(TABLES))
+        raise UserError(
+            f"family '{spec.family}' has no table of Hugging Face names yet", spec.name, f"use {known}"
+        )
+    found = {t.name: _place(spec, table, t.name, t.shape) for t in tensors(spec)}
+    for t in tensors(spec):
+        if t.tied_to is not None:
+            found[t.tied_to] = found[t.name]
+    return found
+
+
+def _place(spec: ModelSpec, table: Table, name: str, shape: tuple[int, ...]) -> Place:
+    module, kind = name.rsplit(".", 1)
+    layer = ""
+    if module.startswith("layers."):
+        _, layer, module = module.split(".", 2)
+    theirs = table.modules.get(module)
+    if theirs is None:
+        raise UserError(
+            f"family '{spec.family}' has no Hugging Face name for '{module}'",
+            spec.name,
+            "set `family` to one whose models have this part",
+        )
+    full = f"{theirs.format(n=layer)}.{kind}"
+    sharing = [m for m, t in table.modules.items() if t == theirs]
+    rows = _rows(spec, module, sharing, table.fused, shape[0])
+    flip = table.transposed and len(shape) == 2 and bool(layer)
+    stored = (rows.total, *shape[1:])
+    others = tuple(new + full[len(old) :] for old, new in table.prefixes if full.startswith(old))
+    return Place(full, shape, stored[::-1] if flip else stored, rows, flip, others)
+
+
+def _rows(spec: ModelSpec, module: str, sharing: list[str], fused: str, own: int) -> Rows:
+    """The rows of `module` in the tensor that the modules `sharing` are fused into."""
+    if len(sharing) == 1:
+        return Rows(0, own, own, own)
+    sizes = [_row_count(spec, part) for part in sharing]
+    index, total = sharing.index(module), sum(sizes)
+    if fused == "interleaved":
+        k = spec.dim_per_head
+        return Rows(index * k, k, 3 * k, total)
+    return Rows(sum(sizes[:index]), own, own, total)
+
+
+def _row_count(spec: ModelSpec, module: str) -> int:
+    """Output rows of one of the modules that families fuse."""
+    counts: dict[str, Callable[[], int]] = {
+        "attention.q": lambda: spec.num_attention_heads * spec.dim_per_head,
+        "attention.k": lambda: spec.kv_heads * spec.dim_per_head,
+        "attention.v": lambda: spec.kv_heads * spec.dim_per_head,
+        "mlp.gate": lambda: spec.intermediate_size,
+        "mlp.up": lambda: spec.intermediate_size,
+    }
+    return counts[module]()
