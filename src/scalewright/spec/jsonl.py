@@ -1,0 +1,41 @@
+"""JSON lines as a run leaves them: one object a line, and perhaps half a line where it was killed.
+
+    {"kind": "train", "step": 7, ...}\n      read
+    {"kind": "train", "st                    skipped: the process died while it wrote this
+
+Reading is here, below everything, because the planner, the report and the tracker all read the same files.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+
+def read_jsonl(path: str | Path) -> list[dict[str, Any]]:
+    """Every line that holds a whole object, in order; broken lines are skipped, a missing file is empty."""
+    return [row for _, row in scan_jsonl(path)]
+
+
+def scan_jsonl(path: str | Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
+    """The same, each with its bytes as they stand in the file (without the newline), one line at a time."""
+    try:
+        file = open(path, "rb")  # noqa: SIM115 - closed below, and a missing file is no error
+    except FileNotFoundError:
+        return
+    with file:
+        for line in file:
+            text = line.strip()
+            row = _object(text) if text else None
+            if row is not None:
+                yield text, row
+
+
+def _object(text: bytes) -> dict[str, Any] | None:
+    try:
+        value = json.loads(text)
+    except ValueError:  # not JSON, or not UTF-8
+        return None
+    return value if isinstance(value, dict) else None

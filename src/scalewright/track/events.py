@@ -1,0 +1,50 @@
+"""`events.jsonl`: what happened to a run, and when; append only, so it tells of earlier lives too.
+
+    {"time": 1767225600.25, "kind": "save", "step": 400, "seconds": 0.8, "path": "checkpoints/step-00000400"}
+
+| kind | fields beside `step` |
+| --- | --- |
+| `start` | what runs: `environment`, `world`, `peak_flops` (per device, FLOP/s), `peak_source` |
+| `resume` | `path` of the checkpoint |
+| `save` | `path`, `seconds` |
+| `stop` | `signal`: asked to stop, and saved |
+| `fault`, `restart` | `rank`, `error`; `attempt` |
+| `skip` | a step whose update was left out, `reason` |
+| `nonfinite` | `of` (the row's kind), `values` |
+| `tracker` | a tracker that was switched off or fell behind: `name`, `error` or `dropped` |
+| `finish` | the last line of a run that reached its end |
+
+Other kinds are allowed: readers pass over what they don't know.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from scalewright.spec.jsonl import read_jsonl
+from scalewright.track.lines import LineWriter, finite
+
+
+def read_events(path: str | Path) -> list[dict[str, Any]]:
+    """The events of a run in order; half a line is skipped, a missing file is empty."""
+    return read_jsonl(path)
+
+
+class EventsFile:
+    """Appends events; the launcher, rank 0 and the trackers' thread may each hold one on the same file."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self._writer = LineWriter(self.path)
+
+    def write(self, kind: str, **fields: Any) -> dict[str, Any]:
+        """Appends one event and returns it; `time` is in seconds since 1970 (UTC)."""
+        event = {"time": time.time(), "kind": kind, **finite(fields)[0]}
+        self._writer.append(event)
+        return event
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._writer.close()

@@ -1,0 +1,129 @@
+"""Appending JSON lines so that a kill, a full disk or two writers never cost more than one line.
+
+Each line is one `write` to a file opened for appending: the kernel keeps such writes whole and in order, so a
+launcher and rank 0 may share a file. A file that ends in half a line (its writer was killed) is continued
+on a new line; readers skip the half.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import threading
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+from scalewright.spec.errors import RunError
+
+Row = Mapping[str, Any]
+
+
+class LineWriter:
+    """An append-only file of JSON objects. Thread-safe; flushed to the kernel line by line (about 10 µs)."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self._lock = threading.Lock()
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = cast(BinaryIO, open(self.path, "ab", buffering=0))  # noqa: SIM115 - held open for the run
+            self._torn = _ends_in_half_line(self.path)
+        except OSError as error:
+            raise _cannot_write(self.path, error) from error
+
+    def append(self, row: Row) -> None:
+        """Writes one object as one line; raises RunError when the disk refuses it."""
+        line = encode(row)
+        with self._lock:
+            if self._torn:
+                line = b"\n" + line
+            try:
+                written = self._file.write(line)
+            except OSError as error:
+                self._torn = True
+                raise _cannot_write(self.path, error) from error
+            self._torn = written != len(line)
+            if self._torn:
+                raise RunError(f"wrote only part of a line to {self.path}: the disk is full")
+
+    def close(self) -> None:
+        """Closes the file; closing twice is fine."""
+        self._file.close()
+
+
+def encode(row: Row) -> bytes:
+    """One line of JSON with its newline: floats by `repr`, so that they round-trip; non-finite is null."""
+    try:
+        text = json.dumps(row, allow_nan=False, default=_plain)
+    except ValueError:  # a non-finite number somewhere inside
+        text = json.dumps(_without_nonfinite(row), default=_plain)
+    return text.encode() + b"\n"
+
+
+def finite(row: Row) -> tuple[Row, dict[str, str]]:
+    """`row` with each non-finite number replaced by None, and what those were (`{"loss": "nan"}`).
+
+    >>> finite({"step": 3, "loss": float("inf")})
+    ({'step': 3, 'loss': None}, {'loss': 'inf'})
+    """
+    bad = {key: _number(value) for key, value in row.items() if not _is_finite(value)}
+    return ({**row, **dict.fromkeys(bad)} if bad else row), {key: repr(value) for key, value in bad.items()}
+
+
+def rewrite(path: Path, lines: Iterable[bytes]) -> None:
+    """Replaces a file by these lines, atomically: whoever looks, or crashes, has the old file or the new."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(temporary, "wb") as file:
+            file.writelines(line + b"\n" for line in lines)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise _cannot_write(path, error) from error
+
+
+def _is_finite(value: Any) -> bool:
+    kind = type(value)
+    if kind is float:
+        return math.isfinite(value)
+    if kind is int or kind is str or kind is bool or value is None or not hasattr(value, "item"):
+        return True
+    return math.isfinite(_number(value))
+
+
+def _number(value: Any) -> float:
+    return float(value.item()) if hasattr(value, "item") else float(value)
+
+
+def _without_nonfinite(value: Any) -> Any:
+    """The same data, however deep, with None for each non-finite number."""
+    if isinstance(value, Mapping):
+        return {key: _without_nonfinite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_without_nonfinite(item) for item in value]
+    return value if _is_finite(value) else None
+
+
+def _plain(value: Any) -> Any:
+    """What JSON doesn't know: a NumPy or torch scalar as its number, a path as its text."""
+    if hasattr(value, "item"):
+        return value.item()
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    raise TypeError(f"a row can't hold {type(value).__name__}: {value!r}")
+
+
+def _ends_in_half_line(path: Path) -> bool:
+    with open(path, "rb") as file:
+        if file.seek(0, os.SEEK_END) == 0:
+            return False
+        file.seek(-1, os.SEEK_END)
+        return file.read(1) != b"\n"
+
+
+def _cannot_write(path: Path, error: OSError) -> RunError:
+    return RunError(f"cannot write {path}: {error.strerror or error}")
