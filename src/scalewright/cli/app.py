@@ -42,3 +42,11 @@ class Verbs(TyperGroup):
                 "command", name, self.list_commands(ctx), parent, f"(`{parent} --help` lists them all)"
             )
         return super().resolve_command(ctx, args)
+
+    def get_params(self, ctx: Any) -> Any:
+        """The group's own flags; off is False, as newer typer imports pydantic to turn None into that."""
+        parameters = super().get_params(ctx)
+        for parameter in parameters:
+            if getattr(parameter, "is_flag", False) and parameter.default is None:
+                parameter.default = False
+        return parameters

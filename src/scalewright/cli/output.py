@@ -60,13 +60,17 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: st
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    style: dict[str, Any] = {"box": box.SIMPLE_HEAD, "pad_edge": False, "show_edge": False}
+    table = Table(title=title or None, title_justify="left", **style)
     for number, name in enumerate(columns):
         numeric = all(_is_number(row[number]) for row in rows) and bool(rows)
         table.add_column(name, justify="right" if numeric else "left", no_wrap=number == 0)
     for row in rows:
         table.add_row(*("" if cell is None else str(cell) for cell in row))
-    Console(soft_wrap=not sys.stdout.isatty()).print(table)
+    console = Console()
+    if not console.is_terminal:
+        console.width = 1000  # nothing is cut when a program reads it
+    console.print(table)
 
 
 def _is_number(cell: Any) -> bool:

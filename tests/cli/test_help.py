@@ -1,0 +1,100 @@
+"""Help, version and completion: quick, and without the heavy libraries."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import time
+
+import pytest
+
+HEAVY = ("torch", "pydantic", "numpy")
+VERBS = (
+    "demo",
+    "doctor",
+    "presets",
+    "prepare",
+    "train",
+    "checkpoint",
+    "report",
+    "evaluate",
+    "generate",
+    "convert",
+)
+
+
+def test_help_lists_every_verb_under_a_heading(call_cli):
+    answer = call_cli("--help")
+    assert answer.code == 0
+    assert answer.err == ""
+    for verb in VERBS:
+        assert f"  {verb} " in answer.out
+    assert "Start here:" in answer.out
+
+
+def test_no_arguments_show_the_help(call_cli):
+    assert call_cli().out == call_cli("--help").out
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_has_help(call_cli, verb):
+    answer = call_cli(verb, "--help")
+    assert answer.code == 0
+    assert f"{verb} " in answer.out
+    assert "..." not in answer.out.split("Options:")[0].splitlines()[2], "the first sentence is cut off"
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"], ["presets", "--help"], ["--version"]])
+def test_help_imports_nothing_heavy(arguments):
+    script = (
+        "import json, sys\n"
+        "from scalewright.cli import main\n"
+        f"code = main({arguments!r})\n"
+        f"print(json.dumps([code, [m for m in {HEAVY!r} if m in sys.modules]]), file=sys.stderr)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert json.loads(done.stderr) == [0, []]
+
+
+def test_help_answers_in_under_300_ms():
+    """The promise is the median of five; a busy machine gets two more tries."""
+
+    def median_of_five() -> float:
+        seconds = []
+        for _ in range(5):
+            begin = time.perf_counter()
+            subprocess.run([sys.executable, "-m", "scalewright", "--help"], capture_output=True, check=True)
+            seconds.append(time.perf_counter() - begin)
+        return statistics.median(seconds)
+
+    medians = []
+    for _ in range(3):
+        medians.append(median_of_five())
+        if medians[-1] < 0.3:
+            return
+    pytest.fail(f"medians of five: {medians}")
+
+
+def test_version(call_cli):
+    from scalewright import __version__
+
+    assert call_cli("--version").out == f"scalewright {__version__}\n"
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_script_and_words(run_cli, shell):
+    script = run_cli(_SCALEWRIGHT_COMPLETE=f"source_{shell}")
+    assert script.code == 0
+    assert "_SCALEWRIGHT_COMPLETE" in script.out
+    words = run_cli(
+        _SCALEWRIGHT_COMPLETE="complete_bash", COMP_WORDS="scalewright ge", COMP_CWORD="1"
+    ).out.split()
+    assert words == ["generate"]
+
+
+def test_install_completion_writes_the_shell_file(run_cli, tmp_path):
+    answer = run_cli("--install-completion", "bash", HOME=str(tmp_path))
+    assert answer.code == 0, answer.err
+    assert "scalewright" in (tmp_path / ".bashrc").read_text()

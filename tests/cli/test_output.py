@@ -1,0 +1,42 @@
+"""One JSON document on stdout, whatever libraries and children print meanwhile."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+from scalewright.cli.output import only_answer, print_json, print_table, short
+
+
+def test_only_the_answer_reaches_stdout(capfd):
+    with only_answer(True):
+        print("a library's chatter")
+        subprocess.run([sys.executable, "-c", "print('a child')"], check=True)
+    print_json({"answer": 42})
+    captured = capfd.readouterr()
+    assert json.loads(captured.out) == {"answer": 42}
+    assert "chatter" in captured.err
+    assert "a child" in captured.err
+
+
+def test_inactive_changes_nothing(capfd):
+    with only_answer(False):
+        print("seen")
+    assert capfd.readouterr().out == "seen\n"
+
+
+def test_numbers_that_json_lacks_become_null(capfd):
+    print_json({"a": float("nan"), "b": [float("inf"), 1.5], "c": (True, None), 3: "x"})
+    assert json.loads(capfd.readouterr().out) == {"a": None, "b": [None, 1.5], "c": [True, None], "3": "x"}
+
+
+def test_a_table_is_not_cut_when_piped(capfd):
+    print_table(["name", "count"], [["x" * 150, 3], ["y", None]])
+    out = capfd.readouterr().out
+    assert "x" * 150 in out
+    assert "None" not in out
+
+
+def test_short_counts():
+    assert [short(n) for n in (8_030_261_248, 124_439_808, 999, 1.5e12)] == ["8.03B", "124M", "999", "1.5T"]

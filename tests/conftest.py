@@ -1,0 +1,79 @@
+"""What every test may use. One thread per process: many test processes share few cores."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before anything imports torch
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a command left behind."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def error(self) -> str:
+        """The one line on stderr; fails when there isn't exactly one."""
+        lines = self.err.strip().splitlines()
+        assert len(lines) == 1, f"expected one line on stderr, got:\n{self.err}"
+        return lines[0]
+
+    def json(self) -> Any:
+        """Stdout as one JSON document."""
+        return json.loads(self.out)
+
+
+@pytest.fixture
+def root() -> Path:
+    """The top of the repository."""
+    return ROOT
+
+
+@pytest.fixture
+def run_cli(tmp_path: Path) -> Callable[..., Answer]:
+    """Runs `scalewright ...` in a process of its own, in an empty folder."""
+
+    def run(*arguments: object, cwd: Path = tmp_path, timeout: float = 120, **environ: str) -> Answer:
+        command = [sys.executable, "-m", "scalewright", *map(str, arguments)]
+        done = subprocess.run(
+            command,
+            cwd=cwd,
+            env={**os.environ, "COLUMNS": "100", **environ},
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            stdin=subprocess.DEVNULL,
+        )
+        return Answer(done.returncode, done.stdout, done.stderr)
+
+    return run
+
+
+@pytest.fixture
+def call_cli(capfd: pytest.CaptureFixture[str]) -> Callable[..., Answer]:
+    """The same without a new process: quicker, for everything that doesn't depend on one."""
+
+    def call(*arguments: object) -> Answer:
+        from scalewright.cli import main
+
+        capfd.readouterr()
+        code = main([str(argument) for argument in arguments])
+        captured = capfd.readouterr()
+        return Answer(code, captured.out, captured.err)
+
+    return call
