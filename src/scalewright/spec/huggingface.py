@@ -23,13 +23,19 @@ RUNS: frozenset[str] = frozenset(name for name, family in FAMILIES.items() if fa
 WRAPPERS = {"gemma3": "gemma3_text", "kimi_k25": "kimi_k2", "mistral3": "mistral"}
 
 
-def read_huggingface(config: Mapping[str, Any], where: str = "config.json", name: str | None = None) -> ModelSpec:
+def read_huggingface(
+    config: Mapping[str, Any], where: str = "config.json", name: str | None = None
+) -> ModelSpec:
     """The spec of a config.json's content.
 
     Raises UserError for a family that isn't known, and for a key whose value this package can't express.
     """
     model_type = config.get("model_type")
-    if isinstance(model_type, str) and model_type in WRAPPERS and isinstance(config.get("text_config"), Mapping):
+    if (
+        isinstance(model_type, str)
+        and model_type in WRAPPERS
+        and isinstance(config.get("text_config"), Mapping)
+    ):
         inner = dict(config["text_config"])
         return read_huggingface({"model_type": WRAPPERS[model_type], **inner}, where, name)
     if not isinstance(model_type, str):
@@ -41,7 +47,9 @@ def read_huggingface(config: Mapping[str, Any], where: str = "config.json", name
     try:
         keys = family.read(full)
     except (TypeError, KeyError, AttributeError, ZeroDivisionError) as error:
-        raise UserError(f"cannot read this {model_type} config ({error!r})", where, "check the types of its values") from None
+        raise UserError(
+            f"cannot read this {model_type} config ({error!r})", where, "check the types of its values"
+        ) from None
     keys["name"] = name or str(config.get("_name_or_path") or model_type)
     return ModelSpec.parse({**keys, "family": model_type}, where)
 
@@ -54,7 +62,9 @@ def to_huggingface(model: ModelSpec) -> dict[str, Any]:
     family = FAMILIES.get(model.family)
     if family is None or family.write is None:
         reason = why_not_running(model) or f"family '{model.family}' has no config.json"
-        raise UserError(f"cannot write a config.json: {reason}", "model", "use one of " + ", ".join(sorted(RUNS)))
+        raise UserError(
+            f"cannot write a config.json: {reason}", "model", "use one of " + ", ".join(sorted(RUNS))
+        )
     config: dict[str, Any] = {
         "architectures": [family.architecture],
         "model_type": model.family,
@@ -67,7 +77,9 @@ def to_huggingface(model: ModelSpec) -> dict[str, Any]:
     if lost:
         key, ours = lost[0]
         raise UserError(
-            f"a {model.family} config.json has no word for {key} {ours!r}", "model", "use the family that has it"
+            f"a {model.family} config.json has no word for {key} {ours!r}",
+            "model",
+            "use the family that has it",
         )
     return config
 
@@ -87,7 +99,10 @@ def why_not_running(model: ModelSpec) -> str | None:
     reasons = (
         (model.mla is not None, "multi-head latent attention (MLA) is counted but doesn't run yet"),
         (model.moe is not None, "mixtures of experts are counted but don't run yet"),
-        (scaling is not None and scaling.kind == "longrope", "RoPE scaling 'longrope' is counted but doesn't run yet"),
+        (
+            scaling is not None and scaling.kind == "longrope",
+            "RoPE scaling 'longrope' is counted but doesn't run yet",
+        ),
         (model.attention_sinks, "attention sinks are counted but don't run yet"),
         (model.mtp_layers > 0, "multi-token prediction is counted but doesn't run yet"),
         (model.family not in RUNS, f"family '{model.family}' is counted but doesn't run yet"),

@@ -12,9 +12,7 @@ from scalewright.spec.families import deepseek, gemma, gpt, llama, moe
 from scalewright.spec.families.common import Family
 
 FAMILIES: dict[str, Family] = {
-    family.name: family
-    for module in (gpt, llama, gemma, moe, deepseek)
-    for family in module.FAMILIES
+    family.name: family for module in (gpt, llama, gemma, moe, deepseek) for family in module.FAMILIES
 }
 
 __all__ = ["FAMILIES", "Family"]

@@ -1,15 +1,18 @@
 """What the readers share: a family's record, rotary positions, windows, activations.
 
-Defaults are a family's own, as `transformers` has them: a config.json that lacks a key means the default
-of its class (Gemma 3's files lack most keys). A test compares every default with that class.
+A config.json that lacks a key means the default of its class in `transformers` (Gemma 3's files lack most
+keys): `defaults.yaml` is the table of those.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
+from scalewright.spec.base import parse_yaml
 from scalewright.spec.errors import UserError, unknown
 from scalewright.spec.model import ModelSpec
 
@@ -22,7 +25,6 @@ class Family:
     """How one `model_type` is read, and, when it runs here, how it is written."""
 
     name: str  # the config's model_type
-    defaults: Config
     read: Callable[[Config], Keys]
     architecture: str = ""  # the class that transformers builds; only families that are written have it
     write: Callable[[ModelSpec], Keys] | None = None
@@ -35,9 +37,18 @@ class Family:
         for key, only in self.refused.items():
             if given.get(key) not in (None, only):
                 raise UserError(
-                    f"{key} {given[key]!r} is not supported for {self.name}", "config.json", f"only {only!r} is"
+                    f"{key} {given[key]!r} is not supported for {self.name}",
+                    "config.json",
+                    f"only {only!r} is",
                 )
-        return {**self.defaults, **given}
+        return {**defaults()[self.name], **given}
+
+
+@lru_cache(maxsize=1)
+def defaults() -> dict[str, Config]:
+    """`defaults.yaml`: family -> the values of keys that its config.json doesn't give."""
+    text = (Path(__file__).parent / "defaults.yaml").read_text(encoding="utf-8")
+    return dict(parse_yaml(text, "defaults.yaml"))
 
 
 GATED_ACTIVATIONS = {
@@ -68,7 +79,12 @@ def mlp_type(name: str, gated: bool = True) -> str:
 
 def activation(mlp: str) -> str:
     """The `hidden_act` that makes this MLP."""
-    names = {"swiglu": "silu", "geglu": "gelu", "geglu_tanh": "gelu_pytorch_tanh", "gelu_tanh": "gelu_pytorch_tanh"}
+    names = {
+        "swiglu": "silu",
+        "geglu": "gelu",
+        "geglu_tanh": "gelu_pytorch_tanh",
+        "gelu_tanh": "gelu_pytorch_tanh",
+    }
     return names.get(mlp, mlp)
 
 
@@ -112,7 +128,9 @@ def windows(sliding: Sequence[bool], size: int | None) -> Keys:
     """Which layers slide, as the shortest pattern that repeats to it."""
     if size is None or not any(sliding):
         return {"sliding_window": None, "window_pattern": (False,)}
-    period = next(p for p in range(1, len(sliding) + 1) if all(s == sliding[i % p] for i, s in enumerate(sliding)))
+    period = next(
+        p for p in range(1, len(sliding) + 1) if all(s == sliding[i % p] for i, s in enumerate(sliding))
+    )
     return {"sliding_window": size, "window_pattern": tuple(sliding[:period])}
 
 
@@ -140,12 +158,14 @@ SCALINGS = ("default", "linear", "dynamic", "yarn", "llama3", "longrope")
 
 
 def rope(c: Config, theta: float = 10000.0, fraction: float = 1.0, theta_key: str = "rope_theta") -> Keys:
-    """Rotary positions from either style: `rope_theta` + `rope_scaling`, or transformers 5's `rope_parameters`."""
+    """Rotary positions from either style: `rope_theta` and `rope_scaling`, or `rope_parameters` (transformers 5)."""
     given = rope_parameters(c)
     scaling = rope_scaling(given, c)
     return {
         "theta": float(first(given.get("rope_theta"), c.get(theta_key), theta)),
-        "fraction": float(first(given.get("partial_rotary_factor"), c.get("partial_rotary_factor"), fraction)),
+        "fraction": float(
+            first(given.get("partial_rotary_factor"), c.get("partial_rotary_factor"), fraction)
+        ),
         "scaling": scaling,
     }
 
@@ -182,7 +202,9 @@ def rope_scaling(given: Config, c: Config) -> Keys | None:
     return keys
 
 
-def write_rope(m: ModelSpec, theta_key: str = "rope_theta", fraction_key: str = "partial_rotary_factor") -> Keys:
+def write_rope(
+    m: ModelSpec, theta_key: str = "rope_theta", fraction_key: str = "partial_rotary_factor"
+) -> Keys:
     """The way back, in the older style, which transformers 4 and 5 both read."""
     keys: Keys = {theta_key: m.rope.theta, "rope_scaling": None}
     if m.rope.fraction != 1.0 or fraction_key != "partial_rotary_factor":

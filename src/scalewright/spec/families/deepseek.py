@@ -1,6 +1,6 @@
 """DeepSeek-V2, DeepSeek-V3 and Kimi K2: latent attention, many small experts and shared ones.
 
-    q = up_q(norm(down_q(x)))      k, v = up_kv(norm(c)), [c, k_rope] = down_kv(x)    (only c and k_rope are cached)
+q = up_q(norm(down_q(x)))      k, v = up_kv(norm(c)), [c, k_rope] = down_kv(x)    (only c and k_rope are cached)
 """
 
 from __future__ import annotations
@@ -46,31 +46,22 @@ def _read_v2(c: Config) -> Keys:
 def _read_v3(c: Config) -> Keys:
     keys = _common(c)
     if keys["moe"]:
-        keys["moe"] |= {"router_bias": True, "score": "sigmoid"}  # the bias corrects the choice, without gradients
+        keys["moe"] |= {
+            "router_bias": True,
+            "score": "sigmoid",
+        }  # the bias corrects the choice, without gradients
     return {**keys, "mtp_layers": c["num_nextn_predict_layers"] or 0}
 
 
-V2: Keys = dict(
-    vocab_size=102400, hidden_size=4096, intermediate_size=11008, num_hidden_layers=32, num_attention_heads=32,
-    hidden_act="silu", max_position_embeddings=2048, rms_norm_eps=1e-6, tie_word_embeddings=False,
-    attention_bias=False, first_k_dense_replace=0, kv_lora_rank=512, q_lora_rank=1536, n_group=None,
-    n_routed_experts=64, n_shared_experts=2, qk_nope_head_dim=128, qk_rope_head_dim=64, routed_scaling_factor=1.0,
-    topk_group=None, norm_topk_prob=False, v_head_dim=128, num_experts_per_tok=None, moe_intermediate_size=1407,
-)  # fmt: skip
-V3: Keys = {
-    **V2,
-    **dict(
-        vocab_size=129280, hidden_size=7168, intermediate_size=18432, moe_intermediate_size=2048, num_hidden_layers=61,
-        num_attention_heads=128, n_shared_experts=1, n_routed_experts=256, routed_scaling_factor=2.5, n_group=8,
-        topk_group=4, num_experts_per_tok=8, first_k_dense_replace=3, norm_topk_prob=True,
-        max_position_embeddings=4096, num_nextn_predict_layers=1,
-    ),
-}  # fmt: skip
 ONLY: Keys = {"moe_layer_freq": 1, "mlp_bias": False}
-NAMES = {"num_mtp_layers": "num_nextn_predict_layers", "num_experts": "n_routed_experts", "num_local_experts": "n_routed_experts"}
+NAMES = {
+    "num_mtp_layers": "num_nextn_predict_layers",
+    "num_experts": "n_routed_experts",
+    "num_local_experts": "n_routed_experts",
+}
 
 FAMILIES = (
-    Family("deepseek_v2", V2, _read_v2, aliases=NAMES, refused=ONLY),
-    Family("deepseek_v3", V3, _read_v3, aliases=NAMES, refused=ONLY),
-    Family("kimi_k2", V3, _read_v3, aliases=NAMES, refused=ONLY),
+    Family("deepseek_v2", _read_v2, aliases=NAMES, refused=ONLY),
+    Family("deepseek_v3", _read_v3, aliases=NAMES, refused=ONLY),
+    Family("kimi_k2", _read_v3, aliases=NAMES, refused=ONLY),
 )

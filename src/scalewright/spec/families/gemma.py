@@ -1,7 +1,7 @@
 """Gemma 1, 2 and 3 (text): tied heads, GeGLU, norms that multiply by 1 + weight, scaled embeddings.
 
-    Gemma 2: norms before and after, softcaps, every second layer slides
-    Gemma 3: a norm on each head's q and k, five of six layers slide and turn at a rate of their own
+Gemma 2: norms before and after, softcaps, every second layer slides
+Gemma 3: a norm on each head's q and k, five of six layers slide and turn at a rate of their own
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ def _common(c: Config) -> Keys:
     act = first(c.get("hidden_activation"), c.get("hidden_act"), "gelu_pytorch_tanh")
     return {
         **shape(c),
-        "mlp_type": mlp_type("gelu_pytorch_tanh" if act == "gelu" else act),  # the first files said gelu, and meant tanh
+        "mlp_type": mlp_type(
+            "gelu_pytorch_tanh" if act == "gelu" else act
+        ),  # the first files said gelu, and meant tanh
         "norm_type": "rmsnorm_plus_one",
         "embedding_scale": math.sqrt(c["hidden_size"]),
         "qkv_bias": c["attention_bias"],
@@ -101,30 +103,10 @@ def _write_gemma3(m: ModelSpec) -> Keys:
     return {**_write_gemma2(m), "rope_local_base_freq": m.rope.local_theta}
 
 
-GEMMA: Keys = dict(
-    vocab_size=256000, hidden_size=3072, intermediate_size=24576, num_hidden_layers=28, num_attention_heads=16,
-    num_key_value_heads=16, head_dim=256, max_position_embeddings=8192, rms_norm_eps=1e-6, tie_word_embeddings=True,
-    attention_bias=False,
-)  # fmt: skip
-GEMMA2: Keys = {
-    **GEMMA,
-    **dict(
-        hidden_size=2304, intermediate_size=9216, num_hidden_layers=26, num_attention_heads=8, num_key_value_heads=4,
-        query_pre_attn_scalar=256, sliding_window=4096, layer_types=None, final_logit_softcapping=30.0,
-        attn_logit_softcapping=50.0,
-    ),
-}  # fmt: skip
-GEMMA3: Keys = {
-    **GEMMA2,
-    **dict(
-        vocab_size=262208, max_position_embeddings=131072, sliding_window_pattern=6, final_logit_softcapping=None,
-        attn_logit_softcapping=None,
-    ),
-}  # fmt: skip
 CAUSAL: Keys = {"use_bidirectional_attention": False}
 
 FAMILIES = (
-    Family("gemma", GEMMA, _read_gemma, "GemmaForCausalLM", _write_common, refused=CAUSAL),
-    Family("gemma2", GEMMA2, _read_gemma2, "Gemma2ForCausalLM", _write_gemma2, refused=CAUSAL),
-    Family("gemma3_text", GEMMA3, _read_gemma3, "Gemma3ForCausalLM", _write_gemma3, refused=CAUSAL),
+    Family("gemma", _read_gemma, "GemmaForCausalLM", _write_common, refused=CAUSAL),
+    Family("gemma2", _read_gemma2, "Gemma2ForCausalLM", _write_gemma2, refused=CAUSAL),
+    Family("gemma3_text", _read_gemma3, "Gemma3ForCausalLM", _write_gemma3, refused=CAUSAL),
 )

@@ -1,12 +1,21 @@
 """The older shapes, with LayerNorm and biases: GPT-2, GPT-NeoX (Pythia), BLOOM, Falcon.
 
-    GPT-2     learned positions, tied head              BLOOM   ALiBi, a norm on the embeddings, tied head
-    GPT-NeoX  partial RoPE, attention beside the MLP    Falcon  few KV heads, attention beside the MLP
+GPT-2     learned positions, tied head              BLOOM   ALiBi, a norm on the embeddings, tied head
+GPT-NeoX  partial RoPE, attention beside the MLP    Falcon  few KV heads, attention beside the MLP
 """
 
 from __future__ import annotations
 
-from scalewright.spec.families.common import Config, Family, Keys, activation, mlp_type, rope, shape, write_rope
+from scalewright.spec.families.common import (
+    Config,
+    Family,
+    Keys,
+    activation,
+    mlp_type,
+    rope,
+    shape,
+    write_rope,
+)
 from scalewright.spec.model import ModelSpec
 
 BIASES: Keys = {"qkv_bias": True, "o_bias": True, "mlp_bias": True, "norm_type": "layernorm"}
@@ -133,10 +142,6 @@ def _read_falcon(c: Config) -> Keys:
 FAMILIES = (
     Family(
         "gpt2",
-        dict(
-            vocab_size=50257, n_positions=1024, n_embd=768, n_layer=12, n_head=12, n_inner=None,
-            activation_function="gelu_new", layer_norm_epsilon=1e-5, scale_attn_weights=True, tie_word_embeddings=True,
-        ),
         _read_gpt2,
         "GPT2LMHeadModel",
         _write_gpt2,
@@ -150,21 +155,12 @@ FAMILIES = (
     ),
     Family(
         "gpt_neox",
-        dict(
-            vocab_size=50432, hidden_size=6144, num_hidden_layers=44, num_attention_heads=64, intermediate_size=24576,
-            hidden_act="gelu", max_position_embeddings=2048, layer_norm_eps=1e-5, tie_word_embeddings=False,
-            use_parallel_residual=True, attention_bias=True, rotary_pct=0.25,
-        ),
         _read_neox,
         "GPTNeoXForCausalLM",
         _write_neox,
     ),
     Family(
         "bloom",
-        dict(
-            vocab_size=250880, hidden_size=64, n_layer=2, n_head=8, layer_norm_epsilon=1e-5, tie_word_embeddings=True,
-            seq_length=2048,
-        ),
         _read_bloom,
         "BloomForCausalLM",
         _write_bloom,
@@ -173,13 +169,7 @@ FAMILIES = (
     ),
     Family(
         "falcon",
-        dict(
-            vocab_size=65024, hidden_size=4544, num_hidden_layers=32, num_attention_heads=71, num_kv_heads=None,
-            num_ln_in_parallel_attn=None, layer_norm_epsilon=1e-5, alibi=False, new_decoder_architecture=False,
-            multi_query=True, parallel_attn=True, bias=False, max_position_embeddings=2048, ffn_hidden_size=None,
-            activation="gelu", tie_word_embeddings=True,
-        ),
         _read_falcon,
         aliases={"n_embed": "hidden_size"},
     ),
-)  # fmt: skip
+)

@@ -50,7 +50,12 @@ def _read_qwen2_moe(c: Config) -> Keys:
     }
     early = [(i + 1) % 2 == 1 and i < c["max_window_layers"] for i in range(c["num_hidden_layers"])]
     window = by_layer_types(c, early) if c["use_sliding_window"] else windows((), None)
-    return {**gated({**c, "head_dim": None}), **window, "qkv_bias": c["qkv_bias"], "moe": {**_qwen_moe(c), **shared}}
+    return {
+        **gated({**c, "head_dim": None}),
+        **window,
+        "qkv_bias": c["qkv_bias"],
+        "moe": {**_qwen_moe(c), **shared},
+    }
 
 
 def _read_qwen3_moe(c: Config) -> Keys:
@@ -112,6 +117,7 @@ def _read_glm4_moe(c: Config) -> Keys:
     }
     return {
         **gated(c),
+        "head_dim": first(c.get("head_dim"), c["hidden_size"] // c["num_attention_heads"]),
         "rope": rope(c, 10000.0, 0.5),
         "qkv_bias": c["attention_bias"],
         "qk_norm": "head" if c["use_qk_norm"] else None,
@@ -152,64 +158,38 @@ def _read_gpt_oss(c: Config) -> Keys:
     }
 
 
-GPT_OSS_YARN: Keys = dict(
-    rope_type="yarn", factor=32.0, beta_fast=32.0, beta_slow=1.0, truncate=False, original_max_position_embeddings=4096
-)
+GPT_OSS_YARN: Keys = {
+    "rope_type": "yarn",
+    "factor": 32.0,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+    "truncate": False,
+    "original_max_position_embeddings": 4096,
+}
 
 FAMILIES = (
     Family(
         "mixtral",
-        dict(
-            vocab_size=32000, hidden_size=4096, intermediate_size=14336, num_hidden_layers=32, num_attention_heads=32,
-            num_key_value_heads=8, head_dim=None, hidden_act="silu", max_position_embeddings=131072,
-            rms_norm_eps=1e-5, tie_word_embeddings=False, sliding_window=None, num_experts_per_tok=2,
-            num_local_experts=8, default_theta=1_000_000.0,
-        ),
         _read_mixtral,
         aliases={"num_experts": "num_local_experts"},
     ),
     Family(
         "qwen2_moe",
-        dict(
-            vocab_size=151936, hidden_size=2048, intermediate_size=5632, num_hidden_layers=24, num_attention_heads=16,
-            num_key_value_heads=16, hidden_act="silu", max_position_embeddings=32768, rms_norm_eps=1e-6,
-            tie_word_embeddings=False, use_sliding_window=False, sliding_window=4096, max_window_layers=28,
-            decoder_sparse_step=1, moe_intermediate_size=1408, shared_expert_intermediate_size=5632,
-            num_experts_per_tok=4, num_experts=60, norm_topk_prob=False, mlp_only_layers=None, qkv_bias=True,
-            layer_types=None,
-        ),
         _read_qwen2_moe,
         aliases={"num_local_experts": "num_experts"},
     ),
     Family(
         "qwen3_moe",
-        dict(
-            vocab_size=151936, hidden_size=2048, intermediate_size=6144, num_hidden_layers=24, num_attention_heads=32,
-            num_key_value_heads=4, hidden_act="silu", max_position_embeddings=32768, rms_norm_eps=1e-6,
-            tie_word_embeddings=False, attention_bias=False, use_sliding_window=False, sliding_window=4096,
-            decoder_sparse_step=1, moe_intermediate_size=768, num_experts_per_tok=8, num_experts=128,
-            norm_topk_prob=False, mlp_only_layers=None,
-        ),
         _read_qwen3_moe,
         aliases={"num_local_experts": "num_experts"},
     ),
     Family(
         "olmoe",
-        dict(
-            vocab_size=50304, hidden_size=2048, intermediate_size=2048, num_hidden_layers=16, num_attention_heads=16,
-            num_key_value_heads=None, hidden_act="silu", max_position_embeddings=4096, rms_norm_eps=1e-5,
-            tie_word_embeddings=False, attention_bias=False, clip_qkv=None, num_experts_per_tok=8, num_experts=64,
-            norm_topk_prob=False,
-        ),
         _read_olmoe,
         aliases={"num_local_experts": "num_experts"},
     ),
     Family(
         "dbrx",
-        dict(
-            vocab_size=32000, d_model=2048, n_heads=16, n_layers=24, max_position_embeddings=2048, attn_config=None,
-            ffn_config=None, tie_word_embeddings=False,
-        ),
         _read_dbrx,
         aliases={
             "hidden_size": "d_model",
@@ -220,36 +200,17 @@ FAMILIES = (
     ),
     Family(
         "glm4_moe",
-        dict(
-            vocab_size=151552, hidden_size=4096, intermediate_size=10944, num_hidden_layers=46, num_attention_heads=96,
-            num_key_value_heads=8, hidden_act="silu", max_position_embeddings=131072, rms_norm_eps=1e-5,
-            tie_word_embeddings=False, attention_bias=False, moe_intermediate_size=1408, num_experts_per_tok=8,
-            n_shared_experts=1, n_routed_experts=128, routed_scaling_factor=1.0, n_group=1, topk_group=1,
-            first_k_dense_replace=1, norm_topk_prob=True, use_qk_norm=False, num_nextn_predict_layers=1,
-        ),
         _read_glm4_moe,
         aliases={"num_mtp_layers": "num_nextn_predict_layers", "num_local_experts": "n_routed_experts"},
     ),
     Family(
         "minimax_m2",
-        dict(
-            vocab_size=200064, hidden_size=3072, intermediate_size=1536, num_hidden_layers=62, num_attention_heads=48,
-            num_key_value_heads=8, head_dim=128, hidden_act="silu", max_position_embeddings=196608, rms_norm_eps=1e-6,
-            tie_word_embeddings=False, num_experts_per_tok=8, num_local_experts=256, rotary_dim=None,
-            default_theta=5_000_000.0,
-        ),
         _read_minimax_m2,
         aliases={"num_experts": "num_local_experts"},
     ),
     Family(
         "gpt_oss",
-        dict(
-            vocab_size=201088, hidden_size=2880, intermediate_size=2880, num_hidden_layers=36, num_attention_heads=64,
-            num_key_value_heads=8, head_dim=64, hidden_act="silu", max_position_embeddings=131072, rms_norm_eps=1e-5,
-            tie_word_embeddings=False, sliding_window=128, layer_types=None, num_local_experts=128,
-            num_experts_per_tok=4, attention_bias=True,
-        ),
         _read_gpt_oss,
         aliases={"num_experts": "num_local_experts"},
     ),
-)  # fmt: skip
+)

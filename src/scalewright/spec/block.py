@@ -1,0 +1,372 @@
+"""The operators of a model's parts, with the shapes that one rank sees under a layout.
+
+    rows   R = micro_batch * seq_len / cp           tokens inside attention and MLP
+    stream N = R / tp with sequence parallelism     tokens where norms and residuals work
+    column linear  [R, in] x [out/tp, in]           row linear  [R, in/tp] x [out, in/tp]
+
+What an operator keeps for the backward is written at the operator that first needs it, once: a block of
+GPT-2 sums to 32 s b h + 2 a s^2 b bytes in 16 bits, which is Korthikanti et al. 2022 eq. 1 less dropout.
+
+    R rows  N stream rows  D hidden  F intermediate  H query heads  G kv heads  K head dim  E experts
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+from scalewright.spec.layout import Layout
+from scalewright.spec.model import MLA, ModelSpec, MoE
+from scalewright.spec.tensors import TensorSpec, tensors
+
+Kind = Literal[
+    "embedding", "norm", "linear", "rope", "attention", "activation", "residual",
+    "router", "dispatch", "grouped_linear", "combine", "head", "loss",
+]  # fmt: skip
+Attention = Literal["fused", "unfused"]
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """One operator of a micro-batch's forward on one rank: FLOPs, and bytes."""
+
+    name: str  # its tensors' common name, as `layers.3.attention.q`
+    kind: Kind
+    layer: int
+    weights: tuple[TensorSpec, ...] = ()  # whole tensors; this rank holds a part
+    shape: tuple[int, int, int] | None = None  # a matmul's local (rows, out, in)
+    groups: int = 1  # weights of that shape that share the rows (experts)
+    flops: float = 0.0  # forward; attention over the full square
+    flops_causal: float = 0.0  # forward; what causal mask and sliding window leave
+    flops_input: float = 0.0  # backward, for the inputs' gradients (full square)
+    flops_weight: float = 0.0  # backward, for the weights' gradients
+    read: float = 0.0  # bytes read in the forward
+    written: float = 0.0  # bytes written in the forward
+    saved: float = 0.0  # bytes kept for the backward, recompute none
+    saved_core: float = (
+        0.0  # the part of `saved` inside the attention core, which Megatron's selective rebuilds
+    )
+    saved_selective: float = 0.0  # bytes kept when only matmul outputs are (this package's selective)
+    saved_full: float = 0.0  # bytes kept when a block keeps its input alone
+    cache: float = 0.0  # KV-cache bytes per token
+
+    @property
+    def masked(self) -> float:
+        """The share of the forward's FLOPs that mask and window leave."""
+        return self.flops_causal / self.flops if self.flops else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """What one rank sees of a micro-batch: rows, heads, bytes per element."""
+
+    batch: int
+    seq_len: int
+    tp: int
+    sp: bool
+    cp: int
+    ep: int
+    etp: int
+    width: int  # bytes of an activation or weight element in compute
+    attention: Attention
+
+    @property
+    def rows(self) -> int:
+        return self.batch * self.seq_len // self.cp
+
+    @property
+    def stream(self) -> int:
+        return _ceil(self.rows, self.tp) if self.sp else self.rows
+
+
+def sizes(layout: Layout, seq_len: int, attention: Attention = "fused") -> Sizes:
+    """The sizes that a layout gives a micro-batch of sequences of `seq_len`."""
+    width = 4 if layout.precision in ("fp32", "tf32") else 2
+    return Sizes(
+        layout.micro_batch,
+        seq_len,
+        layout.tp,
+        bool(layout.sp),
+        layout.cp,
+        layout.ep,
+        layout.etp,
+        width,
+        attention,
+    )
+
+
+def before(m: ModelSpec, s: Sizes) -> Iterator[Operator]:
+    """Embedding and what is done to it before the first block."""
+    out = float(s.stream * m.hidden_size * s.width)
+    yield Operator("embed", "embedding", -1, _weights(m, "embed"), read=out, written=out)
+    if m.positions == "learned":
+        yield Operator("positions", "embedding", -1, _weights(m, "positions"), read=2 * out, written=out)
+    if m.embedding_norm:
+        yield _norm(m, s, "embed_norm", -1, s.stream, m.hidden_size, keeps_out=False)
+
+
+def after(m: ModelSpec, s: Sizes) -> Iterator[Operator]:
+    """Final norm, head and loss."""
+    last, vocab = m.num_hidden_layers, _ceil(m.vocab_size, s.tp)
+    if m.final_norm:
+        yield _norm(m, s, "norm", last, s.stream, m.hidden_size, whole=True)
+    names = ["embed"] if m.tie_word_embeddings else []
+    weights = tuple(w for name in [*names, "head"] for w in _weights(m, name))
+    yield _matmul("head", "head", last, weights, s.rows, vocab, m.hidden_size, s.width)
+    logits = float(s.rows * vocab)
+    capped = logits * s.width if m.logit_softcap else 0.0  # tanh keeps its output
+    kept = 4 * logits + capped  # probabilities in fp32
+    yield Operator(
+        "loss", "loss", last, read=logits * s.width, written=4 * logits,
+        saved=kept, saved_selective=kept, saved_full=kept,
+    )  # fmt: skip
+
+
+def block(m: ModelSpec, s: Sizes, layer: int) -> Iterator[Operator]:
+    """Every operator of one block, in the order of the forward."""
+    at, d = f"layers.{layer}", m.hidden_size
+    pre, post = m.norm_position in ("pre", "both"), m.norm_position in ("post", "both")
+    stream = float(s.stream * d * s.width)
+    opened = False  # whether the block's input has been accounted for
+
+    def first() -> float:
+        nonlocal opened
+        fresh, opened = not opened, True
+        return stream if fresh else 0.0
+
+    if pre:
+        yield _norm(m, s, f"{at}.attention_norm", layer, s.stream, d, block_input=first())
+    yield from (_mla(m, m.mla, s, at, layer) if m.mla else _attention(m, s, at, layer, first()))
+    if post:
+        yield _norm(m, s, f"{at}.attention_post_norm", layer, s.stream, d, keeps_out=False)
+    if m.residual == "sequential":
+        yield Operator(f"{at}.attention_residual", "residual", layer, read=2 * stream, written=stream)
+    if pre and m.residual != "parallel_shared":
+        # beside attention, this norm reads the block's input, which is kept already
+        yield _norm(m, s, f"{at}.mlp_norm", layer, s.stream, d, keeps_in=m.residual == "sequential")
+    plain_input = stream if not pre else 0.0  # no norm before: the MLP itself keeps the stream
+    if m.moe and m.is_moe(layer):
+        yield from _experts(m, m.moe, s, at, layer, plain_input)
+    else:
+        yield from _mlp(m, s, f"{at}.mlp", layer, m.intermediate_size, plain_input)
+    if post:
+        yield _norm(m, s, f"{at}.mlp_post_norm", layer, s.stream, d, keeps_out=False)
+    inputs = 2 if m.residual == "sequential" else 3
+    yield Operator(f"{at}.mlp_residual", "residual", layer, read=inputs * stream, written=stream)
+
+
+def attention_pairs(seq_len: int, window: int | None) -> int:
+    """Pairs of query and key that a causal mask leaves: sum over i = 1..T of min(i, window)."""
+    reach = min(window or seq_len, seq_len)
+    return reach * seq_len - reach * (reach - 1) // 2
+
+
+# -- attention ------------------------------------------------------------------------------------
+
+
+def _attention(m: ModelSpec, s: Sizes, at: str, layer: int, block_input: float) -> Iterator[Operator]:
+    d, k, at = m.hidden_size, m.dim_per_head, f"{at}.attention"
+    heads, kv = _ceil(m.num_attention_heads, s.tp), _ceil(m.kv_heads, s.tp)
+    query, key = heads * k, kv * k
+    for name, out in (("q", query), ("k", key), ("v", key)):
+        opened = block_input if name == "q" else 0.0
+        yield _matmul(f"{at}.{name}", "linear", layer, _weights(m, f"{at}.{name}"), s.rows, out, d, s.width,
+                      keeps_out=True, block_input=opened)  # fmt: skip
+    if m.qk_norm:
+        for name, size in (("q_norm", query), ("k_norm", key)):
+            yield _norm(m, s, f"{at}.{name}", layer, s.rows, size, keeps_in=False)
+    if m.has_rope(layer):
+        moved = float(s.rows * (query + key) * s.width)
+        yield Operator(f"{at}.rope", "rope", layer, read=moved, written=moved)
+    cache = float(2 * key * s.width)
+    yield _core(m, s, at, layer, heads, kv, k, k, cache)
+    yield _matmul(f"{at}.o", "linear", layer, _weights(m, f"{at}.o"), s.rows, d, query, s.width)
+
+
+def _core(
+    m: ModelSpec, s: Sizes, at: str, layer: int, heads: int, kv: int, qk: int, v: int, cache: float
+) -> Operator:
+    """Scores, softmax and their product with the values: 2 R T H (qk + v) FLOPs over the full square."""
+    pairs = s.batch * s.seq_len * s.seq_len / s.cp
+    flops = 2.0 * pairs * heads * (qk + v)
+    left = attention_pairs(s.seq_len, m.window(layer)) / s.seq_len**2
+    out = float(s.rows * heads * v * s.width)
+    inputs = float(s.rows * (heads * qk + kv * (qk + v)) * s.width)
+    if s.attention == "fused":  # the softmax's logarithms, in fp32, are all that is kept of the square
+        core, square = float(s.rows * heads * 4), 0.0
+    else:
+        square = pairs * heads * s.width
+        core = square
+    return Operator(
+        f"{at}.core", "attention", layer, _weights(m, at),
+        shape=(s.rows, s.seq_len, heads), flops=flops, flops_causal=flops * left, flops_input=2 * flops,
+        read=inputs + 2 * square, written=out + 2 * square,
+        saved=out + core, saved_core=core, cache=cache,
+    )  # fmt: skip
+
+
+def _mla(m: ModelSpec, mla: MLA, s: Sizes, at: str, layer: int) -> Iterator[Operator]:
+    """Latent attention: the two down projections are whole on every tp rank, the up projections are split."""
+    d, at, heads = m.hidden_size, f"{at}.attention", _ceil(m.num_attention_heads, s.tp)
+    qk = mla.qk_nope_head_dim + mla.qk_rope_head_dim
+    if mla.q_lora_rank:
+        rank = mla.q_lora_rank
+        yield _matmul(
+            f"{at}.q_down",
+            "linear",
+            layer,
+            _weights(m, f"{at}.q_down"),
+            s.stream,
+            rank,
+            d,
+            s.width,
+            keeps_out=True,
+        )
+        yield _norm(m, s, f"{at}.q_down_norm", layer, s.stream, rank, keeps_in=False)
+        yield _matmul(
+            f"{at}.q_up",
+            "linear",
+            layer,
+            _weights(m, f"{at}.q_up"),
+            s.rows,
+            heads * qk,
+            rank,
+            s.width,
+            keeps_out=True,
+        )
+    else:
+        yield _matmul(
+            f"{at}.q", "linear", layer, _weights(m, f"{at}.q"), s.rows, heads * qk, d, s.width, keeps_out=True
+        )
+    rank, turned = mla.kv_lora_rank, mla.qk_rope_head_dim
+    yield _matmul(
+        f"{at}.kv_down",
+        "linear",
+        layer,
+        _weights(m, f"{at}.kv_down"),
+        s.stream,
+        rank + turned,
+        d,
+        s.width,
+        keeps_out=True,
+    )
+    yield _norm(m, s, f"{at}.kv_down_norm", layer, s.stream, rank, keeps_in=False)
+    up = heads * (mla.qk_nope_head_dim + mla.v_head_dim)
+    yield _matmul(
+        f"{at}.kv_up", "linear", layer, _weights(m, f"{at}.kv_up"), s.rows, up, rank, s.width, keeps_out=True
+    )
+    moved = float(s.rows * 2 * heads * turned * s.width)  # every head gets its copy of the turned key
+    yield Operator(f"{at}.rope", "rope", layer, read=moved, written=moved, saved=moved / 2)
+    yield _core(m, s, at, layer, heads, heads, qk, mla.v_head_dim, float((rank + turned) * s.width))
+    yield _matmul(
+        f"{at}.o", "linear", layer, _weights(m, f"{at}.o"), s.rows, d, heads * mla.v_head_dim, s.width
+    )
+
+
+# -- MLP and experts ------------------------------------------------------------------------------
+
+
+def _mlp(m: ModelSpec, s: Sizes, at: str, layer: int, size: int, plain_input: float) -> Iterator[Operator]:
+    d, local = m.hidden_size, _ceil(size, s.tp)
+    for name in ("gate", "up") if m.gated else ("up",):
+        yield _matmul(f"{at}.{name}", "linear", layer, _weights(m, f"{at}.{name}"), s.rows, local, d, s.width,
+                      keeps_out=True, keeps=plain_input)  # fmt: skip
+        plain_input = 0.0
+    yield _activation(m, s, at, layer, s.rows * local)
+    yield _matmul(f"{at}.down", "linear", layer, _weights(m, f"{at}.down"), s.rows, d, local, s.width)
+
+
+def _activation(m: ModelSpec, s: Sizes, at: str, layer: int, elements: int) -> Operator:
+    inputs = 2 if m.gated else 1
+    out = float(elements * s.width)
+    return Operator(f"{at}.activation", "activation", layer, read=inputs * out, written=out, saved=out)
+
+
+def _experts(m: ModelSpec, moe: MoE, s: Sizes, at: str, layer: int, plain_input: float) -> Iterator[Operator]:
+    """Router, dispatch, grouped matmuls, combine; tokens are taken as evenly spread over experts."""
+    at, d, f = f"{at}.mlp", m.hidden_size, _ceil(moe.moe_intermediate_size, s.etp)
+    tokens = _ceil(s.rows, s.tp)  # each tp rank routes its share of the rows
+    routed, local = tokens * moe.top_k * s.etp, _ceil(moe.num_experts, s.ep)
+    scores = float(tokens * moe.num_experts * 4)  # in fp32
+    router = _weights(m, f"{at}.router")
+    yield _matmul(
+        f"{at}.router",
+        "router",
+        layer,
+        router,
+        tokens,
+        moe.num_experts,
+        d,
+        s.width,
+        keeps=scores + plain_input,
+    )
+    moved = float(routed * d * s.width)
+    yield Operator(f"{at}.dispatch", "dispatch", layer, read=moved, written=moved, saved=moved)
+    for name in ("gate", "up") if m.gated else ("up",):
+        yield _matmul(f"{at}.experts.{name}", "grouped_linear", layer, _weights(m, f"{at}.experts.{name}"),
+                      routed, f, d, s.width, keeps_out=True, groups=local)  # fmt: skip
+    yield _activation(m, s, f"{at}.experts", layer, routed * f)
+    yield _matmul(f"{at}.experts.down", "grouped_linear", layer, _weights(m, f"{at}.experts.down"),
+                  routed, d, f, s.width, keeps_out=True, groups=local)  # fmt: skip
+    yield Operator(f"{at}.combine", "combine", layer, read=moved, written=float(tokens * d * s.width))
+    if moe.shared_size:
+        yield from _mlp(m, s, f"{at}.shared", layer, moe.shared_size, 0.0)
+    if moe.shared_gate:
+        gate = _weights(m, f"{at}.shared_gate")
+        yield _matmul(f"{at}.shared_gate", "router", layer, gate, tokens, 1, d, s.width)
+
+
+# -- the two that everything is made of -----------------------------------------------------------
+
+
+def _matmul(
+    name: str, kind: Kind, layer: int, weights: tuple[TensorSpec, ...], rows: int, out: int, into: int, width: int,
+    *, keeps_out: bool = False, block_input: float = 0.0, keeps: float = 0.0, groups: int = 1,
+) -> Operator:  # fmt: skip
+    """y = x W^T with x [rows, in] and W [out, in]: 2 rows out in FLOPs, and as many for each gradient.
+
+    `keeps_out`: what follows needs its output in the backward. `block_input`, `keeps`: bytes of its input,
+    or beside it, that nothing before has kept. Selective recomputation keeps every matmul's output.
+    """
+    flops = 2.0 * rows * out * into
+    written = float(rows * out * width)
+    selective = written if kind in ("linear", "grouped_linear") else 0.0
+    return Operator(
+        name, kind, layer, weights, (rows, out, into), groups, flops, flops, flops, flops,
+        read=float(rows * into * width + groups * out * into * width), written=written,
+        saved=(written if keeps_out else 0.0) + block_input + keeps,
+        saved_selective=selective + block_input, saved_full=block_input,
+    )  # fmt: skip
+
+
+def _norm(
+    m: ModelSpec, s: Sizes, name: str, layer: int, rows: int, size: int,
+    *, keeps_in: bool = True, keeps_out: bool = True, block_input: float = 0.0, whole: bool = False,
+) -> Operator:  # fmt: skip
+    """A norm keeps its input; its output is kept too where a matmul takes it. `whole`: it is in no block."""
+    moved = float(rows * size * s.width)
+    saved = (block_input or (moved if keeps_in else 0.0)) + (moved if keeps_out else 0.0)
+    outside = saved if whole or layer < 0 else block_input
+    return Operator(
+        name, "norm", layer, _weights(m, name), read=moved, written=moved,
+        saved=saved, saved_selective=outside, saved_full=outside,
+    )  # fmt: skip
+
+
+def _weights(m: ModelSpec, owner: str) -> tuple[TensorSpec, ...]:
+    return _by_owner(m).get(owner, ())
+
+
+@lru_cache(maxsize=64)
+def _by_owner(m: ModelSpec) -> dict[str, tuple[TensorSpec, ...]]:
+    """Tensors by the module that owns them: `layers.3.attention.q.weight` under `layers.3.attention.q`."""
+    found: dict[str, list[TensorSpec]] = {}
+    for tensor in tensors(m):
+        found.setdefault(tensor.name.rpartition(".")[0], []).append(tensor)
+    return {owner: tuple(group) for owner, group in found.items()}
+
+
+def _ceil(number: int, parts: int) -> int:
+    return -(-number // parts)
