@@ -1,0 +1,141 @@
+"""Progress that a person likes to watch, on stderr: a live panel on a terminal, else a line now and then.
+
+    ╭─ shakespeare ──────────────────────────────────────────────────────────────╮
+    │ llama 3.5M · 2 × cpu · fp32 · zero 3                                       │
+    │ ━━━━━━━━━━━━━━━━━━━━━━━━━━╸──────────────  412/1,000  41%   eta 3:34       │
+    │ loss  2.3142 ▇▆▅▄▄▃▃▂▂▂▁▁  tokens/s 12.3k   grad norm 0.842 …              │
+    ╰────────────────────────────────────────────────────────────────────────────╯
+
+The training loop only sets attributes: `step` stores a row and takes a microsecond. Drawing belongs to a
+thread that looks at the newest row twice a second, whatever the speed of the loop.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, TextIO
+
+from scalewright.track.progress import Progress, plain_line
+from scalewright.track.words import duration
+
+Row = Mapping[str, Any]
+
+
+class Console:
+    """A run's face on a terminal. With `enabled=False` (other ranks, `--json`, `--quiet`) it does nothing.
+
+    `total_steps` is the last step of the run, `start_step` the one it continues from.
+    """
+
+    def __init__(
+        self,
+        total_steps: int,
+        name: str,
+        description: Sequence[str] = (),
+        enabled: bool = True,
+        start_step: int = 0,
+        stream: TextIO | None = None,
+        redraw_s: float = 0.5,
+        line_every_s: float = 20.0,
+    ) -> None:
+        self._stream = stream or sys.stderr
+        self._enabled = enabled
+        self._progress = Progress(name, total_steps, start_step, tuple(description))
+        self._redraw_s, self._line_every_s = redraw_s, line_every_s
+        self._next_line = 0.0
+        self._live: Any = None
+
+    def start(self) -> None:
+        """Opens the panel, or prints what is about to run."""
+        if not self._enabled:
+            return
+        self._progress.begin()
+        if self._stream.isatty():
+            self._live = self._open_panel()
+        else:
+            self._print(" · ".join([self._progress.name, *self._progress.description]))
+
+    def step(self, row: Row) -> None:
+        """The training row of the newest step."""
+        if not self._enabled:
+            return
+        self._progress.step(row)
+        if self._live is None and time.monotonic() >= self._next_line:
+            self._next_line = time.monotonic() + self._line_every_s
+            self._print(plain_line(self._progress))
+
+    def valid(self, row: Row) -> None:
+        """The newest validation row."""
+        if not self._enabled:
+            return
+        self._progress.valid = row
+        if self._live is None:
+            bits = row.get("bits_per_byte")
+            more = f", {bits:.4f} bits per byte" if bits is not None else ""
+            loss = row.get("loss")
+            self._print(
+                f"step {row.get('step')}: validation loss {'–' if loss is None else f'{loss:.4f}'}{more}"
+            )
+
+    def saved(self, step: int) -> None:
+        """A checkpoint of `step` is on disk."""
+        self._progress.saved = (step, time.monotonic())
+
+    def message(self, text: str) -> None:
+        """One line that stays: above the panel, or by itself."""
+        if not self._enabled:
+            return
+        if self._live is not None:
+            self._live.console.print(text, markup=False, highlight=False)
+        else:
+            self._print(text)
+
+    def close(self, summary: Mapping[str, Any] | str | None = None) -> None:
+        """Draws the last state, ends the panel and prints the summary; closing twice is fine."""
+        if not self._enabled:
+            return
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+        elif self._progress.row:
+            self._print(plain_line(self._progress))
+        if isinstance(summary, str):
+            self._print(summary)
+        elif summary:
+            self._print("\n".join(_summary_lines(summary)))
+        self._enabled = False
+
+    def _print(self, text: str) -> None:
+        try:
+            print(text, file=self._stream, flush=True)
+        except (OSError, ValueError):  # the reader of the pipe has gone: a run doesn't end for that
+            self._enabled = False
+
+    def _open_panel(self) -> Any:
+        from rich.console import Console as Terminal
+        from rich.live import Live
+
+        from scalewright.track.panel import panel
+
+        live = Live(
+            get_renderable=lambda: panel(self._progress),
+            console=Terminal(file=self._stream),
+            refresh_per_second=1 / self._redraw_s,
+            redirect_stdout=sys.stdout.isatty(),  # a piped stdout holds what was printed to it
+            redirect_stderr=self._stream is sys.stderr,
+        )
+        live.start()
+        return live
+
+
+def _summary_lines(summary: Mapping[str, Any]) -> list[str]:
+    width = max(len(str(key)) for key in summary)
+    return [f"{str(key).replace('_', ' '):<{width}}  {_said(key, value)}" for key, value in summary.items()]
+
+
+def _said(key: str, value: Any) -> str:
+    if isinstance(value, float):
+        return duration(value) if key in {"seconds", "elapsed"} else f"{value:.5g}"
+    return str(value)

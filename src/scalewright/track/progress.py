@@ -1,0 +1,86 @@
+"""What a progress display knows: the newest rows, the loss so far, and when the run will end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from scalewright.track.trend import Trend
+from scalewright.track.words import count, decimal, duration, share, short_time
+
+Row = Mapping[str, Any]
+
+
+@dataclass
+class Progress:
+    """One writer (the loop) sets plain attributes; one reader (the display) looks whenever it likes."""
+
+    name: str
+    total_steps: int
+    start_step: int
+    description: tuple[str, ...]
+    row: Row = field(default_factory=dict)
+    valid: Row = field(default_factory=dict)
+    saved: tuple[int, float] | None = None  # (step, time.monotonic())
+    trend: Trend = field(default_factory=Trend)
+    _began: float = 0.0
+    _first: tuple[int, float] | None = None
+    _newest: float = 0.0
+
+    def begin(self) -> None:
+        """Starts the clock."""
+        self._began = self._newest = time.monotonic()
+
+    def step(self, row: Row) -> None:
+        """Takes the newest training row."""
+        self.row = row
+        self._newest = time.monotonic()
+        if self._first is None:
+            self._first = (int(row["step"]), self._newest)
+        self.trend.add(row.get("loss"))
+
+    @property
+    def done(self) -> int:
+        """The newest step, or the one that the run continued from."""
+        return int(self.row.get("step", self.start_step))
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the display began."""
+        return time.monotonic() - self._began
+
+    @property
+    def eta(self) -> float | None:
+        """Seconds to the last step: those left, at the pace of the wall clock since the first step.
+
+        The first step is left out of the pace (it warms up and compiles); validations and saves are in it.
+        """
+        left = self.total_steps - self.done
+        if self._first is None or left < 0:
+            return None
+        step, moment = self._first
+        if self.done > step:
+            pace = (self._newest - moment) / (self.done - step)
+        else:
+            pace = self.row.get("step_time_s") or 0.0
+        return left * pace
+
+
+def plain_line(progress: Progress) -> str:
+    """The state as one line of plain text, for a log."""
+    row = progress.row
+    parts = [
+        f"step {progress.done:,}/{progress.total_steps:,}",
+        f"loss {decimal(row.get('loss'), 5)}",
+        f"grad norm {decimal(row.get('grad_norm'), 3)}",
+        f"lr {decimal(row.get('lr'), 3)}",
+        f"{short_time(row.get('step_time_s'))} a step",
+        f"{count(row.get('tokens_per_s'))} tokens/s",
+    ]
+    if row.get("mfu") is not None:
+        parts.append(f"MFU {share(row['mfu'])}")
+    if row.get("memory_gib") is not None:
+        parts.append(f"{row['memory_gib']:.2f} GiB")
+    return "  ".join([*parts, f"eta {duration(progress.eta)}"])

@@ -1,0 +1,58 @@
+"""Numbers as a person reads them on a terminal: `12.3k`, `3:07`, `2.99e-4`; a missing one is a dash."""
+
+from __future__ import annotations
+
+import math
+
+MISSING = "–"
+
+
+def count(value: float | None) -> str:
+    """A count with three digits and a unit.
+
+    >>> count(12_345), count(7), count(3.2e9)
+    ('12.3k', '7', '3.2B')
+    """
+    if value is None or not math.isfinite(value):
+        return MISSING
+    for limit, unit in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= 0.9995 * limit:
+            return f"{value / limit:.3g}{unit}"
+    return f"{value:.3g}"
+
+
+def duration(seconds: float | None) -> str:
+    """A length of time: `0:42`, `1:02:03`, `2 d 3 h`; `–` when it isn't known."""
+    if seconds is None or not math.isfinite(seconds) or seconds < 0:
+        return MISSING
+    whole = int(seconds + 0.5)
+    if whole >= 48 * 3600:
+        return f"{whole // 86400} d {whole % 86400 // 3600} h"
+    hours, minutes = whole // 3600, whole % 3600 // 60
+    return f"{hours}:{minutes:02}:{whole % 60:02}" if hours else f"{minutes}:{whole % 60:02}"
+
+
+def short_time(seconds: float | None) -> str:
+    """The length of a step: `850 µs`, `12.3 ms`, `4.2 s`."""
+    if seconds is None or not math.isfinite(seconds):
+        return MISSING
+    if seconds < 1e-3:
+        return f"{seconds * 1e6:.3g} µs"
+    return f"{seconds * 1e3:.3g} ms" if seconds < 0.9995 else f"{seconds:.3g} s"
+
+
+def decimal(value: float | None, digits: int = 4) -> str:
+    """A number with `digits` significant digits, zeros kept so that columns don't jump; `nan` stays `nan`."""
+    if value is None:
+        return MISSING
+    if not math.isfinite(value):
+        return str(value)
+    if value != 0 and not 1e-3 <= abs(value) < 1e5:
+        return f"{value:.{max(digits - 1, 1)}e}".replace("e-0", "e-").replace("e+0", "e")
+    whole = len(str(int(abs(value))))
+    return f"{value:.{max(digits - whole, 0)}f}"
+
+
+def share(value: float | None) -> str:
+    """A fraction in percent."""
+    return MISSING if value is None or not math.isfinite(value) else f"{100 * value:.1f}%"
