@@ -59,7 +59,11 @@ def load_model(
 
 def is_checkpoint(path: Path) -> bool:
     """Whether this folder is a run of ours or one of its checkpoints."""
-    return (path / "manifest.json").is_file() or (path / "checkpoints").is_dir()
+    return (
+        (path / "manifest.json").is_file()
+        or (path / "checkpoints").is_dir()
+        or any(path.glob("step-*/COMMIT"))
+    )
 
 
 def open_huggingface(folder: Path) -> HuggingFaceFolder:

@@ -1,0 +1,113 @@
+"""A model and its tokenizer, from a Hugging Face folder, a run's folder or one of its checkpoints.
+
+Hugging Face folder      config.json, *.safetensors, tokenizer.json
+runs/run                 checkpoints/step-00000010/ (the newest that is whole), tokenizer.json in either
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from scalewright.checkpoint.read import CheckpointReader, find_checkpoint
+from scalewright.model.huggingface import torch_dtype
+from scalewright.model.load import build, is_checkpoint, open_huggingface
+from scalewright.model.python import build_python_model
+from scalewright.spec.errors import UserError
+from scalewright.spec.model import ModelSpec
+
+# What the families call the token that ends a text, where no file says which it is.
+END_OF_TEXT = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eot|>", "<eod>")
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A model in evaluation mode, and how text becomes its tokens and back."""
+
+    model: nn.Module
+    tokenizer: Any  # tokenizers.Tokenizer
+    end_of_text: frozenset[int]
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids, with the special ones that the tokenizer adds; an empty text starts a document."""
+        ids: list[int] = self.tokenizer.encode(text).ids
+        return ids or sorted(self.end_of_text)[:1]
+
+    def decode(self, ids: list[int]) -> str:
+        """Text without special tokens."""
+        text: str = self.tokenizer.decode(ids, skip_special_tokens=True)
+        return text
+
+
+def load_for_generation(source: str, device: str = "cpu", dtype: str = "float32") -> Loaded:
+    """The model and tokenizer at `source`; raises UserError when either is missing."""
+    path = Path(source)
+    if not path.exists():
+        raise UserError(
+            "no such folder", source, "give a Hugging Face folder, a run's folder or a checkpoint"
+        )
+    if is_checkpoint(path):
+        step = find_checkpoint(path)
+        folders = [step, step.parent.parent]
+        tokenizer = _tokenizer(folders)
+        return Loaded(_from_checkpoint(step, dtype, device), tokenizer, _end_of_text(folders, tokenizer))
+    tokenizer = _tokenizer([path])
+    return Loaded(build(open_huggingface(path), dtype, device), tokenizer, _end_of_text([path], tokenizer))
+
+
+class Checkpoint:
+    """A checkpoint of ours as what `build` reads: the spec of its manifest, tensors by canonical name."""
+
+    def __init__(self, folder: Path) -> None:
+        self._reader = CheckpointReader(folder)
+        self.spec = ModelSpec.parse(self._reader.manifest.model, str(folder))
+
+    def read(self, name: str) -> Tensor:
+        """One whole tensor; a tied head is the embedding."""
+        held = self._reader.has(name)
+        return self._reader.read(name if held else {"head.weight": "embed.weight"}.get(name, name))
+
+
+def _from_checkpoint(folder: Path, dtype: str, device: str) -> nn.Module:
+    """The network of a checkpoint: ours, or the user's own module that it was made with."""
+    reader = CheckpointReader(folder)
+    if "python" not in reader.manifest.model:
+        return build(Checkpoint(folder), dtype, device)
+    arguments = dict(reader.manifest.model)
+    module = build_python_model(arguments.pop("python"), arguments, seed=0)
+    state = {name: reader.read(name) for name in reader.names()}
+    module.load_state_dict(state, strict=False)  # buffers and tied names are not tensors of the checkpoint
+    return module.to(torch.device(device), torch_dtype(dtype)).eval()
+
+
+def _tokenizer(folders: list[Path]) -> Any:
+    """The first tokenizer.json among the folders."""
+    from tokenizers import Tokenizer
+
+    for folder in folders:
+        path = folder / "tokenizer.json"
+        if path.is_file():
+            try:
+                return Tokenizer.from_file(str(path))
+            except Exception as error:  # the library raises plain Exception
+                raise UserError(f"damaged tokenizer: {error}", str(path), "copy it again") from None
+    raise UserError(
+        "no tokenizer.json", str(folders[0]), "copy the tokenizer.json that the model was trained with there"
+    )
+
+
+def _end_of_text(folders: list[Path], tokenizer: Any) -> frozenset[int]:
+    """The tokens that end a text: what the folder's files say, else the usual names."""
+    for folder in folders:
+        for name in ("generation_config.json", "config.json"):
+            if (folder / name).is_file():
+                found = json.loads((folder / name).read_text(encoding="utf-8")).get("eos_token_id")
+                if found is not None:
+                    return frozenset(found if isinstance(found, list) else [found])
+    known = (tokenizer.token_to_id(name) for name in END_OF_TEXT)
+    return frozenset(token for token in known if token is not None)

@@ -1,0 +1,71 @@
+"""The next token out of logits: the most likely one, or a draw from what temperature, top-k and top-p leave.
+
+    logits / temperature -> keep the k largest -> keep the fewest whose probabilities reach p -> draw
+
+The order and the rules at the edges are those of transformers: ties with the k-th logit stay, and top-p keeps
+the token that crosses p.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from scalewright.spec.errors import UserError
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How tokens are drawn; temperature 0 takes the most likely one."""
+
+    temperature: float = 1.0
+    top_k: int = 0  # 0: all
+    top_p: float = 1.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.temperature < 0:
+            raise UserError(
+                f"temperature is {self.temperature}", "generate", "use 0 (the most likely token) or more"
+            )
+        if self.top_k < 0:
+            raise UserError(f"top_k is {self.top_k}", "generate", "use 0 (all tokens) or more")
+        if not 0 < self.top_p <= 1:
+            raise UserError(
+                f"top_p is {self.top_p}", "generate", "use a number above 0, up to 1 (all tokens)"
+            )
+
+    @property
+    def greedy(self) -> bool:
+        """Whether nothing is drawn."""
+        return self.temperature == 0
+
+    def generator(self, row: int) -> torch.Generator:
+        """Row `row`'s own random numbers: what it draws doesn't depend on its neighbours in the batch."""
+        return torch.Generator().manual_seed(self.seed + row)
+
+
+def filtered(logits: Tensor, sampling: Sampling) -> Tensor:
+    """Logits [B, V] after temperature, top-k and top-p; what is ruled out is -inf."""
+    scores = logits.float() / sampling.temperature
+    if 0 < sampling.top_k < scores.shape[-1]:
+        kth = scores.topk(sampling.top_k, dim=-1).values[..., -1, None]
+        scores = scores.masked_fill(scores < kth, float("-inf"))
+    if sampling.top_p < 1:
+        ordered, index = scores.sort(dim=-1, descending=False)
+        unlikely = ordered.softmax(dim=-1).cumsum(dim=-1) <= 1 - sampling.top_p
+        unlikely[..., -1] = False  # the likeliest always stays
+        scores = scores.masked_fill(unlikely.scatter(-1, index, unlikely), float("-inf"))
+    return scores
+
+
+def choose(logits: Tensor, sampling: Sampling, generators: list[torch.Generator]) -> Tensor:
+    """The next token of each row, [B] on the CPU, for logits [B, V]."""
+    if sampling.greedy:
+        return logits.argmax(dim=-1).cpu()
+    chances = filtered(logits, sampling).softmax(dim=-1).cpu()
+    return torch.cat(
+        [torch.multinomial(row, 1, generator=g) for row, g in zip(chances, generators, strict=True)]
+    )
