@@ -3,20 +3,83 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from scalewright.cli.options import Json
+from scalewright.spec.errors import UserError
 
 Run = Annotated[Path, typer.Argument(metavar="RUN_DIR", help="A run's folder, or one of its checkpoints.")]
 
 
 def list_checkpoints(run: Run, json: Json = False) -> None:
-    """List the checkpoints of a run: step, size, age, whether each is complete."""
-    raise NotImplementedError
+    """List a run's checkpoints, newest first."""
+    from scalewright.cli.output import print_json, print_table
+
+    rows = [_row(folder) for folder in _folders(run)]
+    if json:
+        print_json(rows)
+        return
+    shown = [
+        [row["step"], row["saved"], f"{row['bytes'] / 2**20:,.1f}", row["state"], row["path"]] for row in rows
+    ]
+    print_table(["step", "saved", "MiB", "state", "path"], shown)
 
 
 def verify_checkpoints(run: Run, json: Json = False) -> None:
-    """Read every byte of a run's checkpoints and compare checksums; exit code 1 when one is damaged."""
-    raise NotImplementedError
+    """Compare every byte with its checksum; exit code 1 for damage."""
+    from scalewright.checkpoint.format import verify
+    from scalewright.cli.output import print_json
+
+    rows = []
+    for folder in _folders(run):
+        row = _row(folder)
+        problems = verify(folder) if row["state"] == "complete" else []
+        rows.append({**row, "state": "damaged" if problems else row["state"], "problems": problems})
+    damaged = any(row["problems"] or row["state"] == "damaged" for row in rows)
+    if json:
+        print_json({"ok": not damaged, "checkpoints": rows})
+    else:
+        for row in rows:
+            print(f"step {row['step']}: " + ("; ".join(row["problems"]) or row["state"]))
+    if damaged:
+        raise typer.Exit(1)
+
+
+def _folders(run: Path) -> list[Path]:
+    """The step folders of a run, finished or not, newest first; raises UserError when there is none."""
+    from scalewright.checkpoint.format import STEP_FOLDER
+
+    if not run.is_dir():
+        raise UserError("no such folder", str(run), "give a run's folder, such as runs/run")
+    if STEP_FOLDER.match(run.resolve().name):
+        return [run]
+    for root in (run / "checkpoints", run):
+        found = [p for p in root.iterdir() if STEP_FOLDER.match(p.name)] if root.is_dir() else []
+        if found:
+            return sorted(found, key=lambda p: int(p.name.split("-")[1]), reverse=True)
+    raise UserError("no checkpoint there", str(run), "give a run's folder, or set checkpoint.every in its run file")
+
+
+def _row(folder: Path) -> dict[str, Any]:
+    """What `ls` says about one step folder; `state` is complete, incomplete (no COMMIT) or damaged."""
+    import datetime
+
+    from scalewright.checkpoint.format import COMMIT, read_manifest
+
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    row: dict[str, Any] = {
+        "step": int(folder.resolve().name.split("-")[1]),
+        "path": str(folder),
+        "bytes": sum(path.stat().st_size for path in files),
+        "saved": datetime.datetime.fromtimestamp(folder.stat().st_mtime).isoformat(" ", "seconds"),
+        "state": "complete" if (folder / COMMIT).exists() else "incomplete",
+    }
+    if row["state"] == "complete":
+        try:
+            manifest = read_manifest(folder)
+        except UserError:
+            return {**row, "state": "damaged"}
+        row |= {"samples": manifest.samples, "tensors": len(manifest.tensors), "layout": manifest.layout}
+    return row

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from scalewright.cli.options import Json
+from scalewright.cli.options import Json, one_of
+
+_DTYPES = ("float32", "bfloat16", "float16")
 
 
 def generate(
@@ -15,17 +18,47 @@ def generate(
         Path, typer.Argument(metavar="MODEL", help="A run's folder, a checkpoint or a Hugging Face folder.")
     ],
     prompt: Annotated[str, typer.Option(help="The text to go on from.")] = "",
-    max_tokens: Annotated[int, typer.Option(min=1, help="How many tokens to write at most.")] = 128,
+    max_tokens: Annotated[
+        int, typer.Option("--max-tokens", "--max-new-tokens", min=1, help="How many tokens to write at most.")
+    ] = 128,
     temperature: Annotated[float, typer.Option(min=0.0, help="0 takes the likeliest token each time.")] = 0.8,
     top_k: Annotated[int | None, typer.Option(min=1, help="Choose among the k likeliest.")] = None,
     top_p: Annotated[
         float | None, typer.Option(min=0.0, max=1.0, help="Choose among the likeliest that make up p.")
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="The same seed writes the same text.")] = 0,
-    stop: Annotated[
-        list[str] | None, typer.Option(help="Stop before this text; may be given several times.")
-    ] = None,
+    stop: Annotated[list[str] | None, typer.Option(help="Stop before this text; may be given again.")] = None,
+    device: Annotated[str, typer.Option(help="Where to run: cpu, cuda or mps.")] = "cpu",
+    dtype: Annotated[
+        str, typer.Option(metavar="|".join(_DTYPES), callback=one_of("dtype", _DTYPES), help="Of the weights.")
+    ] = "float32",
     json: Json = False,
 ) -> None:
     """Write on from a prompt with what was trained."""
-    raise NotImplementedError
+    from scalewright.cli.output import only_answer, print_json
+    from scalewright.serve.generate import generate_text
+
+    def show(piece: str) -> None:
+        print(piece, end="", flush=True)
+
+    with only_answer(json):
+        if not json:
+            show(prompt)
+        answer = generate_text(
+            str(model),
+            prompt,
+            max_new_tokens=max_tokens,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            seed=seed,
+            stop=tuple(stop or ()),
+            device=device,
+            dtype=dtype,
+            stream=None if json else show,
+        )
+    if json:
+        print_json({"prompt": prompt, **vars(answer)})
+        return
+    print()
+    print(f"{len(answer.tokens)} tokens, {answer.tokens_per_s:.0f} tokens/s", file=sys.stderr)

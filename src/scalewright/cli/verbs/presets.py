@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from scalewright.cli.options import Json, starting_with
+
+if TYPE_CHECKING:
+    from scalewright.spec.cluster import ClusterSpec
+    from scalewright.spec.model import ModelSpec
 
 
 def _model_names() -> list[str]:
@@ -17,44 +21,121 @@ def _model_names() -> list[str]:
 
 
 def _cluster_names() -> list[str]:
-    from scalewright.spec.cluster import cluster_presets
+    from scalewright.spec.cluster import cluster_names
 
-    return list(cluster_presets())
+    return cluster_names()
 
 
 def models(
     name: Annotated[
         str | None,
-        typer.Argument(
-            metavar="[MODEL]", help="Show this one whole.", autocompletion=starting_with(_model_names)
-        ),
+        typer.Argument(metavar="MODEL", help="Show this one whole.", autocompletion=starting_with(_model_names)),
     ] = None,
     json: Json = False,
 ) -> None:
     """List the known models with their parameter counts, or show one."""
-    raise NotImplementedError
+    from scalewright.cli.output import print_json, print_table, short
+    from scalewright.spec.base import to_yaml
+    from scalewright.spec.presets import load_model_spec, model_presets
+
+    if name is not None:
+        spec = load_model_spec(name)
+        print_json(_model_row(spec) | {"spec": spec.dump()}) if json else print(to_yaml(spec.dump()), end="")
+        return
+    rows = [_model_row(spec) for spec in model_presets().values()]
+    if json:
+        print_json(rows)
+        return
+    columns = ["name", "params", "active", "layers", "hidden", "heads", "kv", "vocab", "context", "trains"]
+    shown = [{**row, "params": short(row["params"]), "active": short(row["active_params"])} for row in rows]
+    print_table(columns, [[_word(row[column]) for column in columns] for row in shown])
+
+
+def _model_row(spec: ModelSpec) -> dict[str, Any]:
+    from scalewright.spec.huggingface import why_not_running
+    from scalewright.spec.tensors import count
+
+    total = count(spec)
+    return {
+        "name": spec.name,
+        "family": spec.family,
+        "params": total.total,
+        "active_params": total.active,
+        "layers": spec.num_hidden_layers,
+        "hidden": spec.hidden_size,
+        "heads": spec.num_attention_heads,
+        "kv": spec.kv_heads,
+        "vocab": spec.vocab_size,
+        "context": spec.context,
+        "trains": why_not_running(spec) is None,
+    }
+
+
+def _word(value: Any) -> Any:
+    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else value
 
 
 def clusters(
     name: Annotated[
         str | None,
         typer.Argument(
-            metavar="[CLUSTER]", help="Show this one whole.", autocompletion=starting_with(_cluster_names)
+            metavar="CLUSTER", help="Show this one whole.", autocompletion=starting_with(_cluster_names)
         ),
     ] = None,
     json: Json = False,
 ) -> None:
-    """List the known clusters and devices, or show one."""
-    raise NotImplementedError
+    """List the known clusters with their devices, or show one."""
+    from scalewright.cli.output import print_json, print_table
+    from scalewright.machine.local import find_cluster
+    from scalewright.spec.base import to_yaml
+    from scalewright.spec.cluster import cluster_presets
+
+    if name is not None:
+        spec = find_cluster(name).dump()
+        print_json(spec) if json else print(to_yaml(spec), end="")
+        return
+    rows = [_cluster_row(key, spec) for key, spec in cluster_presets().items()]
+    if json:
+        print_json(rows)
+        return
+    shown = [
+        [
+            row["name"],
+            row["device"],
+            row["devices_per_node"],
+            f"{row['memory_bytes'] / 1e9:.0f}",
+            _peak(row["peak_bf16_flops"]),
+            row["link"],
+            f"{row['link_bytes_per_s'] / 1e9:.0f}",
+        ]
+        for row in rows
+    ]
+    print_table(["name", "device", "per node", "GB each", "bf16 TFLOP/s", "link", "GB/s one way"], shown)
+
+
+def _cluster_row(name: str, spec: ClusterSpec) -> dict[str, Any]:
+    link = next((level for level in spec.levels if level.name != "device"), spec.levels[0])
+    return {
+        "name": name,
+        "device": spec.device.name,
+        "devices_per_node": spec.devices_per_node,
+        "nodes": spec.nodes,
+        "memory_bytes": spec.device.memory_bytes,
+        "peak_bf16_flops": spec.device.peak("bf16"),
+        "link": link.kind,
+        "link_bytes_per_s": link.bytes_per_s,
+    }
+
+
+def _peak(flops: float | None) -> str:
+    return "none" if flops is None else f"{flops / 1e12:.4g}"
 
 
 def new(
     params: Annotated[float, typer.Option(min=1, help="Parameters wanted, such as 13e9.")],
     like: Annotated[str, typer.Option(help="The family whose shape to follow.")] = "llama",
-    vocab: Annotated[int, typer.Option(min=1, help="Vocabulary size.")] = 32000,
-    out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write it there instead of stdout.")
-    ] = None,
+    vocab: Annotated[int | None, typer.Option(min=1, help="Vocabulary size; default: the family's.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write it there, not to stdout.")] = None,
     json: Json = False,
 ) -> None:
     """Print a sensible model shape of a wanted size, as YAML that `model:` takes."""
