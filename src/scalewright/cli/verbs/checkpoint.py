@@ -59,7 +59,9 @@ def _folders(run: Path) -> list[Path]:
         found = [p for p in root.iterdir() if STEP_FOLDER.match(p.name)] if root.is_dir() else []
         if found:
             return sorted(found, key=lambda p: int(p.name.split("-")[1]), reverse=True)
-    raise UserError("no checkpoint there", str(run), "give a run's folder, or set checkpoint.every in its run file")
+    raise UserError(
+        "no checkpoint there", str(run), "give a run's folder, or set checkpoint.every in its run file"
+    )
 
 
 def _row(folder: Path) -> dict[str, Any]:

@@ -30,7 +30,8 @@ def generate(
     stop: Annotated[list[str] | None, typer.Option(help="Stop before this text; may be given again.")] = None,
     device: Annotated[str, typer.Option(help="Where to run: cpu, cuda or mps.")] = "cpu",
     dtype: Annotated[
-        str, typer.Option(metavar="|".join(_DTYPES), callback=one_of("dtype", _DTYPES), help="Of the weights.")
+        str,
+        typer.Option(metavar="|".join(_DTYPES), callback=one_of("dtype", _DTYPES), help="Of the weights."),
     ] = "float32",
     json: Json = False,
 ) -> None:

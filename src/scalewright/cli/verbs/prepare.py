@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from scalewright.cli.options import Json
+
+if TYPE_CHECKING:
+    from scalewright.data.prepare import Summary
 
 
 def prepare(
@@ -19,17 +22,63 @@ def prepare(
         ),
     ],
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where the shards go.")],
-    vocab_size: Annotated[
-        int | None, typer.Option(min=257, help="Train a byte-level BPE of this size.")
-    ] = None,
+    vocab_size: Annotated[int | None, typer.Option(help="Train a byte-level BPE of this size.")] = None,
     tokenizer: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Take this tokenizer.json instead.")
+        Path | None, typer.Option(metavar="FILE", help="Take this tokenizer.json instead of training one.")
     ] = None,
     valid_fraction: Annotated[
-        float | None, typer.Option(min=0.0, max=0.5, help="Share kept for validation.")
+        float | None, typer.Option(help="Share kept for validation; default 0.1.")
     ] = None,
-    stats: Annotated[bool, typer.Option("--stats", help="Show the histogram of document lengths.")] = False,
+    text_key: Annotated[str, typer.Option(help="Where the text stands in JSONL and parquet.")] = "text",
+    eod: Annotated[str | None, typer.Option(help="The token that ends a document; default: found.")] = None,
+    workers: Annotated[int | None, typer.Option(help="Processes; default: one per core.")] = None,
+    stats: Annotated[bool, typer.Option("--stats", help="Show how long the documents are.")] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Delete what an earlier prepare left there.")
+    ] = False,
     json: Json = False,
 ) -> None:
-    """Turn text into token shards that training reads."""
-    raise NotImplementedError
+    """Turn text into token shards that training reads.
+
+    Stopped anywhere, the same command goes on where it was.
+    """
+    from scalewright.cli.output import only_answer, print_json
+    from scalewright.data.prepare import prepare as prepare_text
+
+    with only_answer(json):
+        summary = prepare_text(
+            inputs,
+            out,
+            vocab_size=vocab_size,
+            tokenizer=tokenizer,
+            valid_fraction=valid_fraction,
+            text_key=text_key,
+            eod=eod,
+            workers=workers,
+            stats=stats,
+            overwrite=overwrite,
+        )
+    if json:
+        print_json(summary.plain())
+    else:
+        _show(summary)
+
+
+def _show(summary: Summary) -> None:
+    """The shards in a few lines, and the histogram when it was asked for."""
+    from scalewright.data.statistics import histogram_lines
+
+    made = "learnt here" if summary.tokenizer_trained else "as given"
+    print(f"{summary.out}: vocabulary {summary.vocab_size} ({made}), {summary.seconds:.1f} s")
+    for name, split in summary.splits.items():
+        print(
+            f"  {name}: {split['tokens']:,} tokens in {split['documents']:,} documents, "
+            f"{split['bytes_per_token']:.2f} bytes/token"
+        )
+    if summary.pieces_kept:
+        print(f"  {summary.pieces_kept} of {summary.pieces} pieces were done already")
+    for reason, count in summary.left_out.items():
+        print(f"  left out: {count} {reason}")
+    for name, statistics in (summary.statistics or {}).items():
+        print(f"\n{name}, documents by tokens:")
+        print("\n".join(histogram_lines(statistics)))

@@ -29,7 +29,9 @@ def _cluster_names() -> list[str]:
 def models(
     name: Annotated[
         str | None,
-        typer.Argument(metavar="MODEL", help="Show this one whole.", autocompletion=starting_with(_model_names)),
+        typer.Argument(
+            metavar="MODEL", help="Show this one whole.", autocompletion=starting_with(_model_names)
+        ),
     ] = None,
     json: Json = False,
 ) -> None:
@@ -104,13 +106,13 @@ def clusters(
             row["device"],
             row["devices_per_node"],
             f"{row['memory_bytes'] / 1e9:.0f}",
-            _peak(row["peak_bf16_flops"]),
+            _peak(row["peak_bf16_flops"] or row["peak_fp16_flops"]),
             row["link"],
             f"{row['link_bytes_per_s'] / 1e9:.0f}",
         ]
         for row in rows
     ]
-    print_table(["name", "device", "per node", "GB each", "bf16 TFLOP/s", "link", "GB/s one way"], shown)
+    print_table(["name", "device", "per node", "GB each", "16-bit TFLOP/s", "link", "GB/s one way"], shown)
 
 
 def _cluster_row(name: str, spec: ClusterSpec) -> dict[str, Any]:
@@ -122,6 +124,7 @@ def _cluster_row(name: str, spec: ClusterSpec) -> dict[str, Any]:
         "nodes": spec.nodes,
         "memory_bytes": spec.device.memory_bytes,
         "peak_bf16_flops": spec.device.peak("bf16"),
+        "peak_fp16_flops": spec.device.peak("fp16"),
         "link": link.kind,
         "link_bytes_per_s": link.bytes_per_s,
     }
