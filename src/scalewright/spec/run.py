@@ -36,6 +36,8 @@ class Source(Spec):
 
     path: str
     weight: float = Field(1.0, gt=0)
+    format: Literal["auto", "uint16", "uint32", "int32"] = "auto"  # bare numbers without a header say their type here
+    eod: int | None = Field(None, ge=0)  # the token that ends a document, for files that don't say it themselves
 
 
 class DataSpec(Spec):

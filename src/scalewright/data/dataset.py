@@ -1,0 +1,206 @@
+"""Batches by number: sample i is a pure function of (data, seed, i), whoever asks and in whatever order.
+
+    i ──mixture──► source k, its j-th sample ──► epoch j / rows, row order[j mod rows] ──packing──► slices ──► Batch
+
+So a step takes samples [consumed, consumed + global_batch), any rank computes its own part of them, and the
+place to resume from is one number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import nan
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scalewright.data.batch import Batch
+from scalewright.data.custom import open_custom
+from scalewright.data.mixture import LARGEST_PERIOD, Mixture
+from scalewright.data.order import Permutation, mix
+from scalewright.data.packing import DocumentRows, Filled, PackedRows, Rows, fill
+from scalewright.data.readers import open_tokens
+from scalewright.data.tokens import TokenStore
+from scalewright.spec.errors import UserError
+from scalewright.spec.run import DataSpec, PythonRef
+
+Int64 = NDArray[np.int64]
+_SOURCE_SHIFT = (
+    56  # a sample id is the source's number in the top byte, and the sample's within the source below
+)
+
+
+class Dataset(Protocol):
+    """Random access to samples; what the trainer needs of any data."""
+
+    bytes_per_token: float  # UTF-8 bytes of text behind a counted target, for bits per byte; NaN when unknown
+    vocab_size: int | None
+    tokenizer_path: Path | None
+    eod: int | None
+
+    def __len__(self) -> int:
+        """Distinct samples in one epoch."""
+        ...
+
+    def batch(self, indices: Sequence[int] | range) -> Batch:
+        """These samples, in this order; any index from 0 on is valid."""
+        ...
+
+
+class _Source:
+    """One store with its rows and their order."""
+
+    def __init__(self, number: int, store: TokenStore, rows: Rows, seed: int, shuffle: bool) -> None:
+        self.number, self.store, self.rows, self.shuffle = number, store, rows, shuffle
+        self._seed = seed
+        self.pad = store.eod if store.eod is not None else 0
+
+    def places(self, ordinals: Int64) -> tuple[Int64, Int64]:
+        """The epoch of each of the source's samples, and its row in that epoch."""
+        epochs, rows = np.divmod(ordinals, self.rows.count)
+        if self.shuffle:
+            for epoch in np.unique(epochs):
+                mine = epochs == epoch
+                rows[mine] = Permutation(self.rows.count, mix(self._seed, int(epoch), 3))(rows[mine])
+        return epochs, rows
+
+    def fill(
+        self, epochs: Int64, rows: Int64, seq_len: int, document_mask: bool
+    ) -> list[tuple[Int64, Filled]]:
+        """The rows' tokens, in groups of one epoch: (where in the batch, tokens)."""
+        groups = []
+        for epoch in np.unique(epochs):
+            mine = np.flatnonzero(epochs == epoch)
+            found = self.rows.segments(int(epoch), rows[mine])
+            groups.append((mine, fill(self.store, found, len(mine), seq_len, document_mask, self.pad)))
+        return groups
+
+
+class TokenDataset:
+    """Rows from one or several token stores, in the order that `seed` gives ("train") or as they lie ("valid")."""
+
+    def __init__(
+        self,
+        stores: Sequence[TokenStore],
+        seq_len: int,
+        seed: int = 0,
+        weights: Sequence[float] | None = None,
+        packing: bool = True,
+        document_mask: bool = True,
+        shuffle: bool = True,
+    ) -> None:
+        self.seq_len, self.document_mask = seq_len, document_mask
+        self._sources: list[_Source] = []
+        for number, store in enumerate(stores):
+            key = mix(seed, number)
+            rows: Rows = PackedRows(store, seq_len, key, shuffle) if packing else DocumentRows(store, seq_len)
+            self._sources.append(_Source(number, store, rows, key, shuffle))
+        self._mixture = Mixture(weights if weights is not None else _by_size(self._sources))
+        self.eod: int | None = _same(store.eod for store in stores)
+        self.vocab_size: int | None = _same(store.vocab_size for store in stores)
+        self.tokenizer_path: Path | None = stores[0].tokenizer_path
+        self.bytes_per_token = self._bytes_per_token(packing)
+
+    def __len__(self) -> int:
+        return sum(source.rows.count for source in self._sources)
+
+    def batch(self, indices: Sequence[int] | range) -> Batch:
+        """These samples; int64 [len(indices), seq_len]. Raises UserError when a token file is damaged."""
+        which, epochs, rows, ids = self._places(indices)
+        groups: list[tuple[Int64, Filled]] = []
+        for source in self._sources:
+            mine = np.flatnonzero(which == source.number)
+            if len(mine):
+                found = source.fill(epochs[mine], rows[mine], self.seq_len, self.document_mask)
+                groups += [(mine[places], filled) for places, filled in found]
+        whole = groups[0][1] if len(groups) == 1 else _scatter(groups, len(ids), self.seq_len)
+        return Batch(whole.tokens, whole.targets, whole.positions, whole.documents, ids)
+
+    def sample_ids(self, indices: Sequence[int] | range) -> Int64:
+        """The ids of these samples, without reading their tokens; int64 [len(indices)], equal only for equal samples."""
+        return self._places(indices)[3]
+
+    def _places(self, indices: Sequence[int] | range) -> tuple[Int64, Int64, Int64, Int64]:
+        """Source, epoch, row and id of each sample."""
+        numbers = np.asarray(indices, dtype=np.int64)
+        if numbers.ndim != 1 or not len(numbers) or numbers.min() < 0:
+            raise ValueError(f"a batch needs one or more indices from 0 on, got {indices!r}")
+        which, ordinals = self._mixture(numbers)
+        epochs, rows, ids = np.empty_like(numbers), np.empty_like(numbers), np.empty_like(numbers)
+        for source in self._sources:
+            mine = np.flatnonzero(which == source.number)
+            epochs[mine], rows[mine] = source.places(ordinals[mine])
+            ids[mine] = (source.number << _SOURCE_SHIFT) + epochs[mine] * source.rows.count + rows[mine]
+        return which, epochs, rows, ids
+
+    def _bytes_per_token(self, packing: bool) -> float:
+        """Text bytes behind a counted target, by the sources' shares; NaN when a source doesn't know its text."""
+        total = 0.0
+        for source, share in zip(self._sources, self._mixture.shares, strict=True):
+            if source.store.text_bytes is None:
+                return nan
+            masked = self.document_mask or not packing  # then a document's first token is nobody's target
+            targets = source.rows.targets if masked else source.store.tokens
+            total += float(share) * source.store.text_bytes / max(targets, 1)
+        return total
+
+
+def _scatter(groups: list[tuple[Int64, Filled]], rows: int, seq_len: int) -> Filled:
+    """Groups of rows put where they belong in the batch."""
+    tokens, targets, positions = (np.empty((rows, seq_len), np.int64) for _ in range(3))
+    documents = None if groups[0][1].documents is None else np.empty((rows, seq_len), np.int32)
+    for mine, filled in groups:
+        tokens[mine], targets[mine], positions[mine] = filled.tokens, filled.targets, filled.positions
+        if documents is not None:
+            documents[mine] = filled.documents
+    return Filled(tokens, targets, positions, documents)
+
+
+def _by_size(sources: list[_Source]) -> list[float | int]:
+    """Weights that meet every row of every source exactly once in an epoch (up to a million rows in all)."""
+    counts = [source.rows.count for source in sources]
+    return list(counts) if sum(counts) <= LARGEST_PERIOD else [count / sum(counts) for count in counts]
+
+
+def _same(values: Any) -> Any:
+    """The value that all share, else None."""
+    found = set(values)
+    return found.pop() if len(found) == 1 else None
+
+
+def open_data(spec: DataSpec | PythonRef, split: Literal["train", "valid"], seed: int = 0) -> Dataset:
+    """The data of one split: shuffled by `seed` for "train", in stored order for "valid".
+
+    Training sources are mixed by weight. Validation sources are interleaved by size, so that `len()` samples hold each row
+    once. Raises UserError when a path holds no tokens, when they are damaged, or when sources disagree on the tokenizer.
+    """
+    if isinstance(spec, PythonRef):
+        return open_custom(spec, split, seed)
+    sources = spec.train if split == "train" else spec.valid
+    if not sources:
+        raise UserError(
+            f"no {split} data is named", f"data.{split}", "add a path, such as the folder that `prepare` made"
+        )
+    if len(sources) > 127:
+        raise UserError(
+            f"{len(sources)} sources in a mixture", f"data.{split}", "join some: 127 are the most"
+        )
+    stores = [open_tokens(source.path, split, source.format, source.eod) for source in sources]
+    known = {
+        store.tokenizer_checksum: source.path
+        for store, source in zip(stores, sources, strict=True)
+        if store.tokenizer_checksum
+    }
+    if len(known) > 1:
+        first, second = list(known.values())[:2]
+        raise UserError(
+            f"{first} and {second} were made with different tokenizers",
+            f"data.{split}",
+            "prepare both with the same --tokenizer",
+        )
+    weights = [source.weight for source in sources] if split == "train" else None
+    return TokenDataset(
+        stores, spec.seq_len, seed, weights, spec.packing, spec.document_mask, shuffle=split == "train"
+    )

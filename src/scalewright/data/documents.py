@@ -1,0 +1,261 @@
+"""The text of a part of the input, in bounded bites: no file, however large, is held in memory.
+
+A document comes as one or more fragments of about a megabyte; a fragment ends where a tokenizer's words end,
+so that cutting changes no token:
+
+    … the lobsters are blue| , only becoming …       before a space that follows something that isn't one,
+    … a claw|\\n\\n= Habitat = …                        or before a line end that follows a letter or digit
+
+(the words of GPT-2's and GPT-4's patterns take a space at their front, and line ends only after punctuation).
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import IO, Any, cast
+
+from scalewright.data.inputs import InputFile
+from scalewright.data.pieces import Part
+from scalewright.spec.errors import UserError, nearest
+
+FRAGMENT = 1 << 20  # bytes read at a time, and the longest text that is tokenized at once
+SEPARATOR = "<|endoftext|>"
+
+_SAFE = re.compile(rb"(?<=[^\s])(?= )|(?<=[0-9A-Za-z])(?=\r?\n)")
+_SAFE_TEXT = re.compile(r"(?<=\S)(?= )|(?<=[0-9A-Za-z])(?=\r?\n)")
+_NEARBY = 4096  # where a safe cut is looked for first
+_ARTICLE = re.compile(r"(?:\A \n|(?<=\n \n)) = [^=\n].* = (?=\n \n)")  # a title stands between blank lines
+
+
+@dataclass
+class Fragment:
+    """Some text of a document: `opens` when it is its first, `closes` when the document ends with it."""
+
+    text: str
+    opens: bool = True
+    closes: bool = True
+
+
+def fragments(part: Part, text_key: str, notes: Counter[str]) -> Iterator[Fragment]:
+    """The text of a part, in order; what had to be mended is counted in `notes`. Raises UserError."""
+    readers: dict[str, Callable[[Part, str, Counter[str]], Iterator[Fragment]]] = {
+        "text": _text,
+        "jsonl": _json_lines,
+        "parquet": _parquet,
+        "wikitext": _articles,
+    }
+    return readers[part.file.kind](part, text_key, notes)
+
+
+def open_bytes(file: InputFile) -> IO[bytes]:
+    """A file's bytes, decompressed; raises UserError when it isn't what its name says."""
+    if file.path.endswith(".gz"):
+        return cast(IO[bytes], gzip.open(file.path, "rb"))
+    if file.path.endswith(".zst"):
+        import pyarrow
+
+        return cast(IO[bytes], pyarrow.input_stream(file.path, compression="zstd"))
+    return open(file.path, "rb")
+
+
+def _blocks(stream: IO[bytes], start: int, stop: int | None, file: InputFile) -> Iterator[bytes]:
+    """Bytes start..stop of a stream, a megabyte at a time; `stop` None reads to the end."""
+    if start:
+        stream.seek(start)
+    left = stop - start if stop is not None else None
+    while left is None or left > 0:
+        try:
+            block = stream.read(FRAGMENT if left is None else min(FRAGMENT, left))
+        except (EOFError, OSError) as error:  # a damaged .gz or .zst; a disk that fails
+            raise UserError(
+                f"cannot read on: {error}", file.path, "copy the file again, or leave it out"
+            ) from None
+        if not block:
+            return
+        if left is not None:
+            left -= len(block)
+        yield block
+
+
+# -- plain text -----------------------------------------------------------------------------------------------------
+
+
+def _text(part: Part, text_key: str, notes: Counter[str]) -> Iterator[Fragment]:
+    with open_bytes(part.file) as stream:
+        start, stop = part.start, None if part.file.compressed else part.stop
+        if not part.opens:
+            start = _cut_from(stream, start, part.file.size)
+        if not part.closes:
+            stop = _cut_from(stream, part.stop, part.file.size)
+        replaced, opens = False, part.opens
+        pending: Fragment | None = None
+        for number, piece in enumerate(_safe_pieces(_blocks(stream, start, stop, part.file))):
+            try:
+                text = piece.decode()
+            except UnicodeDecodeError:
+                text, replaced = piece.decode(errors="replace"), True
+            if number == 0 and start == 0:
+                text = text.removeprefix("\ufeff")  # a byte order mark
+            for place, section in enumerate(text.split(SEPARATOR)):
+                if pending is not None:
+                    pending.closes = place > 0
+                    yield pending
+                pending = Fragment(section, opens=opens or place > 0, closes=True)
+                opens = False
+        if pending is not None:
+            pending.closes = part.closes
+            notes["documents cut into pieces"] += not part.closes
+            yield pending
+    notes["files with bytes that aren't UTF-8"] += replaced
+
+
+def _safe_pieces(blocks: Iterator[bytes]) -> Iterator[bytes]:
+    """The same bytes, cut again where no word is."""
+    kept = b""
+    for block in blocks:
+        kept += block
+        if len(kept) < FRAGMENT:
+            continue
+        cut = _last_cut(kept)
+        if cut:
+            yield kept[:cut]
+            kept = kept[cut:]
+    if kept:
+        yield kept
+
+
+def _last_cut(data: bytes) -> int:
+    """The last safe place in `data` (near its end if possible); else the last line end, else the last character's start."""
+    for start in (max(len(data) - _NEARBY, 1), 1):
+        found = [match.start() for match in _SAFE.finditer(data, start)]
+        if found:
+            return found[-1]
+    line = data.rfind(b"\n")
+    if line > 0:
+        return line
+    cut = len(data) - 1
+    while cut > 0 and data[cut] & 0xC0 == 0x80:
+        cut -= 1
+    return cut
+
+
+def _cut_from(stream: IO[bytes], place: int, size: int) -> int:
+    """The first safe place from `place` on: where one range of a file ends and the next begins."""
+    stream.seek(place)
+    window = stream.read(FRAGMENT)
+    found = _SAFE.search(window, 1)
+    if found:
+        return place + found.start()
+    line = window.find(b"\n", 1)
+    if line > 0:
+        return place + line
+    cut = 0
+    while cut < len(window) and window[cut] & 0xC0 == 0x80:
+        cut += 1
+    return min(place + cut, size)
+
+
+def _articles(part: Part, text_key: str, notes: Counter[str]) -> Iterator[Fragment]:
+    with open(part.file.path, encoding="utf-8", newline="") as file:
+        text = file.read()
+    starts = sorted({0, *(match.start() for match in _ARTICLE.finditer(text))})
+    for start, stop in zip(starts, [*starts[1:], len(text)], strict=True):
+        yield from whole(text[start:stop])
+
+
+# -- records --------------------------------------------------------------------------------------------------------
+
+
+def whole(text: str) -> Iterator[Fragment]:
+    """A document that is already in memory, in fragments."""
+    start = 0
+    while len(text) - start > FRAGMENT:
+        cut = start + FRAGMENT
+        found = [match.start() for match in _SAFE_TEXT.finditer(text, cut - _NEARBY, cut)]
+        cut = found[-1] if found else cut
+        yield Fragment(text[start:cut], opens=start == 0, closes=False)
+        start = cut
+    yield Fragment(text[start:], opens=start == 0)
+
+
+def _json_lines(part: Part, text_key: str, notes: Counter[str]) -> Iterator[Fragment]:
+    with open_bytes(part.file) as stream:
+        place = part.start
+        if place:  # a line belongs to the range in which it starts
+            stream.seek(place - 1)
+            place += len(stream.readline()) - 1
+        while part.file.compressed or place < part.stop:
+            try:
+                line = stream.readline()
+            except (EOFError, OSError) as error:
+                raise UserError(
+                    f"cannot read on: {error}", part.file.path, "copy the file again, or leave it out"
+                ) from None
+            if not line:
+                return
+            where = place
+            place += len(line)
+            if line.strip():
+                yield from _record(_parsed(line, notes), text_key, f"{part.file.path}, byte {where}", notes)
+
+
+def _parsed(line: bytes, notes: Counter[str]) -> Any:
+    try:
+        return json.loads(line)
+    except ValueError:
+        notes["lines that aren't JSON"] += 1
+        return None
+
+
+def _record(record: Any, text_key: str, where: str, notes: Counter[str]) -> Iterator[Fragment]:
+    if record is None:
+        return
+    if not isinstance(record, dict) or text_key not in record:
+        keys = list(record) if isinstance(record, dict) else []
+        near = nearest(text_key, keys) or keys[:5]
+        how = f"name the key with --text-key, such as {near[0]}" if near else "each line should be an object"
+        raise UserError(f"no key '{text_key}' in a record", where, how)
+    yield from _value(record[text_key], text_key, where, notes)
+
+
+def _value(value: Any, text_key: str, where: str, notes: Counter[str]) -> Iterator[Fragment]:
+    if value is None:
+        notes["empty documents"] += 1
+        return
+    if not isinstance(value, str):
+        raise UserError(
+            f"'{text_key}' holds {type(value).__name__}, not text", where, "name another with --text-key"
+        )
+    try:
+        value.encode()
+    except UnicodeEncodeError:  # JSON may escape half a surrogate pair
+        value = value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        notes["documents with broken characters"] += 1
+    yield from whole(value)
+
+
+def _parquet(part: Part, text_key: str, notes: Counter[str]) -> Iterator[Fragment]:
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        file = pyarrow.parquet.ParquetFile(part.file.path)
+        columns = file.schema_arrow.names
+        if text_key not in columns:
+            near = nearest(text_key, columns) or columns[:5]
+            raise UserError(
+                f"no column '{text_key}'", part.file.path, f"name it with --text-key, such as {near[0]}"
+            )
+        groups = list(range(part.start, part.stop))
+        for batch in file.iter_batches(batch_size=256, row_groups=groups, columns=[text_key]):
+            for value in batch.column(0).to_pylist():
+                yield from _value(value, text_key, part.file.path, notes)
+    except (pyarrow.ArrowInvalid, OSError) as error:
+        raise UserError(
+            f"cannot read on: {str(error).splitlines()[0]}", part.file.path, "write the file again"
+        ) from None

@@ -1,0 +1,228 @@
+"""One piece of the work: its text becomes token files, committed whole or not at all.
+
+    fragments ──► a batch of half a megabyte ──► tokenizer ──► train/tokens-00003.bin, valid/tokens-00003.bin
+                                                               pieces/00003.train.lengths, ….valid.lengths
+                                                               pieces/00003.json       last: now the piece exists
+
+A document's split is chosen by a hash of its beginning, so equal documents never lie on both sides.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import numpy as np
+
+from scalewright.data.documents import Fragment, fragments
+from scalewright.data.pieces import Piece
+from scalewright.data.shards import SPLITS, checksum, commit_json, shard_name
+from scalewright.spec.errors import UserError
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+_BATCH = 1 << 19  # characters tokenized at once: some 50 MB inside the tokenizer
+_HASHED = 1 << 16  # characters of a document that choose its split
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """What every piece is done with; small, so that it travels to other processes."""
+
+    out: str
+    tokenizer: str
+    eod: int
+    dtype: str
+    text_key: str
+    valid_fraction: float
+    key: str  # names inputs, options and tokenizer: a piece of another plan isn't taken
+
+
+@dataclass
+class _Document:
+    """A fragment that waits to be tokenized."""
+
+    text: str
+    split: str
+    opens: bool
+    closes: bool
+
+
+class _SplitWriter:
+    """The token file of one piece in one split, under a temporary name until `close`."""
+
+    def __init__(self, path: Path, dtype: str) -> None:
+        self.path, self.temporary = path, path.with_name(path.name + ".tmp")
+        self.dtype = np.dtype(dtype).newbyteorder("<")
+        self.lengths = array("q")
+        self.text_bytes = self.tokens = 0
+        self._digest = hashlib.sha256()
+        self._file: IO[bytes] | None = None
+
+    def add(self, ids: list[int], text_bytes: int, opens: bool) -> None:
+        if self._file is None:
+            self._file = open(self.temporary, "wb")
+        data = np.array(ids, dtype=self.dtype).tobytes()
+        self._file.write(data)
+        self._digest.update(data)
+        if opens or not self.lengths:
+            self.lengths.append(0)
+        self.lengths[-1] += len(ids)
+        self.tokens += len(ids)
+        self.text_bytes += text_bytes
+
+    def close(self) -> dict[str, Any] | None:
+        """Flushes and renames the file; its entry for the metadata, or None when the piece has nothing for this split."""
+        if self._file is None:
+            self.path.unlink(missing_ok=True)
+            return None
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        os.replace(self.temporary, self.path)
+        size = self.tokens * self.dtype.itemsize
+        entry = {"file": self.path.name, "tokens": self.tokens, "documents": len(self.lengths)}
+        return {**entry, "text_bytes": self.text_bytes, "bytes": size, "sha256": self._digest.hexdigest()}
+
+    def abandon(self) -> None:
+        """Removes what was written so far."""
+        if self._file is not None:
+            self._file.close()
+            self.temporary.unlink(missing_ok=True)
+
+
+@dataclass
+class PieceWork:
+    """Turns one piece into files."""
+
+    encoding: Encoding
+    tokenizer: Tokenizer
+    advance: Callable[[int], None]
+    notes: Counter[str] = field(default_factory=Counter)
+
+    def run(self, piece: Piece) -> dict[str, Any]:
+        """Does the piece and commits its record, which it returns."""
+        out = Path(self.encoding.out)
+        writers = {
+            split: _SplitWriter(out / split / shard_name(piece.number), self.encoding.dtype)
+            for split in SPLITS
+        }
+        try:
+            for batch in _batches(self._documents(piece)):
+                self._encode(batch, writers)
+            entries = {split: writer.close() for split, writer in writers.items()}
+            for split, writer in writers.items():
+                _write_lengths(out, piece.number, split, writer.lengths)
+        except BaseException:
+            for writer in writers.values():
+                writer.abandon()
+            raise
+        record = {
+            "number": piece.number,
+            "key": self.encoding.key,
+            "splits": entries,
+            "notes": dict(sorted(self.notes.items())),
+        }
+        commit_json(record_path(out, piece.number), record)
+        return record
+
+    def _documents(self, piece: Piece) -> Iterator[_Document]:
+        for part in piece.parts:
+            before = Path(part.file.path).stat()
+            if before.st_size != part.file.size:
+                raise UserError(
+                    "the file changed while it was read",
+                    part.file.path,
+                    "run the command again when it is at rest",
+                )
+            said, split = 0, ""
+            for fragment in fragments(part, self.encoding.text_key, self.notes):
+                if fragment.opens and fragment.closes and not fragment.text.strip():
+                    self.notes["empty documents"] += 1
+                    continue
+                if fragment.opens or not split:
+                    split = part.split or choose_split(fragment.text, self.encoding.valid_fraction)
+                yield _Document(fragment.text, split, fragment.opens, fragment.closes)
+                step = min(
+                    len(fragment.text), part.size - said
+                )  # characters stand for bytes until the part is done
+                said += step
+                self.advance(step)
+            self.advance(part.size - said)
+
+    def _encode(self, batch: list[_Document], writers: dict[str, _SplitWriter]) -> None:
+        found = self.tokenizer.encode_batch_fast(
+            [document.text for document in batch], add_special_tokens=False
+        )
+        for document, tokens in zip(batch, found, strict=True):
+            ids = tokens.ids
+            if document.closes:
+                ids.append(self.encoding.eod)
+            writers[document.split].add(ids, len(document.text.encode()), document.opens)
+
+
+def choose_split(text: str, valid_fraction: float) -> str:
+    """The split of a document, from its first 65,536 characters: a pure function of its content."""
+    if not valid_fraction:
+        return "train"
+    digest = hashlib.blake2b(text[:_HASHED].encode(), digest_size=8).digest()
+    return "valid" if int.from_bytes(digest, "little") < valid_fraction * 2**64 else "train"
+
+
+def _batches(documents: Iterator[_Document]) -> Iterator[list[_Document]]:
+    waiting: list[_Document] = []
+    size = 0
+    for document in documents:
+        waiting.append(document)
+        size += len(document.text)
+        if size >= _BATCH:
+            yield waiting
+            waiting, size = [], 0
+    if waiting:
+        yield waiting
+
+
+def record_path(out: Path, number: int) -> Path:
+    """Where a piece's record lies."""
+    return out / "pieces" / f"{number:05d}.json"
+
+
+def lengths_path(out: Path, number: int, split: str) -> Path:
+    """Where the document lengths of a piece lie (int64, in order)."""
+    return out / "pieces" / f"{number:05d}.{split}.lengths"
+
+
+def _write_lengths(out: Path, number: int, split: str, lengths: array[int]) -> None:
+    path = lengths_path(out, number, split)
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.write_bytes(np.array(lengths, dtype="<i8").tobytes())
+    temporary.replace(path)
+
+
+def finished(encoding: Encoding, piece: Piece) -> dict[str, Any] | None:
+    """The record of a piece that is done, of this plan, and undamaged on the disk; None if it has to be done (again)."""
+    out = Path(encoding.out)
+    try:
+        record = json.loads(record_path(out, piece.number).read_text(encoding="utf-8"))
+        if record["key"] != encoding.key:
+            return None
+        for split, entry in record["splits"].items():
+            if entry is None:
+                continue
+            path = out / split / entry["file"]
+            lengths = lengths_path(out, piece.number, split)
+            if path.stat().st_size != entry["bytes"] or lengths.stat().st_size != 8 * entry["documents"]:
+                return None
+            if checksum(path) != entry["sha256"] or int(np.fromfile(lengths, "<i8").sum()) != entry["tokens"]:
+                return None
+    except (OSError, ValueError, KeyError):
+        return None
+    return dict(record)

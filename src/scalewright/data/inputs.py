@@ -1,0 +1,141 @@
+"""What `prepare` was given, as a list of files: found, sorted, and judged before any work starts.
+
+    INPUT        one file, a folder (searched in order of names), or the name of a bundled text (corpora.py)
+    kind         text     plain text: a file is a document; a literal <|endoftext|> in it separates documents
+                 jsonl    one JSON object a line; the text stands under one key
+                 parquet  the text is a column
+                 wikitext plain text whose articles start at lines such as " = Title = "
+    .gz, .zst    text and jsonl are read through them
+
+In a folder, symbolic links, binary files, empty files and hidden names are left out, and counted.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from scalewright.spec.errors import UserError
+
+_KINDS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
+COMPRESSED = (".gz", ".zst")
+_SNIFFED = 8192  # bytes looked at; a NUL among them means binary, as git and grep judge it
+_LEFT_OUT = {"__pycache__", "node_modules"}
+
+
+@dataclass(frozen=True)
+class InputFile:
+    """One file to read. `stamp` tells whether it changed: its modification time, or a version for a bundled text."""
+
+    path: str
+    name: str  # as the user would say it
+    kind: str
+    size: int  # bytes on disk
+    stamp: str
+    split: str | None = None  # "train" or "valid" where the corpus itself says so
+
+    @property
+    def compressed(self) -> bool:
+        """Whether it is read through gzip or Zstandard, and so only from its beginning."""
+        return self.path.endswith(COMPRESSED)
+
+
+def kind_of(path: Path) -> str:
+    """How a file is read, by its name."""
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    if suffixes and suffixes[-1] in COMPRESSED:
+        suffixes.pop()
+    return _KINDS.get(suffixes[-1] if suffixes else "", "text")
+
+
+def find_files(inputs: Sequence[str | Path], skipped: Counter[str]) -> list[InputFile]:
+    """Every file of paths that the user named, in a fixed order; counts what is left out in `skipped`."""
+    found: list[InputFile] = []
+    for given in inputs:
+        path = Path(given).expanduser()
+        if path.is_dir():
+            found += _in_folder(path, path, skipped)
+        elif path.is_file():
+            if _is_binary(path):
+                raise UserError(
+                    "a binary file", str(path), "give UTF-8 text, JSON lines or parquet (.parquet)"
+                )
+            found.append(describe(path, str(given)))
+        elif path.exists():
+            raise UserError(
+                "neither a file nor a folder", str(path), "give a file of text, or a folder of them"
+            )
+        else:
+            raise UserError("no such file or folder", str(path), "check the path")
+    return [file for file in found if _not_empty(file, skipped)]
+
+
+def describe(
+    path: Path, name: str, stamp: str | None = None, kind: str | None = None, split: str | None = None
+) -> InputFile:
+    """A file as it is on the disk now."""
+    status = path.stat()
+    return InputFile(
+        str(path), name, kind or kind_of(path), status.st_size, stamp or str(status.st_mtime_ns), split
+    )
+
+
+def files_below(folder: Path, skipped: Counter[str], left_out: Iterable[str] = ()) -> Iterator[Path]:
+    """Regular files in a folder and below, by name; links aren't followed (they may lead round in circles)."""
+    without = _LEFT_OUT | set(left_out)
+    try:
+        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+    except PermissionError:
+        raise UserError(
+            "cannot read the folder", str(folder), "change its permissions, or leave it out"
+        ) from None
+    for entry in entries:
+        if entry.is_symlink():
+            skipped["symbolic links"] += 1
+        elif entry.name.startswith(".") or entry.name in without:
+            skipped["hidden or generated"] += 1
+        elif entry.is_dir():
+            yield from files_below(Path(entry.path), skipped, left_out)
+        elif stat.S_ISREG(entry.stat().st_mode):
+            yield Path(entry.path)
+        else:
+            skipped["not regular files"] += 1
+
+
+def _in_folder(folder: Path, root: Path, skipped: Counter[str]) -> list[InputFile]:
+    found = []
+    for path in files_below(folder, skipped):
+        if _is_binary(path):
+            skipped["binary files"] += 1
+        else:
+            found.append(describe(path, str(Path(root.name) / path.relative_to(root))))
+    return found
+
+
+def _not_empty(file: InputFile, skipped: Counter[str]) -> bool:
+    if file.size == 0:
+        skipped["empty files"] += 1
+    return file.size > 0
+
+
+def _is_binary(path: Path) -> bool:
+    if path.suffix.lower() == ".parquet" or (
+        path.suffix.lower() in COMPRESSED and len(path.suffixes) > 1 and _readable_inside(path)
+    ):
+        return False
+    try:
+        with open(path, "rb") as file:
+            return b"\0" in file.read(_SNIFFED)
+    except PermissionError:
+        raise UserError(
+            "cannot read the file", str(path), "change its permissions, or leave it out"
+        ) from None
+
+
+def _readable_inside(path: Path) -> bool:
+    """Whether the name says that text or JSON lines are compressed in it (data.jsonl.gz is, code.tar.gz isn't)."""
+    return path.suffixes[-2].lower() in {*_KINDS, ".txt", ".md", ".text"} - {".parquet"}

@@ -1,0 +1,161 @@
+"""The work of `prepare`, cut into pieces before it starts: the same pieces for the same inputs, whoever does them.
+
+    big file      ├── piece 0 ──┼── piece 1 ──┼─ piece 2 ─┤      ranges of bytes; the real cut is the next safe place
+    small files   a b c d e f g h │ i j k l m n │ …              several files a piece
+
+One piece becomes one file of tokens in each split. Size follows from the total, never from the number of workers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from scalewright.data.inputs import InputFile
+from scalewright.spec.errors import UserError
+
+_PIECES = 256  # about as many, unless that makes them smaller or larger than:
+_SMALLEST, _LARGEST = 1 << 20, 256 << 20
+_FEW_FILES = (
+    100  # of plain text: then the end of each validates, as too few documents are there to choose from
+)
+
+
+@dataclass(frozen=True)
+class Part:
+    """A range of one file. Its unit is bytes (text, jsonl) or row groups (parquet).
+
+    `opens` and `closes` say that the range starts or ends where a document does; elsewhere the reader looks for a safe cut.
+    """
+
+    file: InputFile
+    start: int
+    stop: int
+    size: int  # bytes on disk, for progress
+    opens: bool = True
+    closes: bool = True
+    split: str | None = None  # None: each document is put in a split by its content
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One unit of work, with its place in the order."""
+
+    number: int
+    parts: tuple[Part, ...]
+    size: int  # bytes on disk, for progress
+
+
+def piece_size(total: int) -> int:
+    """Bytes of input in a piece."""
+    return min(max(total // _PIECES, _SMALLEST), _LARGEST)
+
+
+def cut_pieces(files: Sequence[InputFile], valid_fraction: float) -> list[Piece]:
+    """All pieces, in order. With few plain-text files, the last `valid_fraction` of each is its validation part."""
+    target = piece_size(sum(file.size for file in files))
+    by_tail = bool(valid_fraction) and _end_validates(files)
+    pieces: list[Piece] = []
+    waiting: list[Part] = []
+    weight = 0
+
+    def close(parts: list[Part]) -> None:
+        if parts:
+            pieces.append(Piece(len(pieces), tuple(parts), sum(part.size for part in parts)))
+
+    for file in files:
+        for part in _parts(file, target, valid_fraction if by_tail else 0.0):
+            if part.size >= target // 2:
+                close(waiting)
+                close([part])
+                waiting, weight = [], 0
+                continue
+            waiting.append(part)
+            weight += part.size
+            if weight >= target:
+                close(waiting)
+                waiting, weight = [], 0
+    close(waiting)
+    return pieces
+
+
+def plan_key(files: Sequence[InputFile], options: dict[str, Any]) -> str:
+    """A name for this very work: other inputs or other options give another one."""
+    text = json.dumps([options, [asdict(file) for file in files]], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _end_validates(files: Sequence[InputFile]) -> bool:
+    """Whether all inputs are a few long documents: plain text files without separators, not compressed."""
+    texts = [file for file in files if file.split is None]
+    if len(texts) > _FEW_FILES or any(file.kind != "text" or file.compressed for file in texts):
+        return False
+    return not any(_has_separator(file) for file in texts)
+
+
+def _has_separator(file: InputFile) -> bool:
+    kept = b""
+    with open(file.path, "rb") as stream:
+        while block := stream.read(1 << 22):
+            if b"<|endoftext|>" in kept + block:
+                return True
+            kept = block[-16:]
+    return False
+
+
+def _parts(file: InputFile, target: int, tail: float) -> list[Part]:
+    if file.kind == "parquet":
+        return _row_groups(file, target)
+    if file.compressed or file.kind == "wikitext":
+        return [Part(file, 0, file.size, file.size, split=file.split)]
+    if tail and file.split is None:
+        cut = _character_start(file, int(file.size * (1 - tail)))
+        spans = [(0, cut, "train"), (cut, file.size, "valid")]
+        return [part for start, stop, split in spans for part in _ranges(file, start, stop, target, split)]
+    return _ranges(file, 0, file.size, target, file.split)
+
+
+def _ranges(file: InputFile, start: int, stop: int, target: int, split: str | None) -> list[Part]:
+    """A span in ranges of equal size, none much larger than the target."""
+    if stop <= start:
+        return []
+    count = max(1, round((stop - start) / target))
+    bounds = [start + (stop - start) * number // count for number in range(count + 1)]
+    return [
+        Part(file, first, last, last - first, first == start, last == stop, split)
+        for first, last in zip(bounds, bounds[1:], strict=False)
+    ]
+
+
+def _character_start(file: InputFile, place: int) -> int:
+    """The nearest place at or before `place` where a UTF-8 character starts."""
+    with open(file.path, "rb") as stream:
+        stream.seek(max(place - 3, 0))
+        window = stream.read(place - max(place - 3, 0) + 1)
+    while place > 0 and window and window[-1] & 0xC0 == 0x80:
+        window, place = window[:-1], place - 1
+    return place
+
+
+def _row_groups(file: InputFile, target: int) -> list[Part]:
+    """Runs of row groups of about `target` bytes; raises UserError when the file isn't parquet."""
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        meta = pyarrow.parquet.ParquetFile(file.path).metadata
+    except (pyarrow.ArrowInvalid, OSError) as error:
+        raise UserError(
+            f"not a readable parquet file: {str(error).splitlines()[0]}", file.path, "write it again"
+        ) from None
+    groups = meta.num_row_groups
+    step = max(1, round(target * groups / file.size))
+    weight = file.size // max(groups, 1)
+    starts = range(0, groups, step)
+    return [
+        Part(file, start, min(start + step, groups), weight * min(step, groups - start), split=file.split)
+        for start in starts
+    ]

@@ -1,0 +1,105 @@
+"""The plan of a `prepare`, written into OUT before work starts: how a rerun knows that it is the same work.
+
+OUT/pieces/plan.json holds the options and every input's name, size and stamp. A run that finds another plan there
+refuses, and says what differs: finished tokens are never deleted or mixed without being told.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from scalewright.data.inputs import InputFile
+from scalewright.data.shards import METADATA, SPLITS, checksum, commit_json
+from scalewright.data.tokenizer import tokenizer_file
+from scalewright.spec.errors import UserError
+
+PLAN_VERSION = 1
+_CHOICES = "use another --out, or --overwrite to delete what is there"
+
+
+@dataclass(frozen=True)
+class Options:
+    """What besides the inputs decides the result."""
+
+    vocab_size: int | None
+    tokenizer: str | None  # path as given; its content counts, by checksum
+    tokenizer_sha256: str | None
+    valid_fraction: float
+    text_key: str
+    eod: str | None
+
+    @classmethod
+    def make(
+        cls,
+        vocab_size: int | None,
+        tokenizer: str | Path | None,
+        valid_fraction: float,
+        text_key: str,
+        eod: str | None,
+    ) -> Options:
+        """Options with the tokenizer's checksum; raises UserError when there is no such tokenizer."""
+        file = tokenizer_file(tokenizer) if tokenizer is not None else None
+        found = checksum(file) if file else None
+        return cls(vocab_size, str(file) if file else None, found, valid_fraction, text_key, eod)
+
+    def plain(self) -> dict[str, Any]:
+        """What is compared: all but the tokenizer's place."""
+        return {key: value for key, value in asdict(self).items() if key != "tokenizer"}
+
+
+def settle(out: Path, files: Sequence[InputFile], options: Options) -> None:
+    """Makes OUT ready for this plan: new, or the same as before. Raises UserError when it holds something else."""
+    path = out / "pieces" / "plan.json"
+    listed = {file.name: [file.path, file.size, file.stamp] for file in files}
+    plan = {"version": PLAN_VERSION, "options": options.plain(), "files": listed}
+    if out.exists() and not out.is_dir():
+        raise UserError("a file, not a folder", str(out), "choose another --out")
+    if path.is_file():
+        _compare(path, plan)
+        return
+    others = [name for name in (*SPLITS, METADATA, "tokenizer.json") if (out / name).exists()]
+    if others:
+        raise UserError(
+            f"the folder already holds {others[0]}, which is not from `prepare`",
+            str(out),
+            "choose another --out",
+        )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    commit_json(path, plan)
+
+
+def clear(out: Path) -> None:
+    """Deletes what an earlier `prepare` made in OUT, and nothing else."""
+    if not (out / "pieces" / "plan.json").is_file():
+        return
+    for name in (METADATA, "tokenizer.json"):
+        (out / name).unlink(missing_ok=True)
+    for name in (*SPLITS, "pieces"):
+        shutil.rmtree(out / name, ignore_errors=True)
+
+
+def _compare(path: Path, plan: dict[str, Any]) -> None:
+    out = str(path.parent.parent)
+    try:
+        before = json.loads(path.read_text(encoding="utf-8"))
+        options, files = before["options"], before["files"]
+    except (OSError, ValueError, KeyError) as error:
+        raise UserError(f"the plan of the earlier run is damaged: {error}", str(path), _CHOICES) from None
+    for key, value in plan["options"].items():
+        if options.get(key) != value:
+            flag = "--tokenizer (its content)" if key == "tokenizer_sha256" else "--" + key.replace("_", "-")
+            raise UserError(
+                f"begun with {flag} {options.get(key)}, now it is {value}", out, f"give the same, {_CHOICES}"
+            )
+    now = plan["files"]
+    for name in [*now, *files]:
+        if files.get(name) != now.get(name):
+            change = (
+                "has changed" if name in files and name in now else "is new" if name in now else "is gone"
+            )
+            raise UserError(f"the input {name} {change} since the earlier run", out, _CHOICES)

@@ -1,0 +1,99 @@
+"""The tokenizer of a `prepare`: copied in, or learnt from an even sample of the training text, once.
+
+The sample takes each piece's beginning, the same share of each, so it is bounded for any input and the same in
+every run. Validation text is never in it. A tokenizer that an earlier run committed is taken when its checksum is right.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from scalewright.data.documents import fragments
+from scalewright.data.encode import choose_split
+from scalewright.data.pieces import Piece
+from scalewright.data.plan import Options
+from scalewright.data.progress import Progress
+from scalewright.data.shards import checksum, commit, commit_json
+from scalewright.data.tokenizer import (
+    SAMPLE_BYTES,
+    default_vocab_size,
+    end_of_document,
+    read_tokenizer,
+    train_tokenizer,
+    vocabulary_size,
+)
+from scalewright.spec.errors import UserError
+
+
+@dataclass(frozen=True)
+class Words:
+    """The tokenizer in OUT, and what it means for the shards."""
+
+    path: Path
+    sha256: str
+    vocab_size: int
+    eod: int
+    trained: bool
+
+
+def ready_tokenizer(out: Path, pieces: Sequence[Piece], options: Options, shown: Progress) -> Words:
+    """OUT/tokenizer.json, there and checked; learnt or copied if it wasn't. Raises UserError."""
+    path, note = out / "tokenizer.json", out / "pieces" / "tokenizer.json"
+    if not _as_noted(path, note):
+        if options.tokenizer is None:
+            size = options.vocab_size or default_vocab_size(sum(piece.size for piece in pieces))
+            text = train_tokenizer(sample_texts(pieces, options, shown), size).to_str(pretty=True).encode()
+        else:
+            source = Path(options.tokenizer)
+            read_tokenizer(source)  # a damaged one is refused before anything is written
+            text = source.read_bytes()
+        commit_json(note, commit(path, [text]))
+    tokenizer = read_tokenizer(path)
+    beside = Path(options.tokenizer) if options.tokenizer else path
+    eod = end_of_document(tokenizer, beside, options.eod)
+    return Words(path, checksum(path), vocabulary_size(tokenizer), eod, options.tokenizer is None)
+
+
+def _as_noted(path: Path, note: Path) -> bool:
+    """Whether the tokenizer is the one that an earlier run committed."""
+    try:
+        return bool(json.loads(note.read_text(encoding="utf-8"))["sha256"] == checksum(path))
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def sample_texts(pieces: Sequence[Piece], options: Options, shown: Progress) -> Iterator[str]:
+    """Training text to learn a tokenizer from: at most SAMPLE_BYTES characters, the same share of every piece."""
+    total = sum(piece.size for piece in pieces)
+    share = min(1.0, SAMPLE_BYTES / max(total, 1))
+    shown.start("learn", int(total * share))
+    taken = 0
+    for piece in pieces:
+        left = max(int(piece.size * share), 1)
+        for text in _training_text(piece, options):
+            yield text[:left] if share < 1 else text
+            taken += len(text)
+            shown.advance(min(len(text), left))
+            left -= len(text)
+            if left <= 0 and share < 1:
+                break
+    if not taken:
+        raise UserError(
+            "no training text in the input", "prepare", "give more text, or a smaller --valid-fraction"
+        )
+
+
+def _training_text(piece: Piece, options: Options) -> Iterator[str]:
+    for part in piece.parts:
+        if part.split == "valid":
+            continue
+        split = ""
+        for fragment in fragments(part, options.text_key, Counter()):
+            if fragment.opens or not split:
+                split = part.split or choose_split(fragment.text, options.valid_fraction)
+            if split == "train" and fragment.text:
+                yield fragment.text

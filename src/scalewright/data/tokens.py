@@ -1,0 +1,120 @@
+"""Token files as one long array that is never loaded: the store behind every dataset.
+
+    files        tokens-00000.bin      tokens-00001.bin           memory-mapped, opened when first touched
+                 ├───────────────────┤ ├──────────────────┤
+    positions    0 ...............  s₁ s₁ ...............  s₂     one numbering over all files
+    offsets      0    o₁       o₂   ...                           where each document starts; the last is the end
+
+A document never crosses a file, so a piece of a document is one contiguous slice of one file.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scalewright.spec.errors import UserError
+
+_OPEN_FILES = 256  # a mapping holds a file descriptor; 1024 is the usual limit of a process
+
+
+@dataclass(frozen=True)
+class TokenFile:
+    """One file of tokens: `count` numbers of `dtype` from byte `start` on."""
+
+    path: Path
+    dtype: np.dtype[np.generic]
+    count: int
+    start: int = 0
+
+    def map(self) -> NDArray[np.integer]:
+        """The tokens, memory-mapped; raises UserError when the file is shorter than said."""
+        try:
+            if self.count == 0:
+                return np.empty(0, dtype=self.dtype)
+            mapped = np.memmap(self.path, dtype=self.dtype, mode="r", offset=self.start, shape=(self.count,))
+        except FileNotFoundError:
+            raise UserError(
+                "a token file is missing", str(self.path), "run `scalewright prepare` again"
+            ) from None
+        except (OSError, ValueError) as error:
+            raise UserError(
+                f"cannot map a token file: {error}", str(self.path), "run `scalewright prepare` again"
+            ) from None
+        return mapped.view(np.ndarray)
+
+
+@dataclass
+class TokenStore:
+    """Many token files under one numbering. `offsets` (int64, documents + 1) may be memory-mapped itself."""
+
+    files: tuple[TokenFile, ...]
+    offsets: NDArray[np.int64]
+    eod: int | None = None
+    vocab_size: int | None = None
+    tokenizer_path: Path | None = None
+    tokenizer_checksum: str | None = None
+    text_bytes: int | None = None  # UTF-8 bytes of the text behind the tokens; None when unknown
+    eod_stored: bool = False  # whether documents end with `eod` in the files
+    _starts: NDArray[np.int64] = field(init=False, repr=False)
+    _mapped: OrderedDict[int, NDArray[np.integer]] = field(
+        init=False, repr=False, default_factory=OrderedDict
+    )
+
+    def __post_init__(self) -> None:
+        counts = np.array([file.count for file in self.files], dtype=np.int64)
+        self._starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
+        assert self.offsets[0] == 0, "documents start at token 0"
+        assert int(self.offsets[-1]) == int(self._starts[-1]), "documents end where the tokens end"
+
+    @property
+    def tokens(self) -> int:
+        """The number of tokens in all files."""
+        return int(self._starts[-1])
+
+    @property
+    def documents(self) -> int:
+        """The number of documents."""
+        return len(self.offsets) - 1
+
+    def gather(self, starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The tokens of many slices, end to end: int64[sum(lengths)]. No slice may cross a document's end."""
+        which = np.searchsorted(self._starts, starts, side="right") - 1
+        if len(starts) and (which == which[0]).all():
+            first = int(which[0])
+            return self._file(first)[spread(starts - self._starts[first], lengths)].astype(np.int64)
+        out = np.empty(int(lengths.sum()), dtype=np.int64)
+        places = np.cumsum(lengths) - lengths
+        for number in np.unique(which):
+            mine = np.flatnonzero(which == number)
+            tokens = self._file(int(number))[spread(starts[mine] - self._starts[number], lengths[mine])]
+            out[spread(places[mine], lengths[mine])] = tokens
+        return out
+
+    def document(self, number: int) -> NDArray[np.int64]:
+        """The tokens of one document, as int64."""
+        start = self.offsets[number : number + 1].astype(np.int64)
+        return self.gather(start, self.offsets[number + 1 : number + 2] - start)
+
+    def _file(self, number: int) -> NDArray[np.integer]:
+        found = self._mapped.get(number)
+        if found is None:
+            found = self._mapped[number] = self.files[number].map()
+            if len(self._mapped) > _OPEN_FILES:
+                self._mapped.popitem(last=False)
+        return found
+
+
+def spread(starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Every index of many slices, end to end.
+
+    >>> spread(np.array([10, 3]), np.array([2, 3]))
+    array([10, 11,  3,  4,  5])
+    """
+    ends = np.cumsum(lengths)
+    total = int(ends[-1]) if len(ends) else 0
+    return np.repeat(starts - (ends - lengths), lengths) + np.arange(total, dtype=np.int64)

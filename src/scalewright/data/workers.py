@@ -1,0 +1,110 @@
+"""Pieces done by several processes, or by this one: the results are the same files either way.
+
+    this process   hands out pieces, two a worker at most ──► worker: reads, tokenizes, commits ──► a small record back
+
+Text and tokens never travel between processes. Workers are spawned (safe with threads, and on every system), ignore
+Ctrl-C (this process stops them), and end on their own when this process dies.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from itertools import islice
+from multiprocessing.connection import wait as wait_for
+from typing import Any
+
+from scalewright.data.encode import Encoding, PieceWork
+from scalewright.data.pieces import Piece
+from scalewright.data.tokenizer import read_tokenizer
+from scalewright.spec.errors import RunError
+
+_SMALL = 6 << 20  # bytes of text; less is done before other processes have started
+_POLL_S = 0.1
+
+_state: dict[str, Any] = {}
+"""What a worker process keeps between its pieces; empty in the process that hands them out."""
+
+
+def usable_cores() -> int:
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def do_pieces(
+    encoding: Encoding, pieces: Sequence[Piece], workers: int | None, advance: Callable[[int], None]
+) -> Iterator[dict[str, Any]]:
+    """The records of the pieces, as they are finished; `advance` is told the bytes read meanwhile.
+
+    Raises what a piece raised (UserError, OSError), or RunError when a worker died; pieces already recorded stay.
+    """
+    count = min(workers or usable_cores(), len(pieces))
+    if count <= 1 or (workers is None and sum(piece.size for piece in pieces) < _SMALL):
+        tokenizer = read_tokenizer(encoding.tokenizer)
+        for piece in pieces:
+            yield PieceWork(encoding, tokenizer, advance).run(piece)
+        return
+    yield from _in_processes(encoding, pieces, count, advance)
+
+
+def _in_processes(
+    encoding: Encoding, pieces: Sequence[Piece], count: int, advance: Callable[[int], None]
+) -> Iterator[dict[str, Any]]:
+    context = multiprocessing.get_context("spawn")
+    read = context.Value("q", 0)
+    pool = ProcessPoolExecutor(count, mp_context=context, initializer=_start, initargs=(encoding, read))
+    todo = iter(pieces)
+    known = 0
+    try:
+        running: set[Future[dict[str, Any]]] = {
+            pool.submit(_work, piece) for piece in islice(todo, 2 * count)
+        }
+        while running:
+            done, running = wait(running, timeout=_POLL_S, return_when=FIRST_COMPLETED)
+            now = int(read.value)
+            advance(now - known)
+            known = now
+            for future in done:
+                yield future.result()
+            running |= {pool.submit(_work, piece) for piece in islice(todo, len(done))}
+    except BrokenProcessPool:
+        raise RunError(
+            "a worker process died (out of memory?): the finished pieces are kept; run the same command again, with fewer --workers"
+        ) from None
+    except BaseException:
+        for process in list((pool._processes or {}).values()):
+            process.terminate()
+        raise
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _start(encoding: Encoding, read: Any) -> None:
+    """Prepares a worker process."""
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one core a worker: the library knows no other switch
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
+    _state.update(encoding=encoding, read=read, tokenizer=read_tokenizer(encoding.tokenizer))
+
+
+def _end_with(sentinel: int) -> None:
+    """Ends this process when its parent is gone, even killed: nobody would take its result."""
+    wait_for([sentinel])
+    os._exit(1)
+
+
+def _work(piece: Piece) -> dict[str, Any]:
+    def advance(size: int) -> None:
+        with _state["read"].get_lock():
+            _state["read"].value += size
+
+    return PieceWork(_state["encoding"], _state["tokenizer"], advance).run(piece)
