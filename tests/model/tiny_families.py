@@ -103,11 +103,13 @@ def make(case: str, seed: int = 0) -> nn.Module:
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        for parameter in model.parameters():
+        for name, parameter in model.named_parameters():
             noise = torch.randn(parameter.shape, generator=generator)
-            # matrices of gain ~1 keep logits of order 1; norms and biases stay near their start
-            spread = parameter.shape[-1] ** -0.5 if parameter.dim() > 1 else 0.1
-            parameter.copy_(noise * spread if parameter.dim() > 1 else parameter + noise * spread)
+            if parameter.dim() == 1:  # norms and biases stay near their start
+                parameter.add_(noise, alpha=0.1)
+            else:  # logits of order 1; blocks outweigh the embedding, or a tied head would repeat its input
+                gain = 2.0 if ".0." in name or ".1." in name or ".2." in name else 0.5
+                parameter.copy_(noise * gain * parameter.shape[-1] ** -0.5)
     return model
 
 

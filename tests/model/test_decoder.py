@@ -1,0 +1,212 @@
+"""The decoder is what its spec says, and the same when cut, packed, cached, recomputed or compiled."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tiny_specs import SPECS, make, tokens
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from scalewright.model.cache import Cache
+from scalewright.model.context import Context
+from scalewright.model.decoder import Decoder
+from scalewright.spec.errors import UserError
+from scalewright.spec.model import ModelSpec
+from scalewright.spec.tensors import tensors
+
+# The same sums in another order: a few fp32 roundings (6e-8 each) on logits of order 1 to 10.
+ROUNDING = 2e-5
+
+
+@pytest.fixture(params=SPECS)
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def test_names_and_shapes_are_the_specs(name: str) -> None:
+    found = [(key, tuple(value.shape)) for key, value in Decoder(SPECS[name]).state_dict().items()]
+    assert found == [(t.name, t.shape) for t in tensors(SPECS[name])]
+
+
+def test_built_without_memory_first(name: str) -> None:
+    with torch.device("meta"):
+        model = Decoder(SPECS[name])
+    assert all(p.is_meta for p in model.parameters())
+    assert not list(model.buffers())  # nothing that `to_empty` would leave undefined
+
+
+def test_nothing_looks_ahead(name: str) -> None:
+    model, ids = make(name), tokens()
+    changed = ids.clone()
+    changed[:, 15:] = (changed[:, 15:] + 1) % 64
+    before, after = model(ids), model(changed)
+    assert (
+        torch.equal(before[:, :15], after[:, :15]) or (before[:, :15] - after[:, :15]).abs().max() < ROUNDING
+    )
+    assert (before[:, 15:] - after[:, 15:]).abs().max() > 0.01
+
+
+def test_packed_documents_are_as_if_alone(name: str) -> None:
+    model, ids = make(name), tokens(2, 24)
+    lengths = (7, 13, 4)
+    documents = torch.cat([torch.full((n,), i) for i, n in enumerate(lengths)]).expand(2, -1).to(torch.int32)
+    positions = torch.cat([torch.arange(n) for n in lengths]).expand(2, -1)
+    packed = model(ids, positions, documents)
+    start = 0
+    for count in lengths:
+        alone = model(ids[:, start : start + count])
+        assert (packed[:, start : start + count] - alone).abs().max() < ROUNDING
+        start += count
+    assert (packed[:, 7:] - model(ids)[:, 7:]).abs().max() > 0.01  # and the mask does something
+
+
+def test_packed_documents_leak_no_gradient(name: str) -> None:
+    model, ids = make(name), tokens(1, 12)
+    documents = torch.tensor([[0] * 5 + [1] * 7])
+    seen: list[Tensor] = []
+    assert model.embed is not None
+    model.embed.register_forward_hook(lambda m, i, out: seen.append(out) or out.retain_grad())
+    model(ids, None, documents)[:, 5:].sum().backward()
+    assert seen[0].grad is not None
+    assert torch.count_nonzero(seen[0].grad[:, :5]) == 0
+    assert seen[0].grad[:, 5:].abs().min() > 0
+
+
+@pytest.mark.parametrize("cuts", [(24,), (9, 15), (1,) * 24, (20, 1, 3)])
+def test_a_cache_changes_nothing(name: str, cuts: tuple[int, ...]) -> None:
+    model, ids = make(name), tokens()
+    whole = model(ids)
+    cache, parts, start = Cache(24), list[Tensor](), 0
+    with torch.no_grad():
+        for count in cuts:
+            parts.append(model(ids[:, start : start + count], cache=cache))
+            start += count
+    assert cache.length == 24
+    assert (torch.cat(parts, dim=1) - whole).abs().max() < ROUNDING
+
+
+def test_stages_compose_to_the_whole(name: str) -> None:
+    spec, model, ids = SPECS[name], make(name), tokens()
+    first = Decoder(spec, range(1), last=False)
+    middle = Decoder(spec, range(1, 2), first=False, last=False)
+    last = Decoder(spec, range(2, 3), first=False)
+    whole = model.state_dict()
+    whole.setdefault("head.weight", whole["embed.weight"])
+    for stage in (first, middle, last):
+        stage.load_state_dict({key: whole[key] for key in stage.state_dict()})
+    names = [key for stage in (first, middle, last) for key in stage.state_dict()]
+    tied = ["head.weight"] if spec.tie_word_embeddings else []
+    assert sorted(names) == sorted([*model.state_dict(), *tied])
+    assert torch.equal(last(middle(first(ids))), model(ids))
+
+
+class _Recomputed(nn.Module):
+    """A block under activation checkpointing."""
+
+    def __init__(self, block: nn.Module) -> None:
+        super().__init__()
+        self.block = block
+
+    def forward(self, x: Tensor, context: Context) -> Tensor:
+        out: Tensor = checkpoint(self.block, x, context, use_reentrant=False)
+        return out
+
+
+def _gradients(model: Decoder, ids: Tensor, documents: Tensor | None = None) -> list[Tensor]:
+    model.zero_grad()
+    model(ids, None, documents).square().mean().backward()
+    gradients = [p.grad.clone() for p in model.parameters() if p.grad is not None]
+    assert len(gradients) == len(list(model.parameters()))
+    return gradients
+
+
+def test_every_parameter_gets_a_gradient_and_recomputing_gives_its_bits(name: str) -> None:
+    model, ids = make(name), tokens()
+    documents = torch.tensor([[0] * 10 + [1] * 14] * 2)
+    for mask in (None, documents):
+        straight = _gradients(model, ids, mask)
+        assert all(g.abs().max() > 0 for g in straight)
+        plain = dict(model.layers.items())
+        for key, block in plain.items():
+            model.layers[key] = _Recomputed(block)
+        again = _gradients(model, ids, mask)
+        for key, block in plain.items():
+            model.layers[key] = block
+        assert all(torch.equal(a, b) for a, b in zip(straight, again, strict=True))
+
+
+@pytest.mark.parametrize("which", ["llama", "gemma2", "gemma3", "bloom", "neox"])
+def test_blocks_compile_whole(which: str) -> None:
+    model, ids = make(which), tokens()
+    straight, expected = _gradients(model, ids), model(ids)
+    for block in model.layers.values():
+        block.compile(backend="aot_eager", fullgraph=True)  # fullgraph: a graph break is an error
+    assert (model(ids) - expected).abs().max() < ROUNDING
+    for a, b in zip(straight, _gradients(model, ids), strict=True):
+        assert (a - b).abs().max() <= 1e-4 * a.abs().max() + 1e-7
+
+
+def test_heads_are_counted_from_the_weights(name: str) -> None:
+    """Half of the heads' weights give their part of the sum: what tensor parallelism does."""
+    spec, model, ids = SPECS[name], make(name), tokens()
+    if spec.kv_heads == 1 or spec.qk_norm == "full" or spec.o_bias:
+        pytest.skip("one kv head, a norm over all heads, or a bias to be added once: the cut has more to it")
+    block = model.layers["0"]
+    context, x = _context(model, ids), model._embed(ids, None)
+    whole = block.attention(x, context)
+    parts = []
+    for half in range(2):
+        cut = Decoder(spec)
+        cut.load_state_dict(model.state_dict())
+        attention = cut.layers["0"].attention
+        for linear in (attention.q, attention.k, attention.v):
+            linear.weight = nn.Parameter(linear.weight.chunk(2)[half])
+        attention.o.weight = nn.Parameter(attention.o.weight.chunk(2, dim=1)[half])
+        heads = spec.num_attention_heads // 2
+        cut.heads = range(half * heads, half * heads + heads)
+        parts.append(attention(x, _context(cut, ids)))
+    assert (parts[0] + parts[1] - whole).abs().max() < ROUNDING
+
+
+def _context(model: Decoder, ids: Tensor) -> Context:
+    x = model._embed(ids, None)
+    return model.context(x, ids.shape[1], None, None, None)
+
+
+def test_bf16_is_near_fp32(name: str) -> None:
+    model, ids = make(name), tokens()
+    expected = model(ids)
+    found = model.to(torch.bfloat16)(ids)
+    assert found.dtype == torch.bfloat16
+    # 2^-8 a rounding, some ten in a row through three layers: a few per cent of the logits' size
+    assert (found.float() - expected).norm() < 0.06 * expected.norm()
+
+
+def test_plain_rows_make_no_mask() -> None:
+    model, ids = make("llama"), tokens()
+    context = _context(model, ids)
+    assert context.mask is None
+    assert context.causal
+    windowed = _context(make("gemma3"), tokens(1, 5))  # not longer than the window
+    assert windowed.window_mask is None
+
+
+@pytest.mark.parametrize(
+    ("keys", "reason"),
+    [
+        ({"moe": {"num_experts": 4, "top_k": 2, "moe_intermediate_size": 8}}, "mixtures of experts"),
+        (
+            {"mla": {"kv_lora_rank": 8, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 8}},
+            "latent attention",
+        ),
+        ({"mtp_layers": 1}, "multi-token prediction"),
+        ({"attention_sinks": True}, "attention sinks"),
+        ({"rope": {"scaling": {"kind": "longrope"}}}, "longrope"),
+    ],
+)
+def test_what_is_counted_only_says_so_in_a_line(keys: dict[str, object], reason: str) -> None:
+    spec = ModelSpec.parse({**SPECS["llama"].dump(), **keys, "head_dim": None})
+    with pytest.raises(UserError, match=f"{reason}.*counted but do.*n't run yet") as caught:
+        Decoder(spec)
+    assert "\n" not in str(caught.value)
