@@ -1,0 +1,273 @@
+"""A quick look at what this machine really does: matmul rates, copy bandwidth, and whether bf16 is worth it.
+
+    matmul rate   2 n^3 / seconds, n doubled until one product takes long enough to time; the best of several
+    copy          bytes read + bytes written per second, on arrays larger than any cache
+    bf16          the three products of a linear layer, fp32 and bf16 in turns:
+                  forward y = x W^T     input gradient dx = dy W     weight gradient dW = dy^T x
+
+The best of several runs stands for the peak (whatever else runs can only slow it down, so MFU is never
+flattered); the median stands beside it. torch is imported lazily; without it numpy measures fp32 on the CPU.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+BF16_MARGIN = 1.15  # bf16 copies of fp32 weights and bf16 element-wise code cost something too
+TORCH_TYPES = {"fp32": "float32", "tf32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+
+
+@dataclass(frozen=True)
+class Rate:
+    """One measured rate, and what was measured."""
+
+    what: str
+    per_s: float  # the best run; FLOP/s or bytes/s
+    median_per_s: float
+    runs: int
+    how: str
+    threads: int | None = None  # CPU threads at work; None = not a CPU, or not known
+
+    def dump(self) -> dict[str, Any]:
+        """Plain data."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Bf16Speed:
+    """bf16 against fp32 on the products of one linear layer; true when bf16 is the faster by a margin."""
+
+    device: str
+    forward: float  # times as fast as fp32
+    input_gradient: float
+    weight_gradient: float
+    overall: float  # of the three together
+    how: str
+
+    @property
+    def fast(self) -> bool:
+        """Whether bf16 is worth it here: faster as a whole, and no product slower than fp32."""
+        return (
+            self.overall >= BF16_MARGIN and min(self.forward, self.input_gradient, self.weight_gradient) >= 1
+        )
+
+    def __bool__(self) -> bool:
+        return self.fast
+
+    def dump(self) -> dict[str, Any]:
+        """Plain data."""
+        return {**asdict(self), "fast": self.fast}
+
+
+def load_torch() -> Any | None:
+    """torch, or None where it isn't installed or doesn't import."""
+    if importlib.util.find_spec("torch") is None:
+        return None
+    try:
+        return importlib.import_module("torch")
+    except (ImportError, OSError):  # OSError: a shared library of a broken installation
+        return None
+
+
+def synchronize(torch: Any, device: str) -> None:
+    """Waits until the device has done what was asked of it."""
+    if device.startswith("cuda"):
+        torch.cuda.synchronize(device)
+    elif device == "mps":
+        torch.mps.synchronize()
+
+
+def time_runs(run: Callable[[], None], seconds: float, least: int = 3, most: int = 50) -> list[float]:
+    """The seconds that each of several runs took, for about `seconds` in all."""
+    times: list[float] = []
+    end = time.perf_counter() + seconds
+    while len(times) < least or (time.perf_counter() < end and len(times) < most):
+        start = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - start)
+    return times
+
+
+def matmul_rate(precision: str = "fp32", device: str = "cpu", seconds: float = 0.3) -> Rate | None:
+    """FLOP/s of a square product in `precision`; None where it can't be measured here. Bounded in time."""
+    torch = load_torch()
+    if torch is None:
+        found = precision == "fp32" and device == "cpu"
+        return _search("fp32", _numpy_product, seconds, f"numpy {np.__version__}") if found else None
+    if precision not in TORCH_TYPES or (precision == "tf32" and not device.startswith("cuda")):
+        return None
+    threads = torch.get_num_threads() if device == "cpu" else None
+    how = f"torch {torch.__version__} on {device}" + (f" with {_count(threads)}" if threads else "")
+    try:
+        with _Tf32(torch, precision == "tf32") if device.startswith("cuda") else contextlib.nullcontext():
+            return _search(
+                precision, lambda n: _torch_product(torch, precision, device, n), seconds, how, threads
+            )
+    except (RuntimeError, NotImplementedError, TypeError):  # this device has no such product
+        return None
+
+
+def _count(threads: int) -> str:
+    return f"{threads} thread" + ("s" if threads > 1 else "")
+
+
+def _search(
+    what: str,
+    product: Callable[[int], Callable[[], None]],
+    seconds: float,
+    how: str,
+    threads: int | None = None,
+) -> Rate:
+    """Doubles n until one product is long enough to time well, then times several of that size."""
+    n, end = 128, time.perf_counter() + seconds
+    while True:
+        run = product(n)
+        run()  # the first call also pays for set-up
+        once = min(time_runs(run, 0.0))  # of three: a neighbour's burst of work is not this product's time
+        if once > seconds / 12 or (once > seconds / 100 and n >= 512) or n >= 8192:
+            break  # the next size takes eight times as long
+        n *= 2
+    times = time_runs(run, max(seconds / 3, end - time.perf_counter()))
+    flops = 2.0 * n**3
+    return Rate(
+        what=f"matmul {what}",
+        per_s=flops / min(times),
+        median_per_s=flops / statistics.median(times),
+        runs=len(times),
+        how=f"{how}: {n} x {n} x {n}, best of {len(times)}",
+        threads=threads,
+    )
+
+
+def _numpy_product(n: int) -> Callable[[], None]:
+    generator = np.random.default_rng(0)
+    left, right = generator.standard_normal((2, n, n), dtype=np.float32)
+    out = np.empty((n, n), dtype=np.float32)
+
+    def run() -> None:
+        np.matmul(left, right, out=out)
+
+    return run
+
+
+def _torch_product(torch: Any, precision: str, device: str, n: int) -> Callable[[], None]:
+    dtype = getattr(torch, TORCH_TYPES[precision])
+    left, right = (_random(torch, (n, n), device).to(dtype) for _ in range(2))  # zeros would run too fast
+    out = torch.empty(n, n, device=device, dtype=dtype)
+
+    def run() -> None:
+        torch.mm(left, right, out=out)
+        synchronize(torch, device)
+
+    return run
+
+
+def _random(torch: Any, shape: tuple[int, int], device: str) -> Any:
+    """Random numbers from a generator of their own, so that a probe never moves a run's."""
+    return torch.randn(*shape, device=device, generator=torch.Generator(device=device).manual_seed(0))
+
+
+class _Tf32:
+    """While it lasts, fp32 products on CUDA use TF32, or don't; the setting is put back after."""
+
+    def __init__(self, torch: Any, on: bool) -> None:
+        self.torch, self.on, self.before = torch, on, False
+
+    def __enter__(self) -> None:
+        self.before = self.torch.get_float32_matmul_precision()
+        self.torch.set_float32_matmul_precision("high" if self.on else "highest")
+
+    def __exit__(self, *error: object) -> None:
+        self.torch.set_float32_matmul_precision(self.before)
+
+
+def copy_rate(device: str = "cpu", seconds: float = 0.15, size: int = 1 << 27) -> Rate:
+    """Bytes/s of a large copy, reads and writes together."""
+    torch = load_torch()
+    if torch is not None:
+        source = torch.ones(size // 4, device=device)
+        target = torch.zeros_like(source)
+
+        def run() -> None:
+            target.copy_(source)
+            synchronize(torch, device)
+
+        how = f"torch {torch.__version__} on {device}"
+    else:
+        plain, other = np.ones(size // 4, dtype=np.float32), np.zeros(size // 4, dtype=np.float32)
+
+        def run() -> None:
+            np.copyto(other, plain)
+
+        how = f"numpy {np.__version__}, one thread"
+    run()
+    times = time_runs(run, seconds)
+    return Rate(
+        what="copy",
+        per_s=2.0 * size / min(times),
+        median_per_s=2.0 * size / statistics.median(times),
+        runs=len(times),
+        how=f"{how}: {size >> 20} MiB read and written, best of {len(times)}",
+    )
+
+
+def compare_bf16(device: str = "cpu", seconds: float = 0.4) -> Bf16Speed | None:
+    """bf16 against fp32 for a linear layer's three products, in turns; None where torch can't tell."""
+    torch = load_torch()
+    if torch is None:
+        return None
+    scale = 8 if device.startswith("cuda") else 1
+    tokens, inner, outer = 512 * scale, 512 * scale, 1408 * scale
+    shapes = {"x": (tokens, inner), "w": (outer, inner), "dy": (tokens, outer)}
+    plain = {name: _random(torch, shape, device) for name, shape in shapes.items()}
+    half = {name: value.to(torch.bfloat16) for name, value in plain.items()}
+
+    def products(t: dict[str, Any]) -> list[Callable[[], Any]]:
+        return [lambda: t["x"] @ t["w"].t(), lambda: t["dy"] @ t["w"], lambda: t["dy"].t() @ t["x"]]
+
+    try:
+        pairs = list(zip(products(plain), products(half), strict=True))
+        times = [_in_turns(torch, device, one, other, seconds / len(pairs)) for one, other in pairs]
+    except (RuntimeError, NotImplementedError):  # no bf16 products at all
+        return None
+    forward, input_gradient, weight_gradient = (fp32 / bf16 for fp32, bf16 in times)
+    overall = sum(fp32 for fp32, _ in times) / sum(bf16 for _, bf16 in times)
+    how = f"torch {torch.__version__} on {device}: {tokens} tokens, {inner} -> {outer}, best runs, in turns"
+    return Bf16Speed(device, forward, input_gradient, weight_gradient, overall, how)
+
+
+def _in_turns(
+    torch: Any, device: str, one: Callable[[], Any], other: Callable[[], Any], seconds: float
+) -> tuple[float, float]:
+    """The best time of each of two runs, taken in turns so that a busy moment meets both."""
+    best = [float("inf"), float("inf")]
+    end, rounds = time.perf_counter() + seconds, 0
+    while rounds < 3 or (time.perf_counter() < end and rounds < 50):
+        for index, run in enumerate((one, other)):
+            start = time.perf_counter()
+            run()
+            synchronize(torch, device)
+            elapsed = time.perf_counter() - start
+            if (
+                rounds > 0 or elapsed > seconds
+            ):  # the first round pays for set-up, unless one run is that slow
+                best[index] = min(best[index], elapsed)
+        rounds += 1
+        if max(best) > seconds and min(best) < float("inf"):
+            break
+    return best[0], best[1]
+
+
+def bf16_is_fast(device: str = "cpu") -> bool:
+    """Whether `precision: auto` should mean bf16 on this device: measured, forward and both backward."""
+    found = compare_bf16(device)
+    return found is not None and found.fast
