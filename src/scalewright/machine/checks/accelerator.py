@@ -1,0 +1,213 @@
+"""GPUs as their driver sees them and as torch does: driver, persistence, ECC, throttling, who is on them."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Mapping
+from typing import Any
+
+from scalewright.machine.findings import Finding, gib
+from scalewright.machine.names import match_gpu
+
+GROUP = "accelerator"
+FIELDS = (
+    "name",
+    "driver_version",
+    "memory.total",
+    "memory.used",
+    "persistence_mode",
+    "ecc.mode.current",
+    "ecc.errors.uncorrected.volatile.total",
+    "mig.mode.current",
+    "temperature.gpu",
+    "power.limit",
+    "clocks_throttle_reasons.hw_slowdown",
+    "pcie.link.width.current",
+    "pcie.link.width.max",
+)
+
+
+def query_nvidia(seconds: float = 2.0) -> list[dict[str, str]] | None:
+    """What nvidia-smi says of each GPU; None without it. Raises TimeoutExpired when the driver hangs."""
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return None
+    command = [program, f"--query-gpu={','.join(FIELDS)}", "--format=csv,noheader,nounits"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
+    if done.returncode != 0:
+        raise RuntimeError((done.stdout + done.stderr).strip() or f"nvidia-smi failed with {done.returncode}")
+    return parse_nvidia(done.stdout)
+
+
+def parse_nvidia(text: str) -> list[dict[str, str]]:
+    """nvidia-smi's CSV, one dict for each GPU."""
+    rows = [[cell.strip() for cell in line.split(",")] for line in text.splitlines() if line.strip()]
+    return [dict(zip(FIELDS, row, strict=True)) for row in rows if len(row) == len(FIELDS)]
+
+
+def driver(gpus: list[dict[str, str]] | None) -> list[Finding]:
+    """What the NVIDIA driver says."""
+    if gpus is None:
+        return []
+    if not gpus:
+        what = "nvidia-smi is there but names no GPU"
+        return [
+            Finding(
+                GROUP, "driver", "warn", what, "check the driver, or give the container its GPUs (--gpus all)"
+            )
+        ]
+    names = ", ".join(sorted({gpu["name"] for gpu in gpus}))
+    first = gpus[0]
+    what = f"{len(gpus)} x {names}, driver {first['driver_version']}, {_mib(first['memory.total'])} each"
+    findings = [Finding(GROUP, "driver", "ok", what, data={"gpus": gpus})]
+    for check in (_persistence, _errors, _mig, _throttled, _width, _used):
+        found = check(gpus)
+        if found is not None:
+            findings.append(found)
+    return findings
+
+
+def _mib(text: str) -> str:
+    return gib(float(text) * 2**20) if text.replace(".", "").isdigit() else text
+
+
+def _which(gpus: list[dict[str, str]], key: str, value: str) -> list[str]:
+    return [str(index) for index, gpu in enumerate(gpus) if gpu[key].lower() == value]
+
+
+def _persistence(gpus: list[dict[str, str]]) -> Finding | None:
+    off = _which(gpus, "persistence_mode", "disabled")
+    if not off:
+        return None
+    what = f"persistence mode is off on GPU {', '.join(off)}: each start waits for the driver to load"
+    return Finding(GROUP, "persistence", "note", what, "sudo nvidia-smi -pm 1")
+
+
+def _errors(gpus: list[dict[str, str]]) -> Finding | None:
+    key = "ecc.errors.uncorrected.volatile.total"
+    bad = [
+        f"{index} ({gpu[key]})" for index, gpu in enumerate(gpus) if gpu[key].isdigit() and int(gpu[key]) > 0
+    ]
+    if bad:
+        what = f"uncorrected memory errors on GPU {', '.join(bad)}"
+        return Finding(
+            GROUP,
+            "ecc",
+            "problem",
+            what,
+            "take it out of service: results can be wrong (nvidia-smi -q -d ECC)",
+        )
+    off = _which(gpus, "ecc.mode.current", "disabled")
+    if off:
+        what = f"error correction is off on GPU {', '.join(off)}: a flipped bit goes unnoticed"
+        return Finding(GROUP, "ecc", "note", what, "sudo nvidia-smi -e 1, and restart, for long runs")
+    on = _which(gpus, "ecc.mode.current", "enabled")
+    return Finding(GROUP, "ecc", "ok", "error correction on, no uncorrected errors") if on else None
+
+
+def _mig(gpus: list[dict[str, str]]) -> Finding | None:
+    on = _which(gpus, "mig.mode.current", "enabled")
+    if not on:
+        return None
+    what = (
+        f"GPU {', '.join(on)} is cut into instances (MIG): peaks of the whole don't hold, rates are measured"
+    )
+    return Finding(GROUP, "mig", "note", what)
+
+
+def _throttled(gpus: list[dict[str, str]]) -> Finding | None:
+    slow = _which(gpus, "clocks_throttle_reasons.hw_slowdown", "active")
+    if not slow:
+        return None
+    what = f"GPU {', '.join(slow)} slows itself down (heat or power)"
+    return Finding(GROUP, "throttling", "warn", what, "check cooling and power: nvidia-smi -q -d PERFORMANCE")
+
+
+def _width(gpus: list[dict[str, str]]) -> Finding | None:
+    now, most = "pcie.link.width.current", "pcie.link.width.max"
+    narrow = [
+        str(i)
+        for i, gpu in enumerate(gpus)
+        if gpu[now].isdigit() and gpu[most].isdigit() and int(gpu[now]) < int(gpu[most])
+    ]
+    if not narrow:
+        return None
+    first = gpus[int(narrow[0])]
+    what = f"GPU {', '.join(narrow)} has fewer PCIe lanes than it could ({first[now]} of {first[most]})"
+    return Finding(
+        GROUP, "pcie", "note", what, "use a full slot, or reseat the card, if copies to the GPU are slow"
+    )
+
+
+def _used(gpus: list[dict[str, str]]) -> Finding | None:
+    busy = [
+        f"{index} ({_mib(gpu['memory.used'])})"
+        for index, gpu in enumerate(gpus)
+        if gpu["memory.used"].isdigit() and int(gpu["memory.used"]) > 1024
+    ]
+    if not busy:
+        return None
+    what = f"memory of GPU {', '.join(busy)} is in use already"
+    return Finding(GROUP, "in use", "warn", what, "see who it is: nvidia-smi; a run has only what is left")
+
+
+def torch_devices(
+    torch: Any | None, gpus: list[dict[str, str]] | None, environ: Mapping[str, str]
+) -> list[Finding]:
+    """What torch can use, and why not where the driver sees more."""
+    if torch is None:
+        return []
+    if torch.cuda.is_available():
+        return _cuda(torch, gpus, environ)
+    if torch.backends.mps.is_available():
+        return [Finding(GROUP, "devices", "ok", "Apple's GPU (MPS): one process trains on it")]
+    if gpus:
+        what = f"the driver sees {len(gpus)} GPUs, and torch {torch.__version__} sees none"
+        hidden = environ.get("CUDA_VISIBLE_DEVICES")
+        if hidden is not None and hidden.strip() in {"", "-1"}:
+            return [Finding(GROUP, "devices", "problem", what, "CUDA_VISIBLE_DEVICES hides them: unset it")]
+        if torch.version.cuda is None and torch.version.hip is None:
+            return [
+                Finding(GROUP, "devices", "problem", what, "it is the CPU build: install torch with CUDA")
+            ]
+        mend = f"it needs a driver for CUDA {torch.version.cuda}: update the driver, or take an older build"
+        return [Finding(GROUP, "devices", "problem", what, mend)]
+    return [Finding(GROUP, "devices", "note", "no GPU that torch can use: training runs on the CPU")]
+
+
+def _cuda(torch: Any, gpus: list[dict[str, str]] | None, environ: Mapping[str, str]) -> list[Finding]:
+    count = torch.cuda.device_count()
+    facts = torch.cuda.get_device_properties(0)
+    device = match_gpu(facts.name, facts.total_memory)
+    capability = "" if torch.version.hip else f", compute capability {facts.major}.{facts.minor}"
+    peaks = "published peaks known" if device else "no published peak known: rates are measured"
+    what = f"torch sees {count} x {facts.name}, {gib(facts.total_memory)}{capability}; {peaks}"
+    findings = [
+        Finding(GROUP, "devices", "ok", what, data={"count": count, "device": device.id if device else None})
+    ]
+    if gpus and len(gpus) > count:
+        hidden = environ.get("CUDA_VISIBLE_DEVICES")
+        why = f"CUDA_VISIBLE_DEVICES={hidden} hides the others" if hidden else "the others are hidden from it"
+        findings.append(
+            Finding(GROUP, "hidden", "note", f"the driver sees {len(gpus)} GPUs, torch {count}: {why}")
+        )
+    built = set(torch.cuda.get_arch_list())
+    if (
+        built
+        and not torch.version.hip
+        and not any(_runs_on(arch, facts.major, facts.minor) for arch in built)
+    ):
+        what = f"torch {torch.__version__} has no code for compute capability {facts.major}.{facts.minor}"
+        findings.append(Finding(GROUP, "build", "problem", what, "install a build of torch that has it"))
+    return findings
+
+
+def _runs_on(arch: str, major: int, minor: int) -> bool:
+    """Whether code built for `arch` (sm_86, compute_90) runs on a device of that capability."""
+    kind, _, number = arch.partition("_")
+    digits = number.rstrip("af")
+    if not digits.isdigit():
+        return False
+    built = (int(digits[:-1]), int(digits[-1]))
+    return built <= (major, minor) if kind == "compute" else built[0] == major and built[1] <= minor

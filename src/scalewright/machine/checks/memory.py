@@ -1,0 +1,90 @@
+"""Memory and its limits, swap, shared memory, and how many files may be open."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import shutil
+from pathlib import Path
+
+import psutil
+
+from scalewright.machine.findings import Finding, gib
+from scalewright.machine.processor import Processor
+
+GROUP = "memory"
+FEW_FILES = 4096  # shards of a corpus, sockets of a few dozen peers, and libraries
+SMALL_SHARED = 2**30  # containers start with 64 MiB; NCCL and data workers pass buffers through it
+
+
+def memory(processor: Processor) -> Finding:
+    """How much there is, how much is free, and what a container allows."""
+    free, usable = processor.memory_available_bytes, processor.usable_memory_bytes
+    data = {
+        "memory_bytes": processor.memory_bytes,
+        "available_bytes": free,
+        "limit_bytes": processor.memory_limit_bytes,
+    }
+    what = f"{gib(free)} free of {gib(processor.memory_bytes)}"
+    if processor.memory_limit_bytes is not None:
+        what += f"; a container's limit of {gib(usable)} ends a process that passes it"
+        return Finding(GROUP, "memory", "note", what, "raise the limit, or plan for it", data)
+    if free < 0.1 * processor.memory_bytes or free < 2**30:
+        return Finding(
+            GROUP, "memory", "warn", what, "stop what else runs: a run that meets the end is killed", data
+        )
+    return Finding(GROUP, "memory", "ok", what, data=data)
+
+
+def swap() -> Finding:
+    """Swap in use: a run that touches it slows down a hundredfold."""
+    found = psutil.swap_memory()
+    if not found.total:
+        return Finding(
+            GROUP, "swap", "ok", "no swap: a run that needs more memory fails at once, and says so"
+        )
+    what = f"{gib(found.used)} of {gib(found.total)} swap in use"
+    if found.used > 0.25 * found.total:
+        return Finding(
+            GROUP, "swap", "warn", what, "free memory first, or turn it off while training: sudo swapoff -a"
+        )
+    return Finding(GROUP, "swap", "ok", what)
+
+
+def shared_memory(path: Path = Path("/dev/shm")) -> Finding:
+    """/dev/shm: processes of one machine pass buffers through it."""
+    if not path.is_dir():
+        return Finding(GROUP, "shared memory", "note", f"there is no {path} on this system")
+    total, _, free = shutil.disk_usage(path)
+    what = f"{gib(free)} free of {gib(total)} in {path}"
+    data = {"free_bytes": free, "total_bytes": total}
+    if total < SMALL_SHARED:
+        return Finding(
+            GROUP, "shared memory", "warn", what, "start the container with --shm-size=8g or --ipc=host", data
+        )
+    if free < SMALL_SHARED // 4:
+        return Finding(
+            GROUP, "shared memory", "warn", what, f"remove what ended processes left in {path}", data
+        )
+    return Finding(GROUP, "shared memory", "ok", what, data=data)
+
+
+def open_files() -> Finding:
+    """The limit of open files (Unix)."""
+    if importlib.util.find_spec("resource") is None:
+        return Finding(GROUP, "open files", "note", "this system sets no such limit")
+    resource = importlib.import_module("resource")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft in (-1, resource.RLIM_INFINITY):
+        return Finding(GROUP, "open files", "ok", "no limit of open files")
+    data = {"soft": soft, "hard": hard}
+    if soft < FEW_FILES:
+        return Finding(
+            GROUP,
+            "open files",
+            "warn",
+            f"at most {soft} open files",
+            f"ulimit -n {max(FEW_FILES, 65536)}",
+            data,
+        )
+    return Finding(GROUP, "open files", "ok", f"up to {soft} open files", data=data)

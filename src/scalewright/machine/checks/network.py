@@ -1,0 +1,158 @@
+"""How processes find each other: the host's name, the interface that Gloo takes, ports, InfiniBand.
+
+Gloo binds to the address that the host's own name resolves to, or to the interface that GLOO_SOCKET_IFNAME
+names. A name that resolves to nothing, or to an address that this machine doesn't have, is the usual reason
+why a run on several processes hangs before its first step.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import TimeoutError as Late
+from pathlib import Path
+
+import psutil
+
+from scalewright.machine.findings import Finding
+
+GROUP = "network"
+DEFAULT_PORT = 29500
+INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
+
+
+def resolve(name: str, seconds: float = 1.5) -> list[str]:
+    """The addresses of a name; raises OSError, or TimeoutError when the resolver doesn't answer in time."""
+    pool = ThreadPoolExecutor(max_workers=1)
+    try:
+        found = pool.submit(socket.getaddrinfo, name, None, 0, socket.SOCK_STREAM).result(timeout=seconds)
+    except Late:
+        raise TimeoutError(f"no answer within {seconds} s") from None
+    finally:
+        pool.shutdown(wait=False)
+    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+
+
+def interface_of(addresses: list[str]) -> tuple[str, str] | None:
+    """The first (interface, address) of this machine among `addresses`."""
+    for address in addresses:
+        for interface, entries in psutil.net_if_addrs().items():
+            if any(entry.address.split("%")[0] == address for entry in entries):
+                return interface, address
+    return None
+
+
+def hostname(environ: Mapping[str, str]) -> Finding:
+    """Whether the host's name resolves to an address of its own, and to which interface that belongs."""
+    chosen = environ.get("GLOO_SOCKET_IFNAME")
+    if chosen:
+        return Finding(
+            GROUP,
+            "gloo interface",
+            "ok",
+            f"GLOO_SOCKET_IFNAME={chosen} decides; the host's name doesn't matter",
+        )
+    name = socket.gethostname()
+    mend = f"export GLOO_SOCKET_IFNAME={_loopback()}, or add '127.0.0.1 {name}' to the hosts file"
+    try:
+        addresses = resolve(name)
+    except OSError as error:
+        return Finding(
+            GROUP, "gloo interface", "warn", f"the host's name '{name}' doesn't resolve: {error}", mend
+        )
+    found = interface_of(addresses)
+    if found is None:
+        # 127.0.1.1 is Debian's entry for the host's own name: on the loopback interface, listed nowhere.
+        if all(address.startswith("127.") for address in addresses):
+            return _loopback_only(name, addresses[0])
+        what = f"the host's name '{name}' resolves to {addresses[0]}, which is no address of this machine"
+        return Finding(GROUP, "gloo interface", "warn", what, mend)
+    interface, address = found
+    if address.startswith("127.") or address == "::1":
+        return _loopback_only(name, address)
+    what = f"Gloo would use {interface} ({address}), where the host's name '{name}' leads"
+    return Finding(GROUP, "gloo interface", "ok", what, data={"interface": interface, "address": address})
+
+
+def _loopback_only(name: str, address: str) -> Finding:
+    what = f"'{name}' resolves to {address}: right for one machine; other machines can't reach it"
+    mend = "for several machines: export GLOO_SOCKET_IFNAME=INTERFACE on each"
+    return Finding(GROUP, "gloo interface", "ok", what, mend, {"interface": _loopback(), "address": address})
+
+
+def _loopback() -> str:
+    for interface, entries in psutil.net_if_addrs().items():
+        if any(entry.address == "127.0.0.1" for entry in entries):
+            return interface
+    return "lo"
+
+
+def named_interfaces(environ: Mapping[str, str]) -> list[Finding]:
+    """Interfaces that the environment names and this machine doesn't have."""
+    present = set(psutil.net_if_addrs())
+    findings = []
+    for variable in INTERFACE_VARIABLES:
+        text = environ.get(variable, "")
+        names = [name.lstrip("^=") for name in text.split(",") if name]
+        if not names or text.startswith("^"):  # ^ means: any but these
+            continue
+        if not any(name in present or any(one.startswith(name) for one in present) for name in names):
+            what = f"{variable}={text} names no interface of this machine"
+            mend = f"use one of {', '.join(sorted(present))}, or unset {variable}"
+            findings.append(Finding(GROUP, variable, "problem", what, mend))
+    return findings
+
+
+def loopback() -> Finding:
+    """Whether a port can be opened on this machine and reached from it."""
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            server.settimeout(1)
+            port = server.getsockname()[1]
+            with socket.create_connection(("127.0.0.1", port), timeout=1) as one, server.accept()[0] as other:
+                one.sendall(b"x")
+                other.settimeout(1)
+                arrived = other.recv(1) == b"x"
+    except OSError as error:
+        mend = "allow connections to 127.0.0.1 in the firewall or sandbox: local workers need them"
+        return Finding(
+            GROUP, "loopback", "problem", f"no port of 127.0.0.1 can be opened and reached: {error}", mend
+        )
+    if not arrived:
+        return Finding(
+            GROUP, "loopback", "problem", "what is sent over 127.0.0.1 doesn't arrive", "check the firewall"
+        )
+    return Finding(GROUP, "loopback", "ok", "ports of 127.0.0.1 open and answer")
+
+
+def main_port(environ: Mapping[str, str]) -> Finding | None:
+    """Whether the port where workers would meet is free."""
+    text = environ.get("MASTER_PORT", str(DEFAULT_PORT))
+    if not text.isdigit() or not 0 < int(text) < 65536:
+        return Finding(
+            GROUP, "port", "problem", f"MASTER_PORT={text!r} is no port", f"export MASTER_PORT={DEFAULT_PORT}"
+        )
+    try:
+        with socket.create_server(("127.0.0.1", int(text))):
+            pass
+    except OSError as error:
+        what = f"port {text} is taken ({error.strerror or error}): a default rendezvous would fail on it"
+        return Finding(GROUP, "port", "note", what, "export MASTER_PORT to a free one, or stop what holds it")
+    return Finding(GROUP, "port", "ok", f"port {text} is free")
+
+
+def infiniband(root: Path = Path("/")) -> Finding | None:
+    """InfiniBand ports and whether they are up (Linux)."""
+    folder = root / "sys/class/infiniband"
+    if not folder.is_dir():
+        return None
+    ports = sorted(folder.glob("*/ports/*/state"))
+    down = [path for path in ports if "ACTIVE" not in path.read_text()]
+    what = f"{len(ports) - len(down)} of {len(ports)} InfiniBand ports active"
+    if down:
+        names = ", ".join(path.parts[-4] for path in down[:4])
+        return Finding(
+            GROUP, "infiniband", "warn", f"{what}; down: {names}", "check cables and subnet manager (ibstat)"
+        )
+    return Finding(GROUP, "infiniband", "ok", what)

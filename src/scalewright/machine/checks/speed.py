@@ -1,0 +1,62 @@
+"""What the machine really does, in about a second: matmul rates, copies, and whether bf16 is worth it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from scalewright.machine.findings import Finding, rate
+from scalewright.machine.names import match_gpu
+from scalewright.machine.probe import Bf16Speed, compare_bf16, copy_rate, matmul_rate
+
+GROUP = "speed"
+
+
+def main_device(torch: Any | None) -> str:
+    """Where a run would compute: cuda:0, mps or cpu."""
+    if torch is not None and torch.cuda.is_available():
+        return "cuda:0"
+    if torch is not None and torch.backends.mps.is_available():
+        return "mps"
+    return "cpu"
+
+
+def matmul(torch: Any | None, device: str) -> list[Finding]:
+    """fp32 and bf16 matmul rates, beside the published peak where there is one."""
+    known = None
+    if torch is not None and device.startswith("cuda"):
+        facts = torch.cuda.get_device_properties(device)
+        known = match_gpu(facts.name, facts.total_memory)
+    findings = []
+    for precision in ("fp32", "bf16"):
+        found = matmul_rate(precision, device, seconds=0.2)
+        if found is None:
+            continue
+        what = f"{rate(found.per_s, 'FLOP/s')} in {precision}"
+        peak = known.peak(precision) if known else None
+        if peak:
+            what += f", {100 * found.per_s / peak:.0f}% of the published {rate(peak, 'FLOP/s')}"
+        findings.append(
+            Finding(GROUP, f"matmul {precision}", "ok", f"{what} ({found.how})", data=found.dump())
+        )
+    return findings
+
+
+def copies(device: str) -> Finding:
+    """Memory bandwidth by a large copy."""
+    found = copy_rate(device, seconds=0.1)
+    return Finding(GROUP, "copy", "ok", f"{rate(found.per_s, 'B/s')} ({found.how})", data=found.dump())
+
+
+def bf16(device: str) -> Finding:
+    """What `precision: auto` means here, and why."""
+    found = compare_bf16(device, seconds=0.3)
+    if found is None:
+        return Finding(GROUP, "bf16", "note", "bf16 cannot be measured here: precision auto means fp32")
+    return Finding(GROUP, "bf16", "ok", describe_bf16(found), data=found.dump())
+
+
+def describe_bf16(found: Bf16Speed) -> str:
+    """One line: how bf16 compares, and what follows."""
+    means = "bf16" if found.fast else "fp32"
+    each = f"forward {found.forward:.2f}, backward {found.input_gradient:.2f} and {found.weight_gradient:.2f}"
+    return f"bf16 is {found.overall:.2f} times as fast as fp32 ({each}): precision auto means {means}"

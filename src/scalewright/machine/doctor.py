@@ -1,0 +1,161 @@
+"""`doctor`: what this machine can do, and what about it is set up badly. It looks, and changes nothing.
+
+examine(folder, environ) -> Report        at most a few seconds; a check that can't look says so
+render(report) -> str                     the page for a terminal;  report.dump() the data for --json
+"""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from scalewright.machine.checks import accelerator, memory, network, processor, software, speed, storage
+from scalewright.machine.findings import Finding, Report, Severity, guarded
+from scalewright.machine.probe import load_torch
+from scalewright.machine.processor import read_processor
+
+__all__ = ["Finding", "Report", "examine", "render"]
+
+Gpus = list[dict[str, str]] | None
+Check = tuple[str, str, Callable[[], Finding | Iterable[Finding] | None]]
+MARKS: dict[Severity, tuple[str, str]] = {
+    "ok": ("✓", "green"),
+    "note": ("·", "cyan"),
+    "warn": ("!", "yellow"),
+    "problem": ("✗", "bold red"),
+}
+
+
+def examine(
+    folder: Path = Path("."), environ: Mapping[str, str] | None = None, measure: bool = True
+) -> Report:
+    """Looks at this machine. `folder` is where a run would write, `environ` the environment it would have.
+
+    `measure: False` leaves out the rates (a second). Never raises for what it finds.
+    """
+    start = time.perf_counter()
+    torch = load_torch()
+    versions = software.versions(torch)
+    gpus: Gpus = None
+    findings: list[Finding] = []
+    try:
+        gpus = accelerator.query_nvidia()
+    except Exception as error:  # a hanging or broken driver is itself a finding
+        what = f"nvidia-smi doesn't answer: {(str(error) or type(error).__name__).splitlines()[0][:120]}"
+        mend = "restart the machine or reload the driver"
+        findings.append(Finding(accelerator.GROUP, "driver", "problem", what, mend))
+    checks = [
+        *_program_checks(torch, versions, environ or {}),
+        *_accelerator_checks(torch, gpus, environ or {}),
+        *_system_checks(_existing(folder), environ or {}),
+        *(_speed_checks(torch) if measure else []),
+    ]
+    for check in checks:
+        findings += guarded(*check)
+    return Report(tuple(findings), versions, time.perf_counter() - start)
+
+
+def _program_checks(
+    torch: Any | None, versions: dict[str, str | None], environ: Mapping[str, str]
+) -> list[Check]:
+    cpu = read_processor()
+    threads = torch.get_num_threads() if torch is not None else None
+    return [
+        (software.GROUP, "python", software.python),
+        (software.GROUP, "torch", lambda: software.broken_torch(torch, versions)),
+        (software.GROUP, "training", lambda: software.training(versions)),
+        (software.GROUP, "distributed", lambda: software.backends(torch)),
+        (processor.GROUP, "cores", lambda: processor.cores(cpu)),
+        (processor.GROUP, "threads", lambda: processor.threads(cpu, environ, threads)),
+        (processor.GROUP, "numa", lambda: processor.numa(cpu)),
+        (processor.GROUP, "clocks", processor.clocks),
+        (processor.GROUP, "load", lambda: processor.load(cpu)),
+        (processor.GROUP, "steal", processor.steal),
+        (memory.GROUP, "memory", lambda: memory.memory(cpu)),
+        (memory.GROUP, "swap", memory.swap),
+        (memory.GROUP, "shared memory", memory.shared_memory),
+        (memory.GROUP, "open files", memory.open_files),
+    ]
+
+
+def _accelerator_checks(torch: Any | None, gpus: Gpus, environ: Mapping[str, str]) -> list[Check]:
+    return [
+        (accelerator.GROUP, "driver", lambda: accelerator.driver(gpus)),
+        (accelerator.GROUP, "devices", lambda: accelerator.torch_devices(torch, gpus, environ)),
+    ]
+
+
+def _system_checks(folder: Path, environ: Mapping[str, str]) -> list[Check]:
+    return [
+        (network.GROUP, "gloo interface", lambda: network.hostname(environ)),
+        (network.GROUP, "interfaces", lambda: network.named_interfaces(environ)),
+        (network.GROUP, "loopback", network.loopback),
+        (network.GROUP, "port", lambda: network.main_port(environ)),
+        (network.GROUP, "infiniband", network.infiniband),
+        (storage.GROUP, "space", lambda: storage.space(folder)),
+        (storage.GROUP, "file system", lambda: storage.file_system(folder)),
+        (storage.GROUP, "write speed", lambda: storage.write_speed(folder)),
+        (storage.GROUP, "clock", storage.clock),
+    ]
+
+
+def _speed_checks(torch: Any | None) -> list[Check]:
+    device = speed.main_device(torch)
+    return [
+        (speed.GROUP, "matmul", lambda: speed.matmul(torch, device)),
+        (speed.GROUP, "bf16", lambda: speed.bf16(device)),
+        (speed.GROUP, "copy", lambda: speed.copies(device)),
+    ]
+
+
+def _existing(folder: Path) -> Path:
+    """The folder, or the nearest one above it that exists: a run would make the rest."""
+    place = folder.resolve()
+    while not place.is_dir() and place != place.parent:
+        place = place.parent
+    return place
+
+
+def render(report: Report, width: int = 100, colour: bool = False) -> str:
+    """The report as a page of text; with `colour`, for a terminal. Without it, plain words and ASCII marks."""
+    buffer = io.StringIO()
+    console = Console(file=buffer, width=width, force_terminal=colour, no_color=not colour, highlight=False)
+    table = Table(box=None, show_header=False, padding=(0, 1), expand=True)
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(ratio=1, overflow="fold")
+    for group in report.groups:
+        table.add_row("", Text(group, style="bold"), "")
+        for finding in report.of(group):
+            mark, style = MARKS[finding.severity]
+            text = Text(finding.what)
+            if finding.mend and finding.severity != "ok":
+                arrow = "→" if colour else "->"
+                text.append(f"\n{arrow} {finding.mend}", style="dim" if finding.severity == "note" else style)
+            word = Text(mark if colour else finding.severity, style=style)
+            table.add_row(word, Text(f"  {finding.name}", style="dim"), text)
+    console.print(table)
+    console.print()
+    console.print(_verdict(report))
+    return buffer.getvalue()
+
+
+def _verdict(report: Report) -> Text:
+    """The last line: whether there is anything to do."""
+    counts = report.dump()["counts"]
+    problems, warnings = counts["problem"], counts["warn"]
+    took = f" ({len(report.findings)} checks in {report.seconds:.1f} s)"
+    if problems:
+        lines = f"{problems} problem" + ("s" if problems > 1 else "") + " to mend before a run"
+    elif warnings:
+        lines = f"ready; {warnings} thing" + ("s" if warnings > 1 else "") + " could be better"
+    else:
+        lines = "ready: nothing to mend"
+    return Text(lines, style=MARKS[report.worst][1]).append(took, style="dim")

@@ -1,0 +1,92 @@
+"""What an examination finds: facts, each with how bad it is and how to mend it.
+
+ok       as it should be
+note     worth knowing, nothing to mend; also "cannot tell here", which is an answer too
+warn     it works, but slower or less safely than it could
+problem  a run will fail on it
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+Severity = Literal["ok", "note", "warn", "problem"]
+SEVERITIES: tuple[Severity, ...] = ("ok", "note", "warn", "problem")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at."""
+
+    group: str
+    name: str
+    severity: Severity
+    what: str
+    mend: str = ""  # how, where something is to be mended
+    data: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Report:
+    """Everything that was looked at, in the order of a printed page."""
+
+    findings: tuple[Finding, ...]
+    versions: dict[str, str | None]
+    seconds: float
+
+    @property
+    def worst(self) -> Severity:
+        """The worst severity of all findings."""
+        return max((finding.severity for finding in self.findings), key=SEVERITIES.index, default="ok")
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """The groups, in order."""
+        return tuple(dict.fromkeys(finding.group for finding in self.findings))
+
+    def of(self, group: str) -> tuple[Finding, ...]:
+        """The findings of one group."""
+        return tuple(finding for finding in self.findings if finding.group == group)
+
+    def find(self, name: str) -> Finding | None:
+        """The finding of that name."""
+        return next((finding for finding in self.findings if finding.name == name), None)
+
+    def dump(self) -> dict[str, Any]:
+        """Plain data: `{worst, counts, versions, findings, seconds}`."""
+        counts = {name: sum(finding.severity == name for finding in self.findings) for name in SEVERITIES}
+        return {
+            "worst": self.worst,
+            "counts": counts,
+            "versions": dict(self.versions),
+            "findings": [asdict(finding) for finding in self.findings],
+            "seconds": round(self.seconds, 3),
+        }
+
+
+def guarded(group: str, name: str, check: Callable[[], Finding | Iterable[Finding] | None]) -> list[Finding]:
+    """What `check` finds; where it can't look (another system, no permission), an honest note."""
+    try:
+        found = check()
+    except Exception as error:  # a look at a machine must never stop the examination
+        reason = str(error).splitlines()[0][:120] if str(error) else ""
+        detail = type(error).__name__ + (f": {reason}" if reason else "")
+        return [Finding(group, name, "note", f"cannot tell here ({detail})")]
+    if found is None:
+        return []
+    return [found] if isinstance(found, Finding) else list(found)
+
+
+def gib(count: float) -> str:
+    """Bytes as GiB, for people."""
+    return f"{count / 2**30:.1f} GiB"
+
+
+def rate(per_s: float, unit: str) -> str:
+    """A rate with a prefix that a person reads: 2.04e11 FLOP/s -> 204 GFLOP/s."""
+    for prefix, size in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if per_s >= size:
+            return f"{per_s / size:.3g} {prefix}{unit}"
+    return f"{per_s:.3g} {unit}"
