@@ -1,0 +1,177 @@
+"""What a run ran on and with: versions, git state, host, processor, memory, GPUs; plain data for run.yaml.
+
+Every part is guarded: a machine that can't say something has None there, and nothing takes over 3 seconds.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+PACKAGES = ("scalewright", "torch", "numpy", "safetensors", "tokenizers", "pydantic", "triton", "mlflow")
+# Of a processor's hundred flags, those that decide how fast it multiplies matrices.
+MATRIX_FLAGS = (
+    "avx", "avx2", "fma", "f16c", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "avx_vnni",
+    "amx_tile", "amx_bf16", "amx_int8", "amx_fp16", "asimd", "asimddp", "sve", "sve2", "bf16", "i8mm", "sme",
+)  # fmt: skip
+VARIABLES = (
+    "OMP_",
+    "MKL_",
+    "CUDA_VISIBLE_DEVICES",
+    "CUDA_DEVICE_MAX_CONNECTIONS",
+    "NCCL_",
+    "GLOO_",
+    "PYTORCH_",
+)
+PATIENCE_S = 3.0
+GIB = 2**30
+
+
+def environment(
+    command: Sequence[str] | None = None,
+    environ: Mapping[str, str] | None = None,
+    folder: str | Path = ".",
+) -> dict[str, Any]:
+    """Everything about this machine and process that may explain a run's numbers later.
+
+    `command` is the command line (default: this process's); of `environ` the variables that steer threads,
+    devices and communication are kept; `folder` is where the user's own code lies, for its git state.
+    """
+    return {
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "host": platform.node(),
+        "system": platform.platform(),
+        "command": " ".join(command if command is not None else sys.argv),
+        "python": platform.python_version(),
+        "versions": versions(),
+        "git": git_state(folder),
+        "source": _source_state(),
+        "cpu": cpu(),
+        "memory_gib": _memory_gib(),
+        "gpus": gpus(),
+        "torch": torch_config(),
+        "variables": {k: v for k, v in sorted((environ or {}).items()) if k.startswith(VARIABLES)},
+    }
+
+
+def versions() -> dict[str, str]:
+    """The installed versions of the packages that a result may depend on; nothing is imported for it."""
+    found = {}
+    for name in PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def git_state(folder: str | Path) -> dict[str, Any] | None:
+    """`{commit, branch, dirty}` of the repository around `folder`; None outside one or without git.
+
+    `dirty` says whether tracked files differ from the commit; None when git took too long to tell.
+    """
+    git = ["git", "--no-optional-locks", "-C", str(folder)]
+    head = _output([*git, "rev-parse", "HEAD", "--abbrev-ref", "HEAD"])
+    lines = head.split() if head else []
+    if len(lines) != 2:
+        return None
+    changes = _output([*git, "status", "--porcelain", "--untracked-files=no"])
+    return {"commit": lines[0], "branch": lines[1], "dirty": None if changes is None else bool(changes)}
+
+
+def cpu() -> dict[str, Any]:
+    """Model, cores that this process may use, and the flags that matter for matrix arithmetic."""
+    import psutil
+
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        text = ""
+    fields: dict[str, str] = {}
+    for line in text.splitlines():
+        key, _, value = line.partition(":")
+        fields.setdefault(key.strip().lower(), value.strip())
+    flags = set((fields.get("flags") or fields.get("features") or "").split())
+    affinity = getattr(os, "sched_getaffinity", None)
+    return {
+        "model": fields.get("model name") or _mac_model() or platform.processor() or platform.machine(),
+        "cores": psutil.cpu_count(logical=False),
+        "threads": psutil.cpu_count(),
+        "usable_threads": len(affinity(0)) if affinity else psutil.cpu_count(),
+        "flags": [flag for flag in MATRIX_FLAGS if flag in flags],
+    }
+
+
+def gpus() -> list[dict[str, Any]]:
+    """The NVIDIA GPUs that the driver shows, else those that an already imported torch sees."""
+    if shutil.which("nvidia-smi"):
+        query = "--query-gpu=name,memory.total,driver_version"
+        rows = (_output(["nvidia-smi", query, "--format=csv,noheader,nounits"]) or "").splitlines()
+        cells = [[cell.strip() for cell in row.split(",")] for row in rows]
+        found = [
+            {"name": name, "memory_gib": round(float(mib) / 1024, 2), "driver": driver}
+            for name, mib, driver in (row for row in cells if len(row) == 3)
+            if mib.replace(".", "", 1).isdigit()
+        ]
+        if found:
+            return found
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_available():
+        return []
+    shown = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
+    return [{"name": each.name, "memory_gib": round(each.total_memory / GIB, 2)} for each in shown]
+
+
+def torch_config() -> dict[str, Any] | None:
+    """How the imported torch was built and set; None when it isn't imported."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return None
+    build = (line.strip(" -") for line in torch.__config__.show().splitlines()[1:])
+    return {
+        "version": str(torch.__version__),
+        "cuda": torch.version.cuda,
+        "hip": getattr(torch.version, "hip", None),
+        "cudnn": torch.backends.cudnn.version() if torch.cuda.is_available() else None,
+        "threads": torch.get_num_threads(),
+        "interop_threads": torch.get_num_interop_threads(),
+        "matmul_precision": torch.get_float32_matmul_precision(),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "build": [line for line in build if line and not line.startswith("Build settings")],
+    }
+
+
+def _source_state() -> dict[str, Any] | None:
+    """The git state of our own code when it runs from a checkout; None for an installed package."""
+    root = Path(__file__).resolve().parents[3]
+    return git_state(root) if (root / "pyproject.toml").is_file() else None
+
+
+def _memory_gib() -> float | None:
+    import psutil
+
+    return round(psutil.virtual_memory().total / GIB, 2)
+
+
+def _mac_model() -> str | None:
+    return _output(["sysctl", "-n", "machdep.cpu.brand_string"]) if sys.platform == "darwin" else None
+
+
+def _output(command: list[str]) -> str | None:
+    """What a command printed, stripped; None when it is absent, fails or takes too long."""
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=PATIENCE_S, stdin=subprocess.DEVNULL, check=True
+        )
+    except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
+        return None
+    return done.stdout.strip()

@@ -1,0 +1,130 @@
+"""MLflow: an sqlite database in the run's folder (or a server), written in batches.
+
+    mlflow ui --backend-store-uri sqlite:///runs/run/mlflow.db
+
+A resumed run goes on in the same MLflow run. Its parameters can't change there, so a key that was changed
+for the resume becomes a tag, `resumed.<key>`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from scalewright.track.lines import Row
+from scalewright.track.tracker import Entry, Status, Target, flatten, scalars
+
+METRICS_A_CALL, PARAMS_A_CALL = 1000, 100  # the limits of MLflow's log_batch
+LONGEST_VALUE = 500  # characters; what every store that MLflow has can hold
+STATUS = {"finished": "FINISHED", "stopped": "KILLED", "failed": "FAILED"}
+
+
+class MlflowTracker:
+    """Copies a run to MLflow; without a tracking uri, to `mlflow.db` and `artifacts/` in its folder."""
+
+    name = "mlflow"
+
+    def __init__(self, target: Target, uri: str | None = None) -> None:
+        self._target = target
+        self._embedded = uri is None
+        self._uri = uri or f"sqlite:///{(target.folder / 'mlflow.db').resolve().as_posix()}"
+        self._client: Any = None
+        self._run_id = ""
+
+    def start(self) -> None:
+        """Opens the database and the run; about 3 s of processor time, once."""
+        client = self._client = _client(self._uri)
+        known = self._target.remembered(self.name)
+        self._run_id = known.get("run_id", "") if known.get("uri") == self._uri else ""
+        if self._run_id:
+            client.update_run(self._run_id, status="RUNNING")
+        else:
+            self._run_id = client.create_run(self._experiment(), run_name=self._target.name).info.run_id
+            self._target.remember(self.name, run_id=self._run_id, uri=self._uri)
+        self._describe()
+
+    def log(self, entries: Sequence[Entry]) -> None:
+        """Writes every number of the rows, at most a thousand a call."""
+        from mlflow.entities import Metric
+
+        metrics = [
+            Metric(name, value, int(moment * 1000), int(row["step"]))
+            for moment, row in entries
+            for name, value in scalars(row).items()
+        ]
+        for batch in _chunks(metrics, METRICS_A_CALL):
+            self._client.log_batch(self._run_id, metrics=batch)
+
+    def event(self, event: Row) -> None:
+        """MLflow has no events: the newest of each kind is a tag."""
+        step = event.get("step")
+        self._client.set_tag(self._run_id, f"event.{event['kind']}", "" if step is None else f"step {step}")
+
+    def finish(self, status: Status, files: Sequence[Path]) -> None:
+        """Uploads the files and sets the run's state."""
+        for file in files:
+            self._client.log_artifact(self._run_id, str(file))
+        self._client.set_terminated(self._run_id, STATUS[status])
+        if self._embedded:
+            _close(self._client)
+
+    def _experiment(self) -> str:
+        found = self._client.get_experiment_by_name(self._target.name)
+        if found is not None:
+            return str(found.experiment_id)
+        place = (self._target.folder / "artifacts").resolve().as_uri() if self._embedded else None
+        return str(self._client.create_experiment(self._target.name, artifact_location=place))
+
+    def _describe(self) -> None:
+        """Parameters from the configuration, tags from the environment; only what isn't there yet."""
+        from mlflow.entities import Param, RunTag
+
+        present = self._client.get_run(self._run_id).data.params
+        wanted = {key: value[:LONGEST_VALUE] for key, value in flatten(self._target.config).items()}
+        new = [Param(key, value) for key, value in wanted.items() if key not in present]
+        tags = {f"resumed.{key}": value for key, value in wanted.items() if present.get(key, value) != value}
+        tags |= _tags(self._target.environment)
+        for batch in _chunks(new, PARAMS_A_CALL):
+            self._client.log_batch(self._run_id, params=batch)
+        for batch in _chunks([RunTag(key, value) for key, value in tags.items()], PARAMS_A_CALL):
+            self._client.log_batch(self._run_id, tags=batch)
+
+
+def _tags(environment: Mapping[str, Any]) -> dict[str, str]:
+    """Versions, git state, host and command as tags; the commit also under MLflow's own name for it."""
+    parts = {key: environment.get(key) for key in ("versions", "git", "source", "host", "command")}
+    tags = {key: value[:LONGEST_VALUE] for key, value in flatten(parts).items() if value}
+    if "git.commit" in tags:
+        tags["mlflow.source.git.commit"] = tags["git.commit"]
+    return tags
+
+
+def _client(uri: str) -> Any:
+    """A client of the store, with MLflow's usage reports off: what leaves a machine is its owner's choice."""
+    logging.getLogger("mlflow").setLevel(logging.WARNING)
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+    from mlflow.tracking import MlflowClient
+
+    with contextlib.suppress(ImportError, AttributeError):  # versions without such reports
+        variables: Any = importlib.import_module("mlflow.environment_variables")
+        variables.MLFLOW_DISABLE_TELEMETRY.set(True)
+        telemetry: Any = importlib.import_module("mlflow.telemetry")
+        telemetry.set_telemetry_client()
+    return MlflowClient(tracking_uri=uri)
+
+
+def _close(client: Any) -> None:
+    """Lets go of the database file, so that the folder can be moved or deleted at once (Windows needs it)."""
+    with contextlib.suppress(AttributeError):
+        client._tracking_client.store.engine.dispose()
+
+
+def _chunks(items: Sequence[Any], size: int) -> Iterator[list[Any]]:
+    remaining = iter(items)
+    while chunk := list(islice(remaining, size)):
+        yield chunk

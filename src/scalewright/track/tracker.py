@@ -1,0 +1,157 @@
+"""What a tracker is: a copy of the run's numbers in somebody else's tool, behind four hooks.
+
+    start()                  once, before anything else; may be slow (it runs beside the training)
+    log(entries)             a batch of (time, row), oldest first
+    event(event)             one line of events.jsonl
+    finish(status, files)    once: `finished`, `stopped` or `failed`, and the files worth keeping
+
+All four are called from one background thread and may raise: `Fanout` then switches that tracker off and
+the run goes on. A tracker of one's own is a class with these four methods and a name.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from scalewright.spec.errors import UserError
+from scalewright.spec.run import RunSpec
+from scalewright.track.lines import Row
+
+Entry = tuple[float, Row]  # (seconds since 1970, a row of metrics.jsonl)
+Status = Literal["finished", "stopped", "failed"]
+
+
+class Tracker(Protocol):
+    """A place that metrics are copied to."""
+
+    name: str
+
+    def start(self) -> None:
+        """Opens or continues the run there."""
+
+    def log(self, entries: Sequence[Entry]) -> None:
+        """Copies rows, oldest first."""
+
+    def event(self, event: Row) -> None:
+        """Notes one event."""
+
+    def finish(self, status: Status, files: Sequence[Path]) -> None:
+        """Hands over the files and closes."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a tracker needs to know of a run.
+
+    `resume_step` 0 is a new run; more, and the run that `ids` names is continued there.
+    """
+
+    name: str
+    folder: Path
+    config: Mapping[str, Any]
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    resume_step: int = 0
+
+    @property
+    def _ids_path(self) -> Path:
+        return self.folder / "trackers.json"
+
+    def remembered(self, tracker: str) -> dict[str, Any]:
+        """The ids that this tracker left in the run's folder; empty for a new run."""
+        if self.resume_step == 0:
+            return {}
+        return dict(self._ids().get(tracker, {}))
+
+    def remember(self, tracker: str, **ids: Any) -> None:
+        """Leaves ids in the run's folder, for a resume to find."""
+        self._ids_path.write_text(
+            json.dumps({**self._ids(), tracker: ids}, indent=2) + "\n", encoding="utf-8"
+        )
+
+    def _ids(self) -> dict[str, Any]:
+        try:
+            ids = json.loads(self._ids_path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return ids if isinstance(ids, dict) else {}
+
+
+def open_trackers(
+    run: RunSpec,
+    folder: Path,
+    *,
+    environment: Mapping[str, Any] | None = None,
+    resume_step: int = 0,
+    mlflow_uri: str | None = None,
+    wandb_mode: Literal["online", "offline"] | None = None,
+) -> list[Tracker]:
+    """The trackers that `run.track` asks for, not yet started; UserError when one isn't installed.
+
+    `mlflow_uri` None is a database in the folder; `wandb_mode` None is offline (`wandb sync` sends it later).
+    """
+    target = Target(run.name, folder, run.dump(), environment or {}, resume_step)
+    makers: dict[str, tuple[bool, Callable[[], Tracker]]] = {
+        "mlflow": (run.track.mlflow, lambda: _mlflow(target, mlflow_uri)),
+        "tensorboard": (run.track.tensorboard, lambda: _tensorboard(target)),
+        "wandb": (run.track.wandb, lambda: _wandb(target, wandb_mode)),
+    }
+    for name, (wanted, _) in makers.items():
+        if wanted and importlib.util.find_spec(name) is None:
+            how = "pip install 'scalewright[track]', or set it to false"
+            raise UserError(f"{name} is not installed", f"track.{name}", how)
+    return [make() for wanted, make in makers.values() if wanted]
+
+
+def _mlflow(target: Target, uri: str | None) -> Tracker:
+    from scalewright.track.mlflow import MlflowTracker
+
+    return MlflowTracker(target, uri)
+
+
+def _tensorboard(target: Target) -> Tracker:
+    from scalewright.track.tensorboard import TensorBoardTracker
+
+    return TensorBoardTracker(target)
+
+
+def _wandb(target: Target, mode: Literal["online", "offline"] | None) -> Tracker:
+    from scalewright.track.wandb import WandbTracker
+
+    return WandbTracker(target, mode or "offline")
+
+
+def scalars(row: Row) -> dict[str, float]:
+    """A row's finite numbers under the names that all trackers use.
+
+    >>> scalars({"kind": "valid", "step": 4, "loss": 2.5, "bits_per_byte": None})
+    {'valid/loss': 2.5}
+    """
+    found = {}
+    for key, value in row.items():
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if number and key != "step" and math.isfinite(value):
+            found[f"{row['kind']}/{key}"] = float(value)
+    return found
+
+
+def flatten(data: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Nested keys joined by dots, values as text; lists as JSON.
+
+    >>> flatten({"layout": {"tp": 2}, "betas": [0.9, 0.95], "init": None})
+    {'layout.tp': '2', 'betas': '[0.9, 0.95]', 'init': ''}
+    """
+    flat: dict[str, str] = {}
+    for key, value in data.items():
+        if isinstance(value, Mapping):
+            flat.update(flatten(value, f"{prefix}{key}."))
+        else:
+            flat[f"{prefix}{key}"] = (
+                "" if value is None else value if isinstance(value, str) else json.dumps(value)
+            )
+    return flat

@@ -1,0 +1,79 @@
+"""Weights & Biases: offline in the run's folder unless asked to be online; the same id after a resume.
+
+    wandb sync runs/run/wandb/offline-run-*      sends what was recorded offline
+
+Online without a reachable server falls back to offline after 20 s: a run doesn't wait for a network.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from scalewright.track.lines import Row
+from scalewright.track.tracker import Entry, Status, Target, scalars
+
+PROJECT = "scalewright"
+
+
+class WandbTracker:
+    """Copies a run to W&B. Steps are a metric of their own, so that a resumed run may repeat some."""
+
+    name = "wandb"
+
+    def __init__(self, target: Target, mode: Literal["online", "offline"] = "offline") -> None:
+        self._target = target
+        self._mode: Literal["online", "offline"] = mode
+        self._run: Any = None
+
+    def start(self) -> None:
+        """Opens the run, or goes on with the one whose id is in the folder."""
+        known = self._target.remembered(self.name)
+        run_id = known.get("run_id") or uuid.uuid4().hex[:12]
+        self._target.remember(self.name, run_id=run_id)
+        try:
+            self._run = self._open(run_id, self._mode)
+        except Exception:
+            if self._mode == "offline":
+                raise
+            self._run = self._open(run_id, "offline")
+        for kind in ("train", "valid"):
+            self._run.define_metric(f"{kind}/*", step_metric="step")
+
+    def log(self, entries: Sequence[Entry]) -> None:
+        """Hands every row to W&B's own process."""
+        for moment, row in entries:
+            self._run.log({**scalars(row), "step": int(row["step"]), "_timestamp": moment})
+
+    def event(self, event: Row) -> None:
+        """The newest event of each kind is in the run's summary."""
+        self._run.summary[f"event/{event['kind']}"] = event.get("step", event.get("time"))
+
+    def finish(self, status: Status, files: Sequence[Path]) -> None:
+        """Keeps the files with the run and closes it."""
+        for file in files:
+            self._run.save(str(file.resolve()), base_path=str(file.resolve().parent), policy="now")
+        self._run.finish(exit_code=1 if status == "failed" else 0)
+
+    def _open(self, run_id: str, mode: Literal["online", "offline"]) -> Any:
+        import wandb
+
+        settings = wandb.Settings(
+            console="off",  # W&B would otherwise wrap stdout and stderr
+            disable_git=True,  # the environment has it, taken once
+            silent=True,
+            init_timeout=20,
+            x_disable_stats=True,  # a sampling thread that the run would pay for
+        )
+        return wandb.init(
+            project=PROJECT,
+            name=self._target.name,
+            id=run_id,
+            resume="allow" if mode == "online" else None,
+            dir=str(self._target.folder),
+            mode=mode,
+            config={**self._target.config, "environment": dict(self._target.environment)},
+            settings=settings,
+        )

@@ -1,0 +1,128 @@
+"""The copies in other tools are real: read back by those tools, continued by a resume."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from scalewright.spec.errors import UserError
+from scalewright.spec.run import RunSpec
+from scalewright.track.events import EventsFile, read_events
+from scalewright.track.fanout import Fanout
+from scalewright.track.tracker import flatten, open_trackers, scalars
+
+ENVIRONMENT = {"versions": {"torch": "2.13.0"}, "git": {"commit": "abc123", "branch": "main", "dirty": True}}
+
+
+def run_spec(folder: Path, lr: float = 3e-4, **track: bool) -> RunSpec:
+    data = {"name": "tiny", "out_dir": str(folder), "model": "llama-tiny", "data": {"train": "shards"}}
+    return RunSpec.parse({**data, "optimizer": {"lr": lr}, "track": track})
+
+
+def a_life(spec: RunSpec, folder: Path, first: int, last: int, status: str = "finished") -> None:
+    """Steps `first`..`last` of a run; first > 1 is a resume."""
+    events = EventsFile(folder / "events.jsonl")
+    trackers = open_trackers(spec, folder, environment=ENVIRONMENT, resume_step=first - 1)
+    fanout = Fanout(trackers, events, every_s=0.1)
+    for step in range(first, last + 1):
+        fanout.log({"kind": "train", "step": step, "loss": 10.0 / step, "lr": 1e-3, "mfu": None})
+    fanout.log({"kind": "valid", "step": last, "loss": 2.0, "bits_per_byte": 1.5})
+    fanout.event({"time": 1.0, "kind": "save", "step": last})
+    (folder / "run.yaml").write_text("name: tiny\n")
+    assert fanout.close(status, [folder / "run.yaml"], timeout_s=60)  # type: ignore[arg-type]
+    assert read_events(events.path) == []  # nothing was switched off
+
+
+def test_mlflow_has_the_metrics_and_a_resume_continues_the_run(tmp_path: Path) -> None:
+    pytest.importorskip("mlflow")
+    a_life(run_spec(tmp_path, mlflow=True), tmp_path, 1, 5, "stopped")
+    a_life(run_spec(tmp_path, lr=1e-4, mlflow=True), tmp_path, 6, 8)
+
+    with sqlite3.connect(tmp_path / "mlflow.db") as database:  # the file itself, not MLflow's word for it
+        runs = database.execute("SELECT run_uuid, status, name FROM runs").fetchall()
+        losses = database.execute(
+            "SELECT step, value FROM metrics WHERE key = 'train/loss' ORDER BY step"
+        ).fetchall()
+        params = dict(database.execute("SELECT key, value FROM params").fetchall())
+        tags = dict(database.execute("SELECT key, value FROM tags").fetchall())
+        keys = {key for (key,) in database.execute("SELECT DISTINCT key FROM metrics")}
+    assert len(runs) == 1
+    assert runs[0][1:] == ("FINISHED", "tiny")
+    assert losses == [(step, 10.0 / step) for step in range(1, 9)]
+    assert keys == {"train/loss", "train/lr", "valid/loss", "valid/bits_per_byte"}
+    assert params["optimizer.lr"] == "0.0003"
+    assert params["layout.zero_stage"] == "0"
+    assert tags["resumed.optimizer.lr"] == "0.0001"
+    assert tags["versions.torch"] == "2.13.0"
+    assert tags["mlflow.source.git.commit"] == "abc123"
+    assert tags["event.save"] == "step 8"
+    assert (tmp_path / "artifacts" / runs[0][0] / "artifacts" / "run.yaml").is_file()
+    assert json.loads((tmp_path / "trackers.json").read_text())["mlflow"]["run_id"] == runs[0][0]
+    assert not (Path.cwd() / "mlruns").exists()
+
+
+def test_a_broken_mlflow_store_is_an_event_not_an_end(tmp_path: Path) -> None:
+    pytest.importorskip("mlflow")
+    (tmp_path / "mlflow.db").write_bytes(b"this is no database" * 100)
+    events = EventsFile(tmp_path / "events.jsonl")
+    trackers = open_trackers(run_spec(tmp_path, mlflow=True), tmp_path)
+    fanout = Fanout(trackers, events, every_s=0.1)
+    fanout.log({"kind": "train", "step": 1, "loss": 1.0})
+    assert fanout.close(timeout_s=120)
+    (event,) = read_events(events.path)
+    assert (event["kind"], event["name"]) == ("tracker", "mlflow")
+
+
+def test_tensorboard_has_the_metrics_of_both_lives(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    pytest.importorskip("torch")
+    spec = run_spec(tmp_path, tensorboard=True)
+    a_life(spec, tmp_path, 1, 5)
+    a_life(spec, tmp_path, 4, 8)  # steps 4 and 5 were lost with the first life's last checkpoint
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    found = EventAccumulator(str(tmp_path / "tensorboard"))
+    found.Reload()
+    losses = [(point.step, point.value) for point in found.Scalars("train/loss")]
+    assert losses == [(step, pytest.approx(10.0 / step)) for step in range(1, 9)]
+    assert [point.step for point in found.Scalars("valid/bits_per_byte")][-1] == 8
+
+
+def test_wandb_records_offline_without_a_key(tmp_path: Path) -> None:
+    pytest.importorskip("wandb")
+    a_life(run_spec(tmp_path, wandb=True), tmp_path, 1, 3)
+    (folder,) = (tmp_path / "wandb").glob("offline-run-*")
+    run_id = json.loads((tmp_path / "trackers.json").read_text())["wandb"]["run_id"]
+    assert folder.name.endswith(run_id)
+    (record,) = folder.glob("*.wandb")
+    assert b"valid/bits_per_byte" in record.read_bytes()
+
+
+def test_a_missing_library_is_said_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    for name in ("mlflow", "tensorboard", "wandb"):
+        with pytest.raises(UserError, match=r"scalewright\[track\]"):
+            open_trackers(run_spec(tmp_path, **{name: True}), tmp_path)
+    assert open_trackers(run_spec(tmp_path), tmp_path) == []
+
+
+def test_scalars_leave_out_what_is_no_number() -> None:
+    row = {
+        "kind": "train",
+        "step": 3,
+        "loss": 1.5,
+        "mfu": None,
+        "grad_norm": float("inf"),
+        "sample_ids_hash": "9f",
+    }
+    assert scalars(row) == {"train/loss": 1.5}
+
+
+def test_flatten_gives_text_under_dotted_keys() -> None:
+    assert flatten({"a": {"b": {"c": True}}, "d": [1, {"e": 2}], "f": "text", "g": 1e-8}) == {
+        "a.b.c": "true", "d": '[1, {"e": 2}]', "f": "text", "g": "1e-08",
+    }  # fmt: skip
