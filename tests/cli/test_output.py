@@ -6,6 +6,8 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 from scalewright.cli.output import only_answer, print_json, print_table, short
 
 
@@ -38,5 +40,16 @@ def test_a_table_is_not_cut_when_piped(capfd):
     assert "None" not in out
 
 
-def test_short_counts():
-    assert [short(n) for n in (8_030_261_248, 124_439_808, 999, 1.5e12)] == ["8.03B", "124M", "999", "1.5T"]
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (8_030_261_248, "8.03B"),
+        (124_439_808, "124M"),
+        (999_885_952, "1.00B"),
+        (65_536, "65.5k"),
+        (999, "999"),
+        (1.5e12, "1.50T"),
+    ],
+)
+def test_short_counts(number, text):
+    assert short(number) == text

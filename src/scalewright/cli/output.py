@@ -78,8 +78,10 @@ def _is_number(cell: Any) -> bool:
 
 
 def short(number: float) -> str:
-    """A large count as people say it: 8.03B, 124M."""
+    """A large count as people say it, in three digits: 8.03B, 124M."""
     for size, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
-        if abs(number) >= size:
-            return f"{number / size:.3g}{letter}"
+        if abs(number) >= 0.9995 * size:
+            value = number / size
+            digits = 2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0
+            return f"{value:.{digits}f}{letter}"
     return f"{number:g}"

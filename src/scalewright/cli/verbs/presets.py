@@ -135,11 +135,29 @@ def _peak(flops: float | None) -> str:
 
 
 def new(
-    params: Annotated[float, typer.Option(min=1, help="Parameters wanted, such as 13e9.")],
-    like: Annotated[str, typer.Option(help="The family whose shape to follow.")] = "llama",
-    vocab: Annotated[int | None, typer.Option(min=1, help="Vocabulary size; default: the family's.")] = None,
+    params: Annotated[float, typer.Option(help="Parameters wanted, such as 13e9.")],
+    like: Annotated[
+        str, typer.Option(help="The family, or a preset of it, whose shape to follow.")
+    ] = "llama",
+    vocab: Annotated[int, typer.Option(help="Vocabulary size.")] = 65536,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write it there, not to stdout.")] = None,
     json: Json = False,
 ) -> None:
     """Print a sensible model shape of a wanted size, as YAML that `model:` takes."""
-    raise NotImplementedError
+    from scalewright.cli.output import print_json, short
+    from scalewright.spec.base import to_yaml
+    from scalewright.spec.presets import new_preset
+
+    spec = new_preset(params, like, vocab)
+    row = _model_row(spec)
+    keys = spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    text = f"# {row['params']:,} parameters ({short(row['params'])})\n" + to_yaml(keys)
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(text, encoding="utf-8")
+    if json:
+        print_json(row | {"spec": spec.dump(), "file": None if out is None else str(out)})
+    elif out is None:
+        print(text, end="")
+    else:
+        print(f"{out}: {short(row['params'])} parameters")
