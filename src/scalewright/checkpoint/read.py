@@ -117,7 +117,7 @@ def find_checkpoint(path: str | Path) -> Path:
 
 
 def newest_verified(root: Path, mesh: Mesh) -> tuple[Path | None, list[str]]:
-    """The newest checkpoint under `checkpoints/` whose files are all whole, and what was wrong with newer ones.
+    """The newest checkpoint under `checkpoints/` whose files are whole, and what was wrong with newer ones.
 
     All ranks call it together and share the reading.
     """

@@ -5,7 +5,7 @@
                 rename step-N.tmp -> step-N             the commit
                 prune to `keep`
 
-A kill at any point leaves the older checkpoints as they were, and a .tmp folder that the next save removes. Of
+A kill leaves the older checkpoints as they were, and a .tmp folder that the next save removes. Of
 several ranks that hold the same box one writes it; the tensors are spread over them.
 """
 

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from scalewright.launch.context import RankContext, find_context
+from scalewright.launch.settings import use_loopback
 from scalewright.spec.errors import RunError, Stopped, UserError
 
 GRACE_SECONDS = 5.0  # between asking the survivors of a dead worker to leave and killing them
@@ -72,6 +73,15 @@ def run_local(
                 _end(workers)
 
 
+def prepare_workers(preload: Sequence[str]) -> None:
+    """Starts the fork server (Linux), which imports `preload` while the caller goes on with other work."""
+    _start_method(preload)
+    if sys.platform == "linux":
+        from multiprocessing import forkserver
+
+        forkserver.ensure_running()
+
+
 def cores() -> int:
     """CPU cores that this process may use."""
     try:
@@ -104,6 +114,7 @@ def _work(
     pipe: Connection, target: Callable[..., Any], place: RankContext, arguments: tuple[Any, ...]
 ) -> None:
     """A worker's whole life; it answers through the pipe and leaves when the supervisor is gone."""
+    use_loopback()
     done = threading.Event()
     threading.Thread(target=_leave_with_supervisor, args=(pipe, done), daemon=True).start()
     try:

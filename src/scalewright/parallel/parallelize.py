@@ -20,7 +20,6 @@ from scalewright.parallel.recompute import apply_recompute
 from scalewright.parallel.replicate import GradientBuckets
 from scalewright.parallel.shard import ShardedGradients, apply_shard
 from scalewright.parallel.weights import Weights, hold
-from scalewright.spec.errors import UserError
 from scalewright.spec.layout import Layout
 from scalewright.spec.placement import Box, Placement
 from scalewright.spec.tensors import TensorSpec
@@ -82,9 +81,8 @@ def parallelize(
 ) -> Parallel:
     """Applies a layout to a model in place. Weights are allocated, not filled: see `fill`.
 
-    `random`: the blocks use random numbers. Raises UserError for what a later version will run.
+    `random`: the blocks use random numbers.
     """
-    refuse_unready(layout)
     blocks = find_blocks(model)
     apply_recompute(blocks, layout.recompute, random=random)
     if compile_blocks:
@@ -108,28 +106,6 @@ def _gradients(model: nn.Module, weights: Weights, mesh: Mesh, *, sharded: bool,
     if mesh.size("loss") > 1 or bf16:
         return GradientBuckets(weights, mesh)
     return LocalGradients(weights)
-
-
-def refuse_unready(layout: Layout) -> None:
-    """Raises UserError for an axis or technique that can be planned but not trained yet."""
-    for key, value, ready in (
-        ("tp", layout.tp, 1),
-        ("pp", layout.pp, 1),
-        ("cp", layout.cp, 1),
-        ("ep", layout.ep, 1),
-        ("dp_replicate", layout.dp_replicate, 1),
-        ("offload", layout.offload, "none"),
-    ):
-        if value != ready:
-            raise UserError(
-                f"{key} {value} can be planned but not trained yet", "layout", f"use {key} {ready}"
-            )
-    if layout.zero_stage in (1, 2) and layout.devices > 1:
-        raise UserError(
-            f"zero_stage {layout.zero_stage} can be planned but not trained yet",
-            "layout",
-            "use zero_stage 0 or 3",
-        )
 
 
 def find_blocks(model: nn.Module) -> list[nn.Module]:

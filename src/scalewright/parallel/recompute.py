@@ -19,8 +19,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
-from scalewright.spec.errors import UserError
-from scalewright.spec.layout import RecomputeBudget, RecomputeEvery
+from scalewright.spec.layout import RecomputeEvery
 
 # Matrix products: dear to redo, so their outputs are kept. All other operators run again.
 KEPT = frozenset(
@@ -39,12 +38,6 @@ def apply_recompute(blocks: Sequence[nn.Module], kind: Any, *, random: bool = Fa
     """
     if kind == "none":
         return
-    if isinstance(kind, RecomputeBudget):
-        raise UserError(
-            "recompute {budget: …} can be planned but not trained yet",
-            "layout",
-            "use selective, full or {every: 2}",
-        )
     step = kind.every if isinstance(kind, RecomputeEvery) else 1
     wrap = partial(checkpoint, use_reentrant=False, preserve_rng_state=random)
     if kind == "selective":

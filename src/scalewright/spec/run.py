@@ -36,8 +36,12 @@ class Source(Spec):
 
     path: str
     weight: float = Field(1.0, gt=0)
-    format: Literal["auto", "uint16", "uint32", "int32"] = "auto"  # bare numbers without a header say their type here
-    eod: int | None = Field(None, ge=0)  # the token that ends a document, for files that don't say it themselves
+    format: Literal["auto", "uint16", "uint32", "int32"] = (
+        "auto"  # bare numbers without a header say their type here
+    )
+    eod: int | None = Field(
+        None, ge=0
+    )  # the token that ends a document, for files that don't say it themselves
 
 
 class DataSpec(Spec):
@@ -160,6 +164,9 @@ class RunSpec(Spec):
     checkpoint: CheckpointSpec = CheckpointSpec()
     track: TrackSpec = TrackSpec()
     profile: ProfileSpec = ProfileSpec()
+    environment: dict[str, Any] | None = (
+        None  # written by `train`: versions, git state and machine of the run
+    )
 
     @model_validator(mode="before")
     @classmethod

@@ -1,0 +1,1 @@
+"""How good is it? The one validation loop."""

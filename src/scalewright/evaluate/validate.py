@@ -1,0 +1,74 @@
+"""The validation loop: the mean loss over held-out tokens, and what it means in bits per byte of text.
+
+    bits per byte = nats per token / ln 2 / bytes per token
+
+Bits per byte doesn't depend on the tokenizer, so models with different ones can be compared.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.distributed.fsdp import FSDPModule
+
+from scalewright.data.batch import IGNORED
+from scalewright.data.dataset import Dataset
+from scalewright.parallel.collectives import all_sum
+from scalewright.parallel.inputs import Micro, accepted_arguments, micro_batches
+from scalewright.parallel.mesh import Mesh
+
+
+@dataclass(frozen=True)
+class Score:
+    """A validation's result."""
+
+    loss: float  # nats per counted token
+    bits_per_byte: float | None  # None when the data doesn't know its text's bytes
+    tokens: int
+
+
+@torch.no_grad()
+def validate(model: nn.Module, dataset: Dataset, mesh: Mesh, micro_batch: int, batches: int) -> Score:
+    """The loss over the first `batches` micro-batches (fewer if the data ends), shared among all ranks.
+
+    Every rank runs the same number of forwards, since under FSDP each is a collective; a rank that has
+    nothing left repeats the first rows and counts none of them.
+    """
+    was_training = model.training
+    model.eval()
+    sums = torch.zeros(
+        2, dtype=torch.float64 if mesh.device.type != "mps" else torch.float32, device=mesh.device
+    )
+    for micro, counts in _shares(model, dataset, mesh, micro_batch, batches):
+        logits = model(micro.tokens, **micro.arguments).flatten(0, -2).float()
+        loss = F.cross_entropy(logits, micro.targets.flatten(), ignore_index=IGNORED, reduction="sum")
+        if counts:
+            sums += torch.stack([loss.to(sums.dtype), (micro.targets != IGNORED).sum().to(sums.dtype)])
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()
+    model.train(was_training)
+    total, tokens = all_sum(sums, mesh, "loss").tolist()
+    loss_per_token = total / max(tokens, 1.0)
+    per_byte = loss_per_token / math.log(2) / dataset.bytes_per_token
+    return Score(loss_per_token, per_byte if math.isfinite(per_byte) else None, int(tokens))
+
+
+def _shares(
+    model: nn.Module, dataset: Dataset, mesh: Mesh, micro_batch: int, batches: int
+) -> Iterator[tuple[Micro, bool]]:
+    """This rank's micro-batches, and whether each counts."""
+    accepts = accepted_arguments(model)
+    ranks, rank = mesh.size("batch"), mesh.index("batch")
+    available = min(batches, max(1, math.ceil(len(dataset) / micro_batch)))
+    for round_ in range(math.ceil(available / ranks)):
+        number = round_ * ranks + rank
+        counts = number < available
+        start = (number if counts else 0) * micro_batch
+        rows = range(start, min(start + micro_batch, max(len(dataset), start + 1)))
+        yield micro_batches(dataset.batch(rows), micro_batch, mesh.device, accepts)[0], counts

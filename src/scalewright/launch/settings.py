@@ -1,0 +1,17 @@
+"""Settings that libraries read from the environment when they start: written here, and nowhere else."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+
+def use_loopback() -> None:
+    """Lets Gloo talk over the loopback interface: local workers need no resolvable host name."""
+    if sys.platform in ("linux", "darwin"):
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo" if sys.platform == "linux" else "lo0")
+
+
+def make_deterministic() -> None:
+    """Gives cuBLAS a fixed workspace, without which its results may differ from run to run."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")

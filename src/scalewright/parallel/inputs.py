@@ -1,0 +1,64 @@
+"""Batches on their way to the model: cut into micro-batches, moved to the device, without needless masks."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+
+class Rows(Protocol):
+    """What a batch of the data has, as numpy arrays [B, T]; `documents` where attention may need a mask."""
+
+    @property
+    def tokens(self) -> NDArray[np.int64]: ...
+    @property
+    def targets(self) -> NDArray[np.int64]: ...
+    @property
+    def positions(self) -> NDArray[np.int64]: ...
+    @property
+    def documents(self) -> NDArray[np.int32] | None: ...
+
+
+class Micro(NamedTuple):
+    """One micro-batch on the device."""
+
+    tokens: Tensor  # [B, T]
+    targets: Tensor  # [B, T]
+    arguments: dict[str, Tensor]  # `positions` and `documents` [B, T], where they are needed
+
+
+def micro_batches(batch: Rows, size: int, device: torch.device, accepts: frozenset[str]) -> list[Micro]:
+    """A batch cut into micro-batches of `size` rows, on the device."""
+    starts = range(0, len(batch.tokens), size)
+    return [_micro_batch(batch, slice(start, start + size), device, accepts) for start in starts]
+
+
+def accepted_arguments(model: nn.Module) -> frozenset[str]:
+    """Which of `positions` and `documents` the model's forward takes besides its tokens."""
+    forward = inspect.signature(model.forward).parameters
+    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in forward.values()):
+        return frozenset({"positions", "documents"})
+    return frozenset({"positions", "documents"} & set(forward))
+
+
+def _micro_batch(batch: Rows, rows: slice, device: torch.device, accepts: frozenset[str]) -> Micro:
+    """Rows of one document each need no mask and no positions: plain causal attention is the same, faster."""
+    arguments: dict[str, Tensor] = {}
+    documents = None if batch.documents is None else batch.documents[rows]
+    if documents is not None and documents.any() and "documents" in accepts:
+        arguments["documents"] = _move(documents, device)
+        if "positions" in accepts:
+            arguments["positions"] = _move(batch.positions[rows], device)
+    return Micro(_move(batch.tokens[rows], device), _move(batch.targets[rows], device), arguments)
+
+
+def _move(array: NDArray[Any], device: torch.device) -> Tensor:
+    tensor = torch.from_numpy(np.ascontiguousarray(array))
+    if device.type == "cuda":
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor.to(device)

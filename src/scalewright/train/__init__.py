@@ -1,0 +1,1 @@
+"""Train: the loop, the step, the optimizer. `run.train` is the door."""

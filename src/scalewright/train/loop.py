@@ -1,0 +1,83 @@
+"""The loop: read a batch, step, write numbers down, now and then validate and save. It knows no layout.
+
+for step:  rate, seed -> step -> row            every `valid_every`: validate    every `every`: save
+until the last step, or until a signal asked any rank to stop (then save and say so)
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from scalewright.spec.run import RunSpec
+from scalewright.train.batches import StepBatches
+from scalewright.train.lr import learning_rate
+from scalewright.train.optimizer import set_rate
+from scalewright.train.readback import Readback
+from scalewright.train.record import Clock, Record
+from scalewright.train.signals import StopRequest
+from scalewright.train.step import STOP, Step
+
+
+@dataclass
+class Job:
+    """All that a rank's loop works with."""
+
+    run: RunSpec
+    step: Step
+    batches: StepBatches
+    record: Record | None  # rank 0's
+    save: Callable[[int], None]
+    validate: Callable[[int], None]
+    first: int  # the next step, from 1
+    last: int  # the last step of this call
+    total: int  # the last step of the whole run, which the learning rate is laid over
+    base_rate: float
+
+
+def loop(job: Job, stop: StopRequest) -> tuple[int, bool]:
+    """Trains to the last step or until a signal; returns the last step done, and whether it was stopped."""
+    readback, clock = Readback(job.step.mesh.device), Clock()
+    rates: dict[int, float] = {}
+    step = job.first - 1
+    for step, (micros, counted) in zip(range(job.first, job.last + 1), job.batches, strict=False):
+        rates[step] = learning_rate(job.run.lr_schedule, job.base_rate, step, job.total)
+        set_rate(job.step.optimizer, job.base_rate, rates[step])
+        seed_step(job.run.seed, step, job.step.mesh.index("batch"))
+        report = job.step(micros, counted, stop.asked)
+        stopped = _write(job, readback.push(step, report), rates, clock)
+        validate = job.run.train.valid_every and step % job.run.train.valid_every == 0
+        save = job.run.checkpoint.every and step % job.run.checkpoint.every == 0
+        if validate or save or stopped or step == job.last:
+            stopped |= _write(job, readback.flush(), rates, clock)
+            if validate:
+                job.validate(step)
+            ends = stopped or (step == job.last and job.run.checkpoint.at_end)
+            if save or ends:
+                job.save(step)
+            clock.restart()
+        if stopped and step < job.last:
+            return step, True
+    return step, False
+
+
+def _write(job: Job, reports: list[tuple[int, list[float]]], rates: dict[int, float], clock: Clock) -> bool:
+    """Writes the rows that have arrived; whether one of them says that a rank was asked to stop."""
+    stopped = False
+    for step, report in reports:
+        seconds = clock.lap()
+        rate = rates.pop(step)
+        if job.record is not None:
+            job.record.step(step, report, rate, seconds, job.batches.hash_of(step))
+        stopped |= report[STOP] > 0
+    return stopped
+
+
+def seed_step(seed: int, step: int, rank: int) -> None:
+    """Seeds torch for one step of one data rank: dropout is a pure function of these three, so a resume
+    needs no random state."""
+    digest = hashlib.blake2b(f"{seed}/step/{step}/{rank}".encode(), digest_size=8).digest()
+    torch.manual_seed(int.from_bytes(digest, "little"))

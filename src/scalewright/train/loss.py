@@ -1,0 +1,47 @@
+"""The loss of a micro-batch, as a sum over its counted tokens.
+
+    loss = sum over tokens of -log p(target)          z-loss = z * sum over tokens of log(Z)^2
+
+A step divides the sums by the tokens of the whole global batch, which is known before the first backward, so
+that ranks, micro-batches and masks change nothing. z-loss keeps the softmax's normaliser Z near 1 (PaLM,
+Chowdhery et al. 2022 §5).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from scalewright.data.batch import IGNORED
+from scalewright.spec.run import PythonRef
+
+# logits [B, T, V], targets [B, T] -> (sum of token losses, sum of auxiliary losses), both fp32 scalars
+Loss = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+
+
+def cross_entropy(logits: Tensor, targets: Tensor, z_loss: float = 0.0) -> tuple[Tensor, Tensor]:
+    """Cross-entropy and z-loss of logits [B, T, V] against targets [B, T], summed in fp32."""
+    flat, wanted = logits.flatten(0, -2).float(), targets.flatten()
+    total = F.cross_entropy(flat, wanted, ignore_index=IGNORED, reduction="sum")
+    if z_loss == 0.0:
+        return total, total.new_zeros(())
+    log_z = torch.logsumexp(flat, dim=-1)
+    return total, z_loss * (log_z.square() * (wanted != IGNORED)).sum()
+
+
+def build_loss(
+    loss: PythonRef | str, z_loss: float, load: Callable[[PythonRef], Callable[..., Tensor]]
+) -> Loss:
+    """The run's loss. A user's own is called with (logits, targets) and gives the sum over counted tokens."""
+    if isinstance(loss, PythonRef):
+        own = load(loss)
+
+        def wrapped(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+            total = own(logits, targets)
+            return total, total.new_zeros(())
+
+        return wrapped
+    return lambda logits, targets: cross_entropy(logits, targets, z_loss)

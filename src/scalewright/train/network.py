@@ -1,0 +1,105 @@
+"""A run's network under its layout, with its first weights: random, Hugging Face's, or a checkpoint's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from scalewright.checkpoint.read import CheckpointReader, find_checkpoint
+from scalewright.model.decoder import Decoder
+from scalewright.model.huggingface import HuggingFaceFolder
+from scalewright.model.init import init_box
+from scalewright.model.python import build_python_model, import_object
+from scalewright.parallel.mesh import Mesh
+from scalewright.parallel.parallelize import Parallel, Source, fill, parallelize
+from scalewright.spec.errors import UserError
+from scalewright.spec.model import ModelSpec
+from scalewright.spec.placement import Box, place, place_plain
+from scalewright.spec.run import PythonRef, RunSpec
+from scalewright.spec.tensors import TensorSpec
+
+
+@dataclass(frozen=True)
+class Network:
+    """A model under its layout, and how its random weights were made (None: they are the module's own)."""
+
+    parallel: Parallel
+    random_source: Source | None
+
+
+def build_network(run: RunSpec, mesh: Mesh, *, bf16: bool) -> Network:
+    """Builds the run's model and applies its layout; weights are allocated, and a user's module is filled."""
+    model, compiled = run.model, run.train.compile
+    if isinstance(model, ModelSpec):
+        with torch.device("meta"):
+            decoder = Decoder(model)
+        parallel = parallelize(
+            decoder, place(model, run.layout), run.layout, mesh, bf16=bf16, compile_blocks=compiled
+        )
+        return Network(parallel, lambda t, box: init_box(t, model, run.seed, *box))
+    if not isinstance(model, PythonRef):
+        raise ValueError("resolve the run first: its model is still a name")
+    module = build_python_model(model.python, model.arguments, run.seed).float()
+    values = {name: p.detach().clone() for name, p in module.named_parameters()}
+    placements = place_plain(describe(module), run.layout)
+    parallel = parallelize(
+        module, placements, run.layout, mesh, bf16=bf16, compile_blocks=compiled, random=True
+    )
+    fill(parallel.weights, lambda t, box: cut(values[t.name], box))
+    return Network(parallel, None)
+
+
+def describe(module: nn.Module) -> list[TensorSpec]:
+    """A user's module as tensors that only data parallelism cuts."""
+    return [TensorSpec(name, tuple(p.shape), "plain", 0) for name, p in module.named_parameters()]
+
+
+def load_python(ref: PythonRef) -> Callable[..., Any]:
+    """The user's function with the run file's arguments bound; raises UserError."""
+    found, arguments = import_object(ref.python), ref.arguments
+    return lambda *given: found(*given, **arguments)
+
+
+def cut(tensor: Tensor, box: Box) -> Tensor:
+    """The part of a whole tensor that a box describes."""
+    return tensor[tuple(slice(offset, offset + size) for offset, size in zip(*box, strict=True))]
+
+
+def first_weights(run: RunSpec, network: Network) -> None:
+    """Fills the weights as `init` says: random, from a Hugging Face folder, or from a checkpoint."""
+    source = network.random_source
+    if run.init != "random":
+        source = init_source(run)
+    if source is not None:
+        fill(network.parallel.weights, source)
+
+
+def init_source(run: RunSpec) -> Source:
+    """Where `init:` takes weights from; raises UserError when the folder is neither kind."""
+    folder = Path(run.init)
+    if not folder.exists():
+        raise UserError(
+            "no such folder", f"init: {run.init}", "give 'random', a Hugging Face folder or a checkpoint"
+        )
+    if (folder / "config.json").exists():
+        if not isinstance(run.model, ModelSpec):
+            raise UserError(
+                "a user's own model can't take a Hugging Face folder", "init", "load it in your builder"
+            )
+        weights = HuggingFaceFolder(folder, run.model)
+        return lambda t, box: weights.read_slice(t.name, *box).float()
+    return checkpoint_source(CheckpointReader(find_checkpoint(folder)))
+
+
+def checkpoint_source(reader: CheckpointReader) -> Source:
+    """The weights of a checkpoint, as a source to fill from."""
+
+    def read(tensor: TensorSpec, box: Box) -> Tensor:
+        return reader.read(tensor.name, box, tensor.shape)
+
+    return read

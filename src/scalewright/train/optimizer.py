@@ -1,0 +1,148 @@
+"""The optimizers, over this rank's local fp32 weights: plain tensors, whatever the layout.
+
+    sgd     w -= lr * (momentum of g)
+    lion    w -= lr * sign(b1 m + (1 - b1) g)                        Chen et al. 2023, algorithm 2
+    adamw   w -= lr * m / (sqrt(v) + eps)       all with decoupled weight decay (Loshchilov & Hutter 2019)
+
+Tensors of one dimension (norms, biases) are not decayed. State travels as {name: {state: tensor}}, with the
+tensors in the shape of the weight's box, so that a checkpoint can cut it like the weight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from scalewright.parallel.weights import Weights
+from scalewright.spec.errors import UserError
+from scalewright.spec.run import OptimizerSpec, PythonRef
+
+Named = dict[str, dict[str, Any]]
+
+
+class Lion(torch.optim.Optimizer):
+    """EvoLved Sign Momentum (Chen et al. 2023, algorithm 2), for all tensors at once."""
+
+    def __init__(
+        self, params: Any, lr: float, betas: tuple[float, float] = (0.9, 0.99), weight_decay: float = 0.0
+    ):
+        super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """One update of every parameter that has a gradient."""
+        for group in self.param_groups:
+            params = [p for p in group["params"] if p.grad is not None]
+            if not params:
+                continue
+            grads = [p.grad for p in params]
+            momenta = [self._momentum(p) for p in params]
+            first, second = group["betas"]
+            torch._foreach_mul_(params, 1 - group["lr"] * group["weight_decay"])
+            update = torch._foreach_lerp(momenta, grads, 1 - first)
+            torch._foreach_sign_(update)
+            torch._foreach_add_(params, update, alpha=-group["lr"])
+            torch._foreach_lerp_(momenta, grads, 1 - second)
+
+    def _momentum(self, parameter: Tensor) -> Tensor:
+        state = self.state[parameter]
+        if "exp_avg" not in state:
+            state["exp_avg"] = torch.zeros_like(parameter)
+        found: Tensor = state["exp_avg"]
+        return found
+
+
+def build_optimizer(
+    spec: OptimizerSpec | PythonRef, weights: Weights, load: Callable[[PythonRef], Callable[..., Any]]
+) -> torch.optim.Optimizer:
+    """The run's optimizer over the local weights. A user's own is called with (groups, **arguments)."""
+    decayed = [w.master for w in weights if len(w.placement.tensor.shape) > 1]
+    plain = [w.master for w in weights if len(w.placement.tensor.shape) <= 1]
+    if isinstance(spec, PythonRef):
+        made = load(spec)([{"params": decayed}, {"params": plain, "weight_decay": 0.0}])
+        if not isinstance(made, torch.optim.Optimizer):
+            raise UserError(
+                f"{spec.python} gave a {type(made).__name__}", "optimizer", "return a torch.optim.Optimizer"
+            )
+        return made
+    groups = [{"params": decayed, "weight_decay": spec.weight_decay}, {"params": plain, "weight_decay": 0.0}]
+    groups = [group for group in groups if group["params"]]
+    if spec.name == "sgd":
+        return torch.optim.SGD(groups, lr=spec.lr, momentum=spec.momentum, fused=_can_fuse(weights))
+    if spec.name == "lion":
+        return Lion(groups, lr=spec.lr, betas=spec.betas)
+    return torch.optim.AdamW(groups, lr=spec.lr, betas=spec.betas, eps=spec.eps, fused=_can_fuse(weights))
+
+
+def _can_fuse(weights: Weights) -> bool:
+    """Whether torch has its one-kernel update here: all weights on a CPU, a GPU or MPS."""
+    return all(w.master.device.type in ("cpu", "cuda", "mps") for w in weights)
+
+
+def set_rate(optimizer: torch.optim.Optimizer, base: float, rate: float) -> None:
+    """Sets this step's learning rate, keeping the ratio of any group that has a rate of its own."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate * group.setdefault("initial_lr", group["lr"]) / base
+
+
+def base_rate(spec: OptimizerSpec | PythonRef, optimizer: torch.optim.Optimizer) -> float:
+    """The highest learning rate: the spec's, or that of the user's first group."""
+    return spec.lr if isinstance(spec, OptimizerSpec) else float(optimizer.param_groups[0]["lr"])
+
+
+def read_states(
+    optimizer: torch.optim.Optimizer, weights: Weights
+) -> tuple[Named, dict[str, dict[str, float]]]:
+    """The optimizer's tensors by (name, state), and its numbers (such as Adam's step) apart.
+
+    Raises UserError when a state has another shape than its weight: it could not be cut for another layout.
+    """
+    tensors: Named = {}
+    numbers: dict[str, dict[str, float]] = {}
+    for weight in weights:
+        for key, value in optimizer.state.get(weight.master, {}).items():
+            if isinstance(value, Tensor) and value.shape == weight.master.shape and value.dim() > 0:
+                tensors.setdefault(weight.name, {})[key] = value
+            elif isinstance(value, (int, float)) or (isinstance(value, Tensor) and value.numel() == 1):
+                numbers.setdefault(key, {})[weight.name] = float(value)
+            elif value is not None:
+                raise UserError(
+                    f"optimizer state '{key}' of '{weight.name}' has another shape than the weight",
+                    "optimizer",
+                    "use an optimizer whose state is elementwise, or checkpoint.every=0 and at_end=false",
+                )
+    return tensors, {key: _compact(by_name) for key, by_name in numbers.items()}
+
+
+def _compact(by_name: dict[str, float]) -> dict[str, float]:
+    """One entry for all, when all are equal."""
+    values = set(by_name.values())
+    return {"*": values.pop()} if len(values) == 1 else by_name
+
+
+def write_states(
+    optimizer: torch.optim.Optimizer,
+    weights: Weights,
+    kinds: Iterable[str],
+    read: Callable[[str, Any], Tensor | None],
+    numbers: dict[str, dict[str, float]],
+) -> None:
+    """Gives the optimizer its state back; `read(kind, weight)` gives a state's box, or None."""
+    index = {id(p): i for i, p in enumerate(p for g in optimizer.param_groups for p in g["params"])}
+    kinds = list(kinds)
+    state: dict[int, dict[str, Any]] = {}
+    for weight in weights:
+        entry: dict[str, Any] = {}
+        for kind in kinds:
+            if (tensor := read(kind, weight)) is not None:
+                entry[kind] = tensor
+        for key, by_name in numbers.items():
+            value = by_name.get(weight.name, by_name.get("*"))
+            if value is not None:
+                entry[key] = torch.tensor(value, dtype=torch.float32)
+        if entry:
+            state[index[id(weight.master)]] = entry
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})

@@ -1,0 +1,57 @@
+"""Which precision a run computes in, and what its MFU is measured against.
+
+bf16 means fp32 master weights, bf16 copies for compute, and fp32 sums of gradients. `auto` takes it where the
+device has it fast: on a CPU that is measured, since some have AMX and others are three times slower in bf16.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from scalewright.machine.local import find_cluster
+from scalewright.machine.probe import bf16_is_fast, matmul_rate
+from scalewright.spec.errors import UserError
+
+
+@dataclass(frozen=True)
+class Peak:
+    """What a device could do at best in the run's precision, in FLOP/s, and where that figure is from."""
+
+    flops: float | None
+    source: str  # "published" or "measured"
+    device: str
+
+
+def choose_precision(asked: str, device: torch.device) -> str:
+    """The precision to compute in; raises UserError for one that the device lacks."""
+    if asked == "auto":
+        if device.type == "cuda":
+            return "bf16" if _has_bf16() else "fp32"
+        if device.type == "mps":
+            return "fp32"
+        return "bf16" if bf16_is_fast("cpu") else "fp32"
+    if asked == "bf16" and device.type == "cuda" and not _has_bf16():
+        raise UserError(f"{torch.cuda.get_device_name(device)} has no bf16", "layout.precision", "use fp32")
+    if asked == "tf32" and device.type != "cuda":
+        raise UserError(f"tf32 exists on NVIDIA GPUs, not on {device.type}", "layout.precision", "use fp32")
+    return asked
+
+
+def _has_bf16() -> bool:
+    return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+
+
+def find_peak(cluster: str | dict[str, Any], precision: str, device: torch.device) -> Peak:
+    """The peak of one rank's device in the run's precision.
+
+    A CPU has no published one: its matmul rate is measured here and now, with this rank's threads. A GPU
+    that `cluster: local` finds has its data sheet's, or a measured one when it is not known.
+    """
+    if device.type == "cpu":
+        rate = matmul_rate(precision)
+        return Peak(rate.per_s if rate else None, "measured", rate.how if rate else "cpu")
+    found = find_cluster(cluster)
+    return Peak(found.device.peak(precision), found.peak_source, found.device.name)

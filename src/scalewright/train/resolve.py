@@ -1,0 +1,171 @@
+"""Turns what a user wrote into what will run: nulls filled, conflicts found, before a process starts.
+
+run.yaml + overrides -> model spec, layout checked against it, steps, device -> a run with no blanks
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from scalewright.data.dataset import Dataset, open_data
+from scalewright.launch.local import cores
+from scalewright.spec.errors import UserError
+from scalewright.spec.layout import Layout, RecomputeBudget, check_layout
+from scalewright.spec.model import ModelSpec
+from scalewright.spec.presets import load_model_spec
+from scalewright.spec.run import DataSpec, PythonRef, RunSpec
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A run with no blanks, ready to be handed to workers as plain data."""
+
+    run: RunSpec
+    steps: int
+
+    @property
+    def model(self) -> ModelSpec | PythonRef:
+        """The model, never a name."""
+        if isinstance(self.run.model, str):
+            raise ValueError("a resolved run names no model")
+        return self.run.model
+
+    @property
+    def seq_len(self) -> int:
+        """Tokens per sequence; a user's own data may say `seq_len` among its arguments."""
+        if isinstance(self.run.data, DataSpec):
+            return self.run.data.seq_len
+        return int(self.run.data.arguments.get("seq_len", 1024))
+
+
+def resolve(run: RunSpec) -> Resolved:
+    """Fills a run's nulls and checks it against its model and data; raises UserError."""
+    model = load_model_spec(run.model) if isinstance(run.model, str) else run.model
+    layout = run.layout
+    refuse_unready(layout)
+    if run.checkpoint.async_:
+        raise UserError("asynchronous saving is not there yet", "checkpoint.async", "use async: false")
+    if layout.precision not in ("auto", "fp32", "tf32", "bf16"):
+        raise UserError(
+            f"precision {layout.precision} can be planned but not trained yet",
+            "layout",
+            "use auto, fp32 or bf16",
+        )
+    seq_len = run.data.seq_len if isinstance(run.data, DataSpec) else None
+    if isinstance(model, ModelSpec):
+        check_layout(layout, model, seq_len)
+        _check_context(model, seq_len)
+    data = open_data(run.data, "train", run.seed)
+    _check_vocabulary(model, data)
+    filled = run.replace(model=model.dump(), out_dir=str(run.folder))
+    resolved = Resolved(filled, 0)
+    return Resolved(_with_steps(filled, resolved.seq_len), _steps(filled, resolved.seq_len))
+
+
+def refuse_unready(layout: Layout) -> None:
+    """Raises UserError for an axis or technique that can be planned but not trained yet."""
+    for key, value, ready in (
+        ("tp", layout.tp, 1),
+        ("pp", layout.pp, 1),
+        ("cp", layout.cp, 1),
+        ("ep", layout.ep, 1),
+        ("dp_replicate", layout.dp_replicate, 1),
+        ("offload", layout.offload, "none"),
+    ):
+        if value != ready:
+            raise UserError(
+                f"{key} {value} can be planned but not trained yet", "layout", f"use {key} {ready}"
+            )
+    if isinstance(layout.recompute, RecomputeBudget):
+        raise UserError(
+            "recompute {budget: ...} can be planned but not trained yet",
+            "layout",
+            "use selective, full or {every: 2}",
+        )
+    if layout.zero_stage in (1, 2) and layout.devices > 1:
+        raise UserError(
+            f"zero_stage {layout.zero_stage} can be planned but not trained yet",
+            "layout",
+            "use zero_stage 0 or 3",
+        )
+
+
+def _steps(run: RunSpec, seq_len: int) -> int:
+    if run.train.tokens is not None:
+        return max(1, math.ceil(run.train.tokens / (run.layout.batch * seq_len)))
+    return run.train.steps or 0
+
+
+def _with_steps(run: RunSpec, seq_len: int) -> RunSpec:
+    return run.replace(train={**run.train.dump(), "tokens": None, "steps": _steps(run, seq_len)})
+
+
+def _check_context(model: ModelSpec, seq_len: int | None) -> None:
+    """A table of learned positions has no rows beyond its end."""
+    if seq_len and model.positions == "learned" and seq_len > model.learned_positions:
+        raise UserError(
+            f"seq_len {seq_len} is more than the model's {model.learned_positions} learned positions",
+            "data",
+            f"use seq_len {model.learned_positions}",
+        )
+
+
+def _check_vocabulary(model: ModelSpec | PythonRef, data: Dataset) -> None:
+    if isinstance(model, ModelSpec) and data.vocab_size and data.vocab_size > model.vocab_size:
+        raise UserError(
+            f"the data's vocabulary {data.vocab_size} is more than the model's vocab_size {model.vocab_size}",
+            "model",
+            f"use vocab_size {data.vocab_size}, or prepare the data with the model's tokenizer",
+        )
+
+
+def device_kind(run: RunSpec) -> tuple[str, int]:
+    """The device to train on and how many this machine has: ("cuda", 8), ("mps", 1) or ("cpu", cores)."""
+    if run.device == "cpu" or (run.device == "auto" and not _may_have_gpu()):
+        return "cpu", cores()
+    import torch
+
+    if run.device in ("auto", "cuda") and torch.cuda.is_available():
+        return "cuda", torch.cuda.device_count()
+    if run.device in ("auto", "mps") and torch.backends.mps.is_available():
+        return "mps", 1
+    if run.device != "auto":
+        raise UserError(f"device {run.device} is not on this machine", "device", "use device: auto or cpu")
+    return "cpu", cores()
+
+
+def _may_have_gpu() -> bool:
+    """Whether asking torch is worth the two seconds that its import takes."""
+    if sys.platform != "linux":
+        return True
+    return any(Path(p).exists() for p in ("/dev/nvidia0", "/dev/nvidiactl", "/dev/kfd", "/dev/dxg"))
+
+
+def check_workers(run: RunSpec, kind: str, count: int, simulate: bool) -> None:
+    """Raises UserError when the layout wants more local workers than this machine has devices for."""
+    wanted = run.layout.devices
+    if kind == "mps" and wanted > 1:
+        raise UserError(f"layout.devices {wanted} but MPS is one device", "layout", "use device: cpu")
+    if wanted <= count or simulate or run.device == "cpu":
+        return
+    unit = "GPUs" if kind == "cuda" else "CPU cores"
+    raise UserError(
+        f"layout.devices {wanted} is more than this machine's {count} {unit}",
+        "layout",
+        f"start it with torchrun --nnodes=... --nproc-per-node={count} -m scalewright train RUN.yaml, "
+        "or try it on CPU processes with --simulate",
+    )
+
+
+def plain(resolved: Resolved) -> dict[str, Any]:
+    """A resolved run as plain data, for workers."""
+    return {"run": resolved.run.dump(), "steps": resolved.steps}
+
+
+def unplain(data: dict[str, Any]) -> Resolved:
+    """The resolved run that `plain` gave."""
+    return Resolved(RunSpec.parse(data["run"]), int(data["steps"]))

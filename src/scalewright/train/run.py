@@ -1,0 +1,101 @@
+"""The door to training: resolve the run, find or start its ranks, and say how it ended.
+
+    alone                     this process trains
+    torchrun, srun, mpirun    this process is one rank of theirs
+    layout.devices > 1        this process starts local workers and answers for them
+
+This file imports no torch: the workers do, while the run is still being checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from scalewright.launch.context import RankContext, find_context
+from scalewright.launch.local import cores, prepare_workers, run_local
+from scalewright.launch.settings import make_deterministic
+from scalewright.spec.errors import UserError
+from scalewright.spec.run import RunSpec, load_run
+from scalewright.train.resolve import check_workers, device_kind, plain, resolve, unplain
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a run ended."""
+
+    out_dir: str
+    step: int
+    loss: float | None  # of the last step
+    valid_loss: float | None
+    bits_per_byte: float | None
+    tokens_per_s: float | None
+    resumed_from: int | None  # the step of the checkpoint that this call continued from
+    seconds: float
+
+    def dump(self) -> dict[str, Any]:
+        """Plain data."""
+        return asdict(self)
+
+
+def train(
+    run: str | Path | dict[str, Any] | RunSpec,
+    overrides: Sequence[str] = (),
+    *,
+    steps: int | None = None,
+    simulate: bool = False,
+    quiet: bool = False,
+) -> Result:
+    """Trains what a run file (or a RunSpec, or plain data) describes, with `key=value` overrides.
+
+    `steps` stops early, at that step of the run. `simulate` lets CPU processes stand in for more devices than
+    this machine has. Raises UserError for a mistake in the run, RunError when it failed, Stopped when a
+    signal asked it to stop and it saved.
+    """
+    spec = _load(run, overrides)
+    if simulate:
+        spec = spec.replace(device="cpu")
+    context = find_context()
+    world = spec.layout.devices
+    local = context.alone and world > 1
+    if local:
+        prepare_workers(PRELOAD)
+    resolved = resolve(spec)
+    kind, count = device_kind(resolved.run)
+    if spec.deterministic:
+        make_deterministic()
+    data = {**plain(resolved), "device": kind, "until": steps, "quiet": quiet}
+    if local:
+        check_workers(resolved.run, kind, count, simulate)
+        threads = None if kind == "cpu" else max(1, cores() // world)
+        return Result(**run_local(enter, (data,), world, preload=PRELOAD, threads=threads))
+    if context.world != world:
+        raise UserError(
+            f"{context.starter} started {context.world} ranks but layout.devices is {world}",
+            "layout",
+            f"use layout.devices={context.world}, or start {world} ranks",
+        )
+    return Result(**enter(context, data))
+
+
+PRELOAD = ("scalewright.train.worker",)
+
+
+def enter(context: RankContext, data: dict[str, Any]) -> dict[str, Any]:
+    """One rank's entry, in whatever process it lives."""
+    from scalewright.train.worker import work
+
+    return work(context, unplain(data), device=data["device"], until=data["until"], quiet=data["quiet"])
+
+
+def _load(run: str | Path | dict[str, Any] | RunSpec, overrides: Sequence[str]) -> RunSpec:
+    if isinstance(run, (str, Path)):
+        return load_run(run, list(overrides))
+    from scalewright.spec.run import apply_override
+
+    data = run.dump() if isinstance(run, RunSpec) else dict(run)
+    for override in overrides:
+        apply_override(data, override)
+    return RunSpec.parse(data)

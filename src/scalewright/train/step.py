@@ -1,0 +1,82 @@
+"""One optimizer step, the same for every layout.
+
+    for each micro-batch:   logits -> loss sum / tokens of the global batch -> backward
+    gradients are sums      over micro-batches and ranks; nothing divides them again
+    norm                    of local shards, weighted by copies; one all-reduce carries the loss, too
+    clip, update, publish   on local fp32 weights
+
+No value leaves the device: the step gives one small tensor, and whoever wants numbers reads it later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from scalewright.parallel.collectives import all_sum
+from scalewright.parallel.inputs import Micro
+from scalewright.parallel.mesh import Mesh
+from scalewright.parallel.parallelize import Parallel
+from scalewright.train.loss import Loss
+
+# What a step reports, in this order, as one fp32 tensor.
+LOSS, AUX, NORM, TOKENS, STOP = range(5)
+
+
+@dataclass
+class Step:
+    """Runs steps; holds what they share."""
+
+    parallel: Parallel
+    optimizer: torch.optim.Optimizer
+    loss: Loss
+    mesh: Mesh
+    clip_norm: float  # 0: no clipping
+
+    def __post_init__(self) -> None:
+        shares = [1.0 / weight.copies for weight in self.parallel.weights]
+        self._shares = torch.tensor(shares, device=self.mesh.device)  # of each squared norm, this rank's part
+        self._on_cpu = self.mesh.device.type == "cpu"
+
+    def __call__(self, micros: Sequence[Micro], counted: Tensor, stop: bool = False) -> Tensor:
+        """Trains on this rank's micro-batches; fp32[5]: loss, auxiliary loss, gradient norm, tokens, stop.
+
+        `counted` is this rank's number of counted tokens, a scalar on the device. Loss is in nats per counted
+        token of the global batch, before the update; the norm is that before clipping. `stop` is above 0
+        when any rank was asked to stop.
+        """
+        report = torch.zeros(5, device=self.mesh.device)
+        tokens = all_sum(counted.to(torch.float32, copy=True), self.mesh, "loss")
+        gradients = self.parallel.gradients
+        gradients.clear()
+        for index, micro in enumerate(micros):
+            gradients.begin(last=index == len(micros) - 1)
+            logits = self.parallel.model(micro.tokens, **micro.arguments)
+            total, auxiliary = self.loss(logits, micro.targets)
+            del logits  # its memory is the largest of all; the backward keeps what it needs
+            ((total + auxiliary) / tokens).backward()  # type: ignore[no-untyped-call]
+            report[LOSS] += total.detach() / tokens
+            report[AUX] += auxiliary.detach() / tokens
+        gradients.finish()
+        report[STOP] = float(stop)
+        self._update(report)
+        report[TOKENS] = tokens
+        return report
+
+    @torch.no_grad()
+    def _update(self, report: Tensor) -> None:
+        weights = self.parallel.weights
+        gradients = weights.take_gradients()
+        norms = torch.stack(torch._foreach_norm(gradients))
+        report[NORM] = (norms.square() * self._shares).sum()
+        all_sum(report, self.mesh, "world")
+        report[NORM] = report[NORM].sqrt()
+        if self.clip_norm > 0:
+            factor = (self.clip_norm / (report[NORM] + 1e-6)).clamp(max=1.0)
+            if not self._on_cpu or factor < 1:  # on a CPU a look costs nothing, and saves a pass over memory
+                torch._foreach_mul_(gradients, factor)
+        self.optimizer.step()
+        weights.publish()

@@ -1,0 +1,311 @@
+"""One rank's whole life: join the others, build, resume, train, save, leave.
+
+join -> precision, mesh -> network -> optimizer -> newest checkpoint that verifies, or first weights
+     -> data from the sample that is next -> loop -> answer (rank 0's counts)
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+import uuid
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from scalewright.checkpoint.read import CheckpointReader, find_checkpoint, newest_verified
+from scalewright.checkpoint.write import as_states, save
+from scalewright.data.dataset import Dataset, open_data
+from scalewright.evaluate.validate import validate
+from scalewright.launch.context import RankContext
+from scalewright.parallel.collectives import barrier, from_rank_zero
+from scalewright.parallel.mesh import Mesh, join_world, leave_world, make_mesh
+from scalewright.parallel.parallelize import fill
+from scalewright.spec.base import write_yaml
+from scalewright.spec.errors import RunError, Stopped, UserError
+from scalewright.spec.grid import make_grid
+from scalewright.spec.model import ModelSpec
+from scalewright.spec.run import RunSpec
+from scalewright.track.tracker import Status
+from scalewright.train.batches import StepBatches
+from scalewright.train.loop import Job, loop
+from scalewright.train.loss import build_loss
+from scalewright.train.network import Network, build_network, checkpoint_source, first_weights, load_python
+from scalewright.train.optimizer import base_rate, build_optimizer, read_states, write_states
+from scalewright.train.precision import choose_precision, find_peak
+from scalewright.train.record import Record
+from scalewright.train.resolve import Resolved
+from scalewright.train.scribe import open_record
+from scalewright.train.signals import StopRequest
+from scalewright.train.step import Step
+
+
+def work(
+    context: RankContext, resolved: Resolved, *, device: str, until: int | None = None, quiet: bool = False
+) -> dict[str, Any]:
+    """Trains as one rank; the answer has the keys of `train.run.Result`. Raises Stopped after a signal."""
+    started = time.perf_counter()
+    place = torch.device(device, context.local_rank) if device == "cuda" else torch.device(device)
+    if context.threads:
+        torch.set_num_threads(context.threads)
+    if device == "cuda":
+        torch.cuda.set_device(place)
+    run = resolved.run
+    if run.deterministic:
+        torch.use_deterministic_algorithms(True)
+        torch.backends.cudnn.benchmark = False
+    if not context.alone:
+        join_world(
+            context.rank,
+            context.world,
+            context.rendezvous,
+            place,
+            attempt=context.attempt,
+            shared_store=context.shared_store,
+        )
+    try:
+        with StopRequest() as stop:
+            rank = _Rank.prepare(resolved, context, place, quiet)
+            return rank.train(stop, until, started)
+    finally:
+        leave_world()
+
+
+@dataclass
+class _Rank:
+    """What one rank has built, and the steps from there to an answer."""
+
+    run: RunSpec
+    total: int
+    seq_len: int
+    mesh: Mesh
+    network: Network
+    optimizer: torch.optim.Optimizer
+    dataset: Dataset
+    valid: Dataset | None
+    record: Record | None
+    run_id: str
+    resumed: int | None
+    done: int  # steps that the weights have behind them
+    scores: dict[str, float | None] = field(default_factory=dict)
+    save_problem: str | None = None
+
+    @classmethod
+    def prepare(cls, resolved: Resolved, context: RankContext, device: torch.device, quiet: bool) -> _Rank:
+        """Builds everything up to the first step."""
+        run, model = resolved.run, resolved.model
+        kv_heads = model.kv_heads if isinstance(model, ModelSpec) else None
+        mesh = make_mesh(make_grid(run.layout, kv_heads), context.rank, device)
+        asked = run.layout.precision
+        precision = from_rank_zero(choose_precision(asked, device) if mesh.rank == 0 else None, mesh)
+        run = run.replace(layout={**run.layout.dump(), "precision": precision}, device=device.type)
+        torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
+        _set_earlier_run_aside(run, mesh)
+        network = build_network(run, mesh, bf16=precision == "bf16")
+        optimizer = build_optimizer(run.optimizer, network.parallel.weights, load_python)
+        dataset = open_data(run.data, "train", run.seed)
+        valid = _valid_data(run)
+        peak = find_peak(run.cluster, precision, device) if mesh.rank == 0 else None
+        barrier(mesh)
+        reader, rejected = _find_resume(run, mesh)
+        done = 0
+        if reader is None:
+            first_weights(run, network)
+        else:
+            _check_same_model(run, reader)
+            done = _restore(reader, network, optimizer)
+        run_id = from_rank_zero(reader.manifest.run_id if reader else uuid.uuid4().hex[:12], mesh)
+        record = None
+        if mesh.rank == 0 and peak is not None:
+            _write_folder(run, dataset)
+            record = open_record(resolved, run, peak, network, done, run_id, rejected, quiet=quiet)
+        resumed = done if reader is not None else None
+        return cls(
+            run=run,
+            total=resolved.steps,
+            seq_len=resolved.seq_len,
+            mesh=mesh,
+            network=network,
+            optimizer=optimizer,
+            dataset=dataset,
+            valid=valid,
+            record=record,
+            run_id=run_id,
+            resumed=resumed,
+            done=done,
+        )
+
+    def train(self, stop: StopRequest, until: int | None, started: float) -> dict[str, Any]:
+        """Runs the loop and closes the records, whatever happens."""
+        last = min(self.total, until) if until is not None else self.total
+        stopped = False
+        status: Status = "failed"
+        batches = StepBatches(
+            self.dataset, self.run.layout, self.mesh, self.network.parallel.model, self.done + 1, last
+        )
+        try:
+            clip = getattr(self.run.optimizer, "clip_norm", 0.0)
+            loss = build_loss(self.run.loss, self.run.train.z_loss, load_python)
+            step = Step(self.network.parallel, self.optimizer, loss, self.mesh, clip)
+            base = base_rate(self.run.optimizer, self.optimizer)
+            job = Job(
+                run=self.run,
+                step=step,
+                batches=batches,
+                record=self.record,
+                save=self.save,
+                validate=self.validate,
+                first=self.done + 1,
+                last=last,
+                total=self.total,
+                base_rate=base,
+            )
+            self.done, stopped = loop(job, stop)
+            status = "stopped" if stopped else "finished"
+        finally:
+            batches.close()
+            if self.record is not None:
+                self.record.close(status, self.done, time.perf_counter() - started)
+        if self.save_problem:
+            raise RunError(self.save_problem)
+        if stopped:
+            raise Stopped(
+                f"stopped at step {self.done} of {self.total} and saved; the same command goes on from there"
+            )
+        return self._answer(time.perf_counter() - started)
+
+    def validate(self, step: int) -> None:
+        """Measures the held-out loss and writes it down."""
+        if self.valid is None:
+            return
+        model, batches = self.network.parallel.model, self.run.train.valid_batches
+        score = validate(model, self.valid, self.mesh, self.run.layout.micro_batch, batches)
+        self.scores = {"valid_loss": score.loss, "bits_per_byte": score.bits_per_byte}
+        if self.record is not None:
+            self.record.valid(step, score.loss, score.bits_per_byte)
+
+    def save(self, step: int) -> None:
+        """Saves a checkpoint. A save that fails is noted, and the run goes on: the next may succeed."""
+        started = time.perf_counter()
+        tensors, numbers = read_states(self.optimizer, self.network.parallel.weights)
+        samples = step * self.run.layout.batch
+        try:
+            save(
+                self.run.folder / "checkpoints",
+                self.network.parallel.weights,
+                as_states(tensors),
+                self.mesh,
+                step=step,
+                samples=samples,
+                run_id=self.run_id,
+                model=_plain_model(self.run),
+                layout=self.run.layout.dump(),
+                state={
+                    "step": step,
+                    "samples": samples,
+                    "tokens": samples * self.seq_len,
+                    "seed": self.run.seed,
+                    "optimizer": numbers,
+                },
+                keep=self.run.checkpoint.keep,
+            )
+            self.save_problem = None
+        except RunError as error:
+            self.save_problem = str(error)
+            if self.record is not None:
+                self.record.event("fault", f"step {step}: {error}", step=step)
+            return
+        if self.record is not None:
+            self.record.saved(step, time.perf_counter() - started)
+
+    def _answer(self, seconds: float) -> dict[str, Any]:
+        row = (self.record.last if self.record else None) or {}
+        return {
+            "out_dir": str(self.run.folder),
+            "step": self.done,
+            "loss": row.get("loss"),
+            "valid_loss": self.scores.get("valid_loss"),
+            "bits_per_byte": self.scores.get("bits_per_byte"),
+            "tokens_per_s": row.get("tokens_per_s"),
+            "resumed_from": self.resumed,
+            "seconds": seconds,
+        }
+
+
+def _valid_data(run: RunSpec) -> Dataset | None:
+    """The held-out data, when the run validates at all."""
+    if not run.train.valid_every:
+        return None
+    return open_data(run.data, "valid", run.seed)
+
+
+def _plain_model(run: RunSpec) -> dict[str, Any]:
+    return {} if isinstance(run.model, str) else run.model.dump()
+
+
+def _find_resume(run: RunSpec, mesh: Mesh) -> tuple[CheckpointReader | None, list[str]]:
+    """The checkpoint to continue from, and what was wrong with newer ones."""
+    if run.resume == "never":
+        return None, []
+    if run.resume != "auto":
+        return CheckpointReader(find_checkpoint(run.resume)), []
+    folder, rejected = newest_verified(run.folder / "checkpoints", mesh)
+    return (CheckpointReader(folder) if folder else None), rejected
+
+
+def _check_same_model(run: RunSpec, reader: CheckpointReader) -> None:
+    mine, theirs = _plain_model(run), reader.manifest.model
+    different = [key for key in mine if key not in ("name", "version") and mine[key] != theirs.get(key)]
+    if different:
+        key = different[0]
+        raise UserError(
+            f"the checkpoint's model has {key} {theirs.get(key)!r} but the run's has {mine[key]!r}",
+            str(reader.folder),
+            "give this run a name of its own, or resume=never",
+        )
+
+
+def _restore(reader: CheckpointReader, network: Network, optimizer: torch.optim.Optimizer) -> int:
+    """Weights and optimizer state from a checkpoint, whatever layout wrote it; returns its step."""
+    weights = network.parallel.weights
+    fill(weights, checkpoint_source(reader))
+
+    def read(kind: str, weight: Any) -> torch.Tensor | None:
+        name = f"optimizer/{kind}/{weight.name}"
+        if not reader.has(name):
+            return None
+        return reader.read(name, weight.box, weight.placement.tensor.shape).to(weight.master.device)
+
+    numbers = reader.state.get("optimizer", {})
+    write_states(optimizer, weights, reader.optimizer_states(), read, numbers)
+    return int(reader.state["step"])
+
+
+def _set_earlier_run_aside(run: RunSpec, mesh: Mesh) -> None:
+    """With `resume: never` a folder that holds an earlier run is renamed, so that nothing of it is lost."""
+    folder = run.folder
+    if mesh.rank == 0 and run.resume == "never" and (folder / "metrics.jsonl").exists():
+        number = 1
+        while (aside := folder.with_name(f"{folder.name}.old-{number}")).exists():
+            number += 1
+        folder.rename(aside)
+    barrier(mesh)
+
+
+def _write_folder(run: RunSpec, dataset: Dataset) -> None:
+    """The resolved run file and the tokenizer, so that the folder stands alone."""
+    from scalewright.track.environment import environment
+
+    folder = run.folder
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_yaml(folder / "run.yaml", run.replace(environment=environment()).dump())
+        tokenizer: Path | None = dataset.tokenizer_path
+        if tokenizer is not None and tokenizer.exists():
+            shutil.copyfile(tokenizer, folder / "tokenizer.json")
+    except OSError as error:
+        raise UserError(
+            f"cannot write: {error.strerror}", str(folder), "free space, or set out_dir"
+        ) from None
