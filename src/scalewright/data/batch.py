@@ -39,9 +39,9 @@ class Batch:
 
 
 def sample_ids_hash(ids: Sequence[int] | NDArray[np.int64]) -> str:
-    """16 hexadecimal digits that name a step's samples; `ids` of the whole step, in the order of the sample index.
+    """16 hexadecimal digits that name a step's samples; `ids` of the whole step, by sample index.
 
-    Every layout of a run takes the same samples in the same step, so the hash is the same for any number of ranks.
+    Every layout of a run takes the same samples in the same step, so the hash is the same for any ranks.
     """
     array = np.ascontiguousarray(ids, dtype="<i8")
     return hashlib.blake2b(array.tobytes(), digest_size=8).hexdigest()

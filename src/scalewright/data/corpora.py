@@ -1,8 +1,9 @@
 """Texts that are there without a network: `shakespeare`, `wikitext-2`, `python-stdlib`.
 
     shakespeare     1.1 MB of plays, public domain; the last tenth validates
-    wikitext-2      2.4 MB of Wikipedia articles, CC BY-SA 3.0 (Merity et al. 2016); its validation split trains, its test split validates
-    python-stdlib   the source of this machine's own Python (some 12 MB of .py files); a tenth of the files validates
+    wikitext-2      2.4 MB of Wikipedia articles, CC BY-SA 3.0 (Merity et al. 2016);
+                    its validation split trains, its test split validates
+    python-stdlib   the source of this machine's own Python (some 12 MB); a tenth of the files validates
 
 The first two lie in bundled/, each with its source and license.
 """
@@ -27,7 +28,7 @@ def corpus(name: str, skipped: Counter[str]) -> list[InputFile]:
         return _standard_library(skipped)
     folder = Path(str(resources.files("scalewright.data") / "bundled" / name))
     if name == "shakespeare":
-        files = [("input.txt", "text", None)]
+        files: list[tuple[str, str, str | None]] = [("input.txt", "text", None)]
     else:
         files = [("valid.txt", "wikitext", "train"), ("test.txt", "wikitext", "valid")]
     try:

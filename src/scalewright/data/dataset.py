@@ -1,6 +1,6 @@
 """Batches by number: sample i is a pure function of (data, seed, i), whoever asks and in whatever order.
 
-    i ──mixture──► source k, its j-th sample ──► epoch j / rows, row order[j mod rows] ──packing──► slices ──► Batch
+    i ──mixture──► source k, its j-th sample ──► epoch j / rows, row order[j mod rows] ──packing──► Batch
 
 So a step takes samples [consumed, consumed + global_batch), any rank computes its own part of them, and the
 place to resume from is one number.
@@ -79,7 +79,7 @@ class _Source:
 
 
 class TokenDataset:
-    """Rows from one or several token stores, in the order that `seed` gives ("train") or as they lie ("valid")."""
+    """Rows from one or several token stores, shuffled by `seed` ("train") or as they lie ("valid")."""
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class TokenDataset:
         return Batch(whole.tokens, whole.targets, whole.positions, whole.documents, ids)
 
     def sample_ids(self, indices: Sequence[int] | range) -> Int64:
-        """The ids of these samples, without reading their tokens; int64 [len(indices)], equal only for equal samples."""
+        """The ids of these samples, without reading their tokens; int64 [len(indices)], all different."""
         return self._places(indices)[3]
 
     def _places(self, indices: Sequence[int] | range) -> tuple[Int64, Int64, Int64, Int64]:
@@ -136,7 +136,7 @@ class TokenDataset:
         return which, epochs, rows, ids
 
     def _bytes_per_token(self, packing: bool) -> float:
-        """Text bytes behind a counted target, by the sources' shares; NaN when a source doesn't know its text."""
+        """Text bytes behind a counted target, by the sources' shares; NaN when one doesn't know its text."""
         total = 0.0
         for source, share in zip(self._sources, self._mixture.shares, strict=True):
             if source.store.text_bytes is None:
@@ -153,7 +153,7 @@ def _scatter(groups: list[tuple[Int64, Filled]], rows: int, seq_len: int) -> Fil
     documents = None if groups[0][1].documents is None else np.empty((rows, seq_len), np.int32)
     for mine, filled in groups:
         tokens[mine], targets[mine], positions[mine] = filled.tokens, filled.targets, filled.positions
-        if documents is not None:
+        if documents is not None and filled.documents is not None:
             documents[mine] = filled.documents
     return Filled(tokens, targets, positions, documents)
 
@@ -173,8 +173,9 @@ def _same(values: Any) -> Any:
 def open_data(spec: DataSpec | PythonRef, split: Literal["train", "valid"], seed: int = 0) -> Dataset:
     """The data of one split: shuffled by `seed` for "train", in stored order for "valid".
 
-    Training sources are mixed by weight. Validation sources are interleaved by size, so that `len()` samples hold each row
-    once. Raises UserError when a path holds no tokens, when they are damaged, or when sources disagree on the tokenizer.
+    Training sources are mixed by weight. Validation sources are interleaved by size, so that `len()` samples
+    hold each row once. Raises UserError when a path holds no tokens, when they are damaged, or when sources
+    disagree on the tokenizer.
     """
     if isinstance(spec, PythonRef):
         return open_custom(spec, split, seed)

@@ -82,7 +82,7 @@ def _blocks(stream: IO[bytes], start: int, stop: int | None, file: InputFile) ->
         yield block
 
 
-# -- plain text -----------------------------------------------------------------------------------------------------
+# -- plain text -------------------------------------------------------------------------------------
 
 
 def _text(part: Part, text_key: str, notes: Counter[str]) -> Iterator[Fragment]:
@@ -130,7 +130,7 @@ def _safe_pieces(blocks: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _last_cut(data: bytes) -> int:
-    """The last safe place in `data` (near its end if possible); else the last line end, else the last character's start."""
+    """The last safe place in `data`; if there is none the last line end, else the last character's start."""
     for start in (max(len(data) - _NEARBY, 1), 1):
         found = [match.start() for match in _SAFE.finditer(data, start)]
         if found:
@@ -168,7 +168,7 @@ def _articles(part: Part, text_key: str, notes: Counter[str]) -> Iterator[Fragme
         yield from whole(text[start:stop])
 
 
-# -- records --------------------------------------------------------------------------------------------------------
+# -- records ----------------------------------------------------------------------------------------
 
 
 def whole(text: str) -> Iterator[Fragment]:

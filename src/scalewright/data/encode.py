@@ -1,8 +1,8 @@
 """One piece of the work: its text becomes token files, committed whole or not at all.
 
-    fragments ──► a batch of half a megabyte ──► tokenizer ──► train/tokens-00003.bin, valid/tokens-00003.bin
-                                                               pieces/00003.train.lengths, ….valid.lengths
-                                                               pieces/00003.json       last: now the piece exists
+    fragments ──► half a megabyte at a time ──► tokenizer ──► train/tokens-00003.bin, valid/tokens-00003.bin
+                                                              pieces/00003.train.lengths, ….valid.lengths
+                                                              pieces/00003.json     last: now the piece exists
 
 A document's split is chosen by a hash of its beginning, so equal documents never lie on both sides.
 """
@@ -21,7 +21,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
-from scalewright.data.documents import Fragment, fragments
+from scalewright.data.documents import fragments
 from scalewright.data.pieces import Piece
 from scalewright.data.shards import SPLITS, checksum, commit_json, shard_name
 from scalewright.spec.errors import UserError
@@ -69,7 +69,7 @@ class _SplitWriter:
 
     def add(self, ids: list[int], text_bytes: int, opens: bool) -> None:
         if self._file is None:
-            self._file = open(self.temporary, "wb")
+            self._file = open(self.temporary, "wb")  # noqa: SIM115 - closed by close or abandon
         data = np.array(ids, dtype=self.dtype).tobytes()
         self._file.write(data)
         self._digest.update(data)
@@ -80,7 +80,7 @@ class _SplitWriter:
         self.text_bytes += text_bytes
 
     def close(self) -> dict[str, Any] | None:
-        """Flushes and renames the file; its entry for the metadata, or None when the piece has nothing for this split."""
+        """Flushes and renames the file; its entry for the metadata, or None when nothing was added."""
         if self._file is None:
             self.path.unlink(missing_ok=True)
             return None
@@ -208,7 +208,7 @@ def _write_lengths(out: Path, number: int, split: str, lengths: array[int]) -> N
 
 
 def finished(encoding: Encoding, piece: Piece) -> dict[str, Any] | None:
-    """The record of a piece that is done, of this plan, and undamaged on the disk; None if it has to be done (again)."""
+    """The record of a piece that is done, of this plan, and undamaged; None if it has to be done (again)."""
     out = Path(encoding.out)
     try:
         record = json.loads(record_path(out, piece.number).read_text(encoding="utf-8"))

@@ -29,7 +29,7 @@ _LEFT_OUT = {"__pycache__", "node_modules"}
 
 @dataclass(frozen=True)
 class InputFile:
-    """One file to read. `stamp` tells whether it changed: its modification time, or a version for a bundled text."""
+    """One file to read. `stamp` tells whether it changed: its modification time, or a corpus's version."""
 
     path: str
     name: str  # as the user would say it
@@ -85,7 +85,7 @@ def describe(
 
 
 def files_below(folder: Path, skipped: Counter[str], left_out: Iterable[str] = ()) -> Iterator[Path]:
-    """Regular files in a folder and below, by name; links aren't followed (they may lead round in circles)."""
+    """Regular files in a folder and below, by name; links aren't followed (they may go round in circles)."""
     without = _LEFT_OUT | set(left_out)
     try:
         entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
@@ -98,6 +98,8 @@ def files_below(folder: Path, skipped: Counter[str], left_out: Iterable[str] = (
             skipped["symbolic links"] += 1
         elif entry.name.startswith(".") or entry.name in without:
             skipped["hidden or generated"] += 1
+        elif entry.is_dir() and os.path.isfile(os.path.join(entry.path, "pieces", "plan.json")):
+            skipped["folders of prepared tokens"] += 1  # such as OUT itself, inside the input
         elif entry.is_dir():
             yield from files_below(Path(entry.path), skipped, left_out)
         elif stat.S_ISREG(entry.stat().st_mode):
@@ -137,5 +139,5 @@ def _is_binary(path: Path) -> bool:
 
 
 def _readable_inside(path: Path) -> bool:
-    """Whether the name says that text or JSON lines are compressed in it (data.jsonl.gz is, code.tar.gz isn't)."""
+    """Whether the name says that text or JSON lines are compressed in it (a.jsonl.gz, not a.tar.gz)."""
     return path.suffixes[-2].lower() in {*_KINDS, ".txt", ".md", ".text"} - {".parquet"}

@@ -1,4 +1,4 @@
-"""The last step of `prepare`: the pieces' document lengths become one index a split, and the metadata is written."""
+"""The last step of `prepare`: the pieces' document lengths become one index a split, with its metadata."""
 
 from __future__ import annotations
 
@@ -17,15 +17,23 @@ from scalewright.spec.errors import UserError
 
 
 def join_splits(
-    out: Path, records: Sequence[dict[str, Any]], words: Words, encoding: Encoding, stats: bool
+    out: Path,
+    records: Sequence[dict[str, Any]],
+    words: Words,
+    encoding: Encoding,
+    stats: bool,
+    must_validate: bool,
 ) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """Writes each split's index and metadata; gives its counts, and its length statistics when asked."""
+    """Writes each split's index and metadata; gives its counts, and its length statistics when asked.
+
+    Raises UserError when nothing is left to train on, or (with `must_validate`) to validate on.
+    """
     splits: dict[str, Any] = {}
     statistics: dict[str, Any] = {}
     for split in SPLITS:
         shards = [record["splits"][split] for record in records if record["splits"][split]]
         if not shards:
-            if split == "train" or _wanted(records, encoding):
+            if split == "train" or (must_validate and encoding.valid_fraction > 0):
                 raise _empty(split, encoding)
             (out / split / METADATA).unlink(missing_ok=True)
             (out / split).rmdir()
@@ -70,18 +78,11 @@ def _offsets(out: Path, split: str, numbers: list[int]) -> Iterator[bytes]:
         yield ends.astype("<i8").tobytes()
 
 
-def _wanted(records: Sequence[dict[str, Any]], encoding: Encoding) -> bool:
-    """Whether an empty validation split is a surprise: one was asked for."""
-    return encoding.valid_fraction > 0
-
-
 def _empty(split: str, encoding: Encoding) -> UserError:
     kind = "training" if split == "train" else "validation"
-    how = (
-        "give a larger fraction, more documents, or 0 for no validation"
-        if split == "valid"
-        else "give more text, or a smaller fraction"
-    )
+    how = "give more documents, or a smaller fraction"
+    if split == "valid":
+        how = "give more documents, a larger fraction, or 0 for no validation"
     return UserError(
         f"no document fell into the {kind} split", f"--valid-fraction {encoding.valid_fraction:g}", how
     )

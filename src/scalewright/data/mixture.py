@@ -31,7 +31,7 @@ class Mixture:
         self.period = int(self.turns.sum())
         source = np.repeat(np.arange(len(self.turns)), self.turns)
         ordinal = np.concatenate([np.arange(turns) for turns in self.turns])
-        # Fractions (2j + 1) / (2 turns) compared in float64: ties and near-ties may fall either way, but always the same way.
+        # Compared in float64: near-ties may fall either way, but on every machine the same way.
         when = (2 * ordinal + 1) / (2 * self.turns[source])
         order = np.lexsort((source, when))
         self._source, self._ordinal = source[order].astype(np.int64), ordinal[order].astype(np.int64)
@@ -49,7 +49,7 @@ class Mixture:
 
 
 def _turns(weights: list[Fraction]) -> list[int]:
-    """Whole numbers in the proportion of the weights: exact if their sum allows, else by largest remainder."""
+    """Whole numbers in the weights' proportion: exact if the period allows, else by largest remainder."""
     total = sum(weights, Fraction(0))
     shares = [weight / total for weight in weights]
     common = lcm(*(share.denominator for share in shares))

@@ -9,8 +9,8 @@ is its last target, so neighbours overlap by one and every token is a target exa
     row 1                    └── inputs ─────┘+1
     row 2                                    └── inputs …  the last row is padded
 
-Unpacked: one document a row, a longer one cut into several rows (overlapping by one, too), a shorter one padded.
-Nothing is dropped in either way.
+Unpacked: one document a row, a longer one cut into several rows (overlapping by one, too), a shorter one
+padded. Nothing is dropped in either way.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from scalewright.data.tokens import TokenStore, spread
 Int64 = NDArray[np.int64]
 
 MAX_UNITS = 1 << 21
-"""Documents are shuffled one by one up to this many; in more, runs of neighbours are, so that memory stays bounded."""
+"""Documents are shuffled one by one up to this many; beyond, in runs of neighbours, to bound memory."""
 
 _STRIDE = 64  # unpacked: the rows of every 64th document are kept, those between are counted when needed
 
@@ -114,7 +114,8 @@ def _unit_at(bounds: Int64, places: Int64) -> Int64:
     """The unit that holds each place of the ring; places of the second lap give units + unit."""
     total, units = int(bounds[-1]), len(bounds) - 1
     lap = places >= total
-    return np.searchsorted(bounds, places - lap * total, side="right") - 1 + lap * units
+    found: Int64 = np.searchsorted(bounds, places - lap * total, side="right") - 1 + lap * units
+    return found
 
 
 def _by_document(offsets: Int64, found: Segments) -> Segments:
@@ -157,7 +158,8 @@ class DocumentRows:
 
     def _rows_of(self, documents: Int64) -> Int64:
         length = self.store.offsets[documents + 1] - self.store.offsets[documents]
-        return np.maximum(-(-(length - 1) // self.seq_len), 1)
+        rows: Int64 = np.maximum(-(-(length - 1) // self.seq_len), 1)
+        return rows
 
 
 @dataclass(frozen=True)
@@ -173,8 +175,9 @@ class Filled:
 def fill(
     store: TokenStore, found: Segments, rows: int, seq_len: int, document_mask: bool, pad: int
 ) -> Filled:
-    """Reads the slices into `rows` rows. With `document_mask`, a document's last token has no target and its
-    successor's positions start again; without it, only padding is not counted. Padding is a document of its own.
+    """Reads the slices into `rows` rows. With `document_mask`, a document's last token has no target and
+    its successor's positions start again; without it, only padding is not counted. Padding is a document
+    of its own.
     """
     flat = store.gather(found.start, found.length)
     filled = np.zeros(rows, np.int64)

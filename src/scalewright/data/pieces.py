@@ -1,9 +1,10 @@
-"""The work of `prepare`, cut into pieces before it starts: the same pieces for the same inputs, whoever does them.
+"""The work of `prepare`, cut into pieces before it starts: the same for the same inputs, whoever does them.
 
-    big file      ├── piece 0 ──┼── piece 1 ──┼─ piece 2 ─┤      ranges of bytes; the real cut is the next safe place
-    small files   a b c d e f g h │ i j k l m n │ …              several files a piece
+    big file      ├─ piece 0 ─┼─ piece 1 ─┼─ piece 2 ─┤    ranges of bytes; a cut moves to a safe place
+    small files   a b c d e f g h │ i j k l m n │ …        several files a piece
 
-One piece becomes one file of tokens in each split. Size follows from the total, never from the number of workers.
+One piece becomes one file of tokens in each split. Its size follows from the total, never
+from the number of workers.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import Any
 
 from scalewright.data.inputs import InputFile
@@ -28,7 +30,8 @@ _FEW_FILES = (
 class Part:
     """A range of one file. Its unit is bytes (text, jsonl) or row groups (parquet).
 
-    `opens` and `closes` say that the range starts or ends where a document does; elsewhere the reader looks for a safe cut.
+    `opens` and `closes` say that the range starts or ends where a document does; elsewhere the reader looks
+    for a safe cut.
     """
 
     file: InputFile
@@ -55,7 +58,7 @@ def piece_size(total: int) -> int:
 
 
 def cut_pieces(files: Sequence[InputFile], valid_fraction: float) -> list[Piece]:
-    """All pieces, in order. With few plain-text files, the last `valid_fraction` of each is its validation part."""
+    """All pieces, in order. With few plain-text files, the last `valid_fraction` of each validates."""
     target = piece_size(sum(file.size for file in files))
     by_tail = bool(valid_fraction) and _end_validates(files)
     pieces: list[Piece] = []
@@ -126,7 +129,7 @@ def _ranges(file: InputFile, start: int, stop: int, target: int, split: str | No
     bounds = [start + (stop - start) * number // count for number in range(count + 1)]
     return [
         Part(file, first, last, last - first, first == start, last == stop, split)
-        for first, last in zip(bounds, bounds[1:], strict=False)
+        for first, last in pairwise(bounds)
     ]
 
 

@@ -1,17 +1,21 @@
 """The plan of a `prepare`, written into OUT before work starts: how a rerun knows that it is the same work.
 
-OUT/pieces/plan.json holds the options and every input's name, size and stamp. A run that finds another plan there
-refuses, and says what differs: finished tokens are never deleted or mixed without being told.
+OUT/pieces/plan.json holds the options and every input's name, size and stamp. A run that finds another plan
+there refuses, and says what differs: finished tokens are never deleted or mixed without being told.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from scalewright.data.inputs import InputFile
 from scalewright.data.shards import METADATA, SPLITS, checksum, commit_json
@@ -53,7 +57,7 @@ class Options:
 
 
 def settle(out: Path, files: Sequence[InputFile], options: Options) -> None:
-    """Makes OUT ready for this plan: new, or the same as before. Raises UserError when it holds something else."""
+    """Makes OUT ready for this plan: new, or as before. Raises UserError if it holds something else."""
     path = out / "pieces" / "plan.json"
     listed = {file.name: [file.path, file.size, file.stamp] for file in files}
     plan = {"version": PLAN_VERSION, "options": options.plain(), "files": listed}
@@ -81,6 +85,34 @@ def clear(out: Path) -> None:
         (out / name).unlink(missing_ok=True)
     for name in (*SPLITS, "pieces"):
         shutil.rmtree(out / name, ignore_errors=True)
+
+
+def sweep(out: Path) -> None:
+    """Deletes half-written files; only for the run that is at work there."""
+    for folder in (out, *(out / split for split in SPLITS), out / "pieces"):
+        for path in folder.glob("*.tmp"):
+            path.unlink(missing_ok=True)
+
+
+@contextmanager
+def at_work(out: Path) -> Iterator[None]:
+    """Keeps a second `prepare` out of OUT, by a UserError; the mark of a killed run counts for nothing."""
+    path = out / "pieces" / "lock.json"
+    try:
+        mark = json.loads(path.read_text(encoding="utf-8"))
+        if psutil.Process(mark["process"]).create_time() == mark["started"]:
+            how = "wait for it, or choose another --out"
+            raise UserError(f"another prepare, process {mark['process']}, is at work there", str(out), how)
+    except (OSError, KeyError, TypeError, psutil.Error):
+        pass
+    except ValueError as error:
+        if isinstance(error, UserError):
+            raise
+    commit_json(path, {"process": os.getpid(), "started": psutil.Process().create_time()})
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
 
 
 def _compare(path: Path, plan: dict[str, Any]) -> None:

@@ -1,11 +1,12 @@
 """`scalewright prepare`: text in, token shards out; stopped anywhere, the same command goes on.
 
-    inputs ──find──► files ──cut──► pieces ──tokenize, in parallel──► shards ──join──► OUT/{train,valid}/metadata.json
-                       │                         ▲                                     OUT/metadata.json   (last)
+    inputs ──find──► files ──cut──► pieces ──tokenize, in parallel──► shards ──join──► OUT/{train,valid}/
+                       │                         ▲                                     OUT/metadata.json, last
                        └── sample ──learn──► tokenizer.json
 
-Everything that decides the result (files, options, tokenizer) is in OUT/pieces/plan.json before the first piece is done.
-A rerun compares it, checks the finished pieces' checksums, and does only the others; it never mixes two plans.
+Everything that decides the result (files, options, tokenizer) stands in OUT/pieces/plan.json before the first
+piece is done. A rerun compares it, checks the finished pieces' checksums, and does only the others; it never
+mixes two plans. The result has the same bytes for any number of workers and any number of interruptions.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,9 +23,9 @@ from scalewright.data.encode import Encoding, finished
 from scalewright.data.inputs import InputFile, find_files
 from scalewright.data.join import join_splits
 from scalewright.data.pieces import Piece, cut_pieces, plan_key
-from scalewright.data.plan import Options, clear, settle
+from scalewright.data.plan import Options, at_work, clear, settle, sweep
 from scalewright.data.progress import Progress, progress_of
-from scalewright.data.sample import ready_tokenizer
+from scalewright.data.sample import Words, ready_tokenizer
 from scalewright.data.shards import FORMAT, METADATA, SPLITS, VERSION, commit_json, disk_error, token_dtype
 from scalewright.data.tokenizer import SMALLEST_VOCABULARY, library
 from scalewright.data.workers import do_pieces
@@ -35,7 +36,7 @@ DEFAULT_VALID_FRACTION = 0.1
 
 @dataclass(frozen=True)
 class Summary:
-    """What `prepare` made. `splits` holds, by name, {tokens, documents, text_bytes, bytes_per_token, shards}."""
+    """What `prepare` made; a split has {tokens, documents, text_bytes, bytes_per_token, shards}."""
 
     out: str
     vocab_size: int
@@ -54,7 +55,7 @@ class Summary:
 
     def plain(self) -> dict[str, Any]:
         """The same as plain data, for JSON."""
-        return dict(self.__dict__)
+        return asdict(self)
 
 
 def prepare(
@@ -73,16 +74,19 @@ def prepare(
 ) -> Summary:
     """Text files, JSON lines, parquet, folders or named corpora as token shards in `out`.
 
-    With neither `vocab_size` nor `tokenizer`, a byte-level BPE of a size that fits the text is learnt. `valid_fraction`
-    (default 0.1) of the documents validate; of a few long plain texts, the last part of each does. `workers` None takes
-    every core. `progress(stage, done, total)` is told bytes; "auto" draws a bar on a terminal and is quiet elsewhere.
+    With neither `vocab_size` nor `tokenizer`, a byte-level BPE of a size that fits the text is learnt.
+    `valid_fraction` (default 0.1) of the documents validate; of few plain texts, the end of each does.
+    `workers` None takes every core. `progress(stage, done, total)` is told bytes; "auto" draws a bar on a
+    terminal and is quiet elsewhere.
 
-    Raises UserError for a mistake in the inputs, RunError for a full disk or a dead worker; the same call then goes on.
+    Raises UserError for a mistake in the inputs, RunError for a full disk or a dead worker; the same call
+    then goes on from there.
     """
     began = time.monotonic()
     if isinstance(inputs, (str, Path)):
         inputs = [inputs]
-    options = _checked(inputs, vocab_size, tokenizer, valid_fraction, text_key, eod, workers)
+    _check_inputs(inputs, workers)
+    options = _options(vocab_size, tokenizer, valid_fraction, text_key, eod)
     library()
     folder = Path(out).expanduser()
     skipped: Counter[str] = Counter()
@@ -90,106 +94,118 @@ def prepare(
     if valid_fraction is not None and any(file.split for file in files):
         raise UserError("wikitext-2 has its own validation split", "--valid-fraction", "leave it out")
     try:
-        with progress_of(progress) as shown:
-            return _prepare(files, skipped, options, folder, workers, stats, overwrite, shown, began)
+        if overwrite:
+            clear(folder)
+        settle(folder, files, options)
+        with at_work(folder), progress_of(progress) as shown:
+            try:
+                work = _Work(folder, files, options, shown)
+                return work.run(skipped, workers, stats, valid_fraction is not None, began)
+            finally:
+                sweep(folder)
     except OSError as error:
         raise disk_error(error, folder) from error
 
 
-def _prepare(
-    files: list[InputFile],
-    skipped: Counter[str],
-    options: Options,
-    out: Path,
-    workers: int | None,
-    stats: bool,
-    overwrite: bool,
-    shown: Progress,
-    began: float,
-) -> Summary:
-    if overwrite:
-        clear(out)
-    settle(out, files, options)
-    pieces = cut_pieces(files, options.valid_fraction)
-    words = ready_tokenizer(out, pieces, options, shown)
-    key = plan_key(files, {**options.plain(), "tokenizer": words.sha256})
-    encoding = Encoding(
-        str(out),
-        str(words.path),
-        words.eod,
-        token_dtype(words.vocab_size),
-        options.text_key,
-        options.valid_fraction,
-        key,
-    )
-    records, todo = _look_around(encoding, pieces, shown)
-    kept, doing = len(records), time.monotonic()
-    shown.start("tokenize", sum(piece.size for piece in todo))
-    for record in do_pieces(encoding, todo, workers, shown.advance):
-        records[record["number"]] = record
-    took = time.monotonic() - doing
-    ordered = [records[piece.number] for piece in pieces]
-    splits, statistics = join_splits(out, ordered, words, encoding, stats)
-    left_out = skipped + sum((Counter(record["notes"]) for record in ordered), Counter[str]())
-    size = sum(piece.size for piece in todo)
-    description = {
-        "tokenizer_sha256": words.sha256,
-        "vocab_size": words.vocab_size,
-        "eod": words.eod,
-        "dtype": encoding.dtype,
-    }
-    finished_data = {
-        **description,
-        "options": options.plain(),
-        "inputs": len(files),
-        "splits": splits,
-        "left_out": dict(left_out),
-    }
-    commit_json(out / METADATA, {"format": FORMAT, "version": VERSION, **finished_data})
-    return Summary(
-        out=str(out),
-        tokenizer_trained=words.trained,
-        splits=splits,
-        left_out=dict(left_out),
-        pieces=len(pieces),
-        pieces_kept=kept,
-        input_bytes=sum(piece.size for piece in pieces),
-        seconds=time.monotonic() - began,
-        mb_per_s=size / took / 1e6 if todo and took > 0 else 0.0,
-        statistics=statistics,
-        **description,  # type: ignore[arg-type]
-    )
+@dataclass
+class _Work:
+    """One run over one plan."""
+
+    out: Path
+    files: list[InputFile]
+    options: Options
+    shown: Progress
+
+    def run(
+        self, skipped: Counter[str], workers: int | None, stats: bool, must_validate: bool, began: float
+    ) -> Summary:
+        """Does what is left to do, and joins everything."""
+        pieces = cut_pieces(self.files, self.options.valid_fraction)
+        words = ready_tokenizer(self.out, pieces, self.options, self.shown)
+        encoding = self._encoding(words)
+        records = self._finished(encoding, pieces)
+        todo = [piece for piece in pieces if piece.number not in records]
+        kept, size, doing = len(records), sum(piece.size for piece in todo), time.monotonic()
+        self.shown.start("tokenize", size)
+        for record in do_pieces(encoding, todo, workers, self.shown.advance):
+            records[record["number"]] = record
+        took = time.monotonic() - doing
+        ordered = [records[piece.number] for piece in pieces]
+        splits, statistics = join_splits(self.out, ordered, words, encoding, stats, must_validate)
+        left_out = dict(skipped + sum((Counter(record["notes"]) for record in ordered), Counter[str]()))
+        self._commit(words, encoding, splits, left_out)
+        return Summary(
+            out=str(self.out),
+            vocab_size=words.vocab_size,
+            eod=words.eod,
+            tokenizer_trained=words.trained,
+            tokenizer_sha256=words.sha256,
+            dtype=encoding.dtype,
+            splits=splits,
+            left_out=left_out,
+            pieces=len(pieces),
+            pieces_kept=kept,
+            input_bytes=sum(piece.size for piece in pieces),
+            seconds=time.monotonic() - began,
+            mb_per_s=size / took / 1e6 if todo and took > 0 else 0.0,
+            statistics=statistics,
+        )
+
+    def _encoding(self, words: Words) -> Encoding:
+        key = plan_key(self.files, {**self.options.plain(), "tokenizer": words.sha256})
+        dtype, options = token_dtype(words.vocab_size), self.options
+        return Encoding(
+            str(self.out), str(words.path), words.eod, dtype, options.text_key, options.valid_fraction, key
+        )
+
+    def _finished(self, encoding: Encoding, pieces: list[Piece]) -> dict[int, dict[str, Any]]:
+        """The records of pieces that an earlier run finished, by number."""
+        for split in SPLITS:
+            (self.out / split).mkdir(exist_ok=True)
+        self.shown.start("verify", sum(piece.size for piece in pieces))
+        records: dict[int, dict[str, Any]] = {}
+        for piece in pieces:
+            if record := finished(encoding, piece):
+                records[piece.number] = record
+                self.shown.advance(piece.size)
+        return records
+
+    def _commit(
+        self, words: Words, encoding: Encoding, splits: dict[str, Any], left_out: dict[str, int]
+    ) -> None:
+        """Says that all is there, and nothing of this very run (time, workers): equal work, equal bytes."""
+        data = {
+            "format": FORMAT,
+            "version": VERSION,
+            "vocab_size": words.vocab_size,
+            "eod": words.eod,
+            "dtype": encoding.dtype,
+            "tokenizer_sha256": words.sha256,
+            "options": self.options.plain(),
+            "inputs": len(self.files),
+            "splits": splits,
+            "left_out": left_out,
+        }
+        commit_json(self.out / METADATA, data)
 
 
-def _look_around(
-    encoding: Encoding, pieces: list[Piece], shown: Progress
-) -> tuple[dict[int, dict[str, Any]], list[Piece]]:
-    """The records of pieces that an earlier run finished, and the pieces still to be done."""
-    for split in SPLITS:
-        (Path(encoding.out) / split).mkdir(exist_ok=True)
-    shown.start("verify", sum(piece.size for piece in pieces))
-    records: dict[int, dict[str, Any]] = {}
-    for piece in pieces:
-        if record := finished(encoding, piece):
-            records[piece.number] = record
-            shown.advance(piece.size)
-    return records, [piece for piece in pieces if piece.number not in records]
+def _check_inputs(inputs: Sequence[str | Path], workers: int | None) -> None:
+    if not inputs:
+        raise UserError(
+            "nothing to prepare", "prepare", "name a file, a folder, or one of " + ", ".join(CORPORA)
+        )
+    if workers is not None and workers < 1:
+        raise UserError(f"{workers} workers", "--workers", "give 1 or more")
 
 
-def _checked(
-    inputs: Sequence[str | Path],
+def _options(
     vocab_size: int | None,
     tokenizer: str | Path | None,
     valid_fraction: float | None,
     text_key: str,
     eod: str | None,
-    workers: int | None,
 ) -> Options:
     """The options that decide the result; raises UserError for impossible ones, before anything is read."""
-    if not inputs:
-        raise UserError(
-            "nothing to prepare", "prepare", "name a file, a folder, or one of " + ", ".join(CORPORA)
-        )
     if vocab_size is not None and tokenizer is not None:
         raise UserError("--vocab-size and --tokenizer are both given", "prepare", "keep one of them")
     if vocab_size is not None and vocab_size < SMALLEST_VOCABULARY:
@@ -197,28 +213,29 @@ def _checked(
         raise UserError(f"a vocabulary of {vocab_size} is too small", "--vocab-size", how)
     if valid_fraction is not None and not 0 <= valid_fraction < 1:
         raise UserError(
-            f"a validation fraction of {valid_fraction}", "--valid-fraction", "give 0 or more and less than 1"
+            f"a validation fraction of {valid_fraction}", "--valid-fraction", "give one in 0 ≤ F < 1"
         )
-    if workers is not None and workers < 1:
-        raise UserError(f"{workers} workers", "--workers", "give 1 or more")
     fraction = DEFAULT_VALID_FRACTION if valid_fraction is None else valid_fraction
     return Options.make(vocab_size, tokenizer, fraction, text_key, eod)
 
 
 def _all_files(inputs: Sequence[str | Path], skipped: Counter[str]) -> list[InputFile]:
-    """The files of every input: a path that exists wins over a name."""
+    """The files of every input: a path that exists wins over a name. Raises UserError when there are none."""
     files: list[InputFile] = []
     for given in inputs:
         name = str(given)
-        if name in CORPORA and not Path(name).exists():
+        there = Path(name).expanduser().exists()
+        if name in CORPORA and not there:
             files += corpus(name, skipped)
-        elif not Path(name).expanduser().exists() and "/" not in name and (near := nearest(name, CORPORA)):
+        elif not there and "/" not in name and (near := nearest(name, CORPORA)):
             raise UserError(f"no file, folder or text named '{name}'", "prepare", f"did you mean {near[0]}?")
         else:
             files += find_files([given], skipped)
     if not files:
         reasons = ", ".join(f"{count} {reason}" for reason, count in skipped.items()) or "no files"
-        raise UserError(
-            f"no text in the input: {reasons}", ", ".join(map(str, inputs)), "give a file or folder with text"
-        )
+        where = ", ".join(str(given) for given in inputs)
+        raise UserError(f"no text in the input: {reasons}", where, "give a file or folder with text")
+    if len({file.path for file in files}) < len(files):
+        names = Counter(file.path for file in files).most_common(1)
+        raise UserError(f"{names[0][0]} is given {names[0][1]} times", "prepare", "name each input once")
     return files

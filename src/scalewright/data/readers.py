@@ -53,7 +53,7 @@ def open_tokens(
 
 
 def _split_folder(path: Path, split: str, format: str) -> Path:
-    """OUT/train or OUT/valid where OUT has splits (train.bin, val.bin or valid.bin for raw files), else the path itself."""
+    """OUT/train or OUT/valid where OUT has splits (or OUT/train.bin, OUT/val.bin), else the path itself."""
     if not path.is_dir():
         return path
     names = {"train": ["train"], "valid": ["valid", "val", "validation"]}[split]
@@ -104,7 +104,7 @@ def _files(path: Path, suffix: str) -> list[Path]:
     return [path] if path.suffix == suffix and path.is_file() else []
 
 
-# -- streams: .npy arrays and bare numbers --------------------------------------------------------------------------
+# -- streams: .npy arrays and bare numbers ------------------------------------------------------------
 
 
 def _streams(paths: list[Path], format: str, eod: int | None) -> TokenStore:
@@ -171,11 +171,11 @@ def _document_ends(tokens: NDArray[np.integer], eod: int | None) -> NDArray[np.i
     return np.concatenate(ends)
 
 
-# -- Megatron-LM ----------------------------------------------------------------------------------------------------
+# -- Megatron-LM --------------------------------------------------------------------------------------
 
 
 def _megatron_pairs(path: Path) -> list[Path]:
-    """The prefixes (paths without a suffix) of .bin/.idx pairs: of a prefix, of either file, or in a folder."""
+    """The prefixes (paths without suffix) of .bin/.idx pairs: of a prefix, of either file, or in a folder."""
     if path.is_dir():
         return [index.with_suffix("") for index in sorted(path.glob("*.idx"))]
     prefix = path.with_suffix("") if path.suffix in (".bin", ".idx") else path
@@ -200,7 +200,7 @@ def _megatron_pair(tokens: Path, index: Path) -> tuple[TokenFile, NDArray[np.int
     """A pair's numbers, and one past the last token of each document that isn't empty.
 
     magic "MMIDIDX\\0\\0" · uint64 version · uint8 dtype code · uint64 sequences S · uint64 documents D
-    int32[S] tokens in a sequence · int64[S] its first byte in .bin · int64[D] first sequence of a document, then S
+    int32[S] tokens in a sequence · int64[S] its first byte in .bin · int64[D] first sequence of a document
     """
     raw = index.read_bytes() if index.stat().st_size < 1 << 20 else np.memmap(index, np.uint8, "r")
     if bytes(raw[:9]) != _MAGIC or len(raw) < 34:

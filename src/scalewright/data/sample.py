@@ -1,7 +1,8 @@
 """The tokenizer of a `prepare`: copied in, or learnt from an even sample of the training text, once.
 
-The sample takes each piece's beginning, the same share of each, so it is bounded for any input and the same in
-every run. Validation text is never in it. A tokenizer that an earlier run committed is taken when its checksum is right.
+The sample takes each piece's beginning, the same share of each, so it is bounded for any input and the same
+in every run. Validation text is never in it. A tokenizer that an earlier run committed is taken when its
+checksum is right.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ def _as_noted(path: Path, note: Path) -> bool:
 
 
 def sample_texts(pieces: Sequence[Piece], options: Options, shown: Progress) -> Iterator[str]:
-    """Training text to learn a tokenizer from: at most SAMPLE_BYTES characters, the same share of every piece."""
+    """Training text to learn a tokenizer from: at most SAMPLE_BYTES, the same share of every piece."""
     total = sum(piece.size for piece in pieces)
     share = min(1.0, SAMPLE_BYTES / max(total, 1))
     shown.start("learn", int(total * share))

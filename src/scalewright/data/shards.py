@@ -4,7 +4,7 @@
     OUT/metadata.json             what was prepared from what; written last: without it OUT isn't finished
     OUT/train/metadata.json       counts, dtype, end-of-document id, checksums of everything below
     OUT/train/tokens-00000.bin    tokens, little-endian uint16 (or uint32 from 65,537 words on), end to end
-    OUT/train/documents.bin       int64[documents + 1]: the token at which each document starts, over all files
+    OUT/train/documents.bin       int64[documents + 1]: the token at which each document starts, and the end
     OUT/valid/...                 the same
     OUT/pieces/                   one record a finished piece of the work: what a rerun skips
 
@@ -79,10 +79,13 @@ def commit_json(path: Path, data: dict[str, Any]) -> None:
 def disk_error(error: OSError, out: Path) -> Exception:
     """What a failed write means to the user: one line that says that nothing is lost."""
     kept = "the finished pieces are kept; the same command goes on from there"
+    place = Path(error.filename) if isinstance(error.filename, (str, os.PathLike)) else out
+    if out not in (place, *place.parents) and place not in out.parents:
+        return RunError(f"cannot read {place}: {error.strerror or error}: {kept}")
     if isinstance(error, PermissionError) or error.errno in (13, 30):  # EACCES, EROFS
         return UserError(
             "cannot write there",
-            str(error.filename or out),
+            str(place),
             "choose another --out, or change its permissions",
         )
     return RunError(f"cannot write to {out}: {error.strerror or error} (free some space): {kept}")
@@ -112,7 +115,7 @@ def is_shards(folder: Path) -> bool:
 
 
 def open_shards(folder: Path, check: bool | None = None) -> TokenStore:
-    """One split, memory-mapped. `check`: compute checksums (default: only if that takes no time); raises UserError."""
+    """One split, memory-mapped. `check`: compute checksums (default: if that is quick); raises UserError."""
     data = read_json(folder / METADATA)
     size = sum(entry["bytes"] for entry in data["shards"])
     check_split(folder, data, full=size <= _CHECKED_AT_OPENING if check is None else check)

@@ -17,7 +17,7 @@ _BARS = " ▏▎▍▌▋▊▉█"
 
 
 def length_statistics(offsets: NDArray[np.int64]) -> dict[str, Any]:
-    """Plain data about document lengths in tokens (with their end-of-document token), from where documents start."""
+    """Plain data about document lengths in tokens (the end of document counts), from where they start."""
     documents = len(offsets) - 1
     if documents < 1:
         return {"documents": 0, "histogram": []}

@@ -1,8 +1,8 @@
 """A byte-level BPE tokenizer, learnt from the text or taken from a `tokenizer.json`.
 
-Learning starts from the 256 bytes and joins the most frequent neighbouring pair again and again (Sennrich et al. 2016;
-on bytes: GPT-2, Radford et al. 2019), so any text can be written and no word is unknown. One special token,
-`<|endoftext|>`, ends a document; the same characters inside a text are never read as it.
+Learning starts from the 256 bytes and joins the most frequent neighbouring pair again and again (Sennrich
+et al. 2016; on bytes: GPT-2, Radford et al. 2019), so any text can be written and no word is unknown. One
+special token, `<|endoftext|>`, ends a document; the same characters inside a text are never read as it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def default_vocab_size(text_bytes: int) -> int:
 
 
 def train_tokenizer(texts: Iterator[str], vocab_size: int) -> Tokenizer:
-    """A byte-level BPE of at most `vocab_size` tokens (fewer when the text has no more pairs to join); END is 0."""
+    """A byte-level BPE of at most `vocab_size` tokens (fewer when no more pairs are left); END is 0."""
     if vocab_size < SMALLEST_VOCABULARY:
         raise UserError(
             f"a vocabulary of {vocab_size}",
@@ -50,7 +50,7 @@ def train_tokenizer(texts: Iterator[str], vocab_size: int) -> Tokenizer:
             f"give at least {SMALLEST_VOCABULARY}: 256 bytes and {END}",
         )
     pack = library()
-    tokenizer = pack.Tokenizer(pack.models.BPE())
+    tokenizer: Tokenizer = pack.Tokenizer(pack.models.BPE())
     tokenizer.pre_tokenizer = pack.pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = pack.decoders.ByteLevel()
     trainer = pack.trainers.BpeTrainer(
@@ -64,10 +64,10 @@ def train_tokenizer(texts: Iterator[str], vocab_size: int) -> Tokenizer:
 
 
 def read_tokenizer(path: str | Path) -> Tokenizer:
-    """The tokenizer in a `tokenizer.json` (or in a folder that holds one), without truncation and padding; raises UserError."""
+    """The tokenizer of a `tokenizer.json` (or of its folder), that never truncates; raises UserError."""
     file = tokenizer_file(path)
     try:
-        tokenizer = library().Tokenizer.from_file(str(file))
+        tokenizer: Tokenizer = library().Tokenizer.from_file(str(file))
     except UserError:
         raise
     except Exception as error:  # the library raises bare Exception
@@ -97,7 +97,7 @@ def vocabulary_size(tokenizer: Tokenizer) -> int:
 
 
 def end_of_document(tokenizer: Tokenizer, path: Path, name: str | None = None) -> int:
-    """The id that ends a document: of `name`, else as tokenizer_config.json says, else of a usual name; raises UserError."""
+    """The id that ends a document: `name`'s, tokenizer_config.json's, or a usual one's; raises UserError."""
     if name is not None:
         found = tokenizer.token_to_id(name)
         if found is None:

@@ -3,7 +3,7 @@
     files        tokens-00000.bin      tokens-00001.bin           memory-mapped, opened when first touched
                  ├───────────────────┤ ├──────────────────┤
     positions    0 ...............  s₁ s₁ ...............  s₂     one numbering over all files
-    offsets      0    o₁       o₂   ...                           where each document starts; the last is the end
+    offsets      0    o₁       o₂   ...                           where each document starts, and the end
 
 A document never crosses a file, so a piece of a document is one contiguous slice of one file.
 """

@@ -1,9 +1,9 @@
 """Pieces done by several processes, or by this one: the results are the same files either way.
 
-    this process   hands out pieces, two a worker at most ──► worker: reads, tokenizes, commits ──► a small record back
+    this process   hands out pieces, two a worker at most ──► worker: reads, tokenizes, commits ──► a record
 
-Text and tokens never travel between processes. Workers are spawned (safe with threads, and on every system), ignore
-Ctrl-C (this process stops them), and end on their own when this process dies.
+Text and tokens never travel between processes. Workers are spawned (safe with threads, and on every system),
+ignore Ctrl-C (this process stops them), and end on their own when this process dies.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def do_pieces(
 ) -> Iterator[dict[str, Any]]:
     """The records of the pieces, as they are finished; `advance` is told the bytes read meanwhile.
 
-    Raises what a piece raised (UserError, OSError), or RunError when a worker died; pieces already recorded stay.
+    Raises what a piece raised (UserError, OSError), or RunError when a worker died; recorded pieces stay.
     """
     count = min(workers or usable_cores(), len(pieces))
     if count <= 1 or (workers is None and sum(piece.size for piece in pieces) < _SMALL):
@@ -76,7 +76,8 @@ def _in_processes(
             running |= {pool.submit(_work, piece) for piece in islice(todo, len(done))}
     except BrokenProcessPool:
         raise RunError(
-            "a worker process died (out of memory?): the finished pieces are kept; run the same command again, with fewer --workers"
+            "a worker process died (out of memory?): the finished pieces are kept; "
+            "run the same command again, with fewer --workers"
         ) from None
     except BaseException:
         for process in list((pool._processes or {}).values()):
