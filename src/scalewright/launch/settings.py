@@ -15,3 +15,8 @@ def use_loopback() -> None:
 def make_deterministic() -> None:
     """Gives cuBLAS a fixed workspace, without which its results may differ from run to run."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+
+
+def present_environment() -> dict[str, str]:
+    """The environment of this process, as a value for those who look at it (`doctor`)."""
+    return dict(os.environ)

@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
 from scalewright.cli.options import Json
 
 
-def doctor(json: Json = False) -> None:
-    """What this machine can do, and what is misconfigured."""
+def doctor(
+    folder: Annotated[Path, typer.Option(metavar="DIR", help="Where runs would be written.")] = Path(),
+    measure: Annotated[bool, typer.Option(help="Measure rates too; takes a second.")] = True,
+    json: Json = False,
+) -> None:
+    """What this machine can do, and what is misconfigured.
+
+    It looks and changes nothing.
+    """
     from scalewright.cli.output import only_answer, print_json
+    from scalewright.launch.settings import present_environment
     from scalewright.machine.doctor import examine, render
 
     with only_answer(json):
-        findings = examine()
+        found = examine(folder, present_environment(), measure)
     if json:
-        print_json(findings)
+        print_json(found.dump())
     else:
-        print(render(findings))
+        width = min(120, shutil.get_terminal_size((100, 24)).columns)
+        print(render(found, width, colour=sys.stdout.isatty()), end="")
