@@ -110,7 +110,8 @@ class _Loader(yaml.SafeLoader):
     """YAML that reads `3e-4` as a number and refuses a key written twice."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        written = [key for key, _ in node.value if key.tag != "tag:yaml.org,2002:merge"]  # `<<` isn't a key
+        keys = [self.construct_object(key, deep=True) for key in written]
         for key in keys:
             if isinstance(key, str) and keys.count(key) > 1:
                 raise UserError(

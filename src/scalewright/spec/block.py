@@ -322,8 +322,9 @@ def _experts(m: ModelSpec, moe: MoE, s: Sizes, at: str, layer: int, plain_input:
 
 
 def _matmul(
-    name: str, kind: Kind, layer: int, weights: tuple[TensorSpec, ...], rows: int, out: int, into: int, width: int,
-    *, keeps_out: bool = False, block_input: float = 0.0, keeps: float = 0.0, groups: int = 1,
+    name: str, kind: Kind, layer: int, weights: tuple[TensorSpec, ...],
+    rows: int, out: int, into: int, width: int, *, keeps_out: bool = False, block_input: float = 0.0, keeps: float = 0.0,
+    groups: int = 1,
 ) -> Operator:  # fmt: skip
     """y = x W^T with x [rows, in] and W [out, in]: 2 rows out in FLOPs, and as many for each gradient.
 

@@ -189,7 +189,7 @@ def rebuilt_bytes(model: ModelSpec, layout: Layout, seq_len: int, *, attention: 
 def dropout_bytes(
     model: ModelSpec, layout: Layout, seq_len: int, *, attention: Attention = "unfused"
 ) -> float:
-    """What dropout adds, all layers on one stage: masks of a byte, and a dropped copy of the attention weights.
+    """What dropout adds, all layers on one stage: masks of a byte, and a dropped copy of the scores.
 
     Nothing here has dropout, but trainers that were measured have: 2 s b h and 3 a s^2 b of the 34 s b h +
     5 a s^2 b bytes in Korthikanti et al. 2022 eq. 1.

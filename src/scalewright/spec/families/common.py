@@ -158,7 +158,7 @@ SCALINGS = ("default", "linear", "dynamic", "yarn", "llama3", "longrope")
 
 
 def rope(c: Config, theta: float = 10000.0, fraction: float = 1.0, theta_key: str = "rope_theta") -> Keys:
-    """Rotary positions from either style: `rope_theta` and `rope_scaling`, or `rope_parameters` (transformers 5)."""
+    """Rotary positions in either style: `rope_theta` and `rope_scaling`, or `rope_parameters`."""
     given = rope_parameters(c)
     scaling = rope_scaling(given, c)
     return {

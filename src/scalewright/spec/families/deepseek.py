@@ -1,6 +1,7 @@
 """DeepSeek-V2, DeepSeek-V3 and Kimi K2: latent attention, many small experts and shared ones.
 
-q = up_q(norm(down_q(x)))      k, v = up_kv(norm(c)), [c, k_rope] = down_kv(x)    (only c and k_rope are cached)
+q = up_q(norm(down_q(x)))
+k, v = up_kv(norm(c)),  [c, k_rope] = down_kv(x)        only c and k_rope are cached
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Llama and those that changed a part of it: Mistral, Qwen2, Qwen3, SmolLM3, Phi-3, OLMo, OLMo-2, StarCoder2.
 
-    x += o(attention(q, k, v of rmsnorm(x)))        Qwen2: biases on q, k, v     Qwen3: a norm on each head's q, k
-    x += down(silu(gate(n)) * up(n)), n = rmsnorm(x)   OLMo-2: norms after, and over all of q and k
+    x += o(attention(q, k, v of rmsnorm(x)))              Qwen2   biases on q, k, v
+    x += down(silu(gate(n)) * up(n)), n = rmsnorm(x)      Qwen3   a norm on each head's q and k
+                                                          OLMo-2  norms after, and over all of q and k
 
 A `_read_*` states what differs; everything else is `shape`.
 """

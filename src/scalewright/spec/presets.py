@@ -1,0 +1,156 @@
+"""Models by name: presets, config.json files, the Hub, and YAML files of this package's own keys.
+
+    llama-3.1-8b                    a preset (`scalewright presets models`), its Hugging Face id, or an alias
+    path/to/config.json, a folder   a Hugging Face config
+    hf:org/name                     that config.json fetched; nothing else is
+    model.yaml, {a dict}            this package's own keys, or a config.json's
+
+Presets are data (`spec/presets/models/*.yaml`): mostly the config.json of a family, with the parameter counts
+that its makers published. A test holds every count against them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from scalewright.spec.base import read_yaml
+from scalewright.spec.errors import UserError, unknown
+from scalewright.spec.fetch import fetch_config
+from scalewright.spec.huggingface import read_huggingface
+from scalewright.spec.model import ModelSpec
+from scalewright.spec.shapes import new_preset
+
+__all__ = ["Preset", "Published", "load_model_spec", "model_presets", "new_preset", "preset"]
+
+FOLDER = Path(__file__).parent / "presets" / "models"
+
+
+@dataclass(frozen=True)
+class Published:
+    """What a model's makers say of its size, and where."""
+
+    source: str = ""
+    total: int | None = None  # exact
+    about: str | None = None  # as printed: 671B
+    active: str | None = None  # as printed
+    active_counts: str = "with_embed_and_head"  # or without_input_embed, without_any_embed
+    hub: int | None = None  # elements stored on the Hub, where that is more than parameters
+    hub_extra: tuple[str, ...] = ()  # what they hold beside them
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A model known by name."""
+
+    id: str
+    spec: ModelSpec
+    published: Published
+    hf_id: str | None = None
+    aliases: tuple[str, ...] = ()
+
+
+def load_model_spec(source: str | Path | Mapping[str, Any] | ModelSpec) -> ModelSpec:
+    """The model that a name, a path, `hf:org/name` or a dict stands for; raises UserError."""
+    if isinstance(source, ModelSpec):
+        return source
+    if isinstance(source, Mapping):
+        return _from_keys(dict(source), "model", None)
+    name = str(source)
+    if name.startswith("hf:"):
+        return read_huggingface(fetch_config(name[3:]), name, name[3:].split("@")[0].rpartition("/")[2])
+    known = _names().get(name.lower()) if isinstance(source, str) else None
+    if known is not None:
+        return preset(known).spec
+    path = Path(source).expanduser()
+    if path.exists() or path.suffix in (".json", ".yaml", ".yml"):
+        return _from_path(path)
+    how = "(or give a config.json, a folder that holds one, hf:org/name, or a YAML file)"
+    options = [p for p, _ in _entries().items()]
+    raise unknown("model", name, options, "", how)
+
+
+def model_presets() -> dict[str, ModelSpec]:
+    """Every preset's spec by its id, in the order of their files."""
+    return {name: preset(name).spec for name in _entries()}
+
+
+@cache
+def preset(name: str) -> Preset:
+    """The preset of exactly this id, with what was published of it."""
+    entry = _entries()[name]
+    if "config" in entry:
+        spec = read_huggingface(entry["config"], f"preset {name}", name)
+    else:
+        spec = ModelSpec.parse({**entry["spec"], "name": name}, f"preset {name}")
+    published = dict(entry.get("published", {}))
+    published["hub_extra"] = tuple(published.get("hub_extra", ()))
+    return Preset(name, spec, Published(**published), entry.get("hf_id"), tuple(entry.get("aliases", ())))
+
+
+@lru_cache(maxsize=1)
+def _entries() -> dict[str, dict[str, Any]]:
+    """The presets' data by id; libyaml reads it where it is there, since it is ten times faster."""
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    found: dict[str, dict[str, Any]] = {}
+    for path in sorted(FOLDER.glob("*.yaml")):
+        found |= yaml.load(path.read_text(encoding="utf-8"), Loader=loader)
+    return found
+
+
+@lru_cache(maxsize=1)
+def _names() -> dict[str, str]:
+    """Every name that a preset goes by, in lower case -> its id."""
+    names: dict[str, str] = {}
+    for key, entry in _entries().items():
+        for name in (key, entry.get("hf_id"), *entry.get("aliases", ())):
+            if name:
+                names.setdefault(name.lower(), key)
+    return names
+
+
+def _from_path(path: Path) -> ModelSpec:
+    """A config.json, a folder that holds one (or a checkpoint's manifest), or a YAML file of our own keys."""
+    if path.is_dir():
+        if (path / "config.json").is_file():
+            return _from_keys(
+                _read_json(path / "config.json"), str(path / "config.json"), path.resolve().name
+            )
+        if (path / "manifest.json").is_file():
+            return _from_keys(
+                _read_json(path / "manifest.json").get("model"), str(path / "manifest.json"), None
+            )
+        raise UserError(
+            "this folder holds no config.json", str(path), "give the folder of a Hugging Face model"
+        )
+    if path.suffix == ".json":
+        name = path.resolve().parent.name if path.name == "config.json" else path.stem
+        return _from_keys(_read_json(path), str(path), name)
+    return _from_keys(read_yaml(path), str(path), None)
+
+
+def _from_keys(keys: Any, where: str, name: str | None) -> ModelSpec:
+    """Plain data in either vocabulary: a config.json has `model_type`, our own keys don't."""
+    if isinstance(keys, dict) and "model_type" in keys:
+        return read_huggingface(keys, where, name)
+    if isinstance(keys, dict) and name is not None:
+        keys = {"name": name, **keys}
+    return ModelSpec.parse(keys, where)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError("no such file", str(path), "check the path") from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot read JSON: {error}", str(path), "write the file again") from None
+    if not isinstance(content, dict):
+        raise UserError("expected a JSON object", str(path), "give a Hugging Face config.json")
+    return content
