@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TextIO
 
 from scalewright.track.progress import Progress, plain_line
-from scalewright.track.words import duration
+from scalewright.spec.words import duration
 
 Row = Mapping[str, Any]
 

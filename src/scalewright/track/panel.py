@@ -12,7 +12,7 @@ from rich.text import Text
 
 from scalewright.track.progress import Progress
 from scalewright.track.trend import sparkline
-from scalewright.track.words import MISSING, count, decimal, duration, share, short_time
+from scalewright.spec.words import MISSING, count, decimal, duration, share, short_time
 
 Cell = tuple[str, str]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from scalewright.track.trend import Trend
-from scalewright.track.words import count, decimal, duration, share, short_time
+from scalewright.spec.words import count, decimal, duration, share, short_time
 
 Row = Mapping[str, Any]
 

@@ -1,4 +1,4 @@
-"""Numbers as a person reads them on a terminal: `12.3k`, `3:07`, `2.99e-4`; a missing one is a dash."""
+"""Numbers as a person reads them: `12.3k`, `3:07`, `2.99e-4`; a missing one is a dash."""
 
 from __future__ import annotations
 

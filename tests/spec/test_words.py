@@ -1,0 +1,27 @@
+"""Numbers as people read them."""
+
+from __future__ import annotations
+
+import math
+
+from scalewright.spec.words import count, decimal, duration, share, short_time
+
+
+def test_words() -> None:
+    assert [count(v) for v in (0, 7, 999.4, 12_345, 999_600, 3.2e9, None)] == [
+        "0", "7", "999", "12.3k", "1M", "3.2B", "–",
+    ]  # fmt: skip
+    assert [duration(v) for v in (0, 42.4, 3723, 200_000, None, -1)] == [
+        "0:00", "0:42", "1:02:03", "2 d 7 h", "–", "–",
+    ]  # fmt: skip
+    assert [short_time(v) for v in (8.5e-4, 0.0123, 0.9999, 4.2, None)] == [
+        "850 µs",
+        "12.3 ms",
+        "1 s",
+        "4.2 s",
+        "–",
+    ]
+    assert [decimal(v, 3) for v in (0.0, 0.8421, 12.345, 3e-4, 2.5e7, None, math.nan)] == [
+        "0.00", "0.84", "12.3", "3.00e-4", "2.50e7", "–", "nan",
+    ]  # fmt: skip
+    assert share(0.3412) == "34.1%"
