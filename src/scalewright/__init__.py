@@ -15,13 +15,13 @@ __version__ = "0.1.0"
 
 _HOME = {
     "load_model_spec": "scalewright.spec.presets",
-    "load_cluster": "scalewright.spec.cluster",
+    "load_cluster": "scalewright.machine.local",
     "Layout": "scalewright.spec.layout",
     "ModelSpec": "scalewright.spec.model",
     "RunSpec": "scalewright.spec.run",
     "load_run": "scalewright.spec.run",
     "train": "scalewright.train.run",
-    "load_model": "scalewright.model.load",
+    "load_model": "scalewright.serve.load",
     "UserError": "scalewright.spec.errors",
 }
 

@@ -31,7 +31,7 @@ def _rope(kind: str, **keys: Any) -> dict[str, Any]:
 _LLAMA_3 = _rope(
     "llama3", factor=4.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=16
 )
-_YARN = _rope("yarn", factor=4.0, original_max_position_embeddings=16)
+_YARN = _rope("yarn", factor=4.0, original_max_position_embeddings=64)  # the ramp ends between dimensions
 _GPT2 = {"vocab_size": 96, "n_embd": 32, "n_layer": 3, "n_head": 4, "n_positions": 64}
 _NEOX = {key: value for key, value in SMALL.items() if key != "num_key_value_heads"}
 _BLOOM = {"vocab_size": 96, "hidden_size": 32, "n_layer": 3}

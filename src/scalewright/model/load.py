@@ -7,7 +7,7 @@
 
 The module is made without memory, given memory once in the dtype and on the device asked for, and filled
 tensor by tensor: never a second copy of the model. Checkpoints are opened by a function that the caller hands
-in, since the network doesn't know checkpoints.
+in, since the network doesn't know checkpoints; `serve/load.py` has the `load_model` that does.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ from scalewright.model.decoder import Decoder
 from scalewright.model.huggingface import HuggingFaceFolder, torch_dtype
 from scalewright.model.init import init_tensor, named_tensors
 from scalewright.model.support import check_runs
-from scalewright.spec.errors import UserError
+from scalewright.spec.errors import UserError, unknown
 from scalewright.spec.huggingface import read_huggingface
 from scalewright.spec.model import ModelSpec
+from scalewright.spec.presets import load_model_spec
 
 
 class TensorReader(Protocol):
@@ -54,7 +55,7 @@ def load_model(
         return build(open_checkpoint(path), dtype, device)
     if path.is_dir():
         return build(open_huggingface(path), dtype, device)
-    return build(FreshWeights(_model_spec(str(source))), dtype, device)
+    return build(FreshWeights(load_model_spec(str(source))), dtype, device)
 
 
 def is_checkpoint(path: Path) -> bool:
@@ -90,12 +91,25 @@ class FreshWeights:
 @torch.no_grad()
 def build(reader: TensorReader, dtype: str = "float32", device: str = "cpu") -> Decoder:
     """A decoder filled from a reader, in evaluation mode."""
+    kind, place = torch_dtype(dtype), torch_device(device)
     with torch.device("meta"):
-        module = Decoder(reader.spec).to(torch_dtype(dtype))
-    module.to_empty(device=torch.device(device))
+        module = Decoder(reader.spec).to(kind)
+    module.to_empty(device=place)
     for name, parameter in module.named_parameters():
         parameter.copy_(reader.read(name))
     return module.eval()
+
+
+def torch_device(name: str) -> torch.device:
+    """cpu, cuda, cuda:1 or mps by name, if this machine has it; raises UserError."""
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise unknown("device", name, ["cpu", "cuda", "mps"]) from None
+    absent = {"cuda": not torch.cuda.is_available(), "mps": not torch.backends.mps.is_available()}
+    if absent.get(device.type, False):
+        raise UserError(f"device '{name}' isn't here", "device", "use cpu")
+    return device
 
 
 def read_config(folder: Path) -> ModelSpec:
@@ -106,10 +120,3 @@ def read_config(folder: Path) -> ModelSpec:
     except (OSError, ValueError) as error:
         raise UserError(f"cannot read config.json: {error}", str(path), "fetch it again") from None
     return read_huggingface(config, str(path), name=folder.name)
-
-
-def _model_spec(source: str) -> ModelSpec:
-    from scalewright.spec.presets import load_model_spec
-
-    spec: ModelSpec = load_model_spec(source)
-    return spec

@@ -4,7 +4,6 @@
     layers.3.attention.q.weight   model.layers.3.self_attn.q_proj.weight  all
     layers.3.attention.k.weight   transformer.h.3.attn.c_attn.weight      D..2D, transposed  (GPT-2)
     layers.3.attention.v.weight   ...attention.query_key_value.weight     2K..3K of each 3K  (NeoX, BLOOM)
-    layers.3.mlp.up.weight        ...mlp.gate_up_proj.weight              F..2F              (Phi-3)
 
 No parameter of ours is fused, so every fused one of theirs is a union of ours: row r of ours is row
 start + (r // block) * stride + r % block of theirs. One table a family; both directions read it.
@@ -12,7 +11,6 @@ start + (r // block) * stride + r % block of theirs. One table a family; both di
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from scalewright.spec.errors import UserError
@@ -76,14 +74,6 @@ _GEMMA_2 = {
     "mlp_post_norm": "model.layers.{n}.post_feedforward_layernorm",
 }
 _STARCODER_2 = {**_LLAMA, "mlp.up": "model.layers.{n}.mlp.c_fc", "mlp.down": "model.layers.{n}.mlp.c_proj"}
-_PHI_3 = {
-    **_LLAMA,
-    "attention.q": "model.layers.{n}.self_attn.qkv_proj",
-    "attention.k": "model.layers.{n}.self_attn.qkv_proj",
-    "attention.v": "model.layers.{n}.self_attn.qkv_proj",
-    "mlp.gate": "model.layers.{n}.mlp.gate_up_proj",
-    "mlp.up": "model.layers.{n}.mlp.gate_up_proj",
-}
 _GPT_2 = {
     "embed": "transformer.wte",
     "positions": "transformer.wpe",
@@ -143,15 +133,12 @@ class Table:
 _WITHIN_VISION = (("model.", ""), ("model.", "language_model.model."), ("model.", "model.language_model."))
 
 TABLES: dict[str, Table] = {
-    **{
-        family: Table(_LLAMA) for family in ("llama", "mistral", "qwen2", "qwen3", "gemma", "smollm3", "olmo")
-    },
+    **{family: Table(_LLAMA) for family in ("llama", "mistral", "qwen2", "qwen3", "gemma")},
     "gemma2": Table(_GEMMA_2),
     "gemma3": Table(_GEMMA_2, prefixes=_WITHIN_VISION),
     "gemma3_text": Table(_GEMMA_2, prefixes=_WITHIN_VISION),
     "olmo2": Table(_GEMMA_2),
     "starcoder2": Table(_STARCODER_2),
-    "phi3": Table(_PHI_3, fused="concatenated"),
     "gpt2": Table(_GPT_2, fused="concatenated", transposed=True, prefixes=(("transformer.", ""),)),
     "gpt_neox": Table(_NEOX, fused="interleaved", prefixes=(("gpt_neox.", ""), ("embed_out", "lm_head"))),
     "bloom": Table(_BLOOM, fused="interleaved", prefixes=(("transformer.", ""),)),
@@ -201,21 +188,9 @@ def _rows(spec: ModelSpec, module: str, sharing: list[str], fused: str, own: int
     """The rows of `module` in the tensor that the modules `sharing` are fused into."""
     if len(sharing) == 1:
         return Rows(0, own, own, own)
-    sizes = [_row_count(spec, part) for part in sharing]
+    k = spec.dim_per_head
+    sizes = [(spec.num_attention_heads if part == "attention.q" else spec.kv_heads) * k for part in sharing]
     index, total = sharing.index(module), sum(sizes)
     if fused == "interleaved":
-        k = spec.dim_per_head
         return Rows(index * k, k, 3 * k, total)
     return Rows(sum(sizes[:index]), own, own, total)
-
-
-def _row_count(spec: ModelSpec, module: str) -> int:
-    """Output rows of one of the modules that families fuse."""
-    counts: dict[str, Callable[[], int]] = {
-        "attention.q": lambda: spec.num_attention_heads * spec.dim_per_head,
-        "attention.k": lambda: spec.kv_heads * spec.dim_per_head,
-        "attention.v": lambda: spec.kv_heads * spec.dim_per_head,
-        "mlp.gate": lambda: spec.intermediate_size,
-        "mlp.up": lambda: spec.intermediate_size,
-    }
-    return counts[module]()

@@ -1,4 +1,4 @@
-"""A model and its tokenizer, from a Hugging Face folder, a run's folder or one of its checkpoints.
+"""A model, and its tokenizer, from a Hugging Face folder, a run's folder or one of its checkpoints.
 
 Hugging Face folder      config.json, *.safetensors, tokenizer.json
 runs/run                 checkpoints/step-00000010/ (the newest that is whole), tokenizer.json in either
@@ -11,18 +11,29 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from scalewright.checkpoint.read import CheckpointReader, find_checkpoint
+from scalewright.model import load as model_load
 from scalewright.model.huggingface import torch_dtype
-from scalewright.model.load import build, is_checkpoint, open_huggingface
+from scalewright.model.load import build, is_checkpoint, open_huggingface, torch_device
 from scalewright.model.python import build_python_model
 from scalewright.spec.errors import UserError
 from scalewright.spec.model import ModelSpec
 
 # What the families call the token that ends a text, where no file says which it is.
 END_OF_TEXT = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eot|>", "<eod>")
+
+
+def load_model(source: str | Path, dtype: str = "float32", device: str = "cpu") -> nn.Module:
+    """A model ready for `model(tokens)`: LongTensor [B, T] -> logits [B, T, V]. Raises UserError.
+
+    `source`: a preset or a model file (fresh weights), a Hugging Face folder, a run's folder, a checkpoint.
+    """
+    path = Path(source)
+    if is_checkpoint(path):
+        return _from_checkpoint(find_checkpoint(path), dtype, device)
+    return model_load.load_model(source, dtype, device)
 
 
 @dataclass(frozen=True)
@@ -82,7 +93,7 @@ def _from_checkpoint(folder: Path, dtype: str, device: str) -> nn.Module:
     module = build_python_model(arguments.pop("python"), arguments, seed=0)
     state = {name: reader.read(name) for name in reader.names()}
     module.load_state_dict(state, strict=False)  # buffers and tied names are not tensors of the checkpoint
-    return module.to(torch.device(device), torch_dtype(dtype)).eval()
+    return module.to(torch_device(device), torch_dtype(dtype)).eval()
 
 
 def _tokenizer(folders: list[Path]) -> Any:
