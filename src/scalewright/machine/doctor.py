@@ -124,7 +124,7 @@ def _existing(folder: Path) -> Path:
 
 
 def render(report: Report, width: int = 100, colour: bool = False) -> str:
-    """The report as a page of text; with `colour`, for a terminal. Without it, plain words and ASCII marks."""
+    """The report as a page of text: with `colour` for a terminal, without it in plain words and ASCII."""
     buffer = io.StringIO()
     console = Console(file=buffer, width=width, force_terminal=colour, no_color=not colour, highlight=False)
     table = Table(box=None, show_header=False, padding=(0, 1), expand=True)

@@ -19,7 +19,8 @@ from typing import Any
 from scalewright.machine.names import match_gpu
 from scalewright.machine.probe import copy_rate, load_torch, matmul_rate, synchronize, time_runs
 from scalewright.machine.processor import Processor, read_processor
-from scalewright.spec.cluster import ClusterSpec, load_cluster
+from scalewright.spec import cluster as named
+from scalewright.spec.cluster import ClusterSpec
 from scalewright.spec.errors import UserError
 from scalewright.spec.hardware import DeviceSpec
 from scalewright.spec.topology import LATENCY
@@ -32,7 +33,10 @@ def find_cluster(source: str | Path | dict[str, Any] | ClusterSpec, devices: int
 
     `devices` is how many processes share this machine's CPU when `local` has no GPU.
     """
-    return load_cluster(source, local=lambda: local_cluster(devices))
+    return named.load_cluster(source, local=lambda: local_cluster(devices))
+
+
+load_cluster = find_cluster  # its name in the Python API
 
 
 def local_cluster(devices: int = 1, device: str = "auto", seconds: float = 0.3) -> ClusterSpec:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import importlib.util
 import statistics
 import time
 from collections.abc import Callable
@@ -70,8 +69,6 @@ class Bf16Speed:
 
 def load_torch() -> Any | None:
     """torch, or None where it isn't installed or doesn't import."""
-    if importlib.util.find_spec("torch") is None:
-        return None
     try:
         return importlib.import_module("torch")
     except (ImportError, OSError):  # OSError: a shared library of a broken installation

@@ -15,8 +15,6 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
-
 # Instruction sets that decide how fast a matrix multiplication can be, as Linux and macOS spell them.
 FLAGS = ("amx_tile", "amx_bf16", "amx_int8", "avx512_bf16", "avx512f", "avx2", "asimd", "sve", "bf16", "i8mm")
 
@@ -50,6 +48,8 @@ class Processor:
 
 def read_processor(root: Path = Path("/")) -> Processor:
     """This machine's processor; `root` stands before /proc and /sys, for tests."""
+    import psutil  # late: what it imports differs from system to system
+
     memory = psutil.virtual_memory()
     logical = psutil.cpu_count() or os.cpu_count() or 1
     return Processor(

@@ -1,1 +1,1 @@
-"""The examinations of `doctor`, a file for each part of a machine; they return findings and change nothing."""
+"""The examinations of `doctor`, a file for each part of a machine; they find, and change nothing."""

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import shutil
 from pathlib import Path
-
-import psutil
 
 from scalewright.machine.findings import Finding, gib
 from scalewright.machine.processor import Processor
@@ -38,6 +35,8 @@ def memory(processor: Processor) -> Finding:
 
 def swap() -> Finding:
     """Swap in use: a run that touches it slows down a hundredfold."""
+    import psutil  # late: what it imports differs from system to system
+
     found = psutil.swap_memory()
     if not found.total:
         return Finding(
@@ -71,9 +70,10 @@ def shared_memory(path: Path = Path("/dev/shm")) -> Finding:
 
 def open_files() -> Finding:
     """The limit of open files (Unix)."""
-    if importlib.util.find_spec("resource") is None:
+    try:
+        resource = importlib.import_module("resource")
+    except ImportError:
         return Finding(GROUP, "open files", "note", "this system sets no such limit")
-    resource = importlib.import_module("resource")
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft in (-1, resource.RLIM_INFINITY):
         return Finding(GROUP, "open files", "ok", "no limit of open files")

@@ -13,8 +13,6 @@ from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as Late
 from pathlib import Path
 
-import psutil
-
 from scalewright.machine.findings import Finding
 
 GROUP = "network"
@@ -36,6 +34,8 @@ def resolve(name: str, seconds: float = 1.5) -> list[str]:
 
 def interface_of(addresses: list[str]) -> tuple[str, str] | None:
     """The first (interface, address) of this machine among `addresses`."""
+    import psutil  # late: what it imports differs from system to system
+
     for address in addresses:
         for interface, entries in psutil.net_if_addrs().items():
             if any(entry.address.split("%")[0] == address for entry in entries):
@@ -82,6 +82,8 @@ def _loopback_only(name: str, address: str) -> Finding:
 
 
 def _loopback() -> str:
+    import psutil  # late: what it imports differs from system to system
+
     for interface, entries in psutil.net_if_addrs().items():
         if any(entry.address == "127.0.0.1" for entry in entries):
             return interface
@@ -90,6 +92,8 @@ def _loopback() -> str:
 
 def named_interfaces(environ: Mapping[str, str]) -> list[Finding]:
     """Interfaces that the environment names and this machine doesn't have."""
+    import psutil  # late: what it imports differs from system to system
+
     present = set(psutil.net_if_addrs())
     findings = []
     for variable in INTERFACE_VARIABLES:

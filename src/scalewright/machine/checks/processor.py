@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-import psutil
-
 from scalewright.machine.findings import Finding
 from scalewright.machine.processor import Processor
 
@@ -82,6 +80,8 @@ def numa(processor: Processor) -> Finding | None:
 
 def clocks(root: Path = Path("/")) -> Finding:
     """The frequency governor and the clock, where they are readable."""
+    import psutil  # late: what it imports differs from system to system
+
     governors = {path.read_text().strip() for path in _governor_files(root)}
     frequency = psutil.cpu_freq() if hasattr(psutil, "cpu_freq") else None
     speed = f", {frequency.current / 1000:.2f} GHz now" if frequency and frequency.current else ""
@@ -109,6 +109,8 @@ def _governor_files(root: Path) -> list[Path]:
 
 def load(processor: Processor) -> Finding | None:
     """Whether others are at work here: timings are then not to be trusted."""
+    import psutil  # late: what it imports differs from system to system
+
     average = psutil.getloadavg()[0]
     data = {"load_1_minute": round(average, 2)}
     if average > 0.5 * processor.logical_cores:
@@ -119,6 +121,8 @@ def load(processor: Processor) -> Finding | None:
 
 def steal() -> Finding | None:
     """Time that the hypervisor gave to other machines."""
+    import psutil  # late: what it imports differs from system to system
+
     stolen = getattr(psutil.cpu_times_percent(interval=0.1), "steal", None)
     if stolen is None:
         return None

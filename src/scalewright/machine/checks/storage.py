@@ -8,8 +8,6 @@ import tempfile
 import time
 from pathlib import Path
 
-import psutil
-
 from scalewright.machine.findings import Finding, gib, rate
 
 GROUP = "storage"
@@ -90,6 +88,8 @@ def _skew(difference: float) -> Finding:
 
 def file_system(folder: Path) -> Finding | None:
     """A network file system is slow for many small files and can be stale."""
+    import psutil  # late: what it imports differs from system to system
+
     place = folder.resolve()
     mounts = [part for part in psutil.disk_partitions(all=True) if _under(place, part.mountpoint)]
     if not mounts:

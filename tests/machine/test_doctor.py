@@ -1,0 +1,234 @@
+"""Doctor: what is wrong is found and can be mended; what can't be looked at is said, and stops nothing."""
+
+from __future__ import annotations
+
+import json
+import socket
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from scalewright.machine.checks import accelerator, memory, network, processor, software, storage
+from scalewright.machine.doctor import examine, render
+from scalewright.machine.findings import SEVERITIES, Finding, Report, guarded
+from scalewright.machine.processor import Processor
+
+EIGHT = Processor("Fake CPU", 8, 4, 8, None, ("avx2",), 1, 2**34, 2**33, None)
+
+
+def only(found: list[Finding], name: str) -> Finding:
+    (finding,) = [one for one in found if one.name == name]
+    return finding
+
+
+def test_the_whole_examination(tmp_path: Path) -> None:
+    report = examine(tmp_path / "runs" / "not-yet-there", {})
+    assert not list(tmp_path.iterdir()), "an examination leaves nothing behind"
+    data = json.loads(json.dumps(report.dump()))
+    assert data["worst"] in SEVERITIES
+    assert sum(data["counts"].values()) == len(data["findings"])
+    assert data["versions"]["python"]
+    for name in ("cores", "threads", "memory", "loopback", "space", "write speed", "bf16"):
+        assert report.find(name) is not None, name
+    for finding in report.findings:
+        assert finding.what
+        if finding.severity in ("warn", "problem"):
+            assert finding.mend, finding
+    page = render(report)
+    assert not set("✓✗→") & set(page), "without colour: words and ASCII marks"
+    assert all(group in page for group in report.groups)
+    assert "\x1b[" in render(report, colour=True)
+
+
+def test_it_is_quick(tmp_path: Path) -> None:
+    examine(tmp_path)  # pays for the import of torch
+    assert examine(tmp_path).seconds < 15  # 2 s here when alone; room for a busy machine
+
+
+@pytest.mark.parametrize(
+    ("environ", "severity", "mend"),
+    [
+        ({"OMP_NUM_THREADS": "16"}, "warn", "OMP_NUM_THREADS=8"),
+        ({"OMP_NUM_THREADS": "8", "LOCAL_WORLD_SIZE": "4"}, "warn", "OMP_NUM_THREADS=2"),
+        ({"MKL_NUM_THREADS": "64"}, "warn", "OMP_NUM_THREADS=8"),
+        ({"OMP_NUM_THREADS": "2", "LOCAL_WORLD_SIZE": "4"}, "ok", ""),
+        ({"OMP_NUM_THREADS": "1"}, "note", "OMP_NUM_THREADS=8"),
+        ({}, "ok", ""),
+    ],
+)
+def test_threads_against_cores(environ: dict[str, str], severity: str, mend: str) -> None:
+    finding = only(processor.threads(EIGHT, environ, 8), "threads")
+    assert finding.severity == severity
+    assert mend in finding.mend
+
+
+def test_a_thread_count_that_is_no_number() -> None:
+    found = processor.threads(EIGHT, {"OMP_NUM_THREADS": "all"}, 8)
+    assert found[0].severity == "warn"
+    assert "not a number" in found[0].what
+
+
+def test_too_many_threads_reach_the_report(tmp_path: Path) -> None:
+    report = examine(tmp_path, {"OMP_NUM_THREADS": "4096"}, measure=False)
+    finding = report.find("threads")
+    assert finding is not None
+    assert finding.severity == "warn"
+    assert "4096 threads" in finding.what
+    assert finding.mend in " ".join(render(report, width=200).split())
+
+
+def test_a_container_quota_is_told() -> None:
+    finding = processor.cores(replace(EIGHT, quota_cores=2.5))
+    assert (finding.severity, finding.data["usable_cores"]) == ("note", 2)
+    assert "quota of 2.50" in finding.what
+
+
+def test_governor(tmp_path: Path) -> None:
+    path = tmp_path / "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"
+    path.parent.mkdir(parents=True)
+    path.write_text("powersave\n")
+    assert "performance" in processor.clocks(tmp_path).mend
+    path.write_text("performance\n")
+    assert processor.clocks(tmp_path).severity == "ok"
+
+
+def test_memory_that_is_short_or_limited() -> None:
+    assert memory.memory(EIGHT).severity == "ok"
+    assert memory.memory(replace(EIGHT, memory_available_bytes=2**29)).severity == "warn"
+    assert "limit" in memory.memory(replace(EIGHT, memory_limit_bytes=2**31)).what
+
+
+def test_a_host_name_that_leads_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nowhere(name: str) -> list[str]:
+        raise socket.gaierror(-2, "Name or service not known")
+
+    monkeypatch.setattr(network, "resolve", nowhere)
+    finding = network.hostname({})
+    assert finding.severity == "warn"
+    assert "GLOO_SOCKET_IFNAME" in finding.mend
+    monkeypatch.setattr(network, "resolve", lambda name: ["192.0.2.7"])
+    assert "no address of this machine" in network.hostname({}).what
+    assert network.hostname({"GLOO_SOCKET_IFNAME": "lo"}).severity == "ok"
+
+
+def test_an_interface_that_is_not_there() -> None:
+    (finding,) = network.named_interfaces({"NCCL_SOCKET_IFNAME": "nosuch0"})
+    assert finding.severity == "problem"
+    assert network.named_interfaces({"NCCL_SOCKET_IFNAME": "^docker0"}) == []
+
+
+def test_a_port_that_is_taken() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = str(server.getsockname()[1])
+        finding = network.main_port({"MASTER_PORT": port})
+        assert finding is not None
+        assert "taken" in finding.what
+    bad = network.main_port({"MASTER_PORT": "http"})
+    assert bad is not None
+    assert bad.severity == "problem"
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    (finding,) = storage.write_speed(tmp_path / "nowhere")
+    assert finding.severity == "problem"
+    assert "out_dir" in finding.mend
+
+
+def test_a_full_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(storage.shutil, "disk_usage", lambda _: (2**40, 2**40 - 2**20, 2**20))
+    assert storage.space(tmp_path).severity == "problem"
+
+
+SMI = (
+    "NVIDIA H100 80GB HBM3, 570.86, 81559, 3, Enabled, Enabled, 0, Disabled, 31, 700.00, Not Active, 16, 16\n"
+    "NVIDIA H100 80GB HBM3, 570.86, 81559, 60000, Disabled, Enabled, 2, Disabled, 90, 700.00, Active, 8, 16\n"
+)
+
+
+def test_what_a_driver_says() -> None:
+    gpus = accelerator.parse_nvidia(SMI)
+    assert [gpu["memory.used"] for gpu in gpus] == ["3", "60000"]
+    found = {finding.name: finding for finding in accelerator.driver(gpus)}
+    assert found["ecc"].severity == "problem"
+    assert found["throttling"].severity == "warn"
+    assert {"persistence", "pcie", "in use"} <= set(found)
+    healthy = {finding.name: finding.severity for finding in accelerator.driver(gpus[:1])}
+    assert healthy == {"driver": "ok", "ecc": "ok"}
+    assert accelerator.driver(None) == []
+
+
+def fake_torch(cuda: str | None) -> Any:
+    no = SimpleNamespace(is_available=lambda: False)
+    version = SimpleNamespace(cuda=cuda, hip=None)
+    return SimpleNamespace(__version__="9", cuda=no, backends=SimpleNamespace(mps=no), version=version)
+
+
+def test_gpus_that_torch_does_not_see() -> None:
+    gpus = accelerator.parse_nvidia(SMI)
+    (build,) = accelerator.torch_devices(fake_torch(None), gpus, {})
+    assert (build.severity, "CPU build" in build.mend) == ("problem", True)
+    (hidden,) = accelerator.torch_devices(fake_torch("13.0"), gpus, {"CUDA_VISIBLE_DEVICES": ""})
+    assert "CUDA_VISIBLE_DEVICES" in hidden.mend
+    (old,) = accelerator.torch_devices(fake_torch("13.0"), gpus, {})
+    assert "driver" in old.mend
+    (none,) = accelerator.torch_devices(fake_torch(None), None, {})
+    assert none.severity == "note"
+
+
+@pytest.mark.parametrize(
+    ("arch", "capability", "runs"),
+    [
+        ("sm_80", (8, 6), True),
+        ("sm_90a", (9, 0), True),
+        ("sm_90", (8, 9), False),
+        ("compute_90", (10, 0), True),
+        ("sm_75", (8, 0), False),
+    ],
+)
+def test_code_for_a_capability(arch: str, capability: tuple[int, int], runs: bool) -> None:
+    assert accelerator._runs_on(arch, *capability) is runs
+
+
+def test_training_needs_its_packages() -> None:
+    there = {"torch": "2.13.0+cpu", "safetensors": "1", "tokenizers": "1", "pyarrow": "1", "numpy": "2"}
+    assert software.training(there).severity == "ok"
+    assert software.training({**there, "torch": None}).mend == "pip install 'scalewright[train]'"
+    assert software.training({**there, "torch": "2.4.1"}).severity == "problem"
+
+
+def test_without_torch_planning_is_all_there_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("scalewright.machine.doctor.load_torch", lambda: None)
+    monkeypatch.setattr("scalewright.machine.probe.load_torch", lambda: None)
+    report = examine(tmp_path)
+    bf16 = report.find("bf16")
+    assert bf16 is not None
+    assert "auto means fp32" in bf16.what
+    assert report.find("matmul fp32") is not None
+
+
+def test_a_check_that_cannot_look_is_a_note() -> None:
+    def broken() -> Finding:
+        raise PermissionError("not yours")
+
+    (finding,) = guarded("group", "name", broken)
+    assert finding.severity == "note"
+    assert "cannot tell here (PermissionError: not yours)" in finding.what
+
+
+def test_a_driver_that_hangs_is_a_problem(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def hangs() -> None:
+        raise TimeoutError("timed out after 2 seconds")
+
+    monkeypatch.setattr(accelerator, "query_nvidia", hangs)
+    report = examine(tmp_path, measure=False)
+    assert report.worst == "problem"
+    assert "to mend before a run" in render(report)
+
+
+def test_the_worst_severity_decides() -> None:
+    report = Report((Finding("a", "x", "note", "."), Finding("a", "y", "warn", ".", "do")), {}, 0.1)
+    assert report.worst == "warn"
+    assert Report((), {}, 0.0).worst == "ok"
