@@ -14,8 +14,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ from scalewright.parallel.collectives import gather_json
 from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.weights import Weight, Weights
 from scalewright.spec.errors import RunError
+from scalewright.spec.placement import Box
 
 FILE_BYTES = 2 * 2**30  # bounds the host memory that a save takes
 
@@ -65,14 +67,15 @@ def save(
     """
     final = step_folder(root, step)
     partial = final.with_name(final.name + ".tmp")
-    problem = _try(lambda: _make_empty(root, partial)) if mesh.rank == 0 else None
+    problem = _try(lambda: make_empty(root, partial)) if mesh.rank == 0 else None
     _agree(problem, mesh, partial)
     described: dict[str, Any] = {"tensors": {}, "files": {}}
-    problem = _try(lambda: described.update(_write_rank(partial, weights, states, mesh)))
+    model_parts, optimizer_parts = _parts(weights, states, mesh)
+    problem = _try(lambda: _write_rank(partial, model_parts, optimizer_parts, mesh.rank, described))
     answers = _agree(problem, mesh, partial, described)
     if mesh.rank == 0:
-        manifest = _merge(answers, step=step, samples=samples, run_id=run_id, model=model, layout=layout)
-        problem = _try(lambda: _commit(partial, final, manifest, state))
+        manifest = merge(answers, step=step, samples=samples, run_id=run_id, model=model, layout=layout)
+        problem = _try(lambda: commit(partial, final, manifest, state))
     _agree(problem, mesh, partial)
     if mesh.rank == 0:
         prune(root, keep)
@@ -103,41 +106,77 @@ def _agree(problem: str | None, mesh: Mesh, partial: Path, value: Any = None) ->
     return [a["value"] for a in answers]
 
 
-def _make_empty(root: Path, partial: Path) -> None:
+def make_empty(root: Path, partial: Path) -> None:
+    """An empty folder to write into; what a killed save left is swept."""
     root.mkdir(parents=True, exist_ok=True)
     for leftover in root.glob("step-*.tmp"):
         shutil.rmtree(leftover, ignore_errors=True)
     partial.mkdir()
 
 
-def _write_rank(
-    folder: Path, weights: Weights, states: Mapping[str, Mapping[str, Tensor]], mesh: Mesh
-) -> dict[str, Any]:
-    """Writes this rank's boxes; returns the tensors and files that it wrote, as plain data."""
-    owned = [w for i, w in enumerate(weights) if _owns(w, i, mesh)]
+@dataclass(frozen=True)
+class Part:
+    """One box of one tensor on its way to a file; `get` makes it when its file is written."""
+
+    name: str  # in the manifest
+    key: str  # in the file
+    shape: tuple[int, ...]  # of the whole tensor
+    dtype: torch.dtype
+    box: Box
+    get: Callable[[], Tensor]
+
+    @property
+    def bytes(self) -> int:
+        """Of the box."""
+        return prod(self.box[1]) * self.dtype.itemsize
+
+
+def _parts(
+    weights: Weights, states: Mapping[str, Mapping[str, Tensor]], mesh: Mesh
+) -> tuple[list[Part], list[Part]]:
+    """The boxes of weights and of optimizer states that this rank writes."""
+    model: list[Part] = []
+    optimizer: list[Part] = []
+    for index, weight in enumerate(weights):
+        if not _owns(weight, index, mesh):
+            continue
+        model.append(_part(weight, weight.name, weight.name, weight.master.detach()))
+        for kind, by_name in states.items():
+            if weight.name in by_name:
+                name, key = f"optimizer/{kind}/{weight.name}", f"{kind}/{weight.name}"
+                optimizer.append(_part(weight, name, key, by_name[weight.name]))
+    return model, optimizer
+
+
+def _part(weight: Weight, name: str, key: str, tensor: Tensor) -> Part:
+    return Part(name, key, weight.placement.tensor.shape, tensor.dtype, weight.box, lambda: tensor)
+
+
+def write_parts(folder: Path, parts: Sequence[Part], stem: str) -> dict[str, Any]:
+    """Writes boxes as `<stem>-000.safetensors` and on, one file in memory at a time; what they are, as data."""
     tensors: dict[str, Any] = {}
     files: dict[str, Any] = {}
-    model = ((w, w.name, w.name, w.master.detach()) for w in owned)
-    optimizer = (
-        (w, f"optimizer/{kind}/{w.name}", f"{kind}/{w.name}", by_name[w.name])
-        for kind, by_name in states.items()
-        for w in owned
-        if w.name in by_name
-    )
-    for stem, entries in (("model", model), ("optimizer", optimizer)):
-        for number, batch in enumerate(_by_size(entries)):
-            file = f"{stem}-{mesh.rank:05d}-{number:03d}.safetensors"
-            content = {key: tensor.to("cpu").contiguous() for _, _, key, tensor in batch}
-            save_file(content, folder / file, metadata={"format": "pt"})
-            _sync(folder / file)
-            files[file] = asdict(StoredFile((folder / file).stat().st_size, checksum(folder / file)))
-            for weight, name, key, tensor in batch:
-                offsets, sizes = weight.box
-                dtype = str(tensor.dtype).removeprefix("torch.")
-                whole = weight.placement.tensor.shape
-                stored = StoredTensor(whole, dtype, (StoredBox(file, key, offsets, sizes),))
-                tensors[name] = asdict(stored)
+    for number, batch in enumerate(_by_size(parts)):
+        file = f"{stem}-{number:03d}.safetensors"
+        content = {part.key: part.get().to("cpu").contiguous() for part in batch}
+        save_file(content, folder / file, metadata={"format": "pt"})
+        _sync(folder / file)
+        files[file] = asdict(StoredFile((folder / file).stat().st_size, checksum(folder / file)))
+        for part in batch:
+            dtype = str(part.dtype).removeprefix("torch.")
+            box = StoredBox(file, part.key, *part.box)
+            tensors[part.name] = asdict(StoredTensor(part.shape, dtype, (box,)))
     return {"tensors": tensors, "files": files}
+
+
+def _write_rank(
+    folder: Path, model: Sequence[Part], optimizer: Sequence[Part], rank: int, described: dict[str, Any]
+) -> None:
+    """Writes this rank's boxes and adds what they are to `described`."""
+    for stem, parts in (("model", model), ("optimizer", optimizer)):
+        written = write_parts(folder, parts, f"{stem}-{rank:05d}")
+        described["tensors"].update(written["tensors"])
+        described["files"].update(written["files"])
 
 
 def _owns(weight: Weight, index: int, mesh: Mesh) -> bool:
@@ -150,23 +189,20 @@ def _owns(weight: Weight, index: int, mesh: Mesh) -> bool:
     return place == index % weight.copies
 
 
-def _by_size(
-    entries: Iterator[tuple[Weight, str, str, Tensor]],
-) -> Iterator[list[tuple[Weight, str, str, Tensor]]]:
-    batch: list[tuple[Weight, str, str, Tensor]] = []
+def _by_size(parts: Sequence[Part]) -> Iterator[list[Part]]:
+    batch: list[Part] = []
     filled = 0
-    for entry in entries:
-        size = entry[3].numel() * entry[3].element_size()
-        if batch and filled + size > FILE_BYTES:
+    for part in parts:
+        if batch and filled + part.bytes > FILE_BYTES:
             yield batch
             batch, filled = [], 0
-        batch.append(entry)
-        filled += size
+        batch.append(part)
+        filled += part.bytes
     if batch:
         yield batch
 
 
-def _merge(answers: list[Any], **keys: Any) -> Manifest:
+def merge(answers: list[Any], **keys: Any) -> Manifest:
     """One manifest of all ranks' boxes."""
     tensors: dict[str, StoredTensor] = {}
     files: dict[str, StoredFile] = {}
@@ -179,7 +215,8 @@ def _merge(answers: list[Any], **keys: Any) -> Manifest:
     return Manifest(tensors=tensors, files=files, **keys)
 
 
-def _commit(partial: Path, final: Path, manifest: Manifest, state: dict[str, Any]) -> None:
+def commit(partial: Path, final: Path, manifest: Manifest, state: dict[str, Any]) -> None:
+    """Makes a written folder a checkpoint: manifest, state, COMMIT, and the name that readers look for."""
     for name, text in ((MANIFEST, manifest.to_json()), (STATE, json.dumps(state, indent=1))):
         (partial / name).write_text(text, encoding="utf-8")
         _sync(partial / name)

@@ -1,0 +1,123 @@
+"""Between a checkpoint of ours and a Hugging Face folder, both ways, streaming, and read back to be sure.
+
+    runs/run/checkpoints/step-00000010  --convert-->  config.json, model-*.safetensors, tokenizer.json
+    a Hugging Face folder               --convert-->  OUT/checkpoints/step-00000000, tokenizer.json
+
+A tensor is read when its file is written, so that memory holds one file's worth at a time.
+"""
+
+from __future__ import annotations
+
+import shutil
+import uuid
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from scalewright.checkpoint.format import committed, step_folder
+from scalewright.checkpoint.read import CheckpointReader, find_checkpoint
+from scalewright.checkpoint.write import Part, commit, make_empty, merge, write_parts
+from scalewright.model.huggingface import HuggingFaceFolder, torch_dtype, write_huggingface
+from scalewright.model.load import is_checkpoint, open_huggingface
+from scalewright.spec.errors import RunError, UserError
+from scalewright.spec.layout import Layout
+from scalewright.spec.model import ModelSpec
+from scalewright.spec.tensors import count, tensors
+
+
+@dataclass(frozen=True)
+class Converted:
+    """What a conversion made."""
+
+    out: str
+    kind: str  # "huggingface" or "checkpoint"
+    model: str
+    parameters: int
+    tensors_checked: int  # read back and compared, all of them
+    dtype: str
+
+    def dump(self) -> dict[str, Any]:
+        """Plain data."""
+        return asdict(self)
+
+
+def convert(source: str | Path, out: str | Path, dtype: str | None = None) -> Converted:
+    """Converts a checkpoint (or a run's newest) to a Hugging Face folder, or such a folder to a checkpoint.
+
+    `dtype` is that of the Hugging Face folder (default float32, as checkpoints are). Raises UserError when
+    the source is neither kind or `out` holds something already, RunError when what was written reads back
+    otherwise.
+    """
+    source, out = Path(source), Path(out)
+    if not source.exists():
+        raise UserError(
+            "no such folder", str(source), "give a checkpoint, a run's folder or a Hugging Face folder"
+        )
+    if out.exists() and any(out.iterdir()):
+        raise UserError("the folder is not empty", str(out), "give a new one")
+    if is_checkpoint(source):
+        return _to_huggingface(find_checkpoint(source), out, dtype or "float32")
+    if (source / "config.json").exists():
+        if dtype is not None:
+            raise UserError("checkpoints are kept in float32", "--dtype", "leave it out")
+        return _from_huggingface(source, out)
+    raise UserError(
+        "neither a checkpoint nor a Hugging Face folder",
+        str(source),
+        "give a folder with manifest.json or config.json",
+    )
+
+
+def _to_huggingface(folder: Path, out: Path, dtype: str) -> Converted:
+    reader = CheckpointReader(folder)
+    if "python" in reader.manifest.model:
+        raise UserError(
+            "a user's own model has no Hugging Face names", str(folder), "save it in your own code"
+        )
+    spec = ModelSpec.parse(reader.manifest.model, str(folder))
+
+    def get(name: str) -> Tensor:
+        return reader.read("embed.weight" if name == "head.weight" and not reader.has(name) else name)
+
+    tokenizer = next((p for p in (folder, folder.parent.parent) if (p / "tokenizer.json").exists()), None)
+    write_huggingface(out, spec, get, dtype, tokenizer_dir=tokenizer)
+    checked, kind = 0, torch_dtype(dtype)
+    back = open_huggingface(out)
+    for tensor in tensors(spec):
+        if not torch.equal(back.read(tensor.name), get(tensor.name).to(kind)):
+            raise RunError(f"tensor '{tensor.name}' reads back otherwise from {out}")
+        checked += 1
+    return Converted(str(out), "huggingface", spec.name, count(spec).total, checked, dtype)
+
+
+def _from_huggingface(source: Path, out: Path) -> Converted:
+    folder = open_huggingface(source)
+    spec = folder.spec
+    root = out / "checkpoints"
+    final = step_folder(root, 0)
+    partial = final.with_name(final.name + ".tmp")
+    try:
+        make_empty(root, partial)
+        written = write_parts(partial, [_part(folder, t.name, t.shape) for t in tensors(spec)], "model-00000")
+        keys = {"step": 0, "samples": 0, "run_id": uuid.uuid4().hex[:12]}
+        manifest = merge([written], **keys, model=spec.dump(), layout=Layout().dump())
+        commit(partial, final, manifest, {"step": 0, "samples": 0, "tokens": 0, "optimizer": {}})
+        for name in ("tokenizer.json", "tokenizer_config.json"):
+            if (source / name).exists():
+                shutil.copyfile(source / name, out / name)
+    except OSError as error:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise RunError(f"cannot write {out}: {error.strerror or error}") from error
+    reader = CheckpointReader(committed(root)[0])
+    for tensor in tensors(spec):
+        if not torch.equal(reader.read(tensor.name), folder.read(tensor.name).float()):
+            raise RunError(f"tensor '{tensor.name}' reads back otherwise from {out}")
+    return Converted(str(out), "checkpoint", spec.name, count(spec).total, len(tensors(spec)), "float32")
+
+
+def _part(folder: HuggingFaceFolder, name: str, shape: tuple[int, ...]) -> Part:
+    box = ((0,) * len(shape), shape)
+    return Part(name, name, shape, torch.float32, box, lambda: folder.read(name).float())
