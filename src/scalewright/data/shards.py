@@ -13,6 +13,7 @@ A file is written under a temporary name, flushed to the disk and renamed: a nam
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -30,6 +31,7 @@ METADATA = "metadata.json"
 SPLITS = ("train", "valid")
 
 _CHECKED_AT_OPENING = 32 << 20  # bytes; checksums of a smaller split are computed whenever it is opened
+_NOT_THERE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.EEXIST}
 _AGAIN = "run `scalewright prepare` again with the same arguments: it redoes only what is damaged"
 
 
@@ -82,7 +84,7 @@ def disk_error(error: OSError, out: Path) -> Exception:
     place = Path(error.filename) if isinstance(error.filename, (str, os.PathLike)) else out
     if out not in (place, *place.parents) and place not in out.parents:
         return RunError(f"cannot read {place}: {error.strerror or error}: {kept}")
-    if isinstance(error, PermissionError) or error.errno in (13, 30):  # EACCES, EROFS
+    if error.errno in _NOT_THERE:
         return UserError(
             "cannot write there",
             str(place),
