@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 from dataclasses import replace
 from pathlib import Path
@@ -158,6 +159,24 @@ def test_what_a_driver_says() -> None:
     healthy = {finding.name: finding.severity for finding in accelerator.driver(gpus[:1])}
     assert healthy == {"driver": "ok", "ecc": "ok"}
     assert accelerator.driver(None) == []
+
+
+@pytest.mark.skipif(os.name == "nt", reason="the stand-in is a shell script")
+def test_a_driver_that_knows_fewer_fields(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    program = tmp_path / "nvidia-smi"
+    program.write_text(
+        "#!/bin/sh\ncase $1 in *throttle*) echo 'Field \"x\" is not a valid field to query.'; exit 2;; esac\n"
+        "echo 'Tesla T4, 450.80, 15109, 0'\n"
+    )
+    program.chmod(0o755)
+    monkeypatch.setattr(accelerator.shutil, "which", lambda _: str(program))
+    gpus = accelerator.query_nvidia()
+    assert gpus is not None
+    assert (gpus[0]["name"], gpus[0]["mig.mode.current"]) == ("Tesla T4", "[N/A]")
+    assert [finding.name for finding in accelerator.driver(gpus)] == ["driver"]
+    program.write_text("#!/bin/sh\necho 'NVIDIA-SMI has failed'; exit 9\n")
+    with pytest.raises(RuntimeError, match="has failed"):
+        accelerator.query_nvidia()
 
 
 def fake_torch(cuda: str | None) -> Any:

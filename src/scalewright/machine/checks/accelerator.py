@@ -27,23 +27,30 @@ FIELDS = (
     "pcie.link.width.max",
 )
 
+BASIC = 4  # of these, the fields that every driver knows
+
 
 def query_nvidia(seconds: float = 2.0) -> list[dict[str, str]] | None:
     """What nvidia-smi says of each GPU; None without it. Raises TimeoutExpired when the driver hangs."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return None
-    command = [program, f"--query-gpu={','.join(FIELDS)}", "--format=csv,noheader,nounits"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
-    if done.returncode != 0:
-        raise RuntimeError((done.stdout + done.stderr).strip() or f"nvidia-smi failed with {done.returncode}")
-    return parse_nvidia(done.stdout)
+    for fields in (FIELDS, FIELDS[:BASIC]):  # drivers rename fields now and then
+        command = [program, f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
+        if done.returncode == 0:
+            return parse_nvidia(done.stdout)
+        answer = (done.stdout + done.stderr).strip()
+        if "not a valid field" not in answer:
+            break
+    raise RuntimeError(answer or f"nvidia-smi failed with {done.returncode}")
 
 
 def parse_nvidia(text: str) -> list[dict[str, str]]:
-    """nvidia-smi's CSV, one dict for each GPU."""
+    """nvidia-smi's CSV, one dict for each GPU; what an older or newer driver didn't give is "[N/A]"."""
     rows = [[cell.strip() for cell in line.split(",")] for line in text.splitlines() if line.strip()]
-    return [dict(zip(FIELDS, row, strict=True)) for row in rows if len(row) == len(FIELDS)]
+    whole = [row + ["[N/A]"] * (len(FIELDS) - len(row)) for row in rows if len(row) in (BASIC, len(FIELDS))]
+    return [dict(zip(FIELDS, row, strict=True)) for row in whole]
 
 
 def driver(gpus: list[dict[str, str]] | None) -> list[Finding]:
