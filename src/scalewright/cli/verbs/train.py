@@ -33,11 +33,12 @@ def train(
     if not run.is_file():
         raise missing_run(run)
     from scalewright.cli.output import only_answer, print_json
+    from scalewright.launch.context import find_context
     from scalewright.train.run import train as train_run
 
     with only_answer(json):
         result = train_run(run, tuple(overrides or ()), steps=steps, simulate=simulate, quiet=json)
-    if json:
+    if json and find_context().rank == 0:  # under torchrun every rank is here; one answers
         print_json(result.dump())
 
 

@@ -1,0 +1,108 @@
+"""`train` on the command line: stopped by a signal, under torchrun, one JSON document from any number of ranks."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+MODEL = {
+    "vocab_size": 64,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+}
+
+
+@pytest.fixture
+def run_file(tmp_path: Path) -> Path:
+    """A tiny run on random tokens."""
+    np.save(tmp_path / "tokens.npy", np.random.default_rng(0).integers(0, 64, 5000).astype(np.uint16))
+    run = {
+        "name": "tiny",
+        "out_dir": "out",
+        "device": "cpu",
+        "model": MODEL,
+        "layout": {"global_batch": 4, "precision": "fp32"},
+        "data": {"train": str(tmp_path / "tokens.npy"), "seq_len": 16},
+        "train": {"steps": 3},
+    }
+    path = tmp_path / "run.yaml"
+    path.write_text(json.dumps(run))
+    return path
+
+
+def start(tmp_path: Path, *arguments: object) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, *map(str, arguments)],
+        cwd=tmp_path,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def wait_for_steps(metrics: Path, count: int, seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if metrics.exists() and metrics.read_text().count("\n") >= count:
+            return
+        time.sleep(0.05)
+    pytest.fail(f"no {count} steps within {seconds} s")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("devices", [1, 2])
+def test_a_signal_saves_and_gives_75(tmp_path, run_file, run_cli, number, devices):
+    process = start(
+        tmp_path, "-m", "scalewright", "train", run_file, "train.steps=100000", f"layout.devices={devices}"
+    )
+    wait_for_steps(tmp_path / "out" / "metrics.jsonl", 3)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 75, err
+    assert "Traceback" not in err
+    saved = run_cli("checkpoint", "ls", tmp_path / "out", "--json").json()[0]
+    assert saved["state"] == "complete"
+    more = run_cli("train", run_file, f"train.steps={saved['step'] + 2}", "--json")
+    assert more.code == 0, more.err
+    assert more.json()["resumed_from"] == saved["step"]
+
+
+def test_one_json_document_from_local_workers(run_cli, run_file):
+    answer = run_cli("train", run_file, "layout.devices=2", "--json")
+    assert answer.code == 0, answer.err
+    assert answer.json()["step"] == 3
+
+
+def test_one_json_document_under_torchrun(tmp_path, run_file):
+    process = start(
+        tmp_path,
+        "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2",
+        "-m", "scalewright", "train", run_file, "layout.devices=2", "--json",
+    )  # fmt: skip
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    assert json.loads(out)["step"] == 3
+
+
+def test_steps_stops_early_and_the_next_call_goes_on(run_cli, run_file):
+    assert run_cli("train", run_file, "--steps", 2, "--json").json()["step"] == 2
+    more = run_cli("train", run_file, "--json").json()
+    assert (more["resumed_from"], more["step"]) == (2, 3)
+
+
+def test_more_devices_than_there_are_names_the_launch_command(run_cli, run_file):
+    answer = run_cli("train", run_file, "layout.devices=4096", "layout.global_batch=4096", "device=auto")
+    assert answer.code == 2
+    assert "torchrun" in answer.error
+    assert "--simulate" in answer.error
