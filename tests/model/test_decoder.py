@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tiny_specs import SPECS, make, tokens
+from tiny_specs import DEVICES, SPECS, make, tokens
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -47,12 +47,13 @@ def test_nothing_looks_ahead(name: str) -> None:
     assert (before[:, 15:] - after[:, 15:]).abs().max() > 0.01
 
 
-def test_packed_documents_are_as_if_alone(name: str) -> None:
-    model, ids = make(name), tokens(2, 24)
+@pytest.mark.parametrize("device", DEVICES)
+def test_packed_documents_are_as_if_alone(name: str, device: str) -> None:
+    model, ids = make(name).to(device), tokens(2, 24).to(device)
     lengths = (7, 13, 4)
     documents = torch.cat([torch.full((n,), i) for i, n in enumerate(lengths)]).expand(2, -1).to(torch.int32)
     positions = torch.cat([torch.arange(n) for n in lengths]).expand(2, -1)
-    packed = model(ids, positions, documents)
+    packed = model(ids, positions.to(device), documents.to(device))
     start = 0
     for count in lengths:
         alone = model(ids[:, start : start + count])
@@ -73,9 +74,10 @@ def test_packed_documents_leak_no_gradient(name: str) -> None:
     assert seen[0].grad[:, 5:].abs().min() > 0
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("cuts", [(24,), (9, 15), (1,) * 24, (20, 1, 3)])
-def test_a_cache_changes_nothing(name: str, cuts: tuple[int, ...]) -> None:
-    model, ids = make(name), tokens()
+def test_a_cache_changes_nothing(name: str, cuts: tuple[int, ...], device: str) -> None:
+    model, ids = make(name).to(device), tokens().to(device)
     whole = model(ids)
     cache, parts, start = Cache(24), list[Tensor](), 0
     with torch.no_grad():
@@ -174,13 +176,19 @@ def _context(model: Decoder, ids: Tensor) -> Context:
     return model.context(x, ids.shape[1], None, None, None)
 
 
-def test_bf16_is_near_fp32(name: str) -> None:
-    model, ids = make(name), tokens()
+@pytest.mark.parametrize("device", DEVICES)
+def test_bf16_is_near_fp32(name: str, device: str) -> None:
+    model, ids = make(name).to(device), tokens().to(device)
     expected = model(ids)
     found = model.to(torch.bfloat16)(ids)
     assert found.dtype == torch.bfloat16
     # 2^-8 a rounding, some ten in a row through three layers: a few per cent of the logits' size
     assert (found.float() - expected).norm() < 0.06 * expected.norm()
+
+
+def test_a_row_longer_than_the_learned_positions_is_refused() -> None:
+    with pytest.raises(UserError, match=r"65 tokens.*64 positions"):
+        make("gpt2")(tokens(1, 65))
 
 
 def test_plain_rows_make_no_mask() -> None:

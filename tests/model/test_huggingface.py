@@ -9,7 +9,8 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
-from tiny_families import CASES, save, tokens
+from tiny_families import CASES, DEVICES, save, tokens
+from tokenizers import Tokenizer, models
 
 from scalewright.model.huggingface import write_huggingface
 from scalewright.model.load import load_model, open_huggingface
@@ -20,11 +21,12 @@ from scalewright.spec.tensors import tensors
 TOLERANCE = 1e-5
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("case", CASES)
-def test_logits_equal_transformers(case: str, tmp_path: Path) -> None:
-    theirs = save(case, tmp_path)
-    ours = load_model(str(tmp_path))
-    ids = tokens()
+def test_logits_equal_transformers(case: str, device: str, tmp_path: Path) -> None:
+    theirs = save(case, tmp_path).to(device)
+    ours = load_model(str(tmp_path), device=device)
+    ids = tokens().to(device)
     with torch.no_grad():
         expected = theirs(ids).logits
         found = ours(ids)
@@ -103,6 +105,17 @@ def test_names_without_the_outer_prefix_are_read(tmp_path: Path) -> None:
         assert (load_model(tmp_path)(tokens()) - theirs(tokens()).logits).abs().max() < TOLERANCE
 
 
+def test_a_language_model_inside_a_vision_model_is_read(tmp_path: Path) -> None:
+    """Gemma 3's own files hold the text model under `language_model.`, and its config under `text_config`."""
+    theirs = save("gemma3", tmp_path)
+    file = tmp_path / "model.safetensors"
+    save_file({f"language_model.{k}": v for k, v in load_file(file).items()}, file)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "gemma3", "text_config": config}))
+    with torch.no_grad():
+        assert (load_model(tmp_path)(tokens()) - theirs(tokens()).logits).abs().max() < TOLERANCE
+
+
 def test_a_truncated_file_is_named(tmp_path: Path) -> None:
     save("llama-gqa", tmp_path)
     file = tmp_path / "model.safetensors"
@@ -150,10 +163,17 @@ def test_a_missing_shard_is_named(tmp_path: Path) -> None:
         load_model(tmp_path)
 
 
-def test_tokenizer_files_go_along(tmp_path: Path) -> None:
+def test_the_tokenizer_goes_along_and_says_what_ends_a_text(tmp_path: Path) -> None:
     save("llama-gqa", tmp_path / "theirs")
-    (tmp_path / "theirs" / "tokenizer.json").write_text("{}")
+    words = Tokenizer(models.WordLevel({"a": 0, "b": 1}, unk_token="a"))
+    words.add_special_tokens(["<|endoftext|>"])
+    words.save(str(tmp_path / "run-tokenizer.json"))
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run-tokenizer.json").rename(tmp_path / "run" / "tokenizer.json")
     reader = open_huggingface(tmp_path / "theirs")
-    write_huggingface(tmp_path / "ours", reader.spec, reader.read, tokenizer_dir=tmp_path / "theirs")
-    names = {f.name for f in (tmp_path / "ours").iterdir()}
-    assert {"tokenizer.json", "tokenizer_config.json", "generation_config.json", "config.json"} <= names
+    write_huggingface(tmp_path / "ours", reader.spec, reader.read, tokenizer_dir=tmp_path / "run")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "ours")
+    assert tokenizer.eos_token_id == 2
+    assert tokenizer.encode("b") == [1]
+    assert transformers.AutoConfig.from_pretrained(tmp_path / "ours").eos_token_id == 2
+    assert transformers.GenerationConfig.from_pretrained(tmp_path / "ours").eos_token_id == 2

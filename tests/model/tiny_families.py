@@ -11,7 +11,10 @@ from typing import Any
 
 import torch
 import transformers
+from tiny_specs import DEVICES
 from torch import nn
+
+__all__ = ["CASES", "DEVICES", "make", "save", "tokens"]
 
 SMALL: dict[str, Any] = {
     "vocab_size": 96,

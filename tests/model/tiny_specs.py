@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from scalewright.model.decoder import Decoder
@@ -61,6 +62,10 @@ SPECS: dict[str, ModelSpec] = {
         "head-bias": {**_BASE, "head_bias": True, "tie_word_embeddings": True, "mlp_type": "relu2"},
     }.items()
 }
+
+
+_NO_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+DEVICES = ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, _NO_GPU])]
 
 
 def make(name: str, seed: int = 0) -> Decoder:

@@ -18,6 +18,7 @@ from scalewright.model.cache import Cache
 from scalewright.model.context import Context, make_context
 from scalewright.model.norm import build_norm
 from scalewright.model.support import check_runs
+from scalewright.spec.errors import UserError
 from scalewright.spec.model import ModelSpec
 
 
@@ -91,6 +92,10 @@ class Decoder(nn.Module):
         length = tokens.shape[1] if positions is None else positions.shape[1]
         before = cache.length if cache is not None else 0
         if self.positions is not None and positions is None:
+            rows = self.positions.num_embeddings
+            if before + length > rows:
+                what = f"{before + length} tokens in a row, and the model has learned {rows} positions"
+                raise UserError(what, f"model '{self.spec.name}'", "use shorter rows")
             positions = torch.arange(before, before + length, device=tokens.device)[None]
         x = self._embed(tokens, positions) if self.first else tokens
         context = self.context(x, length, positions, documents, cache)

@@ -26,9 +26,12 @@ from torch import Tensor
 
 from scalewright.model.names import Place, places
 from scalewright.spec.errors import RunError, UserError, unknown
+from scalewright.spec.huggingface import to_huggingface
 from scalewright.spec.model import ModelSpec
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+# What the families call the token that ends a text, for where no file says which it is.
+END_OF_TEXT = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>", "<｜end▁of▁sentence｜>")
 TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -152,7 +155,7 @@ def write_huggingface(
     folder = Path(folder)
     kind = torch_dtype(dtype)
     shards = _plan_shards(spec, kind.itemsize, max_shard_bytes)
-    config = {**_config(spec), "torch_dtype": dtype}
+    config = {**to_huggingface(spec), "torch_dtype": dtype}
     names = [SINGLE] if len(shards) == 1 else [_shard_name(i, len(shards)) for i in range(len(shards))]
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -164,8 +167,8 @@ def write_huggingface(
             total = sum(_bytes(parts, kind.itemsize) for shard in shards for parts in shard.values())
             weight_map = {key: name for name, shard in zip(names, shards, strict=True) for key in shard}
             _write_json(folder / INDEX, {"metadata": {"total_size": total}, "weight_map": weight_map})
-        _copy_tokenizer(folder, Path(tokenizer_dir) if tokenizer_dir else None)
-        _write_json(folder / "config.json", config)
+        end = _copy_tokenizer(folder, spec, Path(tokenizer_dir) if tokenizer_dir else None)
+        _write_json(folder / "config.json", {**config, "eos_token_id": end})
     except (OSError, SafetensorError) as error:
         raise RunError(f"cannot write the Hugging Face folder {folder}: {error}") from error
     return [folder / name for name in names]
@@ -226,22 +229,31 @@ def _write_json(path: Path, data: dict[str, Any]) -> None:
     path.write_text(json.dumps(data, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
-def _copy_tokenizer(folder: Path, source: Path | None) -> None:
-    """The tokenizer's files, and the two small ones that loaders look for beside them."""
+def _copy_tokenizer(folder: Path, spec: ModelSpec, source: Path | None) -> int | None:
+    """The tokenizer's files, and the two small ones that loaders look for; gives the token that ends a text."""
     if source is not None:
         for name in TOKENIZER_FILES:
             if (source / name).is_file() and not (folder / name).exists():
                 shutil.copyfile(source / name, folder / name)
+    ending, end = end_of_text(folder / "tokenizer.json")
     if (folder / "tokenizer.json").is_file() and not (folder / "tokenizer_config.json").is_file():
-        _write_json(folder / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast"})
+        known = {"eos_token": ending} if ending is not None else {}
+        kind = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": spec.context}
+        _write_json(folder / "tokenizer_config.json", {**kind, **known})
     if not (folder / "generation_config.json").is_file():
-        _write_json(folder / "generation_config.json", {"_from_model_config": True})
+        _write_json(folder / "generation_config.json", {"_from_model_config": True, "eos_token_id": end})
+    return end
 
 
-def _config(spec: ModelSpec) -> dict[str, Any]:
-    from scalewright.spec.huggingface import to_huggingface
-
-    return to_huggingface(spec)
+def end_of_text(tokenizer: Path) -> tuple[str, int] | tuple[None, None]:
+    """The token of a tokenizer.json that ends a text, by its usual names, and its id; None without one."""
+    try:
+        added = json.loads(tokenizer.read_text(encoding="utf-8"))["added_tokens"]
+        ids = {str(token["content"]): int(token["id"]) for token in added}
+    except (OSError, ValueError, KeyError, TypeError):
+        return None, None
+    name = next((name for name in END_OF_TEXT if name in ids), None)
+    return (name, ids[name]) if name is not None else (None, None)
 
 
 def torch_dtype(name: str) -> torch.dtype:

@@ -15,14 +15,11 @@ from torch import Tensor, nn
 
 from scalewright.checkpoint.read import CheckpointReader, find_checkpoint
 from scalewright.model import load as model_load
-from scalewright.model.huggingface import torch_dtype
+from scalewright.model.huggingface import end_of_text, torch_dtype
 from scalewright.model.load import build, is_checkpoint, open_huggingface, torch_device
 from scalewright.model.python import build_python_model
 from scalewright.spec.errors import UserError
 from scalewright.spec.model import ModelSpec
-
-# What the families call the token that ends a text, where no file says which it is.
-END_OF_TEXT = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eot|>", "<eod>")
 
 
 def load_model(source: str | Path, dtype: str = "float32", device: str = "cpu") -> nn.Module:
@@ -66,9 +63,9 @@ def load_for_generation(source: str, device: str = "cpu", dtype: str = "float32"
         step = find_checkpoint(path)
         folders = [step, step.parent.parent]
         tokenizer = _tokenizer(folders)
-        return Loaded(_from_checkpoint(step, dtype, device), tokenizer, _end_of_text(folders, tokenizer))
+        return Loaded(_from_checkpoint(step, dtype, device), tokenizer, _end_of_text(folders))
     tokenizer = _tokenizer([path])
-    return Loaded(build(open_huggingface(path), dtype, device), tokenizer, _end_of_text([path], tokenizer))
+    return Loaded(build(open_huggingface(path), dtype, device), tokenizer, _end_of_text([path]))
 
 
 class Checkpoint:
@@ -112,13 +109,13 @@ def _tokenizer(folders: list[Path]) -> Any:
     )
 
 
-def _end_of_text(folders: list[Path], tokenizer: Any) -> frozenset[int]:
-    """The tokens that end a text: what the folder's files say, else the usual names."""
+def _end_of_text(folders: list[Path]) -> frozenset[int]:
+    """The tokens that end a text: what the folders' files say, else the usual names."""
     for folder in folders:
         for name in ("generation_config.json", "config.json"):
             if (folder / name).is_file():
                 found = json.loads((folder / name).read_text(encoding="utf-8")).get("eos_token_id")
                 if found is not None:
                     return frozenset(found if isinstance(found, list) else [found])
-    known = (tokenizer.token_to_id(name) for name in END_OF_TEXT)
-    return frozenset(token for token in known if token is not None)
+    ends = (end_of_text(folder / "tokenizer.json")[1] for folder in folders)
+    return frozenset(end for end in ends if end is not None)
