@@ -1,4 +1,4 @@
-"""`train` on the command line: stopped by a signal, under torchrun, one JSON document from any number of ranks."""
+"""`train` on the command line: signals, torchrun, one JSON document from any number of ranks."""
 
 from __future__ import annotations
 

@@ -20,7 +20,9 @@ def convert(
     dtype: Annotated[
         str | None,
         typer.Option(
-            metavar="|".join(_DTYPES), callback=one_of("dtype", _DTYPES), help="Default: as it is stored."
+            metavar="|".join(_DTYPES),
+            callback=one_of("dtype", _DTYPES),
+            help="Of the Hugging Face folder; default float32.",
         ),
     ] = None,
     json: Json = False,
@@ -29,4 +31,14 @@ def convert(
 
     What was written is read back and compared.
     """
-    raise NotImplementedError
+    from scalewright.checkpoint.convert import convert as convert_folder
+    from scalewright.cli.output import only_answer, print_json, short
+
+    with only_answer(json):
+        made = convert_folder(source, out, dtype)
+    if json:
+        print_json(made.dump())
+        return
+    kind = "Hugging Face folder" if made.kind == "huggingface" else "checkpoint"
+    print(f"{made.out}: {kind} of {made.model}, {short(made.parameters)} parameters in {made.dtype}")
+    print(f"{made.tensors_checked} tensors read back, all equal")

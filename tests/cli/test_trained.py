@@ -1,0 +1,129 @@
+"""What can be done with a run: look at its saves, convert it, write on from it, evaluate it, report on it."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from scalewright.data.prepare import prepare
+from scalewright.train.run import train
+
+MODEL = {
+    "vocab_size": 300,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of four steps with two saves."""
+    folder = tmp_path_factory.mktemp("trained")
+    words = (f"{a}{b} {b}ing" for a in "abcdefgh" for b in ("cat", "dog", "sun", "rain", "wind"))
+    (folder / "text.txt").write_text(" ".join(words) * 40)
+    prepare(folder / "text.txt", folder / "data", vocab_size=300, workers=1, progress=None)
+    run = {
+        "name": "trained",
+        "out_dir": str(folder / "run"),
+        "device": "cpu",
+        "model": MODEL,
+        "layout": {"global_batch": 4, "precision": "fp32"},
+        "data": {"train": str(folder / "data"), "valid": str(folder / "data"), "seq_len": 16},
+        "train": {"steps": 4, "valid_every": 4, "valid_batches": 2},
+        "checkpoint": {"every": 2},
+    }
+    train(run, quiet=True)
+    return folder / "run"
+
+
+def test_saves_are_listed_newest_first(call_cli, trained):
+    rows = call_cli("checkpoint", "ls", trained, "--json").json()
+    assert [(row["step"], row["state"]) for row in rows] == [(4, "complete"), (2, "complete")]
+    assert rows[0]["samples"] == 16
+    out = call_cli("checkpoint", "ls", trained).out
+    assert "step-00000004" in out
+    one = call_cli("checkpoint", "ls", rows[1]["path"], "--json").json()
+    assert [row["step"] for row in one] == [2]
+
+
+def test_damage_is_found(call_cli, trained, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(trained, copy)
+    assert call_cli("checkpoint", "verify", copy).code == 0
+    victim = next((copy / "checkpoints" / "step-00000004").glob("model-*.safetensors"))
+    content = bytearray(victim.read_bytes())
+    content[-1] ^= 1
+    victim.write_bytes(content)
+    answer = call_cli("checkpoint", "verify", copy, "--json")
+    assert answer.code == 1
+    found = answer.json()
+    assert found["ok"] is False
+    assert [row["state"] for row in found["checkpoints"]] == ["damaged", "complete"]
+    assert victim.name in call_cli("checkpoint", "verify", copy).out
+
+
+def test_a_half_written_save_is_called_that(call_cli, trained, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(trained, copy)
+    (copy / "checkpoints" / "step-00000004" / "COMMIT").unlink()
+    rows = call_cli("checkpoint", "ls", copy, "--json").json()
+    assert [row["state"] for row in rows] == ["incomplete", "complete"]
+    assert call_cli("checkpoint", "verify", copy).code == 0
+
+
+def test_a_folder_without_saves(call_cli, tmp_path):
+    assert "no checkpoint there" in call_cli("checkpoint", "ls", tmp_path).error
+    assert "no such folder" in call_cli("checkpoint", "verify", tmp_path / "nowhere").error
+
+
+def test_convert_there_and_back(call_cli, trained, tmp_path):
+    there = call_cli("convert", trained, tmp_path / "hf", "--json").json()
+    assert there["kind"] == "huggingface"
+    assert (tmp_path / "hf" / "config.json").exists()
+    back = call_cli("convert", tmp_path / "hf", tmp_path / "back", "--json").json()
+    assert back["kind"] == "checkpoint"
+    assert back["parameters"] == there["parameters"]
+    texts = [
+        call_cli("generate", place, "--prompt", "acat", "--temperature", 0, "--max-tokens", 8).out
+        for place in (trained, tmp_path / "hf", tmp_path / "back")
+    ]
+    assert texts[0] == texts[1] == texts[2]
+    assert call_cli("convert", trained, tmp_path / "hf").code == 2
+
+
+def test_generate(call_cli, trained):
+    arguments = ["generate", trained, "--prompt", "acat", "--max-tokens", 6]
+    one = call_cli(*arguments, "--seed", 1, "--json").json()
+    assert one["prompt"] == "acat"
+    assert one["stopped_by"] == "length"
+    assert call_cli(*arguments, "--seed", 1, "--json").json()["tokens"] == one["tokens"]
+    shown = call_cli(*arguments, "--seed", 1)
+    assert shown.out == "acat" + one["text"] + "\n"
+    assert "tokens/s" in shown.err
+
+
+def test_generate_from_nothing_is_one_line(call_cli, tmp_path):
+    answer = call_cli("generate", tmp_path / "nowhere", "--prompt", "x")
+    assert answer.code == 2
+    assert "no such folder" in answer.error
+
+
+def test_evaluate_is_the_runs_own_validation(call_cli, trained):
+    import json
+
+    rows = [json.loads(line) for line in (trained / "metrics.jsonl").read_text().splitlines()]
+    in_the_run = next(row for row in rows if row["kind"] == "valid")
+    found = call_cli("evaluate", trained, "--batches", 2, "--json").json()
+    assert found["loss"] == pytest.approx(in_the_run["loss"], rel=1e-6)  # the same numbers, summed alike
+    assert found["bits_per_byte"] == pytest.approx(in_the_run["bits_per_byte"], rel=1e-6)
+    assert "bits per byte" in call_cli("evaluate", trained, "--batches", 2).out
+
+
+def test_report(call_cli, trained, tmp_path):
+    made = call_cli("report", trained, "--out", tmp_path / "page.html", "--json").json()
+    assert Path(made["report"]).read_text(encoding="utf-8").lstrip().lower().startswith("<!doctype html>")
+    assert call_cli("report", tmp_path / "nowhere").code == 2
