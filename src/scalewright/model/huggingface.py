@@ -230,7 +230,7 @@ def _write_json(path: Path, data: dict[str, Any]) -> None:
 
 
 def _copy_tokenizer(folder: Path, spec: ModelSpec, source: Path | None) -> int | None:
-    """The tokenizer's files, and the two small ones that loaders look for; gives the token that ends a text."""
+    """The tokenizer's files, and the two small ones that loaders look for; gives the id that ends a text."""
     if source is not None:
         for name in TOKENIZER_FILES:
             if (source / name).is_file() and not (folder / name).exists():
