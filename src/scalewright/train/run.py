@@ -9,7 +9,7 @@ This file imports no torch: the workers do, while the run is still being checked
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -47,12 +47,13 @@ def train(
     steps: int | None = None,
     simulate: bool = False,
     quiet: bool = False,
+    on_start: Callable[[list[int]], None] | None = None,
 ) -> Result:
     """Trains what a run file (or a RunSpec, or plain data) describes, with `key=value` overrides.
 
     `steps` stops early, at that step of the run. `simulate` lets CPU processes stand in for more devices than
-    this machine has. Raises UserError for a mistake in the run, RunError when it failed, Stopped when a
-    signal asked it to stop and it saved.
+    this machine has. `on_start` is told the process ids of the local workers. Raises UserError for a mistake
+    in the run, RunError when it failed, Stopped when a signal asked it to stop and it saved.
     """
     spec = _load(run, overrides)
     if simulate:
@@ -70,7 +71,7 @@ def train(
     if local:
         check_workers(resolved.run, kind, count, simulate)
         threads = None if kind == "cpu" else max(1, cores() // world)
-        return Result(**run_local(enter, (data,), world, preload=PRELOAD, threads=threads))
+        return Result(**run_local(enter, (data,), world, preload=PRELOAD, threads=threads, on_start=on_start))
     if context.world != world:
         raise UserError(
             f"{context.starter} started {context.world} ranks but layout.devices is {world}",

@@ -1,13 +1,17 @@
-"""`scalewright evaluate MODEL_OR_RUN --data DIR`: validation loss and bits per byte."""
+"""`scalewright evaluate MODEL_OR_RUN [--data DIR]`: validation loss and bits per byte, outside of a run."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from scalewright.cli.options import Json
+from scalewright.spec.errors import UserError
+
+if TYPE_CHECKING:
+    from scalewright.spec.run import DataSpec, PythonRef, RunSpec
 
 
 def evaluate(
@@ -21,8 +25,90 @@ def evaluate(
     seq_len: Annotated[
         int | None, typer.Option(min=2, help="Tokens per sequence; default: the run's own.")
     ] = None,
-    batches: Annotated[int, typer.Option(min=1, help="How many batches to average over.")] = 16,
+    batches: Annotated[
+        int | None, typer.Option(min=1, help="Batches; default: the run's own, else 16.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="Where to run: cpu, cuda or mps.")] = "cpu",
     json: Json = False,
 ) -> None:
     """Measure validation loss and bits per byte."""
-    raise NotImplementedError
+    from scalewright.cli.output import only_answer, print_json
+
+    with only_answer(json):
+        found = measure(model, data, seq_len, batches, device)
+    if json:
+        print_json(found)
+        return
+    per_byte = found["bits_per_byte"]
+    print(f"loss           {found['loss']:.4f} nats per token")
+    print(
+        "bits per byte  " + (f"{per_byte:.4f}" if per_byte is not None else "unknown: the data has no text")
+    )
+    print(f"over           {found['tokens']:,} tokens")
+
+
+def measure(
+    model: Path, data: Path | None, seq_len: int | None, batches: int | None, device: str
+) -> dict[str, float | int | None]:
+    """`{loss, bits_per_byte, tokens}` of a model on validation data, as the run's own validation counts them."""
+    import torch
+
+    from scalewright.data.dataset import open_data
+    from scalewright.evaluate.validate import validate
+    from scalewright.parallel.mesh import make_mesh
+    from scalewright.serve.load import load_model
+    from scalewright.spec.grid import make_grid
+    from scalewright.spec.layout import Layout
+
+    run = _run_of(model)
+    spec = _data(model, run, data, seq_len)
+    dataset = open_data(spec, "valid", run.seed if run else 0)
+    network = load_model(model, device=device)
+    _check_vocabulary(network, dataset.vocab_size)
+    mesh = make_mesh(make_grid(Layout()), 0, torch.device(device))
+    micro_batch = run.layout.micro_batch if run else 1
+    score = validate(network, dataset, mesh, micro_batch, batches or (run.train.valid_batches if run else 16))
+    return {"loss": score.loss, "bits_per_byte": score.bits_per_byte, "tokens": score.tokens}
+
+
+def _run_of(model: Path) -> RunSpec | None:
+    """The run that a folder, or the folder above a checkpoint, belongs to."""
+    from scalewright.spec.base import read_yaml
+    from scalewright.spec.run import RunSpec
+
+    if not model.exists():
+        raise UserError(
+            "no such folder", str(model), "give a run's folder, a checkpoint or a Hugging Face folder"
+        )
+    for folder in (model, *model.resolve().parents[:2]):
+        if (folder / "run.yaml").is_file() and (folder / "checkpoints").is_dir():
+            return RunSpec.parse(read_yaml(folder / "run.yaml"), str(folder / "run.yaml"))
+    return None
+
+
+def _data(model: Path, run: RunSpec | None, data: Path | None, seq_len: int | None) -> DataSpec | PythonRef:
+    """What to validate on: the folder given, or what the run validated on."""
+    from scalewright.spec.run import DataSpec
+
+    own = run.data if run else None
+    if data is not None:
+        length = seq_len or (own.seq_len if isinstance(own, DataSpec) else 1024)
+        return DataSpec.parse({"train": str(data), "valid": str(data), "seq_len": length}, "--data")
+    if own is None or (isinstance(own, DataSpec) and not own.valid):
+        raise UserError(
+            "no validation data is known", str(model), "add --data DIR, a folder that `prepare` wrote"
+        )
+    if isinstance(own, DataSpec) and seq_len is not None:
+        return own.replace(seq_len=seq_len)
+    return own
+
+
+def _check_vocabulary(network: object, size: int | None) -> None:
+    """Raises UserError for data whose tokens the model doesn't know."""
+    known = getattr(getattr(network, "spec", None), "vocab_size", None)
+    if size is not None and known is not None and size > known:
+        raise UserError(
+            f"the data's vocabulary {size} is more than the model's {known}",
+            "--data",
+            "prepare the data with the model's tokenizer.json",
+        )
