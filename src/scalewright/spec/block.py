@@ -45,10 +45,8 @@ class Operator:
     read: float = 0.0  # bytes read in the forward
     written: float = 0.0  # bytes written in the forward
     saved: float = 0.0  # bytes kept for the backward, recompute none
-    saved_core: float = (
-        0.0  # the part of `saved` inside the attention core, which Megatron's selective rebuilds
-    )
-    saved_selective: float = 0.0  # bytes kept when only matmul outputs are (this package's selective)
+    saved_core: float = 0.0  # of `saved`, what is inside the attention core (Megatron's selective drops it)
+    saved_selective: float = 0.0  # bytes kept when only a block's input and its matmuls' outputs are
     saved_full: float = 0.0  # bytes kept when a block keeps its input alone
     cache: float = 0.0  # KV-cache bytes per token
 
@@ -84,16 +82,9 @@ class Sizes:
 def sizes(layout: Layout, seq_len: int, attention: Attention = "fused") -> Sizes:
     """The sizes that a layout gives a micro-batch of sequences of `seq_len`."""
     width = 4 if layout.precision in ("fp32", "tf32") else 2
+    sp = bool(layout.sp)
     return Sizes(
-        layout.micro_batch,
-        seq_len,
-        layout.tp,
-        bool(layout.sp),
-        layout.cp,
-        layout.ep,
-        layout.etp,
-        width,
-        attention,
+        layout.micro_batch, seq_len, layout.tp, sp, layout.cp, layout.ep, layout.etp, width, attention
     )
 
 
@@ -114,7 +105,7 @@ def after(m: ModelSpec, s: Sizes) -> Iterator[Operator]:
         yield _norm(m, s, "norm", last, s.stream, m.hidden_size, whole=True)
     names = ["embed"] if m.tie_word_embeddings else []
     weights = tuple(w for name in [*names, "head"] for w in _weights(m, name))
-    yield _matmul("head", "head", last, weights, s.rows, vocab, m.hidden_size, s.width)
+    yield _matmul(m, s, "head", last, s.rows, vocab, m.hidden_size, kind="head", weights=weights)
     logits = float(s.rows * vocab)
     capped = logits * s.width if m.logit_softcap else 0.0  # tanh keeps its output
     kept = 4 * logits + capped  # probabilities in fp32
@@ -129,16 +120,12 @@ def block(m: ModelSpec, s: Sizes, layer: int) -> Iterator[Operator]:
     at, d = f"layers.{layer}", m.hidden_size
     pre, post = m.norm_position in ("pre", "both"), m.norm_position in ("post", "both")
     stream = float(s.stream * d * s.width)
-    opened = False  # whether the block's input has been accounted for
-
-    def first() -> float:
-        nonlocal opened
-        fresh, opened = not opened, True
-        return stream if fresh else 0.0
-
     if pre:
-        yield _norm(m, s, f"{at}.attention_norm", layer, s.stream, d, block_input=first())
-    yield from (_mla(m, m.mla, s, at, layer) if m.mla else _attention(m, s, at, layer, first()))
+        yield _norm(m, s, f"{at}.attention_norm", layer, s.stream, d, block_input=stream)
+    plain_input = (
+        0.0 if pre else stream
+    )  # without a norm before, attention and MLP keep the stream themselves
+    yield from (_mla(m, m.mla, s, at, layer) if m.mla else _attention(m, s, at, layer, plain_input))
     if post:
         yield _norm(m, s, f"{at}.attention_post_norm", layer, s.stream, d, keeps_out=False)
     if m.residual == "sequential":
@@ -146,7 +133,6 @@ def block(m: ModelSpec, s: Sizes, layer: int) -> Iterator[Operator]:
     if pre and m.residual != "parallel_shared":
         # beside attention, this norm reads the block's input, which is kept already
         yield _norm(m, s, f"{at}.mlp_norm", layer, s.stream, d, keeps_in=m.residual == "sequential")
-    plain_input = stream if not pre else 0.0  # no norm before: the MLP itself keeps the stream
     if m.moe and m.is_moe(layer):
         yield from _experts(m, m.moe, s, at, layer, plain_input)
     else:
@@ -170,25 +156,49 @@ def _attention(m: ModelSpec, s: Sizes, at: str, layer: int, block_input: float) 
     d, k, at = m.hidden_size, m.dim_per_head, f"{at}.attention"
     heads, kv = _ceil(m.num_attention_heads, s.tp), _ceil(m.kv_heads, s.tp)
     query, key = heads * k, kv * k
-    for name, out in (("q", query), ("k", key), ("v", key)):
-        opened = block_input if name == "q" else 0.0
-        yield _matmul(f"{at}.{name}", "linear", layer, _weights(m, f"{at}.{name}"), s.rows, out, d, s.width,
-                      keeps_out=True, block_input=opened)  # fmt: skip
+    yield _matmul(m, s, f"{at}.q", layer, s.rows, query, d, keeps_out=True, block_input=block_input)
+    yield _matmul(m, s, f"{at}.k", layer, s.rows, key, d, keeps_out=True)
+    yield _matmul(m, s, f"{at}.v", layer, s.rows, key, d, keeps_out=True)
     if m.qk_norm:
-        for name, size in (("q_norm", query), ("k_norm", key)):
-            yield _norm(m, s, f"{at}.{name}", layer, s.rows, size, keeps_in=False)
+        yield _norm(m, s, f"{at}.q_norm", layer, s.rows, query, keeps_in=False)
+        yield _norm(m, s, f"{at}.k_norm", layer, s.rows, key, keeps_in=False)
     if m.has_rope(layer):
         moved = float(s.rows * (query + key) * s.width)
         yield Operator(f"{at}.rope", "rope", layer, read=moved, written=moved)
-    cache = float(2 * key * s.width)
-    yield _core(m, s, at, layer, heads, kv, k, k, cache)
-    yield _matmul(f"{at}.o", "linear", layer, _weights(m, f"{at}.o"), s.rows, d, query, s.width)
+    yield _core(m, s, at, layer, heads, kv, k, k, cache=float(2 * key * s.width))
+    yield _matmul(m, s, f"{at}.o", layer, s.rows, d, query)
+
+
+def _mla(m: ModelSpec, mla: MLA, s: Sizes, at: str, layer: int) -> Iterator[Operator]:
+    """Latent attention: both down projections are whole on every tp rank, the up projections are split."""
+    d, at, heads = m.hidden_size, f"{at}.attention", _ceil(m.num_attention_heads, s.tp)
+    latent, turned = mla.kv_lora_rank, mla.qk_rope_head_dim
+    qk = mla.qk_nope_head_dim + turned
+    if mla.q_lora_rank:
+        rank = mla.q_lora_rank
+        yield _matmul(m, s, f"{at}.q_down", layer, s.stream, rank, d, keeps_out=True)
+        yield _norm(m, s, f"{at}.q_down_norm", layer, s.stream, rank, keeps_in=False)
+        yield _matmul(m, s, f"{at}.q_up", layer, s.rows, heads * qk, rank, keeps_out=True)
+    else:
+        yield _matmul(m, s, f"{at}.q", layer, s.rows, heads * qk, d, keeps_out=True)
+    yield _matmul(m, s, f"{at}.kv_down", layer, s.stream, latent + turned, d, keeps_out=True)
+    yield _norm(m, s, f"{at}.kv_down_norm", layer, s.stream, latent, keeps_in=False)
+    up = heads * (mla.qk_nope_head_dim + mla.v_head_dim)
+    yield _matmul(m, s, f"{at}.kv_up", layer, s.rows, up, latent, keeps_out=True)
+    moved = float(s.rows * 2 * heads * turned * s.width)  # every head gets its copy of the turned key
+    yield Operator(f"{at}.rope", "rope", layer, read=moved, written=moved, saved=moved / 2)
+    cache = float((latent + turned) * s.width)  # the same on every tp rank
+    yield _core(m, s, at, layer, heads, heads, qk, mla.v_head_dim, cache=cache)
+    yield _matmul(m, s, f"{at}.o", layer, s.rows, d, heads * mla.v_head_dim)
 
 
 def _core(
     m: ModelSpec, s: Sizes, at: str, layer: int, heads: int, kv: int, qk: int, v: int, cache: float
 ) -> Operator:
-    """Scores, softmax and their product with the values: 2 R T H (qk + v) FLOPs over the full square."""
+    """Scores, softmax and their product with the values: 2 R T H (qk + v) FLOPs over the full square.
+
+    Context parallelism cuts the square, and what the mask leaves of it, into equal parts.
+    """
     pairs = s.batch * s.seq_len * s.seq_len / s.cp
     flops = 2.0 * pairs * heads * (qk + v)
     left = attention_pairs(s.seq_len, m.window(layer)) / s.seq_len**2
@@ -197,8 +207,7 @@ def _core(
     if s.attention == "fused":  # the softmax's logarithms, in fp32, are all that is kept of the square
         core, square = float(s.rows * heads * 4), 0.0
     else:
-        square = pairs * heads * s.width
-        core = square
+        core = square = pairs * heads * s.width
     return Operator(
         f"{at}.core", "attention", layer, _weights(m, at),
         shape=(s.rows, s.seq_len, heads), flops=flops, flops_causal=flops * left, flops_input=2 * flops,
@@ -207,124 +216,59 @@ def _core(
     )  # fmt: skip
 
 
-def _mla(m: ModelSpec, mla: MLA, s: Sizes, at: str, layer: int) -> Iterator[Operator]:
-    """Latent attention: the two down projections are whole on every tp rank, the up projections are split."""
-    d, at, heads = m.hidden_size, f"{at}.attention", _ceil(m.num_attention_heads, s.tp)
-    qk = mla.qk_nope_head_dim + mla.qk_rope_head_dim
-    if mla.q_lora_rank:
-        rank = mla.q_lora_rank
-        yield _matmul(
-            f"{at}.q_down",
-            "linear",
-            layer,
-            _weights(m, f"{at}.q_down"),
-            s.stream,
-            rank,
-            d,
-            s.width,
-            keeps_out=True,
-        )
-        yield _norm(m, s, f"{at}.q_down_norm", layer, s.stream, rank, keeps_in=False)
-        yield _matmul(
-            f"{at}.q_up",
-            "linear",
-            layer,
-            _weights(m, f"{at}.q_up"),
-            s.rows,
-            heads * qk,
-            rank,
-            s.width,
-            keeps_out=True,
-        )
-    else:
-        yield _matmul(
-            f"{at}.q", "linear", layer, _weights(m, f"{at}.q"), s.rows, heads * qk, d, s.width, keeps_out=True
-        )
-    rank, turned = mla.kv_lora_rank, mla.qk_rope_head_dim
-    yield _matmul(
-        f"{at}.kv_down",
-        "linear",
-        layer,
-        _weights(m, f"{at}.kv_down"),
-        s.stream,
-        rank + turned,
-        d,
-        s.width,
-        keeps_out=True,
-    )
-    yield _norm(m, s, f"{at}.kv_down_norm", layer, s.stream, rank, keeps_in=False)
-    up = heads * (mla.qk_nope_head_dim + mla.v_head_dim)
-    yield _matmul(
-        f"{at}.kv_up", "linear", layer, _weights(m, f"{at}.kv_up"), s.rows, up, rank, s.width, keeps_out=True
-    )
-    moved = float(s.rows * 2 * heads * turned * s.width)  # every head gets its copy of the turned key
-    yield Operator(f"{at}.rope", "rope", layer, read=moved, written=moved, saved=moved / 2)
-    yield _core(m, s, at, layer, heads, heads, qk, mla.v_head_dim, float((rank + turned) * s.width))
-    yield _matmul(
-        f"{at}.o", "linear", layer, _weights(m, f"{at}.o"), s.rows, d, heads * mla.v_head_dim, s.width
-    )
-
-
 # -- MLP and experts ------------------------------------------------------------------------------
 
 
-def _mlp(m: ModelSpec, s: Sizes, at: str, layer: int, size: int, plain_input: float) -> Iterator[Operator]:
+def _mlp(m: ModelSpec, s: Sizes, at: str, layer: int, size: int, keeps: float = 0.0) -> Iterator[Operator]:
     d, local = m.hidden_size, _ceil(size, s.tp)
-    for name in ("gate", "up") if m.gated else ("up",):
-        yield _matmul(f"{at}.{name}", "linear", layer, _weights(m, f"{at}.{name}"), s.rows, local, d, s.width,
-                      keeps_out=True, keeps=plain_input)  # fmt: skip
-        plain_input = 0.0
+    if m.gated:
+        yield _matmul(m, s, f"{at}.gate", layer, s.rows, local, d, keeps_out=True)
+    yield _matmul(m, s, f"{at}.up", layer, s.rows, local, d, keeps_out=True, keeps=keeps)
     yield _activation(m, s, at, layer, s.rows * local)
-    yield _matmul(f"{at}.down", "linear", layer, _weights(m, f"{at}.down"), s.rows, d, local, s.width)
+    yield _matmul(m, s, f"{at}.down", layer, s.rows, d, local)
 
 
 def _activation(m: ModelSpec, s: Sizes, at: str, layer: int, elements: int) -> Operator:
-    inputs = 2 if m.gated else 1
     out = float(elements * s.width)
-    return Operator(f"{at}.activation", "activation", layer, read=inputs * out, written=out, saved=out)
+    read = 2 * out if m.gated else out
+    return Operator(f"{at}.activation", "activation", layer, read=read, written=out, saved=out)
 
 
-def _experts(m: ModelSpec, moe: MoE, s: Sizes, at: str, layer: int, plain_input: float) -> Iterator[Operator]:
+def _experts(m: ModelSpec, moe: MoE, s: Sizes, at: str, layer: int, keeps: float) -> Iterator[Operator]:
     """Router, dispatch, grouped matmuls, combine; tokens are taken as evenly spread over experts."""
     at, d, f = f"{at}.mlp", m.hidden_size, _ceil(moe.moe_intermediate_size, s.etp)
     tokens = _ceil(s.rows, s.tp)  # each tp rank routes its share of the rows
     routed, local = tokens * moe.top_k * s.etp, _ceil(moe.num_experts, s.ep)
     scores = float(tokens * moe.num_experts * 4)  # in fp32
-    router = _weights(m, f"{at}.router")
     yield _matmul(
-        f"{at}.router",
-        "router",
-        layer,
-        router,
-        tokens,
-        moe.num_experts,
-        d,
-        s.width,
-        keeps=scores + plain_input,
+        m, s, f"{at}.router", layer, tokens, moe.num_experts, d, kind="router", keeps=scores + keeps
     )
     moved = float(routed * d * s.width)
     yield Operator(f"{at}.dispatch", "dispatch", layer, read=moved, written=moved, saved=moved)
     for name in ("gate", "up") if m.gated else ("up",):
-        yield _matmul(f"{at}.experts.{name}", "grouped_linear", layer, _weights(m, f"{at}.experts.{name}"),
-                      routed, f, d, s.width, keeps_out=True, groups=local)  # fmt: skip
+        yield _matmul(
+            m, s, f"{at}.experts.{name}", layer, routed, f, d,
+            kind="grouped_linear", keeps_out=True, groups=local,
+        )  # fmt: skip
     yield _activation(m, s, f"{at}.experts", layer, routed * f)
-    yield _matmul(f"{at}.experts.down", "grouped_linear", layer, _weights(m, f"{at}.experts.down"),
-                  routed, d, f, s.width, keeps_out=True, groups=local)  # fmt: skip
+    yield _matmul(
+        m, s, f"{at}.experts.down", layer, routed, d, f,
+        kind="grouped_linear", keeps_out=True, groups=local,
+    )  # fmt: skip
     yield Operator(f"{at}.combine", "combine", layer, read=moved, written=float(tokens * d * s.width))
     if moe.shared_size:
-        yield from _mlp(m, s, f"{at}.shared", layer, moe.shared_size, 0.0)
+        yield from _mlp(m, s, f"{at}.shared", layer, moe.shared_size)
     if moe.shared_gate:
-        gate = _weights(m, f"{at}.shared_gate")
-        yield _matmul(f"{at}.shared_gate", "router", layer, gate, tokens, 1, d, s.width)
+        yield _matmul(m, s, f"{at}.shared_gate", layer, tokens, 1, d, kind="router", keeps_out=True)
 
 
 # -- the two that everything is made of -----------------------------------------------------------
 
 
 def _matmul(
-    name: str, kind: Kind, layer: int, weights: tuple[TensorSpec, ...],
-    rows: int, out: int, into: int, width: int, *, keeps_out: bool = False, block_input: float = 0.0, keeps: float = 0.0,
-    groups: int = 1,
+    m: ModelSpec, s: Sizes, name: str, layer: int, rows: int, out: int, into: int,
+    *, kind: Kind = "linear", weights: tuple[TensorSpec, ...] | None = None, groups: int = 1,
+    keeps_out: bool = False, block_input: float = 0.0, keeps: float = 0.0,
 ) -> Operator:  # fmt: skip
     """y = x W^T with x [rows, in] and W [out, in]: 2 rows out in FLOPs, and as many for each gradient.
 
@@ -332,13 +276,13 @@ def _matmul(
     or beside it, that nothing before has kept. Selective recomputation keeps every matmul's output.
     """
     flops = 2.0 * rows * out * into
-    written = float(rows * out * width)
-    selective = written if kind in ("linear", "grouped_linear") else 0.0
+    written = float(rows * out * s.width)
     return Operator(
-        name, kind, layer, weights, (rows, out, into), groups, flops, flops, flops, flops,
-        read=float(rows * into * width + groups * out * into * width), written=written,
+        name, kind, layer, _weights(m, name) if weights is None else weights, (rows, out, into), groups,
+        flops, flops, flops, flops,
+        read=float((rows + groups * out) * into * s.width), written=written,
         saved=(written if keeps_out else 0.0) + block_input + keeps,
-        saved_selective=selective + block_input, saved_full=block_input,
+        saved_selective=(0.0 if kind == "head" else written) + block_input, saved_full=block_input,
     )  # fmt: skip
 
 

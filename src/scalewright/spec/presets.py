@@ -12,9 +12,10 @@ that its makers published. A test holds every count against them.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,17 @@ from scalewright.spec.fetch import fetch_config
 from scalewright.spec.huggingface import read_huggingface
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.shapes import new_preset
+from scalewright.spec.tensors import count, tensors
 
-__all__ = ["Preset", "Published", "load_model_spec", "model_presets", "new_preset", "preset"]
+__all__ = [
+    "Preset",
+    "Published",
+    "load_model_spec",
+    "model_presets",
+    "new_preset",
+    "preset",
+    "stored_elements",
+]
 
 FOLDER = Path(__file__).parent / "presets" / "models"
 
@@ -71,9 +81,8 @@ def load_model_spec(source: str | Path | Mapping[str, Any] | ModelSpec) -> Model
     path = Path(source).expanduser()
     if path.exists() or path.suffix in (".json", ".yaml", ".yml"):
         return _from_path(path)
-    how = "(or give a config.json, a folder that holds one, hf:org/name, or a YAML file)"
-    options = [p for p, _ in _entries().items()]
-    raise unknown("model", name, options, "", how)
+    how = "or give a config.json, a folder that holds one, hf:org/name, or a YAML file"
+    raise unknown("model", name, _entries(), "", how)
 
 
 def model_presets() -> dict[str, ModelSpec]:
@@ -92,6 +101,24 @@ def preset(name: str) -> Preset:
     published = dict(entry.get("published", {}))
     published["hub_extra"] = tuple(published.get("hub_extra", ()))
     return Preset(name, spec, Published(**published), entry.get("hf_id"), tuple(entry.get("aliases", ())))
+
+
+def stored_elements(spec: ModelSpec, extra: Iterable[str]) -> int:
+    """Elements that a Hub repository stores: parameters, and those that `Published.hub_extra` names.
+
+    `mtp`: multi-token-prediction layers; `embedding`, `head`: copies of those that such a layer brings along;
+    `fp8_scales`: one number for each 128 x 128 block of the linear weights (DeepSeek-V3's format).
+    """
+    extra, counted = set(extra), count(spec)
+    total = counted.total + (counted.mtp if "mtp" in extra else 0)
+    total += counted.embedding * (("embedding" in extra) + ("head" in extra))
+    if "fp8_scales" in extra:
+        for tensor in tensors(spec, mtp="mtp" in extra):
+            plain = tensor.role in ("embedding", "head", "router") or tensor.name.endswith(".join.weight")
+            if len(tensor.shape) > 1 and not plain:
+                *experts, out, into = tensor.shape
+                total += prod(experts) * -(-out // 128) * -(-into // 128)
+    return total
 
 
 @lru_cache(maxsize=1)
