@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tiny_specs import DEVICES, SPECS, make, tokens
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from model.tiny_specs import DEVICES, SPECS, make, tokens
 from scalewright.model.cache import Cache
 from scalewright.model.context import Context
 from scalewright.model.decoder import Decoder

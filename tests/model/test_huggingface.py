@@ -9,9 +9,9 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
-from tiny_families import CASES, DEVICES, save, tokens
 from tokenizers import Tokenizer, models
 
+from model.tiny_families import CASES, DEVICES, save, tokens
 from scalewright.model.huggingface import write_huggingface
 from scalewright.model.load import load_model, open_huggingface
 from scalewright.spec.errors import UserError

@@ -6,8 +6,8 @@ import math
 
 import pytest
 import torch
-from tiny_specs import SPECS
 
+from model.tiny_specs import SPECS
 from scalewright.model.decoder import Decoder
 from scalewright.model.init import init_box, init_tensor, initialize, tensor_seed
 from scalewright.spec.errors import RunError

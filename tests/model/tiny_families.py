@@ -11,8 +11,9 @@ from typing import Any
 
 import torch
 import transformers
-from tiny_specs import DEVICES
 from torch import nn
+
+from model.tiny_specs import DEVICES
 
 __all__ = ["CASES", "DEVICES", "make", "save", "tokens"]
 

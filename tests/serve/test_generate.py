@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +9,7 @@ import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "model"))
-from tiny_families import CASES, save
-
+from model.tiny_families import CASES, save
 from scalewright.model.load import load_model
 from scalewright.serve.generate import continue_text, generate, generate_text
 from scalewright.serve.load import load_for_generation

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,7 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer, models
 from torch import nn
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "model"))
-from tiny_specs import SPECS, make, tokens
-
+from model.tiny_specs import SPECS, make, tokens
 from scalewright.checkpoint.format import Manifest, StoredBox, StoredFile, StoredTensor
 from scalewright.model.init import init_tensor
 from scalewright.serve.generate import generate_text
