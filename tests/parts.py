@@ -1,0 +1,129 @@
+"""A user's own parts, as run files name them (`python: parts:build`), and some that misbehave on purpose."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from scalewright.data.batch import Batch
+
+
+class Layer(nn.Module):
+    """A residual block with dropout."""
+
+    def __init__(self, dim: int, dropout: float) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(dim)
+        self.up, self.down = nn.Linear(dim, 2 * dim), nn.Linear(2 * dim, dim)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.dropout(self.down(F.gelu(self.up(self.norm(x)))))
+
+
+class Words(nn.Module):
+    """Each word foretells the next, through a few blocks; `positions` and `documents` are not asked for."""
+
+    def __init__(self, vocab: int, dim: int, layers: int, dropout: float) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(vocab, dim)
+        self.blocks = nn.ModuleList(Layer(dim, dropout) for _ in range(layers))
+        self.head = nn.Linear(dim, vocab)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embed(tokens)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
+
+
+def build(vocab: int = 67, dim: int = 24, layers: int = 2, dropout: float = 0.0) -> nn.Module:
+    """A user's model."""
+    return Words(vocab, dim, layers, dropout)
+
+
+def build_frozen(**arguments: int) -> nn.Module:
+    """The same with an embedding that is not to be trained."""
+    model = Words(67, 24, 2, 0.0)
+    model.embed.weight.requires_grad_(False)
+    return model
+
+
+def build_by_chance() -> nn.Module:
+    """A model whose first weights come from elsewhere than torch's seed: another on every rank."""
+    model = Words(67, 24, 2, 0.0)
+    random = np.random.default_rng(int.from_bytes(os.urandom(8), "little"))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.from_numpy(random.normal(0, 0.1, parameter.shape)))
+    return model
+
+
+def summed(logits: Tensor, targets: Tensor, scale: float = 1.0) -> Tensor:
+    """A user's loss: the sum over counted tokens."""
+    return scale * F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), reduction="sum")
+
+
+def fragile(logits: Tensor, targets: Tensor, die_at: int = 0, pause: float = 0.0, raises: str = "") -> Tensor:
+    """The usual loss, from a process that is killed (or raises) at the `die_at`-th call."""
+    fragile.calls = getattr(fragile, "calls", 0) + 1  # type: ignore[attr-defined]
+    if fragile.calls == die_at:  # type: ignore[attr-defined]
+        if raises:
+            raise ArithmeticError(raises)
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(pause)
+    return summed(logits, targets)
+
+
+def fragile_on_one(logits: Tensor, targets: Tensor, die_at: int, raises: str = "", rank: int = 1) -> Tensor:
+    """As `fragile`, on one rank alone."""
+    mine = torch.distributed.is_initialized() and torch.distributed.get_rank() == rank
+    return fragile(logits, targets, die_at if mine else 0, raises=raises)
+
+
+def momentum(groups: Any, lr: float) -> torch.optim.Optimizer:
+    """A user's optimizer."""
+    return torch.optim.RMSprop(groups, lr=lr, momentum=0.5)
+
+
+class Counting:
+    """A user's data: sample i counts up from i, and some targets are not counted."""
+
+    def __init__(self, split: str, seed: int, seq_len: int = 16, vocab: int = 67) -> None:
+        self.seq_len, self.vocab, self.shift = seq_len, vocab, seed
+
+    def __len__(self) -> int:
+        return 200
+
+    def batch(self, indices: Sequence[int] | range) -> Batch:
+        """These samples."""
+        ids = np.asarray(indices, dtype=np.int64)
+        row = (ids[:, None] + self.shift + np.arange(self.seq_len + 1)) % self.vocab
+        targets = row[:, 1:].copy()
+        targets[np.arange(len(ids)), ids % self.seq_len] = -100
+        targets[ids % 3 == 0, 5:] = -100
+        places = np.tile(np.arange(self.seq_len), (len(ids), 1))
+        return Batch(row[:, :-1].copy(), targets, places, None, ids)
+
+
+class Broken(Counting):
+    """Data that stops being readable at one sample."""
+
+    def __init__(self, split: str, seed: int, at: int, seq_len: int = 16) -> None:
+        super().__init__(split, seed, seq_len)
+        self.at = at
+
+    def batch(self, indices: Sequence[int] | range) -> Batch:
+        """These samples, unless the bad one is among them."""
+        if self.at in indices:
+            raise OSError(5, "Input/output error", str(Path("bad-shard.bin")))
+        return super().batch(indices)
