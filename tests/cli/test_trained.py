@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 
 from scalewright.data.prepare import prepare
 from scalewright.train.run import train
@@ -110,6 +111,23 @@ def test_generate_from_nothing_is_one_line(call_cli, tmp_path):
     answer = call_cli("generate", tmp_path / "nowhere", "--prompt", "x")
     assert answer.code == 2
     assert "no such folder" in answer.error
+
+
+@pytest.mark.skipif(torch.backends.mps.is_available(), reason="the device that must be absent is here")
+@pytest.mark.parametrize("verb", ["generate", "evaluate"])
+def test_a_device_that_is_not_here(call_cli, trained, verb):
+    assert "can't use mps" in call_cli(verb, trained, "--device", "mps").error
+    assert "did you mean 'cuda'" in call_cli(verb, trained, "--device", "cdua").error
+
+
+def test_evaluate_needs_data(call_cli, trained, tmp_path):
+    call_cli("convert", trained, tmp_path / "hf")
+    assert "add --data DIR" in call_cli("evaluate", tmp_path / "hf").error
+    data = trained.parent / "data"
+    found = call_cli(
+        "evaluate", tmp_path / "hf", "--data", data, "--seq-len", 16, "--batches", 2, "--json"
+    ).json()
+    assert found == call_cli("evaluate", trained, "--json").json()
 
 
 def test_evaluate_is_the_runs_own_validation(call_cli, trained):

@@ -10,9 +10,12 @@ from typing import Annotated
 
 import typer
 
-from scalewright.spec.errors import unknown
+from scalewright.spec.errors import UserError, unknown
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else.")]
+
+
+DEVICES = ("cpu", "cuda", "mps")
 
 
 def one_of(kind: str, words: Sequence[str]) -> Callable[[str | None], str | None]:
@@ -24,6 +27,22 @@ def one_of(kind: str, words: Sequence[str]) -> Callable[[str | None], str | None
         return value
 
     return check
+
+
+Device = Annotated[
+    str,
+    typer.Option(metavar="|".join(DEVICES), callback=one_of("device", DEVICES), help="Where to run."),
+]
+
+
+def check_device(device: str) -> None:
+    """Raises UserError when torch can't use this device here."""
+    import torch
+
+    here = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if not here[device]:
+        usable = " or ".join(name for name, there in here.items() if there)
+        raise UserError(f"torch can't use {device} on this machine", "--device", f"use {usable}")
 
 
 def starting_with(words: Callable[[], Sequence[str]]) -> Callable[[str], list[str]]:

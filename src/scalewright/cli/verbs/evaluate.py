@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scalewright.cli.options import Json
+from scalewright.cli.options import Device, Json, check_device
 from scalewright.spec.errors import UserError
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def evaluate(
     batches: Annotated[
         int | None, typer.Option(min=1, help="Batches; default: the run's own, else 16.")
     ] = None,
-    device: Annotated[str, typer.Option(help="Where to run: cpu, cuda or mps.")] = "cpu",
+    device: Device = "cpu",
     json: Json = False,
 ) -> None:
     """Measure validation loss and bits per byte."""
@@ -50,7 +50,7 @@ def evaluate(
 def measure(
     model: Path, data: Path | None, seq_len: int | None, batches: int | None, device: str
 ) -> dict[str, float | int | None]:
-    """`{loss, bits_per_byte, tokens}` of a model on validation data, as the run's own validation counts them."""
+    """`{loss, bits_per_byte, tokens}` of a model on validation data, counted as its run does it."""
     import torch
 
     from scalewright.data.dataset import open_data
@@ -60,6 +60,7 @@ def measure(
     from scalewright.spec.grid import make_grid
     from scalewright.spec.layout import Layout
 
+    check_device(device)
     run = _run_of(model)
     spec = _data(model, run, data, seq_len)
     dataset = open_data(spec, "valid", run.seed if run else 0)

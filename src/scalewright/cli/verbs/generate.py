@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from scalewright.cli.options import Json, one_of
+from scalewright.cli.options import Device, Json, check_device, one_of
 
 _DTYPES = ("float32", "bfloat16", "float16")
 
@@ -28,7 +28,7 @@ def generate(
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="The same seed writes the same text.")] = 0,
     stop: Annotated[list[str] | None, typer.Option(help="Stop before this text; may be given again.")] = None,
-    device: Annotated[str, typer.Option(help="Where to run: cpu, cuda or mps.")] = "cpu",
+    device: Device = "cpu",
     dtype: Annotated[
         str,
         typer.Option(metavar="|".join(_DTYPES), callback=one_of("dtype", _DTYPES), help="Of the weights."),
@@ -42,6 +42,7 @@ def generate(
     def show(piece: str) -> None:
         print(piece, end="", flush=True)
 
+    check_device(device)
     with only_answer(json):
         if not json:
             show(prompt)
