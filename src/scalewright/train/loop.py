@@ -16,6 +16,7 @@ from scalewright.spec.run import RunSpec
 from scalewright.train.batches import StepBatches
 from scalewright.train.lr import learning_rate
 from scalewright.train.optimizer import set_rate
+from scalewright.train.profile import traced
 from scalewright.train.readback import Readback
 from scalewright.train.record import Clock, Record
 from scalewright.train.signals import StopRequest
@@ -47,7 +48,8 @@ def loop(job: Job, stop: StopRequest) -> tuple[int, bool]:
         rates[step] = learning_rate(job.run.lr_schedule, job.base_rate, step, job.total)
         set_rate(job.step.optimizer, job.base_rate, rates[step])
         seed_step(job.run.seed, step, job.step.mesh.index("batch"))
-        report = job.step(micros, counted, stop.asked)
+        with traced(step, job.run.profile.steps, job.run.folder / "traces", job.step.mesh):
+            report = job.step(micros, counted, stop.asked)
         stopped = _write(job, readback.push(step, report), rates, clock)
         validate = job.run.train.valid_every and step % job.run.train.valid_every == 0
         save = job.run.checkpoint.every and step % job.run.checkpoint.every == 0

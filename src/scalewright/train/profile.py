@@ -1,0 +1,35 @@
+"""Profiler traces of chosen steps: `profile: {steps: [5, 6]}` writes traces/step-00000005-rank00000.json.gz.
+
+A traced step is slower than others, so steps are chosen, and none by default. The files open in Perfetto and in
+chrome://tracing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from scalewright.parallel.mesh import Mesh
+
+
+@contextmanager
+def traced(step: int, steps: tuple[int, ...], folder: Path, mesh: Mesh) -> Iterator[None]:
+    """Traces what happens inside if `step` is one of `steps`; every rank writes its own file."""
+    if step not in steps:
+        yield
+        return
+    activities = [ProfilerActivity.CPU]
+    if mesh.device.type == "cuda":
+        activities.append(ProfilerActivity.CUDA)
+    with profile(activities=activities, record_shapes=True) as profiler:
+        yield
+        if mesh.device.type == "cuda":
+            torch.cuda.synchronize(
+                mesh.device
+            )  # kernels that run after the profiler stops are not in the trace
+    folder.mkdir(parents=True, exist_ok=True)
+    profiler.export_chrome_trace(str(folder / f"step-{step:08d}-rank{mesh.rank:05d}.json.gz"))
