@@ -95,6 +95,11 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "olmo2": ("Olmo2Config", SMALL),
+    "olmo-clip": ("OlmoConfig", {**SMALL, "clip_qkv": 0.5}),
+    "smollm3": (
+        "SmolLM3Config",
+        {**SMALL, "no_rope_layers": [1, 0, 1], "use_sliding_window": True, "sliding_window": 5},
+    ),
     "starcoder2": ("Starcoder2Config", {**SMALL, "sliding_window": 7}),
     "starcoder2-no-bias": ("Starcoder2Config", {**SMALL, "use_bias": False, "tie_word_embeddings": False}),
 }

@@ -133,7 +133,7 @@ class Table:
 _WITHIN_VISION = (("model.", ""), ("model.", "language_model.model."), ("model.", "model.language_model."))
 
 TABLES: dict[str, Table] = {
-    **{family: Table(_LLAMA) for family in ("llama", "mistral", "qwen2", "qwen3", "gemma")},
+    **{f: Table(_LLAMA) for f in ("llama", "mistral", "qwen2", "qwen3", "gemma", "smollm3", "olmo")},
     "gemma2": Table(_GEMMA_2),
     "gemma3": Table(_GEMMA_2, prefixes=_WITHIN_VISION),
     "gemma3_text": Table(_GEMMA_2, prefixes=_WITHIN_VISION),

@@ -50,7 +50,7 @@ class Rope(Spec):
     theta: float = Field(10000.0, gt=0)
     fraction: float = Field(1.0, gt=0, le=1)
     scaling: RopeScaling | None = None
-    local_theta: float | None = None  # sliding-window layers of Gemma 3 turn at a rate of their own
+    local_theta: float | None = None  # Gemma 3: sliding-window layers turn at this rate, and without scaling
 
 
 class MoE(Spec):
@@ -113,7 +113,9 @@ class ModelSpec(Spec):
     residual: Literal["sequential", "parallel", "parallel_shared"] = "sequential"
     final_norm: bool = True
     embedding_norm: bool = False  # BLOOM
-    qk_norm: Literal["head", "full"] | None = None  # one norm a head (Qwen3, Gemma 3), or over all heads (OLMo-2)
+    qk_norm: Literal["head", "full"] | None = (
+        None  # one norm a head (Qwen3, Gemma 3), or over all heads (OLMo-2)
+    )
 
     qkv_bias: bool = False
     o_bias: bool = False
@@ -177,7 +179,9 @@ class ModelSpec(Spec):
                 f"use num_key_value_heads {best}",
             )
         if any(self.window_pattern) and self.sliding_window is None:
-            raise UserError("window_pattern asks for a window but sliding_window is null", "model", "set sliding_window")
+            raise UserError(
+                "window_pattern asks for a window but sliding_window is null", "model", "set sliding_window"
+            )
         if self.moe and self.moe.top_k > self.moe.num_experts:
             raise UserError(
                 f"moe.top_k {self.moe.top_k} is more than moe.num_experts {self.moe.num_experts}",

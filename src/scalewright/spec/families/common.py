@@ -189,9 +189,10 @@ def rope_scaling(given: Config, c: Config) -> Keys | None:
     if kind == "default":
         return None
     context = c["max_position_embeddings"]
-    original = first(c.get("original_max_position_embeddings"), given.get("original_max_position_embeddings"))
+    original = None  # linear and dynamic scale from the context itself
     if kind in ("yarn", "llama3", "longrope"):
-        original = first(original, context)
+        outside = c.get("original_max_position_embeddings")  # Phi-3 has it there, and it takes precedence
+        original = first(outside, given.get("original_max_position_embeddings"), context)
     keys: Keys = {"kind": kind, "original_context": original}
     keys["factor"] = first(given.get("factor"), context / original if original else 1.0)
     for name in ("low_freq_factor", "high_freq_factor", "beta_fast", "beta_slow", "truncate"):

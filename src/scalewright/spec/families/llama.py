@@ -107,6 +107,13 @@ def _read_smollm3(c: Config) -> Keys:
     return {**gated(c), **biases(c), **window, "mlp_bias": c["mlp_bias"], "rope_every_not": without}
 
 
+def _write_smollm3(m: ModelSpec) -> Keys:
+    turns = [int(m.has_rope(layer)) for layer in range(m.num_hidden_layers)]
+    keys = {**_write_llama(m), **_write_late_windows(m), "no_rope_layers": turns}
+    del keys["head_dim"]
+    return keys
+
+
 def _read_phi3(c: Config) -> Keys:
     return {**gated(c), **all_layers(c)}
 
@@ -114,6 +121,12 @@ def _read_phi3(c: Config) -> Keys:
 def _read_olmo(c: Config) -> Keys:
     keys = {**gated(c), **biases(c), "norm_type": "nonparametric", "clip_qkv": c["clip_qkv"]}
     return {**keys, "norm_eps": 1e-5}
+
+
+def _write_olmo(m: ModelSpec) -> Keys:
+    keys = {**write_shape(m), **write_rope(m), "attention_bias": m.qkv_bias, "clip_qkv": m.clip_qkv}
+    del keys["head_dim"], keys["rms_norm_eps"]
+    return keys
 
 
 def _read_olmo2(c: Config) -> Keys:
@@ -151,28 +164,12 @@ def _write_starcoder2(m: ModelSpec) -> Keys:
 
 FAMILIES = (
     Family("llama", _read_llama, "LlamaForCausalLM", _write_llama),
-    Family(
-        "mistral",
-        _read_mistral,
-        "MistralForCausalLM",
-        _write_mistral,
-    ),
+    Family("mistral", _read_mistral, "MistralForCausalLM", _write_mistral),
     Family("qwen2", _read_qwen2, "Qwen2ForCausalLM", _write_qwen2),
     Family("qwen3", _read_qwen3, "Qwen3ForCausalLM", _write_qwen3),
-    Family(
-        "smollm3",
-        _read_smollm3,
-    ),
-    Family(
-        "phi3",
-        _read_phi3,
-    ),
-    Family("olmo", _read_olmo),
+    Family("smollm3", _read_smollm3, "SmolLM3ForCausalLM", _write_smollm3),
+    Family("phi3", _read_phi3),
+    Family("olmo", _read_olmo, "OlmoForCausalLM", _write_olmo),
     Family("olmo2", _read_olmo2, "Olmo2ForCausalLM", _write_olmo2),
-    Family(
-        "starcoder2",
-        _read_starcoder2,
-        "Starcoder2ForCausalLM",
-        _write_starcoder2,
-    ),
+    Family("starcoder2", _read_starcoder2, "Starcoder2ForCausalLM", _write_starcoder2),
 )

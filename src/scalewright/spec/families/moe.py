@@ -168,26 +168,10 @@ GPT_OSS_YARN: Keys = {
 }
 
 FAMILIES = (
-    Family(
-        "mixtral",
-        _read_mixtral,
-        aliases={"num_experts": "num_local_experts"},
-    ),
-    Family(
-        "qwen2_moe",
-        _read_qwen2_moe,
-        aliases={"num_local_experts": "num_experts"},
-    ),
-    Family(
-        "qwen3_moe",
-        _read_qwen3_moe,
-        aliases={"num_local_experts": "num_experts"},
-    ),
-    Family(
-        "olmoe",
-        _read_olmoe,
-        aliases={"num_local_experts": "num_experts"},
-    ),
+    Family("mixtral", _read_mixtral, aliases={"num_experts": "num_local_experts"}),
+    Family("qwen2_moe", _read_qwen2_moe, aliases={"num_local_experts": "num_experts"}),
+    Family("qwen3_moe", _read_qwen3_moe, aliases={"num_local_experts": "num_experts"}),
+    Family("olmoe", _read_olmoe, aliases={"num_local_experts": "num_experts"}),
     Family(
         "dbrx",
         _read_dbrx,
@@ -203,14 +187,6 @@ FAMILIES = (
         _read_glm4_moe,
         aliases={"num_mtp_layers": "num_nextn_predict_layers", "num_local_experts": "n_routed_experts"},
     ),
-    Family(
-        "minimax_m2",
-        _read_minimax_m2,
-        aliases={"num_experts": "num_local_experts"},
-    ),
-    Family(
-        "gpt_oss",
-        _read_gpt_oss,
-        aliases={"num_experts": "num_local_experts"},
-    ),
+    Family("minimax_m2", _read_minimax_m2, aliases={"num_experts": "num_local_experts"}),
+    Family("gpt_oss", _read_gpt_oss, aliases={"num_experts": "num_local_experts"}),
 )
