@@ -18,9 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from scalewright.spec.base import write_yaml
 from scalewright.spec.errors import RunError
-from scalewright.track.metrics import read_metrics
 
 VOCABULARY, SEQ_LEN, BATCH = 2048, 256, 16
 TRAIN_SECONDS = 200.0  # of the six minutes that all may take; what the number of steps is chosen for
@@ -57,6 +55,7 @@ def run_demo(out: Path, quiet: bool = False) -> dict[str, Any]:
     """Runs the whole demo into `out`; returns the summary, which also lies there as summary.json."""
     from scalewright.data.prepare import prepare
     from scalewright.launch.local import prepare_workers
+    from scalewright.spec.base import write_yaml
     from scalewright.train.run import PRELOAD
 
     started = time.perf_counter()
@@ -157,6 +156,8 @@ class _Assassin:
         self._thread.start()
 
     def _watch(self, victim: int) -> None:
+        from scalewright.track.metrics import read_metrics
+
         while not self._done.wait(0.1):
             rows = [row for row in read_metrics(self.metrics) if row["kind"] == "train"]
             if rows and self.first_loss_s is None:
@@ -197,6 +198,8 @@ def _sample(out: Path) -> str:
 
 def _measure(out: Path, summary: Summary) -> None:
     """Steps and medians from the metrics; the first steps of a start are left out of them."""
+    from scalewright.track.metrics import read_metrics
+
     rows = [row for row in read_metrics(out / "metrics.jsonl") if row["kind"] == "train"]
     times = sorted(row["step_time_s"] for row in rows[3:])
     summary.steps = rows[-1]["step"]

@@ -1,7 +1,7 @@
 """Profiler traces of chosen steps: `profile: {steps: [5, 6]}` writes traces/step-00000005-rank00000.json.gz.
 
-A traced step is slower than others, so steps are chosen, and none by default. The files open in Perfetto and in
-chrome://tracing.
+A traced step is slower than others, so steps are chosen, and none by default. The files open in Perfetto and
+in chrome://tracing.
 """
 
 from __future__ import annotations
