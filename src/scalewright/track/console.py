@@ -17,8 +17,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, TextIO
 
-from scalewright.track.progress import Progress, plain_line
 from scalewright.spec.words import duration
+from scalewright.track.progress import Progress, plain_line
 
 Row = Mapping[str, Any]
 

@@ -10,9 +10,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from scalewright.spec.words import MISSING, count, decimal, duration, share, short_time
 from scalewright.track.progress import Progress
 from scalewright.track.trend import sparkline
-from scalewright.spec.words import MISSING, count, decimal, duration, share, short_time
 
 Cell = tuple[str, str]
 

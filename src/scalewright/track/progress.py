@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from scalewright.track.trend import Trend
 from scalewright.spec.words import count, decimal, duration, share, short_time
+from scalewright.track.trend import Trend
 
 Row = Mapping[str, Any]
 

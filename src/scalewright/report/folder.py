@@ -1,0 +1,164 @@
+"""A run's folder, read forgivingly: whatever is missing or broken is a gap on the page and a line under it.
+
+run.yaml         configuration and environment
+metrics.jsonl    columns of numbers, NaN where a value is null or absent
+events.jsonl     what happened, and when
+summary.json     what the run reached; sample.txt, a text that the model wrote
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scalewright.spec.base import parse_yaml
+from scalewright.spec.errors import UserError
+from scalewright.spec.jsonl import read_jsonl
+
+Column = NDArray[np.float64]
+FILES = ("run.yaml", "metrics.jsonl", "events.jsonl", "summary.json")
+STARTS = ("start", "resume")  # the event that opens each life of a run
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of one kind as columns, in the order of their steps; NaN where there is no number."""
+
+    steps: Column
+    columns: Mapping[str, Column]
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def get(self, name: str) -> Column:
+        """One column; all NaN when no row has it."""
+        found = self.columns.get(name)
+        return found if found is not None else np.full(len(self.steps), np.nan)
+
+    def last(self, name: str) -> float | None:
+        """The newest finite value of a column."""
+        finite = self.get(name)[np.isfinite(self.get(name))]
+        return float(finite[-1]) if len(finite) else None
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """What is known of one run."""
+
+    path: Path
+    config: Mapping[str, Any] = field(default_factory=dict)
+    config_text: str = ""
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    train: Table = field(default_factory=lambda: table([]))
+    valid: Table = field(default_factory=lambda: table([]))
+    events: Sequence[Mapping[str, Any]] = ()
+    summary: Mapping[str, Any] = field(default_factory=dict)
+    sample: str = ""
+    problems: Sequence[str] = ()
+
+    @property
+    def name(self) -> str:
+        """The run's name; its folder's where run.yaml is missing."""
+        return str(self.config.get("name") or self.path.resolve().name)
+
+    def said(self, key: str) -> Any:
+        """What the newest start or resume event says under `key`, else summary.json, else None."""
+        for event in reversed(self.events):
+            if event.get("kind") in STARTS and event.get(key) is not None:
+                return event[key]
+        return self.summary.get(key)
+
+    def steps_of(self, *kinds: str) -> list[int]:
+        """The steps at which events of these kinds happened, sorted, each once."""
+        steps = {event.get("step") for event in self.events if event.get("kind") in kinds}
+        return sorted(step for step in steps if isinstance(step, int))
+
+
+def read_folder(path: str | Path) -> RunFolder:
+    """Reads a run's folder; UserError only when it isn't one at all."""
+    path = Path(path)
+    if not path.is_dir():
+        raise UserError("no such run folder", str(path), "give the out_dir of a run")
+    if not any((path / name).exists() for name in FILES):
+        raise UserError("nothing of a run is here", str(path), f"a run's folder holds {', '.join(FILES[:3])}")
+    problems: list[str] = []
+    config_text = _text(path / "run.yaml", problems)
+    config = _mapping(parse_yaml, config_text, "run.yaml", problems)
+    summary = _mapping(_json, _text(path / "summary.json", []), "summary.json", problems)
+    rows = read_jsonl(path / "metrics.jsonl")
+    if not rows:
+        problems.append("metrics.jsonl has no rows yet")
+    events = [event for event in read_jsonl(path / "events.jsonl") if isinstance(event.get("kind"), str)]
+    started = [event["environment"] for event in events if isinstance(event.get("environment"), dict)]
+    environment = config.get("environment") or (started[-1] if started else {})
+    return RunFolder(
+        path=path,
+        config={key: value for key, value in config.items() if key != "environment"},
+        config_text=config_text,
+        environment=environment if isinstance(environment, dict) else {},
+        train=table([row for row in rows if row.get("kind") == "train"]),
+        valid=table([row for row in rows if row.get("kind") == "valid"]),
+        events=events,
+        summary=summary,
+        sample=_text(path / "sample.txt", []) or str(summary.get("sample") or ""),
+        problems=problems,
+    )
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Rows as columns; a row without a step is left out, of a step written twice the first row stands."""
+    first: dict[int, Mapping[str, Any]] = {}
+    for row in rows:
+        step = row.get("step")
+        if isinstance(step, int):
+            first.setdefault(step, row)
+    ordered = [first[step] for step in sorted(first)]
+    names = dict.fromkeys(name for row in ordered for name, value in row.items() if _is_number(value))
+    columns = {name: np.array([_number(row.get(name)) for row in ordered]) for name in names}
+    return Table(np.array(sorted(first), dtype=np.float64), columns)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _number(value: Any) -> float:
+    return float(value) if _is_number(value) else float("nan")
+
+
+def _text(path: Path, problems: list[str]) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        problems.append(
+            f"{path.name} is missing" if isinstance(error, FileNotFoundError) else f"{path.name}: {error}"
+        )
+        return ""
+
+
+def _json(text: str, where: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise UserError(f"cannot read it: {error}", where) from None
+
+
+def _mapping(read: Any, text: str, name: str, problems: list[str]) -> dict[str, Any]:
+    """The keys of a file that should hold some; what is wrong with it goes to `problems`."""
+    if not text.strip():
+        return {}
+    try:
+        value = read(text, name)
+    except UserError as error:
+        problems.append(str(error))
+        return {}
+    if not isinstance(value, dict):
+        problems.append(f"{name} holds no keys")
+        return {}
+    return value

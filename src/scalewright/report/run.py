@@ -1,0 +1,53 @@
+"""The report of a run: what it reached, how it went there, on what, and with which settings.
+
+>>> write_report("runs/demo")
+PosixPath('runs/demo/report.html')
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from scalewright.report.folder import RunFolder, read_folder
+from scalewright.report.page import Page, Section, render, write
+from scalewright.report.sections import (
+    comparison,
+    configuration,
+    curves,
+    environment,
+    overview,
+    sample,
+    timeline,
+)
+
+SECTIONS: tuple[Callable[[RunFolder], Section | None], ...] = (
+    overview.section,
+    curves.section,
+    comparison.section,
+    sample.section,
+    timeline.section,
+    configuration.section,
+    environment.section,
+)
+
+
+def write_report(run_dir: str | Path, out: str | Path | None = None) -> Path:
+    """Writes the page about a run's folder, by default `report.html` in it; UserError when it is none."""
+    run = read_folder(run_dir)
+    return write(Path(out) if out is not None else run.path / "report.html", render(page(run)))
+
+
+def page(run: RunFolder) -> Page:
+    """The page about a run; a section that has nothing to say is left out."""
+    found = [make(run) for make in SECTIONS]
+    status, kind = overview.status(run)
+    return Page(
+        title=run.name,
+        status=status,
+        status_kind=kind,
+        facts=overview.facts(run),
+        sections=[section for section in found if section is not None],
+        notes=list(run.problems),
+        footer=f"Scalewright {run.environment.get('versions', {}).get('scalewright', '')}".strip(),
+    )

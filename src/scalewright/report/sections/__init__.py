@@ -1,0 +1,1 @@
+"""The sections of a report: a file each, `section(run) -> Section | None`; None when nothing is to show."""

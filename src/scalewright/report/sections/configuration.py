@@ -1,0 +1,95 @@
+"""The resolved run.yaml as cards that a person reads, and as the text that a machine does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from scalewright.report.folder import RunFolder
+from scalewright.report.page import Section
+
+GROUPS = ("model", "layout", "data", "train", "optimizer", "lr_schedule", "checkpoint", "track", "profile")
+ABSENT = ("no", "0", "–", "none")
+TITLES = {"lr_schedule": "Learning rate", "train": "Training", "track": "Tracking"}
+
+
+@dataclass(frozen=True)
+class Card:
+    """A titled list of keys and values."""
+
+    title: str
+    rows: list[tuple[str, str]]
+
+
+def section(run: RunFolder) -> Section | None:
+    """The cards; None without a run.yaml."""
+    if not run.config_text.strip():
+        return None
+    data = {"cards": cards(run.config), "text": _without_environment(run.config_text)}
+    return Section("configuration", "Configuration", "configuration.html", data)
+
+
+def cards(config: Mapping[str, Any]) -> list[Card]:
+    """One card a group; single values are in the first. Of a model, what it doesn't have is left out."""
+    single = [(key, say(value)) for key, value in config.items() if not isinstance(value, Mapping)]
+    found = [Card("Run", [(key, value) for key, value in single if key != "version"])] if single else []
+    names = [*GROUPS, *(key for key in config if key not in GROUPS)]
+    for name in names:
+        value = config.get(name)
+        if not isinstance(value, Mapping) or not value:
+            continue
+        rows = flat(value)
+        if name == "model":
+            rows = [(key, text) for key, text in rows if text not in ABSENT and key != "version"]
+        found.append(Card(TITLES.get(name, name.replace("_", " ").capitalize()), rows))
+    return found
+
+
+def flat(data: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+    """Nested keys joined by dots, with their values in words; what is null is left out."""
+    rows: list[tuple[str, str]] = []
+    for key, value in data.items():
+        if isinstance(value, Mapping) and value:
+            rows += flat(value, f"{prefix}{key}.")
+        elif isinstance(value, (list, tuple)) and value and all(isinstance(item, Mapping) for item in value):
+            rows += [(f"{prefix}{key}", source(item, alone=len(value) == 1)) for item in value]
+        elif value is not None:
+            rows.append((f"{prefix}{key}", say(value)))
+    return rows
+
+
+def source(item: Mapping[str, Any], alone: bool) -> str:
+    """One source of data: its path, and its weight when it isn't the only one."""
+    if "path" not in item:
+        return say(item)
+    weight = item.get("weight")
+    return f"{item['path']}" if alone or weight is None else f"{item['path']}, weight {say(weight)}"
+
+
+def say(value: Any) -> str:
+    """A value as a person writes it: `yes`, `3e-4`, `a, b`."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if value is None:
+        return "–"
+    if isinstance(value, int):
+        return f"{value:,}" if abs(value) >= 10_000 else str(value)
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {say(item)}" for key, item in value.items()) or "–"
+    if isinstance(value, (list, tuple)):
+        return ", ".join(say(item) for item in value) or "–"
+    return str(value)
+
+
+def _without_environment(text: str) -> str:
+    """The file without its environment block, which has a section of its own."""
+    lines, skipping = [], False
+    for line in text.splitlines():
+        if line and not line[0].isspace() and line[0] != "-":
+            skipping = line.startswith("environment:")
+        if not skipping:
+            lines.append(line)
+    return "\n".join(lines)

@@ -1,0 +1,115 @@
+"""The numbers over the steps: the loss large, what explains it and what it cost below."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from scalewright.report.chart import Chart, Mark, Series, draw
+from scalewright.report.folder import Column, RunFolder
+from scalewright.report.page import Section
+from scalewright.report.scale import Kind
+from scalewright.report.sections.peak import peak_note
+from scalewright.report.series import rolling_median, smooth
+
+SMOOTH_FROM = 20  # fewer steps are their own best summary
+MOST_MARKS = 200
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One column of the training rows, and how it is best seen.
+
+    `calm` is the line through its noise: an average follows a trend, a median ignores single slow steps,
+    and a number without noise needs neither.
+    """
+
+    column: str
+    title: str
+    kind: Kind
+    unit: str = ""
+    note: str = ""
+    calm: Literal["average", "median", "none"] = "none"
+    from_zero: bool = True
+    label: str = "each step"
+    large: bool = False
+
+
+CURVES = (
+    Curve("loss", "Loss", "number", "nats per token", "", "average", False, "training", large=True),
+    Curve("tokens_per_s", "Throughput", "count", "tokens/s", calm="median"),
+    Curve("step_time_s", "Step time", "seconds", calm="median"),
+    Curve("mfu", "MFU", "percent", note="model FLOP utilization", calm="median"),
+    Curve("grad_norm", "Gradient norm", "number", note="before clipping", calm="average"),
+    Curve("lr", "Learning rate", "number"),
+    Curve("memory_gib", "Memory", "gib", "GiB, rank 0"),
+    Curve("aux_loss", "Auxiliary loss", "number", note="beside the loss", calm="average"),
+)
+
+
+def section(run: RunFolder) -> Section | None:
+    """Every chart that has something to show; None before the first row."""
+    charts = [chart for curve in CURVES if (chart := make(run, curve)) is not None]
+    if not charts:
+        return None
+    drawings = [draw(chart) for chart in charts]
+    data = {"drawings": drawings, "marks": sorted({mark.kind for chart in charts for mark in chart.marks})}
+    return Section("curves", "How it went", "curves.html", data, [drawing.data for drawing in drawings])
+
+
+def make(run: RunFolder, curve: Curve) -> Chart | None:
+    """The chart of one column; None when it has no finite value, or only zeros where zero means unused."""
+    values = run.train.get(curve.column)
+    if curve.column == "aux_loss" and not np.nanmax(values, initial=0.0):
+        return None
+    lines = _lines(run, curve, values)
+    if curve.column == "loss" and np.isfinite(run.valid.get("loss")).any():
+        lines.append(Series("validation", "valid", run.valid.steps, run.valid.get("loss")))
+    if not lines:
+        return None
+    note = peak_note(run)
+    return Chart(
+        id=curve.column,
+        title=curve.title,
+        kind=curve.kind,
+        series=tuple(lines),
+        steps=_span(run),
+        unit=curve.unit,
+        note=f"{curve.note}, of {note}" if curve.column == "mfu" and note else curve.note,
+        from_zero=curve.from_zero,
+        wide=curve.large,
+        steep=curve.calm == "average",
+        marks=tuple(_marks(run, curve.column, values)),
+    )
+
+
+def _lines(run: RunFolder, curve: Curve, values: Column) -> list[Series]:
+    steps = run.train.steps
+    if not np.isfinite(values).any():
+        return []
+    if curve.calm == "none" or len(values) < SMOOTH_FROM:
+        return [Series(curve.label, "line", steps, values)]
+    raw = Series(curve.label, "raw", steps, values)
+    if curve.calm == "median":
+        width = max(5, len(values) // 40 | 1)
+        return [raw, Series(f"median of {width}", "line", *rolling_median(steps, values, width))]
+    span = min(max(len(values) / 40, 5), 500)
+    return [raw, Series("smoothed", "line", steps, smooth(values, span))]
+
+
+def _marks(run: RunFolder, column: str, values: Column) -> list[Mark]:
+    marks = [Mark(step, "resume") for step in run.steps_of("resume")]
+    marks += [Mark(step, "fault") for step in run.steps_of("fault")]
+    if column in ("loss", "grad_norm"):  # in the others a missing value is no fault
+        marks += [
+            Mark(step, "nonfinite") for step in run.train.steps[~np.isfinite(values)].tolist()[:MOST_MARKS]
+        ]
+    return marks
+
+
+def _span(run: RunFolder) -> tuple[float, float]:
+    steps = np.concatenate([run.train.steps, run.valid.steps])
+    first, last = float(steps.min()), float(steps.max())
+    return (first, last) if last > first else (first - 1, last + 1)

@@ -1,0 +1,69 @@
+"""What it ran on and with: enough to explain a number, or to get it again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from scalewright.report.folder import RunFolder
+from scalewright.report.page import Section
+from scalewright.report.sections.configuration import Card, flat, say
+
+
+def section(run: RunFolder) -> Section | None:
+    """The cards; None when the run noted no environment."""
+    found = [card for card in cards(run.environment) if card.rows]
+    if not found:
+        return None
+    text = json.dumps(run.environment, indent=2, default=str)
+    return Section("environment", "Environment", "environment.html", {"cards": found, "text": text})
+
+
+def cards(found: Mapping[str, Any]) -> list[Card]:
+    """Machine, software, source and variables."""
+    cpu, torch = _mapping(found.get("cpu")), _mapping(found.get("torch"))
+    gpus = [gpu for gpu in found.get("gpus") or [] if isinstance(gpu, Mapping)]
+    machine = {
+        "host": found.get("host"),
+        "system": found.get("system"),
+        "processor": cpu.get("model"),
+        "cores": cpu.get("cores"),
+        "threads": cpu.get("usable_threads"),
+        "flags": " ".join(cpu.get("flags") or ()) or None,
+        "memory": f"{found['memory_gib']} GiB" if found.get("memory_gib") else None,
+        "GPUs": _gpus(gpus),
+        "driver": gpus[0].get("driver") if gpus else None,
+    }
+    software = {"python": found.get("python"), **_mapping(found.get("versions"))}
+    software |= {
+        f"torch {key.replace('_', ' ')}": torch.get(key) for key in ("cuda", "hip", "cudnn", "threads")
+    }
+    source = {"command": found.get("command"), "time": found.get("time")}
+    source |= {"your code": _git(found.get("git")), "scalewright": _git(found.get("source"))}
+    return [
+        Card("Machine", flat(machine)),
+        Card("Software", flat(software)),
+        Card("Source", flat(source)),
+        Card("Variables", flat(_mapping(found.get("variables")))),
+    ]
+
+
+def _gpus(gpus: list[Mapping[str, Any]]) -> str | None:
+    """`8 × NVIDIA H200, 140.4 GiB`; one line a kind."""
+    kinds: dict[str, int] = {}
+    for gpu in gpus:
+        kind = f"{gpu.get('name')}, {say(gpu.get('memory_gib'))} GiB"
+        kinds[kind] = kinds.get(kind, 0) + 1
+    return "; ".join(f"{number} × {kind}" for kind, number in kinds.items()) or None
+
+
+def _git(state: Any) -> str | None:
+    if not isinstance(state, Mapping) or not state.get("commit"):
+        return None
+    dirty = {True: ", with changes that are not committed", False: "", None: ""}[state.get("dirty")]
+    return f"{str(state['commit'])[:12]} on {state.get('branch')}{dirty}"
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}

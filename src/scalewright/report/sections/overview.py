@@ -1,0 +1,145 @@
+"""What a run reached, in a handful of numbers, and whether it ended well."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from scalewright.report.folder import STARTS, RunFolder
+from scalewright.report.page import Section
+from scalewright.report.sections.peak import peak_note
+from scalewright.spec.words import count, decimal, duration, share, short_time
+
+ENDS = {"finish": ("finished", "good"), "stop": ("stopped, and saved", "warn"), "fault": ("failed", "bad")}
+
+
+@dataclass(frozen=True)
+class Tile:
+    """One number: what it is, its value, and a word on it."""
+
+    label: str
+    value: str
+    note: str = ""
+
+
+def section(run: RunFolder) -> Section | None:
+    """The tiles; None before there is a number to show."""
+    found = [tile for tile in tiles(run) if tile is not None]
+    return Section("overview", "What it reached", "overview.html", {"tiles": found}) if found else None
+
+
+def status(run: RunFolder) -> tuple[str, str]:
+    """How the newest life of the run ended, and the colour for it."""
+    for event in reversed(run.events):
+        kind = event["kind"]
+        if kind in ("finish", "stop"):
+            return ENDS[kind]
+        if kind == "fault" and ("seconds" in event or "rank" in event):  # others are survived on the way
+            return ENDS["fault"]
+        if kind in STARTS:
+            return "running, or killed", "warn"
+    return ("no events", "plain") if len(run.train) else ("not started", "plain")
+
+
+def facts(run: RunFolder) -> list[str]:
+    """The run in a few words: model, devices, precision, length."""
+    layout = run.config.get("layout") or {}
+    model = run.config.get("model")
+    name = model.get("name") or model.get("python") if isinstance(model, dict) else model
+    parameters = run.said("parameters")
+    devices = layout.get("devices")
+    device = run.said("peak_device") or run.config.get("device")
+    precision = run.said("precision") or layout.get("precision")
+    train = run.config.get("train") or {}
+    parts = [
+        str(name) if name else "",
+        f"{count(parameters)} parameters" if parameters else "",
+        f"{devices} × {device}" if devices and device else f"{devices} devices" if devices else "",
+        str(precision) if precision and precision != "auto" else "",
+        _progress(run, train.get("steps")),
+    ]
+    return [part for part in parts if part]
+
+
+def tiles(run: RunFolder) -> list[Tile | None]:
+    """The numbers that one asks for first."""
+    train, valid = run.train, run.valid
+    steady = Steady.of(run)
+    loss, bits = train.last("loss"), valid.last("bits_per_byte")
+    valid_loss = valid.last("loss")
+    bits = bits if bits is not None else _maybe(run.summary.get("validation_bits_per_byte"))
+    at = f"at step {valid.steps[-1]:,.0f}" if len(valid) else ""
+    tokens, seconds = train.last("tokens"), run.summary.get("seconds") or elapsed(run)
+    note = peak_note(run)
+    return [
+        Tile("Validation", f"{decimal(bits, 4)}", f"bits per byte {at}".strip())
+        if bits is not None
+        else None,
+        Tile("Validation loss", decimal(valid_loss, 4), f"nats per token {at}".strip())
+        if valid_loss is not None
+        else None,
+        Tile("Training loss", decimal(loss, 4), f"nats per token at step {train.steps[-1]:,.0f}")
+        if loss is not None
+        else None,
+        Tile("Throughput", f"{count(steady.tokens_per_s)}", "tokens/s, median")
+        if steady.tokens_per_s
+        else None,
+        Tile("Step time", short_time(steady.step_time_s), steady.spread) if steady.step_time_s else None,
+        Tile("MFU", share(steady.mfu), f"median, of {note}" if note else "median") if steady.mfu else None,
+        Tile("Memory", f"{decimal(_maximum(run, 'memory_gib'), 3)} GiB", "rank 0, highest")
+        if _maximum(run, "memory_gib") is not None
+        else None,
+        Tile("Tokens", count(tokens), f"in {duration(seconds)}" if seconds else "") if tokens else None,
+    ]
+
+
+@dataclass(frozen=True)
+class Steady:
+    """Medians over the steps after the first of each life, which warms up."""
+
+    tokens_per_s: float | None
+    step_time_s: float | None
+    mfu: float | None
+    spread: str
+
+    @classmethod
+    def of(cls, run: RunFolder) -> Steady:
+        """The steady numbers of a run; those of all steps where there are too few."""
+        warm = [0.0] + [float(step) for step in run.steps_of(*STARTS)]
+        mask = (
+            ~np.isin(run.train.steps - 1, warm) if len(run.train) > 4 else np.ones(len(run.train), dtype=bool)
+        )
+
+        def middle(name: str, quantile: float = 50) -> float | None:
+            values = run.train.get(name)[mask]
+            values = values[np.isfinite(values)]
+            return float(np.percentile(values, quantile)) if len(values) else None
+
+        low, high = middle("step_time_s", 10), middle("step_time_s", 90)
+        spread = f"median; p10–p90 {short_time(low)} – {short_time(high)}" if low is not None else ""
+        return cls(middle("tokens_per_s"), middle("step_time_s"), middle("mfu"), spread)
+
+
+def elapsed(run: RunFolder) -> float | None:
+    """Wall-clock seconds from the first event to the last."""
+    times = [event["time"] for event in run.events if isinstance(event.get("time"), (int, float))]
+    return max(times) - min(times) if len(times) > 1 else None
+
+
+def _progress(run: RunFolder, total: Any) -> str:
+    done = f"{run.train.steps[-1]:,.0f}" if len(run.train) else "0"
+    return (
+        f"{done} of {total:,} steps" if isinstance(total, int) else f"{done} steps" if len(run.train) else ""
+    )
+
+
+def _maximum(run: RunFolder, name: str) -> float | None:
+    values = run.train.get(name)
+    values = values[np.isfinite(values)]
+    return float(values.max()) if len(values) else None
+
+
+def _maybe(value: Any) -> float | None:
+    return float(value) if isinstance(value, (int, float)) else None

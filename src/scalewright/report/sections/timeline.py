@@ -1,0 +1,149 @@
+"""What happened when: the lives of a run as bars over wall-clock time, saves and faults upon them.
+
+├──start──▏▏▏▏▏──✕ fault     ├──resume──▏▏▏──● finish
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from scalewright.report.folder import STARTS, RunFolder
+from scalewright.report.page import Section
+from scalewright.spec.words import duration
+
+ENDS = ("finish", "stop", "fault")
+WORDS = {
+    "start": "started", "resume": "resumed", "save": "saved a checkpoint", "stop": "stopped on request",
+    "fault": "fault", "restart": "restarted", "skip": "skipped a step", "nonfinite": "value not finite",
+    "tracker": "tracker", "finish": "finished",
+}  # fmt: skip
+COLOURS = {
+    "start": "plain", "resume": "accent", "save": "plain", "stop": "warn", "fault": "bad",
+    "restart": "accent", "skip": "warn", "nonfinite": "bad", "tracker": "warn", "finish": "good",
+}  # fmt: skip
+# Told elsewhere on the page, or of no use to a reader.
+HIDDEN = {
+    "time", "kind", "step", "environment", "run_id", "pid", "world", "precision", "parameters",
+    "flops_per_token", "peak_flops", "of", "peak_source", "peak_device",
+}  # fmt: skip
+MOST = 400  # rows of the list; the newest are kept
+
+
+@dataclass(frozen=True)
+class Moment:
+    """One event: where on the bar (0..1), and its line in the list."""
+
+    at: float
+    kind: str
+    word: str
+    colour: str
+    after: str
+    step: str
+    details: str
+
+
+def section(run: RunFolder) -> Section | None:
+    """The bar and the list; None without events."""
+    events = [event for event in run.events if isinstance(event.get("time"), (int, float))]
+    if not events:
+        return None
+    begin, end = min(e["time"] for e in events), max(e["time"] for e in events)
+    length = end - begin or 1.0
+    moments = [_moment(event, begin, length) for event in events]
+    rows = grouped(moments)
+    data = {
+        "number": len(moments),
+        "rows": rows[-MOST:],
+        "left_out": max(len(rows) - MOST, 0),
+        "ticks": [moment for moment in moments if moment.kind != "save"][-MOST:],
+        "saves": [moment for moment in moments if moment.kind == "save"][-MOST:],
+        "lives": lives(events, begin, length),
+        "began": _clock(begin),
+        "ended": _clock(end),
+        "length": duration(end - begin),
+        "counts": _counts(events),
+    }
+    return Section("timeline", "What happened", "timeline.html", data)
+
+
+def lives(events: Sequence[Mapping[str, Any]], begin: float, length: float) -> list[tuple[float, float]]:
+    """(start, width) of each life as shares of the bar: from a start or resume to its end or last event."""
+    found: list[tuple[float, float]] = []
+    since: float | None = None
+    last = begin
+    for event in events:
+        if event["kind"] in STARTS:
+            if since is not None:
+                found.append((since, last))
+            since = event["time"]
+        elif event["kind"] in ENDS and since is not None:
+            found.append((since, event["time"]))
+            since = None
+        last = event["time"]
+    if since is not None:
+        found.append((since, last))
+    return [((start - begin) / length, max(stop - start, 0.0) / length) for start, stop in found]
+
+
+def grouped(moments: Sequence[Moment]) -> list[Moment]:
+    """The list's rows: three or more saves in a row are one."""
+    rows: list[Moment] = []
+    for _, same in itertools.groupby(moments, key=lambda moment: moment.kind):
+        run = list(same)
+        if run[0].kind == "save" and len(run) > 2:
+            steps = f"{run[0].step} – {run[-1].step}"
+            run = [dataclasses.replace(run[0], word=f"saved {len(run)} checkpoints", step=steps, details="")]
+        rows += run
+    return rows
+
+
+def _moment(event: Mapping[str, Any], begin: float, length: float) -> Moment:
+    kind = event["kind"]
+    step = event.get("step")
+    return Moment(
+        at=(event["time"] - begin) / length,
+        kind=kind,
+        word=WORDS.get(kind, kind),
+        colour=COLOURS.get(kind, "plain"),
+        after=duration(event["time"] - begin),
+        step=f"{step:,}" if isinstance(step, int) else "",
+        details=", ".join(
+            _detail(key, value) for key, value in event.items() if key not in HIDDEN and value != ""
+        ),
+    )
+
+
+def _detail(key: str, value: Any) -> str:
+    if key in ("message", "error", "reason", "name"):
+        return str(value)
+    if key == "seconds" and isinstance(value, (int, float)):
+        return f"{value:.3g} s"
+    if isinstance(value, Mapping):
+        return " ".join(f"{name} = {item}" for name, item in value.items())
+    return f"{key.replace('_', ' ')}: {value}"
+
+
+def _counts(events: Sequence[Mapping[str, Any]]) -> list[str]:
+    """`2 resumes`, `14 saves`: how often the telling kinds happened."""
+    names = {
+        "save": "save",
+        "resume": "resume",
+        "fault": "fault",
+        "skip": "skipped step",
+        "nonfinite": "bad value",
+    }
+    found = []
+    for kind, name in names.items():
+        number = sum(event["kind"] == kind for event in events)
+        if number:
+            found.append(f"{number} {name}{'' if number == 1 else 's'}")
+    return found
+
+
+def _clock(seconds: float) -> str:
+    return datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
