@@ -10,6 +10,7 @@ A step takes samples [consumed, consumed + global_batch), whatever the layout; o
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -22,6 +23,23 @@ from scalewright.data.prefetch import Prefetcher
 from scalewright.parallel.inputs import Micro, accepted_arguments, micro_batches
 from scalewright.parallel.mesh import Mesh
 from scalewright.spec.layout import Layout
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a run stands in its data: after `step` updates it has taken `samples` samples of `tokens` tokens.
+
+    A step goes on from there, also when it takes another batch or sequence length than those before it.
+    """
+
+    step: int = 0
+    samples: int = 0
+    tokens: int = 0
+
+    def after(self, step: int, batch: int, seq_len: int) -> Place:
+        """The place after a later step, when every step from here on takes `batch` samples."""
+        taken = (step - self.step) * batch
+        return Place(step, self.samples + taken, self.tokens + taken * seq_len)
 
 
 def rank_samples(consumed: int, layout: Layout, batch_rank: int) -> list[int]:
@@ -37,25 +55,32 @@ class StepBatches:
     """Every step's micro-batches for one rank, read ahead by a thread; an iterator, to be closed."""
 
     def __init__(
-        self, dataset: Dataset, layout: Layout, mesh: Mesh, model: nn.Module, first: int, last: int
+        self, dataset: Dataset, layout: Layout, mesh: Mesh, model: nn.Module, place: Place, last: int
     ) -> None:
-        """Steps `first` to `last` (from 1, both included)."""
-        self.dataset, self.layout, self.device = dataset, layout, mesh.device
+        """The steps after `place`, up to `last`."""
+        self.dataset, self.layout, self.device, self.place = dataset, layout, mesh.device, place
         self._accepts = accepted_arguments(model)
         rank = mesh.index("batch")
-        places = (rank_samples((step - 1) * layout.batch, layout, rank) for step in range(first, last + 1))
-        self._ahead = Prefetcher(dataset, places)
+        steps = range(place.step + 1, last + 1)
+        self._ahead = Prefetcher(
+            dataset, (rank_samples(self._consumed(step), layout, rank) for step in steps)
+        )
 
     def __iter__(self) -> Iterator[tuple[list[Micro], Tensor]]:
         """(micro-batches, this rank's counted tokens as a scalar on the device) of every step."""
         for batch in self._ahead:
             micros = micro_batches(batch, self.layout.micro_batch, self.device, self._accepts)
-            yield micros, torch.tensor(float(batch.counted), device=self.device)
+            # a fill kernel: copying a number to a GPU would wait for all that was launched before
+            yield micros, torch.full((), float(batch.counted), device=self.device)
 
     def hash_of(self, step: int) -> str:
         """The hash of the step's sample ids, the same on every layout."""
-        numbers = range((step - 1) * self.layout.batch, step * self.layout.batch)
-        return sample_ids_hash(sample_ids(self.dataset, numbers))
+        start = self._consumed(step)
+        return sample_ids_hash(sample_ids(self.dataset, range(start, start + self.layout.batch)))
+
+    def _consumed(self, step: int) -> int:
+        """Samples taken before this step."""
+        return self.place.samples + (step - 1 - self.place.step) * self.layout.batch
 
     def close(self) -> None:
         """Stops the thread."""

@@ -23,6 +23,7 @@ class Peak:
     flops: float | None
     source: str  # "published" or "measured"
     device: str
+    how: str = ""  # how it was measured
 
 
 def choose_precision(asked: str, device: torch.device) -> str:
@@ -52,6 +53,8 @@ def find_peak(cluster: str | dict[str, Any], precision: str, device: torch.devic
     """
     if device.type == "cpu":
         rate = matmul_rate(precision)
-        return Peak(rate.per_s if rate else None, "measured", rate.how if rate else "cpu")
+        threads = torch.get_num_threads()
+        name = f"CPU process of {threads} thread{'s' if threads > 1 else ''}"
+        return Peak(rate.per_s if rate else None, "measured", name, rate.how if rate else "")
     found = find_cluster(cluster)
     return Peak(found.device.peak(precision), found.peak_source, found.device.name)

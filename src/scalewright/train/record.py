@@ -17,6 +17,7 @@ from scalewright.track.events import EventsFile
 from scalewright.track.fanout import Fanout
 from scalewright.track.metrics import MetricsFile
 from scalewright.track.tracker import Status
+from scalewright.train.batches import Place
 from scalewright.train.precision import Peak
 from scalewright.train.step import AUX, LOSS, NORM, TOKENS
 
@@ -34,18 +35,20 @@ class Record:
     flops_per_token: float
     peak: Peak
     device: torch.device
+    place: Place  # where this call began
     last: dict[str, Any] | None = None
 
     def step(self, step: int, report: list[float], rate: float, seconds: float, hash_: str) -> None:
         """Writes one training row."""
         tokens = self.layout.batch * self.seq_len
+        place = self.place.after(step, self.layout.batch, self.seq_len)
         speed = tokens / seconds if seconds > 0 else 0.0
         peak = self.peak.flops
         row = {
             "kind": "train",
             "step": step,
-            "samples": step * self.layout.batch,
-            "tokens": step * tokens,
+            "samples": place.samples,
+            "tokens": place.tokens,
             "loss_tokens": int(report[TOKENS]),
             "loss": report[LOSS],
             "aux_loss": report[AUX],
@@ -78,12 +81,14 @@ class Record:
 
     def saved(self, step: int, seconds: float) -> None:
         """Notes a finished checkpoint."""
-        self.events.write("save", step=step, seconds=round(seconds, 3))
+        self.event("save", step=step, seconds=round(seconds, 3), path=f"checkpoints/step-{step:08d}")
         self.console.saved(step)
 
     def close(self, status: Status, step: int, seconds: float) -> None:
         """Ends every writer; the trackers get a little time to catch up."""
-        self.event({"finished": "finish", "stopped": "stop"}.get(status, "fault"), step=step, seconds=seconds)
+        step = max(step, int((self.last or {}).get("step", 0)))
+        if status != "failed":  # why it failed is said by whoever knows: the supervisor, or the caller
+            self.event({"finished": "finish", "stopped": "stop"}[status], step=step, seconds=seconds)
         folder = self.metrics.path.parent
         self.trackers.close(status, [folder / "run.yaml", folder / "metrics.jsonl"])
         last = self.last or {}

@@ -10,6 +10,7 @@ This file imports no torch: the workers do, while the run is still being checked
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,9 @@ from typing import Any
 from scalewright.launch.context import RankContext, find_context
 from scalewright.launch.local import cores, prepare_workers, run_local
 from scalewright.launch.settings import make_deterministic
-from scalewright.spec.errors import UserError
+from scalewright.spec.errors import RunError, Stopped, UserError
 from scalewright.spec.run import RunSpec, load_run
+from scalewright.track.events import EventsFile
 from scalewright.train.resolve import check_workers, device_kind, plain, resolve, unplain
 
 
@@ -68,17 +70,39 @@ def train(
     if spec.deterministic:
         make_deterministic()
     data = {**plain(resolved), "device": kind, "until": steps, "quiet": quiet}
-    if local:
-        check_workers(resolved.run, kind, count, simulate)
-        threads = None if kind == "cpu" else max(1, cores() // world)
-        return Result(**run_local(enter, (data,), world, preload=PRELOAD, threads=threads, on_start=on_start))
+    try:
+        if local:
+            check_workers(resolved.run, kind, count, simulate)
+            threads = None if kind == "cpu" else max(1, cores() // world)
+            answer = run_local(enter, (data,), world, preload=PRELOAD, threads=threads, on_start=on_start)
+        else:
+            _check_world(context, world)
+            answer = enter(context, data)
+    except (UserError, Stopped):
+        raise
+    except Exception as error:
+        if context.rank == 0:
+            _note_fault(resolved.run, error)
+        raise
+    return Result(**answer)
+
+
+def _check_world(context: RankContext, world: int) -> None:
     if context.world != world:
         raise UserError(
             f"{context.starter} started {context.world} ranks but layout.devices is {world}",
             "layout",
             f"use layout.devices={context.world}, or start {world} ranks",
         )
-    return Result(**enter(context, data))
+
+
+def _note_fault(run: RunSpec, error: Exception) -> None:
+    """Leaves the reason in events.jsonl, if the run got as far as having a folder."""
+    if run.folder.is_dir():
+        with suppress(OSError, RunError):
+            events = EventsFile(run.folder / "events.jsonl")
+            events.write("fault", message=f"{error}" or type(error).__name__)
+            events.close()
 
 
 PRELOAD = ("scalewright.train.worker",)

@@ -15,6 +15,7 @@ from scalewright.track.events import EventsFile
 from scalewright.track.fanout import Fanout
 from scalewright.track.metrics import MetricsFile
 from scalewright.track.tracker import open_trackers
+from scalewright.train.batches import Place
 from scalewright.train.network import Network
 from scalewright.train.precision import Peak
 from scalewright.train.record import Record
@@ -26,14 +27,15 @@ def open_record(
     run: RunSpec,
     peak: Peak,
     network: Network,
-    done: int,
+    place: Place,
     run_id: str,
-    rejected: list[str],
+    resumed_from: str | None,
+    notes: list[str],
     *,
     quiet: bool,
 ) -> Record:
-    """Rank 0's writers, opened to go on after step `done`; the start, or the resume, is noted."""
-    folder = run.folder
+    """Rank 0's writers, opened to go on from `place`; the start, or the resume, is noted, and before it `notes`."""
+    folder, done = run.folder, place.step
     parameters = sum(w.placement.tensor.size for w in network.parallel.weights)
     flops = _flops_per_token(resolved, parameters)
     events = EventsFile(folder / "events.jsonl")
@@ -52,14 +54,16 @@ def open_record(
         flops_per_token=flops,
         peak=peak,
         device=torch.device(run.device if run.device != "auto" else "cpu"),
+        place=place,
     )
     console.start()
-    for problem in rejected:
-        record.event("fault", f"skipped a checkpoint: {problem}")
+    for note in notes:
+        record.event("fault", note, step=done)
     record.event(
-        "resume" if done else "start",
-        f"resumed from step {done}" if done else "",
+        "resume" if resumed_from else "start",
+        f"resumed from step {done}" if resumed_from else "",
         step=done,
+        **({"path": resumed_from} if resumed_from else {}),
         run_id=run_id,
         world=run.layout.devices,
         precision=run.layout.precision,
@@ -68,6 +72,7 @@ def open_record(
         peak_flops=peak.flops,
         peak_source=peak.source,
         peak_device=peak.device,
+        peak_how=peak.how,
         pid=os.getpid(),
     )
     return record
