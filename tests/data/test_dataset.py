@@ -34,7 +34,9 @@ def test_any_number_of_ranks_sees_the_same_step(tmp_path, ranks):
         whole = data.batch(range(start, start + 24))
         parts = [data.batch(range(start + r * share, start + (r + 1) * share)) for r in range(ranks)]
         for name in FIELDS:
-            assert np.array_equal(np.concatenate([getattr(part, name) for part in parts]), getattr(whole, name))
+            assert np.array_equal(
+                np.concatenate([getattr(part, name) for part in parts]), getattr(whole, name)
+            )
         ids = np.concatenate([part.sample_ids for part in parts])
         assert sample_ids_hash(ids) == sample_ids_hash(whole.sample_ids)
 

@@ -53,7 +53,7 @@ def test_plain_rows_count_the_first_tokens_too(tmp_path, name):
 
 @everything
 def test_nothing_leaks(tmp_path, name):
-    """Within one document number lies one document, in order, with positions from 0; and targets stay in it."""
+    """Within one document number lies one document, in order, from position 0; its targets stay in it."""
     data = TokenDataset([make_store(tmp_path, LENGTHS[name])], 8, seed=1)
     batch = epoch(data)
     for tokens, targets, positions, documents in zip(

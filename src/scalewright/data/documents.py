@@ -12,8 +12,10 @@ so that cutting changes no token:
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import re
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -26,6 +28,7 @@ from scalewright.spec.errors import UserError, nearest
 FRAGMENT = 1 << 20  # bytes read at a time, and the longest text that is tokenized at once
 SEPARATOR = "<|endoftext|>"
 
+_DAMAGED = (EOFError, OSError, zlib.error)  # what a cut or altered .gz or .zst raises, or a disk that fails
 _SAFE = re.compile(rb"(?<=[^\s])(?= )|(?<=[0-9A-Za-z])(?=\r?\n)")
 _SAFE_TEXT = re.compile(r"(?<=\S)(?= )|(?<=[0-9A-Za-z])(?=\r?\n)")
 _NEARBY = 4096  # where a safe cut is looked for first
@@ -59,19 +62,20 @@ def open_bytes(file: InputFile) -> IO[bytes]:
     if file.path.endswith(".zst"):
         import pyarrow
 
-        return cast(IO[bytes], pyarrow.input_stream(file.path, compression="zstd"))
+        stream = pyarrow.input_stream(file.path, compression="zstd")
+        return io.BufferedReader(stream, FRAGMENT)  # for readline, which pyarrow's streams lack
     return open(file.path, "rb")
 
 
 def _blocks(stream: IO[bytes], start: int, stop: int | None, file: InputFile) -> Iterator[bytes]:
     """Bytes start..stop of a stream, a megabyte at a time; `stop` None reads to the end."""
-    if start:
+    if stop is not None:  # compressed streams are read from where they are: the beginning
         stream.seek(start)
     left = stop - start if stop is not None else None
     while left is None or left > 0:
         try:
             block = stream.read(FRAGMENT if left is None else min(FRAGMENT, left))
-        except (EOFError, OSError) as error:  # a damaged .gz or .zst; a disk that fails
+        except _DAMAGED as error:
             raise UserError(
                 f"cannot read on: {error}", file.path, "copy the file again, or leave it out"
             ) from None
@@ -192,7 +196,7 @@ def _json_lines(part: Part, text_key: str, notes: Counter[str]) -> Iterator[Frag
         while part.file.compressed or place < part.stop:
             try:
                 line = stream.readline()
-            except (EOFError, OSError) as error:
+            except _DAMAGED as error:
                 raise UserError(
                     f"cannot read on: {error}", part.file.path, "copy the file again, or leave it out"
                 ) from None

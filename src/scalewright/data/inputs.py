@@ -64,7 +64,7 @@ def find_files(inputs: Sequence[str | Path], skipped: Counter[str]) -> list[Inpu
                 raise UserError(
                     "a binary file", str(path), "give UTF-8 text, JSON lines or parquet (.parquet)"
                 )
-            found.append(describe(path, str(given)))
+            found.append(describe(path, path.name))
         elif path.exists():
             raise UserError(
                 "neither a file nor a folder", str(path), "give a file of text, or a folder of them"

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -87,7 +87,8 @@ def cut_pieces(files: Sequence[InputFile], valid_fraction: float) -> list[Piece]
 
 def plan_key(files: Sequence[InputFile], options: dict[str, Any]) -> str:
     """A name for this very work: other inputs or other options give another one."""
-    text = json.dumps([options, [asdict(file) for file in files]], sort_keys=True)
+    described = [[file.name, file.kind, file.size, file.stamp, file.split] for file in files]
+    text = json.dumps([options, described], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -59,7 +59,9 @@ class Options:
 def settle(out: Path, files: Sequence[InputFile], options: Options) -> None:
     """Makes OUT ready for this plan: new, or as before. Raises UserError if it holds something else."""
     path = out / "pieces" / "plan.json"
-    listed = {file.name: [file.path, file.size, file.stamp] for file in files}
+    listed: dict[str, list[Any]] = {}
+    for file in files:  # where a file lies may change, unless only that tells it from another
+        listed[file.path if file.name in listed else file.name] = [file.size, file.stamp]
     plan = {"version": PLAN_VERSION, "options": options.plain(), "files": listed}
     if out.exists() and not out.is_dir():
         raise UserError("a file, not a folder", str(out), "choose another --out")

@@ -35,6 +35,8 @@ def open_tokens(
     Raises UserError when there are none, or when they are damaged.
     """
     place = _split_folder(Path(path).expanduser(), split, format)
+    if _unfinished(place.parent) and is_shards(place):
+        raise _nothing_there(place)
     if format in RAW_FORMATS:
         store = _streams(_files(place, ".bin"), format, eod)
     elif is_shards(place):
@@ -71,6 +73,12 @@ def _split_folder(path: Path, split: str, format: str) -> Path:
     return path
 
 
+def _unfinished(folder: Path) -> bool:
+    """Whether a `prepare` that was stopped, or that a file is missing of, left its plan here."""
+    finished = (folder / METADATA).is_file() and (folder / "train" / METADATA).is_file()
+    return (folder / "pieces" / "plan.json").is_file() and not finished
+
+
 def _nothing_there(path: Path) -> UserError:
     if not path.exists():
         return UserError(
@@ -78,10 +86,9 @@ def _nothing_there(path: Path) -> UserError:
             str(path),
             "make it with `scalewright prepare INPUT --out DIR`",
         )
-    if path.is_dir() and (path / "pieces").is_dir():
-        return UserError(
-            "the tokens are not finished", str(path), "run the same `scalewright prepare` again: it goes on"
-        )
+    if _unfinished(path) or _unfinished(path.parent):
+        how = "run the same `scalewright prepare` again: it does only what is missing"
+        return UserError("the tokens are not finished", str(path), how)
     if path.suffix == ".bin" or (path.is_dir() and any(path.glob("*.bin"))):
         return UserError(
             "bare numbers without an index",

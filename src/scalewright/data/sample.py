@@ -96,5 +96,5 @@ def _training_text(piece: Piece, options: Options) -> Iterator[str]:
         for fragment in fragments(part, options.text_key, Counter()):
             if fragment.opens or not split:
                 split = part.split or choose_split(fragment.text, options.valid_fraction)
-            if split == "train" and fragment.text:
+            if split == "train" and fragment.text.strip():
                 yield fragment.text
