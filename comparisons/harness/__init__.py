@@ -1,0 +1,1 @@
+"""What the comparisons share: contestants, interleaved rounds, honest statistics, dated result files."""

@@ -1,0 +1,93 @@
+"""Plain PyTorch loops, as one would write them by hand for one process: the floor that a trainer can reach.
+
+fp32         forward, backward, clip, fused AdamW
+bf16-mixed   the same under autocast: fp32 weights, each cast to bf16 when a matmul needs it
+bf16-true    bf16 weights, gradients and AdamW state
+masters      bf16 weights for compute, fp32 masters for the update: what our `precision: bf16` means
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from harness.setting import Setting, adamw, adamw_of, take
+
+LABEL = {
+    "fp32": "fp32",
+    "bf16-mixed": "bf16-mixed (autocast)",
+    "bf16-true": "bf16-true",
+    "masters": "bf16: fp32 masters, bf16 copies",
+}
+
+
+class BareLoop:
+    """The loop over any module; `forward(tokens) -> logits [B, T, V]`."""
+
+    def __init__(
+        self,
+        name: str,
+        setting: Setting,
+        module: nn.Module,
+        forward: Callable[[Tensor], Tensor],
+        samples: list[tuple[Tensor, Tensor]],
+        precision: str,
+    ) -> None:
+        self.name, self.precision = name, LABEL[precision]
+        self.forward, self.samples, self.done = forward, samples, 0
+        self.clip = setting.optimizer.clip_norm
+        self.mixed = precision == "bf16-mixed"
+        self.module = module.to(torch.bfloat16) if precision in ("bf16-true", "masters") else module
+        self.parameters = [p for p in module.parameters() if p.requires_grad]
+        self.masters: list[nn.Parameter] | None = None
+        if precision == "masters":
+            self.masters = [nn.Parameter(p.detach().float()) for p in self.parameters]
+            self.optimizer = adamw_of(self.masters, setting.optimizer)
+        else:
+            self.optimizer = adamw(module, setting.optimizer)
+
+    def run(self, steps: int) -> list[float]:
+        """The next steps."""
+        losses = []
+        for tokens, targets in take(self.samples, self.done, steps):
+            with self._autocast():
+                logits = self.forward(tokens)
+                loss = F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
+            del logits
+            loss.backward()  # type: ignore[no-untyped-call]
+            self._update()
+            losses.append(loss.item())
+        self.done += steps
+        return losses
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def _autocast(self) -> AbstractContextManager[Any]:
+        return torch.autocast("cpu", torch.bfloat16) if self.mixed else nullcontext()
+
+    def _update(self) -> None:
+        if self.masters is None:
+            torch.nn.utils.clip_grad_norm_(self.parameters, self.clip)
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+            return
+        for master, copy in zip(self.masters, self.parameters, strict=True):
+            assert copy.grad is not None
+            master.grad, copy.grad = copy.grad.float(), None
+        torch.nn.utils.clip_grad_norm_(self.masters, self.clip)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        with torch.no_grad():
+            torch._foreach_copy_(self.parameters, self.masters)
+
+
+def bare(name: str, setting: Setting, samples: list[tuple[Tensor, Tensor]], precision: str) -> BareLoop:
+    """The bare loop over our own model."""
+    decoder = setting.decoder()
+    return BareLoop(name, setting, decoder, decoder, samples, precision)
