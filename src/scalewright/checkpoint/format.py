@@ -5,7 +5,8 @@
       state.json                        step, samples, tokens, the optimizer's scalars: what isn't a tensor
       model-00000-000.safetensors       rank 0's boxes of the weights (fp32), at most 2 GiB a file
       optimizer-00000-000.safetensors   its boxes of the optimizer's state
-      COMMIT                            written last; without it the folder does not exist for anyone
+      COMMIT                            written last: checksums of the two .json files; without it the
+                                        folder does not exist for anyone
 
 Boxes are parts of true tensors, so any layout reads what any other wrote. Nothing here is a pickle.
 """
@@ -80,7 +81,7 @@ def read_manifest(folder: Path) -> Manifest:
         )
     try:
         data = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        version = data["version"]
+        version = int(data["version"])
         if version != VERSION:
             raise UserError(
                 f"checkpoint version {version} is not {VERSION}",
@@ -99,7 +100,9 @@ def read_manifest(folder: Path) -> Manifest:
             },
             extra=data.get("extra", {}),
         )
-    except (OSError, json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
+    except UserError:
+        raise
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:  # whatever garbage gives
         raise UserError(
             f"damaged manifest: {type(error).__name__} {error}",
             str(folder / MANIFEST),
@@ -118,7 +121,7 @@ def read_state(folder: Path) -> dict[str, Any]:
     """What isn't a tensor: step, samples, tokens and the optimizer's scalars."""
     try:
         data: dict[str, Any] = json.loads((folder / STATE).read_text(encoding="utf-8"))
-    except (OSError, json.JSONDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise UserError(f"damaged {STATE}: {error}", str(folder), "use an older checkpoint") from None
     return data
 
@@ -145,21 +148,53 @@ def checksum(path: Path) -> str:
     return f"crc32:{value:08x}"
 
 
+def describe_file(path: Path) -> StoredFile:
+    """Size and checksum of a file as it lies there."""
+    return StoredFile(path.stat().st_size, checksum(path))
+
+
+def commit_text(folder: Path, step: int) -> str:
+    """What COMMIT says: what the manifest and the state must be. The manifest answers for all other files."""
+    files = {name: asdict(describe_file(folder / name)) for name in (MANIFEST, STATE)}
+    return json.dumps({"step": step, "files": files}, indent=1)
+
+
 def check_file(folder: Path, name: str, want: StoredFile) -> str | None:
     """What is wrong with one file of a checkpoint, or None."""
     path = folder / name
-    if not path.exists():
+    try:
+        size = path.stat().st_size
+        if size != want.bytes:
+            return f"{name} has {size} bytes instead of {want.bytes}"
+        if checksum(path) != want.checksum:
+            return f"{name} is damaged (its checksum differs)"
+    except FileNotFoundError:
         return f"{name} is missing"
-    size = path.stat().st_size
-    if size != want.bytes:
-        return f"{name} has {size} bytes instead of {want.bytes}"
-    if checksum(path) != want.checksum:
-        return f"{name} is damaged (its checksum differs)"
+    except OSError as error:
+        return f"{name} cannot be read ({error.strerror})"
     return None
 
 
 def verify(folder: Path, part: int = 0, parts: int = 1) -> list[str]:
-    """What is wrong with a checkpoint; `part` of `parts` ranks checks every parts-th file."""
+    """What is wrong with a checkpoint; `part` of `parts` ranks checks every parts-th file.
+
+    Raises UserError when it isn't a finished checkpoint.
+    """
+    problems = _verify_heads(folder)
+    if problems:
+        return problems
     manifest = read_manifest(folder)
     names = sorted(manifest.files)[part::parts]
     return [problem for name in names if (problem := check_file(folder, name, manifest.files[name]))]
+
+
+def _verify_heads(folder: Path) -> list[str]:
+    """What is wrong with the manifest and the state, by what COMMIT says of them."""
+    if not (folder / COMMIT).exists():
+        return [f"it has no {COMMIT}"]
+    try:
+        wanted = json.loads((folder / COMMIT).read_text(encoding="utf-8"))["files"]
+        files = {name: StoredFile(**wanted[name]) for name in (MANIFEST, STATE)}
+    except (OSError, ValueError, KeyError, TypeError):
+        return [f"{COMMIT} is damaged"]
+    return [problem for name, want in files.items() if (problem := check_file(folder, name, want))]

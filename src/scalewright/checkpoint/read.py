@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from scalewright.checkpoint.format import StoredTensor, committed, read_manifest, read_state, verify
-from scalewright.parallel.collectives import all_true, from_rank_zero
+from scalewright.parallel.collectives import from_rank_zero, gather_json
 from scalewright.parallel.mesh import Mesh
 from scalewright.spec.errors import UserError, nearest
 from scalewright.spec.placement import Box
@@ -124,11 +124,36 @@ def newest_verified(root: Path, mesh: Mesh) -> tuple[Path | None, list[str]]:
     names = from_rank_zero([folder.name for folder in committed(root)] if mesh.rank == 0 else None, mesh)
     rejected: list[str] = []
     for name in names:
-        try:
-            problems = verify(root / name, mesh.rank, mesh.world)
-        except UserError as error:
-            problems = [str(error)]
-        if all_true(not problems, mesh):
+        problem = damage(root / name, mesh)
+        if problem is None:
             return root / name, rejected
-        rejected.append(f"{name}: {problems[0]}" if problems else f"{name}: another rank found damage")
+        rejected.append(f"{name}: {problem}")
     return None, rejected
+
+
+def damage(folder: Path, mesh: Mesh) -> str | None:
+    """What is wrong with a checkpoint, the same answer on every rank; they share the reading."""
+    try:
+        problems = verify(folder, mesh.rank, mesh.world)
+    except UserError as error:
+        problems = [error.what]
+    found = [problem for answer in gather_json(problems[:1], mesh) for problem in answer]
+    return found[0] if found else None
+
+
+def set_aside(root: Path, step: int) -> list[str]:
+    """Renames checkpoints of steps after `step`, and gives their new names: the run goes on without them.
+
+    A damaged one, or one of a future that was abandoned, would otherwise be the newest again: it would push
+    better ones out when old ones are pruned.
+    """
+    moved = []
+    for folder in committed(root):
+        if int(folder.name.split("-")[1]) <= step:
+            continue
+        number = 1
+        while (aside := folder.with_name(f"{folder.name}.aside-{number}")).exists():
+            number += 1
+        folder.rename(aside)
+        moved.append(aside.name)
+    return moved

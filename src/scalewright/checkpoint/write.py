@@ -32,8 +32,9 @@ from scalewright.checkpoint.format import (
     StoredBox,
     StoredFile,
     StoredTensor,
-    checksum,
+    commit_text,
     committed,
+    describe_file,
     step_folder,
 )
 from scalewright.parallel.collectives import gather_json
@@ -153,7 +154,7 @@ def _part(weight: Weight, name: str, key: str, tensor: Tensor) -> Part:
 
 
 def write_parts(folder: Path, parts: Sequence[Part], stem: str) -> dict[str, Any]:
-    """Writes boxes as `<stem>-000.safetensors` and on, one file in memory at a time; what they are, as data."""
+    """Writes boxes as `<stem>-000.safetensors` and on, one file in memory at a time; says what they are."""
     tensors: dict[str, Any] = {}
     files: dict[str, Any] = {}
     for number, batch in enumerate(_by_size(parts)):
@@ -161,7 +162,7 @@ def write_parts(folder: Path, parts: Sequence[Part], stem: str) -> dict[str, Any
         content = {part.key: part.get().to("cpu").contiguous() for part in batch}
         save_file(content, folder / file, metadata={"format": "pt"})
         _sync(folder / file)
-        files[file] = asdict(StoredFile((folder / file).stat().st_size, checksum(folder / file)))
+        files[file] = asdict(describe_file(folder / file))
         for part in batch:
             dtype = str(part.dtype).removeprefix("torch.")
             box = StoredBox(file, part.key, *part.box)
@@ -220,7 +221,7 @@ def commit(partial: Path, final: Path, manifest: Manifest, state: dict[str, Any]
     for name, text in ((MANIFEST, manifest.to_json()), (STATE, json.dumps(state, indent=1))):
         (partial / name).write_text(text, encoding="utf-8")
         _sync(partial / name)
-    (partial / COMMIT).write_text(f"step {manifest.step}\n", encoding="utf-8")
+    (partial / COMMIT).write_text(commit_text(partial, manifest.step), encoding="utf-8")
     _sync(partial / COMMIT)
     _sync(partial)
     if final.exists():  # a resume saved this step again

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from scalewright.checkpoint.read import CheckpointReader, find_checkpoint
+from scalewright.checkpoint.read import CheckpointReader, damage, find_checkpoint
 from scalewright.model.decoder import Decoder
 from scalewright.model.huggingface import HuggingFaceFolder
 from scalewright.model.init import init_box
@@ -70,17 +70,17 @@ def cut(tensor: Tensor, box: Box) -> Tensor:
     return tensor[tuple(slice(offset, offset + size) for offset, size in zip(*box, strict=True))]
 
 
-def first_weights(run: RunSpec, network: Network) -> None:
+def first_weights(run: RunSpec, network: Network, mesh: Mesh) -> None:
     """Fills the weights as `init` says: random, from a Hugging Face folder, or from a checkpoint."""
     source = network.random_source
     if run.init != "random":
-        source = init_source(run)
+        source = init_source(run, mesh)
     if source is not None:
         fill(network.parallel.weights, source)
 
 
-def init_source(run: RunSpec) -> Source:
-    """Where `init:` takes weights from; raises UserError when the folder is neither kind."""
+def init_source(run: RunSpec, mesh: Mesh) -> Source:
+    """Where `init:` takes weights from; raises UserError when the folder is neither kind, or damaged."""
     folder = Path(run.init)
     if not folder.exists():
         raise UserError(
@@ -93,7 +93,10 @@ def init_source(run: RunSpec) -> Source:
             )
         weights = HuggingFaceFolder(folder, run.model)
         return lambda t, box: weights.read_slice(t.name, *box).float()
-    return checkpoint_source(CheckpointReader(find_checkpoint(folder)))
+    given = find_checkpoint(folder)
+    if problem := damage(given, mesh):
+        raise UserError(f"the checkpoint is damaged: {problem}", f"init: {given}", "give an older one")
+    return checkpoint_source(CheckpointReader(given))
 
 
 def checkpoint_source(reader: CheckpointReader) -> Source:

@@ -34,7 +34,7 @@ def open_record(
     *,
     quiet: bool,
 ) -> Record:
-    """Rank 0's writers, opened to go on from `place`; the start, or the resume, is noted, and before it `notes`."""
+    """Rank 0's writers, opened to go on from `place`; `notes` and then start or resume become events."""
     folder, done = run.folder, place.step
     parameters = sum(w.placement.tensor.size for w in network.parallel.weights)
     flops = _flops_per_token(resolved, parameters)

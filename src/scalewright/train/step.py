@@ -50,6 +50,7 @@ class Step:
         """
         report = torch.zeros(5, device=self.mesh.device)
         tokens = all_sum(counted.to(torch.float32, copy=True), self.mesh, "loss")
+        divisor = tokens.clamp(min=1.0)  # a batch without a counted token teaches nothing, and breaks nothing
         gradients = self.parallel.gradients
         gradients.clear()
         for index, micro in enumerate(micros):
@@ -57,9 +58,9 @@ class Step:
             logits = self.parallel.model(micro.tokens, **micro.arguments)
             total, auxiliary = self.loss(logits, micro.targets)
             del logits  # its memory is the largest of all; the backward keeps what it needs
-            ((total + auxiliary) / tokens).backward()  # type: ignore[no-untyped-call]
-            report[LOSS] += total.detach() / tokens
-            report[AUX] += auxiliary.detach() / tokens
+            ((total + auxiliary) / divisor).backward()  # type: ignore[no-untyped-call]
+            report[LOSS] += total.detach() / divisor
+            report[AUX] += auxiliary.detach() / divisor
         gradients.finish()
         report[STOP] = float(stop)
         self._update(report)

@@ -6,37 +6,46 @@ join -> precision, mesh -> network -> optimizer -> newest checkpoint that verifi
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 import uuid
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from scalewright.checkpoint.read import CheckpointReader, find_checkpoint, newest_verified
+from scalewright.checkpoint.read import set_aside
 from scalewright.checkpoint.write import as_states, save
 from scalewright.data.dataset import Dataset, open_data
 from scalewright.evaluate.validate import validate
 from scalewright.launch.context import RankContext
 from scalewright.parallel.collectives import barrier, from_rank_zero
 from scalewright.parallel.mesh import Mesh, join_world, leave_world, make_mesh
-from scalewright.parallel.parallelize import fill
 from scalewright.spec.base import write_yaml
 from scalewright.spec.errors import RunError, Stopped, UserError
 from scalewright.spec.grid import make_grid
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.run import RunSpec
 from scalewright.track.tracker import Status
-from scalewright.train.batches import StepBatches
+from scalewright.train.batches import Place, StepBatches
 from scalewright.train.loop import Job, loop
 from scalewright.train.loss import build_loss
-from scalewright.train.network import Network, build_network, checkpoint_source, first_weights, load_python
-from scalewright.train.optimizer import base_rate, build_optimizer, read_states, write_states
+from scalewright.train.network import Network, build_network, first_weights, load_python
+from scalewright.train.optimizer import base_rate, build_optimizer, read_states
 from scalewright.train.precision import choose_precision, find_peak
 from scalewright.train.record import Record
 from scalewright.train.resolve import Resolved
+from scalewright.train.resume import (
+    check_same_run,
+    find_resume,
+    optimizer_name,
+    plain_model,
+    restore,
+    set_earlier_run_aside,
+)
 from scalewright.train.scribe import open_record
 from scalewright.train.signals import StopRequest
 from scalewright.train.step import Step
@@ -88,6 +97,7 @@ class _Rank:
     record: Record | None
     run_id: str
     resumed: int | None
+    place: Place  # where this call begins
     done: int  # steps that the weights have behind them
     scores: dict[str, float | None] = field(default_factory=dict)
     save_problem: str | None = None
@@ -102,26 +112,27 @@ class _Rank:
         precision = from_rank_zero(choose_precision(asked, device) if mesh.rank == 0 else None, mesh)
         run = run.replace(layout={**run.layout.dump(), "precision": precision}, device=device.type)
         torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
-        _set_earlier_run_aside(run, mesh)
+        set_earlier_run_aside(run, mesh)
         network = build_network(run, mesh, bf16=precision == "bf16")
         optimizer = build_optimizer(run.optimizer, network.parallel.weights, load_python)
         dataset = open_data(run.data, "train", run.seed)
         valid = _valid_data(run)
         peak = find_peak(run.cluster, precision, device) if mesh.rank == 0 else None
         barrier(mesh)
-        reader, rejected = _find_resume(run, mesh)
-        done = 0
+        reader, notes = find_resume(run, mesh)
+        begin = Place()
         if reader is None:
-            first_weights(run, network)
+            first_weights(run, network, mesh)
         else:
-            _check_same_model(run, reader)
-            done = _restore(reader, network, optimizer)
+            check_same_run(run, reader)
+            begin = restore(reader, network, optimizer)
         run_id = from_rank_zero(reader.manifest.run_id if reader else uuid.uuid4().hex[:12], mesh)
         record = None
         if mesh.rank == 0 and peak is not None:
             _write_folder(run, dataset)
-            record = open_record(resolved, run, peak, network, done, run_id, rejected, quiet=quiet)
-        resumed = done if reader is not None else None
+            notes += [f"set {name} aside" for name in set_aside(run.folder / "checkpoints", begin.step)]
+            came_from = str(reader.folder) if reader else None
+            record = open_record(resolved, run, peak, network, begin, run_id, came_from, notes, quiet=quiet)
         return cls(
             run=run,
             total=resolved.steps,
@@ -133,8 +144,9 @@ class _Rank:
             valid=valid,
             record=record,
             run_id=run_id,
-            resumed=resumed,
-            done=done,
+            resumed=begin.step if reader is not None else None,
+            place=begin,
+            done=begin.step,
         )
 
     def train(self, stop: StopRequest, until: int | None, started: float) -> dict[str, Any]:
@@ -143,7 +155,7 @@ class _Rank:
         stopped = False
         status: Status = "failed"
         batches = StepBatches(
-            self.dataset, self.run.layout, self.mesh, self.network.parallel.model, self.done + 1, last
+            self.dataset, self.run.layout, self.mesh, self.network.parallel.model, self.place, last
         )
         try:
             clip = getattr(self.run.optimizer, "clip_norm", 0.0)
@@ -190,7 +202,7 @@ class _Rank:
         """Saves a checkpoint. A save that fails is noted, and the run goes on: the next may succeed."""
         started = time.perf_counter()
         tensors, numbers = read_states(self.optimizer, self.network.parallel.weights)
-        samples = step * self.run.layout.batch
+        place = self.place.after(step, self.run.layout.batch, self.seq_len)
         try:
             save(
                 self.run.folder / "checkpoints",
@@ -198,15 +210,16 @@ class _Rank:
                 as_states(tensors),
                 self.mesh,
                 step=step,
-                samples=samples,
+                samples=place.samples,
                 run_id=self.run_id,
-                model=_plain_model(self.run),
+                model=plain_model(self.run),
                 layout=self.run.layout.dump(),
                 state={
                     "step": step,
-                    "samples": samples,
-                    "tokens": samples * self.seq_len,
+                    "samples": place.samples,
+                    "tokens": place.tokens,
                     "seed": self.run.seed,
+                    "optimizer_name": optimizer_name(self.run),
                     "optimizer": numbers,
                 },
                 keep=self.run.checkpoint.keep,
@@ -215,7 +228,8 @@ class _Rank:
         except RunError as error:
             self.save_problem = str(error)
             if self.record is not None:
-                self.record.event("fault", f"step {step}: {error}", step=step)
+                with suppress(RunError):  # the disk that refused the checkpoint may refuse a line, too
+                    self.record.event("fault", f"step {step}: {error}", step=step)
             return
         if self.record is not None:
             self.record.saved(step, time.perf_counter() - started)
@@ -241,59 +255,6 @@ def _valid_data(run: RunSpec) -> Dataset | None:
     return open_data(run.data, "valid", run.seed)
 
 
-def _plain_model(run: RunSpec) -> dict[str, Any]:
-    return {} if isinstance(run.model, str) else run.model.dump()
-
-
-def _find_resume(run: RunSpec, mesh: Mesh) -> tuple[CheckpointReader | None, list[str]]:
-    """The checkpoint to continue from, and what was wrong with newer ones."""
-    if run.resume == "never":
-        return None, []
-    if run.resume != "auto":
-        return CheckpointReader(find_checkpoint(run.resume)), []
-    folder, rejected = newest_verified(run.folder / "checkpoints", mesh)
-    return (CheckpointReader(folder) if folder else None), rejected
-
-
-def _check_same_model(run: RunSpec, reader: CheckpointReader) -> None:
-    mine, theirs = _plain_model(run), reader.manifest.model
-    different = [key for key in mine if key not in ("name", "version") and mine[key] != theirs.get(key)]
-    if different:
-        key = different[0]
-        raise UserError(
-            f"the checkpoint's model has {key} {theirs.get(key)!r} but the run's has {mine[key]!r}",
-            str(reader.folder),
-            "give this run a name of its own, or resume=never",
-        )
-
-
-def _restore(reader: CheckpointReader, network: Network, optimizer: torch.optim.Optimizer) -> int:
-    """Weights and optimizer state from a checkpoint, whatever layout wrote it; returns its step."""
-    weights = network.parallel.weights
-    fill(weights, checkpoint_source(reader))
-
-    def read(kind: str, weight: Any) -> torch.Tensor | None:
-        name = f"optimizer/{kind}/{weight.name}"
-        if not reader.has(name):
-            return None
-        return reader.read(name, weight.box, weight.placement.tensor.shape).to(weight.master.device)
-
-    numbers = reader.state.get("optimizer", {})
-    write_states(optimizer, weights, reader.optimizer_states(), read, numbers)
-    return int(reader.state["step"])
-
-
-def _set_earlier_run_aside(run: RunSpec, mesh: Mesh) -> None:
-    """With `resume: never` a folder that holds an earlier run is renamed, so that nothing of it is lost."""
-    folder = run.folder
-    if mesh.rank == 0 and run.resume == "never" and (folder / "metrics.jsonl").exists():
-        number = 1
-        while (aside := folder.with_name(f"{folder.name}.old-{number}")).exists():
-            number += 1
-        folder.rename(aside)
-    barrier(mesh)
-
-
 def _write_folder(run: RunSpec, dataset: Dataset) -> None:
     """The resolved run file and the tokenizer, so that the folder stands alone."""
     from scalewright.track.environment import environment
@@ -301,7 +262,8 @@ def _write_folder(run: RunSpec, dataset: Dataset) -> None:
     folder = run.folder
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        write_yaml(folder / "run.yaml", run.replace(environment=environment()).dump())
+        write_yaml(folder / "run.yaml.tmp", run.replace(environment=environment()).dump())
+        os.replace(folder / "run.yaml.tmp", folder / "run.yaml")  # a full disk leaves the old one whole
         tokenizer: Path | None = dataset.tokenizer_path
         if tokenizer is not None and tokenizer.exists():
             shutil.copyfile(tokenizer, folder / "tokenizer.json")

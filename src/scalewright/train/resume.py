@@ -1,0 +1,107 @@
+"""Where a run goes on from: the newest checkpoint of its folder that is whole, one that is named, or nothing.
+
+auto     newest, if its checksums hold, else the one before it, ...; all damaged: an error
+PATH     that one
+never    an earlier run in the folder is renamed out of the way
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from scalewright.checkpoint.read import CheckpointReader, damage, find_checkpoint, newest_verified
+from scalewright.parallel.collectives import barrier
+from scalewright.parallel.mesh import Mesh
+from scalewright.parallel.parallelize import fill
+from scalewright.spec.errors import UserError
+from scalewright.spec.run import PythonRef, RunSpec
+from scalewright.train.batches import Place
+from scalewright.train.network import Network, checkpoint_source
+from scalewright.train.optimizer import write_states
+
+
+def set_earlier_run_aside(run: RunSpec, mesh: Mesh) -> None:
+    """With `resume: never` a folder that holds an earlier run is renamed, so that nothing of it is lost."""
+    folder = run.folder
+    ran = any((folder / name).exists() for name in ("metrics.jsonl", "checkpoints"))
+    if mesh.rank == 0 and run.resume == "never" and ran:
+        number = 1
+        while (aside := folder.with_name(f"{folder.name}.old-{number}")).exists():
+            number += 1
+        folder.rename(aside)
+    barrier(mesh)
+
+
+def find_resume(run: RunSpec, mesh: Mesh) -> tuple[CheckpointReader | None, list[str]]:
+    """The checkpoint to continue from, and what was wrong with newer ones.
+
+    Checkpoints that are all damaged are an error: a run that began anew there would bury them.
+    """
+    if run.resume == "never":
+        return None, []
+    if run.resume != "auto":
+        given = find_checkpoint(run.resume)
+        if problem := damage(given, mesh):
+            raise UserError(
+                f"the checkpoint is damaged: {problem}", str(given), "resume an older one, or auto"
+            )
+        return CheckpointReader(given), []
+    root = run.folder / "checkpoints"
+    folder, rejected = newest_verified(root, mesh)
+    if folder is None and rejected:
+        count = "its only checkpoint is" if len(rejected) == 1 else f"all {len(rejected)} checkpoints are"
+        raise UserError(
+            f"this run can't go on: {count} damaged, {rejected[0]}",
+            str(root),
+            "restore one, or begin anew with resume=never (what is there is kept aside)",
+        )
+    return (CheckpointReader(folder) if folder else None), [f"skipped a checkpoint: {r}" for r in rejected]
+
+
+def check_same_run(run: RunSpec, reader: CheckpointReader) -> None:
+    """Raises UserError when the checkpoint is of another model or optimizer than the run."""
+    before, now = reader.state.get("optimizer_name"), optimizer_name(run)
+    if before is not None and before != now:
+        raise UserError(
+            f"the checkpoint has the state of optimizer {before} but the run's is {now}",
+            str(reader.folder),
+            f"use {before}, or begin a run of its own from the weights alone with init: {reader.folder}",
+        )
+    mine, theirs = plain_model(run), reader.manifest.model
+    different = [key for key in mine if key not in ("name", "version") and mine[key] != theirs.get(key)]
+    if different:
+        key = different[0]
+        raise UserError(
+            f"the checkpoint's model has {key} {theirs.get(key)!r} but the run's has {mine[key]!r}",
+            str(reader.folder),
+            "give this run a name of its own, or resume=never",
+        )
+
+
+def restore(reader: CheckpointReader, network: Network, optimizer: torch.optim.Optimizer) -> Place:
+    """Weights and optimizer state from a checkpoint, whatever layout wrote it; returns where it stands."""
+    weights = network.parallel.weights
+    fill(weights, checkpoint_source(reader))
+
+    def read(kind: str, weight: Any) -> torch.Tensor | None:
+        name = f"optimizer/{kind}/{weight.name}"
+        if not reader.has(name):
+            return None
+        return reader.read(name, weight.box, weight.placement.tensor.shape).to(weight.master.device)
+
+    numbers = reader.state.get("optimizer", {})
+    write_states(optimizer, weights, reader.optimizer_states(), read, numbers)
+    state = reader.state
+    return Place(int(state["step"]), int(state["samples"]), int(state["tokens"]))
+
+
+def plain_model(run: RunSpec) -> dict[str, Any]:
+    """The model as a checkpoint writes it down."""
+    return {} if isinstance(run.model, str) else run.model.dump()
+
+
+def optimizer_name(run: RunSpec) -> str:
+    """What a checkpoint's optimizer state is of."""
+    return run.optimizer.python if isinstance(run.optimizer, PythonRef) else run.optimizer.name
