@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import sqlite3
+import time
 from pathlib import Path
 
 import pytest
@@ -99,7 +100,11 @@ def test_wandb_records_offline_without_a_key(tmp_path: Path) -> None:
     run_id = json.loads((tmp_path / "trackers.json").read_text())["wandb"]["run_id"]
     assert folder.name.endswith(run_id)
     (record,) = folder.glob("*.wandb")
+    deadline = time.monotonic() + 20  # W&B's own process writes the file, a moment after the run's end
+    while b"valid/bits_per_byte" not in record.read_bytes() and time.monotonic() < deadline:
+        time.sleep(0.1)
     assert b"valid/bits_per_byte" in record.read_bytes()
+    assert (folder / "files" / "run.yaml").read_text() == "name: tiny\n"
 
 
 def test_a_missing_library_is_said_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

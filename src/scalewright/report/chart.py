@@ -90,8 +90,7 @@ def draw(chart: Chart) -> Drawing:
     def y(value: float) -> float:
         return (high - value) / (high - low)
 
-    paths = [{"style": line.style, "d": path([x(s) for s in steps], [y(v) for v in values], dots(line))}
-             for line, steps, values in thinned]  # fmt: skip
+    paths = [lines(line, [x(s) for s in steps], [y(v) for v in values]) for line, steps, values in thinned]
     return Drawing(
         chart=chart,
         paths=paths,
@@ -128,24 +127,28 @@ def descent(line: Series) -> Array:
     return finite if len(finite) < 200 else finite[finite <= np.percentile(finite, 97)]
 
 
-def dots(line: Series) -> bool:
-    """Whether each point is drawn as a dot: validations, and lines too short to be one."""
-    return line.style == "valid" or len(line.values) == 1
+def lines(line: Series, xs: list[float], ys: list[float]) -> dict[str, str]:
+    """The path of one series; for validations, and for lines too short to be one, also its dots."""
+    dotted = line.style == "valid" or int(np.isfinite(line.values).sum()) == 1
+    return {"style": line.style, "d": path(xs, ys), "dots": path(xs, ys, dots=True) if dotted else ""}
 
 
-def path(xs: list[float], ys: list[float], with_dots: bool = False) -> str:
-    """SVG path data in drawing units; a gap starts a new piece, a lone point is a dot (of no length)."""
+def path(xs: list[float], ys: list[float], dots: bool = False) -> str:
+    """SVG path data in drawing units; a gap starts a new piece, a piece of one point is a dot (no length).
+
+    With `dots` every point is a piece of its own.
+    """
     out: list[str] = []
     pen_down = False
     for index, (x, y) in enumerate(zip(xs, ys, strict=True)):
         if not math.isfinite(y):
             pen_down = False
             continue
-        last = index + 1 == len(ys) or not math.isfinite(ys[index + 1])
+        alone = dots or index + 1 == len(ys) or not math.isfinite(ys[index + 1])
         out.append(f"{'L' if pen_down else 'M'}{_number(x)} {_number(y)}")
-        if with_dots or (not pen_down and last):
+        if alone and not pen_down:
             out.append("h0")
-        pen_down = True
+        pen_down = not dots
     return "".join(out)
 
 

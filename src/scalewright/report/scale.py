@@ -19,8 +19,10 @@ def ticks(low: float, high: float, about: int = 5) -> list[float]:
     >>> ticks(0.0, 9.3)
     [0.0, 2.0, 4.0, 6.0, 8.0]
     """
-    if not (math.isfinite(low) and math.isfinite(high)) or high <= low:
-        return [low] if math.isfinite(low) else []
+    if not (math.isfinite(low) and math.isfinite(high)):
+        return []
+    if high <= low:
+        return [low]
     rough = (high - low) / about
     power = 10.0 ** math.floor(math.log10(rough))
     unit = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough * 0.75)

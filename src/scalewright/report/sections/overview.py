@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from scalewright.report.folder import STARTS, RunFolder
+from scalewright.report.folder import STARTS, RunFolder, Table
 from scalewright.report.page import Section
 from scalewright.report.sections.peak import peak_note
 from scalewright.spec.words import count, decimal, duration, share, short_time
@@ -26,7 +26,7 @@ class Tile:
 
 def section(run: RunFolder) -> Section | None:
     """The tiles; None before there is a number to show."""
-    found = [tile for tile in tiles(run) if tile is not None]
+    found = tiles(run)
     return Section("overview", "What it reached", "overview.html", {"tiles": found}) if found else None
 
 
@@ -49,50 +49,44 @@ def facts(run: RunFolder) -> list[str]:
     model = run.config.get("model")
     name = model.get("name") or model.get("python") if isinstance(model, dict) else model
     parameters = run.said("parameters")
-    devices = layout.get("devices")
-    device = run.said("peak_device") or run.config.get("device")
     precision = run.said("precision") or layout.get("precision")
     train = run.config.get("train") or {}
     parts = [
         str(name) if name else "",
         f"{count(parameters)} parameters" if parameters else "",
-        f"{devices} × {device}" if devices and device else f"{devices} devices" if devices else "",
+        _devices(layout.get("devices"), run.said("peak_device") or run.config.get("device")),
         str(precision) if precision and precision != "auto" else "",
         _progress(run, train.get("steps")),
     ]
     return [part for part in parts if part]
 
 
-def tiles(run: RunFolder) -> list[Tile | None]:
-    """The numbers that one asks for first."""
-    train, valid = run.train, run.valid
-    steady = Steady.of(run)
-    loss, bits = train.last("loss"), valid.last("bits_per_byte")
-    valid_loss = valid.last("loss")
-    bits = bits if bits is not None else _maybe(run.summary.get("validation_bits_per_byte"))
-    at = f"at step {valid.steps[-1]:,.0f}" if len(valid) else ""
-    tokens, seconds = train.last("tokens"), run.summary.get("seconds") or elapsed(run)
-    note = peak_note(run)
-    return [
-        Tile("Validation", f"{decimal(bits, 4)}", f"bits per byte {at}".strip())
-        if bits is not None
-        else None,
-        Tile("Validation loss", decimal(valid_loss, 4), f"nats per token {at}".strip())
-        if valid_loss is not None
-        else None,
-        Tile("Training loss", decimal(loss, 4), f"nats per token at step {train.steps[-1]:,.0f}")
-        if loss is not None
-        else None,
-        Tile("Throughput", f"{count(steady.tokens_per_s)}", "tokens/s, median")
-        if steady.tokens_per_s
-        else None,
-        Tile("Step time", short_time(steady.step_time_s), steady.spread) if steady.step_time_s else None,
-        Tile("MFU", share(steady.mfu), f"median, of {note}" if note else "median") if steady.mfu else None,
-        Tile("Memory", f"{decimal(_maximum(run, 'memory_gib'), 3)} GiB", "rank 0, highest")
-        if _maximum(run, "memory_gib") is not None
-        else None,
-        Tile("Tokens", count(tokens), f"in {duration(seconds)}" if seconds else "") if tokens else None,
+def tiles(run: RunFolder) -> list[Tile]:
+    """The numbers that one asks for first; those that are not known are left out."""
+    train, valid, steady = run.train, run.valid, Steady.of(run)
+    bits = valid.last("bits_per_byte")
+    if bits is None:
+        bits = _maybe(run.summary.get("validation_bits_per_byte"))
+    trained, validated = _at(train), _at(valid)
+    memory, seconds, peak = _maximum(run, "memory_gib"), _maybe(run.summary.get("seconds")), peak_note(run)
+    seconds = seconds or elapsed(run)
+    loss, valid_loss = train.last("loss"), valid.last("loss")
+    found = [
+        ("Validation", bits, decimal(bits, 4), f"bits per byte{validated}"),
+        ("Validation loss", valid_loss, decimal(valid_loss, 4), f"nats per token{validated}"),
+        ("Training loss", loss, decimal(loss, 4), f"nats per token{trained}"),
+        ("Throughput", steady.tokens_per_s, count(steady.tokens_per_s), "tokens/s, median"),
+        ("Step time", steady.step_time_s, short_time(steady.step_time_s), steady.spread),
+        ("MFU", steady.mfu, share(steady.mfu), f"median, of {peak}" if peak else "median"),
+        ("Memory", memory, f"{decimal(memory, 3)} GiB", "rank 0, highest"),
+        (
+            "Tokens",
+            train.last("tokens"),
+            count(train.last("tokens")),
+            f"in {duration(seconds)}" if seconds else "",
+        ),
     ]
+    return [Tile(label, text, note) for label, value, text, note in found if value is not None]
 
 
 @dataclass(frozen=True)
@@ -128,11 +122,23 @@ def elapsed(run: RunFolder) -> float | None:
     return max(times) - min(times) if len(times) > 1 else None
 
 
+def _devices(number: Any, device: Any) -> str:
+    if not isinstance(number, int):
+        return ""
+    if isinstance(device, str) and device != "auto":
+        return f"{number} × {device}"
+    return f"{number} device{'' if number == 1 else 's'}"
+
+
 def _progress(run: RunFolder, total: Any) -> str:
-    done = f"{run.train.steps[-1]:,.0f}" if len(run.train) else "0"
-    return (
-        f"{done} of {total:,} steps" if isinstance(total, int) else f"{done} steps" if len(run.train) else ""
-    )
+    done = int(run.train.steps[-1]) if len(run.train) else 0
+    if isinstance(total, int):
+        return f"{done:,} of {total:,} step{'' if total == 1 else 's'}"
+    return f"{done:,} step{'' if done == 1 else 's'}" if done else ""
+
+
+def _at(table: Table) -> str:
+    return f" at step {table.steps[-1]:,.0f}" if len(table) else ""
 
 
 def _maximum(run: RunFolder, name: str) -> float | None:
