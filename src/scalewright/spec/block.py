@@ -69,6 +69,7 @@ class Sizes:
     etp: int
     width: int  # bytes of an activation or weight element in compute
     attention: Attention
+    eager: bool = False  # norms and gated activations as several PyTorch operators, which keep more
 
     @property
     def rows(self) -> int:
@@ -79,12 +80,12 @@ class Sizes:
         return _ceil(self.rows, self.tp) if self.sp else self.rows
 
 
-def sizes(layout: Layout, seq_len: int, attention: Attention = "fused") -> Sizes:
+def sizes(layout: Layout, seq_len: int, attention: Attention = "fused", eager: bool = False) -> Sizes:
     """The sizes that a layout gives a micro-batch of sequences of `seq_len`."""
     width = 4 if layout.precision in ("fp32", "tf32") else 2
     sp = bool(layout.sp)
     return Sizes(
-        layout.micro_batch, seq_len, layout.tp, sp, layout.cp, layout.ep, layout.etp, width, attention
+        layout.micro_batch, seq_len, layout.tp, sp, layout.cp, layout.ep, layout.etp, width, attention, eager
     )
 
 
@@ -231,7 +232,8 @@ def _mlp(m: ModelSpec, s: Sizes, at: str, layer: int, size: int, keeps: float = 
 def _activation(m: ModelSpec, s: Sizes, at: str, layer: int, elements: int) -> Operator:
     out = float(elements * s.width)
     read = 2 * out if m.gated else out
-    return Operator(f"{at}.activation", "activation", layer, read=read, written=out, saved=out)
+    saved = 2 * out if m.gated and s.eager else out  # act(gate) apart from its product with up
+    return Operator(f"{at}.activation", "activation", layer, read=read, written=out, saved=saved)
 
 
 def _experts(m: ModelSpec, moe: MoE, s: Sizes, at: str, layer: int, keeps: float) -> Iterator[Operator]:
@@ -293,6 +295,8 @@ def _norm(
     """A norm keeps its input; its output is kept too where a matmul takes it. `whole`: it is in no block."""
     moved = float(rows * size * s.width)
     saved = (block_input or (moved if keeps_in else 0.0)) + (moved if keeps_out else 0.0)
+    if s.eager and m.norm_type.startswith("rmsnorm"):
+        saved += moved  # x / rms(x) apart from its product with the weight
     outside = saved if whole or layer < 0 else block_input
     return Operator(
         name, "norm", layer, _weights(m, name), read=moved, written=moved,

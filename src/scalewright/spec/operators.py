@@ -42,15 +42,17 @@ def operators(
     *,
     layers: range | None = None,
     attention: Attention = "fused",
+    eager: bool = False,
 ) -> tuple[Operator, ...]:
     """Every operator of one micro-batch's forward on one rank, in order.
 
     `layers`: those of the rank's pipeline stage (null: all); the first stage has the embedding too, the last
-    the head and the loss. `seq_len` is null for the model's context.
+    the head and the loss. `seq_len` is null for the model's context. `attention="unfused"` writes its scores
+    to memory; `eager` keeps what norms and gated activations keep when nothing fuses their steps.
     """
     layout, seq_len = layout or Layout(), seq_len or model.context
     held = range(model.num_hidden_layers) if layers is None else layers
-    s = sizes(layout, seq_len, attention)
+    s = sizes(layout, seq_len, attention, eager)
     found: list[Operator] = []
     if held.start == 0:
         found += block.before(model, s)
@@ -68,10 +70,11 @@ def operator_groups(
     *,
     layers: range | None = None,
     attention: Attention = "fused",
+    eager: bool = False,
 ) -> tuple[tuple[Operator, int], ...]:
     """`operators`, each kind of block written once with how often it comes: the same sums, much faster."""
     held = range(model.num_hidden_layers) if layers is None else layers
-    s = sizes(layout, seq_len, attention)
+    s = sizes(layout, seq_len, attention, eager)
     found: list[tuple[Operator, int]] = []
     if held.start == 0:
         found += [(o, 1) for o in block.before(model, s)]
@@ -152,6 +155,7 @@ def activation_bytes(
     *,
     layers: range | None = None,
     attention: Attention = "fused",
+    eager: bool = False,
     recompute: Kept | None = None,
 ) -> float:
     """Bytes that one micro-batch keeps on one rank from its forward to its backward.
@@ -161,7 +165,7 @@ def activation_bytes(
     """
     kind: Kept = layout.recompute if recompute is None else recompute
     held = range(model.num_hidden_layers) if layers is None else layers
-    s = sizes(layout, seq_len, attention)
+    s = sizes(layout, seq_len, attention, eager)
     outside = list(block.before(model, s)) if held.start == 0 else []
     outside += block.after(model, s) if held.stop == model.num_hidden_layers else []
     total = sum(o.saved for o in outside)
@@ -174,12 +178,14 @@ def activation_bytes(
     return total
 
 
-def rebuilt_bytes(model: ModelSpec, layout: Layout, seq_len: int, *, attention: Attention = "fused") -> float:
+def rebuilt_bytes(
+    model: ModelSpec, layout: Layout, seq_len: int, *, attention: Attention = "fused", eager: bool = False
+) -> float:
     """Bytes that the backward holds while it rebuilds its largest block; 0 without recomputation."""
     kind = layout.recompute
     if kind == "none":
         return 0.0
-    s = sizes(layout, seq_len, attention)
+    s = sizes(layout, seq_len, attention, eager)
     blocks = [
         tuple(block.block(model, s, alike[0])) for alike in _alike(model, range(model.num_hidden_layers))
     ]

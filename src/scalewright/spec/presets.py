@@ -23,7 +23,6 @@ import yaml
 
 from scalewright.spec.base import read_yaml
 from scalewright.spec.errors import UserError, unknown
-from scalewright.spec.fetch import fetch_config
 from scalewright.spec.huggingface import read_huggingface
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.shapes import new_preset
@@ -74,6 +73,8 @@ def load_model_spec(source: str | Path | Mapping[str, Any] | ModelSpec) -> Model
         return _from_keys(dict(source), "model", None)
     name = str(source)
     if name.startswith("hf:"):
+        from scalewright.spec.fetch import fetch_config  # https takes a while to import
+
         return read_huggingface(fetch_config(name[3:]), name, name[3:].split("@")[0].rpartition("/")[2])
     known = _names().get(name.lower()) if isinstance(source, str) else None
     if known is not None:

@@ -1,0 +1,79 @@
+"""The operators' sums against what PyTorch does with our own network: bytes kept for backward, and FLOPs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from scalewright.spec.layout import Layout
+from scalewright.spec.model import ModelSpec
+from scalewright.spec.operators import activation_bytes, forward_flops, operators
+from scalewright.spec.presets import load_model_spec
+
+torch = pytest.importorskip("torch")
+
+MODELS = ["llama-56m", "gpt2-124m", "pythia-160m", "qwen3-0.6b", "olmo-2-1b", "gemma-3-270m", "bloom-560m"]
+BATCH, LENGTH = 2, 128
+
+
+def small(name: str) -> ModelSpec:
+    return load_model_spec(name).replace(num_hidden_layers=2, vocab_size=512)
+
+
+def build(spec: ModelSpec) -> Any:
+    """The network with whatever numbers lie in memory: neither bytes nor FLOPs depend on them."""
+    from scalewright.model.decoder import Decoder
+
+    with torch.device("meta"):
+        network = Decoder(spec)
+    return network.to_empty(device="cpu")
+
+
+def kept_bytes(network: Any) -> int:
+    """Bytes of every storage but the parameters' that autograd keeps of a forward up to the final norm."""
+    own = {p.untyped_storage().data_ptr() for p in network.parameters()}
+    kept: dict[int, Any] = {}
+
+    def pack(tensor: Any) -> Any:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            kept[storage.data_ptr()] = storage  # held, so that no address comes twice
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        out = network.features(torch.randint(0, 512, (BATCH, LENGTH)))
+    del out
+    return sum(storage.nbytes() for storage in kept.values())
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("recompute", ["none", "full"])
+def test_activations_are_what_autograd_keeps(name: str, recompute: str) -> None:
+    from scalewright.parallel.recompute import apply_recompute
+
+    spec = small(name)
+    network = build(spec)
+    apply_recompute(list(network.layers.values()), recompute)
+    layout = Layout.parse({"micro_batch": BATCH, "precision": "fp32", "recompute": recompute})
+    outside = [o for o in operators(spec, layout, LENGTH, eager=True) if o.kind in ("loss", "head")]
+    final = next(o.written for o in operators(spec, layout, LENGTH) if o.name == "norm")  # the head's input
+    ours = activation_bytes(spec, layout, LENGTH, eager=True) - final - sum(o.saved for o in outside)
+    if spec.positions == "alibi" and recompute == "none":
+        ours += spec.num_attention_heads * LENGTH * LENGTH * 4  # the biases, one tensor for all layers
+    # 1%: norms keep a number a row, RoPE its tables, the embedding its ids
+    assert ours == pytest.approx(kept_bytes(network), rel=0.01)
+
+
+@pytest.mark.parametrize("name", [*MODELS, "starcoder2-3b", "gemma-2b"])
+def test_flops_are_what_torch_counts(name: str) -> None:
+    from torch.utils.flop_counter import FlopCounterMode
+
+    spec = small(name)
+    network = build(spec)
+    plain = torch.nn.attention.sdpa_kernel(
+        torch.nn.attention.SDPBackend.MATH
+    )  # the one that is counted on a CPU
+    with plain, torch.no_grad(), FlopCounterMode(display=False) as counter:
+        network(torch.randint(0, 512, (BATCH, LENGTH)))
+    assert counter.get_total_flops() == BATCH * forward_flops(spec, LENGTH, causal=False)
