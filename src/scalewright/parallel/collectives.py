@@ -52,6 +52,14 @@ def from_rank_zero(value: Any, mesh: Mesh) -> Any:
     return json.loads(bytes(buffer.tolist()).decode())
 
 
+def copy_from_rank_zero(tensor: Tensor, mesh: Mesh) -> Tensor:
+    """Makes a CPU tensor what it is on rank 0, in place; returns it."""
+    group = mesh.group("control")
+    if group is not None:
+        dist.broadcast(tensor, src=0, group=group)
+    return tensor
+
+
 def gather_json(value: Any, mesh: Mesh) -> list[Any]:
     """Every rank's value (JSON types), in rank order, on every rank."""
     group = mesh.group("control")

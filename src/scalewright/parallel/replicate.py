@@ -6,6 +6,9 @@
 
 Gradients live in flat fp32 buckets, in the order in which the backward makes them. They also serve one rank
 alone in bf16: each micro-batch's bf16 gradient is added to the fp32 sum as soon as it is made, and freed.
+
+Buckets are reduced in one order, that of their numbers, whatever order they fill in: a model whose ranks
+leave different parameters unused would otherwise sum one rank's bucket 0 with another's bucket 1.
 """
 
 from __future__ import annotations
@@ -30,10 +33,11 @@ class GradientBuckets:
         self._buffers: list[Tensor] = []
         self._waiting: list[int] = []  # parameters of each bucket that the current backward has yet to reach
         self._sizes: list[int] = []
-        self._handles: list[dist.Work | None] = []
+        self._handles: list[dist.Work] = []
+        self._next = 0  # the bucket to reduce next
         current: list[int] = []
         filled = 0
-        items = list(reversed(weights.items))  # the backward makes the last layer's gradients first
+        items = weights.trained()[::-1]  # the backward makes the last layer's gradients first
         for index, weight in enumerate(items):
             current.append(index)
             filled += weight.master.numel() * 4
@@ -48,7 +52,6 @@ class GradientBuckets:
         self._buffers.append(buffer)
         self._sizes.append(len(members))
         self._waiting.append(len(members))
-        self._handles.append(None)
         for weight in members:
             view = buffer[offset : offset + weight.master.numel()].view_as(weight.master)
             offset += weight.master.numel()
@@ -64,8 +67,7 @@ class GradientBuckets:
                 parameter.grad = None if parameter.dtype != torch.float32 else view
             if self.syncing:
                 self._waiting[bucket] -= 1
-                if self._waiting[bucket] == 0:
-                    self._reduce(bucket)
+                self._reduce(only_full=True)
 
         parameter.register_post_accumulate_grad_hook(ready)  # type: ignore[no-untyped-call]
 
@@ -74,26 +76,27 @@ class GradientBuckets:
         self.syncing = last
         if last:
             self._waiting = list(self._sizes)
-            self._handles = [None] * len(self._buffers)
+            self._handles, self._next = [], 0
 
-    def _reduce(self, bucket: int) -> None:
-        if self.group is not None:
-            self._handles[bucket] = dist.all_reduce(self._buffers[bucket], group=self.group, async_op=True)
+    def _reduce(self, only_full: bool) -> None:
+        """Starts the reductions that are due, in order."""
+        while self._next < len(self._buffers) and not (only_full and self._waiting[self._next]):
+            if self.group is not None:
+                handle = dist.all_reduce(self._buffers[self._next], group=self.group, async_op=True)
+                self._handles.append(handle)
+            self._next += 1
 
     def finish(self) -> None:
         """After the last backward: reduces buckets that hold unused parameters, and waits for all."""
-        for bucket, waiting in enumerate(self._waiting):
-            if waiting > 0:
-                self._reduce(bucket)
+        self._reduce(only_full=False)
         for handle in self._handles:
-            if handle is not None:
-                handle.wait()
+            handle.wait()
 
     def clear(self) -> None:
         """Before a step: zeroes the sums and points fp32 parameters at them again."""
         for buffer in self._buffers:
             buffer.zero_()
-        for weight in self.weights:
+        for weight in self.weights.trained():
             if weight.compute.dtype == torch.float32:
                 weight.compute.grad = weight.main_gradient
             else:

@@ -39,6 +39,11 @@ class Weight:
         return self.placement.tensor.name
 
     @property
+    def trained(self) -> bool:
+        """Whether the optimizer updates it: a user may freeze parameters."""
+        return self.compute.requires_grad
+
+    @property
     def gradient(self) -> Tensor | None:
         """The local fp32 gradient, or None before a backward has reached this parameter."""
         if self.main_gradient is not None:
@@ -59,6 +64,10 @@ class Weights:
     def __len__(self) -> int:
         return len(self.items)
 
+    def trained(self) -> list[Weight]:
+        """Those that the optimizer updates."""
+        return [weight for weight in self.items if weight.trained]
+
     @torch.no_grad()
     def publish(self) -> None:
         """Copies updated masters into the compute copies (bf16); nothing to do where they are the same."""
@@ -67,12 +76,12 @@ class Weights:
             torch._foreach_copy_([c for c, _ in pairs], [m for _, m in pairs])
 
     def take_gradients(self) -> list[Tensor]:
-        """Puts every gradient where the optimizer looks (`master.grad`) and returns them.
+        """Puts every trained weight's gradient where the optimizer looks (`master.grad`) and returns them.
 
         A parameter that no backward reached counts as a zero gradient, as it does under a sharded layout.
         """
         found = []
-        for weight in self.items:
+        for weight in self.trained():
             gradient = weight.gradient
             if gradient is None:
                 gradient = torch.zeros_like(weight.master)
@@ -105,9 +114,11 @@ def hold(module: nn.Module, placements: tuple[Placement, ...], mesh: Mesh) -> We
                 f"{placement.tensor.name}: local shape {tuple(local.shape)} is not its box {where}"
             )
         if isinstance(compute, DTensor):
-            master = nn.Parameter(local.detach(), requires_grad=True)
+            master = nn.Parameter(local.detach(), requires_grad=compute.requires_grad)
         elif compute.dtype != torch.float32:
-            master = nn.Parameter(torch.empty_like(local, dtype=torch.float32))
+            master = nn.Parameter(
+                torch.empty_like(local, dtype=torch.float32), requires_grad=compute.requires_grad
+            )
         else:
             master = compute
         items.append(Weight(placement, compute, master, where, copies(placement, mesh.grid.size_of)))

@@ -15,6 +15,7 @@ from scalewright.model.decoder import Decoder
 from scalewright.model.huggingface import HuggingFaceFolder
 from scalewright.model.init import init_box
 from scalewright.model.python import build_python_model, import_object
+from scalewright.parallel.collectives import copy_from_rank_zero
 from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.parallelize import Parallel, Source, fill, parallelize
 from scalewright.spec.errors import UserError
@@ -45,13 +46,29 @@ def build_network(run: RunSpec, mesh: Mesh, *, bf16: bool) -> Network:
     if not isinstance(model, PythonRef):
         raise ValueError("resolve the run first: its model is still a name")
     module = build_python_model(model.python, model.arguments, run.seed).float()
-    values = {name: p.detach().clone() for name, p in module.named_parameters()}
+    _check_shapes(module, run)
+    # rank 0's, in case the builder takes random numbers from elsewhere than torch
+    values = {
+        name: copy_from_rank_zero(p.detach().clone().cpu(), mesh) for name, p in module.named_parameters()
+    }
     placements = place_plain(describe(module), run.layout)
     parallel = parallelize(
         module, placements, run.layout, mesh, bf16=bf16, compile_blocks=compiled, random=True
     )
     fill(parallel.weights, lambda t, box: cut(values[t.name], box))
     return Network(parallel, None)
+
+
+def _check_shapes(module: nn.Module, run: RunSpec) -> None:
+    """Raises UserError for a parameter that fully sharded data parallelism has no rows of."""
+    if run.layout.zero_stage == 3 and run.layout.dp_shard > 1:
+        for name, parameter in module.named_parameters():
+            if parameter.dim() == 0:
+                raise UserError(
+                    f"parameter '{name}' is a single number, which zero_stage 3 can't cut",
+                    "model",
+                    "give it the shape [1], or use zero_stage 0",
+                )
 
 
 def describe(module: nn.Module) -> list[TensorSpec]:

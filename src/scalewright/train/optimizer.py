@@ -59,8 +59,9 @@ def build_optimizer(
     spec: OptimizerSpec | PythonRef, weights: Weights, load: Callable[[PythonRef], Callable[..., Any]]
 ) -> torch.optim.Optimizer:
     """The run's optimizer over the local weights. A user's own is called with (groups, **arguments)."""
-    decayed = [w.master for w in weights if len(w.placement.tensor.shape) > 1]
-    plain = [w.master for w in weights if len(w.placement.tensor.shape) <= 1]
+    trained = weights.trained()
+    decayed = [w.master for w in trained if len(w.placement.tensor.shape) > 1]
+    plain = [w.master for w in trained if len(w.placement.tensor.shape) <= 1]
     if isinstance(spec, PythonRef):
         made = load(spec)([{"params": decayed}, {"params": plain, "weight_decay": 0.0}])
         if not isinstance(made, torch.optim.Optimizer):
@@ -134,7 +135,7 @@ def write_states(
     index = {id(p): i for i, p in enumerate(p for g in optimizer.param_groups for p in g["params"])}
     kinds = list(kinds)
     state: dict[int, dict[str, Any]] = {}
-    for weight in weights:
+    for weight in weights.trained():
         entry: dict[str, Any] = {}
         for kind in kinds:
             if (tensor := read(kind, weight)) is not None:

@@ -37,7 +37,7 @@ class Step:
     clip_norm: float  # 0: no clipping
 
     def __post_init__(self) -> None:
-        shares = [1.0 / weight.copies for weight in self.parallel.weights]
+        shares = [1.0 / weight.copies for weight in self.parallel.weights.trained()]
         self._shares = torch.tensor(shares, device=self.mesh.device)  # of each squared norm, this rank's part
         self._on_cpu = self.mesh.device.type == "cpu"
 
