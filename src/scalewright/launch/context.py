@@ -27,6 +27,11 @@ STARTERS = (
 )
 
 
+# srun numbers its steps from 0; what Slurm runs without one (the batch script, an interactive shell) has no
+# number or one from here on, and is alone whatever the job has asked for (slurm.h: SLURM_INTERACTIVE_STEP).
+FIRST_SPECIAL_STEP = 0xFFFFFFF0
+
+
 @dataclass(frozen=True)
 class RankContext:
     """One process's place in a run, and how it finds the others."""
@@ -50,11 +55,14 @@ class RankContext:
 def find_context(environ: Mapping[str, str] | None = None) -> RankContext:
     """This process's place, from the environment of its starter; alone when nothing started it.
 
-    A single-task Slurm or MPI job counts as alone: `train` may then start local workers itself.
+    A single-task Slurm or MPI job counts as alone, and so does a Slurm script outside of srun: `train` may
+    then start local workers itself.
     """
     environ = os.environ if environ is None else environ
     for name, rank, world, local, local_world in STARTERS:
         if rank not in environ or world not in environ:
+            continue
+        if name == "Slurm" and _number(environ, "SLURM_STEP_ID", FIRST_SPECIAL_STEP) >= FIRST_SPECIAL_STEP:
             continue
         size = _number(environ, world)
         if size == 1:

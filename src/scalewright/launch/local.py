@@ -33,6 +33,14 @@ from scalewright.spec.errors import RunError, Stopped, UserError
 GRACE_SECONDS = 5.0  # between asking the survivors of a dead worker to leave and killing them
 
 
+class _Died(RunError):
+    """A worker that left without an answer; `number` is the signal that killed it, or 0."""
+
+    def __init__(self, text: str, number: int) -> None:
+        super().__init__(text)
+        self.number = number
+
+
 @dataclass
 class _Worker:
     process: BaseProcess
@@ -59,7 +67,7 @@ def run_local(
         store = Path(folder) / "store"
         threads = threads or find_context().threads or max(1, cores() // world)
         workers: list[_Worker] = []
-        with _forward_signals(workers):
+        with _forward_signals(workers) as asked:
             try:
                 for rank in range(world):
                     place = RankContext(
@@ -69,6 +77,10 @@ def run_local(
                 if on_start:
                     on_start([worker.process.pid or 0 for worker in workers])
                 return _watch(workers)
+            except _Died as error:
+                if asked and error.number == signal.SIGTERM:  # it came before a worker could listen
+                    raise Stopped("stopped before the first step; the same command starts again") from None
+                raise
             finally:
                 _end(workers)
 
@@ -155,7 +167,7 @@ def _watch(workers: list[_Worker]) -> Any:
             if worker.answer is None and worker.process.is_alive():
                 continue
             rank = workers.index(worker)
-            worker.answer = worker.answer or ("died", _cause_of_death(worker.process))
+            worker.answer = worker.answer or ("died", _exit_code(worker.process))
             pending.remove(worker)
             if worker.answer[0] != "ok":
                 failures.append((rank, worker.answer))
@@ -165,9 +177,12 @@ def _watch(workers: list[_Worker]) -> Any:
     return workers[0].answer[1] if workers[0].answer else None
 
 
-def _cause_of_death(process: BaseProcess) -> str:
+def _exit_code(process: BaseProcess) -> int | None:
     process.join(1.0)
-    code = process.exitcode
+    return process.exitcode
+
+
+def _cause_of_death(code: int | None) -> str:
     if code is not None and code < 0:
         try:
             return f"was killed by {signal.Signals(-code).name}"
@@ -184,7 +199,8 @@ def _blame(failures: list[tuple[int, tuple[str, Any]]]) -> Exception:
     if kind == "raise":
         return detail if isinstance(detail, Exception) else RunError(str(detail))
     if kind == "died":
-        return RunError(f"worker {rank} {detail}; the others were stopped (the last checkpoint is kept)")
+        cause = f"worker {rank} {_cause_of_death(detail)}"
+        return _Died(f"{cause}; the others were stopped (the last checkpoint is kept)", -min(0, detail or 0))
     short, full = detail
     error = RunError(f"worker {rank} failed: {short}")
     error.__notes__ = [full]
@@ -204,13 +220,18 @@ def _end(workers: list[_Worker]) -> None:
 
 
 @contextmanager
-def _forward_signals(workers: list[_Worker]) -> Iterator[None]:
-    """Passes SIGTERM and SIGINT on to the workers, which save and leave; only in the main thread."""
+def _forward_signals(workers: list[_Worker]) -> Iterator[list[int]]:
+    """Passes SIGTERM and SIGINT on to the workers, which save and leave; only in the main thread.
+
+    Gives the list of the signals that came.
+    """
+    asked: list[int] = []
     if threading.current_thread() is not threading.main_thread():
-        yield
+        yield asked
         return
 
     def forward(number: int, frame: Any) -> None:
+        asked.append(number)
         for worker in workers:
             if worker.process.is_alive() and worker.process.pid:
                 try:
@@ -220,7 +241,7 @@ def _forward_signals(workers: list[_Worker]) -> Iterator[None]:
 
     before = {number: signal.signal(number, forward) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        yield
+        yield asked
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
