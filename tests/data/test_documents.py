@@ -191,7 +191,7 @@ def test_parquet(tmp_path):
 
 
 def test_memory_stays_small(tmp_path):
-    """60 MB in one line without a space, and 60 MB of words: a few fragments are held, whatever the file's size."""
+    """60 MB in one line without a space, and 60 MB of words: a few fragments are held."""
     block = words(4000).encode()
     for name, data in (("line.txt", b"x" * len(block)), ("words.txt", block)):
         with open(tmp_path / name, "wb") as file:

@@ -157,7 +157,7 @@ def test_a_file_that_grows_meanwhile(folder, monkeypatch):
 
 
 def test_a_full_disk(folder, monkeypatch):
-    """The third piece finds no space: one line, the first two stay, and the same call ends as if nothing had been."""
+    """The third piece finds no space: one line, the first two stay, the same call goes on."""
     add = encode._SplitWriter.add
 
     def full(self, *arguments):

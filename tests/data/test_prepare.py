@@ -219,7 +219,7 @@ def test_progress_is_told(tmp_path):
     [
         (lambda p: p / "none.txt", {}, "no such file or folder"),
         (
-            lambda p: (p / "e.txt").write_text("") and None or p / "e.txt",
+            lambda p: (p / "e.txt").touch() or p / "e.txt",
             {},
             "no text in the input: 1 empty files",
         ),

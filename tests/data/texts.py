@@ -6,9 +6,8 @@ from pathlib import Path
 
 from scalewright.data.tokenizer import train_tokenizer
 
-WORDS = "the a lobster blue sea claw moult shell night tide deep cold, warm. grey! (rock) it's 42 1999 naïve 海老\n".split(
-    " "
-)
+_ENGLISH = "the a lobster blue sea claw moult shell night tide deep cold, warm. grey! (rock) it's 42 1999"
+WORDS = [*_ENGLISH.split(), "naïve", "海老\n"]
 
 
 def words(count: int, seed: int = 1) -> str:

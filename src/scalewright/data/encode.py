@@ -17,17 +17,15 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 import numpy as np
 
 from scalewright.data.documents import fragments
 from scalewright.data.pieces import Piece
 from scalewright.data.shards import SPLITS, checksum, commit_json, shard_name
+from scalewright.data.words import Int32, WordEncoder
 from scalewright.spec.errors import UserError
-
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer
 
 _BATCH = 1 << 19  # characters tokenized at once: some 50 MB inside the tokenizer
 _HASHED = 1 << 16  # characters of a document that choose its split
@@ -67,10 +65,11 @@ class _SplitWriter:
         self._digest = hashlib.sha256()
         self._file: IO[bytes] | None = None
 
-    def add(self, ids: list[int], text_bytes: int, opens: bool) -> None:
+    def add(self, ids: Int32, text_bytes: int, opens: bool) -> None:
+        """More tokens of a document; `opens` begins a new one."""
         if self._file is None:
             self._file = open(self.temporary, "wb")  # noqa: SIM115 - closed by close or abandon
-        data = np.array(ids, dtype=self.dtype).tobytes()
+        data = ids.astype(self.dtype).tobytes()
         self._file.write(data)
         self._digest.update(data)
         if opens or not self.lengths:
@@ -104,7 +103,7 @@ class PieceWork:
     """Turns one piece into files."""
 
     encoding: Encoding
-    tokenizer: Tokenizer
+    encoder: WordEncoder
     advance: Callable[[int], None]
     notes: Counter[str] = field(default_factory=Counter)
 
@@ -159,13 +158,10 @@ class PieceWork:
             self.advance(part.size - said)
 
     def _encode(self, batch: list[_Document], writers: dict[str, _SplitWriter]) -> None:
-        found = self.tokenizer.encode_batch_fast(
-            [document.text for document in batch], add_special_tokens=False
-        )
+        end = np.array([self.encoding.eod], np.int32)
+        found = self.encoder([document.text for document in batch])
         for document, tokens in zip(batch, found, strict=True):
-            ids = tokens.ids
-            if document.closes:
-                ids.append(self.encoding.eod)
+            ids = np.concatenate([tokens, end]) if document.closes else tokens
             writers[document.split].add(ids, len(document.text.encode()), document.opens)
 
 

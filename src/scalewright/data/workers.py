@@ -22,6 +22,7 @@ from typing import Any
 from scalewright.data.encode import Encoding, PieceWork
 from scalewright.data.pieces import Piece
 from scalewright.data.tokenizer import read_tokenizer
+from scalewright.data.words import WordEncoder
 from scalewright.spec.errors import RunError
 
 _SMALL = 6 << 20  # bytes of text; less is done before other processes have started
@@ -47,9 +48,9 @@ def do_pieces(
     """
     count = min(workers or usable_cores(), len(pieces))
     if count <= 1 or (workers is None and sum(piece.size for piece in pieces) < _SMALL):
-        tokenizer = read_tokenizer(encoding.tokenizer)
+        encoder = WordEncoder(read_tokenizer(encoding.tokenizer))
         for piece in pieces:
-            yield PieceWork(encoding, tokenizer, advance).run(piece)
+            yield PieceWork(encoding, encoder, advance).run(piece)
         return
     yield from _in_processes(encoding, pieces, count, advance)
 
@@ -94,7 +95,7 @@ def _start(encoding: Encoding, read: Any) -> None:
     parent = multiprocessing.parent_process()
     if parent is not None:
         threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
-    _state.update(encoding=encoding, read=read, tokenizer=read_tokenizer(encoding.tokenizer))
+    _state.update(encoding=encoding, read=read, encoder=WordEncoder(read_tokenizer(encoding.tokenizer)))
 
 
 def _end_with(sentinel: int) -> None:
@@ -108,4 +109,4 @@ def _work(piece: Piece) -> dict[str, Any]:
         with _state["read"].get_lock():
             _state["read"].value += size
 
-    return PieceWork(_state["encoding"], _state["tokenizer"], advance).run(piece)
+    return PieceWork(_state["encoding"], _state["encoder"], advance).run(piece)

@@ -1,0 +1,166 @@
+"""The tokenizer's own result, faster: a text is cut into words, and each word is looked up.
+
+    text  ──pattern──►  "The", " lob", "ster", ...  ──table──►  word numbers  ──gather──►  token ids
+
+Byte-pair merges never cross a word, so a word always has the same tokens, and most words of a text were seen
+before. What the library does for each word (hash it, keep its offsets, make objects) is left out. This holds
+for GPT-2's pattern on byte-level BPE, which our own tokenizers use, and for characters whose class never
+changes between versions of Unicode; every other tokenizer and text goes through the library, whole.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import unicodedata
+from functools import lru_cache
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scalewright.data.tokens import spread
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+Int32 = NDArray[np.int32]
+
+_LARGEST_TABLE = 96 << 20  # bytes, about; a fuller table is begun anew
+_WORD_BYTES = 160  # of the table for a word, besides its characters
+
+# Blocks whose characters are all assigned, and of the same class, since Unicode 6: Latin, Greek letters,
+# Cyrillic, punctuation, currency, arrows and mathematics, kana, the common Han characters.
+_KNOWN = (
+    (0x0000, 0x0236),
+    (0x03B1, 0x03C9),
+    (0x0400, 0x0481),
+    (0x2000, 0x2027),
+    (0x202F, 0x205E),
+    (0x20A0, 0x20AC),
+    (0x2190, 0x22FF),
+    (0x3001, 0x3011),
+    (0x3041, 0x3096),
+    (0x30A1, 0x30FA),
+    (0x4E00, 0x9FA5),
+)
+_SPACES = "\t\n\v\f\r \x85\xa0\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
+
+
+class WordEncoder:
+    """Token ids of texts, equal to `tokenizer.encode_batch(texts, add_special_tokens=False)`."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.tokenizer = tokenizer
+        self.by_words = has_known_words(tokenizer)
+        self._begin()
+
+    def __call__(self, texts: list[str]) -> list[Int32]:
+        """The ids of each text."""
+        by_words = [self.by_words and _strange().search(text) is None for text in texts]
+        found = iter(self._look_up([text for text, known in zip(texts, by_words, strict=True) if known]))
+        others = [text for text, known in zip(texts, by_words, strict=True) if not known]
+        encodings = iter(self.tokenizer.encode_batch_fast(others, add_special_tokens=False) if others else ())
+        return [next(found) if known else np.array(next(encodings).ids, np.int32) for known in by_words]
+
+    def _begin(self) -> None:
+        self._numbers = _Numbers()
+        self._ids = np.empty(1 << 16, np.int32)  # the tokens of all words, end to end
+        self._starts = np.empty(1 << 14, np.int64)
+        self._lengths = np.empty(1 << 14, np.int64)
+        self._learnt = self._used = self._size = 0
+
+    def _look_up(self, texts: list[str]) -> list[Int32]:
+        if self._size > _LARGEST_TABLE:
+            self._begin()
+        find = _pattern().findall
+        words = [find(text) for text in texts]
+        counts = np.fromiter(map(len, words), np.int64, len(words))
+        numbers = np.fromiter(
+            map(self._numbers.__getitem__, chain.from_iterable(words)), np.int64, int(counts.sum())
+        )
+        if len(self._numbers) > self._learnt:
+            self._learn(list(islice(self._numbers, self._learnt, None)))
+        lengths = self._lengths[numbers]
+        ids = self._ids[spread(self._starts[numbers], lengths)]
+        ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])[np.cumsum(counts)]
+        return np.split(ids, ends[:-1])
+
+    def _learn(self, words: list[str]) -> None:
+        """Adds the tokens of words that have their numbers, but were never seen before."""
+        found = self.tokenizer.encode_batch_fast(words, add_special_tokens=False)
+        ids = [encoding.ids for encoding in found]
+        lengths = np.fromiter(map(len, ids), np.int64, len(ids))
+        first, last = self._learnt, self._learnt + len(ids)
+        total = self._used + int(lengths.sum())
+        self._ids = _room(self._ids, total)
+        self._starts, self._lengths = _room(self._starts, last), _room(self._lengths, last)
+        self._ids[self._used : total] = list(chain.from_iterable(ids))
+        self._starts[first:last] = self._used + np.cumsum(lengths) - lengths
+        self._lengths[first:last] = lengths
+        self._learnt, self._used = last, total
+        self._size += sum(map(len, words)) + _WORD_BYTES * len(words)
+
+
+class _Numbers(dict[str, int]):
+    """Numbers words in the order in which they are first asked for."""
+
+    def __missing__(self, word: str) -> int:
+        number = self[word] = len(self)
+        return number
+
+
+def _room(array: NDArray[Any], size: int) -> NDArray[Any]:
+    """The array, or a copy with room for `size` elements, twice as large as needed."""
+    if size <= len(array):
+        return array
+    larger = np.empty(2 * size, array.dtype)
+    larger[: len(array)] = array
+    return larger
+
+
+def has_known_words(tokenizer: Tokenizer) -> bool:
+    """Whether the tokenizer is byte-level BPE over GPT-2's pattern, nothing before it, nothing at random."""
+    said = json.loads(tokenizer.to_str())
+    words, model = said["pre_tokenizer"] or {}, said["model"]
+    plain = (
+        words.get("type") == "ByteLevel"
+        and words.get("use_regex", True)
+        and not words.get("add_prefix_space")
+    )
+    parts = not any(model.get(key) for key in ("dropout", "continuing_subword_prefix", "end_of_word_suffix"))
+    special = all(token["special"] for token in said["added_tokens"]) and tokenizer.encode_special_tokens
+    return bool(plain and model["type"] == "BPE" and parts and special and said["normalizer"] is None)
+
+
+@lru_cache(maxsize=1)
+def _pattern() -> re.Pattern[str]:
+    """GPT-2's pattern with its classes written out: contractions, words, numbers, signs, spaces."""
+    letters, numbers = _class("L"), _class("N")
+    signs = f"[^{letters}{numbers}{_SPACES}]"
+    space, no_space = f"[{_SPACES}]", f"[^{_SPACES}]"
+    return re.compile(
+        rf"'(?:[stmd]|re|ve|ll)| ?[{letters}]+| ?[{numbers}]+| ?{signs}+|{space}+(?!{no_space})|{space}+"
+    )
+
+
+@lru_cache(maxsize=1)
+def _strange() -> re.Pattern[str]:
+    """Finds a character outside the known blocks."""
+    known = "".join(f"\\U{first:08x}-\\U{last:08x}" for first, last in _KNOWN)
+    return re.compile(f"[^{known}]")
+
+
+def _class(kind: str) -> str:
+    """The known characters of a Unicode category, as the inside of a bracket expression."""
+    spans: list[list[int]] = []
+    for first, last in _KNOWN:
+        for code in range(first, last + 1):
+            if unicodedata.category(chr(code))[0] != kind:
+                continue
+            if spans and spans[-1][1] == code - 1:
+                spans[-1][1] = code
+            else:
+                spans.append([code, code])
+    return "".join(f"\\U{first:08x}-\\U{last:08x}" for first, last in spans)
