@@ -275,3 +275,11 @@ def test_kv_cache() -> None:
     assert kv_cache_bytes(llama, 10, 2, Layout(devices=4, tp=4)) == kv_cache_bytes(llama, 10) / 4
     assert kv_cache_bytes(llama, 10, 2, Layout(devices=16, tp=16)) == kv_cache_bytes(llama, 10) / 8  # copies
     assert kv_cache_bytes(load_model_spec("deepseek-v2"), 1) == 69120
+
+
+@pytest.mark.parametrize("name", ONE_OF_A_FAMILY)
+def test_counts_are_sums_over_the_tensors(name: str) -> None:
+    model = load_model_spec(name)
+    counted = count(model)
+    assert counted.total == sum(t.size for t in tensors(model))
+    assert counted.total + counted.mtp == sum(t.size for t in tensors(model, mtp=True))

@@ -14,7 +14,7 @@ the global layer number, so they mean the same on every layout. The names are th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
@@ -223,14 +223,24 @@ class Count:
 
 
 def count(model: ModelSpec) -> Count:
-    """Exact parameter counts of a model."""
-    total = active = 0
-    for tensor in tensors(model):
-        total += tensor.size
-        if tensor.role.startswith("expert") and model.moe:
-            active += tensor.size // model.moe.num_experts * model.moe.top_k
-        else:
-            active += tensor.size
-    size = {tensor.name: tensor.size for tensor in tensors(model)}
-    extra = sum(t.size for t in tensors(model, mtp=True)) - total if model.mtp_layers else 0
+    """Exact parameter counts of a model; one dense and one sparse layer stand for all of their kind."""
+    before, after = list(_before(model)), list(_after(model))
+    total, active = _sizes(model, [*before, *after])
+    sparse = [model.is_moe(layer) for layer in range(model.num_hidden_layers)]
+    for kind in set(sparse):
+        layer = sparse.index(kind)
+        all_of, met = _sizes(model, _block(model, f"layers.{layer}", layer, kind))
+        total, active = total + sparse.count(kind) * all_of, active + sparse.count(kind) * met
+    size = {tensor.name: tensor.size for tensor in (*before, *after)}
+    extra = model.mtp_layers * _sizes(model, _mtp(model, "mtp.0"))[0] if model.mtp_layers else 0
     return Count(total, active, size["embed.weight"], size.get("head.weight", 0), extra)
+
+
+def _sizes(model: ModelSpec, found: Iterable[TensorSpec]) -> tuple[int, int]:
+    """Elements of these tensors, and those of them that one token meets."""
+    total = active = 0
+    for tensor in found:
+        total += tensor.size
+        met = model.moe is not None and tensor.role.startswith("expert")
+        active += tensor.size // model.moe.num_experts * model.moe.top_k if met and model.moe else tensor.size
+    return total, active
