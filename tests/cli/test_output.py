@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from scalewright.cli.output import only_answer, print_json, print_table, short
+from scalewright.cli.output import only_answer, print_json, print_table, short, working
 
 
 def test_only_the_answer_reaches_stdout(capfd):
@@ -53,3 +53,14 @@ def test_a_table_is_not_cut_when_piped(capfd):
 )
 def test_short_counts(number, text):
     assert short(number) == text
+
+
+def test_working_is_seen_on_a_terminal_only(monkeypatch, capsys):
+    with working("thinking"):
+        pass
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    with working("thinking"):
+        pass
+    assert "thinking" in capsys.readouterr().err

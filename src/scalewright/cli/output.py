@@ -54,6 +54,18 @@ def only_answer(active: bool) -> Iterator[None]:
         os.close(kept)
 
 
+@contextlib.contextmanager
+def working(what: str) -> Iterator[None]:
+    """Shows on a terminal that something is going on; quiet when stderr is piped."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(what):
+        yield
+
+
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str = "") -> None:
     """A table on stdout, as wide as it needs; numbers are set to the right."""
     from rich import box

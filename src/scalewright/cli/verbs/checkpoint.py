@@ -30,12 +30,13 @@ def list_checkpoints(run: Run, json: Json = False) -> None:
 def verify_checkpoints(run: Run, json: Json = False) -> None:
     """Compare every byte with its checksum; exit code 1 for damage."""
     from scalewright.checkpoint.format import verify
-    from scalewright.cli.output import print_json
+    from scalewright.cli.output import print_json, working
 
     rows = []
     for folder in _folders(run):
         row = _row(folder)
-        problems = verify(folder) if row["state"] == "complete" else []
+        with working(f"reading the save of step {row['step']}"):
+            problems = verify(folder) if row["state"] == "complete" else []
         rows.append({**row, "state": "damaged" if problems else row["state"], "problems": problems})
     damaged = any(row["problems"] or row["state"] == "damaged" for row in rows)
     if json:

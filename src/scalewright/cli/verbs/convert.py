@@ -32,9 +32,9 @@ def convert(
     What was written is read back and compared.
     """
     from scalewright.checkpoint.convert import convert as convert_folder
-    from scalewright.cli.output import only_answer, print_json, short
+    from scalewright.cli.output import only_answer, print_json, short, working
 
-    with only_answer(json):
+    with only_answer(json), working("converting, and reading back what was written"):
         made = convert_folder(source, out, dtype)
     if json:
         print_json(made.dump())

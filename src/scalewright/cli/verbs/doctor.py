@@ -21,11 +21,11 @@ def doctor(
 
     It looks and changes nothing.
     """
-    from scalewright.cli.output import only_answer, print_json
+    from scalewright.cli.output import only_answer, print_json, working
     from scalewright.launch.settings import present_environment
     from scalewright.machine.doctor import examine, render
 
-    with only_answer(json):
+    with only_answer(json), working("looking at this machine"):
         found = examine(folder, present_environment(), measure)
     if json:
         print_json(found.dump())

@@ -32,9 +32,9 @@ def evaluate(
     json: Json = False,
 ) -> None:
     """Measure validation loss and bits per byte."""
-    from scalewright.cli.output import only_answer, print_json
+    from scalewright.cli.output import only_answer, print_json, working
 
-    with only_answer(json):
+    with only_answer(json), working("evaluating"):
         found = measure(model, data, seq_len, batches, device)
     if json:
         print_json(found)

@@ -21,10 +21,10 @@ def report(
 
     Loss, throughput, memory, configuration and environment; nothing is loaded from elsewhere.
     """
-    from scalewright.cli.output import only_answer, print_json
+    from scalewright.cli.output import only_answer, print_json, working
     from scalewright.report import write_report
 
-    with only_answer(json):
+    with only_answer(json), working("writing the report"):
         path = write_report(run, out)
     if json:
         print_json({"report": str(path)})
