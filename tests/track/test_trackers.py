@@ -12,6 +12,7 @@ import pytest
 
 from scalewright.spec.errors import UserError
 from scalewright.spec.run import RunSpec
+from scalewright.track.attach import attach
 from scalewright.track.events import EventsFile, read_events
 from scalewright.track.fanout import Fanout
 from scalewright.track.tracker import flatten, open_trackers, scalars
@@ -65,6 +66,14 @@ def test_mlflow_has_the_metrics_and_a_resume_continues_the_run(tmp_path: Path) -
     assert json.loads((tmp_path / "trackers.json").read_text())["mlflow"]["run_id"] == runs[0][0]
     assert not (Path.cwd() / "mlruns").exists()
 
+    report = tmp_path / "report.html"
+    report.write_text("<!doctype html>")
+    assert attach(tmp_path, [report])  # made when the run had ended
+    assert (tmp_path / "artifacts" / runs[0][0] / "artifacts" / "report.html").is_file()
+    assert not attach(tmp_path, [tmp_path / "absent.html"])
+    (event,) = read_events(tmp_path / "events.jsonl")
+    assert "could not attach" in event["error"]
+
 
 def test_a_broken_mlflow_store_is_an_event_not_an_end(tmp_path: Path) -> None:
     pytest.importorskip("mlflow")
@@ -113,6 +122,7 @@ def test_a_missing_library_is_said_at_the_start(tmp_path: Path, monkeypatch: pyt
         with pytest.raises(UserError, match=r"scalewright\[track\]"):
             open_trackers(run_spec(tmp_path, **{name: True}), tmp_path)
     assert open_trackers(run_spec(tmp_path), tmp_path) == []
+    assert not attach(tmp_path, [])  # no tracker, nothing to attach to
 
 
 def test_scalars_leave_out_what_is_no_number() -> None:

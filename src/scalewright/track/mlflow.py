@@ -31,21 +31,20 @@ class MlflowTracker:
 
     def __init__(self, target: Target, uri: str | None = None) -> None:
         self._target = target
-        self._embedded = uri is None
-        self._uri = uri or f"sqlite:///{(target.folder / 'mlflow.db').resolve().as_posix()}"
+        self._server = uri  # None: the database in the folder
         self._client: Any = None
         self._run_id = ""
 
     def start(self) -> None:
         """Opens the database and the run; about 3 s of processor time, once."""
-        client = self._client = _client(self._uri)
+        client = self._client = connect(self._server or database(self._target.folder))
         known = self._target.remembered(self.name)
-        self._run_id = known.get("run_id", "") if known.get("uri") == self._uri else ""
+        self._run_id = known.get("run_id", "") if known.get("server") == self._server else ""
         if self._run_id:
             client.update_run(self._run_id, status="RUNNING")
         else:
             self._run_id = client.create_run(self._experiment(), run_name=self._target.name).info.run_id
-            self._target.remember(self.name, run_id=self._run_id, uri=self._uri)
+            self._target.remember(self.name, run_id=self._run_id, server=self._server)
         self._describe()
 
     def log(self, entries: Sequence[Entry]) -> None:
@@ -70,14 +69,14 @@ class MlflowTracker:
         for file in files:
             self._client.log_artifact(self._run_id, str(file))
         self._client.set_terminated(self._run_id, STATUS[status])
-        if self._embedded:
-            _close(self._client)
+        if self._server is None:
+            close(self._client)
 
     def _experiment(self) -> str:
         found = self._client.get_experiment_by_name(self._target.name)
         if found is not None:
             return str(found.experiment_id)
-        place = (self._target.folder / "artifacts").resolve().as_uri() if self._embedded else None
+        place = (self._target.folder / "artifacts").resolve().as_uri() if self._server is None else None
         return str(self._client.create_experiment(self._target.name, artifact_location=place))
 
     def _describe(self) -> None:
@@ -104,7 +103,12 @@ def _tags(environment: Mapping[str, Any]) -> dict[str, str]:
     return tags
 
 
-def _client(uri: str) -> Any:
+def database(folder: Path) -> str:
+    """The uri of the database in a run's folder."""
+    return f"sqlite:///{(folder / 'mlflow.db').resolve().as_posix()}"
+
+
+def connect(uri: str) -> Any:
     """A client of the store, with MLflow's usage reports off: what leaves a machine is its owner's choice."""
     logging.getLogger("mlflow").setLevel(logging.WARNING)
     logging.getLogger("alembic").setLevel(logging.WARNING)
@@ -118,7 +122,7 @@ def _client(uri: str) -> Any:
     return MlflowClient(tracking_uri=uri)
 
 
-def _close(client: Any) -> None:
+def close(client: Any) -> None:
     """Lets go of the database file, so that the folder can be moved or deleted at once (Windows needs it)."""
     with contextlib.suppress(AttributeError):
         client._tracking_client.store.engine.dispose()

@@ -25,6 +25,7 @@ from scalewright.track.lines import Row
 
 Entry = tuple[float, Row]  # (seconds since 1970, a row of metrics.jsonl)
 Status = Literal["finished", "stopped", "failed"]
+IDS = "trackers.json"  # in the run's folder: which run each tracker goes on with
 
 
 class Tracker(Protocol):
@@ -58,28 +59,28 @@ class Target:
     environment: Mapping[str, Any] = field(default_factory=dict)
     resume_step: int = 0
 
-    @property
-    def _ids_path(self) -> Path:
-        return self.folder / "trackers.json"
-
     def remembered(self, tracker: str) -> dict[str, Any]:
         """The ids that this tracker left in the run's folder; empty for a new run."""
-        if self.resume_step == 0:
-            return {}
-        return dict(self._ids().get(tracker, {}))
+        return remembered(self.folder, tracker) if self.resume_step else {}
 
     def remember(self, tracker: str, **ids: Any) -> None:
         """Leaves ids in the run's folder, for a resume to find."""
-        self._ids_path.write_text(
-            json.dumps({**self._ids(), tracker: ids}, indent=2) + "\n", encoding="utf-8"
-        )
+        text = json.dumps({**_ids(self.folder), tracker: ids}, indent=2)
+        (self.folder / IDS).write_text(text + "\n", encoding="utf-8")
 
-    def _ids(self) -> dict[str, Any]:
-        try:
-            ids = json.loads(self._ids_path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return {}
-        return ids if isinstance(ids, dict) else {}
+
+def remembered(folder: Path, tracker: str) -> dict[str, Any]:
+    """The ids that a tracker left in a run's folder; empty when there are none."""
+    ids = _ids(folder).get(tracker)
+    return dict(ids) if isinstance(ids, dict) else {}
+
+
+def _ids(folder: Path) -> dict[str, Any]:
+    try:
+        ids = json.loads((folder / IDS).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return ids if isinstance(ids, dict) else {}
 
 
 def open_trackers(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from scalewright.cli.options import Json
-from scalewright.spec.errors import UserError, nearest
+from scalewright.spec.errors import RunError, UserError, nearest
 
 
 def train(
@@ -38,8 +39,23 @@ def train(
 
     with only_answer(json):
         result = train_run(run, tuple(overrides or ()), steps=steps, simulate=simulate, quiet=json)
+        if find_context().rank == 0:
+            write_page(Path(result.out_dir))
     if json and find_context().rank == 0:  # under torchrun every rank is here; one answers
         print_json(result.dump())
+
+
+def write_page(folder: Path) -> None:
+    """The run's report.html, and a copy for MLflow; a run that trained well doesn't fail for its report."""
+    from scalewright.report import write_report
+    from scalewright.track.attach import attach
+
+    try:
+        page = write_report(folder)
+    except (UserError, RunError) as error:
+        print(f"no report: {error}", file=sys.stderr)
+        return
+    attach(folder, [page])
 
 
 def missing_run(run: Path) -> UserError:
