@@ -48,9 +48,23 @@ def models(
     if json:
         print_json(rows)
         return
-    columns = ["name", "params", "active", "layers", "hidden", "heads", "kv", "vocab", "context", "trains"]
+    columns = [
+        "name",
+        "params",
+        "active",
+        "layers",
+        "hidden",
+        "heads",
+        "kv_heads",
+        "vocab",
+        "context",
+        "trains",
+    ]
     shown = [{**row, "params": short(row["params"]), "active": short(row["active_params"])} for row in rows]
-    print_table(columns, [[_word(row[column]) for column in columns] for row in shown])
+    print_table(
+        [column.replace("_", " ") for column in columns],
+        [[_word(row[column]) for column in columns] for row in shown],
+    )
 
 
 def _model_row(spec: ModelSpec) -> dict[str, Any]:
@@ -66,7 +80,7 @@ def _model_row(spec: ModelSpec) -> dict[str, Any]:
         "layers": spec.num_hidden_layers,
         "hidden": spec.hidden_size,
         "heads": spec.num_attention_heads,
-        "kv": spec.kv_heads,
+        "kv_heads": spec.kv_heads,
         "vocab": spec.vocab_size,
         "context": spec.context,
         "trains": why_not_running(spec) is None,
