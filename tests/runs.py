@@ -1,7 +1,7 @@
 """Tiny runs and their data: what the tests of training, checkpoints and launching are made of.
 
-The sizes are odd on purpose: 67 words, hidden 24, 3 layers and documents of 3 to 40 tokens cut unevenly over 2
-and 4 ranks, and rows of several documents give every rank another number of counted tokens.
+The sizes are odd on purpose: 67 words, hidden 24, 3 layers and documents of 3 to 40 tokens are cut unevenly
+over 2 and 4 ranks, and rows of several documents give every rank another number of counted tokens.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from scalewright.train.run import Result, train
+from scalewright.launch.context import RankContext
+from scalewright.launch.local import run_local
+from scalewright.train.run import PRELOAD, Result, train
 
 TESTS = Path(__file__).resolve().parent
 TIMING = ("step_time_s", "tokens_per_s", "mfu", "memory_gib")  # what two equal runs may differ in
@@ -92,6 +94,18 @@ def merge(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
 def run(data: dict[str, Any], overrides: Sequence[str] = (), **keywords: Any) -> Result:
     """Trains in this process, or in local workers that it starts."""
     return train(data, overrides, quiet=True, **keywords)
+
+
+def run_apart(data: dict[str, Any]) -> None:
+    """Trains in processes that may be killed, also on one device."""
+    if data["layout"]["devices"] > 1:
+        run(data)
+    else:
+        run_local(_train_alone, (data,), 1, preload=PRELOAD, threads=1)
+
+
+def _train_alone(context: RankContext, data: dict[str, Any]) -> None:
+    run(data)
 
 
 def rows(out: str | Path, kind: str = "train") -> list[dict[str, Any]]:

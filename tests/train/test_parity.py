@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from runs import TOLERANCE, assert_same_run, merge, rows, run, run_data, weights, worst
 
 SAVES = {"checkpoint": {"at_end": True}}
@@ -76,7 +77,7 @@ def test_a_layout_trains_as_one_process_does(control, tmp_path, variant, layout)
 
 
 def test_the_control_is_worth_comparing_with(control):
-    """It learns, clips in some steps and not in others, and its ranks would count unequal numbers of tokens."""
+    """It learns, clips in some steps and not in others, and counts other numbers of tokens step by step."""
     found = rows(control("packed"))
     assert len(found) == 20
     assert found[-1]["loss"] < 0.7 * found[0]["loss"]
@@ -114,25 +115,25 @@ def test_every_layout(control, tmp_path, variant, zero, devices, micro, recomput
     "optimizer", [{"name": "adamw", "lr": 3e-3, "weight_decay": 0.1}, {"name": "lion", "lr": 3e-4}]
 )
 def test_other_optimizers_have_the_same_losses(tmp_path, optimizer):
-    """Losses and norms alone: AdamW and Lion magnify the sign of near-zero gradients in the weights."""
+    """Losses and norms alone: AdamW and Lion magnify the sign of near-zero gradients in the weights (measured
+    here: 2e-7, since no gradient of this model is that near to zero)."""
     one = run(run_data(tmp_path, out_dir=str(tmp_path / "one"), optimizer=optimizer)).out_dir
     layout = {"devices": 2, "zero_stage": 3, "micro_batch": 2}
     two = run(run_data(tmp_path, out_dir=str(tmp_path / "two"), optimizer=optimizer, layout=layout)).out_dir
-    a, b = rows(two), rows(one)
-    # a gradient that is zero but for rounding (1e-9) moves its weight by a whole learning rate: that is seen
-    # from the second step on, and stays small beside the loss (measured: below 1e-5)
-    assert worst(a, b, "loss") < 1e-4
-    assert worst(a[:1], b[:1], "loss") < TOLERANCE
-    assert worst(a[:1], b[:1], "grad_norm") < TOLERANCE
-    assert [r["sample_ids_hash"] for r in a] == [r["sample_ids_hash"] for r in b]
+    assert_same_run(two, one)
 
 
 @pytest.mark.parametrize("layout", [{"devices": 2, "zero_stage": 0}, {"devices": 2, "zero_stage": 3}])
 def test_bf16_is_the_same_maths_on_every_layout(tmp_path, layout):
-    """Within 2e-2 of one process in bf16: a bf16 product keeps 8 bits (4e-3), and the sums that differ in
-    their grouping are rounded once more before 20 updates carry that on."""
+    """Within 2e-3 of one process in bf16. A bf16 product keeps 8 bits (4e-3), and a micro-batch of four rows
+    rounds its gradients where four of one row are added in fp32; over a batch those errors cancel."""
     bf16 = {"precision": "bf16"}
     one = run(run_data(tmp_path, out_dir=str(tmp_path / "one"), layout=bf16)).out_dir
-    two = run(run_data(tmp_path, out_dir=str(tmp_path / "two"), layout={**bf16, **layout})).out_dir
-    assert worst(rows(two), rows(one), "loss") < 2e-2
-    assert worst(rows(two), rows(one), "grad_norm") < 5e-2
+    accumulated = run(run_data(tmp_path, out_dir=str(tmp_path / "two"), layout={**bf16, **layout})).out_dir
+    whole = {**bf16, **layout, "micro_batch": 4}
+    at_once = run(run_data(tmp_path, out_dir=str(tmp_path / "three"), layout=whole)).out_dir
+    for mine in (accumulated, at_once):
+        assert worst(rows(mine), rows(one), "loss") < 2e-3
+        assert worst(rows(mine), rows(one), "grad_norm") < 1e-2
+    fp32 = run(run_data(tmp_path, out_dir=str(tmp_path / "fp32"))).out_dir
+    assert 1e-5 < worst(rows(one), rows(fp32), "loss") < 1e-2  # it really computed in bf16, and well

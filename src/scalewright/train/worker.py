@@ -11,7 +11,7 @@ import shutil
 import time
 import uuid
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from scalewright.spec.errors import RunError, Stopped, UserError
 from scalewright.spec.grid import make_grid
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.run import RunSpec
+from scalewright.track.metrics import read_metrics
 from scalewright.track.tracker import Status
 from scalewright.train.batches import Place, StepBatches
 from scalewright.train.loop import Job, loop
@@ -99,7 +100,6 @@ class _Rank:
     resumed: int | None
     place: Place  # where this call begins
     done: int  # steps that the weights have behind them
-    scores: dict[str, float | None] = field(default_factory=dict)
     save_problem: str | None = None
 
     @classmethod
@@ -194,7 +194,6 @@ class _Rank:
             return
         model, batches = self.network.parallel.model, self.run.train.valid_batches
         score = validate(model, self.valid, self.mesh, self.run.layout.micro_batch, batches)
-        self.scores = {"valid_loss": score.loss, "bits_per_byte": score.bits_per_byte}
         if self.record is not None:
             self.record.valid(step, score.loss, score.bits_per_byte)
 
@@ -234,14 +233,23 @@ class _Rank:
         if self.record is not None:
             self.record.saved(step, time.perf_counter() - started)
 
+    def _last_rows(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The newest training and validation rows, also of a run that was finished before this call."""
+        if self.record is None:
+            return {}, {}
+        found: dict[str, dict[str, Any]] = {"train": {}, "valid": {}}
+        for row in read_metrics(self.record.metrics.path):
+            found[row["kind"]] = row
+        return found["train"], found["valid"]
+
     def _answer(self, seconds: float) -> dict[str, Any]:
-        row = (self.record.last if self.record else None) or {}
+        row, valid = self._last_rows()
         return {
             "out_dir": str(self.run.folder),
             "step": self.done,
             "loss": row.get("loss"),
-            "valid_loss": self.scores.get("valid_loss"),
-            "bits_per_byte": self.scores.get("bits_per_byte"),
+            "valid_loss": valid.get("loss"),
+            "bits_per_byte": valid.get("bits_per_byte"),
             "tokens_per_s": row.get("tokens_per_s"),
             "resumed_from": self.resumed,
             "seconds": seconds,

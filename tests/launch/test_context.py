@@ -1,0 +1,80 @@
+"""Which rank am I: read from what torchrun, srun and mpirun set."""
+
+from __future__ import annotations
+
+import pytest
+
+from scalewright.launch.context import RankContext, find_context
+from scalewright.spec.errors import UserError
+
+HOST = {"MASTER_ADDR": "node1", "MASTER_PORT": "29500"}
+TORCHRUN = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4", **HOST}
+OPEN_MPI = {
+    "OMPI_COMM_WORLD_RANK": "5",
+    "OMPI_COMM_WORLD_SIZE": "8",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "4",
+    **HOST,
+}
+MPICH = {"PMI_RANK": "5", "PMI_SIZE": "8", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "4", **HOST}
+SRUN = {
+    "SLURM_PROCID": "5",
+    "SLURM_NTASKS": "8",
+    "SLURM_LOCALID": "1",
+    "SLURM_NTASKS_PER_NODE": "4(x2)",
+    "SLURM_STEP_ID": "0",
+    **HOST,
+}
+
+
+@pytest.mark.parametrize(
+    ("environ", "starter"),
+    [(TORCHRUN, "torchrun"), (OPEN_MPI, "Open MPI"), (MPICH, "MPICH"), (SRUN, "Slurm")],
+)
+def test_each_starter_is_understood(environ, starter):
+    found = find_context(environ)
+    assert (found.rank, found.world, found.local_rank, found.local_world) == (5, 8, 1, 4)
+    assert found.rendezvous == "tcp://node1:29500"
+    assert found.starter == starter
+    assert not found.alone
+
+
+def test_nothing_started_it():
+    assert find_context({}) == RankContext()
+    assert find_context({}).alone
+
+
+def test_torchrun_inside_srun_is_torchrun():
+    """A Slurm job that starts torchrun on every node: torchrun's own numbers count."""
+    found = find_context({**SRUN, **TORCHRUN, "RANK": "3", "TORCHELASTIC_RESTART_COUNT": "2"})
+    assert (found.starter, found.rank, found.attempt, found.shared_store) == ("torchrun", 3, 2, True)
+
+
+@pytest.mark.parametrize("step", [{}, {"SLURM_STEP_ID": str(0xFFFFFFFA)}, {"SLURM_STEP_ID": str(0xFFFFFFFB)}])
+def test_a_slurm_script_outside_of_srun_is_alone(step):
+    """sbatch and salloc set SLURM_NTASKS and SLURM_PROCID=0, too: the wait for others would never end."""
+    outside = {key: value for key, value in SRUN.items() if key != "SLURM_STEP_ID"}
+    assert find_context({**outside, "SLURM_PROCID": "0", **step}).alone
+
+
+def test_one_task_is_alone():
+    assert find_context({**SRUN, "SLURM_NTASKS": "1", "SLURM_PROCID": "0"}).alone
+    assert find_context({**TORCHRUN, "WORLD_SIZE": "1", "RANK": "0"}).alone
+
+
+def test_threads_are_those_the_starter_chose():
+    assert find_context({"OMP_NUM_THREADS": "3"}).threads == 3
+    assert find_context({**TORCHRUN, "OMP_NUM_THREADS": "1"}).threads == 1
+    assert find_context(TORCHRUN).threads is None
+
+
+@pytest.mark.parametrize("missing", ["MASTER_ADDR", "MASTER_PORT"])
+def test_a_missing_address_is_named(missing):
+    environ = {key: value for key, value in SRUN.items() if key != missing}
+    with pytest.raises(UserError, match=f"{missing} is not set"):
+        find_context(environ)
+
+
+def test_a_number_that_is_none_is_named():
+    with pytest.raises(UserError, match="RANK is 'x', not a number"):
+        find_context({**TORCHRUN, "RANK": "x"})

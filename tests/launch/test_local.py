@@ -1,0 +1,163 @@
+"""Local workers: one answer or one error, and nobody left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from runs import TESTS, alive, descendants, end, wait_for
+from scalewright.launch.context import RankContext
+from scalewright.launch.local import run_local
+from scalewright.spec.errors import RunError, Stopped, UserError
+
+SECONDS = 20.0  # within which everybody must be gone, on a machine that is busy with other things
+
+
+def echo(context: RankContext, value: int) -> dict[str, int | str]:
+    return {"rank": context.rank, "world": context.world, "value": value, "threads": str(context.threads)}
+
+
+def user_error_on_one(context: RankContext) -> None:
+    if context.rank == 1:
+        raise UserError("what", "where", "how")
+    time.sleep(60)
+
+
+def bug_on_all(context: RankContext) -> None:
+    raise KeyError(f"missing on {context.rank}")
+
+
+def killed_on_one(context: RankContext) -> None:
+    if context.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(60)
+
+
+def exits_on_one(context: RankContext) -> None:
+    if context.rank == 0:
+        os._exit(3)
+    time.sleep(60)
+
+
+def stops_politely(context: RankContext) -> None:
+    raise Stopped("saved")
+
+
+def sleeps_through(context: RankContext, folder: str) -> None:
+    """Says that it is there, and doesn't listen to SIGTERM."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    (Path(folder) / f"{context.rank}-{os.getpid()}").touch()
+    time.sleep(120)
+
+
+def test_rank_zero_answers():
+    assert run_local(echo, (7,), 3, threads=2) == {"rank": 0, "world": 3, "value": 7, "threads": "2"}
+
+
+def run_and_watch(target, world=2, arguments=()):
+    """What it raised, the seconds it took, and the workers that still live."""
+    pids: list[int] = []
+    began = time.monotonic()
+    with pytest.raises((RunError, UserError, Stopped)) as caught:
+        run_local(target, arguments, world, threads=1, on_start=pids.extend)
+    assert len(pids) == world
+    assert time.monotonic() - began < SECONDS
+    assert alive(pids) == []
+    return caught.value
+
+
+def test_a_user_error_comes_through_whole():
+    error = run_and_watch(user_error_on_one)
+    assert isinstance(error, UserError)
+    assert (error.what, error.where, error.how) == ("what", "where", "how")
+    assert str(error) == "what (where): how"
+
+
+def test_a_worker_that_raises_shows_its_error_once(capfd):
+    error = run_and_watch(bug_on_all, world=3)
+    assert "missing on" in str(error)
+    assert str(error).count("KeyError") == 1
+    assert "\n" not in str(error)
+    assert "Traceback" in "".join(error.__notes__)  # for --debug
+    assert capfd.readouterr().err == ""
+
+
+def test_a_killed_worker_takes_the_others_down():
+    error = run_and_watch(killed_on_one)
+    assert isinstance(error, RunError)
+    assert "worker 1 was killed by SIGKILL" in str(error)
+
+
+def test_a_worker_that_leaves_without_a_word():
+    assert "worker 0 left with exit code 3" in str(run_and_watch(exits_on_one))
+
+
+def test_a_polite_stop_is_no_failure():
+    assert isinstance(run_and_watch(stops_politely), Stopped)
+
+
+SUPERVISOR = """
+import sys
+from launch.test_local import sleeps_through
+from scalewright.launch.local import run_local
+if __name__ == "__main__":
+    run_local(sleeps_through, (sys.argv[1],), 2, threads=1)
+"""
+
+
+def start_supervisor(tmp_path: Path) -> tuple[subprocess.Popen[str], list[int]]:
+    script = tmp_path / "supervisor.py"
+    script.write_text(SUPERVISOR)
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    process = subprocess.Popen(
+        [sys.executable, str(script), str(marks)],
+        env={**os.environ, "PYTHONPATH": str(TESTS)},
+        start_new_session=True,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    wait_for(lambda: len(list(marks.iterdir())) == 2, 90, "two workers")
+    return process, [int(mark.name.split("-")[1]) for mark in marks.iterdir()]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks at processes as Linux has them")
+def test_a_killed_supervisor_leaves_no_orphans(tmp_path):
+    """Not even workers that ignore SIGTERM, nor the server that they were forked from."""
+    process, workers = start_supervisor(tmp_path)
+    try:
+        family = {*descendants(process.pid), *workers}
+        assert len(family) >= 3  # the workers and their server
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait(10)
+        wait_for(lambda: not alive(family), SECONDS, "the workers to leave")
+    finally:
+        end(process)
+
+
+def dies_of_sigterm(context: RankContext, folder: str) -> None:
+    """A worker that hasn't got as far as listening to signals."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    (Path(folder) / str(context.rank)).touch()
+    time.sleep(60)
+
+
+def test_a_signal_before_the_first_step_is_a_stop(tmp_path):
+    """The supervisor passes SIGTERM on; workers that are still starting die of it, which is no failure."""
+    import threading
+
+    def ask() -> None:
+        wait_for(lambda: len(list(tmp_path.iterdir())) == 2, 60)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    with pytest.raises(Stopped, match="the same command"):
+        run_local(dies_of_sigterm, (str(tmp_path),), 2, threads=1)
+    asking.join()
