@@ -35,6 +35,8 @@ class GradientBuckets:
         self._sizes: list[int] = []
         self._handles: list[dist.Work] = []
         self._next = 0  # the bucket to reduce next
+        self._views: list[Tensor] = []  # every parameter's part of its bucket,
+        self._untouched: list[bool] = []  # and whether the step has yet to give it a gradient
         current: list[int] = []
         filled = 0
         items = weights.trained()[::-1]  # the backward makes the last layer's gradients first
@@ -56,15 +58,23 @@ class GradientBuckets:
             view = buffer[offset : offset + weight.master.numel()].view_as(weight.master)
             offset += weight.master.numel()
             weight.main_gradient = view
+            self._views.append(view)
             if weight.compute.dtype == torch.float32:
                 weight.compute.grad = view  # autograd adds in place
             self._watch(weight.compute, view, number)
 
     def _watch(self, parameter: nn.Parameter, view: Tensor, bucket: int) -> None:
+        index = len(self._untouched)
+        self._untouched.append(True)
+
         def ready(parameter: nn.Parameter) -> None:
             if parameter.grad is not view and parameter.grad is not None:
-                view.add_(parameter.grad)
+                if self._untouched[index]:
+                    view.copy_(parameter.grad)  # the step's first: nothing to add to, nothing to zero before
+                else:
+                    view.add_(parameter.grad)
                 parameter.grad = None if parameter.dtype != torch.float32 else view
+            self._untouched[index] = False
             if self.syncing:
                 self._waiting[bucket] -= 1
                 self._reduce(only_full=True)
@@ -88,14 +98,22 @@ class GradientBuckets:
 
     def finish(self) -> None:
         """After the last backward: reduces buckets that hold unused parameters, and waits for all."""
+        for view, untouched in zip(self._views, self._untouched, strict=True):
+            if untouched:  # no backward reached it; what is there is the last step's
+                view.zero_()
         self._reduce(only_full=False)
         for handle in self._handles:
             handle.wait()
 
     def clear(self) -> None:
-        """Before a step: zeroes the sums and points fp32 parameters at them again."""
-        for buffer in self._buffers:
-            buffer.zero_()
+        """Before a step: zeroes the sums of fp32 parameters and points them there again.
+
+        The sums of bf16 parameters are overwritten by the step's first gradients instead: two passes less.
+        """
+        self._untouched = [True] * len(self._untouched)
+        if any(weight.compute.dtype == torch.float32 for weight in self.weights.trained()):
+            for buffer in self._buffers:
+                buffer.zero_()
         for weight in self.weights.trained():
             if weight.compute.dtype == torch.float32:
                 weight.compute.grad = weight.main_gradient

@@ -47,7 +47,7 @@ def loop(job: Job, stop: StopRequest) -> tuple[int, bool]:
     for step, (micros, counted) in zip(range(job.first, job.last + 1), job.batches, strict=False):
         rates[step] = learning_rate(job.run.lr_schedule, job.base_rate, step, job.total)
         set_rate(job.step.optimizer, job.base_rate, rates[step])
-        seed_step(job.run.seed, step, job.step.mesh.index("batch"))
+        seed_step(job.run.seed, step, job.step.mesh.index("batch"), job.step.mesh.device)
         with traced(step, job.run.profile.steps, job.run.folder / "traces", job.step.mesh):
             report = job.step(micros, counted, stop.asked)
         stopped = _write(job, readback.push(step, report), rates, clock)
@@ -78,8 +78,17 @@ def _write(job: Job, reports: list[tuple[int, list[float]]], rates: dict[int, fl
     return stopped
 
 
-def seed_step(seed: int, step: int, rank: int) -> None:
+def seed_step(seed: int, step: int, rank: int, device: torch.device) -> None:
     """Seeds torch for one step of one data rank: dropout is a pure function of these three, so a resume
-    needs no random state."""
+    needs no random state.
+
+    Only the generators that the step can use: `torch.manual_seed` asks every kind of device that torch knows,
+    which takes a hundred times as long.
+    """
     digest = hashlib.blake2b(f"{seed}/step/{step}/{rank}".encode(), digest_size=8).digest()
-    torch.manual_seed(int.from_bytes(digest, "little"))
+    number = int.from_bytes(digest, "little")
+    torch.default_generator.manual_seed(number)
+    if device.type == "cuda":
+        torch.cuda.manual_seed(number)
+    elif device.type == "mps":
+        torch.mps.manual_seed(number)
