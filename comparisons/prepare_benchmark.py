@@ -1,6 +1,6 @@
 """How fast text becomes tokens: `scalewright prepare` beside `datasets` + `tokenizers`, interleaved.
 
-    python comparisons/prepare_benchmark.py [--megabytes 12] [--rounds 3] [--processes N] [--save]
+    python comparisons/prepare_benchmark.py [--megabytes 8] [--rounds 3] [--processes N] [--save]
 
 The same work for both: the Python standard library's files as JSON lines on the disk, one trained tokenizer,
 as many processes, and token ids on the disk at the end.
@@ -9,8 +9,8 @@ as many processes, and token ids on the disk at the end.
     theirs    load_dataset("json") → map(encode_batch, batched, num_proc) → save_to_disk        (Arrow files)
 
 Learning a tokenizer of 4,096 words from the same text is timed apart: ours against train_from_iterator. Each
-round runs every contender in turn, in a fresh process, with empty caches; the median and the spread are given.
-Needs `pip install datasets`, which nothing else here does.
+round runs every contender in turn, in a fresh process, with empty caches; the median and the spread are
+given. Needs `pip install datasets`, which nothing else here does.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ from scalewright.data.prepare import prepare
 if __name__ == "__main__":
     began = time.perf_counter()
     count = int(sys.argv[1])
-    made = prepare("text.jsonl", "ours", tokenizer="tokenizer.json", valid_fraction=0, workers=count, progress=None)
+    given = {"tokenizer": "tokenizer.json", "valid_fraction": 0, "progress": None}
+    made = prepare("text.jsonl", "ours", workers=count, **given)
     print(time.perf_counter() - began, made.splits["train"]["tokens"])
 """
 
@@ -166,7 +167,7 @@ def conditions(size: int, rounds: int, processes: int) -> dict[str, Any]:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs the comparison and prints it."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--megabytes", type=float, default=12)
+    parser.add_argument("--megabytes", type=float, default=8)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument(

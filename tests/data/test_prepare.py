@@ -122,10 +122,10 @@ def test_folder_of_source_files(tmp_path):
         "empty files": 1,
         "empty documents": 1,
         "hidden or generated": 2,
-        "files with bytes that aren't UTF-8": 1,
         "not regular files": 1,
     }
     assert summary.left_out == expected
+    assert summary.mended == {"files with bytes that aren't UTF-8": 1}
 
 
 def test_result_inside_the_input(tmp_path):
@@ -152,7 +152,7 @@ def test_a_long_file_in_several_pieces(tmp_path):
     tokenizer = write_tokenizer(tmp_path / "t.json")
     summary = quiet(path, tmp_path / "out", tokenizer=tokenizer, valid_fraction=0)
     assert summary.pieces > 1
-    assert summary.left_out == {"documents cut into pieces": summary.pieces - 1}
+    assert summary.mended == {"documents cut into pieces": summary.pieces - 1}
     store = open_tokens(tmp_path / "out")
     found = np.concatenate([store.document(number) for number in range(store.documents)])
     assert (

@@ -28,6 +28,13 @@ from scalewright.spec.errors import UserError, nearest
 FRAGMENT = 1 << 20  # bytes read at a time, and the longest text that is tokenized at once
 SEPARATOR = "<|endoftext|>"
 
+MENDED = {
+    "cut": "documents cut into pieces",
+    "bytes": "files with bytes that aren't UTF-8",
+    "characters": "documents with broken characters",
+}
+"""What is taken nevertheless, and counted; everything else in the notes is left out."""
+
 _DAMAGED = (EOFError, OSError, zlib.error)  # what a cut or altered .gz or .zst raises, or a disk that fails
 _SAFE = re.compile(rb"(?<=[^\s])(?= )|(?<=[0-9A-Za-z])(?=\r?\n)")
 _SAFE_TEXT = re.compile(r"(?<=\S)(?= )|(?<=[0-9A-Za-z])(?=\r?\n)")
@@ -113,9 +120,9 @@ def _text(part: Part, text_key: str, notes: Counter[str]) -> Iterator[Fragment]:
                 opens = False
         if pending is not None:
             pending.closes = part.closes
-            notes["documents cut into pieces"] += not part.closes
+            notes[MENDED["cut"]] += not part.closes
             yield pending
-    notes["files with bytes that aren't UTF-8"] += replaced
+    notes[MENDED["bytes"]] += replaced
 
 
 def _safe_pieces(blocks: Iterator[bytes]) -> Iterator[bytes]:
@@ -239,7 +246,7 @@ def _value(value: Any, text_key: str, where: str, notes: Counter[str]) -> Iterat
         value.encode()
     except UnicodeEncodeError:  # JSON may escape half a surrogate pair
         value = value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-        notes["documents with broken characters"] += 1
+        notes[MENDED["characters"]] += 1
     yield from whole(value)
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from scalewright.data.corpora import CORPORA, corpus
+from scalewright.data.documents import MENDED
 from scalewright.data.encode import Encoding, finished
 from scalewright.data.inputs import InputFile, find_files
 from scalewright.data.join import join_splits
@@ -45,7 +46,8 @@ class Summary:
     tokenizer_sha256: str
     dtype: str
     splits: dict[str, dict[str, Any]]
-    left_out: dict[str, int]  # what wasn't read, or had to be mended: count by reason
+    left_out: dict[str, int]  # what wasn't taken: count by reason
+    mended: dict[str, int]  # what was taken, but not as it stood: cut, or with characters replaced
     pieces: int
     pieces_kept: int  # found finished from an earlier run
     input_bytes: int
@@ -132,8 +134,9 @@ class _Work:
         took = time.monotonic() - doing
         ordered = [records[piece.number] for piece in pieces]
         splits, statistics = join_splits(self.out, ordered, words, encoding, stats, must_validate)
-        left_out = dict(skipped + sum((Counter(record["notes"]) for record in ordered), Counter[str]()))
-        self._commit(words, encoding, splits, left_out)
+        notes = skipped + sum((Counter(record["notes"]) for record in ordered), Counter[str]())
+        mended = {reason: notes.pop(reason) for reason in MENDED.values() if reason in notes}
+        self._commit(words, encoding, splits, {"left_out": dict(notes), "mended": mended})
         return Summary(
             out=str(self.out),
             vocab_size=words.vocab_size,
@@ -142,7 +145,8 @@ class _Work:
             tokenizer_sha256=words.sha256,
             dtype=encoding.dtype,
             splits=splits,
-            left_out=left_out,
+            left_out=dict(notes),
+            mended=mended,
             pieces=len(pieces),
             pieces_kept=kept,
             input_bytes=sum(piece.size for piece in pieces),
@@ -171,7 +175,7 @@ class _Work:
         return records
 
     def _commit(
-        self, words: Words, encoding: Encoding, splits: dict[str, Any], left_out: dict[str, int]
+        self, words: Words, encoding: Encoding, splits: dict[str, Any], notes: dict[str, Any]
     ) -> None:
         """Says that all is there, and nothing of this very run (time, workers): equal work, equal bytes."""
         data = {
@@ -184,7 +188,7 @@ class _Work:
             "options": self.options.plain(),
             "inputs": len(self.files),
             "splits": splits,
-            "left_out": left_out,
+            **notes,
         }
         commit_json(self.out / METADATA, data)
 

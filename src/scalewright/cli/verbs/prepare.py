@@ -79,6 +79,8 @@ def _show(summary: Summary) -> None:
         print(f"  {summary.pieces_kept} of {summary.pieces} pieces were done already")
     for reason, count in summary.left_out.items():
         print(f"  left out: {count} {reason}")
+    for reason, count in summary.mended.items():
+        print(f"  taken, but mended: {count} {reason}")
     for name, statistics in (summary.statistics or {}).items():
         print(f"\n{name}, documents by tokens:")
         print("\n".join(histogram_lines(statistics)))
