@@ -6,7 +6,7 @@ Rank 0 writes; on other ranks every call does nothing.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -36,7 +36,7 @@ class Record:
     peak: Peak
     device: torch.device
     place: Place  # where this call began
-    last: dict[str, Any] | None = None
+    last: dict[str, dict[str, Any]] = field(default_factory=dict)  # the newest row of each kind
 
     def step(self, step: int, report: list[float], rate: float, seconds: float, hash_: str) -> None:
         """Writes one training row."""
@@ -63,7 +63,7 @@ class Record:
         self.metrics.write(row)
         self.console.step(row)
         self.trackers.log(row)
-        self.last = row
+        self.last["train"] = row
 
     def valid(self, step: int, loss: float, bits_per_byte: float | None) -> None:
         """Writes one validation row."""
@@ -71,6 +71,7 @@ class Record:
         self.metrics.write(row)
         self.console.valid(row)
         self.trackers.log(row)
+        self.last["valid"] = row
 
     def event(self, kind: str, message: str = "", **fields: Any) -> None:
         """Writes an event; `message` is also shown."""
@@ -91,7 +92,7 @@ class Record:
             self.event({"finished": "finish", "stopped": "stop"}[status], step=step, seconds=seconds)
         folder = self.metrics.path.parent
         self.trackers.close(status, [folder / "run.yaml", folder / "metrics.jsonl"])
-        last = self.last or {}
+        last = self.last.get("train", {})
         self.console.close(
             {"steps": step, "loss": last.get("loss"), "seconds": seconds, "out_dir": str(folder)}
         )

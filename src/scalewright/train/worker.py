@@ -237,10 +237,10 @@ class _Rank:
         """The newest training and validation rows, also of a run that was finished before this call."""
         if self.record is None:
             return {}, {}
-        found: dict[str, dict[str, Any]] = {"train": {}, "valid": {}}
-        for row in read_metrics(self.record.metrics.path):
-            found[row["kind"]] = row
-        return found["train"], found["valid"]
+        last = dict(self.record.last)
+        if "train" not in last:  # nothing was left to do
+            last.update((row["kind"], row) for row in read_metrics(self.record.metrics.path))
+        return last.get("train", {}), last.get("valid", {})
 
     def _answer(self, seconds: float) -> dict[str, Any]:
         row, valid = self._last_rows()
