@@ -87,7 +87,7 @@ class Record:
 
     def close(self, status: Status, step: int, seconds: float) -> None:
         """Ends every writer; the trackers get a little time to catch up."""
-        step = max(step, int((self.last or {}).get("step", 0)))
+        step = max(step, int(self.last.get("train", {}).get("step", 0)))
         if status != "failed":  # why it failed is said by whoever knows: the supervisor, or the caller
             self.event({"finished": "finish", "stopped": "stop"}[status], step=step, seconds=seconds)
         folder = self.metrics.path.parent
