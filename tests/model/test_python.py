@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from scalewright.model.python import build_python_model, import_object
+from scalewright.model.python import build_python_model
 from scalewright.spec.errors import UserError
+from scalewright.spec.user_code import import_object
 
 SOURCE = """
 import torch

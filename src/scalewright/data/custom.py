@@ -11,9 +11,7 @@ The name is called with the arguments beside it, and with `split` and `seed` if 
 
 from __future__ import annotations
 
-import importlib
 import inspect
-import sys
 from collections.abc import Sequence
 from math import nan
 from pathlib import Path
@@ -22,6 +20,7 @@ from typing import Any
 from scalewright.data.batch import Batch
 from scalewright.spec.errors import UserError
 from scalewright.spec.run import PythonRef
+from scalewright.spec.user_code import import_object
 
 
 class CustomDataset:
@@ -57,7 +56,7 @@ class CustomDataset:
 
 def open_custom(ref: PythonRef, split: str, seed: int) -> CustomDataset:
     """The user's dataset; raises UserError when the name isn't there or can't be called so."""
-    make = _named(ref.python)
+    make = import_object(ref.python)
     arguments: dict[str, Any] = dict(ref.arguments)
     accepted = inspect.signature(make).parameters
     takes_all = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in accepted.values())
@@ -76,18 +75,3 @@ def open_custom(ref: PythonRef, split: str, seed: int) -> CustomDataset:
             f"{ref.python} gave a {type(inner).__name__} without batch(indices) and len()", "data", "add them"
         )
     return CustomDataset(inner)
-
-
-def _named(name: str) -> Any:
-    """The object that `package.module:name` names; modules beside the run file are found, too."""
-    module, _, attribute = name.partition(":")
-    if "" not in sys.path and str(Path.cwd()) not in sys.path:
-        sys.path.append(str(Path.cwd()))
-    try:
-        return getattr(importlib.import_module(module), attribute)
-    except ImportError as error:
-        raise UserError(
-            f"cannot import '{module}': {error}", "data.python", "check the name, or install it"
-        ) from None
-    except AttributeError:
-        raise UserError(f"module '{module}' has no '{attribute}'", "data.python", "check the name") from None

@@ -6,46 +6,13 @@ whatever `build` makes after `torch.manual_seed(seed)`. Its forward: tokens [B, 
 
 from __future__ import annotations
 
-import importlib
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
 from scalewright.spec.errors import UserError
-
-
-def import_object(ref: str) -> Callable[..., Any]:
-    """What `package.module:name` names, the working directory being importable; raises UserError."""
-    module_name, separator, name = ref.partition(":")
-    if not separator or not module_name or not name:
-        raise UserError(f"'{ref}' is not package.module:name", "python", "write it like mymodel:build")
-    with _working_directory():
-        try:
-            found: Any = importlib.import_module(module_name)
-        except Exception as error:
-            raise UserError(
-                f"cannot import '{module_name}': {type(error).__name__}: {error}",
-                f"python: {ref}",
-                "install it, or put it into the working directory",
-            ) from error
-    for part in name.split("."):
-        if not hasattr(found, part):
-            raise UserError(
-                f"module '{module_name}' has no '{name}'", f"python: {ref}", "check the name after the colon"
-            )
-        found = getattr(found, part)
-    if not callable(found):
-        raise UserError(
-            f"'{ref}' is {type(found).__name__}, which can't be called",
-            "python",
-            "name a function or a class",
-        )
-    return found  # type: ignore[no-any-return]
+from scalewright.spec.user_code import import_object
 
 
 def build_python_model(ref: str, arguments: dict[str, Any], seed: int) -> nn.Module:
@@ -61,17 +28,3 @@ def build_python_model(ref: str, arguments: dict[str, Any], seed: int) -> nn.Mod
     if not isinstance(module, nn.Module):
         raise UserError(f"'{ref}' gave {type(module).__name__}", "python", "return a torch.nn.Module")
     return module
-
-
-@contextmanager
-def _working_directory() -> Iterator[None]:
-    """The working directory first on the import path, for the length of one import."""
-    here = str(Path.cwd())
-    added = here not in sys.path and "" not in sys.path
-    if added:
-        sys.path.insert(0, here)
-    try:
-        yield
-    finally:
-        if added:
-            sys.path.remove(here)

@@ -48,7 +48,9 @@ class Spec(BaseModel):
 
 def _first_problem(cls: type[Spec], error: ValidationError, where: str) -> UserError:
     """The first of pydantic's complaints as one of ours; a UserError raised inside passes through."""
-    problem = error.errors()[0]
+    problems = error.errors()
+    misspelt = [problem for problem in problems if problem["type"] == "extra_forbidden"]
+    problem = misspelt[0] if misspelt else problems[0]  # a misspelt key explains the one that is missing
     inner = problem.get("ctx", {}).get("error")
     path = ".".join(str(part) for part in problem["loc"] if not _is_type_tag(part))
     place = f"{where}: {path}" if where and path else (path or where)

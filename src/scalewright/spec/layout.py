@@ -114,8 +114,8 @@ class Layout(Spec):
         samples = self.micro_batch * self.dp
         if self.batch % samples:
             raise UserError(
-                f"global_batch {self.batch} is not divisible by micro_batch {self.micro_batch} x dp {self.dp} = "
-                f"{samples}",
+                f"global_batch {self.batch} is not divisible by "
+                f"micro_batch {self.micro_batch} x dp {self.dp} = {samples}",
                 "layout",
                 f"use global_batch {max(1, round(self.batch / samples)) * samples}",
             )

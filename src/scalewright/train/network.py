@@ -14,7 +14,7 @@ from scalewright.checkpoint.read import CheckpointReader, damage, find_checkpoin
 from scalewright.model.decoder import Decoder
 from scalewright.model.huggingface import HuggingFaceFolder
 from scalewright.model.init import init_box
-from scalewright.model.python import build_python_model, import_object
+from scalewright.model.python import build_python_model
 from scalewright.parallel.collectives import copy_from_rank_zero
 from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.parallelize import Parallel, Source, fill, parallelize
@@ -23,6 +23,7 @@ from scalewright.spec.model import ModelSpec
 from scalewright.spec.placement import Box, place, place_plain
 from scalewright.spec.run import PythonRef, RunSpec
 from scalewright.spec.tensors import TensorSpec
+from scalewright.spec.user_code import import_object
 
 
 @dataclass(frozen=True)

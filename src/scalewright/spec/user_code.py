@@ -1,0 +1,58 @@
+"""A user's own code by name: `package.module:name`, with the working directory importable.
+
+`model: {python: mine:build}` finds ./mine.py; so do `data`, `loss` and `optimizer`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from scalewright.spec.errors import UserError
+
+
+def import_object(ref: str) -> Callable[..., Any]:
+    """What `package.module:name` names, the working directory being importable; raises UserError."""
+    module_name, separator, name = ref.partition(":")
+    if not separator or not module_name or not name:
+        raise UserError(f"'{ref}' is not package.module:name", "python", "write it like mymodel:build")
+    with _working_directory():
+        try:
+            found: Any = importlib.import_module(module_name)
+        except Exception as error:
+            raise UserError(
+                f"cannot import '{module_name}': {type(error).__name__}: {error}",
+                f"python: {ref}",
+                "install it, or put it into the working directory",
+            ) from error
+    for part in name.split("."):
+        if not hasattr(found, part):
+            raise UserError(
+                f"module '{module_name}' has no '{name}'", f"python: {ref}", "check the name after the colon"
+            )
+        found = getattr(found, part)
+    if not callable(found):
+        raise UserError(
+            f"'{ref}' is {type(found).__name__}, which can't be called",
+            "python",
+            "name a function or a class",
+        )
+    return found  # type: ignore[no-any-return]
+
+
+@contextmanager
+def _working_directory() -> Iterator[None]:
+    """The working directory first on the import path, for the length of one import."""
+    here = str(Path.cwd())
+    added = here not in sys.path and "" not in sys.path
+    if added:
+        sys.path.insert(0, here)
+    try:
+        yield
+    finally:
+        if added:
+            sys.path.remove(here)
