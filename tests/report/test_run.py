@@ -75,6 +75,22 @@ def test_a_run_that_has_not_written_a_step(tmp_path: Path) -> None:
     assert "running, or killed" in page.body
 
 
+@pytest.mark.parametrize(
+    ("kinds", "status"),
+    [
+        (["start", "save", "finish"], "finished"),
+        (["start", "save", "stop"], "stopped, and saved"),
+        (["start", "fault", "tracker"], "failed"),
+        (["start", "stop", "fault", "resume"], "running, or killed"),
+        (["start", "fault", "resume", "finish", "save"], "finished"),
+        (["save"], "not started"),
+    ],
+)
+def test_the_newest_life_decides_how_it_ended(tmp_path: Path, kinds: list[str], status: str) -> None:
+    write_lines(tmp_path / "events.jsonl", [{"time": float(n), "kind": kind} for n, kind in enumerate(kinds)])
+    assert f" {status} " in read_page(write_report(tmp_path)).body
+
+
 def test_only_validations_or_only_nulls(tmp_path: Path) -> None:
     write_lines(
         tmp_path / "metrics.jsonl", [{"kind": "valid", "step": 5, "loss": 2.0, "bits_per_byte": None}]

@@ -156,6 +156,21 @@ def test_after_a_block_the_newest_rows_are_there() -> None:
     assert [row["step"] for row in blocked.rows] == [0, *range(41, 51)]
 
 
+def test_a_fast_loop_is_followed_slowly_and_caught_up_with_at_the_end() -> None:
+    recorder = Recorder()
+    fanout = Fanout([recorder], every_s=0.05, rows_per_round=7)
+    for row in rows(400):
+        fanout.log(row)
+    deadline = time.monotonic() + 30
+    while not recorder.rows and time.monotonic() < deadline:
+        time.sleep(0.01)
+    on_the_way = len(recorder.rows)
+    assert 7 <= on_the_way < 400  # 7 a round: 57 rounds of 0.05 s would be needed for all
+    assert on_the_way % 7 == 0
+    assert fanout.close()
+    assert [row["step"] for row in recorder.rows] == list(range(1, 401))
+
+
 def test_without_trackers_there_is_no_thread() -> None:
     before = threading.active_count()
     fanout = Fanout([])

@@ -110,10 +110,10 @@ def database(folder: Path) -> str:
 
 def connect(uri: str) -> Any:
     """A client of the store, with MLflow's usage reports off: what leaves a machine is its owner's choice."""
-    logging.getLogger("mlflow").setLevel(logging.WARNING)
-    logging.getLogger("alembic").setLevel(logging.WARNING)
     from mlflow.tracking import MlflowClient
 
+    for name in ("mlflow", "alembic"):  # after the import, which sets them to say more
+        logging.getLogger(name).setLevel(logging.WARNING)
     with contextlib.suppress(ImportError, AttributeError):  # versions without such reports
         variables: Any = importlib.import_module("mlflow.environment_variables")
         variables.MLFLOW_DISABLE_TELEMETRY.set(True)

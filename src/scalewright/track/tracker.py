@@ -24,6 +24,7 @@ from scalewright.spec.run import RunSpec
 from scalewright.track.lines import Row
 
 Entry = tuple[float, Row]  # (seconds since 1970, a row of metrics.jsonl)
+LEFT_OUT = ("step", "samples", "loss_tokens")  # they say no more than `tokens` does, and every number costs
 Status = Literal["finished", "stopped", "failed"]
 IDS = "trackers.json"  # in the run's folder: which run each tracker goes on with
 
@@ -128,7 +129,7 @@ def _wandb(target: Target, mode: Literal["online", "offline"] | None) -> Tracker
 
 
 def scalars(row: Row) -> dict[str, float]:
-    """A row's finite numbers under the names that all trackers use.
+    """A row's finite numbers under the names that all trackers use, without those that say nothing new.
 
     >>> scalars({"kind": "valid", "step": 4, "loss": 2.5, "bits_per_byte": None})
     {'valid/loss': 2.5}
@@ -136,7 +137,8 @@ def scalars(row: Row) -> dict[str, float]:
     found = {}
     for key, value in row.items():
         number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if number and key != "step" and math.isfinite(value):
+        unused = key in LEFT_OUT or (key == "aux_loss" and value == 0)
+        if number and not unused and math.isfinite(value):
             found[f"{row['kind']}/{key}"] = float(value)
     return found
 

@@ -31,14 +31,11 @@ def section(run: RunFolder) -> Section | None:
 
 
 def status(run: RunFolder) -> tuple[str, str]:
-    """How the newest life of the run ended, and the colour for it."""
+    """How the newest life of the run ended, and its colour; a fault with a life after it was survived."""
     for event in reversed(run.events):
-        kind = event["kind"]
-        if kind in ("finish", "stop"):
-            return ENDS[kind]
-        if kind == "fault" and ("seconds" in event or "rank" in event):  # others are survived on the way
-            return ENDS["fault"]
-        if kind in STARTS:
+        if event["kind"] in ENDS:
+            return ENDS[event["kind"]]
+        if event["kind"] in STARTS:
             return "running, or killed", "warn"
     return ("no events", "plain") if len(run.train) else ("not started", "plain")
 
