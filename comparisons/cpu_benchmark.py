@@ -1,14 +1,15 @@
-"""Tokens per second of our trainer on a CPU, beside a bare PyTorch loop and the peers, in one interleaved run.
+"""Tokens per second of our trainer on a CPU, beside a bare PyTorch loop and the peers, in turns.
 
-    python comparisons/cpu_benchmark.py                  15M and 56M parameters, fp32 and bf16: some ten minutes
-    python comparisons/cpu_benchmark.py --quick          a tiny model, two rounds, no result file unless --out
+    python comparisons/cpu_benchmark.py              15M and 56M parameters, fp32 and bf16: some ten minutes
+    python comparisons/cpu_benchmark.py --quick      a tiny model, two rounds, no result file unless --out
 
 Everyone has the same Llama shape, first weights, samples, fused AdamW and clipping; that the losses agree is
-checked before any speed is shown. Ours is the real loop on a prepared corpus, reading and writing as in a run;
-the peers get their samples from memory.
+checked before any speed is shown. Ours is the real loop on a prepared corpus, reading and writing as in a
+run; the peers get their samples from memory.
 
-Needs, besides scalewright[train]: transformers and accelerate (Hugging Face's rows), litgpt and lightning (litgpt's:
-`pip install --no-deps litgpt lightning lightning-utilities torchmetrics`). Those that are missing are left out, and the result says so.
+Needs, besides scalewright[train]: transformers and accelerate for Hugging Face's rows, and for litgpt's
+`pip install --no-deps litgpt lightning lightning-utilities torchmetrics`. What is missing is left out, and
+the result says so.
 """
 
 from __future__ import annotations
@@ -23,36 +24,29 @@ from pathlib import Path
 from typing import Any
 
 import torch
-
 from harness.bare import bare
 from harness.contest import Contest, Contestant, Plan, contest
 from harness.facts import facts, load_average
+from harness.models import TINY
 from harness.ours import Ours
 from harness.profile import KINDS, shares
 from harness.result import Result, facts_text, table
 from harness.setting import Setting, prepare_corpus
 from harness.statistics import Spread
-from scalewright.spec.model import ModelSpec
+
 from scalewright.spec.presets import load_model_spec
 from scalewright.spec.tensors import count
 
 OURS, BARE = "scalewright", "bare loop, our model"
 PROFILED = 2  # steps
-NEEDS = {"hugging face": ("transformers",), "trainer": ("transformers", "accelerate"), "litgpt": ("litgpt", "lightning")}  # fmt: skip
+NEEDS = {
+    "hugging face": ("transformers",),
+    "trainer": ("transformers", "accelerate"),
+    "litgpt": ("litgpt", "lightning"),
+}
 # Losses of one start, one order of samples and one update: in fp32 they differ by rounding, in bf16 by what
 # each casts, over the few steps of a contest.
 AGREEMENT = {"fp32": 1e-3, "bf16": 2e-2}
-TINY = ModelSpec.parse(
-    {
-        "name": "tiny",
-        "vocab_size": 512,
-        "hidden_size": 64,
-        "intermediate_size": 128,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-    }
-)
 
 
 def main() -> None:
@@ -104,11 +98,13 @@ def arguments() -> argparse.Namespace:
 def method(options: argparse.Namespace) -> list[str]:
     """How it was measured, for the reader of the result."""
     return [
-        f"{options.batch} sequences of {options.seq_len} tokens a step, AdamW (fused), clipping at 1.0. Contestants take turns in",
-        f"{options.rounds} rounds, every second round in the opposite order, in one process. Figures are medians over the rounds with",
-        "their 20th and 80th percentile. `ours / it` is taken round by round: above 1, ours is faster. Tokens per CPU second count the",
-        "processor time of the whole process, which other work on the machine disturbs less than the wall clock.",
-        "`bf16` of ours and of the masters loop: fp32 master weights, bf16 copies for compute, fp32 gradient sums.",
+        f"{options.batch} sequences of {options.seq_len} tokens a step, fused AdamW, clipping at 1.0.",
+        f"Contestants take turns in {options.rounds} rounds, every second round in the opposite order, in one",
+        "process. Figures are medians over the rounds with their 20th and 80th percentile. `ours / it` is",
+        "taken round by round: above 1, ours is faster. Tokens per CPU second count the processor time of",
+        "the whole process, which other work on the machine disturbs less than the wall clock. `bf16: fp32",
+        "masters, bf16 copies` is what our `precision: bf16` means; gradients are summed in fp32. Everyone",
+        "runs eagerly; nothing is compiled.",
     ]
 
 
@@ -127,9 +123,8 @@ def run_one(name: str, precision: str, options: argparse.Namespace, work: Path, 
     model = TINY if name == "tiny" else load_model_spec(name)
     data = prepare_corpus(work, min(model.vocab_size, 8192))
     setting = Setting(model, data, work / f"{name}-{precision}", options.seq_len, options.batch)
-    plan = Plan(
-        rounds=options.rounds, segment_s=options.segment_seconds, warm_up=3, most=4 if options.quick else 50
-    )
+    most = 4 if options.quick else 50
+    plan = Plan(rounds=options.rounds, segment_s=options.segment_seconds, warm_up=3, most=most)
     contestants = make(setting, precision, plan.warm_up + plan.rounds * plan.most + PROFILED)
     parameters = count(model).total
     result.say(f"## {name}: {parameters / 1e6:.1f}M parameters, {precision}")
@@ -207,7 +202,15 @@ def speed_table(found: Contest, tokens: int, disagreement: dict[str, float]) -> 
                 f"{disagreement.get(name, float('nan')):.1e}",
             ]
         )
-    heads = ["trainer", "precision", "tokens/s", "tokens per CPU s", "ours / it", "ours / it, CPU time", "loss differs by"]  # fmt: skip
+    heads = [
+        "trainer",
+        "precision",
+        "tokens/s",
+        "tokens per CPU s",
+        "ours / it",
+        "ours / it, CPU time",
+        "loss differs by",
+    ]
     return table(heads, rows)
 
 

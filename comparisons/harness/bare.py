@@ -9,8 +9,7 @@ masters      bf16 weights for compute, fp32 masters for the update: what our `pr
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from contextlib import nullcontext
 
 import torch
 import torch.nn.functional as F
@@ -55,12 +54,17 @@ class BareLoop:
         """The next steps."""
         losses = []
         for tokens, targets in take(self.samples, self.done, steps):
-            with self._autocast():
-                logits = self.forward(tokens)
-                loss = F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
+            logits = self.logits(tokens)
+            loss = self.loss(logits, targets)
             del logits
             loss.backward()  # type: ignore[no-untyped-call]
-            self._update()
+            if self.masters is not None:
+                self.take_gradients()
+            self.clip_gradients()
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+            if self.masters is not None:
+                self.publish()
             losses.append(loss.item())
         self.done += steps
         return losses
@@ -68,23 +72,29 @@ class BareLoop:
     def close(self) -> None:
         """Nothing is open."""
 
-    def _autocast(self) -> AbstractContextManager[Any]:
-        return torch.autocast("cpu", torch.bfloat16) if self.mixed else nullcontext()
+    def logits(self, tokens: Tensor) -> Tensor:
+        """The model's forward."""
+        with torch.autocast("cpu", torch.bfloat16) if self.mixed else nullcontext():
+            return self.forward(tokens)
 
-    def _update(self) -> None:
-        if self.masters is None:
-            torch.nn.utils.clip_grad_norm_(self.parameters, self.clip)
-            self.optimizer.step()
-            self.optimizer.zero_grad()
-            return
-        for master, copy in zip(self.masters, self.parameters, strict=True):
+    def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """The mean cross-entropy."""
+        return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
+
+    def clip_gradients(self) -> None:
+        """Scales the gradient down to the norm that is allowed."""
+        torch.nn.utils.clip_grad_norm_(self.masters or self.parameters, self.clip)
+
+    def take_gradients(self) -> None:
+        """bf16 gradients to the fp32 masters."""
+        for master, copy in zip(self.masters or [], self.parameters, strict=True):
             assert copy.grad is not None
             master.grad, copy.grad = copy.grad.float(), None
-        torch.nn.utils.clip_grad_norm_(self.masters, self.clip)
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-        with torch.no_grad():
-            torch._foreach_copy_(self.parameters, self.masters)
+
+    @torch.no_grad()
+    def publish(self) -> None:
+        """fp32 masters to the bf16 copies."""
+        torch._foreach_copy_(list[Tensor](self.parameters), list[Tensor](self.masters or []))
 
 
 def bare(name: str, setting: Setting, samples: list[tuple[Tensor, Tensor]], precision: str) -> BareLoop:

@@ -17,10 +17,13 @@ from scalewright.track.environment import cpu, git_state
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = (
-    "torch", "triton", "numpy", "transformers", "accelerate", "litgpt", "lightning", "liger-kernel", "torchao",
-    "pydantic", "safetensors", "tokenizers",
+    "torch", "triton", "numpy", "transformers", "accelerate", "litgpt", "lightning", "liger-kernel",
+    "torchao", "pydantic", "safetensors", "tokenizers",
 )  # fmt: skip
-NVIDIA_SMI = "name,driver_version,memory.total,clocks.sm,clocks.max.sm,clocks.mem,power.draw,power.limit,temperature.gpu"
+NVIDIA_SMI = (
+    "name", "driver_version", "memory.total", "clocks.sm", "clocks.max.sm", "clocks.mem", "power.draw",
+    "power.limit", "temperature.gpu",
+)  # fmt: skip
 
 
 def facts() -> dict[str, Any]:
@@ -67,16 +70,21 @@ def gpu_state() -> dict[str, Any]:
         "memory_bytes": properties.total_memory,
         "l2_bytes": getattr(properties, "L2_cache_size", None),
         "cuda": torch.version.cuda,
-        "cudnn": torch.backends.cudnn.version(),
+        "cudnn": torch.backends.cudnn.version(),  # type: ignore[no-untyped-call]
         "cudnn_loaded_from": loaded_libraries("libcudnn"),
         "devices": torch.cuda.device_count(),
     }
     if shutil.which("nvidia-smi"):
-        command = ["nvidia-smi", "--id=0", f"--query-gpu={NVIDIA_SMI}", "--format=csv,noheader,nounits"]
+        command = [
+            "nvidia-smi",
+            "--id=0",
+            f"--query-gpu={','.join(NVIDIA_SMI)}",
+            "--format=csv,noheader,nounits",
+        ]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
             cells = [cell.strip() for cell in done.stdout.split(",")]
-            state["nvidia_smi"] = dict(zip(NVIDIA_SMI.split(","), cells, strict=False))
+            state["nvidia_smi"] = dict(zip(NVIDIA_SMI, cells, strict=False))
         except (OSError, subprocess.SubprocessError):
             state["nvidia_smi"] = None
     return state

@@ -28,7 +28,7 @@ Samples = list[tuple[Tensor, Tensor]]
 
 def llama(setting: Setting) -> Any:
     """transformers' model of the setting's shape, with the weights that everyone starts from, in fp32."""
-    logging.disable_progress_bar()
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     folder = setting.work / "hugging-face"
     if not (folder / "config.json").exists():
         weights = setting.decoder().state_dict()
@@ -106,7 +106,7 @@ class TrainerLoop:
             self.gate.leave()
 
 
-class _Gate(TrainerCallback):  # type: ignore[misc]
+class _Gate(TrainerCallback):
     """Stops the Trainer before a step when a segment's steps are done."""
 
     def __init__(self) -> None:
@@ -164,8 +164,9 @@ class _Rows(Dataset):  # type: ignore[type-arg]
         return {"input_ids": self.tokens[index], "labels": targets, "shift_labels": targets}
 
 
-class _InOrder(Trainer):  # type: ignore[misc]
+class _InOrder(Trainer):
     """Takes the samples in the order in which everyone takes them."""
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
-        return SequentialSampler(self.train_dataset)
+        rows: Any = self.train_dataset
+        return SequentialSampler(rows)

@@ -19,7 +19,7 @@ class LitLoop:
         self, name: str, setting: Setting, samples: list[tuple[Tensor, Tensor]], precision: str
     ) -> None:
         from lightning.fabric import Fabric
-        from litgpt.utils import chunked_cross_entropy
+        from litgpt.utils import chunked_cross_entropy  # type: ignore[import-untyped]
 
         self.name, self.precision = name, f"{PRECISIONS[precision]} (Fabric)"
         self.samples, self.done, self.clip = samples, 0, setting.optimizer.clip_norm
@@ -51,8 +51,8 @@ class LitLoop:
 
 def gpt(setting: Setting) -> Any:
     """litgpt's GPT of the setting's shape, with the weights that everyone starts from, in fp32."""
-    from litgpt.config import Config
-    from litgpt.model import GPT
+    from litgpt.config import Config  # type: ignore[import-untyped]
+    from litgpt.model import GPT  # type: ignore[import-untyped]
 
     spec = setting.model
     model = GPT(

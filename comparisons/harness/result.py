@@ -75,16 +75,16 @@ def facts_text(facts: dict[str, Any]) -> str:
     lines = [
         f"- command: `{facts['command']}`",
         f"- commit: {source.get('commit', 'unknown')}" + (" (with changes)" if source.get("dirty") else ""),
-        f"- processor: {cpu['model']}, {cpu['usable_threads']} usable threads, torch used {facts['torch_threads']}",
+        f"- processor: {cpu['model']}, {cpu['usable_threads']} usable threads",
+        f"- threads of torch: {facts['torch_threads']}",
         f"- its matrix flags: {' '.join(cpu['flags'])} (torch picked {facts['cpu_capability']})",
         f"- load average at the start: {' '.join(map(str, load)) if load else 'unknown'}",
         "- versions: " + ", ".join(f"{name} {version}" for name, version in facts["versions"].items()),
     ]
     gpu = facts.get("gpu")
     if gpu:
-        lines.append(
-            f"- GPU: {gpu['name']}, {gpu['memory_bytes'] / 2**30:.0f} GiB, CUDA {gpu['cuda']}, cuDNN {gpu['cudnn']}"
-        )
+        memory = gpu["memory_bytes"] / 2**30
+        lines.append(f"- GPU: {gpu['name']}, {memory:.0f} GiB, CUDA {gpu['cuda']}, cuDNN {gpu['cudnn']}")
     return "\n".join(lines)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ class Setting:
     seq_len: int
     batch: int  # sequences a step
     seed: int = 0
-    optimizer: OptimizerSpec = OptimizerSpec(lr=3e-4)
+    optimizer: OptimizerSpec = field(default_factory=OptimizerSpec)
 
     @property
     def tokens(self) -> int:
@@ -37,7 +37,7 @@ class Setting:
         return self.batch * self.seq_len
 
     def run(self, name: str, precision: str, steps: int, **more: Any) -> RunSpec:
-        """The same thing as a run file of ours. No document mask: the peers have none, and so do the same work."""
+        """The same as a run of ours. No document mask: the peers have none, and all do the same work."""
         return RunSpec.parse(
             {
                 "name": name,
@@ -57,7 +57,7 @@ class Setting:
         )
 
     def samples(self, steps: int) -> list[tuple[Tensor, Tensor]]:
-        """(tokens, targets) [B, T] of the first `steps` steps, read beforehand: the peers get them for nothing."""
+        """(tokens, targets) [B, T] of the first steps, read beforehand: the peers get them for nothing."""
         dataset = open_data(self.run("samples", "fp32", steps).data, "train", self.seed)
         batches = [dataset.batch(range(n * self.batch, (n + 1) * self.batch)) for n in range(steps)]
         return [(torch.from_numpy(b.tokens), torch.from_numpy(b.targets)) for b in batches]
@@ -70,7 +70,7 @@ class Setting:
 
 
 def take(samples: list[tuple[Tensor, Tensor]], first: int, steps: int) -> list[tuple[Tensor, Tensor]]:
-    """The next steps' samples; raises IndexError when they have run out: fewer steps would look like speed."""
+    """The next steps' samples; raises IndexError when too few are left: that would look like speed."""
     found = samples[first : first + steps]
     if len(found) < steps:
         raise IndexError(f"{len(samples)} steps of samples, but step {first + steps} is wanted")
