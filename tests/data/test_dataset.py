@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import numpy as np
@@ -9,10 +10,12 @@ import pytest
 
 from scalewright.data.batch import sample_ids_hash
 from scalewright.data.dataset import TokenDataset, open_data
+from scalewright.data.prepare import prepare
 from scalewright.spec.errors import UserError
 from scalewright.spec.run import DataSpec
 
 from .stores import make_store
+from .texts import words
 
 FIELDS = ("tokens", "targets", "positions", "documents", "sample_ids")
 
@@ -105,3 +108,27 @@ def test_open_data_says_what_is_missing(tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match="no tokens in this folder"):
         open_data(DataSpec.parse({"train": str(tmp_path / "empty")}), "train")
+
+
+def prepared(folder, name, seed, **keys):
+    (folder / f"{name}.jsonl").write_text(
+        "\n".join(json.dumps({"text": words(60, seed + k)}) for k in range(80))
+    )
+    prepare(folder / f"{name}.jsonl", folder / name, progress=None, workers=1, **keys)
+    return str(folder / name)
+
+
+def test_a_mixture_of_prepared_folders(tmp_path):
+    one = prepared(tmp_path, "one", 1, vocab_size=300)
+    two = prepared(tmp_path, "two", 500, tokenizer=f"{one}/tokenizer.json")
+    sources = [{"path": one, "weight": 3}, {"path": two}]
+    spec = DataSpec.parse({"train": sources, "valid": [one, two], "seq_len": 32})
+    train, valid = open_data(spec, "train", seed=1), open_data(spec, "valid")
+    assert np.bincount(train.sample_ids(range(400)) >> 56).tolist() == [300, 100]
+    assert train.batch(range(8)).tokens.shape == (8, 32)
+    assert len(set(valid.sample_ids(range(len(valid))).tolist())) == len(valid)
+    assert (train.vocab_size, train.eod) == (300, 0)
+    assert 1 < train.bytes_per_token < 8
+    other = prepared(tmp_path, "other", 900, vocab_size=310)
+    with pytest.raises(UserError, match="different tokenizers"):
+        open_data(DataSpec.parse({"train": [one, other]}), "train")

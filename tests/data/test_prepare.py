@@ -260,8 +260,11 @@ def test_tokenizer_without_an_end(tmp_path):
 
 def test_out_that_cannot_be_written(tmp_path):
     (tmp_path / "a.txt").write_text(words(300))
+    with pytest.raises(UserError, match="among its own input"):
+        quiet(tmp_path, tmp_path)
+    (tmp_path / "b.txt").write_text("b")
     with pytest.raises(UserError, match="a file, not a folder"):
-        quiet(tmp_path / "a.txt", tmp_path / "a.txt")
+        quiet(tmp_path / "a.txt", tmp_path / "b.txt")
     with pytest.raises(UserError, match="cannot write there"):
         quiet(tmp_path / "a.txt", tmp_path / "a.txt" / "below")
     (tmp_path / "mine" / "train").mkdir(parents=True)

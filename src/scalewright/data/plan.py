@@ -71,9 +71,9 @@ def settle(out: Path, files: Sequence[InputFile], options: Options) -> None:
     others = [name for name in (*SPLITS, METADATA, "tokenizer.json") if (out / name).exists()]
     if others:
         raise UserError(
-            f"the folder already holds {others[0]}, which is not from `prepare`",
+            f"the folder already holds {others[0]}, and no plan of an earlier `prepare`",
             str(out),
-            "choose another --out",
+            f"choose another --out, or delete {others[0]}",
         )
     path.parent.mkdir(parents=True, exist_ok=True)
     commit_json(path, plan)
@@ -91,8 +91,10 @@ def clear(out: Path) -> None:
 
 def sweep(out: Path) -> None:
     """Deletes half-written files; only for the run that is at work there."""
-    for folder in (out, *(out / split for split in SPLITS), out / "pieces"):
-        for path in folder.glob("*.tmp"):
+    for name in (METADATA, "tokenizer.json"):
+        (out / f"{name}.tmp").unlink(missing_ok=True)
+    for folder in (*SPLITS, "pieces"):
+        for path in (out / folder).glob("*.tmp"):
             path.unlink(missing_ok=True)
 
 

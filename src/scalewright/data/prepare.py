@@ -87,15 +87,15 @@ def prepare(
     began = time.monotonic()
     if isinstance(inputs, (str, Path)):
         inputs = [inputs]
-    _check_inputs(inputs, workers)
+    _check_inputs(inputs, out, workers)
     options = _options(vocab_size, tokenizer, valid_fraction, text_key, eod)
     library()
     folder = Path(out).expanduser()
     skipped: Counter[str] = Counter()
-    files = _all_files(inputs, skipped)
-    if valid_fraction is not None and any(file.split for file in files):
-        raise UserError("wikitext-2 has its own validation split", "--valid-fraction", "leave it out")
     try:
+        files = _all_files(inputs, skipped)
+        if valid_fraction is not None and any(file.split for file in files):
+            raise UserError("wikitext-2 has its own validation split", "--valid-fraction", "leave it out")
         if overwrite:
             clear(folder)
         settle(folder, files, options)
@@ -193,11 +193,13 @@ class _Work:
         commit_json(self.out / METADATA, data)
 
 
-def _check_inputs(inputs: Sequence[str | Path], workers: int | None) -> None:
+def _check_inputs(inputs: Sequence[str | Path], out: str | Path, workers: int | None) -> None:
     if not inputs:
         raise UserError(
             "nothing to prepare", "prepare", "name a file, a folder, or one of " + ", ".join(CORPORA)
         )
+    if Path(out).expanduser().resolve() in [Path(given).expanduser().resolve() for given in inputs]:
+        raise UserError("the result would lie among its own input", str(out), "choose another --out")
     if workers is not None and workers < 1:
         raise UserError(f"{workers} workers", "--workers", "give 1 or more")
 

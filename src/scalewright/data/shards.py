@@ -75,7 +75,7 @@ def commit(path: Path, chunks: Iterable[bytes]) -> dict[str, Any]:
 
 def commit_json(path: Path, data: dict[str, Any]) -> None:
     """Writes plain data as JSON, whole or not at all; equal data give equal bytes."""
-    commit(path, [(json.dumps(data, indent=1, ensure_ascii=False) + "\n").encode()])
+    commit(path, [(json.dumps(data, indent=1) + "\n").encode()])
 
 
 def disk_error(error: OSError, out: Path) -> Exception:
