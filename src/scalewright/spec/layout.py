@@ -157,31 +157,20 @@ class Layout(Spec):
 
 def check_layout(layout: Layout, model: ModelSpec, seq_len: int | None = None) -> None:
     """Raises UserError when this model (or this sequence length) can't be split so."""
-    if model.num_attention_heads % layout.tp:
-        raise UserError(
-            f"num_attention_heads {model.num_attention_heads} is not divisible by tp {layout.tp}",
-            "layout",
-            f"use tp {_nearest_divisor(model.num_attention_heads, layout.tp)}",
-        )
-    if layout.tp > 1 and model.intermediate_size % layout.tp:
-        raise UserError(
-            f"intermediate_size {model.intermediate_size} is not divisible by tp {layout.tp}",
-            "layout",
-            f"use tp {_nearest_divisor(model.intermediate_size, layout.tp)}",
-        )
-    kv = model.kv_heads
-    if max(kv, layout.tp) % min(kv, layout.tp):
-        raise UserError(
-            f"num_key_value_heads {kv} and tp {layout.tp}: neither divides the other",
-            "layout",
-            f"use tp {_nearest_divisor(kv, layout.tp)}",
-        )
+    if problem := _tp_problem(layout.tp, model):
+        fitting = [
+            tp
+            for tp in range(1, model.num_attention_heads + 1)
+            if not _tp_problem(tp, model) and layout.devices % (tp * layout.pp * layout.cp) == 0
+        ]
+        best = min(fitting or [1], key=lambda tp: (abs(tp - layout.tp), tp))
+        raise UserError(problem, "layout", f"use tp {best}")
     if layout.stages > model.num_hidden_layers:
         raise UserError(
             f"{layout.stages} pipeline stages (pp {layout.pp} x virtual_stages {layout.virtual_stages}) "
             f"are more than {model.num_hidden_layers} layers",
             "layout",
-            f"use pp {max(1, model.num_hidden_layers // (layout.virtual_stages or 1))}",
+            f"use pp {_largest_pp(layout, model)}",
         )
     if layout.stage_layers is not None:
         _check_stage_layers(layout, model)
@@ -196,6 +185,24 @@ def check_layout(layout: Layout, model: ModelSpec, seq_len: int | None = None) -
             raise UserError(f"num_experts {experts} is not divisible by ep {layout.ep}", "layout", how)
     if seq_len is not None:
         _check_sequence(layout, model, seq_len)
+
+
+def _tp_problem(tp: int, model: ModelSpec) -> str | None:
+    """Why a model can't be split over `tp` ranks; None when it can."""
+    if model.num_attention_heads % tp:
+        return f"num_attention_heads {model.num_attention_heads} is not divisible by tp {tp}"
+    if model.intermediate_size % tp:
+        return f"intermediate_size {model.intermediate_size} is not divisible by tp {tp}"
+    kv = model.kv_heads
+    if max(kv, tp) % min(kv, tp):
+        return f"num_key_value_heads {kv} and tp {tp}: neither divides the other"
+    return None
+
+
+def _largest_pp(layout: Layout, model: ModelSpec) -> int:
+    """The most pipeline ranks that the layers are enough for and that divide the devices."""
+    most = max(1, model.num_hidden_layers // (layout.virtual_stages or 1))
+    return max(pp for pp in range(1, most + 1) if layout.devices % (pp * layout.tp * layout.cp) == 0)
 
 
 def _check_stage_layers(layout: Layout, model: ModelSpec) -> None:
