@@ -6,8 +6,8 @@
                                                         └─ an exception: an event, and that tracker is off
 
 Every row is in metrics.jsonl whatever happens here, so that dropping is a loss of comfort, not of data.
-A tracker costs processor time (MLflow's database about 15 ms a batch and 1 ms a row), so batches are few and a
-round takes at most 5 rows a second: what a faster loop makes beyond that waits in the queue for the end.
+A tracker costs processor time (MLflow's database about 15 ms a batch and 1 ms a row): batches are few, and a
+round takes at most 5 rows a second. What a faster loop makes beyond that waits in the queue for the end.
 """
 
 from __future__ import annotations
