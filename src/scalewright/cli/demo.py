@@ -21,8 +21,7 @@ from typing import Any
 from scalewright.spec.errors import RunError
 
 VOCABULARY, SEQ_LEN, BATCH = 1024, 256, 4
-TRAIN_SECONDS = 170.0  # of the six minutes that all may take; what the number of steps is chosen for
-EFFICIENCY = 0.4  # share of its matmul rate that this small model trains at on two processes
+STEPS = 560  # two minutes or so on two cores of 0.1 TFLOP/s; small batches learn most per token here
 MODEL = {
     "name": "demo",
     "vocab_size": VOCABULARY,
@@ -89,7 +88,6 @@ def run_demo(out: Path, quiet: bool = False) -> dict[str, Any]:
 
 def _run(out: Path) -> dict[str, Any]:
     """The run file: a small Llama-shaped model on two processes."""
-    steps = _steps_that_fit()
     return {
         "version": 1,
         "name": "demo",
@@ -104,21 +102,9 @@ def _run(out: Path) -> dict[str, Any]:
         },
         "optimizer": {"name": "adamw", "lr": 2e-3, "weight_decay": 0.1, "betas": [0.9, 0.98]},
         "lr_schedule": {"kind": "cosine", "warmup_steps": 20, "min_ratio": 0.02},
-        "train": {"steps": steps, "valid_every": max(1, steps // 6), "valid_batches": 16},
-        "checkpoint": {"every": max(1, steps // 8), "keep": 2},
+        "train": {"steps": STEPS, "valid_every": STEPS // 7, "valid_batches": 16},
+        "checkpoint": {"every": STEPS // 8, "keep": 2},
     }
-
-
-def _steps_that_fit() -> int:
-    """Steps for about TRAIN_SECONDS on this machine, by its measured matmul rate; from 240 to 800."""
-    from scalewright.machine.probe import matmul_rate
-    from scalewright.spec.model import ModelSpec
-    from scalewright.spec.operators import flops_per_token
-
-    rate = matmul_rate("fp32")
-    flops = flops_per_token(ModelSpec.parse(MODEL), SEQ_LEN) * BATCH * SEQ_LEN
-    step_time = flops / ((rate.per_s if rate else 5e10) * EFFICIENCY)
-    return int(min(800, max(240, TRAIN_SECONDS / step_time))) // 40 * 40
 
 
 def _train(
