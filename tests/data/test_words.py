@@ -11,7 +11,7 @@ from tokenizers import normalizers, pre_tokenizers
 from scalewright.data import words as under_test
 from scalewright.data.corpora import corpus
 from scalewright.data.tokenizer import read_tokenizer, train_tokenizer
-from scalewright.data.words import WordEncoder, has_known_words
+from scalewright.data.words import WordEncoder, has_known_words, known_sections
 
 from .texts import words, write_tokenizer
 
@@ -69,6 +69,20 @@ def test_any_characters(tokenizer):
     ):
         choices = [chr(code) for code in pool if not 0xD800 <= code < 0xE000]
         same(tokenizer, ["".join(chance.choices(choices, k=40)) for _ in range(200)])
+
+
+def test_strange_characters_among_others(tokenizer):
+    """Words with characters of any kind between spaces of any number: only those go through the library."""
+    chance = random.Random(2)
+    strange = ["\u0915\u093e", "\U0001f980", "\u180e", "\u1680", "\u0301", "\u1e9e", "\ufeff"]
+    parts = ["word", " ", "  ", "\n", " \n", ".", "'s", "42", "\u3000", "\x1f", *strange]
+    texts = ["".join(chance.choices(parts, k=60)) for _ in range(500)]
+    same(tokenizer, texts)
+    for text in texts:
+        assert "".join(section for section, _ in known_sections(text)) == text
+    sections = list(known_sections(words(50) + " \U0001f980 " + words(50)))
+    assert [known for _, known in sections] == [True, False, True]
+    assert len(sections[1][0]) < 20
 
 
 def test_real_texts(tokenizer):

@@ -5,7 +5,8 @@
 Byte-pair merges never cross a word, so a word always has the same tokens, and most words of a text were seen
 before. What the library does for each word (hash it, keep its offsets, make objects) is left out. This holds
 for GPT-2's pattern on byte-level BPE, which our own tokenizers use, and for characters whose class never
-changes between versions of Unicode; every other tokenizer and text goes through the library, whole.
+changes between versions of Unicode; other tokenizers, and words around other characters, go
+through the library.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
+from collections.abc import Iterator
 from functools import lru_cache
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
@@ -58,11 +60,13 @@ class WordEncoder:
 
     def __call__(self, texts: list[str]) -> list[Int32]:
         """The ids of each text."""
-        by_words = [self.by_words and _strange().search(text) is None for text in texts]
-        found = iter(self._look_up([text for text, known in zip(texts, by_words, strict=True) if known]))
-        others = [text for text, known in zip(texts, by_words, strict=True) if not known]
+        sections = [list(known_sections(text)) if self.by_words else [(text, False)] for text in texts]
+        flat = list(chain.from_iterable(sections))
+        found = iter(self._look_up([text for text, known in flat if known]))
+        others = [text for text, known in flat if not known]
         encodings = iter(self.tokenizer.encode_batch_fast(others, add_special_tokens=False) if others else ())
-        return [next(found) if known else np.array(next(encodings).ids, np.int32) for known in by_words]
+        ids = (next(found) if known else np.array(next(encodings).ids, np.int32) for _, known in flat)
+        return [np.concatenate(list(islice(ids, len(parts)))) for parts in sections]
 
     def _begin(self) -> None:
         self._numbers = _Numbers()
@@ -118,6 +122,43 @@ def _room(array: NDArray[Any], size: int) -> NDArray[Any]:
     larger = np.empty(2 * size, array.dtype)
     larger[: len(array)] = array
     return larger
+
+
+def known_sections(text: str) -> Iterator[tuple[str, bool]]:
+    """The text in sections, and whether all characters of each are known; cut where words end for certain.
+
+    Such a place is before a space that follows something else: no word has a space but at its front.
+    """
+    start = 0
+    while found := _strange().search(text, start):
+        first = _cut_before(text, start, found.start())
+        if first > start:
+            yield text[start:first], True
+        last = _cut_after(text, found.end())
+        while (found := _strange().search(text, last)) and _cut_before(text, last, found.start()) == last:
+            last = _cut_after(text, found.end())
+        yield text[first:last], False
+        start = last
+    if start < len(text) or not text:
+        yield text[start:], True
+
+
+def _cut_before(text: str, start: int, place: int) -> int:
+    """The last cut from `start` to `place`; `start` is one."""
+    while (place := text.rfind(" ", start + 1, place)) > start:
+        if not text[place - 1].isspace():
+            return place
+    return start
+
+
+def _cut_after(text: str, place: int) -> int:
+    """The first cut from `place` on; the end is one."""
+    while (place := text.find(" ", place)) >= 0:
+        before = text[place - 1] if place else " "
+        if not before.isspace() and before != "\u180e":  # a space in older versions of Unicode
+            return place
+        place += 1
+    return len(text)
 
 
 def has_known_words(tokenizer: Tokenizer) -> bool:
