@@ -9,7 +9,7 @@ A step takes samples [consumed, consumed + global_batch), whatever the layout; o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,11 +17,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from scalewright.data.batch import sample_ids_hash
+from scalewright.data.batch import Batch, sample_ids_hash
 from scalewright.data.dataset import Dataset
 from scalewright.data.prefetch import Prefetcher
 from scalewright.parallel.inputs import Micro, accepted_arguments, micro_batches
 from scalewright.parallel.mesh import Mesh
+from scalewright.spec.errors import UserError
 from scalewright.spec.layout import Layout
 
 
@@ -85,6 +86,41 @@ class StepBatches:
     def close(self) -> None:
         """Stops the thread."""
         self._ahead.close()
+
+
+class _InVocabulary:
+    """A dataset that says no vocabulary, with a look at every batch: a token that the embedding has no
+    row for would end the process, on a GPU with an error that names neither."""
+
+    def __init__(self, inner: Dataset, vocab_size: int) -> None:
+        self.inner, self.limit = inner, vocab_size
+        self.vocab_size: int | None = vocab_size
+        self.bytes_per_token, self.eod = inner.bytes_per_token, inner.eod
+        self.tokenizer_path = inner.tokenizer_path
+        self.sample_ids = lambda numbers: sample_ids(inner, numbers)
+
+    def __len__(self) -> int:
+        return len(self.inner)
+
+    def batch(self, indices: Sequence[int] | range) -> Batch:
+        """These samples; raises UserError for a token beyond the model's vocabulary."""
+        found = self.inner.batch(indices)
+        largest = max(int(found.tokens.max()), int(found.targets.max()))
+        if largest >= self.limit or found.tokens.min() < 0:
+            shown = largest if largest >= self.limit else int(found.tokens.min())
+            raise UserError(
+                f"the data has token {shown}, but the model's vocab_size is {self.limit}",
+                "data",
+                f"use vocab_size {largest + 1} or more, or the tokens that the model was made for",
+            )
+        return found
+
+
+def in_vocabulary(dataset: Dataset, vocab_size: int | None) -> Dataset:
+    """The dataset, with a look at its tokens where nothing says that they fit the model."""
+    if vocab_size is None or dataset.vocab_size is not None:
+        return dataset
+    return _InVocabulary(dataset, vocab_size)
 
 
 def sample_ids(dataset: Dataset, numbers: range) -> NDArray[np.int64]:

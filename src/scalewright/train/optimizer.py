@@ -63,7 +63,14 @@ def build_optimizer(
     decayed = [w.master for w in trained if len(w.placement.tensor.shape) > 1]
     plain = [w.master for w in trained if len(w.placement.tensor.shape) <= 1]
     if isinstance(spec, PythonRef):
-        made = load(spec)([{"params": decayed}, {"params": plain, "weight_decay": 0.0}])
+        try:
+            made = load(spec)([{"params": decayed}, {"params": plain, "weight_decay": 0.0}])
+        except TypeError as error:
+            raise UserError(
+                f"{spec.python} can't be called so: {error}",
+                "optimizer",
+                "it gets the parameter groups, and the keys beside `python` by name",
+            ) from error
         if not isinstance(made, torch.optim.Optimizer):
             raise UserError(
                 f"{spec.python} gave a {type(made).__name__}", "optimizer", "return a torch.optim.Optimizer"

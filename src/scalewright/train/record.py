@@ -93,9 +93,8 @@ class Record:
         folder = self.metrics.path.parent
         self.trackers.close(status, [folder / "run.yaml", folder / "metrics.jsonl"])
         last = self.last.get("train", {})
-        self.console.close(
-            {"steps": step, "loss": last.get("loss"), "seconds": seconds, "out_dir": str(folder)}
-        )
+        summary = {"steps": step, "loss": last.get("loss"), "seconds": seconds, "out_dir": str(folder)}
+        self.console.close(summary if last else None)
         self.metrics.close()
         self.events.close()
 

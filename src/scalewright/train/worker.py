@@ -22,7 +22,7 @@ from scalewright.checkpoint.write import as_states, save
 from scalewright.data.dataset import Dataset, open_data
 from scalewright.evaluate.validate import validate
 from scalewright.launch.context import RankContext
-from scalewright.parallel.collectives import barrier, from_rank_zero
+from scalewright.parallel.collectives import from_rank_zero
 from scalewright.parallel.mesh import Mesh, join_world, leave_world, make_mesh
 from scalewright.spec.base import write_yaml
 from scalewright.spec.errors import RunError, Stopped, UserError
@@ -31,9 +31,9 @@ from scalewright.spec.model import ModelSpec
 from scalewright.spec.run import RunSpec
 from scalewright.track.metrics import read_metrics
 from scalewright.track.tracker import Status
-from scalewright.train.batches import Place, StepBatches
+from scalewright.train.batches import Place, StepBatches, in_vocabulary
 from scalewright.train.loop import Job, loop
-from scalewright.train.loss import build_loss
+from scalewright.train.loss import Loss, build_loss
 from scalewright.train.network import Network, build_network, first_weights, load_python
 from scalewright.train.optimizer import base_rate, build_optimizer, read_states
 from scalewright.train.precision import choose_precision, find_peak
@@ -93,6 +93,7 @@ class _Rank:
     mesh: Mesh
     network: Network
     optimizer: torch.optim.Optimizer
+    loss: Loss
     dataset: Dataset
     valid: Dataset | None
     record: Record | None
@@ -112,13 +113,14 @@ class _Rank:
         precision = from_rank_zero(choose_precision(asked, device) if mesh.rank == 0 else None, mesh)
         run = run.replace(layout={**run.layout.dump(), "precision": precision}, device=device.type)
         torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
-        set_earlier_run_aside(run, mesh)
         network = build_network(run, mesh, bf16=precision == "bf16")
         optimizer = build_optimizer(run.optimizer, network.parallel.weights, load_python)
-        dataset = open_data(run.data, "train", run.seed)
-        valid = _valid_data(run)
+        loss = build_loss(run.loss, run.train.z_loss, load_python)
+        vocabulary = model.vocab_size if isinstance(model, ModelSpec) else None
+        dataset = in_vocabulary(open_data(run.data, "train", run.seed), vocabulary)
+        valid = in_vocabulary(open_data(run.data, "valid", run.seed), vocabulary) if _validates(run) else None
         peak = find_peak(run.cluster, precision, device) if mesh.rank == 0 else None
-        barrier(mesh)
+        set_earlier_run_aside(run, mesh)
         reader, notes = find_resume(run, mesh)
         begin = Place()
         if reader is None:
@@ -140,6 +142,7 @@ class _Rank:
             mesh=mesh,
             network=network,
             optimizer=optimizer,
+            loss=loss,
             dataset=dataset,
             valid=valid,
             record=record,
@@ -154,13 +157,16 @@ class _Rank:
         last = min(self.total, until) if until is not None else self.total
         stopped = False
         status: Status = "failed"
+        if self.record is not None and self.done >= last:
+            self.record.console.message(
+                f"nothing to do: this run is at step {self.done}, and its last is {last}"
+            )
         batches = StepBatches(
             self.dataset, self.run.layout, self.mesh, self.network.parallel.model, self.place, last
         )
         try:
             clip = getattr(self.run.optimizer, "clip_norm", 0.0)
-            loss = build_loss(self.run.loss, self.run.train.z_loss, load_python)
-            step = Step(self.network.parallel, self.optimizer, loss, self.mesh, clip)
+            step = Step(self.network.parallel, self.optimizer, self.loss, self.mesh, clip)
             base = base_rate(self.run.optimizer, self.optimizer)
             job = Job(
                 run=self.run,
@@ -256,11 +262,8 @@ class _Rank:
         }
 
 
-def _valid_data(run: RunSpec) -> Dataset | None:
-    """The held-out data, when the run validates at all."""
-    if not run.train.valid_every:
-        return None
-    return open_data(run.data, "valid", run.seed)
+def _validates(run: RunSpec) -> bool:
+    return run.train.valid_every > 0
 
 
 def _write_folder(run: RunSpec, dataset: Dataset) -> None:
