@@ -7,6 +7,7 @@ device has it fast: on a CPU that is measured, since some have AMX and others ar
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ import torch
 from scalewright.machine.local import find_cluster
 from scalewright.machine.probe import bf16_is_fast, matmul_rate
 from scalewright.spec.errors import UserError
+from scalewright.track.events import read_events
 
 
 @dataclass(frozen=True)
@@ -58,3 +60,16 @@ def find_peak(cluster: str | dict[str, Any], precision: str, device: torch.devic
         return Peak(rate.per_s if rate else None, "measured", name, rate.how if rate else "")
     found = find_cluster(cluster)
     return Peak(found.device.peak(precision), found.peak_source, found.device.name)
+
+
+def earlier_peak(folder: Path, precision: str, world: int) -> Peak | None:
+    """The peak that this run was measured against before, so that MFU means the same after a resume."""
+    for event in reversed(read_events(folder / "events.jsonl")):
+        if event.get("peak_flops") and (event.get("precision"), event.get("world")) == (precision, world):
+            return Peak(
+                float(event["peak_flops"]),
+                str(event.get("peak_source", "measured")),
+                str(event.get("peak_device", "")),
+                str(event.get("peak_how", "")),
+            )
+    return None
