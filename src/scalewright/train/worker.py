@@ -36,7 +36,7 @@ from scalewright.train.loop import Job, loop
 from scalewright.train.loss import Loss, build_loss
 from scalewright.train.network import Network, build_network, first_weights, load_python
 from scalewright.train.optimizer import base_rate, build_optimizer, read_states
-from scalewright.train.precision import choose_precision, find_peak
+from scalewright.train.precision import choose_precision, earlier_peak, find_peak
 from scalewright.train.record import Record
 from scalewright.train.resolve import Resolved
 from scalewright.train.resume import (
@@ -119,9 +119,13 @@ class _Rank:
         vocabulary = model.vocab_size if isinstance(model, ModelSpec) else None
         dataset = in_vocabulary(open_data(run.data, "train", run.seed), vocabulary)
         valid = in_vocabulary(open_data(run.data, "valid", run.seed), vocabulary) if _validates(run) else None
-        peak = find_peak(run.cluster, precision, device) if mesh.rank == 0 else None
         set_earlier_run_aside(run, mesh)
         reader, notes = find_resume(run, mesh)
+        peak = None
+        if mesh.rank == 0:  # measured while the others wait
+            before = earlier_peak(run.folder, precision, mesh.world) if reader else None
+            peak = before or find_peak(run.cluster, precision, device)
+        barrier(mesh)
         begin = Place()
         if reader is None:
             first_weights(run, network, mesh)
