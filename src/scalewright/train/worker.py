@@ -22,7 +22,7 @@ from scalewright.checkpoint.write import as_states, save
 from scalewright.data.dataset import Dataset, open_data
 from scalewright.evaluate.validate import validate
 from scalewright.launch.context import RankContext
-from scalewright.parallel.collectives import from_rank_zero
+from scalewright.parallel.collectives import barrier, from_rank_zero
 from scalewright.parallel.mesh import Mesh, join_world, leave_world, make_mesh
 from scalewright.spec.base import write_yaml
 from scalewright.spec.errors import RunError, Stopped, UserError
