@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -59,22 +60,20 @@ def test_help_imports_nothing_heavy(arguments):
 
 
 def test_help_answers_in_under_300_ms():
-    """The promise is the median of five; a busy machine gets two more tries."""
-
-    def median_of_five() -> float:
-        seconds = []
-        for _ in range(5):
-            begin = time.perf_counter()
-            subprocess.run([sys.executable, "-m", "scalewright", "--help"], capture_output=True, check=True)
-            seconds.append(time.perf_counter() - begin)
-        return statistics.median(seconds)
-
-    medians = []
-    for _ in range(3):
-        medians.append(median_of_five())
-        if medians[-1] < 0.3:
-            return
-    pytest.fail(f"medians of five: {medians}")
+    """The promise is the median of five. On a machine whose cores are all taken, time on the clock says more
+    about its neighbours: there the help must take less than half of that on a core of its own."""
+    clock, core = [], []
+    for _ in range(5):
+        begin, before = time.perf_counter(), os.times()
+        subprocess.run([sys.executable, "-m", "scalewright", "--help"], capture_output=True, check=True)
+        after = os.times()
+        clock.append(time.perf_counter() - begin)
+        core.append(
+            after.children_user + after.children_system - before.children_user - before.children_system
+        )
+    if statistics.median(clock) >= 0.3:
+        assert os.getloadavg()[0] > (os.cpu_count() or 1), f"seconds: {clock}"
+        assert statistics.median(core) < 0.15, f"seconds: {clock}, on a core: {core}"
 
 
 def test_version(call_cli):
