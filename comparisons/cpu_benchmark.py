@@ -99,7 +99,7 @@ def method(options: argparse.Namespace) -> list[str]:
     """How it was measured, for the reader of the result."""
     return [
         f"{options.batch} sequences of {options.seq_len} tokens a step, fused AdamW, clipping at 1.0.",
-        f"Contestants take turns in {options.rounds} rounds, every second round in the opposite order, in one",
+        f"Contestants take turns in {options.rounds} rounds, every second one in the opposite order, in one",
         "process. Figures are medians over the rounds with their 20th and 80th percentile. `ours / it` is",
         "taken round by round: above 1, ours is faster. Tokens per CPU second count the processor time of",
         "the whole process, which other work on the machine disturbs less than the wall clock. `bf16: fp32",
