@@ -127,3 +127,19 @@ class Broken(Counting):
         if self.at in indices:
             raise OSError(5, "Input/output error", str(Path("bad-shard.bin")))
         return super().batch(indices)
+
+
+class Scaled(Words):
+    """With one number among its parameters."""
+
+    def __init__(self) -> None:
+        super().__init__(67, 24, 2, 0.0)
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return super().forward(tokens) * self.scale
+
+
+def build_scalar() -> nn.Module:
+    """A model with a parameter of no dimension."""
+    return Scaled()

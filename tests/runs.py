@@ -63,7 +63,7 @@ def run_data(folder: Path, **changes: Any) -> dict[str, Any]:
     SGD keeps weights comparable between layouts: AdamW magnifies the sign of near-zero gradients.
     """
     data = folder / "data" / "tokens-0.npy"
-    if not data.exists():
+    if folder != Path() and not data.exists():
         make_data(data.parent)
     source = {"path": str(data), "eod": EOD}
     run: dict[str, Any] = {

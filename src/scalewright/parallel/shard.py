@@ -10,6 +10,7 @@ the whole global batch. With bf16, copies for compute are gathered in bf16 and g
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable
 
 import torch
@@ -51,6 +52,8 @@ def apply_shard(
 
     `reshard` frees a block's gathered tensors after its forward (ZeRO-3); the root's stay for the backward.
     """
+    # Said of every model that ends in a linear layer; nothing of ours works in place on its output.
+    warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view", category=UserWarning)
     policy = MixedPrecisionPolicy(
         param_dtype=torch.bfloat16 if bf16 else None,
         reduce_dtype=torch.float32 if bf16 else None,

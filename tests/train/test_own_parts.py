@@ -1,0 +1,115 @@
+"""A user's own model, loss, optimizer and data train like ours, on one process and on several."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runs import assert_same_bits, assert_same_run, merge, rows, run, run_data, weights
+from scalewright.parallel.mesh import Mesh
+from scalewright.spec.errors import UserError
+from scalewright.spec.layout import Layout
+from scalewright.spec.run import RunSpec
+from scalewright.train.network import build_network
+from worlds import plain, run_world
+
+ZERO0 = {"devices": 2, "zero_stage": 0, "micro_batch": 2}
+ZERO3 = {"devices": 2, "zero_stage": 3, "micro_batch": 2, "recompute": "full"}
+OWN = {
+    "model": {"python": "parts:build"},
+    "loss": {"python": "parts:summed", "scale": 2.0},
+    "optimizer": {"python": "parts:momentum", "lr": 1e-3},
+    "data": {"python": "parts:Counting", "seq_len": 16},
+}
+SAVES = {"checkpoint": {"at_end": True}}
+
+
+@pytest.fixture(scope="module")
+def control(tmp_path_factory):
+    """Each part alone beside ours, and all together, on one process."""
+    made: dict[str, Path] = {}
+
+    def make(part: str) -> Path:
+        if part not in made:
+            folder = tmp_path_factory.mktemp(part)
+            made[part] = Path(run(run_data(folder, **changes(part))).out_dir)
+        return made[part]
+
+    return make
+
+
+def changes(part: str):
+    own = OWN if part == "all" else {part: OWN[part]}
+    return merge({"layout": {"micro_batch": 4}, **SAVES}, own)
+
+
+@pytest.mark.parametrize(
+    ("part", "layout"),
+    [("model", ZERO0), ("loss", ZERO0), ("optimizer", ZERO3), ("data", ZERO0), ("all", ZERO3)],
+)
+def test_equal_on_two_processes(control, tmp_path, part, layout):
+    mine = run(run_data(tmp_path, **merge(changes(part), {"layout": layout}))).out_dir
+    assert_same_run(mine, control(part))
+    assert weights(mine).keys() == weights(control(part)).keys()
+
+
+def test_they_are_really_used(control):
+    """The loss is twice ours, the data counts fewer tokens, the model has other tensors."""
+    ours = run(run_data(control("loss").parent / "ours")).out_dir
+    assert rows(control("loss"))[0]["loss"] == pytest.approx(2 * rows(ours)[0]["loss"], rel=1e-5)
+    assert {row["loss_tokens"] for row in rows(control("data"))} != {row["loss_tokens"] for row in rows(ours)}
+    assert "blocks.0.up.weight" in weights(control("model"))
+    names = {name.split("/")[1] for name in weights(control("optimizer"), optimizer=True) if "/" in name}
+    assert names == {"square_avg", "momentum_buffer"}
+
+
+def test_own_optimizer_resumes(control, tmp_path):
+    data = run_data(tmp_path, **changes("all"))
+    run(data, steps=8)
+    mine = run(data).out_dir
+    assert_same_bits(weights(mine, optimizer=True), weights(control("all"), optimizer=True))
+
+
+@pytest.mark.parametrize("layout", [{}, ZERO0, ZERO3], ids=["1", "zero0", "zero3"])
+def test_frozen_parameters_stay(tmp_path, layout):
+    """Not decayed, no state, not in the norm; and the others learn."""
+    decays = {"name": "adamw", "lr": 1e-2, "weight_decay": 0.5}
+    base = {"model": {"python": "parts:build_frozen"}, "optimizer": decays, "train": {"steps": 4}, **SAVES}
+    out = run(run_data(tmp_path, **merge(base, {"layout": layout}))).out_dir
+    import torch
+
+    import parts
+
+    torch.manual_seed(3)
+    first = parts.build_frozen().state_dict()
+    found = weights(out, optimizer=True)
+    assert torch.equal(found["embed.weight"], first["embed.weight"])
+    assert not torch.equal(found["head.weight"], first["head.weight"])
+    assert "optimizer/exp_avg/embed.weight" not in found
+    again = run({**run_data(tmp_path, **merge(base, {"layout": layout})), "train": {"steps": 6}})
+    assert again.resumed_from == 4
+    assert torch.equal(weights(out)["embed.weight"], first["embed.weight"])
+
+
+def first_weights(mesh: Mesh, layout: Layout, python: str) -> dict[str, Any]:
+    """This rank's weights before the first step."""
+    run = RunSpec.parse(run_data(Path(), model={"python": python}, layout=layout.dump(), data=OWN["data"]))
+    network = build_network(run, mesh, bf16=False)
+    return {weight.name: plain(weight.master) for weight in network.parallel.weights}
+
+
+def test_first_weights_are_those_of_rank_zero():
+    """A builder that takes random numbers from elsewhere: all replicas still are one model."""
+    zero, one = run_world(first_weights, ZERO0, "parts:build_by_chance")
+    assert zero == one
+    (again, _) = run_world(first_weights, ZERO0, "parts:build_by_chance")
+    assert again != zero  # chance it was
+
+
+def test_a_single_number_can_not_be_sharded(tmp_path):
+    data = run_data(tmp_path, model={"python": "parts:build_scalar"}, layout=ZERO3)
+    with pytest.raises(UserError, match="parameter 'scale' is a single number"):
+        run(data)
+    assert run(merge(data, {"layout": {**ZERO0, "recompute": "none"}})).step == 20
