@@ -125,7 +125,7 @@ def test_evaluate_needs_data(call_cli, trained, tmp_path):
     assert "add --data DIR" in call_cli("evaluate", tmp_path / "hf").error
     data = trained.parent / "data"
     found = call_cli(
-        "evaluate", tmp_path / "hf", "--data", data, "--seq-len", 16, "--batches", 2, "--json"
+        "evaluate", tmp_path / "hf", "--data", data, "--seq-len", 16, "--batches", 8, "--json"
     ).json()
     assert found == call_cli("evaluate", trained, "--json").json()
 

@@ -102,7 +102,7 @@ def _run(out: Path) -> dict[str, Any]:
         },
         "optimizer": {"name": "adamw", "lr": 2e-3, "weight_decay": 0.1, "betas": [0.9, 0.98]},
         "lr_schedule": {"kind": "cosine", "warmup_steps": 20, "min_ratio": 0.02},
-        "train": {"steps": STEPS, "valid_every": STEPS // 7, "valid_batches": 16},
+        "train": {"steps": STEPS, "valid_every": STEPS // 7, "valid_batches": 8},
         "checkpoint": {"every": STEPS // 8, "keep": 2},
     }
 

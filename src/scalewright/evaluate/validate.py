@@ -33,10 +33,10 @@ class Score:
 
 
 @torch.no_grad()
-def validate(model: nn.Module, dataset: Dataset, mesh: Mesh, micro_batch: int, batches: int) -> Score:
-    """The loss over the first `batches` micro-batches (fewer if the data ends), shared among all ranks.
+def validate(model: nn.Module, dataset: Dataset, mesh: Mesh, micro_batch: int, samples: int) -> Score:
+    """The loss over the first `samples` samples (fewer if the data ends), shared among all ranks.
 
-    Every rank runs the same number of forwards, since under FSDP each is a collective; a rank that has
+    The same samples on every layout: `micro_batch` says only how many are worked on at a time. Every rank runs the same number of forwards, since under FSDP each is a collective; a rank that has
     nothing left repeats the first rows and counts none of them.
     """
     was_training = model.training
@@ -44,7 +44,7 @@ def validate(model: nn.Module, dataset: Dataset, mesh: Mesh, micro_batch: int, b
     sums = torch.zeros(
         2, dtype=torch.float64 if mesh.device.type != "mps" else torch.float32, device=mesh.device
     )
-    for micro, counts in _shares(model, dataset, mesh, micro_batch, batches):
+    for micro, counts in _shares(model, dataset, mesh, micro_batch, samples):
         logits = model(micro.tokens, **micro.arguments).flatten(0, -2).float()
         loss = F.cross_entropy(logits, micro.targets.flatten(), ignore_index=IGNORED, reduction="sum")
         if counts:
@@ -60,15 +60,15 @@ def validate(model: nn.Module, dataset: Dataset, mesh: Mesh, micro_batch: int, b
 
 
 def _shares(
-    model: nn.Module, dataset: Dataset, mesh: Mesh, micro_batch: int, batches: int
+    model: nn.Module, dataset: Dataset, mesh: Mesh, micro_batch: int, samples: int
 ) -> Iterator[tuple[Micro, bool]]:
     """This rank's micro-batches, and whether each counts."""
     accepts = accepted_arguments(model)
     ranks, rank = mesh.size("batch"), mesh.index("batch")
-    available = min(batches, max(1, math.ceil(len(dataset) / micro_batch)))
-    for round_ in range(math.ceil(available / ranks)):
-        number = round_ * ranks + rank
-        counts = number < available
-        start = (number if counts else 0) * micro_batch
-        rows = range(start, min(start + micro_batch, max(len(dataset), start + 1)))
+    samples = min(samples, len(dataset))
+    for round_ in range(math.ceil(samples / (micro_batch * ranks))):
+        start = (round_ * ranks + rank) * micro_batch
+        counts = start < samples
+        start = start if counts else 0
+        rows = range(start, min(start + micro_batch, samples))
         yield micro_batches(dataset.batch(rows), micro_batch, mesh.device, accepts)[0], counts

@@ -24,6 +24,7 @@ def learning_rate(schedule: ScheduleSpec, base: float, step: int, total: int) ->
     if schedule.kind == "wsd":
         length = schedule.decay_steps if schedule.decay_steps is not None else max(1, total // 5)
         start = max(warmup, total - length)
+        length = min(length, total - start)  # a warm-up that reaches into the decay shortens it
     else:
         start = warmup
         length = schedule.decay_steps if schedule.decay_steps is not None else total - warmup

@@ -1,8 +1,8 @@
 """The optimizers, over this rank's local fp32 weights: plain tensors, whatever the layout.
 
-    sgd     w -= lr * (momentum of g)
-    lion    w -= lr * sign(b1 m + (1 - b1) g)                        Chen et al. 2023, algorithm 2
-    adamw   w -= lr * m / (sqrt(v) + eps)       all with decoupled weight decay (Loshchilov & Hutter 2019)
+    adamw   w -= lr * (m / (sqrt(v) + eps) + decay w)                Loshchilov & Hutter 2019, algorithm 2
+    lion    w -= lr * (sign(b1 m + (1 - b1) g) + decay w)            Chen et al. 2023, algorithm 2
+    sgd     w -= lr * (momentum of g + decay w)                      as torch.optim.SGD: an L2 penalty
 
 Tensors of one dimension (norms, biases) are not decayed. State travels as {name: {state: tensor}}, with the
 tensors in the shape of the weight's box, so that a checkpoint can cut it like the weight.

@@ -202,8 +202,9 @@ class _Rank:
         """Measures the held-out loss and writes it down."""
         if self.valid is None:
             return
-        model, batches = self.network.parallel.model, self.run.train.valid_batches
-        score = validate(model, self.valid, self.mesh, self.run.layout.micro_batch, batches)
+        model, layout = self.network.parallel.model, self.run.layout
+        samples = self.run.train.valid_batches * layout.batch
+        score = validate(model, self.valid, self.mesh, layout.micro_batch, samples)
         if self.record is not None:
             self.record.valid(step, score.loss, score.bits_per_byte)
 

@@ -26,7 +26,7 @@ def evaluate(
         int | None, typer.Option(min=2, help="Tokens per sequence; default: the run's own.")
     ] = None,
     batches: Annotated[
-        int | None, typer.Option(min=1, help="Batches; default: the run's own, else 16.")
+        int | None, typer.Option(min=1, help="Batches (of the run's size, else 1); default: the run's own, else 16.")
     ] = None,
     device: Device = "cpu",
     json: Json = False,
@@ -67,8 +67,9 @@ def measure(
     network = load_model(model, device=device)
     _check_vocabulary(network, dataset.vocab_size)
     mesh = make_mesh(make_grid(Layout()), 0, torch.device(device))
-    micro_batch = run.layout.micro_batch if run else 1
-    score = validate(network, dataset, mesh, micro_batch, batches or (run.train.valid_batches if run else 16))
+    layout = run.layout if run else Layout()
+    count = batches or (run.train.valid_batches if run else 16)
+    score = validate(network, dataset, mesh, layout.micro_batch, count * layout.batch)
     return {"loss": score.loss, "bits_per_byte": score.bits_per_byte, "tokens": score.tokens}
 
 
