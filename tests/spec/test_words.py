@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import pytest
+
 from scalewright.spec.words import count, decimal, duration, share, short_time
 
 
@@ -25,3 +27,10 @@ def test_words() -> None:
         "0.00", "0.84", "12.3", "3.00e-4", "2.50e7", "–", "nan",
     ]  # fmt: skip
     assert share(0.3412) == "34.1%"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(2e-3, "0.00200"), (0.0123, "0.0123"), (0.75, "0.75"), (4e-5, "4.00e-5")]
+)
+def test_small_decimals_keep_their_digits(value, text):
+    assert decimal(value, 3) == text

@@ -50,6 +50,8 @@ def decimal(value: float | None, digits: int = 4) -> str:
     if value != 0 and not 1e-3 <= abs(value) < 1e5:
         return f"{value:.{max(digits - 1, 1)}e}".replace("e-0", "e-").replace("e+0", "e")
     whole = len(str(int(abs(value))))
+    if 0 < abs(value) < 0.1:  # zeros behind the point are no digits: 0.002 is 0.00200, not 0.00
+        whole = math.floor(math.log10(abs(value))) + 1
     return f"{value:.{max(digits - whole, 0)}f}"
 
 
