@@ -175,7 +175,7 @@ def compete(check: Check, race: Race, racers: dict[str, Racer]) -> None:
     peak = bf16_peak(check)
     check.note("peak", peak)
     for name in racers:
-        check.part[name] |= speeds(race, times[name], walls[name], hosts[name], peak["flops"])
+        check.part[name] |= speeds(check, race, times[name], walls[name], hosts[name], peak["flops"])
         ratio = (
             paired_ratio(walls[name][:least], walls["scalewright"][:least])
             if "scalewright" in walls
@@ -210,7 +210,12 @@ class Marks:
 
 
 def speeds(
-    race: Race, times: list[float], walls: list[float], hosts: list[float], peak: float | None
+    check: Check,
+    race: Race,
+    times: list[float],
+    walls: list[float],
+    hosts: list[float],
+    peak: float | None,
 ) -> dict[str, Any]:
     """Step time, tokens/s, MFU, and how long the host was busy launching."""
     step = spread(times)
@@ -218,12 +223,14 @@ def speeds(
     length = race.samples[0][0].shape[1]
     causal, full = (flops_per_token(race.model, length, causal) for causal in (True, False))
     mfu = tokens_per_s * causal / peak if peak else None
+    matmul = check.result.data["ceilings"]["start"]["matmul_bf16_tflops"]["per_s"] * 1e12
     return {
         "step_s": step.dump(),
         "wall_s_per_step": spread(walls).dump(),
         "host_launch_s_per_step": spread(hosts).dump(),
         "tokens_per_s": tokens_per_s,
         "mfu_causal": mfu,
+        "share_of_measured_matmul_rate": tokens_per_s * causal / matmul,
         "mfu_full_attention": tokens_per_s * full / peak if peak else None,
         "flops_per_token_causal": causal,
         "suspicious": bool(mfu and mfu > TOO_GOOD),

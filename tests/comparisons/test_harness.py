@@ -1,0 +1,176 @@
+"""The helpers of the comparisons: accounts of CPU time, kinds of operators, backends by name, results."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import torch
+from harness.contest import Contest, Plan, Timed
+from harness.gpu.attention import document_mask, gradients, plain
+from harness.gpu.budget import Check, OutOfTime, run_part
+from harness.gpu.ceilings import drift
+from harness.gpu.clock import time_call
+from harness.gpu.kernels import attention_backends, kind_of
+from harness.gpu.losses import chunked, whole
+from harness.meter import Meter
+from harness.profile import kind_of as operator_kind
+from harness.result import Result, table
+from harness.setting import take
+
+CPU = torch.device("cpu")
+
+
+def burn(seconds: float) -> None:
+    """Uses this thread's processor."""
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        pass
+
+
+class Worker:
+    """Something with parts."""
+
+    def outer(self) -> None:
+        burn(0.02)
+        self.inner()
+
+    def inner(self) -> None:
+        burn(0.03)
+
+
+def test_a_meter_counts_nested_calls_once():
+    worker, meter = Worker(), Meter()
+    with meter.attached([("forward", worker, "outer"), ("norm", worker, "inner")]):
+        account = meter.account(lambda: (worker.outer(), burn(0.01)), steps=2)
+    assert account["forward"] == pytest.approx(
+        0.010, abs=0.003
+    )  # of two steps; a timer's grain is far smaller
+    assert account["norm"] == pytest.approx(0.015, abs=0.003)
+    assert account["outside"] == pytest.approx(0.020, abs=0.005)
+    assert account["all"] == pytest.approx(account["outside"] + account["forward"])
+    assert "outer" not in vars(worker)  # the method is the class's again
+
+
+@pytest.mark.parametrize(
+    ("name", "backend"),
+    [
+        ("cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7_128x128x128", "cuDNN"),
+        ("void pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits<64, 128, 64, 4>>", "FlashAttention"),
+        ("void pytorch_flash::flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel<...>", "FlashAttention"),
+        (
+            "fmha_cutlassF_bf16_aligned_64x128_rf_sm80(PyTorchMemEffAttention::...)",
+            "memory-efficient (CUTLASS)",
+        ),
+        ("aten::_scaled_dot_product_flash_attention_for_cpu_backward", "flash (CPU)"),
+        ("aten::_scaled_dot_product_attention_math", "math"),
+    ],
+)
+def test_attention_is_known_by_its_kernels(name, backend):
+    assert attention_backends(["ampere_bf16_gemm", name, name]) == [backend]
+    assert kind_of(name) == "attention"
+
+
+def test_other_kernels_are_no_attention():
+    names = ["nvjet_tst_256x128_64x4_1x2_h_bz_coopA_NNT", "triton_poi_fused_add_mul_3", "elementwise_kernel"]
+    assert attention_backends(names) == []
+    assert [kind_of(name) for name in names] == ["matmul", "compiled element-wise", "other"]
+
+
+def test_operators_are_sorted_by_name_and_shape():
+    v = 512
+    assert operator_kind("aten::mm", [[128, 64], [64, v]], v) == "head and loss"
+    assert operator_kind("aten::mm", [[128, 64], [64, 64]], v) == "matmul"
+    assert operator_kind("aten::_log_softmax", [[128, v]], v) == "head and loss"
+    assert operator_kind("aten::add_", [[v, 64], [v, 64]], v) == "the rest"  # a gradient sum of the embedding
+    assert operator_kind("aten::_fused_adamw_", [[], []], v) == "optimizer"
+    assert operator_kind("aten::_scaled_dot_product_flash_attention_for_cpu", [], v) == "attention"
+
+
+def test_loops_never_run_out_of_samples_quietly():
+    with pytest.raises(IndexError, match="2 steps of samples"):
+        take([(torch.zeros(1), torch.zeros(1))] * 2, 1, 2)
+
+
+def test_a_contestant_that_trains_something_else_is_seen():
+    times = {
+        "a": Timed("fp32", [1.0], [1.0], [4.0, 3.0]),
+        "b": Timed("fp32", [1.0], [1.0], [4.0, 3.3, 3.0]),
+    }
+    found = Contest(times, 1, Plan(), []).disagreement("a")
+    assert found["a"] == 0
+    assert found["b"] == pytest.approx(0.1)
+
+
+def test_parts_end_in_time_and_failures_stay_theirs(tmp_path):
+    result = Result("test", "Test", {"command": ""}, tmp_path)
+    check = Check(CPU, True, result, end=time.monotonic() + 100)
+
+    def late(check: Check) -> None:
+        check.note("first", 1)
+        check.need(50.0, "second")
+
+    def broken(check: Check) -> None:
+        with check.trying("impossible"):
+            raise NotImplementedError("not here")
+        raise ZeroDivisionError("a mistake")
+
+    run_part(check, "late", 10.0, late)
+    run_part(check, "broken", 10.0, broken)
+    assert result.data["late"]["first"] == 1
+    assert result.data["late"]["status"].startswith("cut: second was left out")
+    assert result.data["broken"]["impossible"] == {"error": "NotImplementedError: not here"}
+    assert result.data["broken"]["status"] == "failed: ZeroDivisionError: a mistake"
+    check.end = time.monotonic()
+    run_part(check, "too late", 10.0, late)
+    assert "first" not in result.data["too late"]
+    with pytest.raises(OutOfTime):
+        check.need(1.0, "anything")
+
+
+def test_drift_voids_a_run():
+    def ceilings(matmul: float) -> dict[str, dict[str, float]]:
+        return {"matmul_bf16_tflops": {"per_s": matmul}, "copy_gb": {"per_s": 100.0}}
+
+    assert not drift(ceilings(790), ceilings(770))["void"]
+    assert drift(ceilings(790), ceilings(750))["void"]
+
+
+def test_time_call_takes_turns_and_times_one_call():
+    met = []
+    found = time_call([lambda n=n: (met.append(n), time.sleep(0.002)) for n in range(3)], CPU, 0.02, least=5)
+    assert 0.002 <= found.median < 0.2  # a busy machine sleeps longer
+    assert met[:6] == [0, 1, 2, 0, 1, 2]
+
+
+def test_chunked_loss_equals_the_whole_with_gradients():
+    """fp32, so only the order of sums differs."""
+    torch.manual_seed(0)
+    hidden = torch.randn(50, 16, requires_grad=True)
+    weight = torch.randn(40, 16, requires_grad=True)
+    targets = torch.randint(40, (50,))
+    one = whole(hidden, weight, targets)
+    other = chunked(16, hidden, weight, targets)
+    torch.testing.assert_close(other, one)
+    torch.testing.assert_close(
+        torch.autograd.grad(other, (hidden, weight)), torch.autograd.grad(one, (hidden, weight))
+    )
+
+
+def test_the_masked_reference_is_causal_within_documents():
+    mask = document_mask(CPU, 8)[0, 0]
+    assert mask.sum() == 4 * 3  # four documents of two tokens: one and two visible keys
+    q, k, v = (torch.randn(1, 1, 8, 4) for _ in range(3))
+    slope = torch.zeros(1, 1, 8, 4)
+    slope[:, :, 3] = 1.0
+    _, _, dv = gradients(q, k, v, slope, mask[None, None], plain)
+    assert dv[0, 0].abs().sum(-1).nonzero().flatten().tolist() == [2, 3]
+
+
+def test_a_table_is_aligned():
+    assert table(["", "n"], [["a", 1], ["bb", 22]]).splitlines() == [
+        "|    |  n |",
+        "| -- | -: |",
+        "| a  |  1 |",
+        "| bb | 22 |",
+    ]

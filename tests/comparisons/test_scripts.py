@@ -1,0 +1,86 @@
+"""Every comparison runs from end to end in little, and its result says what a reader must know."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+
+
+def check_facts(data, text):
+    facts = data["facts"]
+    assert facts["versions"]["torch"]
+    assert facts["cpu"]["model"]
+    assert facts["torch_threads"] >= 1
+    assert facts["load_average"] is None or len(facts["load_average"]) == 3
+    assert "commit" in (facts["source"] or {"commit": ""})
+    assert facts["command"].startswith("python ")
+    assert data["finished"] >= data["started"]
+    assert facts["cpu"]["model"] in text
+
+
+def test_cpu_benchmark(script):
+    data, text = script("cpu_benchmark.py", "--quick", "--threads", 1)
+    check_facts(data, text)
+    for precision in ("fp32", "bf16"):
+        part = data[f"tiny {precision}"]
+        people = part["contestants"]
+        assert {"scalewright", "bare loop, our model"} <= people.keys()
+        if importlib.util.find_spec("accelerate"):
+            assert {"bare loop, HF Llama", "HF Trainer"} <= people.keys()
+        for entry in people.values():
+            assert (
+                entry["tokens_per_s"]["p20"]
+                <= entry["tokens_per_s"]["median"]
+                <= entry["tokens_per_s"]["p80"]
+            )
+            assert len(entry["segments_wall_s"]) == part["rounds"] == 2
+            assert entry["ours_is_faster_by"]["median"] > 0
+        assert people["scalewright"]["ours_is_faster_by"]["median"] == 1
+        assert sum(part["profiles"]["scalewright"]["shares"].values()) == pytest.approx(1)
+        losses = part["largest_loss_difference_from_the_bare_loop"]
+        # All compute the same; two operators in another order differ by an ulp of fp32, or of bf16.
+        assert max(losses.values()) < (1e-5 if precision == "fp32" else 1e-2)
+    for peer in ("trainer", "litgpt"):
+        if importlib.util.find_spec({"trainer": "accelerate"}.get(peer, peer)) is None:
+            assert any(line.startswith(peer) for line in data["missing"])
+            assert f"Left out: {peer}" in text
+
+
+def test_overhead(script):
+    data, text = script("overhead.py", "--quick", "--precisions", "bf16")
+    check_facts(data, text)
+    part = data["tiny bf16"]
+    for account in part["cpu_s_per_step_by_part"].values():
+        inside = sum(account[name] for name in ("forward", "backward", "optimizer step"))
+        assert min(account["forward"], account["backward"], account["optimizer step"]) > 0
+        assert account["all"] == pytest.approx(inside + account["outside"])
+    assert "row written" in part["cpu_s_per_step_by_part"]["scalewright"]
+    assert part["noise_cpu_share"]["count"] == 2
+
+
+def test_gpu_check_on_a_cpu(script):
+    parts = ["tests", "steps-1b", "attention", "gemm", "memory", "losses", "fp8", "mask-trap"]
+    data, text = script("gpu_check.py", "--device", "cpu", "--quick", "--parts", *parts)
+    check_facts(data, text)
+    assert {name: data[name]["status"] for name in parts} == dict.fromkeys(parts, "done")
+    assert set(data["drift"]) == {"matmul_bf16_tflops", "copy_gb", "void", "allowed"}
+    steps = data["steps-1b"]
+    assert steps["largest_loss_difference"]["agree"]
+    for racer in ("scalewright", "plain, blocks compiled", "plain, whole model compiled"):
+        assert steps[racer]["tokens_per_s"] > 0
+        assert steps[racer]["attention_launched"] == ["flash (CPU)"]
+    assert data["tests"]["exit_code"] == 0
+    assert [entry["outcome"] for entry in data["tests"]["tests"].values()] == ["passed"]
+    assert data["attention"]["torch's choice, length 64, head dim 16"]["forward_backward_tflops"] > 0
+    assert data["mask-trap"]["math"]["finite"]
+    assert data["losses"]["chunks of 32, plain torch"]["loss_differs_by"] < 1e-2  # bf16 logits
+
+
+def test_gpu_check_says_when_there_is_no_gpu(script):
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    with pytest.raises(AssertionError, match="error: no CUDA device"):
+        script("gpu_check.py")
