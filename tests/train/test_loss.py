@@ -1,0 +1,65 @@
+"""The loss: sums over counted tokens, divided by those of the whole global batch."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from scalewright.spec.run import PythonRef
+from scalewright.train.loss import build_loss, cross_entropy
+
+IGNORED = -100
+
+
+def sample(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randn(3, 7, 11, generator=generator)
+    targets = torch.randint(0, 11, (3, 7), generator=generator)
+    targets[0, 2:] = IGNORED
+    targets[2] = IGNORED
+    return logits, targets
+
+
+def test_the_sum_over_counted_tokens():
+    logits, targets = sample()
+    total, auxiliary = cross_entropy(logits, targets)
+    counted = targets != IGNORED
+    chances = logits.double().softmax(-1)
+    by_hand = -chances[counted].gather(-1, targets[counted][:, None]).log().sum()
+    assert total.item() == pytest.approx(by_hand.item(), rel=1e-6)
+    assert auxiliary.item() == 0.0
+
+
+def test_z_loss_by_its_formula():
+    """z x the sum of log(Z)^2 over counted tokens alone."""
+    logits, targets = sample()
+    total, auxiliary = cross_entropy(logits, targets, z_loss=0.5)
+    log_z = logits.double().exp().sum(-1).log()
+    assert auxiliary.item() == pytest.approx(0.5 * log_z[targets != IGNORED].square().sum().item(), rel=1e-6)
+    assert total.item() == cross_entropy(logits, targets)[0].item()
+
+
+def test_bf16_logits_are_summed_in_fp32():
+    logits, targets = sample()
+    low = logits.to(torch.bfloat16)
+    total, auxiliary = cross_entropy(low, targets, z_loss=0.1)
+    assert total.dtype == auxiliary.dtype == torch.float32
+    assert total.item() == cross_entropy(low.float(), targets)[0].item()
+
+
+def test_nothing_is_counted():
+    logits, _ = sample()
+    total, _ = cross_entropy(logits, torch.full((3, 7), IGNORED))
+    assert total.item() == 0.0
+
+
+def test_a_users_own():
+    logits, targets = sample()
+
+    def load(ref: PythonRef):
+        return lambda logits, targets: F.mse_loss(logits.sum(-1), targets.float(), reduction="sum")
+
+    total, auxiliary = build_loss(PythonRef(python="my:loss"), 0.1, load)(logits, targets)
+    assert total.item() == pytest.approx(F.mse_loss(logits.sum(-1), targets.float(), reduction="sum").item())
+    assert auxiliary.item() == 0.0

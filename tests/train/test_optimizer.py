@@ -1,0 +1,166 @@
+"""Updates against plain formulas and torch's own, and the state that a checkpoint takes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from scalewright.parallel.weights import Weights, hold
+from scalewright.spec.errors import UserError
+from scalewright.spec.placement import place_plain
+from scalewright.spec.run import OptimizerSpec, PythonRef
+from scalewright.train.network import describe, load_python
+from scalewright.train.optimizer import (
+    base_rate,
+    build_optimizer,
+    read_states,
+    set_rate,
+    write_states,
+)
+from worlds import one_rank
+
+
+def small(seed: int = 0) -> tuple[nn.Module, Weights]:
+    """A linear layer with a bias: one tensor that is decayed, one that isn't."""
+    torch.manual_seed(seed)
+    module = nn.Linear(5, 3)
+    mesh, layout = one_rank()
+    return module, hold(module, place_plain(describe(module), layout), mesh)
+
+
+def build(weights: Weights, **keys: Any) -> torch.optim.Optimizer:
+    return build_optimizer(OptimizerSpec.parse(keys), weights, load_python)
+
+
+def train(module: nn.Module, optimizer: torch.optim.Optimizer, steps: int, seed: int = 1) -> None:
+    """Steps with gradients that are a function of `seed` and the step alone."""
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(steps):
+        for parameter in module.parameters():
+            parameter.grad = torch.randn(parameter.shape, generator=generator)
+        optimizer.step()
+
+
+def gradients(steps: int, seed: int = 1) -> list[list[torch.Tensor]]:
+    generator = torch.Generator().manual_seed(seed)
+    return [
+        [torch.randn(shape, generator=generator, dtype=torch.float32).double() for shape in ((3, 5), (3,))]
+        for _ in range(steps)
+    ]
+
+
+def formula(kind: str, values: list[torch.Tensor], steps: int, lr: float, decay: float) -> list[torch.Tensor]:
+    """The textbook, one tensor at a time, in fp64."""
+    out = []
+    for index, value in enumerate(values):
+        w, m, v = value.double(), torch.zeros_like(value).double(), torch.zeros_like(value).double()
+        wd = decay if index == 0 else 0.0  # biases are not decayed
+        for step, grads in enumerate(gradients(steps), 1):
+            g = grads[index]
+            if kind == "adamw":
+                m, v = 0.9 * m + 0.1 * g, 0.95 * v + 0.05 * g * g
+                update = (m / (1 - 0.9**step)) / ((v / (1 - 0.95**step)).sqrt() + 1e-8) + wd * w
+            elif kind == "lion":
+                update = torch.sign(0.9 * m + 0.1 * g) + wd * w
+                m = 0.95 * m + 0.05 * g
+            else:
+                g = g + wd * w
+                m = g if step == 1 else 0.7 * m + g
+                update = m
+            w = w - lr * update
+        out.append(w)
+    return out
+
+
+@pytest.mark.parametrize("kind", ["adamw", "lion", "sgd"])
+def test_updates_are_the_textbooks(kind):
+    module, weights = small()
+    before = [p.detach().clone() for p in module.parameters()]
+    momentum = {"momentum": 0.7} if kind == "sgd" else {}
+    train(module, build(weights, name=kind, lr=0.01, weight_decay=0.1, **momentum), steps=5)
+    for mine, wanted in zip(module.parameters(), formula(kind, before, 5, lr=0.01, decay=0.1), strict=True):
+        # five fp32 updates of numbers near 1: 5 x 6e-8, and AdamW's division once more
+        torch.testing.assert_close(mine.detach().double(), wanted, rtol=2e-6, atol=1e-7)
+
+
+def test_adamw_is_torchs_bit_for_bit():
+    module, weights = small()
+    train(module, build(weights, name="adamw", lr=0.01, weight_decay=0.1), steps=5)
+    plain, _ = small()
+    groups = [
+        {"params": [plain.weight], "weight_decay": 0.1},
+        {"params": [plain.bias], "weight_decay": 0.0},
+    ]
+    train(plain, torch.optim.AdamW(groups, lr=0.01, betas=(0.9, 0.95), eps=1e-8, fused=True), steps=5)
+    assert torch.equal(module.weight, plain.weight)
+    assert torch.equal(module.bias, plain.bias)
+
+
+def test_the_rate_is_set_in_proportion():
+    module, weights = small()
+    optimizer = build(weights, name="sgd", lr=0.1)
+    optimizer.param_groups[1]["lr"] = 0.3  # a group with a rate of its own
+    for rate in (0.05, 0.1, 0.0):
+        set_rate(optimizer, 0.1, rate)
+        assert [group["lr"] for group in optimizer.param_groups] == pytest.approx([rate, 3 * rate])
+    assert base_rate(OptimizerSpec(lr=0.1), optimizer) == 0.1
+    assert len(list(module.parameters())) == 2
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"name": "adamw", "lr": 0.01},
+        {"name": "lion", "lr": 0.01},
+        {"name": "sgd", "lr": 0.01, "momentum": 0.9},
+        {"name": "sgd", "lr": 0.01},
+    ],
+    ids=["adamw", "lion", "momentum", "sgd"],
+)
+def test_state_out_and_in_again_is_the_same_run(keys):
+    """Bitwise: 3 updates, state out, into a new optimizer, 3 more == 6 updates."""
+    module, weights = small()
+    optimizer = build(weights, **keys)
+    train(module, optimizer, 3)
+    tensors, numbers = read_states(optimizer, weights)
+    saved = {f"{kind}/{name}": t.clone() for name, by in tensors.items() for kind, t in by.items()}
+    other, other_weights = small(seed=9)
+    other.load_state_dict(module.state_dict())
+    fresh = build(other_weights, **keys)
+    kinds = sorted({key.split("/")[0] for key in saved})
+    write_states(fresh, other_weights, kinds, lambda k, w: saved.get(f"{k}/{w.name}"), numbers)
+    train(module, optimizer, 3, seed=2)
+    train(other, fresh, 3, seed=2)
+    for mine, wanted in zip(other.parameters(), module.parameters(), strict=True):
+        assert torch.equal(mine, wanted)
+    if keys["name"] == "adamw":
+        assert numbers == {"step": {"*": 3.0}}
+
+
+class Factored(torch.optim.SGD):
+    """State of another shape than the weight, as Adafactor's."""
+
+    def step(self, closure: Any = None) -> None:
+        super().step(closure)
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                self.state[parameter]["row"] = torch.zeros(parameter.shape[0], 2)
+
+
+def test_state_that_can_not_be_cut_is_refused():
+    module, weights = small()
+    optimizer = Factored(module.parameters(), lr=0.1)
+    train(module, optimizer, 1)
+    with pytest.raises(UserError, match="optimizer state 'row' of 'weight' has another shape"):
+        read_states(optimizer, weights)
+
+
+def test_an_optimizer_that_is_none():
+    _, weights = small()
+    with pytest.raises(UserError, match="gave a list"):
+        build_optimizer(PythonRef(python="builtins:sorted"), weights, lambda ref: lambda groups: [])
+    with pytest.raises(UserError, match="can't be called so"):
+        build_optimizer(PythonRef.parse({"python": "parts:momentum"}), weights, load_python)
