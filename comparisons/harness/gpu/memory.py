@@ -56,7 +56,7 @@ def link(check: Check, seconds: float) -> None:
     if check.device.type != "cuda":
         check.note("link", {"skipped": "a CPU has no link to itself"})
         return
-    size = 1 << 30
+    size = 1 << 28
     host = [torch.empty(size, dtype=torch.uint8, pin_memory=True).random_() for _ in range(2)]
     there = [torch.empty(size, dtype=torch.uint8, device=check.device) for _ in range(2)]
     to, back = torch.cuda.Stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
