@@ -85,10 +85,8 @@ def test_the_loss_is_that_of_the_whole_batch(size):
     assert report[AUX].item() > 0
     tokens, targets = batch()
     means = [
-        F.cross_entropy(
-            build(mesh, layout).model(tokens[i : i + 1]).flatten(0, 1), targets[i], ignore_index=-100
-        )
-        for i in range(7)
+        F.cross_entropy(build(mesh, layout).model(tokens[i : i + 1])[0], targets[i], ignore_index=IGNORED)
+        for i in range(8)
     ]
     assert abs(torch.stack(means).mean() - loss) > 1e-4
 
@@ -138,7 +136,7 @@ def train_on_rank(mesh: Mesh, layout: Layout, stop_on: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize("zero", [0, 3])
 def test_ranks_agree_and_clip_as_one(zero):
-    """Ranks with 15 + 13 and ranks with no counted tokens at all; a stop that one rank heard of reaches all."""
+    """One rank counts 15 + 13 tokens, one 3 + 1; a stop that one rank heard of reaches all."""
     found = run_world(train_on_rank, {"devices": 4, "zero_stage": zero, "micro_batch": 1}, 2)
     mesh, layout = one_rank()
     step = make_step(build(mesh, layout), mesh, clip=0.05)
@@ -165,11 +163,12 @@ def look_at_bf16(mesh: Mesh, layout: Layout) -> dict[str, Any]:
     for module in parallel.model.modules():
         if isinstance(module, torch.nn.Linear):
             module.register_forward_hook(look)
-    step = make_step(parallel, mesh, lr=1e-4)
+    step = make_step(parallel, mesh, lr=1e-2)
     before = [w.master.detach().clone() for w in parallel.weights]
     share = 8 // mesh.world
     step(*micros(range(mesh.rank * share, (mesh.rank + 1) * share), 1))
-    moved = [(b - w.master).abs().max().item() for b, w in zip(before, parallel.weights, strict=True)]
+    pairs = list(zip(before, parallel.weights, strict=True))
+    moved = [(b - w.master).abs().max().item() for b, w in pairs if b.dim() > 1]
     gradients = [w.gradient for w in parallel.weights]
     return {
         "inputs": sorted(seen["inputs"]),
@@ -182,7 +181,7 @@ def look_at_bf16(mesh: Mesh, layout: Layout) -> dict[str, Any]:
         "masters beyond bf16": any(
             not torch.equal(w.master, w.master.to(torch.bfloat16).float()) for w in parallel.weights
         ),
-        "moved": min(moved) > 0 or mesh.world > 1,
+        "moved": min(moved) > 0,
     }
 
 

@@ -36,8 +36,9 @@ class Score:
 def validate(model: nn.Module, dataset: Dataset, mesh: Mesh, micro_batch: int, samples: int) -> Score:
     """The loss over the first `samples` samples (fewer if the data ends), shared among all ranks.
 
-    The same samples on every layout: `micro_batch` says only how many are worked on at a time. Every rank runs the same number of forwards, since under FSDP each is a collective; a rank that has
-    nothing left repeats the first rows and counts none of them.
+    The same samples on every layout: `micro_batch` says only how many are worked on at a time. Every rank
+    runs the same number of forwards, since under FSDP each is a collective; a rank that has nothing left
+    repeats the first rows and counts none of them.
     """
     was_training = model.training
     model.eval()

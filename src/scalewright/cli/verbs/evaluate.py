@@ -26,7 +26,7 @@ def evaluate(
         int | None, typer.Option(min=2, help="Tokens per sequence; default: the run's own.")
     ] = None,
     batches: Annotated[
-        int | None, typer.Option(min=1, help="Batches of the run's size; default: the run's own, else 16 of 1.")
+        int | None, typer.Option(min=1, help="Batches of the run's size; default: as the run, else 16 of 1.")
     ] = None,
     device: Device = "cpu",
     json: Json = False,
