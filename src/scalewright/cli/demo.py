@@ -21,7 +21,7 @@ from typing import Any
 from scalewright.spec.errors import RunError
 
 VOCABULARY, SEQ_LEN, BATCH = 1024, 256, 4
-STEPS = 560  # two minutes or so on two cores of 0.1 TFLOP/s; small batches learn most per token here
+STEPS = 720  # two or three minutes on two cores of 0.1 TFLOP/s; small batches learn most per token here
 MODEL = {
     "name": "demo",
     "vocab_size": VOCABULARY,
