@@ -58,7 +58,7 @@ class Mesh:
 
     def device_mesh(self, axis: str) -> DeviceMesh:
         """A one-dimensional torch DeviceMesh over an existing group, for `fully_shard`."""
-        group = self.groups[axis]
+        group = self.group(axis)
         if group is None:
             raise ValueError(f"axis '{axis}' has one rank: nothing to build a device mesh from")
         return DeviceMesh.from_group(group, self.device.type, mesh_dim_names=(axis,))

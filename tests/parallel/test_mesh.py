@@ -1,0 +1,91 @@
+"""The mesh on forked worlds: coordinates, groups, and collectives over them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from scalewright.parallel.collectives import (
+    all_sum,
+    all_true,
+    barrier,
+    copy_from_rank_zero,
+    from_rank_zero,
+    gather_json,
+)
+from scalewright.parallel.mesh import Mesh
+from scalewright.spec.grid import make_grid
+from scalewright.spec.layout import Layout
+from worlds import one_rank, run_world
+
+
+def look(mesh: Mesh, layout: Layout) -> dict[str, Any]:
+    """Which ranks each group joins, and what each collective gives."""
+    axes = ["world", "pp", "dp_replicate", "dp_shard", "cp", "tp", "fsdp", "batch", "loss", "kv"]
+    groups = {axis: mesh.group(axis) for axis in axes}
+    barrier(mesh)
+    mine = torch.tensor([float(mesh.rank), 1.0])
+    return {
+        "coords": mesh.coords,
+        "groups": {
+            axis: dist.get_process_group_ranks(group) if group else None for axis, group in groups.items()
+        },
+        "sums": {axis: all_sum(mine.clone(), mesh, axis).tolist() for axis in axes},
+        "all": all_true(True, mesh),
+        "not all": all_true(mesh.rank != 1, mesh),
+        "from zero": from_rank_zero({"rank": mesh.rank, "text": "ä" * 3}, mesh),
+        "copied": copy_from_rank_zero(mine.clone(), mesh).tolist(),
+        "gathered": gather_json("x" * mesh.rank, mesh),
+        "groups made": dist.get_pg_count(),
+    }
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        {"devices": 2, "zero_stage": 3},
+        {"devices": 4, "zero_stage": 3},
+        {"devices": 4, "tp": 2, "zero_stage": 3},
+        {"devices": 4, "dp_replicate": 2, "zero_stage": 3},
+    ],
+    ids=["2", "4", "tp2", "hsdp"],
+)
+def test_groups_join_the_ranks_that_the_grid_says(layout):
+    parsed = Layout.parse(layout)
+    grid = make_grid(parsed)
+    found = run_world(look, layout)
+    assert len(found) == layout["devices"]
+    for rank, seen in enumerate(found):
+        assert seen["coords"] == grid.coords(rank)
+        for axis, ranks in seen["groups"].items():
+            (mine,) = [group for group in grid.groups(axis) if rank in group]
+            assert ranks == (list(mine) if len(mine) > 1 else None), axis
+            assert seen["sums"][axis] == [float(sum(mine)), float(len(mine))], axis
+        assert seen["all"] is True
+        assert seen["not all"] is False
+        assert seen["from zero"] == {"rank": 0, "text": "äää"}
+        assert seen["copied"] == [0.0, 1.0]
+        assert seen["gathered"] == ["x" * other for other in range(layout["devices"])]
+
+
+def test_axes_of_the_same_ranks_share_a_group():
+    """world, loss, batch, fsdp and dp_shard are one group of 2; control is its own (Gloo beside NCCL)."""
+    made = run_world(look, {"devices": 2, "zero_stage": 3})[0]["groups made"]
+    assert made == 2
+
+
+def test_a_rank_alone_needs_no_group():
+    mesh, _ = one_rank()
+    tensor = torch.ones(3)
+    assert all_sum(tensor, mesh, "world") is tensor
+    assert copy_from_rank_zero(tensor, mesh) is tensor
+    assert from_rank_zero([1], mesh) == [1]
+    assert gather_json([1], mesh) == [[1]]
+    assert all_true(False, mesh) is False
+    barrier(mesh)
+    assert mesh.group("loss") is None
+    with pytest.raises(ValueError, match="one rank"):
+        mesh.device_mesh("fsdp")
