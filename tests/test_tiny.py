@@ -66,6 +66,7 @@ def test_train_resume_generate(call_cli, run_file, tmp_path):
     assert len(losses) == 3
     assert losses[2] < losses[0]
     assert [row["step"] for row in rows if row["kind"] == "valid"] == [3]
+    assert (tmp_path / "out" / "report.html").exists()
     assert call_cli("checkpoint", "verify", tmp_path / "out").code == 0
     more = call_cli("train", run_file, "train.steps=4", "--json").json()
     assert (more["resumed_from"], more["step"]) == (3, 4)
