@@ -138,9 +138,7 @@ def _parts(
     """The boxes of weights and of optimizer states that this rank writes."""
     model: list[Part] = []
     optimizer: list[Part] = []
-    for index, weight in enumerate(weights):
-        if not _owns(weight, index, mesh):
-            continue
+    for weight in _owned(weights, mesh):
         model.append(_part(weight, weight.name, weight.name, weight.master.detach()))
         for kind, by_name in states.items():
             if weight.name in by_name:
@@ -180,14 +178,22 @@ def _write_rank(
         described["files"].update(written["files"])
 
 
-def _owns(weight: Weight, index: int, mesh: Mesh) -> bool:
-    """Whether this rank writes the box, of all that hold it; nobody writes an empty one."""
-    if not all(weight.box[1]):
-        return False
-    place = 0
-    for axis in weight.placement.copies:
-        place = place * mesh.size(axis) + mesh.index(axis)
-    return place == index % weight.copies
+def _owned(weights: Weights, mesh: Mesh) -> Iterator[Weight]:
+    """The weights whose boxes this rank writes: of those that hold the same box, each takes about as many
+    bytes, the next tensor going to whoever has the least so far. Nobody writes an empty box.
+    """
+    taken: dict[tuple[str, ...], list[int]] = {}
+    for weight in weights:
+        if not all(weight.box[1]):
+            continue
+        axes, place = weight.placement.copies, 0
+        for axis in axes:
+            place = place * mesh.size(axis) + mesh.index(axis)
+        numbers = taken.setdefault(axes, [0] * weight.copies)
+        owner = numbers.index(min(numbers))
+        numbers[owner] += prod(weight.box[1])
+        if owner == place:
+            yield weight
 
 
 def _by_size(parts: Sequence[Part]) -> Iterator[list[Part]]:
