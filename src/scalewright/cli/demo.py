@@ -60,6 +60,8 @@ def run_demo(out: Path, quiet: bool = False) -> dict[str, Any]:
     started = time.perf_counter()
     say = _speaker(quiet)
     prepare_workers(PRELOAD)
+    if aside := _set_aside(out):
+        say("", f"an earlier demo was in {out}; it is in {aside} now")
     say("1/6", "preparing Shakespeare's plays: text to tokens")
     data = prepare("shakespeare", out / "data", vocab_size=VOCABULARY, progress=None)
     say("", f"{data.input_bytes / 1e6:.1f} MB of text, {VOCABULARY} tokens in the vocabulary")
@@ -84,6 +86,16 @@ def run_demo(out: Path, quiet: bool = False) -> dict[str, Any]:
     say("", f"all of it took {summary.seconds:.0f} s; open {summary.report}")
     say("", f"your own: edit {run_file} and run `scalewright train {run_file}`")
     return asdict(summary)
+
+
+def _set_aside(out: Path) -> Path | None:
+    """Renames the folder of an earlier demo, so that this one starts anew and nothing is lost."""
+    if not (out / "demo.yaml").exists():
+        return None
+    number = 1
+    while (aside := out.with_name(f"{out.name}.old-{number}")).exists():
+        number += 1
+    return out.rename(aside)
 
 
 def _run(out: Path) -> dict[str, Any]:
