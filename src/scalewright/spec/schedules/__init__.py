@@ -1,0 +1,1 @@
+"""Pipeline schedules as data, one idea a file; `spec/schedule.py` is the door."""

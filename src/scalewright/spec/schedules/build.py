@@ -1,0 +1,50 @@
+"""From a kind and three sizes to a whole schedule: every rank's order, then the messages among it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from scalewright.spec.schedules import fold, loop
+from scalewright.spec.schedules.action import Action, Schedule, stage_ranks
+from scalewright.spec.schedules.check import check_sizes
+from scalewright.spec.schedules.messages import with_messages
+
+# kind -> (rank, ranks, virtual stages, micro-batches) -> the rank's computations, in order
+_ORDERS: dict[str, Callable[[int, int, int, int], list[Action]]] = {
+    "gpipe": loop.gpipe,
+    "1f1b": loop.one_forward_one_backward,
+    "interleaved": loop.interleaved,
+    "zb-h1": loop.zero_bubble,
+    "zb-interleaved": loop.zero_bubble,
+    "zbv": fold.zbv,
+    "dualpipev": fold.dualpipev,
+    "pipedream": loop.one_forward_one_backward,
+    "dualpipe": fold.dualpipe,
+}
+
+
+def schedule(kind: str, ranks: int, virtual_stages: int, micro_batches: int, pairs: bool = False) -> Schedule:
+    """Every rank's ordered actions for one step; raises UserError when there is no such schedule.
+
+    `pairs` is for a runtime that computes a forward and a backward together (dualpipev, dualpipe): it marks
+    the forwards of the pairs and puts the receives of both before. One after the other needs no such wait.
+
+    >>> schedule("1f1b", ranks=2, virtual_stages=1, micro_batches=1).actions[1][0]
+    Action(kind='receive_activation', stage=1, micro=0, peer=0, overlap=False)
+    """
+    check_sizes(kind, ranks, virtual_stages, micro_batches)
+    orders = [_ORDERS[kind](rank, ranks, virtual_stages, micro_batches) for rank in range(ranks)]
+    if not pairs:
+        orders = [
+            [action._replace(overlap=False) if action.overlap else action for action in order]
+            for order in orders
+        ]
+    plain = Schedule(
+        kind,
+        ranks,
+        virtual_stages,
+        micro_batches,
+        stage_ranks(kind, ranks, virtual_stages),
+        tuple(map(tuple, orders)),
+    )
+    return with_messages(plain)

@@ -1,0 +1,82 @@
+"""What each kind of schedule asks of its sizes, and the one line that says what to change.
+
+    kind                            virtual stages   micro-batches
+    gpipe 1f1b zb-h1 pipedream      1                any
+    interleaved zb-interleaved      2 or more        any (groups of pp; uneven ones are evened out)
+    zbv                             2                any (2 pp - 1 fill it)
+    dualpipev                       2                2 pp or more
+    dualpipe                        2, and even pp   2 pp or more, even
+
+The virtual stages of dualpipe are the two ways; its model is cut into pp parts, not 2 pp.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from scalewright.spec.errors import UserError, unknown
+from scalewright.spec.schedules.action import KINDS, V_SHAPED
+
+_SMALLER_STAGES = {"1f1b": "interleaved", "zb-h1": "zb-interleaved"}
+_ONE_STAGE = {"interleaved": "1f1b", "zb-interleaved": "zb-h1"}
+
+
+class Problem(NamedTuple):
+    """What is wrong, and what would do: `how` as a sentence, or the `micro_batches` that work."""
+
+    what: str
+    how: str = ""
+    micro_batches: int = 0
+
+
+def check_sizes(kind: str, ranks: int, virtual_stages: int, micro_batches: int) -> None:
+    """Raises UserError when there is no such schedule of these sizes."""
+    if kind not in KINDS:
+        raise unknown("schedule", kind, KINDS)
+    sizes = {"pp": ranks, "virtual_stages": virtual_stages, "micro_batches": micro_batches}
+    for key, value in sizes.items():
+        if value < 1:
+            raise UserError(f"{key} is {value}", "schedule", f"use {key} 1 or more")
+    if problem := find_problem(kind, ranks, virtual_stages, micro_batches):
+        raise UserError(problem.what, "schedule", problem.how or f"use micro_batches {problem.micro_batches}")
+
+
+def find_problem(kind: str, ranks: int, virtual_stages: int, micro_batches: int) -> Problem | None:
+    """The first condition of the table above that these sizes break; None when all hold."""
+    if problem := _stages_problem(kind, ranks, virtual_stages):
+        return problem
+    if kind in ("dualpipev", "dualpipe") and micro_batches < 2 * ranks:
+        return Problem(
+            f"{micro_batches} micro-batches are fewer than 2 x pp {ranks} = {2 * ranks}, "
+            f"which schedule {kind} needs",
+            micro_batches=2 * ranks,
+        )
+    if kind == "dualpipe" and ranks % 2:
+        return Problem(
+            f"schedule dualpipe pairs the ranks but pp {ranks} is odd",
+            "use schedule dualpipev, or an even pp",
+        )
+    if kind == "dualpipe" and micro_batches % 2:
+        return Problem(
+            f"schedule dualpipe halves the micro-batches but {micro_batches} is odd",
+            micro_batches=micro_batches + 1,
+        )
+    return None
+
+
+def _stages_problem(kind: str, ranks: int, virtual_stages: int) -> Problem | None:
+    if kind in _ONE_STAGE:
+        if virtual_stages > 1:
+            return None
+        other = f"schedule {_ONE_STAGE[kind]}"
+        return Problem(
+            f"schedule {kind} needs virtual_stages 2 or more but it is {virtual_stages}",
+            f"use {other}" if ranks == 1 else f"use virtual_stages 2, or {other}",
+        )
+    needed = 2 if kind in (*V_SHAPED, "dualpipe") else 1
+    if virtual_stages == needed:
+        return None
+    how = f"use virtual_stages {needed}"
+    if kind in _SMALLER_STAGES and ranks > 1:
+        how += f", or schedule {_SMALLER_STAGES[kind]}"
+    return Problem(f"schedule {kind} takes virtual_stages {needed} but it is {virtual_stages}", how)

@@ -1,0 +1,261 @@
+"""One clock for planner, report and tests: when every action of a schedule starts and ends.
+
+    rank 0   F0 >  F1 >  . . . . . . . . > B0      a rank does its list in order;
+               |     |              |              a send (>) goes off by itself, a receive blocks;
+    rank 1     > F0 B0 > F1 . . . .                a link carries one message at a time, each way
+
+    bubble of a rank = 1 - its busy time / makespan
+
+Costs may differ by stage and micro-batch; the order never changes, so a slow stage shows as waits.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from scalewright.spec.errors import RunError
+from scalewright.spec.schedules.action import COMPUTE, RECEIVES, SENDS, Action, Schedule
+from scalewright.spec.schedules.memory import peak_activations
+
+
+class Deadlock(RunError):
+    """A schedule in which an action waits for an input that never comes."""
+
+
+@dataclass(frozen=True)
+class StageCost:
+    """Seconds that one micro-batch takes in one stage. A whole backward is both parts, unless said."""
+
+    forward: float
+    backward_input: float
+    backward_weight: float
+    whole_backward: float | None = None
+
+    @property
+    def backward(self) -> float:
+        """Seconds of a backward that isn't split."""
+        if self.whole_backward is not None:
+            return self.whole_backward
+        return self.backward_input + self.backward_weight
+
+
+Cost = StageCost | Sequence[StageCost] | Callable[[Action], float]
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Start and end of every action, in seconds from the step's start; parallel to `schedule.actions`.
+
+    A send lasts from when it is given away until it has arrived, a receive from when the rank begins to wait
+    until it goes on.
+    """
+
+    schedule: Schedule
+    spans: tuple[tuple[tuple[float, float], ...], ...]
+    busy: tuple[float, ...]  # by rank: seconds in which it computes
+
+    @cached_property
+    def makespan(self) -> float:
+        """Seconds until the last action has ended: the step, if all ranks wait for each other at its end."""
+        return max((end for spans in self.spans for _, end in spans), default=0.0)
+
+    @property
+    def bubble(self) -> tuple[float, ...]:
+        """Share of the makespan in which each rank doesn't compute."""
+        return tuple(1 - busy / self.makespan if self.makespan else 0.0 for busy in self.busy)
+
+    @property
+    def bubble_fraction(self) -> float:
+        """Share of all ranks' time in which they don't compute."""
+        return sum(self.bubble) / len(self.bubble)
+
+    @property
+    def active(self) -> tuple[float, ...]:
+        """Seconds from each rank's first computation to the end of its last (as Qi et al. 2023 count)."""
+        return tuple(self._active(rank) for rank in range(self.schedule.ranks))
+
+    @property
+    def peak_activations(self) -> tuple[float, ...]:
+        """The most micro-batches x stages that each rank holds; a whole backward or the weight part frees."""
+        return peak_activations(self.schedule)
+
+    def _active(self, rank: int) -> float:
+        actions = self.schedule.actions[rank]
+        spans = [
+            span for action, span in zip(actions, self.spans[rank], strict=True) if action.kind in COMPUTE
+        ]
+        return max(end for _, end in spans) - min(start for start, _ in spans)
+
+
+def simulate(
+    schedule: Schedule,
+    cost: Cost,
+    send: float | Callable[[Action], float] = 0.0,
+    overlapped: float | Callable[[Action, Action], float] | None = None,
+) -> Timing:
+    """When every action runs, given what each costs; raises Deadlock when an input never comes.
+
+    `cost` is one StageCost for all stages, one for each, or seconds as a function of the action. `send` is
+    how long a message occupies its link (0: it is there at once). `overlapped` is the time of a forward and a
+    backward that are computed together (`Action.overlap`); without it they run one after the other.
+    """
+    clock = _Clock(
+        schedule,
+        _seconds(cost),
+        send if callable(send) else lambda _: send,
+        overlapped if overlapped is None or callable(overlapped) else lambda _forward, _backward: overlapped,
+    )
+    return clock.run()
+
+
+def _seconds(cost: Cost) -> Callable[[Action], float]:
+    """Seconds of a computation, as a function of the action."""
+    if callable(cost):
+        return cost
+    if isinstance(cost, StageCost):
+        one = cost
+        return lambda action: float(getattr(one, action.kind))
+    each = cost
+    return lambda action: float(getattr(each[action.stage], action.kind))
+
+
+class _Clock:
+    """The state of one simulation: where each rank is, what has been sent, what is there."""
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        cost: Callable[[Action], float],
+        send: Callable[[Action], float],
+        overlapped: Callable[[Action, Action], float] | None,
+    ) -> None:
+        self.schedule, self.cost, self.send, self.overlapped = schedule, cost, send, overlapped
+        self.now = [0.0] * schedule.ranks
+        self.busy = [0.0] * schedule.ranks
+        self.spans: list[list[tuple[float, float]]] = [[] for _ in range(schedule.ranks)]
+        self.links: defaultdict[tuple[int, int], deque[tuple[str, int, int, float]]] = defaultdict(deque)
+        self.free: defaultdict[tuple[int, int], float] = defaultdict(float)  # when a link can carry the next
+        self.there: set[tuple[str, int, int]] = set()  # activations and gradients that a stage can use
+        self.joint: dict[int, tuple[float, float]] = {}  # by rank: the span of the pair being computed
+
+    def run(self) -> Timing:
+        waiting = deque(range(self.schedule.ranks))
+        asleep: set[int] = set()
+        while waiting:
+            rank = waiting.popleft()
+            actions = self.schedule.actions[rank]
+            while len(self.spans[rank]) < len(actions):
+                action = actions[len(self.spans[rank])]
+                if not self._do(rank, action):
+                    asleep.add(rank)
+                    break
+                if action.kind in SENDS and action.peer in asleep:
+                    asleep.remove(action.peer)
+                    waiting.append(action.peer)
+        if asleep:
+            stuck = {rank: self.schedule.actions[rank][len(self.spans[rank])] for rank in sorted(asleep)}
+            rank, action = next(iter(stuck.items()))
+            raise Deadlock(f"schedule {self.schedule.kind}: rank {rank} waits for ever in {_name(action)}")
+        return Timing(self.schedule, tuple(map(tuple, self.spans)), tuple(self.busy))
+
+    def _do(self, rank: int, action: Action) -> bool:
+        """Does the rank's next action; False when it must wait for a message."""
+        start = end = self.now[rank]
+        if action.kind in RECEIVES:
+            link = self.links[action.peer, rank]
+            if not link:
+                return False
+            *what, arrival = link.popleft()
+            if tuple(what) != (action.kind, action.stage, action.micro):
+                raise Deadlock(
+                    f"schedule {self.schedule.kind}: rank {rank} expects {_name(action)} "
+                    f"but {what[0]} of stage {what[1]}, micro-batch {what[2]} is next"
+                )
+            self.there.add((action.kind.removeprefix("receive_"), action.stage, action.micro))
+            self.now[rank] = end = max(start, arrival)
+        elif action.kind in SENDS:
+            end = self._send(rank, action, start)
+        else:
+            start, end = self._compute(rank, action, start)
+        self.spans[rank].append((start, end))
+        return True
+
+    def _send(self, rank: int, action: Action, now: float) -> float:
+        """Gives a message to its link; the time at which it arrives."""
+        schedule, link = self.schedule, (rank, action.peer)
+        forward = action.kind == "send_activation"
+        stage = schedule.after(action.stage) if forward else schedule.before(action.stage)
+        if stage is None:
+            raise Deadlock(f"schedule {schedule.kind}: rank {rank} has nobody to take {_name(action)}")
+        if rank in self.joint:  # the forward of a pair under way: it leaves when both are done
+            now = self.joint[rank][1]
+        arrival = max(now, self.free[link]) + self.send(action)
+        self.free[link] = arrival
+        kind = action.kind.replace("send", "receive")
+        self.links[link].append((kind, stage, action.micro, arrival))
+        return arrival
+
+    def _compute(self, rank: int, action: Action, now: float) -> tuple[float, float]:
+        """Computes, alone or as half of a pair; its start and end."""
+        self._check_inputs(rank, action)
+        self._offer(action)
+        if rank in self.joint:  # the second half of a pair
+            start, end = self.joint.pop(rank)
+            self.now[rank] = end
+            return start, end
+        seconds = self.cost(action)
+        if action.overlap and self.overlapped is not None:
+            actions = self.schedule.actions[rank]
+            following = (a for a in actions[len(self.spans[rank]) + 1 :] if a.kind in COMPUTE)
+            seconds = self.overlapped(action, next(following))
+            self.joint[rank] = (now, now + seconds)
+        else:
+            self.now[rank] = now + seconds
+        self.busy[rank] += seconds
+        return now, now + seconds
+
+    def _check_inputs(self, rank: int, action: Action) -> None:
+        """Raises when a computation's input isn't there by its turn: done in order, it never will be."""
+        schedule, stage, micro = self.schedule, action.stage, action.micro
+        needs: list[tuple[str, int, int]] = []
+        if action.kind == "forward" and schedule.before(stage) is not None:
+            needs.append(("activation", stage, micro))
+        if action.kind in ("backward", "backward_input"):
+            needs.append(("kept", stage, micro))
+            if schedule.after(stage) is not None:
+                needs.append(("gradient", stage, micro))
+        if action.kind == "backward_weight":
+            needs.append(("input part", stage, micro))
+        for need in needs:
+            if need not in self.there:
+                raise Deadlock(
+                    f"schedule {schedule.kind}: rank {rank} comes to {_name(action)} without its {need[0]}"
+                )
+
+    def _offer(self, action: Action) -> None:
+        """Notes what a computation makes usable on its own rank."""
+        schedule, stage, micro = self.schedule, action.stage, action.micro
+        if action.kind == "forward":
+            self.there.add(("kept", stage, micro))
+            self._pass(("activation", schedule.after(stage), micro), stage)
+        elif action.kind in ("backward", "backward_input"):
+            self.there.discard(("kept", stage, micro))
+            self._pass(("gradient", schedule.before(stage), micro), stage)
+            if action.kind == "backward_input":
+                self.there.add(("input part", stage, micro))
+        else:
+            self.there.discard(("input part", stage, micro))
+
+    def _pass(self, given: tuple[str, int | None, int], stage: int) -> None:
+        """Hands a result to a neighbour stage, if that is on the same rank (others get it by message)."""
+        what, neighbour, micro = given
+        rank_of = self.schedule.rank_of
+        if neighbour is not None and rank_of[neighbour] == rank_of[stage]:
+            self.there.add((what, neighbour, micro))
+
+
+def _name(action: Action) -> str:
+    return f"{action.kind} of stage {action.stage}, micro-batch {action.micro}"
