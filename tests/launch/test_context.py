@@ -8,7 +8,8 @@ from scalewright.launch.context import RankContext, find_context
 from scalewright.spec.errors import UserError
 
 HOST = {"MASTER_ADDR": "node1", "MASTER_PORT": "29500"}
-TORCHRUN = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4", **HOST}
+BY_HAND = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4", **HOST}
+TORCHRUN = {**BY_HAND, "TORCHELASTIC_USE_AGENT_STORE": "True"}
 OPEN_MPI = {
     "OMPI_COMM_WORLD_RANK": "5",
     "OMPI_COMM_WORLD_SIZE": "8",
@@ -55,6 +56,13 @@ def test_a_slurm_script_outside_of_srun_is_alone(step):
     """sbatch and salloc set SLURM_NTASKS and SLURM_PROCID=0, too: the wait for others would never end."""
     outside = {key: value for key, value in SRUN.items() if key != "SLURM_STEP_ID"}
     assert find_context({**outside, "SLURM_PROCID": "0", **step}).alone
+
+
+def test_whose_store_it_is():
+    """torchrun's agent runs one; a Kubernetes job sets the same variables, and rank 0 must."""
+    assert find_context(TORCHRUN).shared_store
+    assert not find_context(BY_HAND).shared_store
+    assert not find_context(SRUN).shared_store
 
 
 def test_one_task_is_alone():

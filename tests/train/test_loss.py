@@ -48,6 +48,32 @@ def test_bf16_logits_are_summed_in_fp32():
     assert total.item() == cross_entropy(low.float(), targets)[0].item()
 
 
+@pytest.mark.parametrize("z_loss", [0.0, 0.1])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+def test_the_gradient_is_pytorchs(dtype, z_loss):
+    """The same numbers from other operators: a few roundings of the type that they are handed back in."""
+    logits, targets = sample()
+    logits = (logits * 8).to(dtype)
+    mine, theirs = (logits.clone().requires_grad_() for _ in range(2))
+    total, auxiliary = cross_entropy(mine, targets, z_loss)
+    ((total + auxiliary) / 7).backward()
+    control = F.cross_entropy(theirs.flatten(0, 1).float(), targets.flatten(), reduction="sum")
+    log_z = theirs.float().logsumexp(-1)
+    ((control + z_loss * (log_z.square() * (targets != IGNORED)).sum()) / 7).backward()
+    rounding = 2 * torch.finfo(dtype).eps
+    torch.testing.assert_close(mine.grad, theirs.grad, rtol=rounding, atol=rounding / 7)
+    assert not mine.grad[targets == IGNORED].any()
+
+
+def test_a_second_backward_is_refused_not_wrong():
+    """The gradient is made where the log-probabilities were."""
+    logits, targets = sample()
+    total, _ = cross_entropy(logits.requires_grad_(), targets)
+    total.backward(retain_graph=True)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        total.backward()
+
+
 def test_nothing_is_counted():
     logits, _ = sample()
     total, _ = cross_entropy(logits, torch.full((3, 7), IGNORED))

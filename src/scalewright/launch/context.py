@@ -43,7 +43,7 @@ class RankContext:
     rendezvous: str = ""  # file:///... or tcp://host:port; empty when alone
     attempt: int = 0  # restarts so far; keeps a new attempt's addresses apart from the old one's
     starter: str = "none"
-    shared_store: bool = False  # the starter already runs the store at that address (torchrun)
+    shared_store: bool = False  # torchrun's agent already runs the store at that address; else rank 0 does
     threads: int | None = None  # CPU threads of this process; None = what the library takes
 
     @property
@@ -75,7 +75,7 @@ def find_context(environ: Mapping[str, str] | None = None) -> RankContext:
             rendezvous=_address(environ, name),
             attempt=_number(environ, "TORCHELASTIC_RESTART_COUNT", 0),
             starter=name,
-            shared_store=name == "torchrun",
+            shared_store=environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
             threads=_threads(environ),
         )
     return RankContext(threads=_threads(environ))

@@ -1,0 +1,130 @@
+"""Which samples a step takes, who reads them, and how they reach the model."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+
+from parts import Counting
+from scalewright.data.batch import Batch, sample_ids_hash
+from scalewright.data.custom import CustomDataset
+from scalewright.parallel.inputs import accepted_arguments, micro_batches
+from scalewright.spec.errors import UserError
+from scalewright.spec.layout import Layout
+from scalewright.train.batches import Place, StepBatches, in_vocabulary, rank_samples
+from worlds import one_rank
+
+
+def test_the_picture_of_the_docstring():
+    layout = Layout(devices=2, zero_stage=3, micro_batch=2, global_batch=8)
+    assert rank_samples(24, layout, 0) == [24, 25, 28, 29]
+    assert rank_samples(24, layout, 1) == [26, 27, 30, 31]
+
+
+@pytest.mark.parametrize(("devices", "micro"), [*itertools.product([1, 2, 4], [1, 2, 4])])
+def test_ranks_together_take_every_sample_once(devices, micro):
+    layout = Layout(devices=devices, zero_stage=3, micro_batch=micro, global_batch=16)
+    taken = [rank_samples(48, layout, rank) for rank in range(devices)]
+    assert sorted(itertools.chain(*taken)) == list(range(48, 64))
+    assert {len(samples) for samples in taken} == {16 // devices}
+
+
+def test_a_place_goes_on_from_where_it_is():
+    place = Place(8, 64, 64 * 16)
+    assert place.after(8, 16, 32) == place
+    assert place.after(10, 16, 32) == Place(10, 96, 64 * 16 + 32 * 32)
+
+
+def make_batches(place: Place, last: int, micro: int = 2) -> StepBatches:
+    mesh, _ = one_rank()
+    layout = Layout(micro_batch=micro, global_batch=4)
+    model = torch.nn.Embedding(67, 4)
+    return StepBatches(CustomDataset(Counting("train", 0)), layout, mesh, model, place, last)
+
+
+def test_steps_come_in_order_and_end():
+    batches = make_batches(Place(), 3)
+    steps = list(batches)
+    assert [[micro.tokens[:, 0].tolist() for micro in micros] for micros, _ in steps] == [
+        [[0, 1], [2, 3]],
+        [[4, 5], [6, 7]],
+        [[8, 9], [10, 11]],
+    ]
+    for micros, counted in steps:
+        assert counted.item() == sum((micro.targets != -100).sum().item() for micro in micros)
+    assert batches.hash_of(2) == sample_ids_hash(range(4, 8))
+    batches.close()
+
+
+def test_steps_begin_at_a_place():
+    """Sample numbers follow what was consumed, not the number of the step."""
+    batches = make_batches(Place(10, 30, 0), 11, micro=4)
+    ((micros, _),) = list(batches)
+    assert micros[0].tokens[:, 0].tolist() == [30, 31, 32, 33]
+    assert batches.hash_of(11) == sample_ids_hash(range(30, 34))
+    batches.close()
+
+
+def test_closing_early_stops_the_thread():
+    batches = make_batches(Place(), 10_000)
+    next(iter(batches))
+    batches.close()
+    assert not batches._ahead._thread.is_alive()
+
+
+# -- to the model ------------------------------------------------------------------------------------
+
+
+def make_batch(documents: list[list[int]] | None) -> Batch:
+    rows = len(documents) if documents else 2
+    tokens = np.arange(rows * 4).reshape(rows, 4)
+    return Batch(
+        tokens,
+        tokens + 1,
+        np.tile(np.arange(4), (rows, 1)),
+        None if documents is None else np.array(documents, np.int32),
+        np.arange(rows),
+    )
+
+
+def test_a_mask_only_where_it_is_needed():
+    """A micro-batch of rows that are one document each is plainly causal, and takes the fast path."""
+    batch = make_batch([[0, 0, 0, 0], [0, 0, 0, 0], [0, 0, 1, 1], [0, 0, 0, 0]])
+    everything = frozenset({"positions", "documents"})
+    plain, masked = micro_batches(batch, 2, torch.device("cpu"), everything)
+    assert plain.arguments == {}
+    assert set(masked.arguments) == everything
+    assert masked.arguments["documents"].tolist() == [[0, 0, 1, 1], [0, 0, 0, 0]]
+    assert micro_batches(batch, 2, torch.device("cpu"), frozenset())[1].arguments == {}
+    assert micro_batches(make_batch(None), 2, torch.device("cpu"), everything)[0].arguments == {}
+
+
+def test_what_a_models_forward_takes():
+    class Both(torch.nn.Module):
+        def forward(self, tokens, positions=None, documents=None):
+            return tokens
+
+    class Any(torch.nn.Module):
+        def forward(self, tokens, **more):
+            return tokens
+
+    assert accepted_arguments(Both()) == accepted_arguments(Any()) == {"positions", "documents"}
+    assert accepted_arguments(torch.nn.Embedding(3, 3)) == frozenset()
+
+
+# -- vocabulary --------------------------------------------------------------------------------------
+
+
+def test_tokens_are_checked_where_nothing_says_that_they_fit():
+    data = CustomDataset(Counting("train", 0, vocab=67))
+    assert in_vocabulary(data, None) is data
+    checked = in_vocabulary(data, 67)
+    assert checked.batch(range(60, 64)).tokens.max() == 66
+    assert len(checked) == len(data)
+    with pytest.raises(UserError, match="the data has token 66, but the model's vocab_size is 60"):
+        in_vocabulary(data, 60).batch(range(60, 64))
+    data.vocab_size = 67
+    assert in_vocabulary(data, 67) is data
