@@ -45,9 +45,12 @@ def changes(part: str):
     return merge({"layout": {"micro_batch": 4}, **SAVES}, own)
 
 
+ALONE = [("model", ZERO0), ("loss", ZERO0), ("optimizer", ZERO3), ("data", ZERO0), ("model", ZERO3)]
+TOGETHER = [("all", ZERO0), ("all", ZERO3)]
+
+
 @pytest.mark.parametrize(
-    ("part", "layout"),
-    [("model", ZERO0), ("loss", ZERO0), ("optimizer", ZERO3), ("data", ZERO0), ("all", ZERO3)],
+    ("part", "layout"), [*TOGETHER, *(pytest.param(*case, marks=pytest.mark.slow) for case in ALONE)]
 )
 def test_equal_on_two_processes(control, tmp_path, part, layout):
     mine = run(run_data(tmp_path, **merge(changes(part), {"layout": layout}))).out_dir
@@ -72,7 +75,9 @@ def test_own_optimizer_resumes(control, tmp_path):
     assert_same_bits(weights(mine, optimizer=True), weights(control("all"), optimizer=True))
 
 
-@pytest.mark.parametrize("layout", [{}, ZERO0, ZERO3], ids=["1", "zero0", "zero3"])
+@pytest.mark.parametrize(
+    "layout", [{}, pytest.param(ZERO0, marks=pytest.mark.slow), ZERO3], ids=["1", "zero0", "zero3"]
+)
 def test_frozen_parameters_stay(tmp_path, layout):
     """Not decayed, no state, not in the norm; and the others learn."""
     decays = {"name": "adamw", "lr": 1e-2, "weight_decay": 0.5}

@@ -180,7 +180,7 @@ def test_another_batch_goes_on_with_the_next_sample(tmp_path):
 # -- signals, through the command line ----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("layout", [ONE, ZERO3], ids=["1", "2"])
+@pytest.mark.parametrize("layout", [pytest.param(ONE, marks=pytest.mark.slow), ZERO3], ids=["1", "2"])
 def test_sigterm_saves_and_the_same_command_goes_on(tmp_path, straight, layout):
     """Exit code 75 and one line; then nothing shows that there was a stop."""
     data = resumable(tmp_path, layout, ADAMW, checkpoint={"every": 0}, loss={"python": "parts:fragile"})
@@ -209,6 +209,7 @@ def test_sigterm_saves_and_the_same_command_goes_on(tmp_path, straight, layout):
     assert_bitwise(tmp_path / "out", straight(layout, ADAMW))
 
 
+@pytest.mark.slow
 def test_a_killed_command_resumes(tmp_path, straight):
     """kill -9 to the supervisor of two workers: nobody is left, and the same command goes on."""
     data = resumable(tmp_path, ZERO3, ADAMW, loss={"python": "parts:fragile", "pause": 0.1})

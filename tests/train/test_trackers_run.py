@@ -15,14 +15,14 @@ ALL = {"tensorboard": True, "mlflow": True, "wandb": True}
 
 @pytest.fixture(scope="module")
 def tracked(tmp_path_factory):
-    """Six steps, and after a stop four more, on two processes, to all three trackers."""
+    """Six steps, and after a stop four more, to all three trackers."""
     for package in ("tensorboard", "mlflow", "wandb"):
         pytest.importorskip(package)
     folder = tmp_path_factory.mktemp("tracked")
     data = run_data(
         folder,
         track=ALL,
-        layout={"devices": 2, "zero_stage": 0, "micro_batch": 4},
+        layout={"micro_batch": 8},
         train={"steps": 10, "valid_every": 5, "valid_batches": 1},
         checkpoint={"at_end": True},
     )
@@ -35,7 +35,7 @@ def tracked(tmp_path_factory):
 def test_metrics_are_those_of_an_untracked_run(tracked, tmp_path):
     data = run_data(
         tmp_path,
-        layout={"devices": 2, "zero_stage": 0, "micro_batch": 4},
+        layout={"micro_batch": 8},
         train={"steps": 10, "valid_every": 5, "valid_batches": 1},
     )
     assert bits(run(data).out_dir) == bits(tracked)
@@ -60,7 +60,7 @@ def test_mlflow(tracked):
     history = client.get_metric_history(found.info.run_id, "train/loss")
     assert {m.step: m.value for m in history} == {row["step"]: row["loss"] for row in rows(tracked)}
     assert found.info.status == "FINISHED"
-    assert found.data.params["layout.devices"] == "2"
+    assert found.data.params["layout.micro_batch"] == "8"
 
 
 def test_wandb(tracked):
