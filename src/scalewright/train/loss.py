@@ -10,6 +10,7 @@ Chowdhery et al. 2022 §5).
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -24,12 +25,39 @@ Loss = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 def cross_entropy(logits: Tensor, targets: Tensor, z_loss: float = 0.0) -> tuple[Tensor, Tensor]:
     """Cross-entropy and z-loss of logits [B, T, V] against targets [B, T], summed in fp32."""
-    flat, wanted = logits.flatten(0, -2).float(), targets.flatten()
-    total = F.cross_entropy(flat, wanted, ignore_index=IGNORED, reduction="sum")
+    flat, wanted = logits.flatten(0, -2), targets.flatten()
+    total: Tensor = _SummedCrossEntropy.apply(flat, wanted)  # type: ignore[no-untyped-call]
     if z_loss == 0.0:
         return total, total.new_zeros(())
-    log_z = torch.logsumexp(flat, dim=-1)
+    log_z = torch.logsumexp(flat.float(), dim=-1)
     return total, z_loss * (log_z.square() * (wanted != IGNORED)).sum()
+
+
+class _SummedCrossEntropy(torch.autograd.Function):
+    """`F.cross_entropy(..., reduction="sum")`, whose gradient is made where the log-probabilities lie.
+
+        d total / d logits = softmax(logits) - one_hot(target), and 0 in rows that are not counted
+
+    Logits are the largest tensor of a step. PyTorch's own backward fills another of their size with zeros and
+    makes the gradient in yet another.
+    """
+
+    @staticmethod
+    def forward(context: Any, logits: Tensor, targets: Tensor) -> Tensor:
+        logs = torch.log_softmax(logits, dim=-1, dtype=torch.float32)
+        context.save_for_backward(logs, targets)
+        context.dtype = logits.dtype
+        return F.nll_loss(logs, targets, ignore_index=IGNORED, reduction="sum")
+
+    @staticmethod
+    def backward(context: Any, *slopes: Tensor) -> tuple[Tensor, None]:
+        logs, targets = context.saved_tensors
+        counted = targets != IGNORED
+        gradient = logs.exp_()  # in place: a second backward through the same graph raises
+        hot = targets.clamp(min=0)[:, None]  # of rows that are not counted, too: the last factor is 0 there
+        gradient.scatter_add_(1, hot, -torch.ones_like(hot, dtype=gradient.dtype))
+        gradient.mul_((counted * slopes[0])[:, None])
+        return gradient.to(context.dtype), None
 
 
 def build_loss(
