@@ -84,6 +84,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--precisions", nargs="+", default=["fp32", "bf16"], choices=["fp32", "bf16"])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--segment-seconds", type=float, default=4.0)
+    parser.add_argument("--least", type=int, default=2, help="steps of a segment at least")
     parser.add_argument("--seq-len", type=int, default=512)
     parser.add_argument("--batch", type=int, default=2, help="sequences a step")
     parser.add_argument("--threads", type=int, default=None, help="of torch; default: all usable cores")
@@ -124,7 +125,7 @@ def run_one(name: str, precision: str, options: argparse.Namespace, work: Path, 
     data = prepare_corpus(work, min(model.vocab_size, 8192))
     setting = Setting(model, data, work / f"{name}-{precision}", options.seq_len, options.batch)
     most = 4 if options.quick else 50
-    plan = Plan(rounds=options.rounds, segment_s=options.segment_seconds, warm_up=3, most=most)
+    plan = Plan(options.rounds, options.segment_seconds, options.least, most, warm_up=3)
     contestants = make(setting, precision, plan.warm_up + plan.rounds * plan.most + PROFILED)
     parameters = count(model).total
     result.say(f"## {name}: {parameters / 1e6:.1f}M parameters, {precision}")

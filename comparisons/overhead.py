@@ -68,6 +68,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--precisions", nargs="+", default=["fp32", "bf16"], choices=["fp32", "bf16"])
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--segment-seconds", type=float, default=3.0)
+    parser.add_argument("--least", type=int, default=2, help="steps of a segment at least")
     parser.add_argument("--seq-len", type=int, default=512)
     parser.add_argument("--batch", type=int, default=2, help="sequences a step")
     parser.add_argument("--threads", type=int, default=1, help="of torch; CPU time is exact with one")
@@ -83,7 +84,8 @@ def run_one(name: str, precision: str, options: argparse.Namespace, work: Path, 
     model = TINY if name == "tiny" else load_model_spec(name)
     data = prepare_corpus(work, min(model.vocab_size, 8192))
     setting = Setting(model, data, work / f"{name}-{precision}", options.seq_len, options.batch)
-    plan = Plan(options.rounds, options.segment_seconds, warm_up=3, most=4 if options.quick else 50)
+    most = 4 if options.quick else 50
+    plan = Plan(options.rounds, options.segment_seconds, options.least, most, warm_up=3)
     traced = 4 if options.quick else 6
     steps = plan.warm_up + plan.rounds * plan.most + traced
     samples, kind = setting.samples(steps), "masters" if precision == "bf16" else precision
