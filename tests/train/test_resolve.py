@@ -1,0 +1,79 @@
+"""What a user wrote becomes what will run, before a process starts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from runs import merge, run_data
+from scalewright.launch.local import cores
+from scalewright.spec.errors import UserError
+from scalewright.spec.model import ModelSpec
+from scalewright.spec.run import RunSpec
+from scalewright.train.resolve import check_workers, device_kind, plain, resolve, unplain
+
+
+@pytest.fixture
+def spec(tmp_path):
+    def make(**changes: Any) -> RunSpec:
+        return RunSpec.parse(run_data(tmp_path, **changes))
+
+    return make
+
+
+def test_nulls_are_filled_and_it_goes_to_workers_and_back(spec):
+    found = resolve(spec())
+    assert isinstance(found.run.model, ModelSpec)
+    assert (found.steps, found.run.train.steps, found.seq_len) == (20, 20, 16)
+    assert unplain(plain(found)) == found
+
+
+@pytest.mark.parametrize(
+    ("tokens", "steps"), [(1, 1), (128, 1), (129, 2), (1280, 10), (1.28e3, 10)]
+)  # a step takes 8 x 16 tokens
+def test_tokens_become_steps(spec, tokens, steps):
+    base = {"train": {"steps": None, "tokens": tokens}}
+    found = resolve(spec(**base))
+    assert (found.steps, found.run.train.tokens) == (steps, None)
+
+
+def test_steps_and_tokens_together(spec):
+    with pytest.raises(UserError, match="steps and tokens are both given"):
+        spec(train={"steps": 3, "tokens": 100})
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"layout": {"devices": 2, "pp": 2}}, "pp 2 can be planned but not trained yet"),
+        ({"layout": {"devices": 2, "cp": 2}}, "cp 2 can be planned but not trained yet"),
+        ({"layout": {"devices": 4, "dp_replicate": 2}}, "dp_replicate 2 can be planned"),
+        ({"layout": {"offload": "optimizer"}}, "offload optimizer can be planned"),
+        ({"layout": {"precision": "fp8"}}, "precision fp8 can be planned but not trained"),
+        ({"layout": {"recompute": {"budget": 0.5}}}, "recompute .* can be planned"),
+        ({"checkpoint": {"async": True}}, "asynchronous saving is not there yet"),
+        ({"model": {"positions": "learned", "context": 8}}, "more than the model's 8 learned positions"),
+    ],
+)
+def test_what_can_not_run_is_refused_with_a_mend(spec, changes, says):
+    with pytest.raises(UserError, match=says) as caught:
+        resolve(spec(**changes))
+    assert caught.value.how
+
+
+def test_a_cpu_is_as_many_devices_as_it_has_cores(spec):
+    assert device_kind(spec(device="cpu")) == ("cpu", cores())
+
+
+def test_more_workers_than_devices(spec):
+    two = resolve(spec(device="auto", layout={"devices": 2})).run
+    check_workers(two, "cuda", 2, simulate=False)
+    with pytest.raises(UserError, match=r"devices 2 is more than this machine's 1 GPUs .*nproc-per-node=1"):
+        check_workers(two, "cuda", 1, simulate=False)
+    with pytest.raises(UserError, match=r"this machine's 1 CPU cores .*--simulate"):
+        check_workers(two, "cpu", 1, simulate=False)
+    with pytest.raises(UserError, match="MPS is one device"):
+        check_workers(two, "mps", 1, simulate=False)
+    check_workers(two, "cpu", 1, simulate=True)
+    check_workers(RunSpec.parse(merge(two.dump(), {"device": "cpu"})), "cpu", 1, simulate=False)

@@ -1,0 +1,111 @@
+"""The whole of a run from outside: what it answers, what it leaves, and that it can be done again."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from runs import assert_same_bits, bits, events, merge, rows, run, run_data, weights
+from scalewright.spec.run import load_run
+from scalewright.train.loop import seed_step
+
+KEYS = {
+    "kind", "step", "samples", "tokens", "loss_tokens", "loss", "aux_loss", "grad_norm", "lr", "step_time_s",
+    "tokens_per_s", "mfu", "memory_gib", "sample_ids_hash",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("finished")
+    data = run_data(folder, train={"steps": 6, "valid_every": 3, "valid_batches": 1})
+    return data, run(merge(data, {"checkpoint": {"every": 3, "at_end": True}}))
+
+
+def test_rows_have_the_promised_keys(finished):
+    _, result = finished
+    found = rows(result.out_dir)
+    assert all(set(row) == KEYS for row in found)
+    assert [row["step"] for row in found] == [1, 2, 3, 4, 5, 6]
+    assert [row["samples"] for row in found] == [8, 16, 24, 32, 40, 48]
+    assert all(row["tokens"] == 16 * row["samples"] for row in found)
+    assert all(0 < row["memory_gib"] < 64 and 0 < row["mfu"] < 1 for row in found)
+    for row in found:
+        assert row["tokens_per_s"] == pytest.approx(128 / row["step_time_s"])
+    assert [set(row) for row in rows(result.out_dir, "valid")] == [
+        {"kind", "step", "loss", "bits_per_byte"}
+    ] * 2
+
+
+def test_the_answer_is_that_of_the_rows(finished):
+    _, result = finished
+    last = rows(result.out_dir)[-1]
+    assert (result.step, result.loss, result.resumed_from) == (6, last["loss"], None)
+    assert result.valid_loss == rows(result.out_dir, "valid")[-1]["loss"]
+
+
+def test_what_happened_is_told(finished):
+    _, result = finished
+    kinds = [event["kind"] for event in events(result.out_dir)]
+    assert kinds == ["start", "save", "save", "finish"]
+    assert events(result.out_dir, "save")[0]["path"] == "checkpoints/step-00000003"
+    (start,) = events(result.out_dir, "start")
+    assert start["parameters"] == sum(t.numel() for t in weights(result.out_dir).values())
+    assert start["peak_source"] == "measured"
+
+
+def test_the_folder_rebuilds_the_run(finished, tmp_path):
+    """run.yaml, as resolved, gives the same run again, bit for bit."""
+    _, result = finished
+    spec = load_run(f"{result.out_dir}/run.yaml", [f"out_dir={tmp_path / 'again'}"])
+    assert spec.layout.precision == "fp32"
+    again = run(spec.dump())
+    assert bits(again.out_dir) == bits(result.out_dir)
+    assert_same_bits(weights(again.out_dir), weights(result.out_dir))
+
+
+def test_another_seed_is_another_run(finished, tmp_path):
+    data, result = finished
+    other = rows(run({**data, "seed": 4, "out_dir": str(tmp_path / "other")}).out_dir)
+    assert [row["sample_ids_hash"] for row in other] != [
+        row["sample_ids_hash"] for row in rows(result.out_dir)
+    ]
+    assert other[0]["loss"] != rows(result.out_dir)[0]["loss"]
+
+
+def test_deterministic_mode_gives_the_same_numbers(finished, tmp_path):
+    data, result = finished
+    try:
+        found = run({**data, "deterministic": True, "out_dir": str(tmp_path / "out")}).out_dir
+        assert torch.are_deterministic_algorithms_enabled()
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert bits(found) == bits(result.out_dir)
+
+
+def test_seeds_are_a_function_of_step_and_rank():
+    """Equal for equal (seed, step, rank), and different when any of the three is."""
+
+    def draw(*place: int) -> float:
+        seed_step(*place, torch.device("cpu"))
+        return torch.rand(()).item()
+
+    assert draw(0, 1, 0) == draw(0, 1, 0)
+    assert len({draw(0, 1, 0), draw(1, 1, 0), draw(0, 2, 0), draw(0, 1, 1)}) == 4
+
+
+def test_a_traced_step(tmp_path):
+    import gzip
+    import json
+
+    run(run_data(tmp_path, train={"steps": 3}, profile={"steps": [2]}))
+    (trace,) = (tmp_path / "out" / "traces").iterdir()
+    assert trace.name == "step-00000002-rank00000.json.gz"
+    found = json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
+    assert any("aten::mm" in str(event.get("name")) for event in found)
+    assert len(rows(tmp_path / "out")) == 3
+
+
+def test_precision_auto_is_written_resolved(tmp_path):
+    result = run(run_data(tmp_path, layout={"precision": "auto"}, train={"steps": 1}))
+    assert load_run(f"{result.out_dir}/run.yaml").layout.precision in ("fp32", "bf16")
