@@ -18,6 +18,7 @@ from torch.profiler import ProfilerActivity, profile
 
 KINDS = ("matmul", "attention", "head and loss", "optimizer", "the rest")
 MATMULS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::matmul", "aten::linear", "mkldnn::", "aten::mkldnn")
+LOSS = ("nll", "softmax", "crossentropy")
 OPTIMIZER = (
     "aten::_fused_adamw_",
     "aten::_foreach_norm",
@@ -59,6 +60,6 @@ def kind_of(name: str, shapes: Iterable[Any], vocab_size: int) -> str:
         return "head and loss"
     if matmul:
         return "matmul"
-    if any(shape[-1] == vocab_size for shape in sizes) or "nll_loss" in name or "log_softmax" in name:
+    if any(shape[-1] == vocab_size for shape in sizes) or any(word in name.lower() for word in LOSS):
         return "head and loss"
     return "the rest"
