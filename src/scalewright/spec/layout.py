@@ -172,6 +172,10 @@ def check_layout(layout: Layout, model: ModelSpec, seq_len: int | None = None) -
             "layout",
             f"use pp {_largest_pp(layout, model)}",
         )
+    if layout.pp > 1:
+        from scalewright.spec.schedule import check_schedule  # it reads layouts itself
+
+        check_schedule(layout)
     if layout.stage_layers is not None:
         _check_stage_layers(layout, model)
     if layout.ep > 1:
