@@ -10,7 +10,8 @@ Two answers, from one process:
     CPU time     of each loop, outside forward, backward and the optimizer's step. What a bare loop spends
                  there too (norm, clipping, zeroing) is part of both; the rest is the framework's
 
-The second doesn't depend on how fast the machine happens to be, so it is the sharper of the two.
+The bare loop has our model and our loss, so that a faster one of them can't hide what the loop costs. The
+second answer doesn't depend on how busy the machine is, so it is the sharper of the two.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from harness.bare import BareLoop, bare
+from harness.bare import BareLoop, BareLoopOurLoss, bare
 from harness.contest import Contest, Plan, contest
 from harness.facts import facts, load_average
 from harness.meter import Meter
@@ -90,7 +91,7 @@ def run_one(name: str, precision: str, options: argparse.Namespace, work: Path, 
     steps = plan.warm_up + plan.rounds * plan.most + traced
     samples, kind = setting.samples(steps), "masters" if precision == "bf16" else precision
     ours = Ours(setting.run("ours", precision, steps + 1000), OURS)
-    loops = [bare(each, setting, samples, kind) for each in (BARE, AGAIN)]
+    loops = [bare(each, setting, samples, kind, BareLoopOurLoss) for each in (BARE, AGAIN)]
     result.say(f"## {name}, {precision}")
     found = contest([ours, *loops], plan, tell=lambda text: print(text, flush=True))
     accounts = {OURS: account_ours(ours, traced), BARE: account_bare(loops[0], traced)}

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from harness.setting import Setting, adamw, adamw_of, take
+from scalewright.train.loss import cross_entropy
 
 LABEL = {
     "fp32": "fp32",
@@ -97,7 +98,22 @@ class BareLoop:
         torch._foreach_copy_(list[Tensor](self.parameters), list[Tensor](self.masters or []))
 
 
-def bare(name: str, setting: Setting, samples: list[tuple[Tensor, Tensor]], precision: str) -> BareLoop:
+class BareLoopOurLoss(BareLoop):
+    """The same with our loss: what is left between it and ours is the framework alone."""
+
+    def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """The mean cross-entropy, whose gradient is made in place."""
+        total, _ = cross_entropy(logits, targets)
+        return total / targets.numel()
+
+
+def bare(
+    name: str,
+    setting: Setting,
+    samples: list[tuple[Tensor, Tensor]],
+    precision: str,
+    kind: type[BareLoop] = BareLoop,
+) -> BareLoop:
     """The bare loop over our own model."""
     decoder = setting.decoder()
-    return BareLoop(name, setting, decoder, decoder, samples, precision)
+    return kind(name, setting, decoder, decoder, samples, precision)
