@@ -379,6 +379,34 @@ def test_tokens_that_the_model_has_no_row_for(call_cli, tmp_path):
     assert "Traceback" not in answer.err
 
 
+def test_the_same_command_started_twice(tmp_path):
+    """The second doesn't touch the first one's files; and a killed first is no obstacle."""
+    data = run_data(tmp_path, loss={"python": "parts:fragile", "pause": 0.05}, train={"steps": 2000})
+    data["checkpoint"] = {"every": 2}
+    process = start_cli(tmp_path, "train", str(write_run(tmp_path, data)))
+    try:
+        wait_for(lambda: steps_done(tmp_path / "out") >= 3 or process.poll() is not None, 90, "three steps")
+        for layout in ({"devices": 1}, TWO):
+            for resume in ("auto", "never"):
+                with pytest.raises(UserError, match="another process is training there"):
+                    run(merge(data, {"layout": layout, "resume": resume}))
+        assert process.poll() is None
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait(10)
+    finally:
+        end(process)
+    found = rows(tmp_path / "out")
+    assert [row["step"] for row in found] == list(range(1, len(found) + 1))
+    assert run(data, steps=len(found) + 2).resumed_from >= 2
+
+
+def test_a_folder_that_is_a_file(tmp_path):
+    (tmp_path / "out").write_text("a file of the user's")
+    with pytest.raises(UserError, match=r"cannot write: .*set out_dir"):
+        run(run_data(tmp_path))
+    assert (tmp_path / "out").read_text() == "a file of the user's"
+
+
 def test_more_devices_than_cores(call_cli, tmp_path):
     """Only with `device: cpu` said outright, or --simulate; the error has the command to use instead."""
     many = (os.cpu_count() or 1) * 4

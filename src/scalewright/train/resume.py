@@ -12,7 +12,6 @@ from typing import Any
 import torch
 
 from scalewright.checkpoint.read import CheckpointReader, damage, find_checkpoint, newest_verified
-from scalewright.parallel.collectives import barrier
 from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.parallelize import fill
 from scalewright.spec.errors import UserError
@@ -20,18 +19,6 @@ from scalewright.spec.run import PythonRef, RunSpec
 from scalewright.train.batches import Place
 from scalewright.train.network import Network, checkpoint_source
 from scalewright.train.optimizer import write_states
-
-
-def set_earlier_run_aside(run: RunSpec, mesh: Mesh) -> None:
-    """With `resume: never` a folder that holds an earlier run is renamed, so that nothing of it is lost."""
-    folder = run.folder
-    ran = any((folder / name).exists() for name in ("metrics.jsonl", "checkpoints"))
-    if mesh.rank == 0 and run.resume == "never" and ran:
-        number = 1
-        while (aside := folder.with_name(f"{folder.name}.old-{number}")).exists():
-            number += 1
-        folder.rename(aside)
-    barrier(mesh)
 
 
 def find_resume(run: RunSpec, mesh: Mesh) -> tuple[CheckpointReader | None, list[str]]:

@@ -10,7 +10,7 @@ import os
 import shutil
 import time
 import uuid
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ from scalewright.spec.run import RunSpec
 from scalewright.track.metrics import read_metrics
 from scalewright.track.tracker import Status
 from scalewright.train.batches import Place, StepBatches, in_vocabulary
+from scalewright.train.claim import claim_folder
 from scalewright.train.loop import Job, loop
 from scalewright.train.loss import Loss, build_loss
 from scalewright.train.network import Network, build_network, first_weights, load_python
@@ -45,7 +46,6 @@ from scalewright.train.resume import (
     optimizer_name,
     plain_model,
     restore,
-    set_earlier_run_aside,
 )
 from scalewright.train.scribe import open_record
 from scalewright.train.signals import StopRequest
@@ -76,8 +76,8 @@ def work(
             shared_store=context.shared_store,
         )
     try:
-        with StopRequest() as stop:
-            rank = _Rank.prepare(resolved, context, place, quiet)
+        with StopRequest() as stop, ExitStack() as kept:
+            rank = _Rank.prepare(resolved, context, place, quiet, kept)
             return rank.train(stop, until, started)
     finally:
         leave_world()
@@ -104,8 +104,15 @@ class _Rank:
     save_problem: str | None = None
 
     @classmethod
-    def prepare(cls, resolved: Resolved, context: RankContext, device: torch.device, quiet: bool) -> _Rank:
-        """Builds everything up to the first step."""
+    def prepare(
+        cls,
+        resolved: Resolved,
+        context: RankContext,
+        device: torch.device,
+        quiet: bool,
+        kept: ExitStack | None = None,
+    ) -> _Rank:
+        """Builds everything up to the first step; `kept` (None: nobody) holds the run's folder for this rank."""
         run, model = resolved.run, resolved.model
         kv_heads = model.kv_heads if isinstance(model, ModelSpec) else None
         mesh = make_mesh(make_grid(run.layout, kv_heads), context.rank, device)
@@ -119,7 +126,9 @@ class _Rank:
         vocabulary = model.vocab_size if isinstance(model, ModelSpec) else None
         dataset = in_vocabulary(open_data(run.data, "train", run.seed), vocabulary)
         valid = in_vocabulary(open_data(run.data, "valid", run.seed), vocabulary) if _validates(run) else None
-        set_earlier_run_aside(run, mesh)
+        if mesh.rank == 0 and kept is not None:
+            kept.enter_context(claim_folder(run))
+        barrier(mesh)
         reader, notes = find_resume(run, mesh)
         peak = None
         if mesh.rank == 0:  # measured while the others wait
