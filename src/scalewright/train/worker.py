@@ -112,7 +112,7 @@ class _Rank:
         quiet: bool,
         kept: ExitStack | None = None,
     ) -> _Rank:
-        """Builds everything up to the first step; `kept` (None: nobody) holds the run's folder for this rank."""
+        """Builds everything up to the first step; `kept` (None: nobody) holds the run's folder."""
         run, model = resolved.run, resolved.model
         kv_heads = model.kv_heads if isinstance(model, ModelSpec) else None
         mesh = make_mesh(make_grid(run.layout, kv_heads), context.rank, device)
