@@ -1,25 +1,28 @@
 """Our trainer in segments: the real loop, step, reader, record and files; only where a segment ends is ours.
 
+    train(run) ──► builds everything ──► loop(job) is caught here; the job is then run a few steps at a time
+
 A segment makes a new reader, whose thread starts cold: its first batch is not read ahead, so that no work of
 ours is done while another contestant is timed.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+from unittest import mock
+
 import torch
 
-from scalewright.launch.context import RankContext
-from scalewright.spec.run import OptimizerSpec, RunSpec
+from scalewright.spec.run import RunSpec
 from scalewright.track.metrics import read_metrics
+from scalewright.train import worker
 from scalewright.train.batches import StepBatches
 from scalewright.train.loop import Job, loop
-from scalewright.train.loss import build_loss
-from scalewright.train.network import load_python
-from scalewright.train.optimizer import base_rate
-from scalewright.train.resolve import resolve
+from scalewright.train.record import Record
+from scalewright.train.run import train
 from scalewright.train.signals import StopRequest
-from scalewright.train.step import Step
-from scalewright.train.worker import _Rank
 
 
 class Ours:
@@ -27,16 +30,13 @@ class Ours:
 
     def __init__(self, run: RunSpec, name: str = "scalewright") -> None:
         self.name = name
-        resolved = resolve(run)
-        # Everything up to the first step as `train` builds it. Private: nobody else takes a run apart.
-        rank = _Rank.prepare(resolved, RankContext(), torch.device("cpu"), True)
-        assert isinstance(rank.run.optimizer, OptimizerSpec)
-        assert rank.record is not None
-        self.rank, self.spec, self.record, self.place = rank, rank.run, rank.record, rank.place
-        bf16 = self.spec.layout.precision == "bf16"
-        self.precision = "bf16: fp32 masters, bf16 copies" if bf16 else str(self.spec.layout.precision)
-        loss = build_loss(run.loss, run.train.z_loss, load_python)
-        self.step = Step(rank.network.parallel, rank.optimizer, loss, rank.mesh, rank.run.optimizer.clip_norm)
+        self.job = catch(run)
+        assert self.job.record is not None
+        self.spec, self.step, self.record = self.job.run, self.job.step, self.job.record
+        self.place = self.job.batches.place
+        precision = str(self.spec.layout.precision)
+        self.precision = "bf16: fp32 masters, bf16 copies" if precision == "bf16" else precision
+        self.seq_len = run.data.seq_len if hasattr(run.data, "seq_len") else 0
 
     def run(self, steps: int) -> list[float]:
         """The next steps; their losses are read back from metrics.jsonl."""
@@ -46,31 +46,35 @@ class Ours:
 
     def segment(self, steps: int) -> None:
         """The same, and nothing else."""
-        rank, last = self.rank, self.place.step + steps
-        model = rank.network.parallel.model
-        batches = StepBatches(rank.dataset, self.spec.layout, rank.mesh, model, self.place, last)
-        job = Job(
-            run=self.spec,
-            step=self.step,
-            batches=batches,
-            record=self.record,
-            save=_never,
-            validate=_never,
-            first=self.place.step + 1,
-            last=last,
-            total=rank.total,
-            base_rate=base_rate(self.spec.optimizer, rank.optimizer),
-        )
+        job, last = self.job, self.place.step + steps
+        model = self.step.parallel.model
+        batches = StepBatches(job.batches.dataset, self.spec.layout, self.step.mesh, model, self.place, last)
         try:
-            loop(job, StopRequest())
+            loop(replace(job, batches=batches, first=self.place.step + 1, last=last), StopRequest())
         finally:
             batches.close()
-        self.place = self.place.after(last, self.spec.layout.batch, rank.seq_len)
+        self.place = self.place.after(last, self.spec.layout.batch, self.seq_len)
 
     def close(self) -> None:
         """Ends the record."""
         self.record.close("finished", self.place.step, 0.0)
 
 
-def _never(step: int) -> None:
-    raise AssertionError("a comparison neither saves nor validates")
+class _Caught(Exception):
+    """The loop was about to begin."""
+
+
+def catch(run: RunSpec) -> Job:
+    """The job that `train` would loop over, with its record open."""
+    jobs: list[Job] = []
+
+    def here(job: Job, *arguments: Any) -> Any:
+        jobs.append(job)
+        raise _Caught
+
+    threads = torch.get_num_threads()
+    with mock.patch.object(worker, "loop", here), mock.patch.object(Record, "close"):
+        with suppress(_Caught):
+            train(run, quiet=True)
+    torch.set_num_threads(threads)  # `train` takes OMP_NUM_THREADS; everyone here has the same
+    return jobs[0]
