@@ -73,8 +73,7 @@ def catch(run: RunSpec) -> Job:
         raise _Caught
 
     threads = torch.get_num_threads()
-    with mock.patch.object(worker, "loop", here), mock.patch.object(Record, "close"):
-        with suppress(_Caught):
-            train(run, quiet=True)
+    with mock.patch.object(worker, "loop", here), mock.patch.object(Record, "close"), suppress(_Caught):
+        train(run, quiet=True)
     torch.set_num_threads(threads)  # `train` takes OMP_NUM_THREADS; everyone here has the same
     return jobs[0]
