@@ -160,7 +160,7 @@ class _Assassin:
             rows = [row for row in read_metrics(self.metrics) if row["kind"] == "train"]
             if rows and self.first_loss_s is None:
                 self.first_loss_s = round(time.perf_counter() - self.started, 1)
-            saved = [int(p.parent.name.split("-")[1]) for p in self.checkpoints.glob("step-*/COMMIT")]
+            saved = [int(p.parent.name.split("-")[1]) for p in self.checkpoints.glob("step-????????/COMMIT")]
             if saved and rows and rows[-1]["step"] > max(saved) + 3:
                 self.struck = True
                 os.kill(victim, getattr(signal, "SIGKILL", signal.SIGTERM))
