@@ -37,7 +37,7 @@ from scalewright.spec.presets import load_model_spec
 
 OURS, BARE, AGAIN = "scalewright", "bare loop", "bare loop again"
 AIM = 0.02
-# bf16 gradients become fp32 inside our backward, and after the bare loop's: in neither case the loop's own cost.
+# bf16 gradients become fp32 inside our backward, and after the bare one: in neither case a cost of the loop.
 CAST = "gradients handed over"
 
 
