@@ -231,3 +231,14 @@ def test_a_killed_command_resumes(tmp_path, straight):
     result = run({**data, "loss": "cross_entropy"})
     assert result.resumed_from >= 4
     assert_bitwise(result.out_dir, straight(ZERO3, ADAMW))
+
+
+def test_a_requeued_job_goes_on_from_its_own_saves_and_not_from_the_path_again(tmp_path: Path) -> None:
+    first = run(resumable(tmp_path / "first", ONE, MOMENTUM), steps=4)
+    start = resumable(tmp_path / "second", ONE, MOMENTUM, resume=f"{first.out_dir}/checkpoints/step-00000004")
+    assert run(start, steps=8).resumed_from == 4
+    assert run(start, steps=12).resumed_from == 8  # the same command again
+    back = f"resume={start['out_dir']}/checkpoints/step-00000008"
+    assert run(start, [back], steps=12).resumed_from == 8  # one of its own: on purpose
+    straight = run(resumable(tmp_path / "straight", ONE, MOMENTUM), steps=12)
+    assert_same_bits(weights(straight.out_dir), weights(start["out_dir"]))

@@ -1,16 +1,18 @@
 """Where a run goes on from: the newest checkpoint of its folder that is whole, one that is named, or nothing.
 
 auto     newest, if its checksums hold, else the one before it, ...; all damaged: an error
-PATH     that one
+PATH     that one, unless it is another run's and this run has come further by now
 never    an earlier run in the folder is renamed out of the way
 """
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from scalewright.checkpoint.format import read_manifest
 from scalewright.checkpoint.read import CheckpointReader, damage, find_checkpoint, newest_verified
 from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.parallelize import fill
@@ -28,14 +30,18 @@ def find_resume(run: RunSpec, mesh: Mesh) -> tuple[CheckpointReader | None, list
     """
     if run.resume == "never":
         return None, []
+    root = run.folder / "checkpoints"
     if run.resume != "auto":
         given = find_checkpoint(run.resume)
+        if (own := _further(given, root, mesh)) is not None:
+            return CheckpointReader(own), [
+                f"this run has come further than {given}: it goes on from {own.name}"
+            ]
         if problem := damage(given, mesh):
             raise UserError(
                 f"the checkpoint is damaged: {problem}", str(given), "resume an older one, or auto"
             )
         return CheckpointReader(given), []
-    root = run.folder / "checkpoints"
     folder, rejected = newest_verified(root, mesh)
     if folder is None and rejected:
         count = "its only checkpoint is" if len(rejected) == 1 else f"all {len(rejected)} checkpoints are"
@@ -45,6 +51,20 @@ def find_resume(run: RunSpec, mesh: Mesh) -> tuple[CheckpointReader | None, list
             "restore one, or begin anew with resume=never (what is there is kept aside)",
         )
     return (CheckpointReader(folder) if folder else None), [f"skipped a checkpoint: {r}" for r in rejected]
+
+
+def _further(given: Path, root: Path, mesh: Mesh) -> Path | None:
+    """The run's own newest checkpoint when it lies beyond a `given` one from elsewhere.
+
+    A job that is requeued with `resume: PATH` then goes on instead of beginning at PATH each time. One of the
+    run's own checkpoints is taken as it is: the user goes back on purpose.
+    """
+    if given.resolve().parent == root.resolve():
+        return None
+    own, _ = newest_verified(root, mesh)
+    if own is None or read_manifest(own).step <= read_manifest(given).step:
+        return None
+    return own
 
 
 def check_same_run(run: RunSpec, reader: CheckpointReader) -> None:
