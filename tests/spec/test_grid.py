@@ -38,3 +38,20 @@ def test_kv_and_tie_groups() -> None:
     assert grid.groups("kv") == ((0, 1), (2, 3), (4, 5), (6, 7))
     assert grid.groups("tie") == ((0, 4), (1, 5), (2, 6), (3, 7))
     assert [grid.coords(rank)["kv"] for rank in range(4)] == [0, 1, 0, 1]
+
+
+@pytest.mark.parametrize("kind", ["zbv", "dualpipev"])
+def test_a_v_schedule_has_no_tie_groups(kind: str) -> None:
+    grid = make_grid(Layout.parse({"devices": 4, "pp": 2, "schedule": kind, "global_batch": 16}))
+    assert grid.size_of["tie"] == 1
+    assert grid.groups("tie") == ((0,), (1,), (2,), (3,))
+    assert {grid.coords(rank)["tie"] for rank in range(4)} == {0}
+
+
+def test_the_two_ways_of_dualpipe_mirror_each_other() -> None:
+    layout = Layout.parse({"devices": 4, "pp": 4, "schedule": "dualpipe", "global_batch": 8})
+    grid = make_grid(layout)
+    assert layout.stages == 4
+    assert grid.groups("mirror") == ((0, 3), (1, 2))
+    assert [grid.coords(rank)["mirror"] for rank in range(4)] == [0, 0, 1, 1]
+    assert make_grid(Layout.parse({"devices": 4, "pp": 4})).groups("mirror") == ((0,), (1,), (2,), (3,))

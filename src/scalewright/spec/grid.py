@@ -9,7 +9,11 @@ The world is one array; each axis is a dimension of it, or several read as one. 
     batch = dp_replicate x dp_shard       ranks that read different samples
     loss  = batch x cp                    ranks that see different tokens
     kv    = tp ranks with the same KV head (when tp > KV heads)
-    tie   = the ranks that hold both ends of a tied embedding (first and last stage)
+    gradient = the ranks of `loss`, where they sum each other's gradients (zero_stage 0)
+    pp_down, pp_up = the ranks of `pp`; messages to a higher stage rank, and to a lower one
+    tie   = the two ranks that hold the ends of a tied embedding, where they are two: a V schedule
+            (zbv, dualpipev) has the first and the last stage on one rank
+    mirror = the two ranks that hold the same stage, one for each way (dualpipe, which is only planned)
 
 Pure arithmetic: the trainer builds its process groups from it, the planner its topology.
 """
@@ -21,6 +25,7 @@ from functools import cached_property
 from math import prod
 
 from scalewright.spec.layout import Layout
+from scalewright.spec.schedules.action import stage_ranks
 
 DENSE = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
 SPARSE = ("pp", "dp_replicate", "efsdp", "ep", "etp")
@@ -30,6 +35,8 @@ AXES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "world": (DENSE, DENSE),
     "control": (DENSE, DENSE),
     "pp": (DENSE, ("pp",)),
+    "pp_down": (DENSE, ("pp",)),
+    "pp_up": (DENSE, ("pp",)),
     "dp_replicate": (DENSE, ("dp_replicate",)),
     "dp_shard": (DENSE, ("dp_shard",)),
     "cp": (DENSE, ("cp",)),
@@ -38,6 +45,7 @@ AXES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "hsdp": (DENSE, ("dp_replicate", "dp_shard", "cp")),
     "batch": (DENSE, ("dp_replicate", "dp_shard")),
     "loss": (DENSE, ("dp_replicate", "dp_shard", "cp")),
+    "gradient": (DENSE, ("dp_replicate", "dp_shard", "cp")),
     "ep": (SPARSE, ("ep",)),
     "etp": (SPARSE, ("etp",)),
     "efsdp": (SPARSE, ("efsdp",)),
@@ -51,6 +59,8 @@ class Grid:
 
     sizes: tuple[tuple[str, int], ...]
     kv_parts: int  # KV heads that tp can cut: min(tp, KV heads)
+    stage_ranks: tuple[int, ...] = (0,)  # pipeline rank of every stage (dualpipe: each stage twice)
+    mirrored: bool = False  # every stage is on two ranks, r and pp - 1 - r
 
     @cached_property
     def size_of(self) -> dict[str, int]:
@@ -58,8 +68,14 @@ class Grid:
         base = dict(self.sizes)
         found = {axis: prod(base[part] for part in parts) for axis, (_, parts) in AXES.items()}
         found["kv"] = base["tp"] // self.kv_parts
-        found["tie"] = 2 if base["pp"] > 1 else 1
+        found["tie"] = len(set(self.tied_ranks))
+        found["mirror"] = 2 if self.mirrored else 1
         return found
+
+    @property
+    def tied_ranks(self) -> tuple[int, int]:
+        """The pipeline ranks of the first and the last stage; one and the same in a V schedule."""
+        return self.stage_ranks[0], self.stage_ranks[-1]
 
     @property
     def world(self) -> int:
@@ -77,13 +93,14 @@ class Grid:
                 index = index * size[part] + base[part]
             found[axis] = index
         found["kv"] = base["tp"] % self.size_of["kv"]
-        found["tie"] = 0 if base["pp"] == 0 else 1
+        found["tie"] = 1 if self.size_of["tie"] > 1 and base["pp"] == self.tied_ranks[1] else 0
+        found["mirror"] = 1 if self.mirrored and 2 * base["pp"] >= size["pp"] else 0
         return found
 
     def groups(self, axis: str) -> tuple[tuple[int, ...], ...]:
         """The groups along an axis: tuples of ranks in axis order; together they hold every rank once.
 
-        `tie` holds only the ranks of the first and the last stage (of a pipeline of two or more).
+        `tie`, where it has two ranks, holds only those of the first and the last stage.
         """
         if axis == "kv":
             return tuple(
@@ -91,8 +108,17 @@ class Grid:
                 for group in self.groups("tp")
                 for start in range(0, len(group), self.size_of["kv"])
             )
+        if axis in ("tie", "mirror") and self.size_of[axis] == 1:
+            return tuple((rank,) for rank in range(self.world))
         if axis == "tie":
-            return tuple(tuple(sorted({group[0], group[-1]})) for group in self.groups("pp"))
+            first, last = self.tied_ranks
+            return tuple((group[first], group[last]) for group in self.groups("pp"))
+        if axis == "mirror":
+            return tuple(
+                (group[index], group[-1 - index])
+                for group in self.groups("pp")
+                for index in range(len(group) // 2)
+            )
         view, parts = AXES[axis]
         found: dict[tuple[int, ...], list[int]] = {}
         for rank in range(self.world):
@@ -121,4 +147,9 @@ def make_grid(layout: Layout, kv_heads: int | None = None) -> Grid:
         "ep": layout.ep,
         "etp": layout.etp,
     }
-    return Grid(tuple(sizes.items()), min(layout.tp, kv_heads or layout.tp))
+    return Grid(
+        tuple(sizes.items()),
+        min(layout.tp, kv_heads or layout.tp),
+        stage_ranks(layout.schedule, layout.pp, layout.virtual_stages or 1),
+        mirrored=layout.schedule == "dualpipe" and layout.pp > 1,
+    )

@@ -151,8 +151,8 @@ class Layout(Spec):
 
     @property
     def stages(self) -> int:
-        """Pipeline stages in all, virtual ones counted."""
-        return self.pp * (self.virtual_stages or 1)
+        """Parts that the model is cut into, virtual stages counted (dualpipe has each part twice)."""
+        return self.pp * (1 if self.schedule == "dualpipe" else self.virtual_stages or 1)
 
 
 def check_layout(layout: Layout, model: ModelSpec, seq_len: int | None = None) -> None:

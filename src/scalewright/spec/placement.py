@@ -5,6 +5,11 @@
     q.weight [8, 4], tp 2, fsdp 2:      rows 0-3 | tp 0: rows 0-1 fsdp 0, rows 2-3 fsdp 1
                                         rows 4-7 | tp 1: rows 4-5 fsdp 0, rows 6-7 fsdp 1
 
+A pipeline puts whole layers on stages, and stages on pipeline ranks as its schedule says (`holders`):
+
+    1f1b, pp 2:   stage 0 -> rank 0, stage 1 -> rank 1        a tied head's ends: two copies, summed
+    zbv, pp 2:    stages 0 3 -> rank 0, stages 1 2 -> rank 1  both ends on rank 0: one copy, no sum
+
 A box is (offsets, sizes) in the true, unpadded tensor. The trainer's shards, the checkpoint's files, the
 gradient norm's weights, the planner's memory and traffic are all sums over these boxes.
 """
@@ -18,6 +23,7 @@ from typing import Literal
 
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
+from scalewright.spec.schedules.action import stage_ranks
 from scalewright.spec.tensors import TensorSpec, tensors
 
 Box = tuple[tuple[int, ...], tuple[int, ...]]
@@ -71,6 +77,8 @@ def _place(tensor: TensorSpec, layout: Layout, kv_heads: int, stage_of: Mapping[
         copies.append(shard_axis)
     elif shard_size > 1:
         splits.append(Split(shard_axis, 0, shard_size, even=False))
+    if tensor.role == "expert_plain":
+        copies.append("etp")
     if not expert and not any(split.axis == "tp" for split in splits):
         copies.append("tp")
         if layout.sp and layout.tp > 1:
@@ -79,7 +87,10 @@ def _place(tensor: TensorSpec, layout: Layout, kv_heads: int, stage_of: Mapping[
         copies.append("kv")
         grad_sum.append("kv")
     stages = _stages(tensor, layout, stage_of)
-    if len(stages) > 1:
+    if layout.schedule == "dualpipe" and layout.pp > 1:  # a stage on each of two ranks, one for each way
+        grad_sum.append("mirror")
+        copies.append("mirror")
+    elif len(_pp_ranks(stages, layout)) > 1:
         grad_sum.append("tie")
         copies.append("tie")
     return Placement(tensor, stages, tuple(splits), tuple(grad_sum), tuple(copies))
@@ -110,6 +121,19 @@ def _stages(tensor: TensorSpec, layout: Layout, stage_of: Mapping[int, int]) -> 
     if tensor.layer < 0:
         return (0, last) if tensor.tied_to and last > 0 else (0,)
     return (stage_of.get(tensor.layer, last),)
+
+
+def holders(placement: Placement, layout: Layout) -> tuple[int, ...]:
+    """The pipeline ranks that hold a tensor, ascending: one, or two (tied ends apart; dualpipe)."""
+    return _pp_ranks(placement.stages, layout)
+
+
+def _pp_ranks(stages: Iterable[int], layout: Layout) -> tuple[int, ...]:
+    rank_of = stage_ranks(layout.schedule, layout.pp, layout.virtual_stages or 1)
+    found = {rank_of[stage] for stage in stages}
+    if layout.schedule == "dualpipe":
+        found |= {layout.pp - 1 - rank for rank in found}
+    return tuple(sorted(found))
 
 
 def box(placement: Placement, coords: Mapping[str, int], sizes: Mapping[str, int]) -> Box:
@@ -148,7 +172,10 @@ def pad(placement: Placement, coords: Mapping[str, int], sizes: Mapping[str, int
 
 
 def copies(placement: Placement, sizes: Mapping[str, int]) -> int:
-    """How many ranks of the world (of one tied end) hold the same box; `kv` copies lie inside tp."""
+    """How many ranks of the world hold the same box, both ends of a tied tensor counted.
+
+    Under a pipeline only the ranks of `holders` hold it; `kv` copies lie inside tp.
+    """
     return prod(sizes[axis] for axis in placement.copies)
 
 
