@@ -105,7 +105,9 @@ def _note_fault(run: RunSpec, error: Exception) -> None:
             events.close()
 
 
-PRELOAD = ("scalewright.train.worker",)
+# What the fork server imports once for all ranks. torch imports its compiler when the first module is built,
+# which would cost every rank more than a second of its own.
+PRELOAD = ("scalewright.train.worker", "torch._dynamo")
 
 
 def enter(context: RankContext, data: dict[str, Any]) -> dict[str, Any]:
