@@ -43,7 +43,7 @@ def train(parallel: Parallel) -> tuple[Tensor, list[Tensor]]:
     parallel.gradients.clear()
     losses = []
     for micro in range(2):
-        parallel.gradients.begin(last=micro == 1)
+        parallel.gradients.begin(0, last=micro == 1)
         loss = parallel.model(TOKENS[micro : micro + 1]).logsumexp(-1).mean()
         loss.backward()
         losses.append(loss.detach())

@@ -52,7 +52,7 @@ def test_sums_are_exact_in_every_step(precision):
 def train(parallel, inputs, sides):
     parallel.gradients.clear()
     for index, (x, side) in enumerate(zip(inputs, sides, strict=True)):
-        parallel.gradients.begin(last=index == len(inputs) - 1)
+        parallel.gradients.begin(0, last=index == len(inputs) - 1)
         loss(parallel.model, x, side).backward()
     parallel.gradients.finish()
 

@@ -66,7 +66,7 @@ def train_on_rank(mesh: Mesh, layout: Layout, skips: list[list[int]], micros: in
     for _ in range(2):
         buckets.clear()
         for micro in range(micros):
-            buckets.begin(last=micro == micros - 1)
+            buckets.begin(0, last=micro == micros - 1)
             module(inputs(mesh.rank, micro), frozenset(skips[mesh.rank])).sum().backward()
         buckets.finish()
     found = dict(zip((w.name for w in weights), weights.take_gradients(), strict=True))
@@ -112,7 +112,7 @@ def watch_order(mesh: Mesh, layout: Layout) -> list[str]:
     try:
         buckets.clear()
         for micro in range(2):
-            buckets.begin(last=micro == 1)
+            buckets.begin(0, last=micro == 1)
             happened.append(f"micro {micro}")
             module(inputs(mesh.rank, micro)).sum().backward()
         happened.append("finish")
@@ -147,7 +147,7 @@ def test_one_rank_alone_in_bf16():
         grads = torch.autograd.grad(module(x).float().sum(), list(module.parameters()))
         for name, grad in zip(control, grads, strict=True):
             control[name] += grad.float()
-        buckets.begin(last=micro == 15)
+        buckets.begin(0, last=micro == 15)
         module(x).float().sum().backward()
     buckets.finish()
     for weight in weights:

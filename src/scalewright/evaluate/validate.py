@@ -8,12 +8,12 @@ Bits per byte doesn't depend on the tokenizer, so models with different ones can
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
 from scalewright.data.batch import IGNORED
@@ -33,31 +33,45 @@ class Score:
 
 
 @torch.no_grad()
-def validate(model: nn.Module, dataset: Dataset, mesh: Mesh, micro_batch: int, samples: int) -> Score:
+def validate(
+    model: nn.Module,
+    dataset: Dataset,
+    mesh: Mesh,
+    micro_batch: int,
+    samples: int,
+    total: Callable[[Micro], Tensor] | None = None,
+) -> Score:
     """The loss over the first `samples` samples (fewer if the data ends), shared among all ranks.
 
-    The same samples on every layout: `micro_batch` says only how many are worked on at a time. Every rank
-    runs the same number of forwards, since under FSDP each is a collective; a rank that has nothing left
-    repeats the first rows and counts none of them.
+    `total` gives this rank's loss sum of a micro-batch (an executor's; default: by the model's logits). The
+    same samples on every layout: `micro_batch` says only how many are worked on at a time. Every rank runs the
+    same number of forwards, since under FSDP each is a collective; a rank that has nothing left repeats the
+    first rows and counts none of them.
     """
+    total = total or (lambda micro: _total(model, micro))
     was_training = model.training
     model.eval()
     sums = torch.zeros(
         2, dtype=torch.float64 if mesh.device.type != "mps" else torch.float32, device=mesh.device
     )
     for micro, counts in _shares(model, dataset, mesh, micro_batch, samples):
-        logits = model(micro.tokens, **micro.arguments).flatten(0, -2).float()
-        loss = F.cross_entropy(logits, micro.targets.flatten(), ignore_index=IGNORED, reduction="sum")
+        loss = total(micro)
         if counts:
-            sums += torch.stack([loss.to(sums.dtype), (micro.targets != IGNORED).sum().to(sums.dtype)])
+            sums[0] += loss.to(sums.dtype) / mesh.size("tp")  # whose ranks all have the same
+            sums[1] += (micro.targets != IGNORED).sum().to(sums.dtype) / (mesh.size("tp") * mesh.size("pp"))
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.reshard()
     model.train(was_training)
-    total, tokens = all_sum(sums, mesh, "loss").tolist()
-    loss_per_token = total / max(tokens, 1.0)
+    summed, tokens = all_sum(sums, mesh, "world").tolist()
+    loss_per_token = summed / max(tokens, 1.0)
     per_byte = loss_per_token / math.log(2) / dataset.bytes_per_token
-    return Score(loss_per_token, per_byte if math.isfinite(per_byte) else None, int(tokens))
+    return Score(loss_per_token, per_byte if math.isfinite(per_byte) else None, round(tokens))
+
+
+def _total(model: nn.Module, micro: Micro) -> Tensor:
+    logits = model(micro.tokens, **micro.arguments).flatten(0, -2).float()
+    return F.cross_entropy(logits, micro.targets.flatten(), ignore_index=IGNORED, reduction="sum")
 
 
 def _shares(

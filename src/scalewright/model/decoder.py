@@ -9,6 +9,8 @@ stage's names mean the same as the whole model's. Nothing here knows of devices,
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -42,28 +44,34 @@ class Head(nn.Module):
 class Decoder(nn.Module):
     """A decoder-only language model, or a cut of it: `layers`, with or without the `first` and `last` parts.
 
-    A last cut of a tied model that isn't also the first holds `head.weight`: a copy of `embed.weight`.
+    A last cut of a tied model that isn't also the first holds `head.weight`: a copy of `embed.weight`; or,
+    where the first cut is in the same process, nothing (`own_head=False`), and `tied` gives it the embedding's.
     Raises UserError for a model that is counted but doesn't run yet.
     """
 
     def __init__(
-        self, spec: ModelSpec, layers: range | None = None, first: bool = True, last: bool = True
+        self,
+        spec: ModelSpec,
+        layers: range | None = None,
+        first: bool = True,
+        last: bool = True,
+        own_head: bool | None = None,
     ) -> None:
         super().__init__()
         check_runs(spec)
         layers = range(spec.num_hidden_layers) if layers is None else layers
         d = spec.hidden_size
         self.spec, self.first, self.last = spec, first, last
-        self.heads = range(
-            spec.num_attention_heads
-        )  # of this rank; tensor parallelism narrows it (ALiBi's slopes)
+        # Set by tensor parallelism: this rank's heads (ALiBi's slopes), and how many ranks share a row's tokens.
+        self.heads, self.sequence_parts = range(spec.num_attention_heads), 1
+        self.tied: Callable[[], Tensor] | None = None  # the embedding's weight, when another cut holds it
         learned, normed = first and spec.positions == "learned", first and spec.embedding_norm
         self.embed = nn.Embedding(spec.vocab_size, d) if first else None
         self.positions = nn.Embedding(spec.learned_positions, d) if learned else None
         self.embed_norm = build_norm(spec, d) if normed else None
         self.layers = nn.ModuleDict({str(layer): Block(spec, layer) for layer in layers})
         self.norm = build_norm(spec, d) if last and spec.final_norm else None
-        own = not (spec.tie_word_embeddings and first)
+        own = not (spec.tie_word_embeddings and first) if own_head is None else own_head
         self.head = Head(spec, own) if last and (own or spec.head_bias) else None
 
     def forward(
@@ -89,7 +97,8 @@ class Decoder(nn.Module):
         cache: Cache | None = None,
     ) -> Tensor:
         """As `forward` without the head: hidden [B, T, D], after the final norm in the last stage."""
-        length = tokens.shape[1] if positions is None else positions.shape[1]
+        parts = 1 if self.first else self.sequence_parts  # a later stage gets its rank's tokens of each row
+        length = tokens.shape[1] * parts if positions is None else positions.shape[1]
         before = cache.length if cache is not None else 0
         if self.positions is not None and positions is None:
             rows = self.positions.num_embeddings
@@ -108,6 +117,8 @@ class Decoder(nn.Module):
     def logits(self, hidden: Tensor) -> Tensor:
         """hidden [..., D], after the final norm -> logits [..., V], capped when the model caps them."""
         tied = self.embed.weight if self.embed is not None else None
+        if tied is None and self.tied is not None:
+            tied = self.tied()
         if self.head is not None:
             out: Tensor = self.head(hidden, tied)
         else:

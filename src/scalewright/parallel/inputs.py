@@ -10,6 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from scalewright.parallel.stages import stages_of
+
 
 class Rows(Protocol):
     """What a batch of the data has, as numpy arrays [B, T]; `documents` where attention may need a mask."""
@@ -40,7 +42,7 @@ def micro_batches(batch: Rows, size: int, device: torch.device, accepts: frozens
 
 def accepted_arguments(model: nn.Module) -> frozenset[str]:
     """Which of `positions` and `documents` the model's forward takes besides its tokens."""
-    forward = inspect.signature(model.forward).parameters
+    forward = inspect.signature(next(iter(stages_of(model).values())).forward).parameters
     if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in forward.values()):
         return frozenset({"positions", "documents"})
     return frozenset({"positions", "documents"} & set(forward))

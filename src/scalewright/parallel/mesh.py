@@ -3,8 +3,8 @@
     Grid (spec, pure) --make_mesh--> Mesh: rank 5 of [pp 2 | dp_replicate 1 | dp_shard 2 | cp 1 | tp 2]
                                            group("tp") = {4, 5}, group("fsdp") = {5, 7}, group("pp") = {1, 5}
 
-Groups are made in one order on every rank, and axes that join the same ranks share one group. An axis of size
-1 has no group: a collective over it is the identity (`parallel/collectives.py`).
+Groups are made in one order on every rank, and axes that join the same ranks share one group, but for those
+in APART. An axis of size 1 has no group: a collective over it is the identity (`parallel/collectives.py`).
 """
 
 from __future__ import annotations
@@ -23,6 +23,10 @@ from torch.distributed.device_mesh import DeviceMesh
 from scalewright.spec.grid import AXES, Grid
 
 TIMEOUT = timedelta(minutes=30)
+
+# Axes whose group is never another's: control is Gloo's everywhere; NCCL sends and receives in the order
+# in which they were started, so that each direction of a pipeline needs a communicator of its own.
+APART = frozenset({"control", "pp_down", "pp_up"})
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,13 @@ class Mesh:
         """The process group along an axis; None when this rank is alone there."""
         return self.groups.get(axis)
 
+    def axis_of(self, group_name: str) -> str | None:
+        """A process group's axis, by torch's name for it; unambiguous when made with `share=False`."""
+        for axis, group in self.groups.items():
+            if group is not None and group.group_name == group_name:
+                return axis
+        return None
+
     def device_mesh(self, axis: str) -> DeviceMesh:
         """A one-dimensional torch DeviceMesh over an existing group, for `fully_shard`."""
         group = self.group(axis)
@@ -63,24 +74,44 @@ class Mesh:
             raise ValueError(f"axis '{axis}' has one rank: nothing to build a device mesh from")
         return DeviceMesh.from_group(group, self.device.type, mesh_dim_names=(axis,))
 
+    def hsdp_mesh(self) -> DeviceMesh:
+        """What `fully_shard` works over: (fsdp), or (dp_replicate, fsdp) where shards are replicated."""
+        shards, replicas = self.group("fsdp"), self.group("dp_replicate")
+        if shards is None or replicas is None:
+            return self.device_mesh("fsdp")
+        both = next(ranks for ranks in self.grid.groups("hsdp") if self.rank in ranks)
+        return DeviceMesh.from_group(
+            [replicas, shards],
+            self.device.type,
+            mesh=torch.tensor(both, dtype=torch.int).view(self.size("dp_replicate"), -1),
+            mesh_dim_names=("dp_replicate", "fsdp"),
+        )
 
-def make_mesh(grid: Grid, rank: int, device: torch.device) -> Mesh:
-    """Builds every group of the grid; all ranks must call it together, after `join_world`."""
+
+def make_mesh(
+    grid: Grid, rank: int, device: torch.device, *, share: bool = True, only_own: bool = False
+) -> Mesh:
+    """Builds every group of the grid; all ranks must call it together, after `join_world`.
+
+    `share=False` gives every axis a group of its own, so that a watcher can tell the axes apart. `only_own`
+    makes this rank's groups alone: for a process that only plays a rank (the dry run).
+    """
     groups: dict[str, dist.ProcessGroup | None] = {}
     if grid.world == 1:
         return Mesh(rank, grid, device, groups)
-    made: dict[tuple[int, ...], dist.ProcessGroup | None] = {tuple(range(grid.world)): dist.group.WORLD}
+    made: dict[tuple[Any, ...], dist.ProcessGroup | None] = {}
+    if share:
+        made[tuple(range(grid.world))] = dist.group.WORLD
     for axis in [*AXES, "kv", "tie"]:
         for ranks in grid.groups(axis):
-            if len(ranks) == 1:
+            if len(ranks) == 1 or (only_own and rank not in ranks):
                 continue
-            if ranks not in made or axis == "control":
-                backend = "gloo" if axis == "control" else None
-                made[ranks if axis != "control" else (-1, *ranks)] = dist.new_group(
-                    list(ranks), backend=backend
-                )
+            key = ranks if share and axis not in APART else (axis, *ranks)
+            if key not in made:
+                backend = "gloo" if axis == "control" and not only_own else None
+                made[key] = dist.new_group(list(ranks), backend=backend)
             if rank in ranks:
-                groups[axis] = made[ranks if axis != "control" else (-1, *ranks)]
+                groups[axis] = made[key]
     return Mesh(rank, grid, device, groups)
 
 

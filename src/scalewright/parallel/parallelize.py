@@ -1,24 +1,25 @@
 """The order in which techniques are applied to a model; read it aloud.
 
-    recompute -> compile -> [shard | cast] -> memory -> weights -> gradient sums
+    cut, tensor -> recompute -> compile -> [shard | cast] -> memory -> weights -> gradient sums -> executor
 
 The model is built on the meta device: nothing is allocated before it is known which part this rank holds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
 from scalewright.parallel.compile import apply_compile
+from scalewright.parallel.execute import Executor, GradientSync, Plain
 from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.recompute import apply_recompute
 from scalewright.parallel.replicate import GradientBuckets
 from scalewright.parallel.shard import ShardedGradients, apply_shard
+from scalewright.parallel.stages import Stages, stages_of
 from scalewright.parallel.weights import Weights, hold
 from scalewright.spec.layout import Layout
 from scalewright.spec.placement import Box, Placement
@@ -28,27 +29,17 @@ from scalewright.spec.tensors import TensorSpec
 Source = Callable[[TensorSpec, Box], Tensor]
 
 
-class GradientSync(Protocol):
-    """How gradients become sums over ranks and micro-batches."""
-
-    def begin(self, last: bool) -> None:
-        """Before each micro-batch; `last` of the step or not."""
-
-    def finish(self) -> None:
-        """After the last backward: every gradient is the sum over all ranks."""
-
-    def clear(self) -> None:
-        """Before a step: gradients are zero."""
-
-
 class LocalGradients:
     """One rank in fp32: autograd's own gradients are the sums."""
 
     def __init__(self, weights: Weights) -> None:
         self.weights = weights
 
-    def begin(self, last: bool) -> None:
+    def begin(self, stage: int, last: bool) -> None:
         """Nothing to prepare."""
+
+    def end(self, stage: int, last: bool) -> None:
+        """Nothing to reduce."""
 
     def finish(self) -> None:
         """Nothing to wait for."""
@@ -61,11 +52,12 @@ class LocalGradients:
 
 @dataclass(frozen=True)
 class Parallel:
-    """A model under its layout: the module to call, the weights that this rank holds, and their gradients."""
+    """A model under its layout: the module, this rank's weights, their gradients, and who runs it."""
 
     model: nn.Module
     weights: Weights
     gradients: GradientSync
+    executor: Executor
 
 
 def parallelize(
@@ -79,17 +71,26 @@ def parallelize(
     random: bool = False,
     backend: str = "inductor",
 ) -> Parallel:
-    """Applies a layout to a model in place. Weights are allocated, not filled: see `fill`.
+    """Applies a layout to a model (or to a pipeline rank's `Stages`) in place; see `fill` for the values.
 
     `random`: the blocks use random numbers.
     """
-    blocks = find_blocks(model)
-    apply_recompute(blocks, layout.recompute, random=random)
+    stages = stages_of(model)
+    if layout.tp > 1:
+        from scalewright.parallel.tensor import apply_tensor, cut_parameters
+
+        for stage in stages.values():
+            cut_parameters(stage, placements, mesh)
+            apply_tensor(stage, layout, mesh)
+    blocks = {number: find_blocks(stage) for number, stage in stages.items()}
+    every_block = [block for of_stage in blocks.values() for block in of_stage]
+    apply_recompute(every_block, layout.recompute, random=random)
     if compile_blocks:
-        apply_compile(blocks, backend)
-    sharded = layout.zero_stage == 3 and mesh.size("fsdp") > 1
+        apply_compile(every_block, backend)
+    sharded = (layout.zero_stage or 0) > 0 and mesh.size("fsdp") > 1
     if sharded:
-        apply_shard(model, blocks, mesh, bf16=bf16)
+        for number, stage in stages.items():
+            apply_shard(stage, blocks[number], mesh, layout, bf16=bf16)
     elif bf16:
         model.to(torch.bfloat16)
     if any(parameter.is_meta for parameter in model.parameters()):
@@ -97,15 +98,34 @@ def parallelize(
     else:
         model.to(mesh.device)
     weights = hold(model, placements, mesh)
-    return Parallel(model, weights, _gradients(model, weights, mesh, sharded=sharded, bf16=bf16))
+    gradients = _gradients(stages, weights, layout, mesh, sharded=sharded, bf16=bf16)
+    return Parallel(model, weights, gradients, _executor(model, layout, mesh, gradients, bf16=bf16))
 
 
-def _gradients(model: nn.Module, weights: Weights, mesh: Mesh, *, sharded: bool, bf16: bool) -> GradientSync:
+def _gradients(
+    stages: Mapping[int, nn.Module],
+    weights: Weights,
+    layout: Layout,
+    mesh: Mesh,
+    *,
+    sharded: bool,
+    bf16: bool,
+) -> GradientSync:
     if sharded:
-        return ShardedGradients(model, weights, every_micro_batch=True)
-    if mesh.size("loss") > 1 or bf16:
-        return GradientBuckets(weights, mesh)
+        return ShardedGradients(stages, weights, layout)
+    if mesh.size("gradient") > 1 or bf16:
+        return GradientBuckets(weights, mesh, overlap=layout.pp == 1)
     return LocalGradients(weights)
+
+
+def _executor(
+    model: nn.Module, layout: Layout, mesh: Mesh, gradients: GradientSync, *, bf16: bool
+) -> Executor:
+    if not isinstance(model, Stages):
+        return Plain(model, gradients)
+    from scalewright.parallel.pipeline import Pipeline
+
+    return Pipeline(model, layout, mesh, gradients, torch.bfloat16 if bf16 else torch.float32)
 
 
 def find_blocks(model: nn.Module) -> list[nn.Module]:
@@ -123,6 +143,8 @@ def find_blocks(model: nn.Module) -> list[nn.Module]:
 def fill(weights: Weights, source: Source) -> None:
     """Gives every weight its value, one tensor at a time, and publishes the compute copies."""
     for weight in weights:
+        if weight.box[1] != tuple(weight.master.shape):
+            weight.master.zero_()  # padding stands for nothing, and stays nothing
         if all(weight.box[1]):
-            weight.master.copy_(source(weight.placement.tensor, weight.box))
+            weight.true(weight.master).copy_(source(weight.placement.tensor, weight.box))
     weights.publish()

@@ -26,8 +26,11 @@ BUCKET_BYTES = 25 * 2**20  # torch DDP's default: large enough for bandwidth, sm
 class GradientBuckets:
     """Flat fp32 gradient sums; each bucket is all-reduced as soon as the last micro-batch has filled it."""
 
-    def __init__(self, weights: Weights, mesh: Mesh, bucket_bytes: int = BUCKET_BYTES) -> None:
-        self.group = mesh.group("loss")
+    def __init__(
+        self, weights: Weights, mesh: Mesh, bucket_bytes: int = BUCKET_BYTES, *, overlap: bool = True
+    ) -> None:
+        self.group = mesh.group("gradient")
+        self.overlap = overlap
         self.weights = weights
         self.syncing = True
         self._buffers: list[Tensor] = []
@@ -81,12 +84,15 @@ class GradientBuckets:
 
         parameter.register_post_accumulate_grad_hook(ready)  # type: ignore[no-untyped-call]
 
-    def begin(self, last: bool) -> None:
+    def begin(self, stage: int, last: bool) -> None:
         """Before a micro-batch: only the last one's backward starts the reductions."""
-        self.syncing = last
+        self.syncing = last and self.overlap
         if last:
             self._waiting = list(self._sizes)
             self._handles, self._next = [], 0
+
+    def end(self, stage: int, last: bool) -> None:
+        """The hooks have started what is due."""
 
     def _reduce(self, only_full: bool) -> None:
         """Starts the reductions that are due, in order."""

@@ -1,6 +1,6 @@
 """What this rank holds of every parameter, and where its gradient is: the optimizer's whole world.
 
-                    alone, fp32      replicated           sharded (ZeRO-3)      bf16, not sharded
+                    alone, fp32      replicated           sharded (ZeRO 1-3)    bf16, not sharded
     compute         the parameter    the parameter        a DTensor of fp32     a bf16 copy
     master (fp32)   the same         the same             its local shard       a tensor of its own
     gradient        compute.grad     a view of a bucket   compute.grad, local   fp32 sums beside it
@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from scalewright.parallel.mesh import Mesh
-from scalewright.spec.placement import Box, Placement, box, copies
+from scalewright.parallel.stages import stages_of
+from scalewright.spec.placement import Box, Placement, box, copies, local_shape
 
 
 @dataclass
@@ -31,12 +32,19 @@ class Weight:
     master: nn.Parameter  # the local fp32 numbers that the optimizer updates
     box: Box  # which part of the true tensor `master` is
     copies: int  # ranks that hold the same box
+    stage: int = 0  # the pipeline stage whose backward reaches it last
     main_gradient: Tensor | None = None  # fp32 sums, where compute.grad is not the place for them
 
     @property
     def name(self) -> str:
         """The canonical name."""
         return self.placement.tensor.name
+
+    def true(self, tensor: Tensor) -> Tensor:
+        """The part of a tensor shaped like `master` that stands for something: the box, without padding."""
+        if tuple(tensor.shape) == self.box[1]:
+            return tensor
+        return tensor[tuple(slice(size) for size in self.box[1])]
 
     @property
     def trained(self) -> bool:
@@ -96,32 +104,50 @@ def _separate(weight: Weight) -> bool:
     return not isinstance(compute, DTensor) and compute is not weight.master
 
 
-def hold(module: nn.Module, placements: tuple[Placement, ...], mesh: Mesh) -> Weights:
+def hold(model: nn.Module, placements: tuple[Placement, ...], mesh: Mesh) -> Weights:
     """The weights of a module whose parameters have their final form (sharded or not), by canonical name.
 
-    A parameter below fp32 gets a master of its own. Raises ValueError when a local shape is not its box.
+    Of all the rank's stages. A tied head apart from its embedding is found by its own name. A
+    parameter below fp32 gets a master of its own. Raises ValueError when a local shape is not what its
+    placement says.
     """
-    parameters = dict(module.named_parameters())
+    parameters = {
+        name: (stage, parameter)
+        for stage, module in stages_of(model).items()
+        for name, parameter in module.named_parameters()
+    }
     items = []
     for placement in placements:
-        compute = parameters.pop(placement.tensor.name, None)
-        if compute is None:
+        tensor = placement.tensor
+        name = tensor.name if tensor.name in parameters else tensor.tied_to
+        if name not in parameters:
             continue  # another pipeline stage's
+        stage, compute = parameters.pop(name)
         local = compute.to_local() if isinstance(compute, DTensor) else compute
-        where = box(placement, mesh.coords, mesh.grid.size_of)
-        if tuple(local.shape) != where[1]:
+        expected = local_shape(placement, mesh.coords, mesh.grid.size_of)
+        if tuple(local.shape) != expected:
             raise ValueError(
-                f"{placement.tensor.name}: local shape {tuple(local.shape)} is not its box {where}"
+                f"{tensor.name}: local shape {tuple(local.shape)} is not its placement's {expected}"
             )
-        if isinstance(compute, DTensor):
-            master = nn.Parameter(local.detach(), requires_grad=compute.requires_grad)
-        elif compute.dtype != torch.float32:
-            master = nn.Parameter(
-                torch.empty_like(local, dtype=torch.float32), requires_grad=compute.requires_grad
+        items.append(
+            Weight(
+                placement,
+                compute,
+                _master(compute, local),
+                box(placement, mesh.coords, mesh.grid.size_of),
+                copies(placement, mesh.grid.size_of),
+                stage,
             )
-        else:
-            master = compute
-        items.append(Weight(placement, compute, master, where, copies(placement, mesh.grid.size_of)))
+        )
     if parameters:
         raise ValueError(f"parameters without a placement: {', '.join(sorted(parameters)[:5])}")
     return Weights(items)
+
+
+def _master(compute: nn.Parameter, local: Tensor) -> nn.Parameter:
+    """The fp32 numbers that the optimizer updates: the local ones themselves where they are fp32."""
+    if isinstance(compute, DTensor):
+        return nn.Parameter(local.detach(), requires_grad=compute.requires_grad)
+    if compute.dtype != torch.float32:
+        return nn.Parameter(torch.empty_like(local, dtype=torch.float32), requires_grad=compute.requires_grad)
+    return compute

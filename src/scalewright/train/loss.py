@@ -17,10 +17,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from scalewright.data.batch import IGNORED
+from scalewright.parallel.execute import Loss
+from scalewright.parallel.mesh import Mesh
 from scalewright.spec.run import PythonRef
 
-# logits [B, T, V], targets [B, T] -> (sum of token losses, sum of auxiliary losses), both fp32 scalars
-Loss = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+DEFAULT_LOSS = "cross_entropy"
 
 
 def cross_entropy(logits: Tensor, targets: Tensor, z_loss: float = 0.0) -> tuple[Tensor, Tensor]:
@@ -61,7 +62,10 @@ class _SummedCrossEntropy(torch.autograd.Function):
 
 
 def build_loss(
-    loss: PythonRef | str, z_loss: float, load: Callable[[PythonRef], Callable[..., Tensor]]
+    loss: PythonRef | str,
+    z_loss: float,
+    load: Callable[[PythonRef], Callable[..., Tensor]],
+    mesh: Mesh | None = None,
 ) -> Loss:
     """The run's loss. A user's own is called with (logits, targets) and gives the sum over counted tokens."""
     if isinstance(loss, PythonRef):

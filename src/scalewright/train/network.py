@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from scalewright.checkpoint.read import CheckpointReader, damage, find_checkpoint
-from scalewright.model.decoder import Decoder
 from scalewright.model.huggingface import HuggingFaceFolder
 from scalewright.model.init import init_box
 from scalewright.model.python import build_python_model
 from scalewright.parallel.collectives import copy_from_rank_zero
 from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.parallelize import Parallel, Source, fill, parallelize
+from scalewright.parallel.stages import cut_stages
 from scalewright.spec.errors import UserError
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.placement import Box, place, place_plain
@@ -39,9 +39,9 @@ def build_network(run: RunSpec, mesh: Mesh, *, bf16: bool) -> Network:
     model, compiled = run.model, run.train.compile
     if isinstance(model, ModelSpec):
         with torch.device("meta"):
-            decoder = Decoder(model)
+            stages = cut_stages(model, run.layout, mesh.index("pp"))
         parallel = parallelize(
-            decoder, place(model, run.layout), run.layout, mesh, bf16=bf16, compile_blocks=compiled
+            stages, place(model, run.layout), run.layout, mesh, bf16=bf16, compile_blocks=compiled
         )
         return Network(parallel, lambda t, box: init_box(t, model, run.seed, *box))
     if not isinstance(model, PythonRef):

@@ -1,6 +1,6 @@
 """One optimizer step, the same for every layout.
 
-    for each micro-batch:   logits -> loss sum / tokens of the global batch -> backward
+    the executor            micro-batches: logits -> loss sum / tokens of the global batch -> backward
     gradients are sums      over micro-batches and ranks; nothing divides them again
     norm                    of local shards, weighted by copies; one all-reduce carries the loss, too
     clip, update, publish   on local fp32 weights
@@ -17,10 +17,11 @@ import torch
 from torch import Tensor
 
 from scalewright.parallel.collectives import all_sum
+from scalewright.parallel.execute import Loss
 from scalewright.parallel.inputs import Micro
 from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.parallelize import Parallel
-from scalewright.train.loss import Loss
+from scalewright.parallel.sums import sum_partial
 
 # What a step reports, in this order, as one fp32 tensor.
 LOSS, AUX, NORM, TOKENS, STOP = range(5)
@@ -51,17 +52,8 @@ class Step:
         report = torch.zeros(5, device=self.mesh.device)
         tokens = all_sum(counted.to(torch.float32, copy=True), self.mesh, "loss")
         divisor = tokens.clamp(min=1.0)  # a batch without a counted token teaches nothing, and breaks nothing
-        gradients = self.parallel.gradients
-        gradients.clear()
-        for index, micro in enumerate(micros):
-            gradients.begin(last=index == len(micros) - 1)
-            logits = self.parallel.model(micro.tokens, **micro.arguments)
-            total, auxiliary = self.loss(logits, micro.targets)
-            del logits  # its memory is the largest of all; the backward keeps what it needs
-            ((total + auxiliary) / divisor).backward()  # type: ignore[no-untyped-call]
-            report[LOSS] += total.detach() / divisor
-            report[AUX] += auxiliary.detach() / divisor
-        gradients.finish()
+        losses = self.parallel.executor.train(micros, self.loss, divisor)
+        report[LOSS : AUX + 1] = losses / self.mesh.size("tp")  # whose ranks all have the same
         report[STOP] = float(stop)
         self._update(report)
         report[TOKENS] = tokens
@@ -71,6 +63,7 @@ class Step:
     def _update(self, report: Tensor) -> None:
         weights = self.parallel.weights
         gradients = weights.take_gradients()
+        sum_partial(weights, gradients, self.mesh)
         norms = torch.stack(torch._foreach_norm(gradients))
         report[NORM] = (norms.square() * self._shares).sum()
         all_sum(report, self.mesh, "world")

@@ -23,6 +23,7 @@ from scalewright.data.dataset import Dataset, open_data
 from scalewright.evaluate.validate import validate
 from scalewright.launch.context import RankContext
 from scalewright.parallel.collectives import barrier, from_rank_zero
+from scalewright.parallel.execute import Loss
 from scalewright.parallel.mesh import Mesh, join_world, leave_world, make_mesh
 from scalewright.spec.base import write_yaml
 from scalewright.spec.errors import RunError, Stopped, UserError
@@ -34,7 +35,7 @@ from scalewright.track.tracker import Status
 from scalewright.train.batches import Place, StepBatches, in_vocabulary
 from scalewright.train.claim import claim_folder
 from scalewright.train.loop import Job, loop
-from scalewright.train.loss import Loss, build_loss
+from scalewright.train.loss import DEFAULT_LOSS, build_loss
 from scalewright.train.network import Network, build_network, first_weights, load_python
 from scalewright.train.optimizer import base_rate, build_optimizer, read_states
 from scalewright.train.precision import choose_precision, earlier_peak, find_peak
@@ -122,7 +123,7 @@ class _Rank:
         torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
         network = build_network(run, mesh, bf16=precision == "bf16")
         optimizer = build_optimizer(run.optimizer, network.parallel.weights, load_python)
-        loss = build_loss(run.loss, run.train.z_loss, load_python)
+        loss = build_loss(run.loss, run.train.z_loss, load_python, mesh)
         vocabulary = model.vocab_size if isinstance(model, ModelSpec) else None
         dataset = in_vocabulary(open_data(run.data, "train", run.seed), vocabulary)
         valid = in_vocabulary(open_data(run.data, "valid", run.seed), vocabulary) if _validates(run) else None
@@ -211,9 +212,17 @@ class _Rank:
         """Measures the held-out loss and writes it down."""
         if self.valid is None:
             return
-        model, layout = self.network.parallel.model, self.run.layout
+        parallel, layout = self.network.parallel, self.run.layout
         samples = self.run.train.valid_batches * layout.batch
-        score = validate(model, self.valid, self.mesh, layout.micro_batch, samples)
+        loss = build_loss(DEFAULT_LOSS, 0.0, load_python, self.mesh)
+        score = validate(
+            parallel.model,
+            self.valid,
+            self.mesh,
+            layout.micro_batch,
+            samples,
+            total=lambda micro: parallel.executor.total(micro, loss),
+        )
         if self.record is not None:
             self.record.valid(step, score.loss, score.bits_per_byte)
 

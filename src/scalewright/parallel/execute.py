@@ -1,0 +1,78 @@
+"""Who runs a step's forwards and backwards: one after the other here, or a pipeline's schedule.
+
+    Plain       for each micro-batch:  forward -> loss -> backward
+    Pipeline    the actions of `spec/schedule.py`                       (parallel/pipeline.py)
+
+Either leaves gradients as sums over this rank's micro-batches, reduced over the data-parallel ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from scalewright.parallel.inputs import Micro
+from scalewright.parallel.stages import take_auxiliary
+
+# (logits as the model gives them, targets [B, T]) -> (sum of token losses, sum of auxiliary losses), fp32 scalars
+Loss = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+
+
+class GradientSync(Protocol):
+    """How gradients become sums over ranks and micro-batches."""
+
+    def clear(self) -> None:
+        """Before a step: gradients are zero."""
+
+    def begin(self, stage: int, last: bool) -> None:
+        """Before a backward (or its weight part) of a stage; `last`: the stage's last of the step."""
+
+    def end(self, stage: int, last: bool) -> None:
+        """After it: starts the reductions that are due and that no hook has started."""
+
+    def finish(self) -> None:
+        """After the last backward: every gradient is the sum over the data-parallel ranks."""
+
+
+class Executor(Protocol):
+    """Runs micro-batches through the model under its layout."""
+
+    def train(self, micros: Sequence[Micro], loss: Loss, divisor: Tensor) -> Tensor:
+        """A step's forwards and backwards; fp32 [2]: (loss, auxiliary) / divisor, 0 where a rank has none."""
+
+    def total(self, micro: Micro, loss: Loss) -> Tensor:
+        """A micro-batch's loss sum, without gradients; 0 where a rank has none. All pp ranks call it."""
+
+
+class Plain:
+    """Every rank runs the whole network."""
+
+    def __init__(self, model: nn.Module, gradients: GradientSync) -> None:
+        self.model, self.gradients = model, gradients
+
+    def train(self, micros: Sequence[Micro], loss: Loss, divisor: Tensor) -> Tensor:
+        """Micro-batch after micro-batch."""
+        found = torch.zeros(2, device=divisor.device)
+        self.gradients.clear()
+        for index, micro in enumerate(micros):
+            last = index == len(micros) - 1
+            self.gradients.begin(0, last)
+            logits = self.model(micro.tokens, **micro.arguments)
+            total, extra = loss(logits, micro.targets)
+            del logits  # its memory is the largest of all; the backward keeps what it needs
+            if (own := take_auxiliary(self.model)) is not None:
+                extra = extra + own
+            ((total + extra) / divisor).backward()  # type: ignore[no-untyped-call]
+            found += torch.stack([total.detach(), extra.detach()]) / divisor
+            self.gradients.end(0, last)
+        self.gradients.finish()
+        return found
+
+    @torch.no_grad()
+    def total(self, micro: Micro, loss: Loss) -> Tensor:
+        """The loss sum of one micro-batch."""
+        total, _ = loss(self.model(micro.tokens, **micro.arguments), micro.targets)
+        return total

@@ -1,0 +1,150 @@
+"""Bytes of live tensors, by kind, now and at their peak: memory, measured where there is no allocator to ask.
+
+    an operator gives a tensor --> its storage is counted once, whatever views there are of it
+    the storage dies            --> a weak reference says so
+    FSDP empties or fills it    --> `resize_` says so
+
+A storage has one of six kinds. Weights, gradients and optimizer states are registered; of the rest
+
+    activations     what forwards make (recomputed ones too), until its last use
+    buffers         what data parallelism gathers into and reduces from, and a module's own buffers
+    other           what backwards and updates make for a moment
+
+Tensors that offloading keeps in host memory are left out.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+Kind = Literal["parameters", "gradients", "optimizer", "activations", "buffers", "other"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+Bytes = dict[Kind, int]
+
+
+def no_bytes() -> Bytes:
+    """Zero of every kind."""
+    return dict.fromkeys(KINDS, 0)
+
+
+@dataclass
+class Window:
+    """The highest counts since it was opened."""
+
+    at_peak: Bytes  # every kind at the moment when their sum was highest
+    most: Bytes  # every kind at its own highest
+    peak: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.peak = sum(self.at_peak.values())
+
+
+@dataclass
+class _Entry:
+    """One counted storage."""
+
+    reference: weakref.ref[torch.UntypedStorage]
+    kind: Kind
+    size: int
+
+
+class LiveBytes(AbstractContextManager["LiveBytes"]):
+    """Counts storages; `offloaded` tells which tensors are in host memory.
+
+    While it is entered it also learns of storages that change their size.
+    """
+
+    def __init__(self, offloaded: Callable[[Tensor], bool] | None = None) -> None:
+        self.now: Bytes = no_bytes()
+        self.total = 0
+        self.windows: list[Window] = [Window(no_bytes(), no_bytes())]
+        self.offloaded = offloaded
+        self._entries: dict[int, _Entry] = {}
+        self._restore: Callable[[], None] | None = None
+
+    def see(self, tensor: Tensor, kind: Kind) -> None:
+        """Counts a tensor's storage as `kind`, unless it is counted already."""
+        storage = _local(tensor).untyped_storage()
+        if storage._cdata not in self._entries:
+            self._add(tensor, storage, kind)
+
+    def tag(self, tensor: Tensor, kind: Kind, over: Iterable[Kind] = KINDS) -> None:
+        """Says of which kind a tensor's storage is; `over`: only if it is one of these so far."""
+        storage = _local(tensor).untyped_storage()
+        entry = self._entries.get(storage._cdata)
+        if entry is None:
+            self._add(tensor, storage, kind)
+        elif entry.kind != kind and entry.kind in over:
+            self.now[entry.kind] -= entry.size
+            self.now[kind] += entry.size
+            entry.kind = kind
+            self._note(kind)
+
+    def open(self) -> Window:
+        """A window over what follows; `close` it in any order."""
+        window = Window(dict(self.now), dict(self.now))
+        self.windows.append(window)
+        return window
+
+    def close(self, window: Window) -> Window:
+        """Ends a window; gives it back."""
+        self.windows = [other for other in self.windows if other is not window]
+        return window
+
+    def _add(self, tensor: Tensor, storage: torch.UntypedStorage, kind: Kind) -> None:
+        if self.offloaded is not None and self.offloaded(tensor):
+            return
+        key = storage._cdata
+
+        def gone(_: Any) -> None:
+            self._change(self._entries.pop(key), 0)
+
+        entry = _Entry(weakref.ref(storage, gone), kind, 0)
+        self._entries[key] = entry
+        self._change(entry, storage.nbytes())
+
+    def _change(self, entry: _Entry, size: int) -> None:
+        difference, entry.size = size - entry.size, size
+        self.now[entry.kind] += difference
+        self.total += difference
+        if difference > 0:
+            self._note(entry.kind)
+
+    def _note(self, kind: Kind) -> None:
+        for window in self.windows:
+            if self.now[kind] > window.most[kind]:
+                window.most[kind] = self.now[kind]
+            if self.total > window.peak:
+                window.peak, window.at_peak = self.total, dict(self.now)
+
+    def __enter__(self) -> LiveBytes:
+        original = torch.UntypedStorage.resize_
+
+        def resize_(storage: torch.UntypedStorage, size: int) -> Any:
+            answer = original(storage, size)
+            if (entry := self._entries.get(storage._cdata)) is not None:
+                self._change(entry, storage.nbytes())
+            return answer
+
+        def restore() -> None:
+            torch.UntypedStorage.resize_ = original  # type: ignore[method-assign]
+
+        torch.UntypedStorage.resize_ = resize_  # type: ignore[method-assign,assignment]
+        self._restore = restore
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._restore is not None:
+            self._restore()
+
+
+def _local(tensor: Tensor) -> Tensor:
+    return tensor._local_tensor if isinstance(tensor, DTensor) else tensor

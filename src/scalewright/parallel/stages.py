@@ -1,0 +1,80 @@
+"""What one pipeline rank holds: its stages, each a cut of the decoder, in model order.
+
+    pp 2, 1f1b            rank 0: stage 0 [embed, layers 0-3]      rank 1: stage 1 [layers 4-7, norm, head]
+    pp 2, zbv (a V)       rank 0: stages 0 and 3                   rank 1: stages 1 and 2
+
+Where both ends of a tied embedding are on one rank (a V), there is one parameter: the last stage borrows it.
+Elsewhere each end holds a copy, and their gradients are summed over `tie`.
+"""
+
+from __future__ import annotations
+
+from itertools import accumulate
+
+from torch import Tensor, nn
+
+from scalewright.model.decoder import Decoder
+from scalewright.spec.layout import Layout
+from scalewright.spec.model import ModelSpec
+from scalewright.spec.placement import stage_layers
+from scalewright.spec.schedule import stage_ranks
+
+
+class Stages(nn.Module):
+    """The stages of one pipeline rank; called by the pipeline, never whole."""
+
+    def __init__(self, stages: dict[int, Decoder]) -> None:
+        super().__init__()
+        self.cuts = nn.ModuleDict({str(stage): cut for stage, cut in sorted(stages.items())})
+
+    @property
+    def stages(self) -> dict[int, nn.Module]:
+        """The cuts by stage number, in model order."""
+        return {int(stage): cut for stage, cut in self.cuts.items()}
+
+    def forward(self, *arguments: object) -> Tensor:
+        """Not what stages are for."""
+        raise NotImplementedError("a pipeline runs its stages one by one")
+
+
+def stages_of(model: nn.Module) -> dict[int, nn.Module]:
+    """The stages that a module stands for: its own, or itself as stage 0."""
+    return model.stages if isinstance(model, Stages) else {0: model}
+
+
+def cut_stages(model: ModelSpec, layout: Layout, rank: int) -> Decoder | Stages:
+    """What a pipeline rank holds of the network, on torch's default device; all of it without one."""
+    if layout.pp == 1:
+        return Decoder(model)
+    owners = stage_ranks(layout.schedule, layout.pp, layout.virtual_stages or 1)
+    ends = list(accumulate(stage_layers(model, layout), initial=0))
+    last = len(owners) - 1
+    borrowed = model.tie_word_embeddings and owners[0] == owners[last]
+    cuts = {
+        stage: Decoder(
+            model,
+            range(ends[stage], ends[stage + 1]),
+            first=stage == 0,
+            last=stage == last,
+            own_head=False if stage == last and borrowed else None,
+        )
+        for stage, owner in enumerate(owners)
+        if owner == rank
+    }
+    if borrowed and rank == owners[0]:
+        lender = cuts[0]
+        cuts[last].tied = lambda: _embedding(lender)
+    return Stages(cuts)
+
+
+def _embedding(lender: Decoder) -> Tensor:
+    assert lender.embed is not None
+    return lender.embed.weight
+
+
+def take_auxiliary(module: nn.Module) -> Tensor | None:
+    """The auxiliary loss that a stage left in `module.auxiliary`, taken once; None when it has none."""
+    found: Tensor | None = getattr(module, "auxiliary", None)
+    if found is not None:
+        module.__dict__["auxiliary"] = None
+    return found

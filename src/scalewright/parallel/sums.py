@@ -1,0 +1,40 @@
+"""Gradients that are still partial after the backward: summed over the axes that their placement names.
+
+    tp     norms and biases under sequence parallelism: each rank saw its part of the tokens
+    kv     KV heads that several tp ranks hold: each rank saw its part of the query heads
+    tie    an embedding on the first stage and the same as a head on the last
+
+One all-reduce an axis, of local fp32 shards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from scalewright.parallel.collectives import all_sum
+from scalewright.parallel.mesh import Mesh
+from scalewright.parallel.weights import Weights
+
+AXES = ("tp", "kv", "tie")
+
+
+@torch.no_grad()
+def sum_partial(weights: Weights, gradients: Sequence[Tensor], mesh: Mesh) -> None:
+    """Completes the trained weights' gradients (in `weights.trained()` order), in place."""
+    trained = weights.trained()
+    for axis in AXES:
+        if mesh.group(axis) is None:
+            continue
+        partial = [
+            gradient
+            for weight, gradient in zip(trained, gradients, strict=True)
+            if axis in weight.placement.grad_sum
+        ]
+        if not partial:
+            continue
+        flat = all_sum(torch.cat([gradient.flatten() for gradient in partial]), mesh, axis)
+        parts = torch.split(flat, [gradient.numel() for gradient in partial])
+        torch._foreach_copy_(partial, [part.view_as(g) for part, g in zip(parts, partial, strict=True)])

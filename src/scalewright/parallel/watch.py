@@ -1,0 +1,241 @@
+"""Sees everything that a rank does between two points: collectives, live bytes, FLOPs.
+
+    with Watch(mesh) as watch:            mesh = make_mesh(..., share=False): every axis has its own group
+        watch.register(parallel, optimizer)
+        step(...)
+    watch.collectives     [Collective(axis="tp", kind="all_gather", group_size=2, count=18, bytes=...), ...]
+    watch.live            current and peak bytes by kind (parallel/live.py)
+    watch.flops           of matmuls and attention (parallel/flops.py)
+
+It is a dispatch mode: every operator passes it, real or fake, in forwards, backwards and updates alike, and
+collectives are operators (`c10d.*`), FSDP's too. What one compiled kernel does inside is not seen.
+
+Bytes of a collective, per rank: all-reduce and broadcast the tensor; all-gather its output; reduce-scatter its
+input; all-to-all and send what is sent. A receive is the other end of a send, and is not counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from scalewright.parallel.flops import flops_of
+from scalewright.parallel.live import Kind, LiveBytes
+from scalewright.parallel.mesh import Mesh
+from scalewright.parallel.weights import Weights
+
+# Operator -> (kind, which argument is counted). The arguments of c10d's: outputs come before inputs.
+_KINDS: dict[str, tuple[str, int]] = {
+    "allreduce_": ("all_reduce", 0),
+    "allreduce_coalesced_": ("all_reduce", 0),
+    "_allgather_base_": ("all_gather", 0),
+    "allgather_": ("all_gather", 0),
+    "allgather_coalesced_": ("all_gather", 0),
+    "allgather_into_tensor_coalesced_": ("all_gather", 0),
+    "_reduce_scatter_base_": ("reduce_scatter", 1),
+    "reduce_scatter_": ("reduce_scatter", 1),
+    "reduce_scatter_tensor_coalesced_": ("reduce_scatter", 1),
+    "alltoall_base_": ("all_to_all", 1),
+    "alltoall_": ("all_to_all", 1),
+    "broadcast_": ("broadcast", 0),
+    "send": ("send", 0),
+}
+_FUNCTIONAL: dict[str, str] = {  # -1: the output is counted, else the first argument
+    "all_reduce": "all_reduce",
+    "all_reduce_": "all_reduce",
+    "all_reduce_coalesced": "all_reduce",
+    "all_reduce_coalesced_": "all_reduce",
+    "all_gather_into_tensor": "all_gather",
+    "all_gather_into_tensor_out": "all_gather",
+    "all_gather_into_tensor_coalesced": "all_gather",
+    "reduce_scatter_tensor": "reduce_scatter",
+    "reduce_scatter_tensor_coalesced": "reduce_scatter",
+    "all_to_all_single": "all_to_all",
+    "broadcast": "broadcast",
+    "broadcast_": "broadcast",
+}
+
+# The mesh's axes as users know them: `fsdp` is dp_shard (x cp); scalars and messages to oneself are control.
+_REPORTED = {
+    "fsdp": "dp_shard",
+    "efsdp": "dp_shard",
+    "pp_down": "pp",
+    "pp_up": "pp",
+    "loss": "control",
+    "world": "control",
+    "batch": "control",
+}
+_DATA_PARALLEL = frozenset({"dp_shard", "dp_replicate"})
+
+
+@dataclass
+class Collective:
+    """All calls of one kind over one axis."""
+
+    axis: str
+    kind: str
+    group_size: int
+    count: int = 0
+    bytes: int = 0
+
+    def dump(self) -> dict[str, Any]:
+        """Plain data."""
+        return dict(vars(self))
+
+
+class Watch(TorchDispatchMode):
+    """Counts what passes while it is entered; `offloaded` tells which tensors are in host memory."""
+
+    def __init__(self, mesh: Mesh, offloaded: Callable[[Tensor], bool] | None = None) -> None:
+        super().__init__()
+        self.mesh = mesh
+        self.live = LiveBytes(offloaded)
+        self.flops = 0
+        self.updating = False  # what is made now belongs to the update, not to a forward
+        self._found: dict[tuple[str, str, int], Collective] = {}
+        self._axes: dict[str, str] = {}
+        self._hooks: list[Any] = []
+
+    @property
+    def collectives(self) -> list[Collective]:
+        """What was communicated, by axis and kind."""
+        return [self._found[key] for key in sorted(self._found)]
+
+    def bytes_by_axis(self) -> dict[tuple[str, str], int]:
+        """Bytes by (axis, kind)."""
+        return {(found.axis, found.kind): found.bytes for found in self.collectives}
+
+    def clear(self) -> None:
+        """Forgets collectives and FLOPs, not what is alive."""
+        self._found.clear()
+        self.flops = 0
+
+    def register(self, weights: Weights, optimizer: torch.optim.Optimizer | None = None) -> None:
+        """Tells weights, gradients and optimizer states from the rest; once, before the first step."""
+        for weight in weights:
+            self.live.tag(weight.compute, "parameters")
+            self.live.tag(weight.master, "parameters")
+            if weight.main_gradient is not None:
+                self.live.tag(weight.main_gradient, "gradients")
+            if weight.compute.requires_grad and weight.compute.is_leaf:
+                hook = weight.compute.register_post_accumulate_grad_hook(self._gradient)
+                self._hooks.append(hook)
+        if optimizer is not None:
+            self._hooks.append(optimizer.register_step_pre_hook(self._before_update))
+            self._hooks.append(optimizer.register_step_post_hook(self._after_update))
+            self._states(optimizer)
+
+    def _gradient(self, parameter: Tensor) -> None:
+        if parameter.grad is not None:
+            self.live.tag(parameter.grad, "gradients")
+
+    def _before_update(self, *_: Any) -> None:
+        self.updating = True
+
+    def _after_update(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        self.updating = False
+        self._states(optimizer)
+
+    def _states(self, optimizer: torch.optim.Optimizer) -> None:
+        for state in optimizer.state.values():
+            for value in state.values():
+                if isinstance(value, Tensor):
+                    self.live.tag(value, "optimizer")
+
+    def __enter__(self) -> Watch:
+        self.live.__enter__()
+        super().__enter__()
+        return self
+
+    def __exit__(self, *problem: Any) -> None:
+        super().__exit__(*problem)
+        self.live.__exit__()
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if DTensor in types:
+            return NotImplemented  # it runs the operator on its local tensors, which come by here
+        kwargs = kwargs or {}
+        answer = func(*args, **kwargs)
+        namespace = func.namespace
+        if namespace in ("c10d", "_c10d_functional"):
+            self._communicate(func, args, answer)
+        elif namespace == "fsdp":
+            for tensor in _tensors((args, kwargs.get("out"))):
+                self.live.tag(tensor, "buffers", over=("activations", "other"))
+        else:
+            self.flops += flops_of(func, args, kwargs, answer)
+        kind = self._kind()
+        for tensor in _tensors(answer):
+            self.live.see(tensor, kind)
+        return answer
+
+    def _kind(self) -> Kind:
+        """Of what is made now: a backward has no grad mode, but for what it recomputes."""
+        if self.updating:
+            return "other"
+        in_backward = torch._C._current_graph_task_id() != -1
+        return "other" if in_backward and not torch.is_grad_enabled() else "activations"
+
+    def _communicate(self, func: Any, args: tuple[Any, ...], answer: Any) -> None:
+        name = func._opname
+        if func.namespace == "c10d":
+            if name not in _KINDS:
+                return
+            kind, counted = _KINDS[name][0], args[_KINDS[name][1]]
+            group = next(g for g in map(_group, args) if g is not None)
+            group_name, size = group.group_name, group.size()
+        else:
+            if name not in _FUNCTIONAL:
+                return
+            kind = _FUNCTIONAL[name]
+            counted = answer if kind == "all_gather" else args[0]
+            group_name = args[-1] if isinstance(args[-1], str) else args[-2]
+            size = dist.distributed_c10d._resolve_process_group(group_name).size()
+        axis = self._axis(group_name)
+        tensors = list(_tensors(counted))
+        found = self._found.setdefault((axis, kind, size), Collective(axis, kind, size))
+        found.count += 1
+        found.bytes += sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+        if axis in _DATA_PARALLEL:
+            for tensor in _tensors(args):
+                self.live.tag(tensor, "buffers", over=("activations", "other"))
+
+    def _axis(self, group_name: str) -> str:
+        if group_name not in self._axes:
+            axis = self.mesh.axis_of(group_name) or "control"
+            if (
+                axis == "gradient"
+            ):  # replicas, whether the layout calls them so or leaves zero_stage 0 to say it
+                axis = "dp_replicate" if self.mesh.size("fsdp") == 1 else "dp_shard"
+            self._axes[group_name] = _REPORTED.get(axis, axis)
+        return self._axes[group_name]
+
+
+def _group(argument: Any) -> dist.ProcessGroup | None:
+    """The process group behind an operator's argument; None for any other argument."""
+    if isinstance(argument, dist.ProcessGroup):
+        return argument
+    if isinstance(argument, torch.ScriptObject):
+        try:
+            return dist.ProcessGroup.unbox(argument)
+        except RuntimeError:  # a reduction's operation
+            return None
+    return None
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, Iterable) and not isinstance(value, (str, bytes)):
+        for item in value:
+            yield from _tensors(item)
