@@ -46,9 +46,8 @@ def test_steps_and_tokens_together(spec):
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"layout": {"devices": 2, "pp": 2}}, "pp 2 can be planned but not trained yet"),
+        ({"layout": {"devices": 2, "pp": 2, "schedule": "pipedream"}}, "pipedream can only be planned"),
         ({"layout": {"devices": 2, "cp": 2}}, "cp 2 can be planned but not trained yet"),
-        ({"layout": {"devices": 4, "dp_replicate": 2}}, "dp_replicate 2 can be planned"),
         ({"layout": {"offload": "optimizer"}}, "offload optimizer can be planned"),
         ({"layout": {"precision": "fp8"}}, "precision fp8 can be planned but not trained"),
         ({"layout": {"recompute": {"budget": 0.5}}}, "recompute .* can be planned"),

@@ -44,9 +44,9 @@ def validate(
     """The loss over the first `samples` samples (fewer if the data ends), shared among all ranks.
 
     `total` gives this rank's loss sum of a micro-batch (an executor's; default: by the model's logits). The
-    same samples on every layout: `micro_batch` says only how many are worked on at a time. Every rank runs the
-    same number of forwards, since under FSDP each is a collective; a rank that has nothing left repeats the
-    first rows and counts none of them.
+    same samples on every layout: `micro_batch` says only how many are worked on at a time. Every rank runs
+    the same number of forwards, since under FSDP each is a collective; a rank that has nothing left repeats
+    the first rows and counts none of them.
     """
     total = total or (lambda micro: _total(model, micro))
     was_training = model.training

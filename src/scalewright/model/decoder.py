@@ -45,7 +45,7 @@ class Decoder(nn.Module):
     """A decoder-only language model, or a cut of it: `layers`, with or without the `first` and `last` parts.
 
     A last cut of a tied model that isn't also the first holds `head.weight`: a copy of `embed.weight`; or,
-    where the first cut is in the same process, nothing (`own_head=False`), and `tied` gives it the embedding's.
+    with `own_head=False`, nothing: `tied` then gives it the embedding's, which the same process holds.
     Raises UserError for a model that is counted but doesn't run yet.
     """
 
@@ -62,7 +62,7 @@ class Decoder(nn.Module):
         layers = range(spec.num_hidden_layers) if layers is None else layers
         d = spec.hidden_size
         self.spec, self.first, self.last = spec, first, last
-        # Set by tensor parallelism: this rank's heads (ALiBi's slopes), and how many ranks share a row's tokens.
+        # Tensor parallelism sets both: this rank's heads (ALiBi), and how many ranks share a row's tokens.
         self.heads, self.sequence_parts = range(spec.num_attention_heads), 1
         self.tied: Callable[[], Tensor] | None = None  # the embedding's weight, when another cut holds it
         learned, normed = first and spec.positions == "learned", first and spec.embedding_norm

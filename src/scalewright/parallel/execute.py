@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from scalewright.parallel.inputs import Micro
 from scalewright.parallel.stages import take_auxiliary
 
-# (logits as the model gives them, targets [B, T]) -> (sum of token losses, sum of auxiliary losses), fp32 scalars
+# (the model's logits, targets [B, T]) -> (sum of token losses, sum of auxiliary losses), fp32 scalars
 Loss = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 

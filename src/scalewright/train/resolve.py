@@ -18,6 +18,7 @@ from scalewright.spec.layout import Layout, RecomputeBudget, check_layout
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.presets import load_model_spec
 from scalewright.spec.run import DataSpec, PythonRef, RunSpec
+from scalewright.spec.schedule import check_schedule
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,8 @@ def resolve(run: RunSpec) -> Resolved:
     if isinstance(model, ModelSpec):
         check_layout(layout, model, seq_len)
         _check_context(model, seq_len)
+    else:
+        _check_own_model(layout)
     data = open_data(run.data, "train", run.seed)
     _check_vocabulary(model, data)
     filled = run.replace(model=model.dump(), out_dir=str(run.folder))
@@ -69,11 +72,8 @@ def resolve(run: RunSpec) -> Resolved:
 def refuse_unready(layout: Layout) -> None:
     """Raises UserError for an axis or technique that can be planned but not trained yet."""
     for key, value, ready in (
-        ("tp", layout.tp, 1),
-        ("pp", layout.pp, 1),
         ("cp", layout.cp, 1),
         ("ep", layout.ep, 1),
-        ("dp_replicate", layout.dp_replicate, 1),
         ("offload", layout.offload, "none"),
     ):
         if value != ready:
@@ -86,12 +86,19 @@ def refuse_unready(layout: Layout) -> None:
             "layout",
             "use selective, full or {every: 2}",
         )
-    if layout.zero_stage in (1, 2) and layout.devices > 1:
-        raise UserError(
-            f"zero_stage {layout.zero_stage} can be planned but not trained yet",
-            "layout",
-            "use zero_stage 0 or 3",
-        )
+    if layout.pp > 1:
+        check_schedule(layout, train=True)
+
+
+def _check_own_model(layout: Layout) -> None:
+    """A user's own module is cut by data parallelism alone: nothing says how its layers split."""
+    for key, value in (("tp", layout.tp), ("pp", layout.pp)):
+        if value > 1:
+            raise UserError(
+                f"{key} {value} needs a model that this tool builds, and this one is the user's own",
+                "layout",
+                f"use {key} 1: zero_stage 3 and dp_replicate cut any module",
+            )
 
 
 def _steps(run: RunSpec, seq_len: int) -> int:
