@@ -8,7 +8,7 @@
     sum_scatter     reduce-scatter along a dim   all-gather         out of them, with sequence parallelism
     gather_slice    all-gather along a dim       this rank's slice  where all ranks then do the same work
 
-(Shoeybi et al. 2019, arXiv 1909.08053 §3, f and g; Korthikanti et al. 2022, arXiv 2205.05198 §4.2, g and g-bar.)
+(Shoeybi et al. 2019, arXiv 1909.08053 §3: f, g; Korthikanti et al. 2022, arXiv 2205.05198 §4.2: g, g-bar.)
 Nothing here computes: matrix products stay `F.linear`, so that a backward can be split into an input part and
 a weight part. A gradient that arrives is complete where tensors are equal on all ranks, and partial, still to
 be summed, where each rank did a part of the work; the table turns one kind into the other.

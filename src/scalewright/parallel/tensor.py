@@ -1,12 +1,13 @@
 """Tensor and sequence parallelism: every block's matrices are cut over the ranks of `tp`, by hand.
 
-                  x [B,T,D] --enter--> column-parallel --> own heads or units --> row-parallel --leave--> + bias
-    sp off        the same on all ranks    copy_to (nothing)                       sum_over (all-reduce)
-    sp on         [B,T/tp,D] each          gather_sum (all-gather)                 sum_scatter (reduce-scatter)
+               x --enter--> column-parallel --> own heads or units --> row-parallel --leave--> + bias
+    sp off     [B,T,D]      copy_to                                                 sum_over
+    sp on      [B,T/tp,D]   gather_sum                                              sum_scatter
 
-(Shoeybi et al. 2019 §3; with sequence parallelism, Korthikanti et al. 2022 §4.) Column-parallel weights keep some
-of their rows (q, k, v, gate, up, head, embedding), row-parallel ones some of their columns (o, down). With sp the
-residual stream, and with it every norm, holds T/tp tokens of each row on a rank.
+(Shoeybi et al. 2019, arXiv 1909.08053 §3; with sequence parallelism, Korthikanti et al. 2022, 2205.05198 §4.)
+Column-parallel weights keep some of their rows (q, k, v, gate, up, head, embedding), row-parallel ones some of
+their columns (o, down). With sp the residual stream, and with it every norm, has T/tp tokens of each row on a
+rank; without, the same T on all.
 
 The model stays plain: parameters are replaced by smaller ones, as `spec/placement.py` says, and some modules'
 `forward` is wrapped. Attention counts its heads from the shapes. Where tp exceeds the KV heads, neighbouring
@@ -26,7 +27,8 @@ from torch import Tensor, nn
 from scalewright.model.attention import Attention
 from scalewright.model.block import Block
 from scalewright.model.decoder import Decoder
-from scalewright.model.norm import RMSNorm
+from scalewright.model.mlp import MLP
+from scalewright.model.norm import LayerNorm, RMSNorm
 from scalewright.parallel.functions import (
     Team,
     copy_to,
@@ -88,10 +90,9 @@ def apply_tensor(decoder: Decoder, layout: Layout, mesh: Mesh) -> None:
         _cut_vocabulary(decoder.embed, leave, team)
     if decoder.positions is not None and layout.sp:
         _change_input(decoder.positions, partial(own_part, dim=SEQUENCE, team=team))
-    copies = max(1, team.size // decoder.spec.kv_heads)
     for block in decoder.layers.values():
         assert isinstance(block, Block)
-        _cut_block(block, enter, leave, team, copies)
+        _cut_block(block, enter, leave, team)
     if decoder.last:
         whole = decoder.logits
         decoder.logits = lambda hidden: whole(enter(hidden))  # type: ignore[method-assign]
@@ -104,17 +105,17 @@ def boundaries(team: Team, *, sequence: bool) -> tuple[Change, Change]:
     return partial(copy_to, team=team), partial(sum_over, team=team)
 
 
-def _cut_block(block: Block, enter: Change, leave: Change, team: Team, copies: int) -> None:
+def _cut_block(block: Block, enter: Change, leave: Change, team: Team) -> None:
     """Attention and MLP each begin with their columns and end with their rows."""
     attention = block.attention
     assert isinstance(attention, Attention)
+    assert isinstance(block.mlp, MLP)
     for part, last in ((attention, attention.o), (block.mlp, block.mlp.down)):
         _change_input(part, enter)
-        assert isinstance(last, nn.Linear)
         _sum_rows(last, leave)
     if attention.q_norm is not None and attention.k_norm is not None and not attention.norm_per_head:
-        _norm_over_ranks(attention.q_norm, team, 1)
-        _norm_over_ranks(attention.k_norm, team, copies)
+        _norm_over_ranks(attention.q_norm, team)
+        _norm_over_ranks(attention.k_norm, team)
 
 
 def _change_input(module: nn.Module, change: Change) -> None:
@@ -124,7 +125,7 @@ def _change_input(module: nn.Module, change: Change) -> None:
         out: Tensor = forward(change(x), *rest)
         return out
 
-    module.forward = run
+    _replace_forward(module, run)
 
 
 def _sum_rows(linear: nn.Linear, leave: Change) -> None:
@@ -134,7 +135,7 @@ def _sum_rows(linear: nn.Linear, leave: Change) -> None:
         out = leave(F.linear(x, linear.weight))
         return out if linear.bias is None else out + linear.bias
 
-    linear.forward = run  # type: ignore[method-assign]
+    _replace_forward(linear, run)
 
 
 def _cut_vocabulary(embed: nn.Embedding, leave: Change, team: Team) -> None:
@@ -147,30 +148,34 @@ def _cut_vocabulary(embed: nn.Embedding, leave: Change, team: Team) -> None:
         found = F.embedding(local.masked_fill(elsewhere, 0), embed.weight)
         return leave(found.masked_fill(elsewhere[..., None], 0.0))
 
-    embed.forward = run  # type: ignore[method-assign]
+    _replace_forward(embed, run)
 
 
-def _norm_over_ranks(norm: nn.Module, team: Team, copies: int) -> None:
-    """A norm over all heads when each rank has some: its statistics are sums over the team.
+def _norm_over_ranks(norm: nn.Module, team: Team) -> None:
+    """A norm over all heads when each rank has some: its statistics are means over the team.
 
-    `copies` ranks hold the same numbers: they are counted once, and so are their gradients.
+    Copies of KV heads need nothing more: each head is in the mean equally often, and each copy gets its
+    share of the gradient.
     """
-    plus_one = isinstance(norm, RMSNorm) and norm.plus_one
-    eps = float(norm.eps)  # type: ignore[arg-type]
+    assert isinstance(norm, RMSNorm | LayerNorm)
 
     def mean(x: Tensor) -> Tensor:
-        total: Tensor = sum_both(x.sum(dim=-1, keepdim=True), team)
-        return total / (x.shape[-1] * team.size)  # with copies both are `copies` times too large
+        return sum_both(x.sum(dim=-1, keepdim=True), team) / (x.shape[-1] * team.size)
 
     def run(x: Tensor) -> Tensor:
         wide = x.float()
-        if not isinstance(norm, RMSNorm):
+        if isinstance(norm, LayerNorm):
             wide = wide - mean(wide)
-        wide = wide * torch.rsqrt(mean(wide.square()) + eps)
+        wide = wide * torch.rsqrt(mean(wide.square()) + norm.eps)
         if norm.weight is not None:
+            plus_one = isinstance(norm, RMSNorm) and norm.plus_one
             wide = wide * (norm.weight.float() + 1.0 if plus_one else norm.weight)
-        if getattr(norm, "bias", None) is not None:
+        if isinstance(norm, LayerNorm) and norm.bias is not None:
             wide = wide + norm.bias
         return wide.to(x.dtype)
 
-    norm.forward = run
+    _replace_forward(norm, run)
+
+
+def _replace_forward(module: nn.Module, run: Callable[..., Tensor]) -> None:
+    module.forward = run

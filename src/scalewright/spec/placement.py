@@ -81,7 +81,7 @@ def _place(tensor: TensorSpec, layout: Layout, kv_heads: int, stage_of: Mapping[
         copies.append("etp")
     if not expert and not any(split.axis == "tp" for split in splits):
         copies.append("tp")
-        if layout.sp and layout.tp > 1:
+        if layout.tp > 1 and (layout.sp or tensor.role == "head_norm"):
             grad_sum.append("tp")
     if tensor.role == "kv" and layout.tp > kv_heads:
         copies.append("kv")

@@ -29,6 +29,7 @@ Role = Literal[
     "kv",  # as column, in at most kv_heads parts: the ranks beyond hold copies
     "row",  # [out, in]; columns are split over tp, and the outputs are summed
     "norm",  # whole on every tp rank; with sequence parallelism the gradients are still to be summed
+    "head_norm",  # whole on every tp rank, which norms its own heads with it: gradients are always summed
     "plain",  # whole on every tp rank (positions, row biases, low-rank projections)
     "router",  # whole; gradients are summed over tp like a norm's
     "expert_column",  # [E, F, D] or [E, F]; experts over ep, rows over etp
@@ -137,8 +138,8 @@ def _attention(m: ModelSpec, at: str, layer: int) -> Iterator[TensorSpec]:
     yield from _linear(f"{at}.k", kv, d, "kv", layer, m.qkv_bias)
     yield from _linear(f"{at}.v", kv, d, "kv", layer, m.qkv_bias)
     if m.qk_norm == "head":
-        yield from _norm(m, f"{at}.q_norm", k, layer)
-        yield from _norm(m, f"{at}.k_norm", k, layer)
+        yield from _norm(m, f"{at}.q_norm", k, layer, "head_norm")
+        yield from _norm(m, f"{at}.k_norm", k, layer, "head_norm")
     elif m.qk_norm == "full":
         yield from _norm(m, f"{at}.q_norm", query, layer, "column")
         yield from _norm(m, f"{at}.k_norm", kv, layer, "kv")

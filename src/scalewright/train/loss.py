@@ -10,6 +10,7 @@ Chowdhery et al. 2022 §5).
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from torch import Tensor
 from scalewright.data.batch import IGNORED
 from scalewright.parallel.execute import Loss
 from scalewright.parallel.mesh import Mesh
+from scalewright.parallel.vocabulary import full_logits, make_columns, parallel_cross_entropy
 from scalewright.spec.run import PythonRef
 
 DEFAULT_LOSS = "cross_entropy"
@@ -66,14 +68,26 @@ def build_loss(
     z_loss: float,
     load: Callable[[PythonRef], Callable[..., Tensor]],
     mesh: Mesh | None = None,
+    vocabulary: int | None = None,
 ) -> Loss:
-    """The run's loss. A user's own is called with (logits, targets) and gives the sum over counted tokens."""
+    """The run's loss. A user's own is called with (logits, targets) and gives the sum over counted tokens.
+
+    Under tensor parallelism (`mesh` with tp > 1) it takes this rank's columns of a `vocabulary` of that many
+    tokens. A user's own then gets whole logits, gathered, on every rank, and must give the same on each.
+    """
+    columns = None
+    if mesh is not None and mesh.size("tp") > 1:
+        if vocabulary is None:
+            raise ValueError("tensor parallelism cuts the vocabulary: say how large it is")
+        columns = make_columns(mesh, vocabulary)
     if isinstance(loss, PythonRef):
         own = load(loss)
 
         def wrapped(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-            total = own(logits, targets)
+            total = own(logits if columns is None else full_logits(logits, columns), targets)
             return total, total.new_zeros(())
 
         return wrapped
-    return lambda logits, targets: cross_entropy(logits, targets, z_loss)
+    if columns is not None:
+        return partial(parallel_cross_entropy, columns=columns, z_loss=z_loss)
+    return partial(cross_entropy, z_loss=z_loss)

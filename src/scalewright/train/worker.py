@@ -123,8 +123,8 @@ class _Rank:
         torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
         network = build_network(run, mesh, bf16=precision == "bf16")
         optimizer = build_optimizer(run.optimizer, network.parallel.weights, load_python)
-        loss = build_loss(run.loss, run.train.z_loss, load_python, mesh)
         vocabulary = model.vocab_size if isinstance(model, ModelSpec) else None
+        loss = build_loss(run.loss, run.train.z_loss, load_python, mesh, vocabulary)
         dataset = in_vocabulary(open_data(run.data, "train", run.seed), vocabulary)
         valid = in_vocabulary(open_data(run.data, "valid", run.seed), vocabulary) if _validates(run) else None
         if mesh.rank == 0 and kept is not None:
@@ -214,7 +214,9 @@ class _Rank:
             return
         parallel, layout = self.network.parallel, self.run.layout
         samples = self.run.train.valid_batches * layout.batch
-        loss = build_loss(DEFAULT_LOSS, 0.0, load_python, self.mesh)
+        model = self.run.model
+        vocabulary = model.vocab_size if isinstance(model, ModelSpec) else None
+        loss = build_loss(DEFAULT_LOSS, 0.0, load_python, self.mesh, vocabulary)
         score = validate(
             parallel.model,
             self.valid,
