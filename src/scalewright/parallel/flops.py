@@ -4,8 +4,8 @@
     attention, forward           2 matmuls over the full square of scores
     attention, backward          4 matmuls: a fused kernel's own recomputation of the scores is not counted
 
-The convention is that of `spec/operators.py` (PaLM, Chowdhery et al. 2022, appendix B), whichever kernel runs,
-so that the two can be compared. A recomputed forward is counted: it runs.
+The convention is that of `spec/operators.py` (PaLM, Chowdhery et al. 2022, appendix B), whichever kernel
+runs, so that the two can be compared. A recomputed forward is counted: it runs.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@
 It is a dispatch mode: every operator passes it, real or fake, in forwards, backwards and updates alike, and
 collectives are operators (`c10d.*`), FSDP's too. What one compiled kernel does inside is not seen.
 
-Bytes of a collective, per rank: all-reduce and broadcast the tensor; all-gather its output; reduce-scatter its
-input; all-to-all and send what is sent. A receive is the other end of a send, and is not counted.
+Bytes of a collective, per rank: all-reduce and broadcast the tensor; all-gather its output; reduce-scatter
+its input; all-to-all and send what is sent. A receive is the other end of a send, and is not counted.
 """
 
 from __future__ import annotations
@@ -62,9 +62,10 @@ _FUNCTIONAL: dict[str, str] = {  # -1: the output is counted, else the first arg
     "broadcast_": "broadcast",
 }
 
-# The mesh's axes as users know them: `fsdp` is dp_shard (x cp); scalars and messages to oneself are control.
+# The mesh's axes as users know them: `fsdp` is dp_shard (x cp); what joins all carries scalars: control.
 _REPORTED = {
     "fsdp": "dp_shard",
+    "gradient": "dp_shard",  # zero_stage 0: whole replicas, over the ranks that other stages shard over
     "efsdp": "dp_shard",
     "pp_down": "pp",
     "pp_up": "pp",
@@ -90,17 +91,17 @@ class Collective:
         return dict(vars(self))
 
 
-class Watch(TorchDispatchMode):
+class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts what passes while it is entered; `offloaded` tells which tensors are in host memory."""
 
     def __init__(self, mesh: Mesh, offloaded: Callable[[Tensor], bool] | None = None) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.mesh = mesh
         self.live = LiveBytes(offloaded)
         self.flops = 0
         self.updating = False  # what is made now belongs to the update, not to a forward
         self._found: dict[tuple[str, str, int], Collective] = {}
-        self._axes: dict[str, str] = {}
+        self._axes: dict[str, tuple[str, int]] = {}
         self._hooks: list[Any] = []
 
     @property
@@ -125,8 +126,8 @@ class Watch(TorchDispatchMode):
             if weight.main_gradient is not None:
                 self.live.tag(weight.main_gradient, "gradients")
             if weight.compute.requires_grad and weight.compute.is_leaf:
-                hook = weight.compute.register_post_accumulate_grad_hook(self._gradient)
-                self._hooks.append(hook)
+                watched = weight.compute.register_post_accumulate_grad_hook
+                self._hooks.append(watched(self._gradient))  # type: ignore[no-untyped-call]
         if optimizer is not None:
             self._hooks.append(optimizer.register_step_pre_hook(self._before_update))
             self._hooks.append(optimizer.register_step_post_hook(self._after_update))
@@ -151,11 +152,11 @@ class Watch(TorchDispatchMode):
 
     def __enter__(self) -> Watch:
         self.live.__enter__()
-        super().__enter__()
+        super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *problem: Any) -> None:
-        super().__exit__(*problem)
+        super().__exit__(*problem)  # type: ignore[no-untyped-call]
         self.live.__exit__()
         for hook in self._hooks:
             hook.remove()
@@ -193,15 +194,14 @@ class Watch(TorchDispatchMode):
                 return
             kind, counted = _KINDS[name][0], args[_KINDS[name][1]]
             group = next(g for g in map(_group, args) if g is not None)
-            group_name, size = group.group_name, group.size()
+            group_name = str(group.group_name)
         else:
             if name not in _FUNCTIONAL:
                 return
             kind = _FUNCTIONAL[name]
             counted = answer if kind == "all_gather" else args[0]
-            group_name = args[-1] if isinstance(args[-1], str) else args[-2]
-            size = dist.distributed_c10d._resolve_process_group(group_name).size()
-        axis = self._axis(group_name)
+            group_name = next(a for a in reversed(args) if isinstance(a, str))
+        axis, size = self._axis(group_name)
         tensors = list(_tensors(counted))
         found = self._found.setdefault((axis, kind, size), Collective(axis, kind, size))
         found.count += 1
@@ -210,14 +210,14 @@ class Watch(TorchDispatchMode):
             for tensor in _tensors(args):
                 self.live.tag(tensor, "buffers", over=("activations", "other"))
 
-    def _axis(self, group_name: str) -> str:
+    def _axis(self, group_name: str) -> tuple[str, int]:
+        """A group's axis as it is reported, and its ranks."""
         if group_name not in self._axes:
-            axis = self.mesh.axis_of(group_name) or "control"
-            if (
-                axis == "gradient"
-            ):  # replicas, whether the layout calls them so or leaves zero_stage 0 to say it
-                axis = "dp_replicate" if self.mesh.size("fsdp") == 1 else "dp_shard"
-            self._axes[group_name] = _REPORTED.get(axis, axis)
+            axis = self.mesh.axis_of(group_name) or "world"  # torch's own group of all ranks is no axis's
+            size = self.mesh.size(axis)
+            if axis == "gradient" and self.mesh.size("fsdp") == 1:
+                axis = "dp_replicate"
+            self._axes[group_name] = (_REPORTED.get(axis, axis), size)
         return self._axes[group_name]
 
 
