@@ -11,7 +11,8 @@ import pytest
 
 from scalewright.spec.errors import UserError
 from scalewright.spec.grid import Grid, make_grid
-from scalewright.spec.layout import CHUNKED, Layout, check_layout
+from scalewright.spec.layout import CHUNKED, Layout
+from scalewright.spec.layout_check import check_layout
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.placement import Placement, box, copies, holders, place, stage_layers
 from scalewright.spec.schedule import KINDS, stage_ranks

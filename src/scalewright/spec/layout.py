@@ -5,7 +5,7 @@
     experts: ep x etp x efsdp = dp_shard x cp x tp
 
 Checks that need only these numbers are made here; those that need the model or the sequence length, in
-`check_layout`. Each error names the two values in conflict and one that would work.
+`layout_check.py`. Each error names the two values in conflict and one that would work.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from pydantic import Field, model_validator
 
 from scalewright.spec.base import Spec
 from scalewright.spec.errors import UserError
-from scalewright.spec.model import ModelSpec
 
 Precision = Literal["auto", "fp32", "tf32", "bf16", "fp16", "fp8", "mxfp8", "nvfp4", "int8"]
 Schedule = Literal[
@@ -75,6 +74,7 @@ class Layout(Spec):
             return value if isinstance(value, int) and value > 0 else default
 
         tp, pp, cp = get("tp"), get("pp"), get("cp")
+        _check_recompute(data.get("recompute"))
         if data.get("sp") is None:
             data["sp"] = tp > 1
         if data.get("virtual_stages") is None:
@@ -102,14 +102,14 @@ class Layout(Spec):
             raise UserError(
                 f"dp_replicate {self.dp_replicate} does not divide dp {self.dp} (devices / (tp x pp x cp))",
                 "layout",
-                f"use dp_replicate {_nearest_divisor(self.dp, self.dp_replicate)}",
+                f"use dp_replicate {nearest_divisor(self.dp, self.dp_replicate)}",
             )
         expert_ranks = self.dp_shard * self.cp * self.tp
         if expert_ranks % (self.ep * self.etp):
             raise UserError(
                 f"ep {self.ep} x etp {self.etp} does not divide dp_shard x cp x tp = {expert_ranks}",
                 "layout",
-                f"use ep {_nearest_divisor(expert_ranks, self.ep)} with etp 1",
+                f"use ep {nearest_divisor(expert_ranks, self.ep)} and etp 1",
             )
         samples = self.micro_batch * self.dp
         if self.batch % samples:
@@ -120,12 +120,14 @@ class Layout(Spec):
                 f"use global_batch {max(1, round(self.batch / samples)) * samples}",
             )
         if self.sp and self.tp == 1:
-            raise UserError("sp is true but tp is 1", "layout", "set sp false, or tp 2")
-        if self.pp == 1 and (self.virtual_stages or 1) > 1 and self.schedule in CHUNKED:
+            raise UserError("sp is true but tp is 1", "layout", "use sp false")
+        if self.pp == 1 and (self.virtual_stages or 1) > 1:
+            chunked = self.schedule in CHUNKED
+            key = f"schedule {self.schedule}" if chunked else f"virtual_stages {self.virtual_stages}"
             raise UserError(
-                f"schedule {self.schedule} needs a pipeline but pp is 1",
+                f"{key} needs a pipeline but pp is 1",
                 "layout",
-                "use pp 2, or schedule 1f1b",
+                "use schedule 1f1b and virtual_stages 1" + ("" if self.devices % 2 else ", or pp 2"),
             )
         return self
 
@@ -155,95 +157,21 @@ class Layout(Spec):
         return self.pp * (1 if self.schedule == "dualpipe" else self.virtual_stages or 1)
 
 
-def check_layout(layout: Layout, model: ModelSpec, seq_len: int | None = None) -> None:
-    """Raises UserError when this model (or this sequence length) can't be split so."""
-    if problem := _tp_problem(layout.tp, model):
-        fitting = [
-            tp
-            for tp in range(1, model.num_attention_heads + 1)
-            if not _tp_problem(tp, model) and layout.devices % (tp * layout.pp * layout.cp) == 0
-        ]
-        best = min(fitting or [1], key=lambda tp: (abs(tp - layout.tp), tp))
-        raise UserError(problem, "layout", f"use tp {best}")
-    if layout.stages > model.num_hidden_layers:
-        raise UserError(
-            f"{layout.stages} pipeline stages (pp {layout.pp} x virtual_stages {layout.virtual_stages}) "
-            f"are more than {model.num_hidden_layers} layers",
-            "layout",
-            f"use pp {_largest_pp(layout, model)}",
-        )
-    if layout.pp > 1:
-        from scalewright.spec.schedule import check_schedule  # it reads layouts itself
-
-        check_schedule(layout)
-    if layout.stage_layers is not None:
-        _check_stage_layers(layout, model)
-    if layout.ep > 1:
-        experts = model.moe.num_experts if model.moe else 0
-        if experts % layout.ep or not experts:
-            how = (
-                f"use ep {_nearest_divisor(experts, layout.ep)}"
-                if experts
-                else "use ep 1: this model has no experts"
-            )
-            raise UserError(f"num_experts {experts} is not divisible by ep {layout.ep}", "layout", how)
-    if seq_len is not None:
-        _check_sequence(layout, model, seq_len)
+def _check_recompute(value: Any) -> None:
+    """Raises UserError for a share or a step that can't be, before the union of kinds blurs the message."""
+    if not isinstance(value, dict) or len(value) != 1:
+        return
+    (kind, number), *_ = value.items()
+    if isinstance(number, bool) or not isinstance(number, (int, float)):
+        return
+    if kind == "budget" and not 0 <= number <= 1:
+        how = f"use recompute {{budget: {min(1.0, max(0.0, number))}}}"
+        raise UserError(f"recompute budget {number} is not a share between 0 and 1", "layout", how)
+    if kind == "every" and number < 1:
+        how = "use recompute {every: 1}, or none"
+        raise UserError(f"recompute every {number} is not a number of blocks, 1 or more", "layout", how)
 
 
-def _tp_problem(tp: int, model: ModelSpec) -> str | None:
-    """Why a model can't be split over `tp` ranks; None when it can."""
-    if model.num_attention_heads % tp:
-        return f"num_attention_heads {model.num_attention_heads} is not divisible by tp {tp}"
-    if model.intermediate_size % tp:
-        return f"intermediate_size {model.intermediate_size} is not divisible by tp {tp}"
-    kv = model.kv_heads
-    if max(kv, tp) % min(kv, tp):
-        return f"num_key_value_heads {kv} and tp {tp}: neither divides the other"
-    return None
-
-
-def _largest_pp(layout: Layout, model: ModelSpec) -> int:
-    """The most pipeline ranks that the layers are enough for and that divide the devices."""
-    most = max(1, model.num_hidden_layers // (layout.virtual_stages or 1))
-    return max(pp for pp in range(1, most + 1) if layout.devices % (pp * layout.tp * layout.cp) == 0)
-
-
-def _check_stage_layers(layout: Layout, model: ModelSpec) -> None:
-    given = layout.stage_layers or ()
-    if len(given) != layout.stages:
-        raise UserError(
-            f"stage_layers has {len(given)} entries but there are {layout.stages} stages",
-            "layout",
-            f"give {layout.stages} numbers, or null to balance by cost",
-        )
-    if sum(given) != model.num_hidden_layers:
-        raise UserError(
-            f"stage_layers sums to {sum(given)} but the model has {model.num_hidden_layers} layers",
-            "layout",
-            "make them sum to the layers, or null to balance by cost",
-        )
-
-
-def _check_sequence(layout: Layout, model: ModelSpec, seq_len: int) -> None:
-    split = (
-        layout.cp * (2 if layout.cp > 1 and layout.cp_kind == "ring" else 1) * (layout.tp if layout.sp else 1)
-    )
-    if seq_len % split:
-        raise UserError(
-            f"seq_len {seq_len} is not divisible by the {split} parts that cp {layout.cp} and sp cut it into",
-            "layout",
-            f"use seq_len {max(1, round(seq_len / split)) * split}",
-        )
-    if layout.cp > 1 and layout.cp_kind == "ulysses" and model.num_attention_heads % (layout.tp * layout.cp):
-        raise UserError(
-            f"num_attention_heads {model.num_attention_heads} is not divisible by tp x cp = "
-            f"{layout.tp * layout.cp}, which cp_kind ulysses needs",
-            "layout",
-            f"use cp {_nearest_divisor(model.num_attention_heads // layout.tp, layout.cp)}, or cp_kind ring",
-        )
-
-
-def _nearest_divisor(number: int, wanted: int) -> int:
+def nearest_divisor(number: int, wanted: int) -> int:
     """The divisor of `number` nearest to `wanted`."""
     return min((d for d in range(1, number + 1) if number % d == 0), key=lambda d: (abs(d - wanted), d))

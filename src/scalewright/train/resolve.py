@@ -14,7 +14,8 @@ from typing import Any
 from scalewright.data.dataset import Dataset, open_data
 from scalewright.launch.local import cores
 from scalewright.spec.errors import UserError
-from scalewright.spec.layout import Layout, RecomputeBudget, check_layout
+from scalewright.spec.layout import Layout, RecomputeBudget
+from scalewright.spec.layout_check import check_layout
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.presets import load_model_spec
 from scalewright.spec.run import DataSpec, PythonRef, RunSpec
@@ -58,7 +59,7 @@ def resolve(run: RunSpec) -> Resolved:
         )
     seq_len = run.data.seq_len if isinstance(run.data, DataSpec) else None
     if isinstance(model, ModelSpec):
-        check_layout(layout, model, seq_len)
+        check_layout(layout, model, seq_len, train=True)
         _check_context(model, seq_len)
     else:
         _check_own_model(layout)
@@ -80,12 +81,6 @@ def refuse_unready(layout: Layout) -> None:
             raise UserError(
                 f"{key} {value} can be planned but not trained yet", "layout", f"use {key} {ready}"
             )
-    if isinstance(layout.recompute, RecomputeBudget):
-        raise UserError(
-            "recompute {budget: ...} can be planned but not trained yet",
-            "layout",
-            "use selective, full or {every: 2}",
-        )
     if layout.pp > 1:
         check_schedule(layout, train=True)
 
@@ -99,6 +94,13 @@ def _check_own_model(layout: Layout) -> None:
                 "layout",
                 f"use {key} 1: zero_stage 3 and dp_replicate cut any module",
             )
+    if isinstance(layout.recompute, RecomputeBudget):
+        raise UserError(
+            "recompute {budget: ...} weighs the operators of a model that this tool builds, and this one is the "
+            "user's own",
+            "layout",
+            "use selective, full or {every: 2}",
+        )
 
 
 def _steps(run: RunSpec, seq_len: int) -> int:

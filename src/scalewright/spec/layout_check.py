@@ -1,0 +1,301 @@
+"""What a layout, a model and a sequence length must agree on, checked before any process starts.
+
+    tp              divides heads and intermediate size; of it and the kv heads, one divides the other
+    ep, etp         divide the experts, and their intermediate size
+    pp x virtual    stages: no more than layers; `stage_layers` names them all, each at least one layer
+    schedule        its virtual stages and micro-batches; some are planned only; some split backwards
+    cp, sp          divide the sequence
+    offload         of parameters needs zero_stage 3: only what is sharded can be fetched piece by piece
+
+Every error names the two values in conflict, and a mend that was tried: with it the layout passes all this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from scalewright.spec.errors import UserError
+from scalewright.spec.layout import Layout, nearest_divisor
+from scalewright.spec.model import ModelSpec
+from scalewright.spec.schedules.action import PLANNED_ONLY
+from scalewright.spec.schedules.check import find_problem as find_schedule_problem
+
+Mend = dict[str, Any]  # changes of the layout's keys, or of seq_len
+Family = Iterable[Mend]  # mends of one sort, nearest first
+
+# Input and weight gradients are made apart: a block that recomputes would run again for each.
+SPLIT_BACKWARD = {"zb-h1": "1f1b", "zb-interleaved": "interleaved", "zbv": "interleaved", "dualpipev": "1f1b"}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One question: can this be, all together?"""
+
+    layout: Layout
+    model: ModelSpec
+    seq_len: int | None
+    train: bool
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is wrong, and the families of changes that might mend it, made only when they are asked for."""
+
+    what: str
+    mends: Callable[[], list[Family]]
+
+
+def check_layout(
+    layout: Layout, model: ModelSpec, seq_len: int | None = None, *, train: bool = False
+) -> None:
+    """Raises UserError when this model (or this sequence length) can't be split so.
+
+    `train`: also when the layout can only be planned.
+    """
+    case = Case(layout, model, seq_len, train)
+    found = _first_problem(case)
+    if found is not None:
+        turn, problem = found
+        raise UserError(problem.what, "layout", _how(case, turn, problem))
+
+
+def _first_problem(case: Case) -> tuple[int, Problem] | None:
+    """The first check that fails, and what it found."""
+    for turn, check in enumerate(CHECKS):
+        if (found := check(case)) is not None:
+            return turn, found
+    return None
+
+
+# -- mends ----------------------------------------------------------------------------------------
+
+
+def _how(case: Case, turn: int, problem: Problem) -> str:
+    """The first mend of each family that passes every check, or at least this one; two families at most."""
+    for enough in (len(CHECKS), turn + 1):
+        found = [mend for family in problem.mends() if (mend := _first_working(case, family, enough))]
+        if found:
+            return "use " + ", or ".join(_words(case, mend) for mend in found[:2])
+    return ""
+
+
+def _first_working(case: Case, family: Family, enough: int) -> Mend | None:
+    """The first mend with which the first `enough` checks pass."""
+    return next((m for start in family for m in _completed(case, start) if _passed(case, m) >= enough), None)
+
+
+def _completed(case: Case, mend: Mend) -> Iterator[Mend]:
+    """A mend alone, and with what must follow from it: no sp without tp, other stages, another batch."""
+    layout, full = case.layout, dict(mend)
+    if mend.get("tp") == 1 and layout.sp:
+        full["sp"] = False
+    if layout.stage_layers is not None and {"pp", "virtual_stages", "schedule"} & set(mend):
+        full["stage_layers"] = None
+    yield full
+    if "global_batch" not in full:
+        sizes = {key: full.get(key, getattr(layout, key)) for key in ("tp", "pp", "cp")}
+        samples = layout.micro_batch * max(1, layout.devices // (sizes["tp"] * sizes["pp"] * sizes["cp"]))
+        yield {**full, "global_batch": max(1, round(layout.batch / samples)) * samples}
+        yield {**full, "global_batch": 2 * sizes["pp"] * samples}
+
+
+def _passed(case: Case, mend: Mend) -> int:
+    """How many checks pass in a row with a mend."""
+    changes = {key: value for key, value in mend.items() if key != "seq_len"}
+    try:
+        layout = case.layout.replace(**changes)
+    except UserError:
+        return 0
+    found = _first_problem(replace(case, layout=layout, seq_len=mend.get("seq_len", case.seq_len)))
+    return len(CHECKS) if found is None else found[0]
+
+
+def _words(case: Case, mend: Mend) -> str:
+    """`{"tp": 1, "sp": False}` as `tp 1 with sp false`; what stays as it is goes without saying."""
+    now = {**case.layout.dump(), "seq_len": case.seq_len}
+    names = {None: "null", True: "true", False: "false"}
+    parts = [
+        f"{key} {value if type(value) in (int, str) else names[value]}"
+        for key, value in mend.items()
+        if value != now[key]
+    ]
+    return " with ".join([parts[0], " and ".join(parts[1:])] if parts[1:] else parts)
+
+
+def _near(wanted: int, most: int) -> Iterator[int]:
+    """1 to `most`, nearest to `wanted` first, the smaller of two before the larger."""
+    return iter(sorted(range(1, most + 1), key=lambda number: (abs(number - wanted), number)))
+
+
+# -- tensor and expert parallelism ----------------------------------------------------------------
+
+
+def _tensor(case: Case) -> Problem | None:
+    what = _tensor_conflict(case.layout.tp, case.model)
+    if what is None:
+        return None
+    tp, most = case.layout.tp, case.model.num_attention_heads
+    return Problem(what, lambda: [({"tp": size} for size in _near(tp, most) if size != tp)])
+
+
+def _tensor_conflict(tp: int, model: ModelSpec) -> str | None:
+    sizes = [("num_attention_heads", model.num_attention_heads)]
+    if any(not model.is_moe(layer) for layer in range(model.num_hidden_layers)):
+        sizes.append(("intermediate_size", model.intermediate_size))
+    if model.moe and model.moe.shared_size:
+        sizes.append(("the shared experts' intermediate size", model.moe.shared_size))
+    for name, size in sizes:
+        if size % tp:
+            return f"{name} {size} is not divisible by tp {tp}"
+    kv = model.kv_heads
+    if max(kv, tp) % min(kv, tp):
+        return f"num_key_value_heads {kv} and tp {tp}: neither divides the other"
+    if model.vocab_size < tp:
+        return f"vocab_size {model.vocab_size} is less than tp {tp}"
+    return None
+
+
+def _experts(case: Case) -> Problem | None:
+    layout, moe = case.layout, case.model.moe
+    ep, etp = layout.ep, layout.etp
+    for key, size in (("ep", ep), ("etp", etp)):
+        if size > 1 and moe is None:
+            return Problem(f"{key} {size} but this model has no experts", lambda: [[{"ep": 1, "etp": 1}]])
+    if moe is None:
+        return None
+    if moe.num_experts % ep:
+        near = nearest_divisor(moe.num_experts, ep)
+        return Problem(
+            f"num_experts {moe.num_experts} is not divisible by ep {ep}",
+            lambda: [({"ep": size} for size in (near, *_near(ep, moe.num_experts)) if size != ep)],
+        )
+    if moe.moe_intermediate_size % etp:
+        return Problem(
+            f"moe_intermediate_size {moe.moe_intermediate_size} is not divisible by etp {etp}",
+            lambda: [({"etp": size} for size in _near(etp, etp - 1))],
+        )
+    return None
+
+
+# -- pipeline -------------------------------------------------------------------------------------
+
+
+def _stages(case: Case) -> Problem | None:
+    layout, layers = case.layout, case.model.num_hidden_layers
+    if layout.stages <= layers:
+        return None
+    chunks = layout.stages // layout.pp
+    what = f"pp {layout.pp} is" if chunks == 1 else f"pp {layout.pp} x virtual_stages {chunks} are"
+    return Problem(
+        f"{what} more than the model's {layers} layers",
+        lambda: [
+            ({"pp": pp} for pp in _near(layout.pp, layout.pp - 1)),
+            ({"virtual_stages": v} for v in _near(chunks, chunks - 1)),
+            [{"schedule": "1f1b", "virtual_stages": 1}],
+        ],
+    )
+
+
+def _schedule(case: Case) -> Problem | None:
+    layout = case.layout
+    if layout.pp == 1:
+        return None
+    kind, virtual_stages = layout.schedule, layout.virtual_stages or 1
+    if found := find_schedule_problem(kind, layout.pp, virtual_stages, layout.accumulation):
+        return Problem(found.what, lambda: _schedule_mends(layout, found.micro_batches))
+    if case.train and kind in PLANNED_ONLY:
+        instead = [{"schedule": "1f1b", "virtual_stages": 1}]
+        if kind == "dualpipe":
+            instead.insert(0, {"schedule": "dualpipev"})
+        return Problem(f"schedule {kind} can only be planned, not trained", lambda: [instead])
+    return None
+
+
+def _schedule_mends(layout: Layout, micro_batches: int) -> list[Family]:
+    """Other sizes, another schedule, another pipeline. `micro_batches`: how many do, 0 if that's not it."""
+    kind, virtual_stages = layout.schedule, layout.virtual_stages or 1
+    plain, chunked = ("zb-h1", "zb-interleaved") if kind.startswith("zb-") else ("1f1b", "interleaved")
+    others: list[Mend] = [{"schedule": "dualpipev"}] if kind == "dualpipe" else []
+    others.append(
+        {"schedule": plain}
+        if virtual_stages == 1
+        else {"schedule": chunked, "virtual_stages": virtual_stages}
+    )
+    others.append({"schedule": "1f1b", "virtual_stages": 1})
+    sizes: Family = [{"virtual_stages": v} for v in (1, 2) if v != virtual_stages]
+    if micro_batches:
+        sizes = [{"global_batch": micro_batches * layout.micro_batch * layout.dp}]
+    return [sizes, others, ({"pp": pp} for pp in _near(layout.pp, layout.pp) if pp != layout.pp)]
+
+
+def _stage_layers(case: Case) -> Problem | None:
+    given, layout, layers = case.layout.stage_layers, case.layout, case.model.num_hidden_layers
+    if given is None:
+        return None
+    what = None
+    if len(given) != layout.stages:
+        what = f"stage_layers has {len(given)} entries but there are {layout.stages} stages"
+    elif min(given) < 1:
+        stage = next(stage for stage, count in enumerate(given) if count < 1)
+        what = f"stage_layers gives stage {stage} {given[stage]} layers but each of {layout.stages} needs one"
+    elif sum(given) != layers:
+        what = f"stage_layers sums to {sum(given)} but the model has {layers} layers"
+    return Problem(what, lambda: [[{"stage_layers": None}]]) if what else None
+
+
+# -- sequence, and techniques that need each other ------------------------------------------------
+
+
+def _sequence(case: Case) -> Problem | None:
+    layout, model, seq_len = case.layout, case.model, case.seq_len
+    if layout.cp > 1 and layout.cp_kind == "ulysses" and model.num_attention_heads % (layout.tp * layout.cp):
+        return Problem(
+            f"num_attention_heads {model.num_attention_heads} is not divisible by tp x cp = "
+            f"{layout.tp * layout.cp}, which cp_kind ulysses needs",
+            lambda: [({"cp": cp} for cp in _near(layout.cp, layout.cp - 1)), [{"cp_kind": "ring"}]],
+        )
+    halves = 2 if layout.cp > 1 and layout.cp_kind == "ring" else 1  # a ring pairs an early with a late part
+    split = layout.cp * halves * (layout.tp if layout.sp else 1)
+    if seq_len is None or seq_len % split == 0:
+        return None
+    near = max(1, round(seq_len / split)) * split
+    owners = [f"cp {layout.cp}"] if layout.cp > 1 else []
+    owners += [f"sp over tp {layout.tp}"] if layout.sp else []
+    return Problem(
+        f"seq_len {seq_len} is not divisible by the {split} parts that {' and '.join(owners)} cut it into",
+        lambda: [[{"seq_len": near}, {"seq_len": near + split}], [{"sp": False}] if layout.sp else []],
+    )
+
+
+def _offload(case: Case) -> Problem | None:
+    layout = case.layout
+    if layout.offload in ("parameters", "all") and layout.zero_stage != 3:
+        return Problem(
+            f"offload {layout.offload} needs zero_stage 3 but it is {layout.zero_stage}",
+            lambda: [[{"zero_stage": 3}], [{"offload": "optimizer"}]],
+        )
+    return None
+
+
+def _recompute(case: Case) -> Problem | None:
+    layout = case.layout
+    if case.train and layout.pp > 1 and layout.schedule in SPLIT_BACKWARD and layout.recompute != "none":
+        plain = SPLIT_BACKWARD[layout.schedule]
+        virtual = layout.virtual_stages if plain == "interleaved" else 1
+        return Problem(
+            f"schedule {layout.schedule} splits each backward in two and recompute {_kind(layout)} "
+            "would run the blocks again for both",
+            lambda: [[{"schedule": plain, "virtual_stages": virtual}], [{"recompute": "none"}]],
+        )
+    return None
+
+
+def _kind(layout: Layout) -> str:
+    if isinstance(layout.recompute, str):
+        return layout.recompute
+    return str(layout.recompute.dump()).replace("'", "")
+
+
+CHECKS = (_tensor, _experts, _stages, _schedule, _stage_layers, _sequence, _offload, _recompute)
