@@ -9,9 +9,15 @@ alone in bf16: each micro-batch's bf16 gradient is added to the fp32 sum as soon
 
 Buckets are reduced in one order, that of their numbers, whatever order they fill in: a model whose ranks
 leave different parameters unused would otherwise sum one rank's bucket 0 with another's bucket 1.
+
+In a pipeline a stage's buckets start together, after its last backward: what then still runs is other stages'.
+An embedding that two stages of a rank share (the tied head of a V) waits for both.
 """
 
 from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
 
 import torch
 import torch.distributed as dist
@@ -23,103 +29,154 @@ from scalewright.parallel.weights import Weight, Weights
 BUCKET_BYTES = 25 * 2**20  # torch DDP's default: large enough for bandwidth, small enough to overlap
 
 
+@dataclass
+class _Bucket:
+    """A flat buffer of some weights' gradients, of one stage."""
+
+    stage: int
+    buffer: Tensor
+    views: list[Tensor] = field(default_factory=list)  # every parameter's part of it,
+    untouched: list[bool] = field(default_factory=list)  # and whether the step has yet to give it a gradient
+    waiting: int = 0  # parameters that the current backward has yet to reach
+
+
 class GradientBuckets:
-    """Flat fp32 gradient sums; each bucket is all-reduced as soon as the last micro-batch has filled it."""
+    """Flat fp32 gradient sums, all-reduced when the last micro-batch has filled them.
+
+    `overlap`: each bucket as soon as it is full, for a backward that runs whole. `tied`: stages of this rank
+    that share a parameter, held by the first of them.
+    """
 
     def __init__(
-        self, weights: Weights, mesh: Mesh, bucket_bytes: int = BUCKET_BYTES, *, overlap: bool = True
+        self,
+        weights: Weights,
+        mesh: Mesh,
+        bucket_bytes: int = BUCKET_BYTES,
+        *,
+        overlap: bool = True,
+        tied: Collection[int] = (),
     ) -> None:
         self.group = mesh.group("gradient")
-        self.overlap = overlap
         self.weights = weights
-        self.syncing = True
-        self._buffers: list[Tensor] = []
-        self._waiting: list[int] = []  # parameters of each bucket that the current backward has yet to reach
-        self._sizes: list[int] = []
+        self.overlap = overlap
+        self.tied = frozenset(tied)
+        self.buckets: list[_Bucket] = []
+        self._syncing = False  # whether the hooks start reductions
+        self._next = 0  # the bucket that they start next
+        self._ended: set[int] = set()  # stages that have run their last backward of the step
+        self._started: set[int] = set()  # and stages whose buckets have been started
         self._handles: list[dist.Work] = []
-        self._next = 0  # the bucket to reduce next
-        self._views: list[Tensor] = []  # every parameter's part of its bucket,
-        self._untouched: list[bool] = []  # and whether the step has yet to give it a gradient
-        current: list[int] = []
+        by_stage: dict[int, list[Weight]] = {}
+        for weight in weights.trained()[::-1]:  # the backward makes the last layer's gradients first
+            by_stage.setdefault(weight.stage, []).append(weight)
+        for stage, items in by_stage.items():
+            self._fill(stage, items, bucket_bytes)
+
+    def _fill(self, stage: int, items: list[Weight], bucket_bytes: int) -> None:
+        current: list[Weight] = []
         filled = 0
-        items = weights.trained()[::-1]  # the backward makes the last layer's gradients first
         for index, weight in enumerate(items):
-            current.append(index)
+            current.append(weight)
             filled += weight.master.numel() * 4
             if filled >= bucket_bytes or index == len(items) - 1:
-                self._add_bucket([items[i] for i in current])
+                self._add_bucket(stage, current)
                 current, filled = [], 0
 
-    def _add_bucket(self, members: list[Weight]) -> None:
-        device = members[0].master.device
-        buffer = torch.zeros(sum(w.master.numel() for w in members), dtype=torch.float32, device=device)
-        number, offset = len(self._buffers), 0
-        self._buffers.append(buffer)
-        self._sizes.append(len(members))
-        self._waiting.append(len(members))
+    def _add_bucket(self, stage: int, members: list[Weight]) -> None:
+        device = members[0].compute.device
+        size = sum(weight.master.numel() for weight in members)
+        bucket = _Bucket(stage, torch.zeros(size, dtype=torch.float32, device=device), waiting=len(members))
+        self.buckets.append(bucket)
+        offset = 0
         for weight in members:
-            view = buffer[offset : offset + weight.master.numel()].view_as(weight.master)
+            view = bucket.buffer[offset : offset + weight.master.numel()].view_as(weight.master)
             offset += weight.master.numel()
             weight.main_gradient = view
-            self._views.append(view)
             if weight.compute.dtype == torch.float32:
                 weight.compute.grad = view  # autograd adds in place
-            self._watch(weight.compute, view, number)
+            self._watch(weight.compute, view, bucket)
 
-    def _watch(self, parameter: nn.Parameter, view: Tensor, bucket: int) -> None:
-        index = len(self._untouched)
-        self._untouched.append(True)
+    def _watch(self, parameter: nn.Parameter, view: Tensor, bucket: _Bucket) -> None:
+        index = len(bucket.views)
+        bucket.views.append(view)
+        bucket.untouched.append(True)
 
         def ready(parameter: nn.Parameter) -> None:
             if parameter.grad is not view and parameter.grad is not None:
-                if self._untouched[index]:
+                if bucket.untouched[index]:
                     view.copy_(parameter.grad)  # the step's first: nothing to add to, nothing to zero before
                 else:
                     view.add_(parameter.grad)
                 parameter.grad = None if parameter.dtype != torch.float32 else view
-            self._untouched[index] = False
-            if self.syncing:
-                self._waiting[bucket] -= 1
-                self._reduce(only_full=True)
+            bucket.untouched[index] = False
+            if self._syncing:
+                bucket.waiting -= 1
+                self._start_full()
 
         parameter.register_post_accumulate_grad_hook(ready)  # type: ignore[no-untyped-call]
 
     def begin(self, stage: int, last: bool) -> None:
-        """Before a micro-batch: only the last one's backward starts the reductions."""
-        self.syncing = last and self.overlap
-        if last:
-            self._waiting = list(self._sizes)
-            self._handles, self._next = [], 0
+        """Before a micro-batch: only the last one's backward starts reductions."""
+        self._syncing = last and self.overlap
+        if self._syncing:
+            self._next = 0
+            for bucket in self.buckets:
+                bucket.waiting = len(bucket.views)
 
     def end(self, stage: int, last: bool) -> None:
-        """The hooks have started what is due."""
+        """After a backward; the stage's last one starts its reductions, where no hook has."""
+        self._syncing = False
+        if not last or self.overlap:
+            return
+        self._ended.add(stage)
+        if stage not in self.tied:
+            self._start_stage(stage)
+        elif self.tied <= self._ended:
+            for waited in sorted(self.tied):
+                self._start_stage(waited)
 
-    def _reduce(self, only_full: bool) -> None:
-        """Starts the reductions that are due, in order."""
-        while self._next < len(self._buffers) and not (only_full and self._waiting[self._next]):
-            if self.group is not None:
-                handle = dist.all_reduce(self._buffers[self._next], group=self.group, async_op=True)
-                self._handles.append(handle)
+    def _start_stage(self, stage: int) -> None:
+        self._started.add(stage)
+        for bucket in self.buckets:
+            if bucket.stage == stage:
+                self._start(bucket)
+
+    def _start_full(self) -> None:
+        """Starts the buckets that are full, in order."""
+        while self._next < len(self.buckets) and not self.buckets[self._next].waiting:
+            self._start(self.buckets[self._next])
             self._next += 1
+
+    def _start(self, bucket: _Bucket) -> None:
+        for view, untouched in zip(bucket.views, bucket.untouched, strict=True):
+            if untouched:  # no backward reached it; what is there is the last step's
+                view.zero_()
+        if self.group is not None:
+            handle = dist.all_reduce(bucket.buffer, group=self.group, async_op=True)
+            self._handles.append(handle)
 
     def finish(self) -> None:
         """After the last backward: reduces buckets that hold unused parameters, and waits for all."""
-        for view, untouched in zip(self._views, self._untouched, strict=True):
-            if untouched:  # no backward reached it; what is there is the last step's
-                view.zero_()
-        self._reduce(only_full=False)
+        for bucket in self.buckets[self._next :]:
+            if bucket.stage not in self._started:
+                self._start(bucket)
         for handle in self._handles:
             handle.wait()
+        self._handles.clear()
 
     def clear(self) -> None:
         """Before a step: zeroes the sums of fp32 parameters and points them there again.
 
         The sums of bf16 parameters are overwritten by the step's first gradients instead: two passes less.
         """
-        self._untouched = [True] * len(self._untouched)
-        if any(weight.compute.dtype == torch.float32 for weight in self.weights.trained()):
-            for buffer in self._buffers:
-                buffer.zero_()
+        self._next = 0
+        self._ended.clear()
+        self._started.clear()
+        summed_in_place = any(weight.compute.dtype == torch.float32 for weight in self.weights.trained())
+        for bucket in self.buckets:
+            bucket.untouched = [True] * len(bucket.views)
+            if summed_in_place:
+                bucket.buffer.zero_()
         for weight in self.weights.trained():
             if weight.compute.dtype == torch.float32:
                 weight.compute.grad = weight.main_gradient

@@ -1,8 +1,17 @@
-"""Fully sharded data parallelism (ZeRO-3; Rajbhandari et al. 2020, Zhao et al. 2023) by torch's FSDP2.
+"""ZeRO 1, 2 and 3, alone or replicated (HSDP), by torch's FSDP2 (Rajbhandari et al. 2020, Zhao et al. 2023).
 
-    at rest      every rank holds 1/n of each tensor (rows, cut as torch.chunk cuts)
-    forward      a block's tensors are gathered just before it runs, and freed after
-    backward     gathered again; gradients are reduce-scattered, so that a rank keeps its own rows' sums
+At rest every rank holds 1/n of each tensor's rows (cut as torch.chunk cuts), of its gradient, and of the
+optimizer's state. What a step does with the rest, for n micro-batches:
+
+             parameters gathered                       gradients reduce-scattered     sent a step (of Psi numbers)
+    ZeRO-1   once a step                               after the last micro-batch     2 Psi
+    ZeRO-2   once a step                               after each micro-batch         (1 + n) Psi
+    ZeRO-3   for each forward and each backward        after each micro-batch         3 n Psi
+    HSDP     as its ZeRO stage, among a group of n     as its stage; then an all-reduce over the replicas of
+                                                       the rank's own part, after the last micro-batch
+
+A stage's root (embedding, last norm, head) is gathered once for forward and backward together; in a pipeline,
+where some micro-batch is always between the two, once a step.
 
 Every module sums: nothing divides by the number of ranks, since the loss is already divided by the tokens of
 the whole global batch. With bf16, copies for compute are gathered in bf16 and gradients summed in fp32.
@@ -12,44 +21,164 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    FSDPModule,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    fully_shard,
+)
 
 from scalewright.parallel.mesh import Mesh
+from scalewright.parallel.stages import tied_stages
 from scalewright.parallel.weights import Weights
 from scalewright.spec.layout import Layout
 
+# Schedules that run a stage's backward in two parts. FSDP's own reduction would come after the first, when
+# the parameters have no gradients yet.
+SPLIT = frozenset({"zb-h1", "zb-interleaved", "zbv", "dualpipev"})
+
 
 class ShardedGradients:
-    """When FSDP reduces: after every micro-batch (gradients never stay whole), or after the last alone."""
+    """When FSDP gathers, reduces and frees, in every stage of this rank.
+
+    FSDP reduces on its own in a backward that runs whole, as it goes. In schedules that split the backward it
+    is kept quiet, and `end` reduces. A stage whose embedding another stage of this rank multiplies with (the
+    tied head of a V) is reduced when both are done.
+    """
 
     def __init__(self, stages: Mapping[int, nn.Module], weights: Weights, layout: Layout) -> None:
-        self.modules = {
-            number: [module for module in stage.modules() if isinstance(module, FSDPModule)]
-            for number, stage in stages.items()
-        }
         self.weights = weights
-        self.every_micro_batch = (layout.zero_stage or 0) >= 2
-
-    def begin(self, stage: int, last: bool) -> None:
-        """Before a micro-batch."""
-        sync = last or self.every_micro_batch
-        for module in self.modules[stage]:
-            module.set_requires_gradient_sync(sync, recurse=False)
-            module.set_is_last_backward(last)
-
-    def end(self, stage: int, last: bool) -> None:
-        """FSDP reduces in the backward itself."""
-
-    def finish(self) -> None:
-        """FSDP waits for its reductions at the end of the backward itself."""
+        self.zero_stage = layout.zero_stage or 0
+        self.pipeline = layout.pp > 1
+        self.split = self.pipeline and layout.schedule in SPLIT
+        self.roots = {number: _sharded(stage)[0] for number, stage in stages.items()}
+        self.modules = {number: _sharded(stage) for number, stage in stages.items()}
+        # A tied head on this rank: who multiplies with the embedding, and the module that holds it.
+        self.tied = tied_stages(stages)
+        self.lender: FSDPModule | None = None
+        if self.tied:
+            self.lender = self.roots[min(stages)]
+            self.modules[min(stages)] = self.modules[min(stages)][1:]
+            _set(self.lender, sync=False, all_reduce=False, reshard=False)
+        self.done: set[int] = set()
 
     def clear(self) -> None:
-        """Before a step: forgets the last one's gradients."""
+        """Before a step: forgets the last one's gradients, and keeps FSDP quiet until it is asked."""
         for weight in self.weights:
             weight.compute.grad = None
+        self.done.clear()
+        for number in self.modules:
+            self._quiet(number)
+
+    def begin(self, stage: int, last: bool) -> None:
+        """Before a micro-batch; in a pipeline, before a backward (or its weight part) of a stage."""
+        if self.split:
+            if self.zero_stage == 3:
+                for module in self.modules[stage]:
+                    module.unshard()
+            return
+        for module in self.modules[stage]:
+            self._allow(module, stage, last)
+        self.roots[stage].set_is_last_backward(last)
+
+    def end(self, stage: int, last: bool) -> None:
+        """After it: reduces what FSDP didn't by itself."""
+        if self.split and (last or self.zero_stage >= 2):
+            for module in self.modules[stage]:
+                self._allow(module, stage, last)
+            reduce_now(self.roots[stage], self.modules[stage], last=last)
+        elif self.split:
+            accumulate_now(self.modules[stage])
+        self._quiet(stage)
+        if self.lender is not None and stage in self.tied:
+            self._end_tied(stage, last)
+
+    def finish(self) -> None:
+        """FSDP has let the current stream wait for its reductions at the end of each last backward."""
+
+    def _allow(self, module: FSDPModule, stage: int, last: bool) -> None:
+        """Lets FSDP do what the ZeRO stage asks for in this micro-batch."""
+        kept = self.zero_stage < 3 or (self.pipeline and module is self.roots[stage])
+        sync = last or self.zero_stage >= 2
+        _set(module, sync=sync, all_reduce=last, reshard=last or not kept)
+
+    def _quiet(self, stage: int) -> None:
+        """No reduction; parameters are freed after a backward only where the next forward gathers again."""
+        for module in self.modules[stage]:
+            kept = self.zero_stage < 3 or (self.pipeline and module is self.roots[stage])
+            _set(module, sync=False, all_reduce=False, reshard=not kept)
+        self.roots[stage].set_is_last_backward(False)
+
+    def _end_tied(self, stage: int, last: bool) -> None:
+        """Adds one end's part to the embedding's gradient, and reduces it when both ends have given all."""
+        assert self.lender is not None
+        if last:
+            self.done.add(stage)
+        if self.done != self.tied:
+            accumulate_now([self.lender])
+            return
+        _set(self.lender, sync=True, all_reduce=True, reshard=True)
+        reduce_now(self.lender, [self.lender], last=True)
+        _set(self.lender, sync=False, all_reduce=False, reshard=False)
+
+
+def _sharded(stage: nn.Module) -> list[FSDPModule]:
+    """The modules that FSDP handles, the root first."""
+    return [module for module in stage.modules() if isinstance(module, FSDPModule)]
+
+
+def _set(module: FSDPModule, *, sync: bool, all_reduce: bool, reshard: bool) -> None:
+    module.set_requires_gradient_sync(sync, recurse=False)
+    module.set_requires_all_reduce(all_reduce, recurse=False)
+    module.set_reshard_after_backward(reshard, recurse=False)
+
+
+# -- the two places that use names which torch does not promise ------------------------------------------
+
+
+def reduce_now(root: FSDPModule, modules: Iterable[FSDPModule], *, last: bool) -> None:
+    """Reduces the gradients that lie in the modules' gathered parameters, as the end of a backward would.
+
+    FSDP2 has no public call for it: its reduction hangs on a hook of the backward, which the weight part of a
+    split one doesn't reach. torch's own pipeline runtime (`stage.perform_reduce_grad`) calls what is called
+    here: `post_backward` of every parameter group, which does as the flags say, and then the callback with
+    which a backward ends, which waits and (after the step's last) cleans up. Both have the same names in
+    torch 2.11 and 2.13; `_groups` knows the two names of the groups.
+    """
+    root.set_is_last_backward(last)
+    for module in modules:
+        for group in _groups(module):
+            group.post_backward()
+    root._get_fsdp_state()._root_post_backward_final_callback()
+
+
+def accumulate_now(modules: Iterable[FSDPModule]) -> None:
+    """Moves bf16 gradients of the gathered parameters into their fp32 sums, where FSDP isn't to reduce yet."""
+    for module in modules:
+        for group in _groups(module):
+            for parameter in group.fsdp_params:
+                if hasattr(parameter, "_unsharded_param"):  # it has been gathered before
+                    parameter.accumulate_unsharded_grad_if_needed()
+                    parameter.to_accumulated_grad_if_needed()
+
+
+def _groups(module: FSDPModule) -> list[Any]:
+    """The parameter groups of one FSDP module."""
+    state: Any = module._get_fsdp_state()
+    groups = getattr(state, "_fsdp_param_groups", None)
+    if groups is None:
+        groups = [state._fsdp_param_group] if state._fsdp_param_group is not None else []
+    return list(groups)
+
+
+# -- cutting ---------------------------------------------------------------------------------------------
 
 
 def apply_shard(
@@ -58,6 +187,7 @@ def apply_shard(
     """Shards every block, then what is left, over the mesh's `fsdp` axis, in place.
 
     Under ZeRO-3 a block's gathered tensors are freed after its forward; the root's stay for the backward.
+    With parameters offloaded, the shards lie in host memory, and travel to the device to be gathered.
     """
     reshard = layout.zero_stage == 3
     # Said of every model that ends in a linear layer; nothing of ours works in place on its output.
@@ -67,11 +197,37 @@ def apply_shard(
         reduce_dtype=torch.float32 if bf16 else None,
         cast_forward_inputs=False,
     )
-    device_mesh = mesh.hsdp_mesh()
+    where = OffloadPolicy()
+    if layout.offload in ("parameters", "all"):
+        where = CPUOffloadPolicy(pin_memory=mesh.device.type == "cuda")
+    over = _device_mesh(mesh)
     for block in blocks:
-        fully_shard(block, mesh=device_mesh, mp_policy=policy, reshard_after_forward=reshard)
-    fully_shard(model, mesh=device_mesh, mp_policy=policy, reshard_after_forward=False)
-    for module in model.modules():
-        if isinstance(module, FSDPModule):
-            module.set_gradient_divide_factor(1.0)
-            module.set_force_sum_reduction_for_comms(True)
+        fully_shard(
+            block, mesh=over, mp_policy=policy, reshard_after_forward=reshard, offload_policy=where
+        )
+    fully_shard(model, mesh=over, mp_policy=policy, reshard_after_forward=False, offload_policy=where)
+    # Ranks whose own module leaves other parameters unused must still reduce the same ones. Not in ZeRO-1's
+    # bf16: zeros would be bf16 beside sums in fp32, which FSDP refuses to send together.
+    same = not (bf16 and layout.zero_stage == 1)
+    for module in _sharded(model):
+        module.set_gradient_divide_factor(1.0)
+        module.set_force_sum_reduction_for_comms(True)
+        if same and hasattr(module, "set_reduce_scatter_unused_params"):  # torch 2.12
+            module.set_reduce_scatter_unused_params(True)
+
+
+def _device_mesh(mesh: Mesh) -> DeviceMesh:
+    """What to shard over; a rank alone (whose parameters are to be offloaded) gets a group of itself."""
+    if mesh.group("fsdp") is not None:
+        return mesh.hsdp_mesh()
+    if not dist.is_initialized():
+        store = dist.HashStore()
+        dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+    alone = dist.new_group([mesh.rank], use_local_synchronization=True)
+    replicas = mesh.group("dp_replicate")
+    if replicas is None:
+        return DeviceMesh.from_group(alone, mesh.device.type, mesh_dim_names=("fsdp",))
+    ranks = torch.tensor(dist.get_process_group_ranks(replicas), dtype=torch.int).view(-1, 1)
+    return DeviceMesh.from_group(
+        [replicas, alone], mesh.device.type, mesh=ranks, mesh_dim_names=("dp_replicate", "fsdp")
+    )

@@ -9,6 +9,7 @@ Elsewhere each end holds a copy, and their gradients are summed over `tie`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import accumulate
 
 from torch import Tensor, nn
@@ -70,6 +71,12 @@ def cut_stages(model: ModelSpec, layout: Layout, rank: int) -> Decoder | Stages:
 def _embedding(lender: Decoder) -> Tensor:
     assert lender.embed is not None
     return lender.embed.weight
+
+
+def tied_stages(stages: Mapping[int, nn.Module]) -> frozenset[int]:
+    """The stages of a rank that share one embedding (the tied head of a V), its holder first; mostly none."""
+    borrowers = [number for number, stage in stages.items() if getattr(stage, "tied", None) is not None]
+    return frozenset({min(stages), *borrowers}) if borrowers else frozenset()
 
 
 def take_auxiliary(module: nn.Module) -> Tensor | None:
