@@ -12,6 +12,7 @@ from scalewright.cli.verbs.demo import demo
 from scalewright.cli.verbs.doctor import doctor
 from scalewright.cli.verbs.evaluate import evaluate
 from scalewright.cli.verbs.generate import generate
+from scalewright.cli.verbs.parity import parity
 from scalewright.cli.verbs.prepare import prepare
 from scalewright.cli.verbs.report import report
 from scalewright.cli.verbs.train import train
@@ -25,6 +26,7 @@ def register(app: typer.Typer) -> None:
     app.command("prepare", rich_help_panel="Train")(prepare)
     app.command("train", rich_help_panel="Train")(train)
     app.add_typer(_checkpoint(), name="checkpoint", rich_help_panel="Train")
+    app.command("parity", rich_help_panel="Train")(parity)
     app.command("report", rich_help_panel="Use what was trained")(report)
     app.command("evaluate", rich_help_panel="Use what was trained")(evaluate)
     app.command("generate", rich_help_panel="Use what was trained")(generate)

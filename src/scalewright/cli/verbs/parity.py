@@ -1,0 +1,105 @@
+"""`scalewright parity RUN.yaml [key=value ...]`: does this layout compute what one device computes?"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from scalewright.cli.options import Json, one_of
+from scalewright.cli.verbs.train import missing_run
+
+if TYPE_CHECKING:
+    from scalewright.parity.compare import Parity
+
+PLACES = ("cpu", "cuda")
+
+
+def parity(
+    run: Annotated[Path, typer.Argument(metavar="RUN.yaml", help="The run file.")],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Keys to set, such as layout.tp=2.")
+    ] = None,
+    steps: Annotated[int, typer.Option(min=1, help="Steps to compare.")] = 10,
+    device: Annotated[
+        str,
+        typer.Option(
+            metavar="|".join(PLACES),
+            callback=one_of("device", PLACES),
+            help="CPU processes, or the GPUs here.",
+        ),
+    ] = "cpu",
+    tolerance: Annotated[
+        float | None, typer.Option(min=0, help="Largest relative deviation; default 1e-5 in fp32.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Compare a layout with one device, step by step, in fp32.
+
+    \b
+    scalewright parity run.yaml layout.devices=8 layout.tp=2 layout.pp=2
+    scalewright parity run.yaml layout.precision=bf16 --device cuda
+    """
+    if not run.is_file():
+        raise missing_run(run)
+    from scalewright.cli.output import only_answer, print_json
+    from scalewright.parity.compare import parity as compare
+    from scalewright.spec.run import load_run
+
+    spec = load_run(run, overrides or [])
+    with only_answer(json), _telling() as tell:
+        found = compare(spec, steps=steps, device=device, tolerance=tolerance, tell=tell)
+    if json:
+        print_json(found)
+    else:
+        show(found)
+    if not found.ok:
+        raise typer.Exit(1)
+
+
+@contextlib.contextmanager
+def _telling() -> Iterator[Callable[[str], None]]:
+    """Shows on a terminal what is going on; quiet when stderr is piped."""
+    if not sys.stderr.isatty():
+        yield lambda text: None
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status("comparing") as status:
+        yield status.update
+
+
+def show(found: Parity) -> None:
+    """The comparison as a table, and one line that says how it came out."""
+    from scalewright.cli.output import print_table
+
+    print(f"layout     {axes(found.layout)}")
+    print(f"control    {axes(found.control)}")
+    for change in found.shrunk:
+        print(f"shrunk     {change}")
+    for note in found.notes:
+        print(f"note       {note}")
+    print()
+    rows = [
+        (number, f"{step.loss_rel:.1e}", f"{step.grad_norm_rel:.1e}")
+        for number, step in enumerate(found.steps, 1)
+    ]
+    print_table(("step", "loss", "gradient norm"), rows)
+    print(f"\nweights    {found.weights_rel:.1e} (under SGD; most in {found.worst_tensor or 'none'})")
+    print(f"worst      {found.worst:.1e}")
+    print(f"tolerance  {found.tolerance:.0e} ({found.reason})")
+    print("equal" if found.ok else "NOT EQUAL: this layout doesn't compute what one device computes")
+
+
+def axes(layout: dict[str, object]) -> str:
+    """A layout in a line: what is not as by default."""
+    from scalewright.spec.layout import Layout
+
+    plain = Layout().dump()
+    kept = ("devices", "micro_batch", "global_batch", "precision")
+    said = [f"{key} {value}" for key, value in layout.items() if value != plain[key] or key in kept]
+    return ", ".join(said)

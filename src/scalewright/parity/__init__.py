@@ -1,0 +1,1 @@
+"""Does this layout compute what one device computes? `compare.parity` is the door."""

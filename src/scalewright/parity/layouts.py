@@ -1,0 +1,83 @@
+"""The smallest layout with the same axes, and the layout of the one device that it is compared with.
+
+    pp 16 x dp_replicate 4 x dp_shard 8 x tp 8   ->   pp 2 x dp_replicate 2 x dp_shard 2 x tp 2 = 16 ranks
+
+A fault of composition shows with two ranks along each axis as it does with many, since what is different is
+which axes there are. Virtual stages, schedule, ZeRO stage, recomputation and offload stay.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from scalewright.spec.errors import UserError
+from scalewright.spec.layout import CHUNKED, Layout
+from scalewright.spec.schedule import check_sizes
+
+MOST_MICRO_BATCHES = 4  # per step, unless the schedule needs more
+
+
+def smallest(layout: Layout, layers: int) -> Layout:
+    """The layout with every axis cut to two ranks; `layers` are the model's."""
+    tp, pp, cp, ep, etp, replicate = (
+        min(2, size) for size in (layout.tp, layout.pp, layout.cp, layout.ep, layout.etp, layout.dp_replicate)
+    )
+    shard = min(2, layout.dp_shard)
+    while (shard * cp * tp) % (ep * etp):
+        shard += 1
+    data: dict[str, Any] = {
+        **layout.dump(),
+        "devices": pp * replicate * shard * cp * tp,
+        "tp": tp,
+        "pp": pp,
+        "cp": cp,
+        "ep": ep,
+        "etp": etp,
+        "dp_replicate": replicate,
+    }
+    stages = pp * (layout.virtual_stages or 1)
+    if layout.stage_layers is not None:
+        even = len(set(layout.stage_layers)) == 1
+        data["stage_layers"] = by_hand(layers, stages, even)
+    return with_micro_batches(data, layout.accumulation)
+
+
+def by_hand(layers: int, stages: int, even: bool) -> list[int]:
+    """Layers of each stage; `even: False` gives stages of different sizes where there are layers for it."""
+    base, rest = divmod(layers, stages)
+    found = [base + (1 if stage < rest else 0) for stage in range(stages)]
+    if not even and len(set(found)) == 1 and stages > 1 and found[-1] > 1:
+        found[0], found[-1] = found[0] + 1, found[-1] - 1
+    return found
+
+
+def with_micro_batches(data: dict[str, Any], wanted: int) -> Layout:
+    """The layout with about as many micro-batches, few, but as many as its schedule needs."""
+    dp = data["devices"] // (data["tp"] * data["pp"] * data["cp"])
+    count = min(wanted, MOST_MICRO_BATCHES)
+    while data["pp"] > 1 and not _legal(data, count):
+        count += 1
+    return Layout.parse({**data, "global_batch": data["micro_batch"] * dp * count}, "layout")
+
+
+def _legal(data: dict[str, Any], count: int) -> bool:
+    if count > 64:  # the sizes are wrong otherwise; the layout's own check says how
+        return True
+    try:
+        check_sizes(data["schedule"], data["pp"], data["virtual_stages"] or 1, count)
+    except UserError:
+        return False
+    return True
+
+
+def one_device(layout: Layout, micro_batch: int | None = None) -> Layout:
+    """The control: one device, the same global batch and precision, and nothing else of the layout."""
+    micro = micro_batch or layout.micro_batch
+    return Layout(devices=1, micro_batch=micro, global_batch=layout.batch, precision=layout.precision)
+
+
+def without_idle_chunks(layout: Layout) -> Layout:
+    """A layout whose schedule names a pipeline's although there is none, made plain."""
+    if layout.pp == 1 and layout.schedule in CHUNKED:
+        return layout.replace(schedule="1f1b", virtual_stages=1)
+    return layout

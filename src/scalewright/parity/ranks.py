@@ -1,0 +1,92 @@
+"""Runs a run on its ranks, with one optimizer after another, and keeps what it left.
+
+one world of processes:   join, train with AdamW, leave   ->   join, train with SGD, leave
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from scalewright.launch.context import RankContext
+from scalewright.launch.local import cores, prepare_workers, run_local
+from scalewright.launch.settings import make_deterministic
+from scalewright.spec.run import OptimizerSpec, RunSpec
+from scalewright.train.resolve import plain, resolve
+from scalewright.train.run import PRELOAD, enter
+
+
+@dataclass(frozen=True)
+class Left:
+    """The folders that a run left: with the run's own optimizer, and with SGD (which saved its weights)."""
+
+    own: Path
+    sgd: Path
+
+
+class Runs:
+    """Trains runs in temporary folders; a run that was trained already is not trained again."""
+
+    def __init__(self) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="scalewright-parity-")
+        self._made: dict[str, Left] = {}
+
+    def __enter__(self) -> Runs:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._folder.cleanup()
+
+    def __call__(self, run: RunSpec) -> Left:
+        """What the run left, training it unless that is known."""
+        key = json.dumps({**run.dump(), "out_dir": None}, sort_keys=True)
+        if key not in self._made:
+            self._made[key] = self.train(run)
+        return self._made[key]
+
+    def train(self, run: RunSpec) -> Left:
+        """Trains a run on its ranks with its own optimizer and with SGD."""
+        folder = Path(tempfile.mkdtemp(dir=self._folder.name))
+        variants = [("own", run)]
+        if not (isinstance(run.optimizer, OptimizerSpec) and run.optimizer.name == "sgd"):
+            variants.append(("sgd", run.replace(optimizer=plain_sgd(run).dump())))
+        name, last = variants[-1]
+        variants[-1] = (name, last.replace(checkpoint={"at_end": True}))
+        start([variant.replace(out_dir=str(folder / name)) for name, variant in variants])
+        return Left(folder / "own", folder / name)
+
+
+def plain_sgd(run: RunSpec) -> OptimizerSpec:
+    """SGD, under which weights can be compared: AdamW magnifies the sign of near-zero gradients.
+
+    The rate moves weights far beyond rounding in ten steps, clipping keeps them from running away.
+    """
+    clip = run.optimizer.clip_norm if isinstance(run.optimizer, OptimizerSpec) else 1.0
+    return OptimizerSpec(name="sgd", lr=0.1, weight_decay=0.0, clip_norm=clip or 1.0)
+
+
+def start(runs: Sequence[RunSpec]) -> None:
+    """Trains runs of one layout, one after another, in one world of processes."""
+    world = runs[0].layout.devices
+    prepare_workers(PRELOAD)
+    jobs: list[dict[str, Any]] = []
+    for run in runs:
+        if run.deterministic:
+            make_deterministic()
+        device = "cpu" if run.device == "auto" else run.device
+        jobs.append({**plain(resolve(run)), "device": device, "until": None, "quiet": True})
+    threads = max(1, cores() // world)
+    run_local(train_in_turn, (jobs,), world, preload=PRELOAD, threads=threads)
+
+
+def train_in_turn(context: RankContext, jobs: Sequence[dict[str, Any]]) -> None:
+    """One rank's life: it joins a world of its own for each run."""
+    for number, job in enumerate(jobs):
+        enter(replace(context, attempt=number), job)

@@ -1,0 +1,173 @@
+"""From a user's run to the two runs that are compared: its layout, and one device; small enough for here.
+
+run ──model, layout, data that fit──► layout's run     out_dir, tracking, saves: none of the user's
+                                 └──► control's run    the same on one device
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from scalewright.parity.layouts import by_hand, one_device, smallest, with_micro_batches, without_idle_chunks
+from scalewright.parity.models import fewer_kv_heads, small_model, small_seq_len
+from scalewright.parity.room import Room, find_room, too_large
+from scalewright.spec.errors import UserError
+from scalewright.spec.layout import Layout
+from scalewright.spec.layout_check import check_layout
+from scalewright.spec.model import ModelSpec
+from scalewright.spec.presets import load_model_spec
+from scalewright.spec.run import DataSpec, PythonRef, RunSpec
+
+SHOWN = ("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads",
+         "num_key_value_heads", "head_dim", "vocab_size")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Setup:
+    """Two runs that should give the same numbers, and what was changed to make them fit."""
+
+    layout: RunSpec
+    control: RunSpec
+    shrunk: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def set_up(run: RunSpec, *, device: str, steps: int, micro_batch: int | None = None) -> Setup:
+    """The runs to compare; raises UserError for a layout that can't be, or that doesn't fit even when small.
+
+    `micro_batch` is the control's, by default the layout's.
+    """
+    room = find_room(device)
+    model = load_model_spec(run.model) if isinstance(run.model, str) else run.model
+    seq_len = _seq_len(run)
+    layout = without_idle_chunks(run.layout)
+    if isinstance(model, ModelSpec):
+        check_layout(layout, model, seq_len, train=True)
+    fitted = _fit(model, layout, seq_len, steps, room, device)
+    shrunk = _differences(layout, fitted.layout) + _differences(model, fitted.model)
+    if fitted.seq_len != seq_len:
+        shrunk.append(f"seq_len {seq_len} -> {fitted.seq_len}")
+    data, notes = _data(run, fitted.model, fitted.seq_len, seq_len, model)
+    if run.init != "random" and fitted.model != model:
+        notes.append("weights are random: those of init don't fit the small model")
+    precision = "fp32" if run.layout.precision == "auto" else run.layout.precision
+    mine = fitted.layout.replace(precision=precision)
+    base = run.replace(
+        model=fitted.model if isinstance(fitted.model, PythonRef) else fitted.model.dump(),
+        data=data,
+        device=device,
+        cluster="local",
+        resume="never",
+        init=run.init if fitted.model == model else "random",
+        lr_schedule={"kind": "constant"},  # a warm-up would hardly move the weights in so few steps
+        train={"steps": steps, "z_loss": run.train.z_loss},
+        checkpoint={"at_end": False},
+        track={},
+        profile={},
+        environment=None,
+    )
+    return Setup(
+        base.replace(layout=mine.dump(), train={**base.train.dump(), "compile": run.train.compile}),
+        base.replace(layout=one_device(mine, micro_batch).dump()),
+        tuple(shrunk),
+        tuple(notes),
+    )
+
+
+@dataclass(frozen=True)
+class _Fitted:
+    model: ModelSpec | PythonRef
+    layout: Layout
+    seq_len: int
+
+
+def _fit(
+    model: ModelSpec | PythonRef, layout: Layout, seq_len: int, steps: int, room: Room, device: str
+) -> _Fitted:
+    """The layout, and the model, as large as fits here."""
+    after = layout
+    if layout.devices > room.ranks:
+        after = smallest(layout, model.num_hidden_layers if isinstance(model, ModelSpec) else 1)
+        if device != "cpu" and after.devices > room.ranks:
+            raise UserError(
+                f"even two ranks along each axis are {after.devices}, and here are {room.ranks} GPUs",
+                "layout",
+                "use --device cpu, which takes processes instead",
+            )
+    if isinstance(model, PythonRef):
+        return _Fitted(model, after, seq_len)
+    small = fewer_kv_heads(model, layout, after)
+    if too_large(small, after, seq_len, steps, room) or not _legal(after, small, seq_len):
+        seq_len = small_seq_len(seq_len, after)
+        data = {**after.dump(), "micro_batch": min(2, after.micro_batch), "stage_layers": None}
+        after = with_micro_batches(data, after.accumulation)
+        small = small_model(model, layout, after, seq_len)
+        if layout.stage_layers is not None:
+            even = len(set(layout.stage_layers)) == 1
+            after = after.replace(stage_layers=by_hand(small.num_hidden_layers, after.stages, even))
+    check_layout(after, small, seq_len, train=True)
+    return _Fitted(small, after, seq_len)
+
+
+def _legal(layout: Layout, model: ModelSpec, seq_len: int) -> bool:
+    try:
+        check_layout(layout, model, seq_len, train=True)
+    except UserError:
+        return False
+    return True
+
+
+def _seq_len(run: RunSpec) -> int:
+    if isinstance(run.data, DataSpec):
+        return run.data.seq_len
+    return int(run.data.arguments.get("seq_len", 1024))
+
+
+def _differences(before: Any, after: Any) -> list[str]:
+    """`key old -> new` of every key that shrinking changed."""
+    if before == after or isinstance(before, PythonRef):
+        return []
+    a, b = before.dump(), after.dump()
+    keys = SHOWN if isinstance(before, ModelSpec) else tuple(a)
+    return [f"{key} {_show(a[key])} -> {_show(b[key])}" for key in keys if a[key] != b[key]]
+
+
+def _show(value: Any) -> str:
+    return str(value).replace(" ", "")
+
+
+def _data(
+    run: RunSpec, model: ModelSpec | PythonRef, seq_len: int, before: int, original: Any
+) -> tuple[Any, list[str]]:
+    """The data to train on: the run's own, folded into a small vocabulary if need be, or random tokens."""
+    vocabulary = model.vocab_size if isinstance(model, ModelSpec) else None
+    if isinstance(run.data, DataSpec) and (missing := _missing(run.data)):
+        if vocabulary is None:
+            raise UserError(
+                f"no data at {missing}", "data.train", "prepare it: a model of one's own needs it"
+            )
+        random = {"python": "scalewright.data.stand_in:RandomTokens", "vocab_size": vocabulary}
+        mask = run.data.document_mask
+        return {**random, "seq_len": seq_len, "document_mask": mask}, [
+            f"random tokens: there is no data at {missing}"
+        ]
+    if model == original and seq_len == before:
+        return run.data.dump(), []
+    folded = {
+        "python": "scalewright.data.stand_in:Folded",
+        "source": run.data.dump(),
+        "vocab_size": vocabulary,
+        "seq_len": seq_len,
+    }
+    return folded, []
+
+
+def _missing(data: DataSpec) -> str | None:
+    """The first training source that isn't there; a source may be a path without its suffix."""
+    for source in data.train:
+        path = Path(source.path).expanduser()
+        if not any(Path(f"{path}{suffix}").exists() for suffix in ("", ".bin", ".idx")):
+            return source.path
+    return None
