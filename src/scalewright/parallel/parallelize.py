@@ -13,13 +13,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from scalewright.model.decoder import Decoder
 from scalewright.parallel.compile import apply_compile
 from scalewright.parallel.execute import Executor, GradientSync, Plain
 from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.recompute import apply_recompute
 from scalewright.parallel.replicate import GradientBuckets
 from scalewright.parallel.shard import ShardedGradients, apply_shard
-from scalewright.parallel.stages import Stages, stages_of
+from scalewright.parallel.stages import Stages, stages_of, tied_stages
 from scalewright.parallel.weights import Weights, hold
 from scalewright.spec.layout import Layout
 from scalewright.spec.placement import Box, Placement
@@ -70,10 +71,11 @@ def parallelize(
     compile_blocks: bool = False,
     random: bool = False,
     backend: str = "inductor",
+    seq_len: int | None = None,
 ) -> Parallel:
     """Applies a layout to a model (or to a pipeline rank's `Stages`) in place; see `fill` for the values.
 
-    `random`: the blocks use random numbers.
+    `random`: the blocks use random numbers. `seq_len` prices a recomputation budget (null: the model's own).
     """
     stages = stages_of(model)
     if layout.tp > 1:
@@ -84,7 +86,10 @@ def parallelize(
             apply_tensor(stage, layout, mesh)
     blocks = {number: find_blocks(stage) for number, stage in stages.items()}
     every_block = [block for of_stage in blocks.values() for block in of_stage]
-    apply_recompute(every_block, layout.recompute, random=random)
+    for number, stage in stages.items():
+        spec = stage.spec if isinstance(stage, Decoder) else None
+        kind = layout.recompute
+        apply_recompute(blocks[number], kind, random=random, model=spec, layout=layout, seq_len=seq_len)
     if compile_blocks:
         apply_compile(every_block, backend)
     sharded = (layout.zero_stage or 0) > 0 and mesh.size("fsdp") > 1
@@ -114,7 +119,7 @@ def _gradients(
     if sharded:
         return ShardedGradients(stages, weights, layout)
     if mesh.size("gradient") > 1 or bf16:
-        return GradientBuckets(weights, mesh, overlap=layout.pp == 1)
+        return GradientBuckets(weights, mesh, overlap=layout.pp == 1, tied=tied_stages(stages))
     return LocalGradients(weights)
 
 

@@ -1,12 +1,15 @@
 """Activation recomputation (Chen et al. 2016; Korthikanti et al. 2022 §5): parts of a block run twice.
 
-    none        keep everything                                            no extra work
-    selective   keep what matmuls give; redo attention's core and the      a few percent
-                elementwise parts
-    full        keep a block's input alone; redo the block                 one more forward, a third of a step
-    every: k    full, on every k-th block
+    none         keep everything                                           no extra work
+    selective    keep what matmuls give; redo attention's core and the     a few percent
+                 elementwise parts
+    full         keep a block's input alone; redo the block                one more forward, a third of a step
+    every: k     full, on every k-th block
+    budget: f    keep the products that save most work for their bytes,    what doesn't fit
+                 within f of what `none` keeps (`spec/recompute.py`)
 
-Gradients are bit-equal to those of `none`: the same operators run on the same numbers.
+Gradients are bit-equal to those of `none`: the same operators run on the same numbers. Collectives inside a
+block run again, too, in their order; all ranks of a group recompute the same block at the same time.
 """
 
 from __future__ import annotations
@@ -19,35 +22,53 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
-from scalewright.spec.layout import RecomputeEvery
-
-# Matrix products: dear to redo, so their outputs are kept. All other operators run again.
-KEPT = frozenset(
-    {
-        torch.ops.aten.mm.default,
-        torch.ops.aten.addmm.default,
-        torch.ops.aten.linear.default,
-    }
-)
+from scalewright.parallel.budget import PRODUCTS, budget_contexts, marks
+from scalewright.spec.layout import Layout, RecomputeBudget, RecomputeEvery
+from scalewright.spec.model import ModelSpec
+from scalewright.spec.recompute import keep
 
 
-def apply_recompute(blocks: Sequence[nn.Module], kind: Any, *, random: bool = False) -> None:
-    """Makes blocks recompute in the backward, in place; `random`: they use random numbers (dropout).
+def apply_recompute(
+    blocks: Sequence[nn.Module],
+    kind: Any,
+    *,
+    random: bool = False,
+    model: ModelSpec | None = None,
+    layout: Layout | None = None,
+    seq_len: int | None = None,
+) -> None:
+    """Makes blocks (of one stage) recompute in the backward, in place.
 
-    Saving the random state costs a host sync on a GPU, so it is left out for blocks without dropout.
+    `random`: they use random numbers (dropout). Saving the random state costs a host sync on a GPU, so it is
+    left out for blocks without. A budget needs the `model` whose blocks they are; `layout` and `seq_len`
+    (null: the model's context) say what their operators cost.
     """
     if kind == "none":
         return
-    step = kind.every if isinstance(kind, RecomputeEvery) else 1
-    wrap = partial(checkpoint, use_reentrant=False, preserve_rng_state=random)
-    if kind == "selective":
-        wrap = partial(wrap, context_fn=partial(create_selective_checkpoint_contexts, _policy))
     for index, block in enumerate(blocks):
-        if index % step == 0:
-            block.forward = _wrapped(wrap, block.forward)
+        contexts: Callable[[], Any] | None = None
+        if isinstance(kind, RecomputeEvery) and index % kind.every:
+            continue
+        if kind == "selective":
+            contexts = partial(create_selective_checkpoint_contexts, _policy)
+        if isinstance(kind, RecomputeBudget):
+            assert model is not None, "a budget is for models of our own"
+            layer: int = block.attention.layer  # type: ignore[assignment,union-attr]
+            choice = keep(model, layout or Layout(), seq_len or model.context, kind.budget, layer)
+            if choice.whole:
+                continue
+            if choice.kept:
+                contexts = partial(budget_contexts, *marks(model, layer, choice))
+        block.forward = _wrapped(block.forward, random, contexts)
 
 
-def _wrapped(wrap: Callable[..., Any], forward: Callable[..., Any]) -> Callable[..., Any]:
+def _wrapped(
+    forward: Callable[..., Any], random: bool, contexts: Callable[[], Any] | None
+) -> Callable[..., Any]:
+    wrap: Callable[..., Any] = partial(checkpoint, use_reentrant=False, preserve_rng_state=random)
+    if contexts is not None:
+        wrap = partial(wrap, context_fn=contexts)
+
     def run(*arguments: Any, **keywords: Any) -> Any:
         if not torch.is_grad_enabled():
             return forward(*arguments, **keywords)
@@ -57,4 +78,5 @@ def _wrapped(wrap: Callable[..., Any], forward: Callable[..., Any]) -> Callable[
 
 
 def _policy(context: Any, operator: Any, *arguments: Any, **keywords: Any) -> CheckpointPolicy:
-    return CheckpointPolicy.MUST_SAVE if operator in KEPT else CheckpointPolicy.PREFER_RECOMPUTE
+    """Matrix products are dear to redo, so their outputs are kept; all other operators run again."""
+    return CheckpointPolicy.MUST_SAVE if operator in PRODUCTS else CheckpointPolicy.PREFER_RECOMPUTE

@@ -5,6 +5,7 @@
     pp x virtual    stages: no more than layers; `stage_layers` names them all, each at least one layer
     schedule        its virtual stages and micro-batches; some are planned only; some split backwards
     cp, sp          divide the sequence
+    recompute       not with a backward in two halves; every k-th of at least k layers; inputs fit the budget
     offload         of parameters needs zero_stage 3: only what is sharded can be fetched piece by piece
 
 Every error names the two values in conflict, and a mend that was tried: with it the layout passes all this.
@@ -14,11 +15,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from math import ceil
 from typing import Any
 
 from scalewright.spec.errors import UserError
-from scalewright.spec.layout import Layout, nearest_divisor
+from scalewright.spec.layout import Layout, RecomputeBudget, RecomputeEvery, nearest_divisor
 from scalewright.spec.model import ModelSpec
+from scalewright.spec.placement import stage_layers
+from scalewright.spec.recompute import least_budget
 from scalewright.spec.schedules.action import PLANNED_ONLY
 from scalewright.spec.schedules.check import find_problem as find_schedule_problem
 
@@ -115,13 +119,16 @@ def _passed(case: Case, mend: Mend) -> int:
 def _words(case: Case, mend: Mend) -> str:
     """`{"tp": 1, "sp": False}` as `tp 1 with sp false`; what stays as it is goes without saying."""
     now = {**case.layout.dump(), "seq_len": case.seq_len}
-    names = {None: "null", True: "true", False: "false"}
-    parts = [
-        f"{key} {value if type(value) in (int, str) else names[value]}"
-        for key, value in mend.items()
-        if value != now[key]
-    ]
+    parts = [f"{key} {_text(value)}" for key, value in mend.items() if value != now[key]]
     return " with ".join([parts[0], " and ".join(parts[1:])] if parts[1:] else parts)
+
+
+def _text(value: Any) -> str:
+    """A value as YAML has it on one line."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key}: {_text(inner)}" for key, inner in value.items()) + "}"
+    names = {None: "null", True: "true", False: "false"}
+    return str(value) if type(value) in (int, float, str) else names[value]
 
 
 def _near(wanted: int, most: int) -> Iterator[int]:
@@ -292,10 +299,31 @@ def _recompute(case: Case) -> Problem | None:
     return None
 
 
+def _recompute_size(case: Case) -> Problem | None:
+    layout, model, kind = case.layout, case.model, case.layout.recompute
+    if isinstance(kind, RecomputeEvery) and kind.every > 1:
+        most = max(stage_layers(model, layout))
+        if kind.every > most:
+            part = "a stage has" if layout.pp > 1 else "the model has"
+            return Problem(
+                f"recompute {_kind(layout)} is more than the {most} layers that {part}",
+                lambda: [[{"recompute": {"every": most}}], [{"recompute": "none"}]],
+            )
+    if isinstance(kind, RecomputeBudget) and kind.budget > 0:
+        least = least_budget(model, layout, case.seq_len or model.context)
+        if kind.budget < least:
+            return Problem(
+                f"recompute {_kind(layout)} is less than the blocks' inputs alone: "
+                f"they take {least:.3f} of what recompute none keeps",
+                lambda: [[{"recompute": {"budget": ceil(100 * least) / 100}}], [{"recompute": "full"}]],
+            )
+    return None
+
+
 def _kind(layout: Layout) -> str:
-    if isinstance(layout.recompute, str):
-        return layout.recompute
-    return str(layout.recompute.dump()).replace("'", "")
+    return _text(layout.recompute if isinstance(layout.recompute, str) else layout.recompute.dump())
 
 
-CHECKS = (_tensor, _experts, _stages, _schedule, _stage_layers, _sequence, _offload, _recompute)
+CHECKS = (
+    _tensor, _experts, _stages, _schedule, _stage_layers, _sequence, _offload, _recompute, _recompute_size
+)  # fmt: skip

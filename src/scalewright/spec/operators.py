@@ -11,7 +11,8 @@ The planner prices the list, the trainer's MFU sums it: they can't disagree. A m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from dataclasses import replace
 from functools import lru_cache
 from typing import Literal
 
@@ -19,6 +20,7 @@ from scalewright.spec import block
 from scalewright.spec.block import Attention, Operator, Sizes, attention_pairs, sizes
 from scalewright.spec.layout import Layout, Recompute, RecomputeBudget, RecomputeEvery
 from scalewright.spec.model import ModelSpec
+from scalewright.spec.recompute import choose
 
 __all__ = [
     "Operator",
@@ -137,7 +139,8 @@ def recompute_flops(
     for alike in _alike(model, held):
         again = sum(_is_rerun(kind, layer - held.start) for layer in alike)
         if isinstance(kind, RecomputeBudget):
-            total += (1 - kind.budget) * len(alike) * of_block(alike[0], False)
+            choice = choose(model, s, alike[0], kind.budget)
+            total += len(alike) * (choice.flops_causal if causal else choice.flops)
         elif again:
             total += again * of_block(alike[0], kind == "selective")
     return total
@@ -172,9 +175,8 @@ def activation_bytes(
     for alike in _alike(model, held):
         found = tuple(block.block(model, s, alike[0]))
         again = sum(_is_rerun(kind, layer - held.start) for layer in alike)
-        total += again * _sum(found, _rerun_keeps(kind)) + (len(alike) - again) * _sum(
-            found, lambda o: o.saved
-        )
+        none, kept = sum(o.saved for o in found), _kept(model, s, alike[0], found, kind)
+        total += again * kept + (len(alike) - again) * none
     return total
 
 
@@ -186,10 +188,11 @@ def rebuilt_bytes(
     if kind == "none":
         return 0.0
     s = sizes(layout, seq_len, attention, eager)
-    blocks = [
-        tuple(block.block(model, s, alike[0])) for alike in _alike(model, range(model.num_hidden_layers))
-    ]
-    return max(_sum(b, lambda o: o.saved) - _sum(b, _rerun_keeps(kind)) for b in blocks)
+    rebuilt = []
+    for alike in _alike(model, range(model.num_hidden_layers)):
+        found = tuple(block.block(model, s, alike[0]))
+        rebuilt.append(sum(o.saved for o in found) - _kept(model, s, alike[0], found, kind))
+    return max(rebuilt)
 
 
 def dropout_bytes(
@@ -214,20 +217,16 @@ def _is_rerun(kind: Kept, index: int) -> bool:
     return kind != "none"
 
 
-def _rerun_keeps(kind: Kept) -> Callable[[Operator], float]:
-    """What an operator of a recomputing block keeps."""
+def _kept(model: ModelSpec, s: Sizes, layer: int, found: Iterable[Operator], kind: Kept) -> float:
+    """Bytes that a recomputing block keeps."""
     if kind == "core":
-        return lambda o: o.saved - o.saved_core
+        return sum(o.saved - o.saved_core for o in found)
     if kind == "selective":
-        return lambda o: o.saved_selective
+        return sum(o.saved_selective for o in found)
     if isinstance(kind, RecomputeBudget):
-        share = kind.budget
-        return lambda o: max(o.saved_full, share * o.saved)
-    return lambda o: o.saved_full
-
-
-def _sum(found: Iterable[Operator], of: Callable[[Operator], float]) -> float:
-    return sum(of(o) for o in found)
+        choice = choose(model, replace(s, eager=False), layer, kind.budget)
+        return sum(o.saved for o in found) if choice.whole else choice.bytes
+    return sum(o.saved_full for o in found)
 
 
 # -- KV cache -------------------------------------------------------------------------------------

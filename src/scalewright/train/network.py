@@ -21,7 +21,7 @@ from scalewright.parallel.stages import cut_stages
 from scalewright.spec.errors import UserError
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.placement import Box, place, place_plain
-from scalewright.spec.run import PythonRef, RunSpec
+from scalewright.spec.run import DataSpec, PythonRef, RunSpec
 from scalewright.spec.tensors import TensorSpec
 from scalewright.spec.user_code import import_object
 
@@ -41,7 +41,13 @@ def build_network(run: RunSpec, mesh: Mesh, *, bf16: bool) -> Network:
         with torch.device("meta"):
             stages = cut_stages(model, run.layout, mesh.index("pp"))
         parallel = parallelize(
-            stages, place(model, run.layout), run.layout, mesh, bf16=bf16, compile_blocks=compiled
+            stages,
+            place(model, run.layout),
+            run.layout,
+            mesh,
+            bf16=bf16,
+            compile_blocks=compiled,
+            seq_len=run.data.seq_len if isinstance(run.data, DataSpec) else None,
         )
         return Network(parallel, lambda t, box: init_box(t, model, run.seed, *box))
     if not isinstance(model, PythonRef):

@@ -96,8 +96,8 @@ def _check_own_model(layout: Layout) -> None:
             )
     if isinstance(layout.recompute, RecomputeBudget):
         raise UserError(
-            "recompute {budget: ...} weighs the operators of a model that this tool builds, and this one is the "
-            "user's own",
+            "recompute {budget: ...} weighs the operators of a model that this tool builds, "
+            "and this one is the user's own",
             "layout",
             "use selective, full or {every: 2}",
         )

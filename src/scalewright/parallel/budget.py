@@ -1,0 +1,58 @@
+"""Recomputation under a memory budget: keeps the outputs that the spec's knapsack chose.
+
+    spec/recompute.keep(model, layout, T, budget) -> {"attention.core", "mlp.gate", ...}      pure data
+    here: the n-th matrix product of a block is the n-th of its spec's products               policy
+
+An operator is known by its place in the order of matrix products, which is the same in eager and compiled
+blocks, with and without sharding; attention's core is known by its kernel. The choice needs no compiler.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
+
+from scalewright.spec.model import ModelSpec
+from scalewright.spec.recompute import Choice, products
+
+PRODUCTS = frozenset(
+    {torch.ops.aten.mm.default, torch.ops.aten.addmm.default, torch.ops.aten.linear.default}
+    | ({torch.ops.aten._grouped_mm.default} if hasattr(torch.ops.aten, "_grouped_mm") else set())
+)
+CORE = "attention.core"
+
+
+def budget_contexts(kept: tuple[bool, ...], core: bool) -> Any:
+    """Checkpoint contexts that keep the products marked in `kept`, in their order, and the core if `core`."""
+    return create_selective_checkpoint_contexts(Policy(kept, core))  # type: ignore[no-untyped-call]
+
+
+def marks(model: ModelSpec, layer: int, choice: Choice) -> tuple[tuple[bool, ...], bool]:
+    """A choice as what `budget_contexts` takes."""
+    return tuple(name in choice.kept for name in products(model, layer)), CORE in choice.kept
+
+
+class Policy:
+    """Keeps chosen products of one run of a block; counts them as they come."""
+
+    def __init__(self, kept: tuple[bool, ...], core: bool) -> None:
+        self.kept, self.core = kept, core
+        self.seen = {False: 0, True: 0}  # in the forward; in the recomputation, where torch asks again
+
+    def __call__(self, context: Any, operator: Any, *arguments: Any, **keywords: Any) -> CheckpointPolicy:
+        if operator in PRODUCTS:
+            place = self.seen[context.is_recompute]
+            self.seen[context.is_recompute] = place + 1
+            return _policy(place < len(self.kept) and self.kept[place])
+        return _policy(self.core and is_core(operator))
+
+
+def is_core(operator: Any) -> bool:
+    """Whether an operator is one of torch's fused attention kernels."""
+    return "_scaled_dot_product_" in operator.name() and "backward" not in operator.name()
+
+
+def _policy(keep: bool) -> CheckpointPolicy:
+    return CheckpointPolicy.MUST_SAVE if keep else CheckpointPolicy.PREFER_RECOMPUTE

@@ -1,0 +1,37 @@
+"""Which tensors are host memory that stands in for device memory.
+
+Offloading moves tensors to pinned host buffers. On a CPU both memories are one, so such buffers bear a mark
+on their storage: a meter of device memory leaves them out, and offloading can be measured without a GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextvars import ContextVar
+
+import torch
+from torch import Tensor
+
+_MARK = "scalewright_host"
+_making: ContextVar[bool] = ContextVar("making", default=False)  # a meter sees a tensor before it is marked
+
+
+def host_empty(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """An unfilled tensor in host memory for what belongs on `device`; pinned when that is a GPU."""
+    token = _making.set(True)
+    try:
+        made = torch.empty(tuple(shape), dtype=dtype, device="cpu", pin_memory=device.type == "cuda")
+    finally:
+        _making.reset(token)
+    return mark_host(made)
+
+
+def mark_host(tensor: Tensor) -> Tensor:
+    """Says that a tensor, and whatever shares its storage, is host memory; gives it back."""
+    setattr(tensor.untyped_storage(), _MARK, True)
+    return tensor
+
+
+def is_host(tensor: Tensor) -> bool:
+    """Whether a tensor lies in host memory, not in the memory of the device that computes."""
+    return _making.get() or getattr(tensor.untyped_storage(), _MARK, False) is True
