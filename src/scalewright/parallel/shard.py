@@ -72,7 +72,7 @@ class ShardedGradients:
     def clear(self) -> None:
         """Before a step: forgets the last one's gradients, and keeps FSDP quiet until it is asked."""
         for weight in self.weights:
-            weight.compute.grad = None
+            weight.compute.grad = weight.master.grad = None  # both ends: neither keeps the last step's alive
         self.done.clear()
         for number in self.modules:
             self._quiet(number)
@@ -81,8 +81,7 @@ class ShardedGradients:
         """Before a micro-batch; in a pipeline, before a backward (or its weight part) of a stage."""
         if self.split:
             if self.zero_stage == 3:
-                for module in self.modules[stage]:
-                    module.unshard()
+                self._gather(stage)
             return
         for module in self.modules[stage]:
             self._allow(module, stage, last)
@@ -102,6 +101,12 @@ class ShardedGradients:
 
     def finish(self) -> None:
         """FSDP has let the current stream wait for its reductions at the end of each last backward."""
+
+    def _gather(self, stage: int) -> None:
+        """For a weight part: its norms multiply with their weights again, and no hook gathers those in time."""
+        for module in self.modules[stage]:
+            module.unshard()
+            _set(module, sync=False, all_reduce=False, reshard=False)
 
     def _allow(self, module: FSDPModule, stage: int, last: bool) -> None:
         """Lets FSDP do what the ZeRO stage asks for in this micro-batch."""
@@ -202,9 +207,7 @@ def apply_shard(
         where = CPUOffloadPolicy(pin_memory=mesh.device.type == "cuda")
     over = _device_mesh(mesh)
     for block in blocks:
-        fully_shard(
-            block, mesh=over, mp_policy=policy, reshard_after_forward=reshard, offload_policy=where
-        )
+        fully_shard(block, mesh=over, mp_policy=policy, reshard_after_forward=reshard, offload_policy=where)
     fully_shard(model, mesh=over, mp_policy=policy, reshard_after_forward=False, offload_policy=where)
     # Ranks whose own module leaves other parameters unused must still reduce the same ones. Not in ZeRO-1's
     # bf16: zeros would be bf16 beside sums in fp32, which FSDP refuses to send together.
