@@ -33,8 +33,10 @@ class Stages(nn.Module):
         """The cuts by stage number, in model order."""
         return {int(stage): cut for stage, cut in self.cuts.items()}
 
-    def forward(self, *arguments: object) -> Tensor:
-        """Not what stages are for."""
+    def forward(
+        self, tokens: Tensor, positions: Tensor | None = None, documents: Tensor | None = None
+    ) -> Tensor:
+        """Not what stages are for; its arguments are those that each of them takes."""
         raise NotImplementedError("a pipeline runs its stages one by one")
 
 

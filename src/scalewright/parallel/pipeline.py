@@ -1,0 +1,280 @@
+"""The pipeline: this rank's list of actions of `spec/schedule.py`, done one after the other.
+
+    receive_activation   hidden [B,T,D] from the rank before     ->  forward          ->  send_activation
+    receive_gradient     its gradient from the rank after        ->  backward         ->  send_gradient
+                                                                 or  backward_input   ->  send_gradient
+                                                                     backward_weight
+
+Two neighbouring stages on one rank (the fold of a V) hand tensors over without a message. What a forward
+keeps is its graph: the output's own memory is free as soon as it has arrived, the graph after its backward,
+or after the weight part. The schedule thus decides the memory: `peak_activations`.
+
+Where the authors of dualpipev compute a forward and a backward together, to hide one's communication behind
+the other's work, we do the forward first: the two belong to different micro-batches, so that neither reads
+what the other writes, and the order between them changes no number. `pairs` puts the receives of both before,
+as such a runtime would.
+
+A loss may sit on any stage: the last has the token loss, and every stage may leave an auxiliary loss behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, cast
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+
+from scalewright.model.decoder import Decoder
+from scalewright.parallel.backward import Pending, backward, backward_input
+from scalewright.parallel.execute import GradientSync, Loss
+from scalewright.parallel.inputs import Micro
+from scalewright.parallel.mesh import Mesh
+from scalewright.parallel.messages import Messages, acknowledgements
+from scalewright.parallel.stages import Stages, take_auxiliary
+from scalewright.spec.layout import Layout
+from scalewright.spec.schedule import Action, Schedule, schedule
+
+_Unit = tuple[int, int]  # stage, micro-batch
+
+
+class Recorder(Protocol):
+    """Is told when each action starts and ends."""
+
+    def start(self, plan: Schedule) -> None:
+        """A step of this schedule begins."""
+
+    def before(self, action: Action) -> None:
+        """An action begins."""
+
+    def after(self, action: Action) -> None:
+        """It has ended."""
+
+
+class Pipeline:
+    """An executor: one pipeline rank's part of every step."""
+
+    def __init__(
+        self,
+        stages: Stages,
+        layout: Layout,
+        mesh: Mesh,
+        gradients: GradientSync,
+        dtype: torch.dtype,
+        recorder: Recorder | None = None,
+        pairs: bool = False,
+    ) -> None:
+        self.layout, self.mesh, self.gradients = layout, mesh, gradients
+        self.cuts = cast(dict[int, Decoder], stages.stages)
+        self.dtype, self.recorder, self.pairs = dtype, recorder, pairs
+        self.rank = mesh.index("pp")
+        self.messages = Messages(mesh)
+        self.parts = mesh.size("tp") if layout.sp else 1  # ranks that share a row's tokens between blocks
+        self.embedded = _watch_embedding(self.cuts[0]) if 0 in self.cuts else None
+        self._plans: dict[int, _Plan] = {}
+
+    def train(self, micros: Sequence[Micro], loss: Loss, divisor: Tensor) -> Tensor:
+        """A step; fp32 [2]: (loss, auxiliary) / divisor, of the stages that this rank holds."""
+        plan = self._plan(len(micros))
+        step = _Step(self, plan, micros, loss, divisor)
+        self.gradients.clear()
+        self.messages.start(plan.acknowledged)
+        if self.recorder is not None:
+            self.recorder.start(plan.schedule)
+        for position, action in enumerate(plan.schedule.actions[self.rank]):
+            if self.recorder is not None:
+                self.recorder.before(action)
+            step.do(action, last=position in plan.last)
+            if self.recorder is not None:
+                self.recorder.after(action)
+        self.messages.finish()
+        self.gradients.finish()
+        return step.found
+
+    @torch.no_grad()
+    def total(self, micro: Micro, loss: Loss) -> Tensor:
+        """The loss sum of one micro-batch, forward only; 0 where the last stage is elsewhere."""
+        plan = self._plan(self.layout.accumulation).schedule
+        found = torch.zeros((), device=self.mesh.device)
+        self.messages.finish()  # the last call's: a rank may be one micro-batch ahead of the next
+        self.messages.start({})
+        hidden = micro.tokens
+        for stage, cut in self.cuts.items():
+            before, after = plan.before(stage), plan.after(stage)
+            if before is not None and plan.rank_of[before] != self.rank:
+                hidden = self.messages.receive(self.shape(micro), self.dtype, plan.rank_of[before])
+            out: Tensor = cut(hidden, **micro.arguments)
+            take_auxiliary(cut)
+            if after is None:
+                found, _ = loss(out, micro.targets)
+            elif plan.rank_of[after] != self.rank:
+                self.messages.send(out, plan.rank_of[after])
+            hidden = out
+        return found
+
+    def shape(self, micro: Micro) -> tuple[int, int, int]:
+        """Of the hidden states between stages: [B, T, D], or this rank's part of T."""
+        rows, length = micro.tokens.shape
+        width = next(iter(self.cuts.values())).spec.hidden_size
+        return rows, length // self.parts, width
+
+    def _plan(self, micros: int) -> _Plan:
+        if micros not in self._plans:
+            layout = self.layout
+            made = schedule(layout.schedule, layout.pp, layout.virtual_stages or 1, micros, self.pairs)
+            self._plans[micros] = _Plan(
+                made, acknowledgements(made, self.rank), _last_backwards(made.actions[self.rank])
+            )
+        return self._plans[micros]
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """A schedule and what one rank derives from it."""
+
+    schedule: Schedule
+    acknowledged: dict[int, list[int]]
+    last: frozenset[int]  # positions of each stage's last backward or weight part
+
+
+def _last_backwards(actions: Sequence[Action]) -> frozenset[int]:
+    found: dict[int, int] = {}
+    for position, action in enumerate(actions):
+        if action.kind in ("backward", "backward_weight"):
+            found[action.stage] = position
+    return frozenset(found.values())
+
+
+def _watch_embedding(cut: Decoder) -> list[GradientEdge | None]:
+    """A list of one place for the edge of what the first stage's last forward gave its first block."""
+    place: list[GradientEdge | None] = [None]
+    embed = cut._embed
+
+    def run(tokens: Tensor, positions: Tensor | None) -> Tensor:
+        hidden = embed(tokens, positions)
+        place[0] = get_gradient_edge(hidden) if hidden.requires_grad else None
+        return hidden
+
+    cut._embed = run  # type: ignore[method-assign]
+    return place
+
+
+@dataclass
+class _Held:
+    """What a forward leaves for its backward."""
+
+    outputs: list[GradientEdge] = field(
+        default_factory=list
+    )  # the hidden state or the loss, and auxiliary losses
+    gradients: list[Tensor | None] = field(default_factory=list)  # theirs; None: it is still to come
+    given: Tensor | None = None  # the input, a leaf; None for tokens
+    boundary: GradientEdge | None = None  # where the input part ends
+
+
+class _Step:
+    """The state of one step on one rank: what has come, what is held, what is to go."""
+
+    def __init__(
+        self, pipeline: Pipeline, plan: _Plan, micros: Sequence[Micro], loss: Loss, divisor: Tensor
+    ) -> None:
+        self.pipeline, self.plan, self.micros, self.loss = pipeline, plan.schedule, micros, loss
+        self.slope = divisor.reciprocal()
+        self.found = torch.zeros(2, device=divisor.device)
+        self.hidden: dict[_Unit, Tensor] = {}  # inputs that have come
+        self.slopes: dict[_Unit, Tensor] = {}  # gradients of outputs that have come
+        self.leaving: dict[_Unit, Tensor] = {}  # results that a send is to take
+        self.held: dict[_Unit, _Held] = {}
+        self.pending: dict[_Unit, Pending] = {}
+
+    def do(self, action: Action, last: bool) -> None:
+        """One action; `last`: its stage's last backward or weight part of the step."""
+        unit, pipeline = (action.stage, action.micro), self.pipeline
+        match action.kind:
+            case "receive_activation":
+                self.hidden[unit] = self._receive(action)
+            case "receive_gradient":
+                self.slopes[unit] = self._receive(action)
+            case "send_activation" | "send_gradient":
+                pipeline.messages.send(self.leaving.pop(unit), action.peer)
+            case "forward":
+                self._forward(unit)
+            case "backward":
+                pipeline.gradients.begin(action.stage, last)
+                self._backward(unit)
+                pipeline.gradients.end(action.stage, last)
+            case "backward_input":
+                self._backward_input(unit)
+            case "backward_weight":
+                pipeline.gradients.begin(action.stage, last)
+                self.pending.pop(unit).run()
+                pipeline.gradients.end(action.stage, last)
+
+    def _receive(self, action: Action) -> Tensor:
+        shape = self.pipeline.shape(self.micros[action.micro])
+        return self.pipeline.messages.receive(shape, self.pipeline.dtype, action.peer)
+
+    def _forward(self, unit: _Unit) -> None:
+        stage, micro = unit[0], self.micros[unit[1]]
+        cut, held = self.pipeline.cuts[stage], _Held()
+        if self.plan.before(stage) is not None:
+            held.given = self.hidden.pop(unit).requires_grad_()
+            held.boundary = get_gradient_edge(held.given)
+        out: Tensor = cut(held.given if held.given is not None else micro.tokens, **micro.arguments)
+        if held.given is None and self.pipeline.embedded is not None:
+            held.boundary, self.pipeline.embedded[0] = self.pipeline.embedded[0], None
+        extra = take_auxiliary(cut)
+        if self.plan.after(stage) is None:
+            total, more = self.loss(out, micro.targets)
+            extra = more if extra is None else more + extra
+            self._note(held, total + extra, self.slope)
+            self.found += torch.stack([total.detach(), extra.detach()]) * self.slope
+        else:
+            self._note(held, out, None)
+            if extra is not None:
+                self._note(held, extra, self.slope)
+                self.found[1] += extra.detach() * self.slope
+            self._pass_on(out.detach(), unit, self.plan.after(stage), self.hidden)
+        self.held[unit] = held
+
+    def _note(self, held: _Held, output: Tensor, gradient: Tensor | None) -> None:
+        if output.requires_grad:  # the edge is enough: the output's own memory needn't wait for the backward
+            held.outputs.append(get_gradient_edge(output))
+            held.gradients.append(gradient)
+
+    def _pass_on(self, tensor: Tensor, unit: _Unit, neighbour: int | None, here: dict[_Unit, Tensor]) -> None:
+        """Hands a result to the neighbour stage, if that is on this rank, or leaves it to a send."""
+        if neighbour is None:
+            return
+        if self.plan.rank_of[neighbour] == self.pipeline.rank:
+            here[neighbour, unit[1]] = tensor
+        else:
+            self.leaving[unit] = tensor
+
+    def _start_backward(self, unit: _Unit) -> tuple[_Held, list[Tensor]]:
+        """What the forward left, and the gradients of its outputs."""
+        held = self.held.pop(unit)
+        if self.plan.after(unit[0]) is not None:
+            slope = self.slopes.pop(unit)
+            return held, [slope if gradient is None else gradient for gradient in held.gradients]
+        return held, [gradient for gradient in held.gradients if gradient is not None]
+
+    def _backward(self, unit: _Unit) -> None:
+        held, gradients = self._start_backward(unit)
+        if held.outputs:
+            backward(held.outputs, gradients)
+        if held.given is not None:
+            found, held.given.grad = held.given.grad, None
+            self._return(found, held.given, unit)
+
+    def _backward_input(self, unit: _Unit) -> None:
+        held, gradients = self._start_backward(unit)
+        found, self.pending[unit] = backward_input(held.outputs, gradients, held.boundary)
+        if held.given is not None:
+            self._return(found, held.given, unit)
+
+    def _return(self, gradient: Tensor | None, given: Tensor, unit: _Unit) -> None:
+        """Passes the input's gradient to the stage before; zeros when nothing depends on the input."""
+        gradient = torch.zeros_like(given) if gradient is None else gradient
+        self._pass_on(gradient, unit, self.plan.before(unit[0]), self.slopes)
