@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet -c const
 PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all lint format clean
+.PHONY: help demo test test-all parity lint format clean
 
 help:  ## Show what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -19,10 +19,13 @@ demo: $(VENV)/.train  ## Install what training needs, then run the main job end 
 	$(BIN)/scalewright demo
 
 test: lint  ## Install what the tests need, check style and types, run the tests
-	$(PYTEST) -m "not slow"
+	$(PYTEST) -m "not slow and not parity"
 
 test-all: lint  ## The same with the long tests
-	$(PYTEST)
+	$(PYTEST) -m "not parity"
+
+parity: $(VENV)/.dev  ## Compare every layout with one device, and checkpoints between layouts (half an hour)
+	$(BIN)/python -m pytest tests/parity -m "parity or not parity" --save-parity comparisons/results
 
 lint: $(VENV)/.dev  ## Check style, formatting and types
 	$(BIN)/ruff check .

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -20,6 +20,8 @@ from scalewright.spec.run import OptimizerSpec, RunSpec
 from scalewright.train.resolve import plain, resolve
 from scalewright.train.run import PRELOAD, enter
 
+Target = Callable[[RankContext, Sequence[dict[str, Any]]], None]
+
 
 @dataclass(frozen=True)
 class Left:
@@ -30,9 +32,13 @@ class Left:
 
 
 class Runs:
-    """Trains runs in temporary folders; a run that was trained already is not trained again."""
+    """Trains runs in temporary folders; a run that was trained already is not trained again.
 
-    def __init__(self) -> None:
+    `target` is what every rank does with its jobs.
+    """
+
+    def __init__(self, target: Target | None = None) -> None:
+        self._target = target or train_in_turn
         self._folder = tempfile.TemporaryDirectory(prefix="scalewright-parity-")
         self._made: dict[str, Left] = {}
 
@@ -59,7 +65,7 @@ class Runs:
             variants.append(("sgd", run.replace(optimizer=plain_sgd(run).dump())))
         name, last = variants[-1]
         variants[-1] = (name, last.replace(checkpoint={"at_end": True}))
-        start([variant.replace(out_dir=str(folder / name)) for name, variant in variants])
+        start([variant.replace(out_dir=str(folder / name)) for name, variant in variants], self._target)
         return Left(folder / "own", folder / name)
 
 
@@ -72,7 +78,7 @@ def plain_sgd(run: RunSpec) -> OptimizerSpec:
     return OptimizerSpec(name="sgd", lr=0.1, weight_decay=0.0, clip_norm=clip or 1.0)
 
 
-def start(runs: Sequence[RunSpec]) -> None:
+def start(runs: Sequence[RunSpec], target: Target) -> None:
     """Trains runs of one layout, one after another, in one world of processes."""
     world = runs[0].layout.devices
     prepare_workers(PRELOAD)
@@ -83,7 +89,7 @@ def start(runs: Sequence[RunSpec]) -> None:
         device = "cpu" if run.device == "auto" else run.device
         jobs.append({**plain(resolve(run)), "device": device, "until": None, "quiet": True})
     threads = max(1, cores() // world)
-    run_local(train_in_turn, (jobs,), world, preload=PRELOAD, threads=threads)
+    run_local(target, (jobs,), world, preload=PRELOAD, threads=threads)
 
 
 def train_in_turn(context: RankContext, jobs: Sequence[dict[str, Any]]) -> None:

@@ -1,0 +1,329 @@
+"""The layouts that must compute what one device computes, as data: every axis, every pair, and more at once.
+
+    name                       layout                          what the run is besides
+    pp2-tp2-dp2-zbv            {pp: 2, tp: 2, devices: 8 ...}  a model's features, its data, its training
+
+Eight samples a step in all, so that a variant's control is one run for all of its layouts. 67 words, 3 layers
+and rows of several documents are cut unevenly everywhere on purpose.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+# What a run may be besides its layout: changes of `runs.run_data`.
+VARIANTS: dict[str, dict[str, Any]] = {
+    "packed": {},
+    "unpacked": {"data": {"packing": False}},
+    "no-mask": {"data": {"document_mask": False}},
+    "zloss": {"train": {"z_loss": 1e-2}},
+    "tied": {"model": {"tie_word_embeddings": True}},
+    "5-layers": {"model": {"num_hidden_layers": 5}},
+    "9-layers": {"model": {"num_hidden_layers": 9}},
+    "tied-5-layers": {"model": {"num_hidden_layers": 5, "tie_word_embeddings": True}},
+    "tied-zloss-5-layers": {
+        "model": {"num_hidden_layers": 5, "tie_word_embeddings": True},
+        "train": {"z_loss": 1e-2},
+    },
+    "8-heads": {"model": {"num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 6}},
+    "qwen": {"model": {"qk_norm": "head", "qkv_bias": True, "tie_word_embeddings": True}},
+    "olmo": {"model": {"qk_norm": "full", "norm_position": "post", "num_hidden_layers": 5}},
+    "gemma": {
+        "model": {
+            "norm_type": "rmsnorm_plus_one",
+            "norm_position": "both",
+            "mlp_type": "geglu_tanh",
+            "head_dim": 8,
+            "embedding_scale": 4.9,
+            "attention_softcap": 20.0,
+            "logit_softcap": 10.0,
+            "sliding_window": 6,
+            "window_pattern": [True, False],
+            "tie_word_embeddings": True,
+            "num_hidden_layers": 5,
+        }
+    },
+    "gpt2": {
+        "model": {
+            "norm_type": "layernorm",
+            "mlp_type": "gelu_tanh",
+            "positions": "learned",
+            "num_key_value_heads": 4,
+            "qkv_bias": True,
+            "o_bias": True,
+            "mlp_bias": True,
+            "tie_word_embeddings": True,
+            "num_hidden_layers": 5,
+        }
+    },
+    "falcon": {
+        "model": {
+            "norm_type": "layernorm",
+            "mlp_type": "gelu",
+            "residual": "parallel_shared",
+            "num_key_value_heads": 1,
+            "num_hidden_layers": 5,
+        }
+    },
+    "bloom": {
+        "model": {
+            "norm_type": "layernorm",
+            "mlp_type": "gelu_tanh",
+            "positions": "alibi",
+            "embedding_norm": True,
+            "num_key_value_heads": 4,
+            "head_bias": True,
+            "tie_word_embeddings": True,
+        }
+    },
+    "compiled": {"train": {"compile": True}},
+}
+
+# fp32 sums in another order differ by about 1e-7 a step; ten steps carry that on, and 1e-5 leaves a factor of
+# ten (the worst of this table is about 1e-6).
+FP32 = 1e-5
+# A bf16 product keeps 8 bits (4e-3); micro-batches of other sizes round other partial sums of the gradients.
+BF16 = 2e-2
+
+
+@dataclass(frozen=True)
+class Case:
+    """One layout of one variant."""
+
+    name: str
+    layout: dict[str, Any]
+    variant: str = "packed"
+    fast: bool = False  # in `make test` too
+    tolerance: float = field(default=FP32)
+
+
+def _devices(layout: dict[str, Any]) -> int:
+    shard = layout.get("dp_shard", 1)
+    return int(
+        layout.get("tp", 1)
+        * layout.get("pp", 1)
+        * layout.get("cp", 1)
+        * layout.get("dp_replicate", 1)
+        * shard
+    )
+
+
+def case(
+    name: str, variant: str = "packed", fast: bool = False, tolerance: float = FP32, **layout: Any
+) -> Case:
+    """A case from its axes: `dp_shard` gives the devices; eight samples a step."""
+    keys = {"devices": _devices(layout), "global_batch": 8, "precision": "fp32", **layout}
+    keys.pop("dp_shard", None)
+    return Case(name, keys, variant, fast, tolerance)
+
+
+SCHEDULES: dict[str, str] = {  # -> the variant with layers enough for its stages on two ranks
+    "gpipe": "packed",
+    "1f1b": "packed",
+    "zb-h1": "packed",
+    "interleaved": "5-layers",
+    "zb-interleaved": "5-layers",
+    "zbv": "5-layers",
+    "dualpipev": "5-layers",
+}
+
+
+def _data() -> list[Case]:
+    found = []
+    for zero in (0, 1, 2, 3):
+        found += [
+            case(f"dp2-zero{zero}", dp_shard=2, zero_stage=zero, micro_batch=4, fast=zero in (1, 2)),
+            case(f"dp2-zero{zero}-accumulated", dp_shard=2, zero_stage=zero, micro_batch=1),
+            case(f"dp4-zero{zero}", dp_shard=4, zero_stage=zero, micro_batch=1),
+            case(f"replicate2-shard2-zero{zero}", dp_replicate=2, dp_shard=2, zero_stage=zero, micro_batch=2),
+        ]
+    return [
+        *found,
+        case("dp8-zero3", dp_shard=8),
+        case("dp8-zero1", dp_shard=8, zero_stage=1),
+        case("dp3-zero3", dp_shard=3, global_batch=6),
+        case("replicate2-zero0", dp_replicate=2, zero_stage=0, micro_batch=2),
+        case("replicate2-shard4-zero3", dp_replicate=2, dp_shard=4),
+        case("replicate4-shard2-zero2", dp_replicate=4, dp_shard=2, zero_stage=2),
+        case("replicate2-shard2-accumulated", dp_replicate=2, dp_shard=2, micro_batch=1, fast=True),
+        case("dp2-zero3-unpacked-rows", "unpacked", dp_shard=2, micro_batch=2),
+        case("dp2-zero0-no-mask", "no-mask", dp_shard=2, zero_stage=0, micro_batch=2),
+        case("dp2-zero3-tied", "tied", dp_shard=2, micro_batch=2),
+        case("dp2-zero1-gpt2", "gpt2", dp_shard=2, zero_stage=1, micro_batch=2),
+    ]
+
+
+def _tensor() -> list[Case]:
+    return [
+        case("tp2", tp=2, micro_batch=4),
+        case("tp2-no-sp", tp=2, sp=False, micro_batch=4, fast=True),
+        case("tp4-kv-copies", tp=4, micro_batch=2, fast=True),
+        case("tp4-kv-copies-no-sp", tp=4, sp=False, micro_batch=2),
+        case("tp8-kv-copies", "8-heads", tp=8, micro_batch=4),
+        case("tp2-accumulated", tp=2, micro_batch=1),
+        case("tp2-unpacked", "unpacked", tp=2, micro_batch=2),
+        case("tp2-zloss", "zloss", tp=2, micro_batch=4, fast=True),
+        case("tp2-no-sp-zloss", "zloss", tp=2, sp=False, micro_batch=4),
+        case("tp2-tied", "tied", tp=2, micro_batch=4),
+        case("tp2-qwen", "qwen", tp=2, micro_batch=4),
+        case("tp4-qwen-kv-copies", "qwen", tp=4, micro_batch=4),
+        case("tp2-olmo", "olmo", tp=2, micro_batch=4),
+        case("tp4-olmo-kv-copies", "olmo", tp=4, micro_batch=4),
+        case("tp2-gemma", "gemma", tp=2, micro_batch=4, fast=True),
+        case("tp2-gpt2", "gpt2", tp=2, micro_batch=4),
+        case("tp2-no-sp-gpt2", "gpt2", tp=2, sp=False, micro_batch=4),
+        case("tp2-falcon", "falcon", tp=2, micro_batch=4),
+        case("tp4-falcon-kv-copies", "falcon", tp=4, micro_batch=4),
+        case("tp2-bloom", "bloom", tp=2, micro_batch=4),
+        case("tp2-no-sp-bloom", "bloom", tp=2, sp=False, micro_batch=4),
+    ]
+
+
+def _pipeline() -> list[Case]:
+    found = [
+        case(f"pp2-{kind}", variant, pp=2, schedule=kind, fast=kind in ("1f1b", "zbv"))
+        for kind, variant in SCHEDULES.items()
+    ]
+    found += [
+        case(f"pp4-{kind}", "9-layers", pp=4, schedule=kind)
+        for kind in ("1f1b", "zb-h1", "interleaved", "zb-interleaved", "zbv", "dualpipev")
+    ]
+    return [
+        *found,
+        case("pp3-1f1b", pp=3),
+        case("pp8-1f1b", "9-layers", pp=8),
+        case("pp2-interleaved-3-chunks", "9-layers", pp=2, schedule="interleaved", virtual_stages=3),
+        case("pp2-by-hand", pp=2, stage_layers=[1, 2], micro_batch=2),
+        case("pp2-interleaved-by-hand", "5-layers", pp=2, schedule="interleaved", stage_layers=[2, 1, 1, 1]),
+        case("pp2-tied-1f1b", "tied", pp=2, micro_batch=2, fast=True),
+        case("pp2-tied-gpipe", "tied", pp=2, schedule="gpipe"),
+        case("pp2-tied-zb-h1", "tied", pp=2, schedule="zb-h1"),
+        case("pp2-tied-interleaved", "tied-5-layers", pp=2, schedule="interleaved"),
+        case("pp2-tied-zb-interleaved", "tied-5-layers", pp=2, schedule="zb-interleaved"),
+        case("pp2-tied-zbv", "tied-5-layers", pp=2, schedule="zbv"),
+        case("pp2-tied-dualpipev", "tied-5-layers", pp=2, schedule="dualpipev"),
+        case("pp2-1f1b-one-micro-batch", pp=2, micro_batch=8),
+        case("pp2-1f1b-no-mask", "no-mask", pp=2, micro_batch=2),
+        case("pp2-zb-h1-unpacked", "unpacked", pp=2, schedule="zb-h1", micro_batch=2),
+        case("pp2-1f1b-zloss", "zloss", pp=2, micro_batch=2),
+        case("pp2-zbv-gemma", "gemma", pp=2, schedule="zbv"),
+        case("pp2-zb-h1-gpt2", "gpt2", pp=2, schedule="zb-h1"),
+        case("pp2-1f1b-bloom", "bloom", pp=2),
+    ]
+
+
+def _pairs() -> list[Case]:
+    found = []
+    for zero in (0, 1, 2, 3):
+        found += [
+            case(f"tp2-dp2-zero{zero}", tp=2, dp_shard=2, zero_stage=zero, micro_batch=2, fast=zero == 3),
+            case(f"pp2-dp2-zero{zero}", pp=2, dp_shard=2, zero_stage=zero, fast=zero == 2),
+        ]
+    for kind, variant in SCHEDULES.items():
+        if kind != "1f1b":
+            found.append(case(f"pp2-dp2-{kind}", variant, pp=2, dp_shard=2, schedule=kind))
+        found.append(case(f"pp2-tp2-{kind}", variant, pp=2, tp=2, schedule=kind, fast=kind == "zb-h1"))
+    return [
+        *found,
+        case("tp2-replicate2-zero0", tp=2, dp_replicate=2, zero_stage=0, micro_batch=2),
+        case("pp2-replicate2-zero0", pp=2, dp_replicate=2, zero_stage=0, micro_batch=2),
+        case("tp4-dp2-kv-copies", tp=4, dp_shard=2, micro_batch=2),
+        case("tp4-dp2-kv-copies-zero1", tp=4, dp_shard=2, zero_stage=1, micro_batch=2),
+        case("pp2-tp4-kv-copies", pp=2, tp=4),
+        case("pp4-dp2-zbv", "9-layers", pp=4, dp_shard=2, schedule="zbv"),
+        case("pp2-tp2-no-sp", pp=2, tp=2, sp=False),
+        case("pp2-tp2-tied", "tied", pp=2, tp=2, fast=True),
+        case("pp2-tp2-tied-zbv", "tied-5-layers", pp=2, tp=2, schedule="zbv"),
+        case("pp2-tp2-tied-zloss-interleaved", "tied-zloss-5-layers", pp=2, tp=2, schedule="interleaved"),
+        case("pp2-dp2-tied-zero3", "tied", pp=2, dp_shard=2),
+        case("pp2-dp2-tied-zero1", "tied", pp=2, dp_shard=2, zero_stage=1),
+        case("pp2-dp2-tied-zbv-zero2", "tied-5-layers", pp=2, dp_shard=2, zero_stage=2, schedule="zbv"),
+        case("pp2-tp2-gemma", "gemma", pp=2, tp=2),
+        case("pp2-tp2-qwen-kv-copies-zb-h1", "qwen", pp=2, tp=4, schedule="zb-h1"),
+        case("pp2-tp2-bloom-zb-h1", "bloom", pp=2, tp=2, schedule="zb-h1"),
+        case("tp2-dp2-olmo", "olmo", tp=2, dp_shard=2, micro_batch=2),
+        case("tp2-dp2-gpt2-zero2", "gpt2", tp=2, dp_shard=2, zero_stage=2, micro_batch=1),
+    ]
+
+
+def _three_and_four() -> list[Case]:
+    found = [
+        case(f"pp2-tp2-dp2-zero{zero}", pp=2, tp=2, dp_shard=2, zero_stage=zero, micro_batch=2)
+        for zero in (0, 1, 2, 3)
+    ]
+    found += [
+        case(f"pp2-tp2-dp2-{kind}", variant, pp=2, tp=2, dp_shard=2, schedule=kind, fast=kind == "dualpipev")
+        for kind, variant in SCHEDULES.items()
+        if kind != "1f1b"
+    ]
+    four = {"pp": 2, "tp": 2, "dp_replicate": 2, "dp_shard": 2}
+    return [
+        *found,
+        case("pp2-replicate2-shard2", pp=2, dp_replicate=2, dp_shard=2),
+        case("pp2-replicate2-shard2-zero2-zb-h1", pp=2, dp_replicate=2, dp_shard=2, zero_stage=2,
+             schedule="zb-h1"),
+        case("replicate2-shard2-tp2", dp_replicate=2, dp_shard=2, tp=2),
+        case("replicate2-shard2-tp2-zero1", dp_replicate=2, dp_shard=2, tp=2, zero_stage=1, micro_batch=2),
+        case("pp2-replicate2-tp2-zero0", pp=2, dp_replicate=2, tp=2, zero_stage=0),
+        case("pp2-tp2-dp2-tied-zero1-zbv", "tied-5-layers", pp=2, tp=2, dp_shard=2, zero_stage=1,
+             schedule="zbv"),
+        case("pp2-tp2-dp2-tied-zloss", "tied-zloss-5-layers", pp=2, tp=2, dp_shard=2),
+        case("pp2-replicate2-shard2-tp2", **four),
+        case("pp2-replicate2-shard2-tp2-zero1-tied", "tied", zero_stage=1, **four),
+        case("pp2-replicate2-shard2-tp2-zero2-zbv", "5-layers", zero_stage=2, schedule="zbv", **four),
+    ]  # fmt: skip
+
+
+def _recompute() -> list[Case]:
+    found = [
+        case(f"{name}-recompute-{label}", recompute=kind, **axes)
+        for label, kind in (
+            ("selective", "selective"),
+            ("full", "full"),
+            ("every2", {"every": 2}),
+            ("budget", {"budget": 0.5}),
+        )
+        for name, axes in (
+            ("dp2", {"dp_shard": 2, "micro_batch": 2}),
+            ("tp2", {"tp": 2, "micro_batch": 2}),
+            ("pp2", {"pp": 2, "micro_batch": 2}),
+        )
+    ]
+    return [
+        *found,
+        case("pp2-tp2-dp2-recompute-selective", pp=2, tp=2, dp_shard=2, recompute="selective", fast=True),
+        case("pp2-zb-h1-recompute-selective", pp=2, schedule="zb-h1", recompute="selective"),
+        case("pp2-tp2-zbv-recompute-selective", "5-layers", pp=2, tp=2, schedule="zbv", recompute="selective"),
+        case("pp2-dp2-interleaved-recompute-full", "5-layers", pp=2, dp_shard=2, schedule="interleaved",
+             recompute="full"),
+        case("tp2-dp2-gemma-recompute-full", "gemma", tp=2, dp_shard=2, recompute="full"),
+    ]  # fmt: skip
+
+
+def _rest() -> list[Case]:
+    low = {"precision": "bf16", "tolerance": BF16}
+    return [
+        case("dp2-offload-optimizer", dp_shard=2, offload="optimizer", micro_batch=2, fast=True),
+        case("dp2-offload-parameters", dp_shard=2, offload="parameters", micro_batch=2),
+        case("dp2-offload-activations", dp_shard=2, offload="activations", micro_batch=2),
+        case("tp2-dp2-offload-all", tp=2, dp_shard=2, offload="all"),
+        case("pp2-dp2-offload-optimizer-zero1", pp=2, dp_shard=2, zero_stage=1, offload="optimizer"),
+        case("pp2-tp2-offload-activations-zb-h1", pp=2, tp=2, schedule="zb-h1", offload="activations"),
+        case("pp2-tp2-dp2-offload-all", pp=2, tp=2, dp_shard=2, offload="all"),
+        case("dp2-zero3-bf16", dp_shard=2, micro_batch=2, **low),
+        case("dp2-zero1-bf16", dp_shard=2, zero_stage=1, micro_batch=2, **low),
+        case("tp2-bf16", tp=2, micro_batch=2, **low),
+        case("pp2-1f1b-bf16", pp=2, micro_batch=2, **low),
+        case("pp2-tied-zbv-bf16", "tied-5-layers", pp=2, schedule="zbv", micro_batch=2, **low),
+        case("pp2-tp2-dp2-bf16", pp=2, tp=2, dp_shard=2, micro_batch=2, fast=True, **low),
+        case("replicate2-shard2-tp2-bf16", dp_replicate=2, dp_shard=2, tp=2, micro_batch=2, **low),
+        case("dp2-compiled", "compiled", dp_shard=2, micro_batch=2),
+        case("tp2-compiled", "compiled", tp=2, micro_batch=2),
+        case("pp2-tp2-compiled-selective", "compiled", pp=2, tp=2, micro_batch=2, recompute="selective"),
+    ]
+
+
+CASES: tuple[Case, ...] = (
+    *_data(), *_tensor(), *_pipeline(), *_pairs(), *_three_and_four(), *_recompute(), *_rest()
+)  # fmt: skip
