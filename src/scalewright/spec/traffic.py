@@ -1,0 +1,259 @@
+"""Bytes that one rank sends in an optimizer step, by axis and kind: exactly what the trainer does.
+
+    axis            kind                       what                                            how often
+    dp_shard        all_reduce                 zero_stage 0: gradients, in fp32 buckets        once
+                    all_gather                 parameters of a block, or of a stage's root     ZeRO stage
+                    reduce_scatter             gradients of one, in fp32                       ZeRO stage
+    dp_replicate    all_reduce                 the rank's own part of them (HSDP)              once
+    tp              all_reduce, or all_gather  activations [B, T, D], where a tensor-parallel  every micro-batch
+                    and reduce_scatter (sp)    part begins or ends
+                    all_gather                 two numbers a token, for the loss               every micro-batch
+    tp, kv, tie     all_reduce                 gradients that are still partial                once
+    pp              send                       activations and their gradients                 every micro-batch
+
+Bytes: all-reduce the tensor; all-gather its output; reduce-scatter its input; send what is sent. Control
+traffic (loss and norm, some scalars) is left out. The papers' closed forms are in `traffic_papers.py`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from math import prod
+
+from scalewright.spec.grid import Grid, make_grid
+from scalewright.spec.layout import Layout, RecomputeBudget, RecomputeEvery
+from scalewright.spec.model import ModelSpec
+from scalewright.spec.placement import Placement, holders, local_shape, place, stage_layers
+from scalewright.spec.recompute import keep
+from scalewright.spec.schedules.action import stage_ranks
+
+BUCKET_BYTES = 25 * 2**20  # `parallel/replicate.py` fills its gradient buckets up to here
+FP32 = 4  # gradients are summed in it
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What one rank sends over one axis in one kind of collective: calls, and bytes of all of them."""
+
+    count: int
+    bytes: int
+
+
+Table = dict[tuple[str, str], Traffic]  # (axis, kind) ->
+_Call = tuple[str, str, int, int]  # axis, kind, bytes of one call, calls
+
+
+@dataclass(frozen=True)
+class Rank:
+    """Everything that the formulas below ask of one rank."""
+
+    model: ModelSpec
+    layout: Layout
+    seq_len: int
+    grid: Grid
+    coords: Mapping[str, int]
+    width: int  # bytes of an activation or a gathered parameter
+    stages: tuple[int, ...]
+    tensors: tuple[tuple[int, Placement], ...]  # what it holds: (stage, placement)
+
+    @property
+    def stream(self) -> int:
+        """Bytes of the residual stream of one micro-batch, [B, T, D]."""
+        return self.layout.micro_batch * self.seq_len * self.model.hidden_size * self.width
+
+    def layers(self, stage: int) -> range:
+        """The layers of a stage."""
+        sizes = stage_layers(self.model, self.layout)
+        return range(sum(sizes[:stage]), sum(sizes[: stage + 1]))
+
+    def cut_shape(self, placement: Placement, *, sharded: bool) -> tuple[int, ...]:
+        """A tensor's shape on this rank, padding included; without `sharded`, as FSDP gathers it."""
+        splits = tuple(s for s in placement.splits if sharded or s.axis != "fsdp")
+        return local_shape(replace(placement, splits=splits), self.coords, self.grid.size_of)
+
+
+def step_traffic(
+    model: ModelSpec, layout: Layout, seq_len: int, rank: int = 0, *, bf16: bool | None = None
+) -> Table:
+    """What a rank sends in one step; `bf16` is null for what the layout's precision says (auto: yes).
+
+    Raises ValueError for axes that the trainer doesn't have yet (cp, ep), or a schedule that it never will.
+    """
+    if layout.cp > 1 or layout.ep > 1 or layout.schedule in ("pipedream", "dualpipe"):
+        raise ValueError(f"nothing trains with cp {layout.cp}, ep {layout.ep}, {layout.schedule} yet")
+    at = _rank(model, layout, seq_len, rank, bf16)
+    calls = [*_data_parallel(at), *_tensor_parallel(at), *_partial_sums(at), *_pipeline(at)]
+    count: Counter[tuple[str, str]] = Counter()
+    total: Counter[tuple[str, str]] = Counter()
+    for axis, kind, size, times in calls:
+        count[axis, kind] += times
+        total[axis, kind] += size * times
+    return {key: Traffic(count[key], total[key]) for key in sorted(count) if count[key]}
+
+
+def _rank(model: ModelSpec, layout: Layout, seq_len: int, rank: int, bf16: bool | None) -> Rank:
+    grid = make_grid(layout, model.kv_heads)
+    coords = grid.coords(rank)
+    owners = stage_ranks(layout.schedule, layout.pp, layout.virtual_stages or 1)
+    mine = tuple(stage for stage, owner in enumerate(owners) if owner == coords["pp"])
+    held = tuple(
+        (next(stage for stage in placement.stages if stage in mine), placement)
+        for placement in place(model, layout)
+        if coords["pp"] in holders(placement, layout)
+    )
+    low = layout.precision not in ("fp32", "tf32") if bf16 is None else bf16
+    return Rank(model, layout, seq_len, grid, coords, 2 if low else FP32, mine, held)
+
+
+# -- data parallel --------------------------------------------------------------------------------
+
+
+def is_sharded(layout: Layout) -> bool:
+    """Whether parameters are FSDP's; ZeRO over one rank is replication."""
+    return bool(layout.zero_stage) and layout.dp_shard * layout.cp > 1
+
+
+def _data_parallel(at: Rank) -> Iterator[_Call]:
+    if not is_sharded(at.layout):
+        yield from _buckets(at)
+        return
+    for (stage, block), group in _gathered_together(at).items():
+        yield from _sharded(at, stage, group, root=block is None)
+
+
+def _buckets(at: Rank) -> Iterator[_Call]:
+    """Replicas: gradients in flat buckets, last tensor first, each stage's own (Li et al. 2020 §3.2.3)."""
+    if at.grid.size_of["gradient"] == 1:
+        return
+    axis = "dp_shard" if at.grid.size_of["fsdp"] > 1 else "dp_replicate"
+    for stage in at.stages:
+        filled = 0
+        own = [placement for owner, placement in at.tensors if owner == stage]
+        for placement in reversed(own):
+            filled += prod(at.cut_shape(placement, sharded=True)) * FP32
+            if filled >= BUCKET_BYTES or placement is own[0]:
+                yield axis, "all_reduce", filled, 1
+                filled = 0
+
+
+def _gathered_together(at: Rank) -> dict[tuple[int, int | None], list[Placement]]:
+    """FSDP's groups: each block, and all else of a stage (block None: the root)."""
+    groups: dict[tuple[int, int | None], list[Placement]] = {}
+    for stage, placement in at.tensors:
+        inside = placement.tensor.name.startswith("layers.")
+        groups.setdefault((stage, placement.tensor.layer if inside else None), []).append(placement)
+    return groups
+
+
+def _sharded(at: Rank, stage: int, group: Iterable[Placement], root: bool) -> Iterator[_Call]:
+    """One of FSDP's groups in a step; its tensors are padded to a multiple of the ranks, each in its rows."""
+    ranks, layout = at.grid.size_of["fsdp"], at.layout
+    padded = 0
+    for placement in group:
+        rows, *rest = at.cut_shape(placement, sharded=False)
+        padded += -(-rows // ranks) * ranks * prod(rest)
+    yield "dp_shard", "all_gather", padded * at.width, _gathers(layout, root)
+    reduced = 1 if layout.zero_stage == 1 else layout.accumulation
+    yield "dp_shard", "reduce_scatter", padded * FP32, reduced
+    if layout.dp_replicate > 1:
+        yield "dp_replicate", "all_reduce", padded // ranks * FP32, 1
+
+
+def _gathers(layout: Layout, root: bool) -> int:
+    """How often a group's parameters are gathered in a step.
+
+    ZeRO-3 frees a block after every forward and every backward. A root stays from forward to backward; in a
+    pipeline, where micro-batches overlap, to the end of the step.
+    """
+    if layout.zero_stage != 3 or (root and layout.pp > 1):
+        return 1
+    return layout.accumulation * (1 if root else 2)
+
+
+# -- tensor parallel ------------------------------------------------------------------------------
+
+
+def _tensor_parallel(at: Rank) -> Iterator[_Call]:
+    """Activations of every micro-batch (Shoeybi et al. 2019 §3; Korthikanti et al. 2022 §4.2)."""
+    if at.layout.tp == 1:
+        return
+    last = at.layout.stages - 1
+    for stage in at.stages:
+        if stage == 0:
+            yield from _leave(at)
+        for index, layer in enumerate(at.layers(stage)):
+            again = _runs_again(at, layer, index)
+            norm_follows = at.model.norm_position in ("post", "both")
+            for part in ("attention", "mlp"):
+                yield from _enter(at, again)
+                # Recomputation stops at the last tensor that the backward needs: what MLP's rows take.
+                yield from _leave(at, again and (part == "attention" or norm_follows))
+            yield from _head_norms(at, again)
+        if stage == last:
+            yield from _enter(at)
+            tokens = at.layout.micro_batch * at.seq_len
+            yield "tp", "all_gather", at.layout.tp * 2 * tokens * FP32, at.layout.accumulation
+
+
+def _enter(at: Rank, again: bool = False) -> Iterator[_Call]:
+    """Into column-parallel layers: with sp the tokens are gathered, and their gradients reduce-scattered."""
+    micros = at.layout.accumulation
+    if at.layout.sp:
+        yield "tp", "all_gather", at.stream, micros * (2 if again else 1)
+        yield "tp", "reduce_scatter", at.stream, micros
+    else:
+        yield "tp", "all_reduce", at.stream, micros  # in the backward
+
+
+def _leave(at: Rank, again: bool = False) -> Iterator[_Call]:
+    """Out of row-parallel layers (and the embedding): the mirror of `_enter`."""
+    micros = at.layout.accumulation
+    if at.layout.sp:
+        yield "tp", "reduce_scatter", at.stream, micros * (2 if again else 1)
+        yield "tp", "all_gather", at.stream, micros
+    else:
+        yield "tp", "all_reduce", at.stream, micros * (2 if again else 1)
+
+
+def _head_norms(at: Rank, again: bool) -> Iterator[_Call]:
+    """A norm over all heads sums its statistics, one number a token: of q and of k, forward and backward."""
+    if at.model.qk_norm != "full":
+        return
+    statistics = 1 if at.model.norm_type.startswith("rmsnorm") else 2  # the mean too
+    tokens = at.layout.micro_batch * at.seq_len
+    times = 2 * statistics * at.layout.accumulation
+    yield "tp", "all_reduce", tokens * FP32, times * (3 if again else 2)
+
+
+def _runs_again(at: Rank, layer: int, index: int) -> bool:
+    """Whether a block's forward runs a second time; `index` counts from its stage's first."""
+    kind = at.layout.recompute
+    if isinstance(kind, RecomputeEvery):
+        return index % kind.every == 0
+    if isinstance(kind, RecomputeBudget):
+        return not keep(at.model, at.layout, at.seq_len, kind.budget, layer).whole
+    return kind != "none"
+
+
+# -- partial gradients, and the pipeline ----------------------------------------------------------
+
+
+def _partial_sums(at: Rank) -> Iterator[_Call]:
+    """One all-reduce an axis, of the rank's own fp32 parts."""
+    for axis in ("tp", "kv", "tie"):
+        own = [placement for _, placement in at.tensors if axis in placement.grad_sum]
+        if own and at.grid.size_of[axis] > 1:
+            yield axis, "all_reduce", sum(prod(at.cut_shape(p, sharded=True)) for p in own) * FP32, 1
+
+
+def _pipeline(at: Rank) -> Iterator[_Call]:
+    """Every boundary between ranks: activations go up, their gradients come down."""
+    layout = at.layout
+    owners = stage_ranks(layout.schedule, layout.pp, layout.virtual_stages or 1)
+    own = at.stream // layout.tp if layout.sp else at.stream
+    for stage in at.stages:
+        for other in (stage - 1, stage + 1):
+            if 0 <= other < layout.stages and owners[other] != owners[stage]:
+                yield "pp", "send", own, layout.accumulation

@@ -1,0 +1,105 @@
+"""`step_traffic` against the program: every collective of a real step on Gloo, counted as it passes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from tests.worlds import CPU, run_world
+
+from scalewright.parallel.inputs import Micro
+from scalewright.parallel.mesh import Mesh, make_mesh
+from scalewright.parallel.parallelize import fill, parallelize
+from scalewright.parallel.stages import cut_stages
+from scalewright.parallel.watch import Watch
+from scalewright.spec.grid import make_grid
+from scalewright.spec.layout import Layout
+from scalewright.spec.layout_check import check_layout
+from scalewright.spec.model import ModelSpec
+from scalewright.spec.placement import place
+from scalewright.spec.traffic import Table, step_traffic
+from scalewright.train.loss import build_loss
+from scalewright.train.network import load_python
+from scalewright.train.step import Step
+
+SMALL = {
+    "vocab_size": 37,  # divisible by nothing: FSDP pads, and so does an even cut
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+}
+MODELS: dict[str, dict[str, Any]] = {
+    "llama": SMALL,
+    "tied": {**SMALL, "tie_word_embeddings": True, "num_hidden_layers": 5},
+    "full norms": {**SMALL, "qk_norm": "full", "norm_position": "post"},
+    "gpt": {
+        **SMALL, "norm_type": "layernorm", "mlp_type": "gelu", "positions": "learned", "qkv_bias": True,
+        "o_bias": True, "mlp_bias": True, "num_key_value_heads": 4, "qk_norm": "full",
+        "context": 64,
+    },
+}  # fmt: skip
+SEQ_LEN = 8
+LAYOUTS: list[dict[str, Any]] = [
+    {"devices": 2, "zero_stage": 0, "global_batch": 6},
+    {"devices": 2, "zero_stage": 1, "global_batch": 6},
+    {"devices": 2, "zero_stage": 2, "global_batch": 6},
+    {"devices": 2, "zero_stage": 3, "global_batch": 6},
+    {"devices": 3, "zero_stage": 3},
+    {"devices": 4, "zero_stage": 3, "dp_replicate": 2, "global_batch": 8, "precision": "bf16"},
+    {"devices": 4, "zero_stage": 1, "dp_replicate": 2, "global_batch": 8},
+    {"devices": 2, "zero_stage": 3, "dp_replicate": 2},
+    {"devices": 2, "tp": 2, "sp": False, "micro_batch": 2, "global_batch": 4},
+    {"devices": 2, "tp": 2},
+    {"devices": 4, "tp": 4, "precision": "bf16"},
+    {"devices": 4, "tp": 2, "zero_stage": 3, "global_batch": 4, "recompute": "full"},
+    {"devices": 4, "tp": 2, "sp": False, "zero_stage": 2, "global_batch": 4, "recompute": "selective"},
+    {"devices": 2, "tp": 2, "recompute": {"every": 2}},
+    {"devices": 2, "tp": 2, "recompute": {"budget": 0.5}},
+]
+
+
+def test_gradients_too_many_for_one_bucket() -> None:
+    keys = {"devices": 2, "zero_stage": 0}
+    model = {**SMALL, "vocab_size": 8192, "hidden_size": 512}  # embedding and head: 16 MiB of gradients each
+    expected = step_traffic(ModelSpec.parse(model), Layout.parse(keys), SEQ_LEN, bf16=False)
+    assert expected["dp_shard", "all_reduce"].count == 2
+    _compare(expected, run_world(watched_step, keys, model)[0])
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("keys", LAYOUTS, ids=str)
+def test_a_step_sends_what_the_spec_says(name: str, keys: dict[str, Any]) -> None:
+    layout, model = Layout.parse(keys), ModelSpec.parse(MODELS[name])
+    check_layout(layout, model, SEQ_LEN, train=True)
+    seen = run_world(watched_step, keys, MODELS[name])
+    for rank, found in enumerate(seen):
+        _compare(step_traffic(model, layout, SEQ_LEN, rank, bf16=keys.get("precision") == "bf16"), found)
+
+
+def _compare(expected: Table, found: dict[str, Any]) -> None:
+    assert found == {f"{axis} {kind}": [t.count, t.bytes] for (axis, kind), t in expected.items()}
+
+
+def watched_step(mesh: Mesh, layout: Layout, keys: dict[str, Any]) -> dict[str, tuple[int, int]]:
+    """What this rank sends in its second step: {"axis kind": (count, bytes)}."""
+    model = ModelSpec.parse(keys)
+    mesh = make_mesh(make_grid(layout, model.kv_heads), mesh.rank, CPU, share=False)
+    with torch.device("meta"):
+        stages = cut_stages(model, layout, mesh.index("pp"))
+    bf16 = layout.precision == "bf16"
+    parallel = parallelize(stages, place(model, layout), layout, mesh, bf16=bf16, seq_len=SEQ_LEN)
+    torch.manual_seed(0)
+    fill(parallel.weights, lambda tensor, box: torch.randn(box[1]) * 0.02)
+    optimizer = torch.optim.SGD([weight.master for weight in parallel.weights], lr=0.01)
+    loss = build_loss("cross_entropy", 0.0, load_python, mesh, model.vocab_size)
+    step = Step(parallel, optimizer, loss, mesh, 1.0)
+    tokens = torch.randint(model.vocab_size, (layout.micro_batch, SEQ_LEN + 1))
+    micro = Micro(tokens[:, :-1], tokens[:, 1:], {})
+    with Watch(mesh) as watch:
+        for _ in range(2):
+            watch.clear()
+            step([micro] * layout.accumulation, torch.tensor(float(tokens[:, 1:].numel())))
+    return {f"{c.axis} {c.kind}": (c.count, c.bytes) for c in watch.collectives if c.axis != "control"}
