@@ -27,6 +27,8 @@ TIMEOUT = timedelta(minutes=30)
 # Axes whose group is never another's: control is Gloo's everywhere; NCCL sends and receives in the order
 # in which they were started, so that each direction of a pipeline needs a communicator of its own.
 APART = frozenset({"control", "pp_down", "pp_up"})
+# More communicators over the ranks of a longer pipeline, for GPUs alone (parallel/messages.py says why).
+LANES = tuple(f"pp_{way}_{lane}" for way in ("down", "up") for lane in (1, 2))
 
 
 @dataclass(frozen=True)
@@ -102,11 +104,12 @@ def make_mesh(
     made: dict[tuple[Any, ...], dist.ProcessGroup | None] = {}
     if share:
         made[tuple(range(grid.world))] = dist.group.WORLD
-    for axis in [*AXES, "kv", "tie"]:
-        for ranks in grid.groups(axis):
+    lanes = LANES if device.type == "cuda" and grid.size_of["pp"] > 2 else ()
+    for axis in [*AXES, "kv", "tie", *lanes]:
+        for ranks in grid.groups("pp" if axis in LANES else axis):
             if len(ranks) == 1 or (only_own and rank not in ranks):
                 continue
-            key = ranks if share and axis not in APART else (axis, *ranks)
+            key = ranks if share and axis not in APART and axis not in LANES else (axis, *ranks)
             if key not in made:
                 backend = "gloo" if axis == "control" and not only_own else None
                 made[key] = dist.new_group(list(ranks), backend=backend)

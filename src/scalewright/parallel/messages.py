@@ -84,7 +84,9 @@ class Messages:
 
     def _group(self, source: int, target: int) -> dist.ProcessGroup | None:
         axis = "pp_down" if source < target else "pp_up"
-        return self.mesh.group(f"{axis}_{lane(source, target)}") or self.mesh.group(axis)
+        return self.mesh.group(f"{axis}_{lane(source, target)}") or self.mesh.group(
+            axis
+        )  # lane 0 is the axis
 
 
 def lane(one: int, other: int) -> int:
