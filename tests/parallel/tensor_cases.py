@@ -1,0 +1,163 @@
+"""One model under tensor parallelism against the same model on one rank: what the tests of it share.
+
+Every rank makes the whole model too (it is tiny) and compares its own part: logits, loss, and the gradient of
+every tensor after the sums that its placement names.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from scalewright.model.decoder import Decoder
+from scalewright.model.init import init_tensor, named_tensors
+from scalewright.parallel.functions import gathered
+from scalewright.parallel.mesh import Mesh, make_mesh
+from scalewright.parallel.tensor import apply_tensor, cut_parameters
+from scalewright.parallel.vocabulary import make_columns, parallel_cross_entropy
+from scalewright.spec.grid import make_grid
+from scalewright.spec.layout import Layout
+from scalewright.spec.model import ModelSpec
+from scalewright.spec.placement import Placement, box, place
+from scalewright.spec.tensors import TensorSpec
+from scalewright.train.loss import cross_entropy
+from worlds import CPU
+
+Z_LOSS = 1e-2
+LENGTH = 24
+
+# fp32 sums in another order: 1e-7 of the numbers summed, which cancel down to a tenth of that in some
+# gradients; a few dozen operators one after the other. Measured worst over all cases: below 3e-6.
+TOLERANCE = 2e-5
+
+
+def values(t: TensorSpec, spec: ModelSpec) -> Tensor:
+    """Weights spread wide enough that a part left out shows: norms and biases vary, too."""
+    first = init_tensor(t, spec, 0)
+    if first.dim() > 1:
+        return first * 6.0
+    noise = torch.Generator().manual_seed(len(t.name) * 1000 + max(0, t.layer))
+    return first + 0.2 * torch.randn(t.shape, generator=noise)
+
+
+def inputs(spec: ModelSpec, documents: bool) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    """Tokens and targets [2, LENGTH], some not counted, and the arguments of packed rows."""
+    random = torch.Generator().manual_seed(1)
+    tokens = torch.randint(0, spec.vocab_size, (2, LENGTH), generator=random)
+    tokens[0, :2] = spec.vocab_size - 1  # the last row of an uneven vocabulary
+    targets = torch.randint(0, spec.vocab_size, (2, LENGTH), generator=random)
+    targets[0, 3:6], targets[1, -1] = -100, spec.vocab_size - 1
+    if not documents:
+        return tokens, targets, {}
+    numbers = torch.tensor([[0] * 7 + [1] * 10 + [2] * 7, [0] * 13 + [1] * 11], dtype=torch.int32)
+    positions = torch.tensor([[*range(7), *range(10), *range(7)], [*range(13), *range(11)]])
+    return tokens, targets, {"documents": numbers, "positions": positions}
+
+
+def whole(spec: ModelSpec) -> Decoder:
+    """The control: everything on one rank."""
+    decoder = Decoder(spec)
+    known = named_tensors(spec)
+    with torch.no_grad():
+        for name, parameter in decoder.named_parameters():
+            parameter.copy_(values(known[name], spec))
+    return decoder
+
+
+def parallel(spec: ModelSpec, layout: Layout, mesh: Mesh, **cut: Any) -> Decoder:
+    """A decoder, or a cut of it, with this rank's weights."""
+    placements = place(spec, layout)
+    with torch.device("meta"):
+        decoder = Decoder(spec, **cut)
+    cut_parameters(decoder, placements, mesh)
+    apply_tensor(decoder, layout, mesh)
+    decoder.to_empty(device="cpu")
+    known = by_name(placements)
+    with torch.no_grad():
+        for name, parameter in decoder.named_parameters():
+            parameter.fill_(0.0)
+            value = values(known[name].tensor, spec)
+            part = slices(known[name], mesh)
+            parameter[tuple(slice(0, s.stop - s.start) for s in part)] = value[part]
+    return decoder
+
+
+def by_name(placements: tuple[Placement, ...]) -> dict[str, Placement]:
+    """Placements by parameter name, a tied head's too."""
+    found = {p.tensor.name: p for p in placements}
+    found.update({p.tensor.tied_to: p for p in placements if p.tensor.tied_to})
+    return found
+
+
+def slices(placement: Placement, mesh: Mesh) -> tuple[slice, ...]:
+    """This rank's box as an index."""
+    offsets, sizes = box(placement, mesh.coords, mesh.grid.size_of)
+    return tuple(slice(o, o + s) for o, s in zip(offsets, sizes, strict=True))
+
+
+def mesh_of(spec: ModelSpec, layout: Layout, rank: int, made: dict[Any, Mesh]) -> Mesh:
+    """A mesh that knows the model's KV heads; made once for each number of parts."""
+    grid = make_grid(layout, spec.kv_heads)
+    if grid not in made:
+        made[grid] = make_mesh(grid, rank, CPU)
+    return made[grid]
+
+
+def away(mine: Tensor, wanted: Tensor) -> float:
+    """The largest difference, relative to the largest number."""
+    return float((mine - wanted).abs().max() / wanted.abs().max().clamp(min=1e-12))
+
+
+def gradients_away(
+    module: nn.Module, spec: ModelSpec, layout: Layout, mesh: Mesh, control: dict[str, Tensor]
+) -> dict[str, float]:
+    """How far each gradient is from the control's, after the sums that the placement names."""
+    known, found = by_name(place(spec, layout)), {}
+    # A key bias moves all scores of a query alike: without rotary positions its gradient is rounding alone.
+    floor = 1e-2 * max(float(gradient.abs().max()) for gradient in control.values())
+    for name, parameter in module.named_parameters():
+        gradient, placement = parameter.grad, known[name]
+        assert gradient is not None, name
+        for axis in placement.grad_sum:
+            if axis in ("tp", "kv"):
+                dist.all_reduce(gradient, group=mesh.group(axis))
+        part = slices(placement, mesh)
+        inside = tuple(slice(0, s.stop - s.start) for s in part)
+        wanted = control[name]
+        difference = (gradient[inside] - wanted[part]).abs()
+        if difference.numel():
+            found[name] = float(difference.max() / wanted.abs().max().clamp(min=floor))
+        padding = gradient.clone()
+        padding[inside] = 0.0
+        assert not padding.any(), f"{name}: the padding has a gradient"
+    return found
+
+
+def control_run(spec: ModelSpec, documents: bool) -> tuple[Tensor, tuple[Tensor, Tensor], dict[str, Tensor]]:
+    """Logits, losses and gradients of one rank alone."""
+    tokens, targets, arguments = inputs(spec, documents)
+    decoder = whole(spec)
+    logits = decoder(tokens, **arguments)
+    losses = cross_entropy(logits, targets, Z_LOSS)
+    (sum(losses) / 40).backward()  # type: ignore[union-attr]
+    gradients = {n: p.grad for n, p in decoder.named_parameters() if p.grad is not None}
+    return logits.detach(), losses, gradients
+
+
+def compare(spec: ModelSpec, layout: Layout, mesh: Mesh, documents: bool) -> dict[str, float]:
+    """Deviations of one case, by what deviates; the same collectives on every rank."""
+    wanted, wanted_losses, control = control_run(spec, documents)
+    tokens, targets, arguments = inputs(spec, documents)
+    decoder = parallel(spec, layout, mesh)
+    logits = decoder(tokens, **arguments)
+    columns = make_columns(mesh, spec.vocab_size)
+    losses = parallel_cross_entropy(logits, targets, columns, Z_LOSS)
+    (sum(losses) / 40).backward()  # type: ignore[union-attr]
+    joined = gathered(logits.detach(), 2, columns.team.name, columns.team.size)[..., : spec.vocab_size]
+    found = {"logits": away(joined, wanted)}
+    for name, mine, theirs in zip(("loss", "z-loss"), losses, wanted_losses, strict=True):
+        found[name] = away(mine.detach(), theirs.detach())
+    return found | gradients_away(decoder, spec, layout, mesh, control)
