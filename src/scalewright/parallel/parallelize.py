@@ -14,13 +14,16 @@ import torch
 from torch import Tensor, nn
 
 from scalewright.model.decoder import Decoder
+from scalewright.parallel.activations import apply_offload_activations
 from scalewright.parallel.compile import apply_compile
 from scalewright.parallel.execute import Executor, GradientSync, Plain
 from scalewright.parallel.mesh import Mesh
+from scalewright.parallel.pipeline import Pipeline
 from scalewright.parallel.recompute import apply_recompute
 from scalewright.parallel.replicate import GradientBuckets
 from scalewright.parallel.shard import ShardedGradients, apply_shard
 from scalewright.parallel.stages import Stages, stages_of, tied_stages
+from scalewright.parallel.tensor import apply_tensor, cut_parameters
 from scalewright.parallel.weights import Weights, hold
 from scalewright.spec.layout import Layout
 from scalewright.spec.placement import Box, Placement
@@ -79,9 +82,8 @@ def parallelize(
     """
     stages = stages_of(model)
     if layout.tp > 1:
-        from scalewright.parallel.tensor import apply_tensor, cut_parameters
-
         for stage in stages.values():
+            assert isinstance(stage, Decoder), "a user's own module takes data parallelism alone"
             cut_parameters(stage, placements, mesh)
             apply_tensor(stage, layout, mesh)
     blocks = {number: find_blocks(stage) for number, stage in stages.items()}
@@ -90,6 +92,7 @@ def parallelize(
         spec = stage.spec if isinstance(stage, Decoder) else None
         kind = layout.recompute
         apply_recompute(blocks[number], kind, random=random, model=spec, layout=layout, seq_len=seq_len)
+    apply_offload_activations(every_block, layout, mesh.device)
     if compile_blocks:
         apply_compile(every_block, backend)
     sharded = (layout.zero_stage or 0) > 0 and mesh.size("fsdp") > 1
@@ -128,8 +131,6 @@ def _executor(
 ) -> Executor:
     if not isinstance(model, Stages):
         return Plain(model, gradients)
-    from scalewright.parallel.pipeline import Pipeline
-
     return Pipeline(model, layout, mesh, gradients, torch.bfloat16 if bf16 else torch.float32)
 
 
