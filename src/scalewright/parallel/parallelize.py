@@ -8,7 +8,9 @@ The model is built on the meta device: nothing is allocated before it is known w
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -75,10 +77,12 @@ def parallelize(
     random: bool = False,
     backend: str = "inductor",
     seq_len: int | None = None,
+    memory: AbstractContextManager[Any] | None = None,
 ) -> Parallel:
     """Applies a layout to a model (or to a pipeline rank's `Stages`) in place; see `fill` for the values.
 
     `random`: the blocks use random numbers. `seq_len` prices a recomputation budget (null: the model's own).
+    `memory` is entered where space is first allocated: a dry run's takes none.
     """
     stages = stages_of(model)
     if layout.tp > 1:
@@ -101,13 +105,14 @@ def parallelize(
             apply_shard(stage, blocks[number], mesh, layout, bf16=bf16)
     elif bf16:
         model.to(torch.bfloat16)
-    if any(parameter.is_meta for parameter in model.parameters()):
-        model.to_empty(device=mesh.device)
-    else:
-        model.to(mesh.device)
-    weights = hold(model, placements, mesh)
-    gradients = _gradients(stages, weights, layout, mesh, sharded=sharded, bf16=bf16)
-    return Parallel(model, weights, gradients, _executor(model, layout, mesh, gradients, bf16=bf16))
+    with memory or nullcontext():
+        if any(parameter.is_meta for parameter in model.parameters()):
+            model.to_empty(device=mesh.device)
+        else:
+            model.to(mesh.device)
+        weights = hold(model, placements, mesh)
+        gradients = _gradients(stages, weights, layout, mesh, sharded=sharded, bf16=bf16)
+        return Parallel(model, weights, gradients, _executor(model, layout, mesh, gradients, bf16=bf16))
 
 
 def _gradients(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,8 +35,13 @@ class Network:
     random_source: Source | None
 
 
-def build_network(run: RunSpec, mesh: Mesh, *, bf16: bool) -> Network:
-    """Builds the run's model and applies its layout; weights are allocated, and a user's module is filled."""
+def build_network(
+    run: RunSpec, mesh: Mesh, *, bf16: bool, memory: AbstractContextManager[Any] | None = None
+) -> Network:
+    """Builds the run's model and applies its layout; weights are allocated, and a user's module is filled.
+
+    `memory` is entered where a model of ours allocates (see `parallelize`).
+    """
     model, compiled = run.model, run.train.compile
     if isinstance(model, ModelSpec):
         with torch.device("meta"):
@@ -48,6 +54,7 @@ def build_network(run: RunSpec, mesh: Mesh, *, bf16: bool) -> Network:
             bf16=bf16,
             compile_blocks=compiled,
             seq_len=run.data.seq_len if isinstance(run.data, DataSpec) else None,
+            memory=memory,
         )
         return Network(parallel, lambda t, box: init_box(t, model, run.seed, *box))
     if not isinstance(model, PythonRef):
