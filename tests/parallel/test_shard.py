@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import get_gradient_edge
 
 from runs import MODEL
 from scalewright.model.decoder import Decoder
@@ -24,11 +25,13 @@ from scalewright.spec.model import ModelSpec
 from scalewright.spec.placement import place
 from scalewright.train.loss import cross_entropy
 from scalewright.train.step import LOSS, NORM, Step
-from torch.autograd.graph import get_gradient_edge
 from worlds import CPU, one_rank, plain, run_world
 
 SPEC = ModelSpec.parse(MODEL)
-TIED = ModelSpec.parse({**MODEL, "num_hidden_layers": 4, "tie_word_embeddings": True})
+# A layer norm's backward reads its weight, in the weight part too.
+TIED = ModelSpec.parse(
+    {**MODEL, "num_hidden_layers": 4, "tie_word_embeddings": True, "norm_type": "layernorm"}
+)
 ROWS = 8
 
 
@@ -130,9 +133,9 @@ def bf16_control() -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", ["zero1", "zero2", "zero3", "zero1-one-micro", "hsdp2", "hsdp3"])
 def test_bf16_rounds_where_one_process_does(bf16_control, name):
-    """Micro-batches of one row have the same bf16 gradients, whose fp32 sums differ as those of fp32 do. Weights
-    that straddle a bf16 step are then rounded another way: 3 steps carry that on (measured: 3e-4). A
-    micro-batch of four rows sums their gradients in bf16 products."""
+    """Micro-batches of one row have the same bf16 gradients, whose fp32 sums differ as those of fp32 do.
+    Weights that straddle a bf16 step are then rounded another way; 3 steps carry that on (measured: 3e-4).
+    A micro-batch of four rows sums their gradients in bf16 products."""
     rtol = 1e-2 if name == "zero1-one-micro" else 1e-3
     assert_same(run_world(train, LAYOUTS[name], True), bf16_control, rtol, 1e-2)
 
@@ -200,7 +203,7 @@ def cuts() -> dict[int, Decoder]:
     return {0: first, 3: last}
 
 
-# What a rank does, as a pipeline would: forward, input part, weight part, or whole backward of (stage, micro).
+# What a rank does, as a pipeline would: forward, input part, weight part, or whole backward of stage.micro.
 WHOLE = "F0.0 F3.0 F0.1 F3.1 B3.0 F0.2 F3.2 B0.0 B3.1 B0.1 B3.2 B0.2"
 SPLIT = "F0.0 F3.0 F0.1 I3.0 W3.0 I0.0 F3.1 F0.2 I3.1 I0.1 W0.0 F3.2 W0.1 B3.2 W3.1 B0.2"
 LATE = "F0.0 F3.0 F0.1 F3.1 F0.2 F3.2 I3.0 I3.1 I3.2 I0.0 I0.1 I0.2 W0.0 W0.1 W0.2 W3.0 W3.1 W3.2"
@@ -318,8 +321,8 @@ class OneRank:
 @pytest.mark.parametrize("stage", [1, 2, 3])
 @pytest.mark.parametrize("actions", [WHOLE, SPLIT, LATE], ids=["whole", "split", "late"])
 def test_two_stages_of_a_v_with_a_tied_head(stage, actions, bf16):
-    """Micro-batches in flight, backwards whole and in parts, one embedding for both ends; each gradient as one
-    process has it. fp32 sums in another order; in bf16 an input part may round where a whole one doesn't."""
+    """Micro-batches in flight, backwards whole and in parts, one embedding for both ends: each gradient is that
+    of one process. fp32 sums in another order (measured: 2e-7); those of few bf16 numbers are exact."""
     mesh, alone = one_rank()
     control = run_by_hand(mesh, alone, WHOLE, bf16)["gradients"]
     for rank in run_world(run_by_hand, {"devices": 2, "zero_stage": stage}, actions, bf16):
@@ -331,4 +334,4 @@ def test_two_stages_of_a_v_with_a_tied_head(stage, actions, bf16):
             difference = (
                 torch.tensor(values).reshape(size, *whole.shape[1:]) - whole[offset : offset + size]
             ).abs()
-            assert difference.max() < (2e-2 if bf16 else 1e-6) * whole.abs().max(), name
+            assert difference.max() < 1e-6 * whole.abs().max(), name

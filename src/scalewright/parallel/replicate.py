@@ -10,7 +10,7 @@ alone in bf16: each micro-batch's bf16 gradient is added to the fp32 sum as soon
 Buckets are reduced in one order, that of their numbers, whatever order they fill in: a model whose ranks
 leave different parameters unused would otherwise sum one rank's bucket 0 with another's bucket 1.
 
-In a pipeline a stage's buckets start together, after its last backward: what then still runs is other stages'.
+In a pipeline a stage's buckets start together after its last backward, while other stages still run.
 An embedding that two stages of a rank share (the tied head of a V) waits for both.
 """
 

@@ -3,12 +3,12 @@
 At rest every rank holds 1/n of each tensor's rows (cut as torch.chunk cuts), of its gradient, and of the
 optimizer's state. What a step does with the rest, for n micro-batches:
 
-             parameters gathered                       gradients reduce-scattered     sent a step (of Psi numbers)
-    ZeRO-1   once a step                               after the last micro-batch     2 Psi
-    ZeRO-2   once a step                               after each micro-batch         (1 + n) Psi
-    ZeRO-3   for each forward and each backward        after each micro-batch         3 n Psi
-    HSDP     as its ZeRO stage, among a group of n     as its stage; then an all-reduce over the replicas of
-                                                       the rank's own part, after the last micro-batch
+             parameters gathered                     gradients reduce-scattered    numbers sent (of Psi)
+    ZeRO-1   once a step                             after the last micro-batch    2 Psi
+    ZeRO-2   once a step                             after each micro-batch        (1 + n) Psi
+    ZeRO-3   for each forward and each backward      after each micro-batch        3 n Psi
+    HSDP     as its ZeRO stage, among its shards     as its stage; after the last micro-batch, an all-reduce
+                                                     of the rank's own part over the replicas
 
 A stage's root (embedding, last norm, head) is gathered once for forward and backward together; in a pipeline,
 where some micro-batch is always between the two, once a step.
@@ -103,7 +103,7 @@ class ShardedGradients:
         """FSDP has let the current stream wait for its reductions at the end of each last backward."""
 
     def _gather(self, stage: int) -> None:
-        """For a weight part: its norms multiply with their weights again, and no hook gathers those in time."""
+        """For a weight part: its norms read their weights again, and no hook gathers those in time."""
         for module in self.modules[stage]:
             module.unshard()
             _set(module, sync=False, all_reduce=False, reshard=False)
@@ -165,7 +165,7 @@ def reduce_now(root: FSDPModule, modules: Iterable[FSDPModule], *, last: bool) -
 
 
 def accumulate_now(modules: Iterable[FSDPModule]) -> None:
-    """Moves bf16 gradients of the gathered parameters into their fp32 sums, where FSDP isn't to reduce yet."""
+    """Adds bf16 gradients of the gathered parameters to their fp32 sums, where FSDP isn't to reduce yet."""
     for module in modules:
         for group in _groups(module):
             for parameter in group.fsdp_params:
@@ -224,7 +224,7 @@ def _device_mesh(mesh: Mesh) -> DeviceMesh:
     if mesh.group("fsdp") is not None:
         return mesh.hsdp_mesh()
     if not dist.is_initialized():
-        store = dist.HashStore()
+        store = dist.HashStore()  # type: ignore[attr-defined]
         dist.init_process_group("gloo", store=store, rank=0, world_size=1)
     alone = dist.new_group([mesh.rank], use_local_synchronization=True)
     replicas = mesh.group("dp_replicate")
