@@ -199,7 +199,12 @@ def kept_on_rank(mesh: Mesh, layout: Layout) -> dict[str, Any]:
         decoder = parallel(spec, own, mesh)
         tokens, _, _ = inputs(spec, False)
         kept: list[Tensor] = []
-        with saved_tensors_hooks(lambda saved: kept.append(saved) or saved, lambda saved: saved):
+
+        def pack(saved: Tensor, kept: list[Tensor] = kept) -> Tensor:
+            kept.append(saved)
+            return saved
+
+        with saved_tensors_hooks(pack, lambda saved: saved):
             features = decoder.features(tokens)
         sizes = {s.untyped_storage().data_ptr(): s.untyped_storage().nbytes() for s in kept}
         counts[regather] = list(sizes.values()).count(2 * 24 * 32 * 4)

@@ -1,0 +1,145 @@
+"""Communication with a gradient: each Function against what one process computes, and without a network."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from scalewright.parallel.functions import (
+    Team,
+    copy_to,
+    gather_slice,
+    gather_sum,
+    make_team,
+    own_part,
+    sum_both,
+    sum_over,
+    sum_scatter,
+)
+from scalewright.parallel.mesh import Mesh
+from scalewright.spec.layout import Layout
+from worlds import one_rank, plain, run_world
+
+SHAPE = (2, 8, 3)
+
+
+def given(rank: int, shape: tuple[int, ...] = SHAPE) -> Tensor:
+    """Whole numbers: their sums are exact in any order."""
+    return torch.randint(-9, 9, shape, generator=torch.Generator().manual_seed(rank)).float()
+
+
+def slope(rank: int, shape: tuple[int, ...]) -> Tensor:
+    """The gradient that reaches a rank's output."""
+    return given(100 + rank, shape)
+
+
+def all_on_rank(mesh: Mesh, layout: Layout) -> dict[str, Any]:
+    """Output and input gradient of each function on this rank."""
+    team, found = make_team(mesh, "tp"), {}
+    assert (team.size, team.index) == (mesh.world, mesh.rank)
+    calls: dict[str, Any] = {
+        "copy_to": copy_to,
+        "sum_over": sum_over,
+        "sum_both": sum_both,
+        **{f"gather_sum {d}": lambda x, t, d=d: gather_sum(x, d, t) for d in (0, 1, -1)},
+        **{f"gather_slice {d}": lambda x, t, d=d: gather_slice(x, d, t) for d in (0, 1, -1)},
+        **{f"sum_scatter {d}": lambda x, t, d=d: sum_scatter(x, d, t) for d in (0, 1, -2)},
+        "of a transposed": lambda x, t: gather_sum(x.transpose(0, 1), 0, t),
+    }
+    for name, call in calls.items():
+        if name == "sum_scatter 0" and mesh.world > 2:
+            continue  # two rows over four ranks: refused at the door of a run
+        x = given(mesh.rank).requires_grad_()
+        out = call(x, team)
+        out.backward(slope(mesh.rank, tuple(out.shape)))
+        found[name] = [plain(out), plain(x.grad)]
+    return found
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_each_is_what_one_process_computes(size):
+    """Exact: all numbers are whole."""
+    found = run_world(all_on_rank, {"devices": size, "tp": size})
+    every = [given(rank) for rank in range(size)]
+    total = sum(every)
+    for rank, answers in enumerate(found):
+        for name, answer in answers.items():
+            out, gradient = map(torch.tensor, answer)
+            kind, _, dim = name.partition(" ")
+            if name == "of a transposed":
+                assert torch.equal(out, torch.cat([x.transpose(0, 1) for x in every], 0))
+                slopes = sum(slope(r, (8 * size, 2, 3)) for r in range(size))
+                assert torch.equal(gradient, slopes.chunk(size, 0)[rank].transpose(0, 1))
+                continue
+            wanted, expected = by_hand(kind, int(dim or 0), rank, every, total)
+            assert torch.equal(out, wanted), name
+            assert torch.equal(gradient, expected), name
+
+
+def by_hand(kind: str, dim: int, rank: int, every: list[Tensor], total: Any) -> tuple[Tensor, Tensor]:
+    """The table at the top of the file under test, row by row."""
+    size = len(every)
+    if kind == "copy_to":
+        return every[rank], sum(slope(r, SHAPE) for r in range(size))
+    if kind == "sum_over":
+        return total, slope(rank, SHAPE)
+    if kind == "sum_both":
+        return total, sum(slope(r, SHAPE) for r in range(size))
+    joined = torch.cat(every, dim)
+    slopes = [slope(r, tuple(joined.shape)) for r in range(size)]
+    if kind == "gather_sum":
+        return joined, sum(slopes).chunk(size, dim)[rank]
+    if kind == "gather_slice":
+        return joined, slopes[rank].chunk(size, dim)[rank]
+    part = total.chunk(size, dim)[rank]
+    return part, torch.cat([slope(r, tuple(part.shape)) for r in range(size)], dim)
+
+
+def test_own_part_takes_this_ranks_share():
+    x = given(0)
+    assert torch.equal(own_part(x, 1, Team("", 4, 2)), x[:, 4:6])
+
+
+def test_one_rank_has_no_team():
+    mesh, _ = one_rank()
+    with pytest.raises(ValueError, match="axis 'tp' has one rank"):
+        make_team(mesh, "tp")
+
+
+@pytest.fixture
+def fake_team():
+    """Eight ranks that don't exist; this process plays the fourth."""
+    dist.init_process_group("fake", rank=3, world_size=8)
+    try:
+        yield Team(dist.group.WORLD.group_name, 8, 3)
+    finally:
+        dist.destroy_process_group()
+
+
+def test_shapes_without_a_network(fake_team):
+    """Under fake tensors, with gradients, and from real tensors through the fake group."""
+    for mode in (FakeTensorMode(), None):
+        if mode is not None:
+            mode.__enter__()
+        try:
+            x = torch.zeros(2, 8, 3, requires_grad=True)
+            whole = gather_sum(x, 1, fake_team)
+            assert whole.shape == (2, 64, 3)
+            out = sum_over(copy_to(sum_scatter(whole, 1, fake_team), fake_team), fake_team)
+            assert out.shape == x.shape
+            sum_both(gather_slice(out, -1, fake_team), fake_team).sum().backward()
+            assert x.grad is not None
+            assert x.grad.shape == x.shape
+        finally:
+            if mode is not None:
+                mode.__exit__(None, None, None)
+
+
+def test_a_length_that_does_not_divide_is_refused(fake_team):
+    with pytest.raises(RuntimeError, match="invalid for input of size"):
+        sum_scatter(torch.zeros(2, 9, 3), 1, fake_team)
