@@ -27,6 +27,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from scalewright.parallel.flops import flops_of
+from scalewright.parallel.host import is_host
 from scalewright.parallel.live import Kind, LiveBytes
 from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.weights import Weights
@@ -94,7 +95,7 @@ class Collective:
 class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts what passes while it is entered; `offloaded` tells which tensors are in host memory."""
 
-    def __init__(self, mesh: Mesh, offloaded: Callable[[Tensor], bool] | None = None) -> None:
+    def __init__(self, mesh: Mesh, offloaded: Callable[[Tensor], bool] | None = is_host) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.mesh = mesh
         self.live = LiveBytes(offloaded)
@@ -175,17 +176,20 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self.live.tag(tensor, "buffers", over=("activations", "other"))
         else:
             self.flops += flops_of(func, args, kwargs, answer)
-        kind = self._kind()
+        kind = self._kind(func)
         for tensor in _tensors(answer):
             self.live.see(tensor, kind)
         return answer
 
-    def _kind(self) -> Kind:
-        """Of what is made now: a backward has no grad mode, but for what it recomputes."""
-        if self.updating:
-            return "other"
-        in_backward = torch._C._current_graph_task_id() != -1
-        return "other" if in_backward and not torch.is_grad_enabled() else "activations"
+    def _kind(self, func: Any) -> Kind:
+        """Of what is made now: a backward has no grad mode, but for what it recomputes.
+
+        Space made without grad mode is for a collective, which will say whose (see `_communicate`).
+        """
+        if torch.is_grad_enabled() and not self.updating:
+            return "activations"
+        space = func is torch.ops.aten.empty.memory_format
+        return "other" if self.updating or space or _in_backward() else "activations"
 
     def _communicate(self, func: Any, args: tuple[Any, ...], answer: Any) -> None:
         name = func._opname
@@ -209,6 +213,9 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if axis in _DATA_PARALLEL:
             for tensor in _tensors(args):
                 self.live.tag(tensor, "buffers", over=("activations", "other"))
+        elif not _in_backward():
+            for tensor in _tensors(args):
+                self.live.tag(tensor, "activations", over=("other",))
 
     def _axis(self, group_name: str) -> tuple[str, int]:
         """A group's axis as it is reported, and its ranks."""
@@ -219,6 +226,10 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 axis = "dp_replicate"
             self._axes[group_name] = (_REPORTED.get(axis, axis), size)
         return self._axes[group_name]
+
+
+def _in_backward() -> bool:
+    return torch._C._current_graph_task_id() != -1
 
 
 def _group(argument: Any) -> dist.ProcessGroup | None:

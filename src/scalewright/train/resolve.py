@@ -44,8 +44,11 @@ class Resolved:
         return int(self.run.data.arguments.get("seq_len", 1024))
 
 
-def resolve(run: RunSpec) -> Resolved:
-    """Fills a run's nulls and checks it against its model and data; raises UserError."""
+def resolve(run: RunSpec, *, read_data: bool = True) -> Resolved:
+    """Fills a run's nulls and checks it against its model and data; raises UserError.
+
+    `read_data` false leaves the data unopened: a dry run can do without them.
+    """
     model = load_model_spec(run.model) if isinstance(run.model, str) else run.model
     layout = run.layout
     refuse_unready(layout)
@@ -63,8 +66,8 @@ def resolve(run: RunSpec) -> Resolved:
         _check_context(model, seq_len)
     else:
         _check_own_model(layout)
-    data = open_data(run.data, "train", run.seed)
-    _check_vocabulary(model, data)
+    if read_data:
+        _check_vocabulary(model, open_data(run.data, "train", run.seed))
     filled = run.replace(model=model.dump(), out_dir=str(run.folder))
     resolved = Resolved(filled, 0)
     return Resolved(_with_steps(filled, resolved.seq_len), _steps(filled, resolved.seq_len))
@@ -75,7 +78,7 @@ def refuse_unready(layout: Layout) -> None:
     for key, value, ready in (
         ("cp", layout.cp, 1),
         ("ep", layout.ep, 1),
-        ("offload", layout.offload, "none"),
+        ("offload", "none" if layout.offload == "activations" else layout.offload, "none"),
     ):
         if value != ready:
             raise UserError(

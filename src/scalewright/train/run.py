@@ -57,7 +57,7 @@ def train(
     this machine has. `on_start` is told the process ids of the local workers. Raises UserError for a mistake
     in the run, RunError when it failed, Stopped when a signal asked it to stop and it saved.
     """
-    spec = _load(run, overrides)
+    spec = read_run(run, overrides)
     if simulate:
         spec = spec.replace(device="cpu")
     context = find_context()
@@ -117,7 +117,8 @@ def enter(context: RankContext, data: dict[str, Any]) -> dict[str, Any]:
     return work(context, unplain(data), device=data["device"], until=data["until"], quiet=data["quiet"])
 
 
-def _load(run: str | Path | dict[str, Any] | RunSpec, overrides: Sequence[str]) -> RunSpec:
+def read_run(run: str | Path | dict[str, Any] | RunSpec, overrides: Sequence[str]) -> RunSpec:
+    """The run of a file, of plain data or of a RunSpec, with `key=value` overrides; raises UserError."""
     if isinstance(run, (str, Path)):
         return load_run(run, list(overrides))
     from scalewright.spec.run import apply_override

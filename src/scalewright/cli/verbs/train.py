@@ -23,6 +23,10 @@ def train(
     simulate: Annotated[
         bool, typer.Option("--simulate", help="Take CPU processes for devices that aren't here.")
     ] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Show what each rank would hold, send and compute; needs no devices."),
+    ] = False,
     json: Json = False,
 ) -> None:
     """Train what a run file describes, or go on with it.
@@ -30,9 +34,13 @@ def train(
     \b
     scalewright train run.yaml
     scalewright train run.yaml layout.devices=4 optimizer.lr=3e-4
+    scalewright train run.yaml layout.devices=512 layout.tp=8 --dry-run
     """
     if not run.is_file():
         raise missing_run(run)
+    if dry_run:
+        rehearse(run, overrides or [], json)
+        return
     from scalewright.cli.output import only_answer, print_json
     from scalewright.launch.context import find_context
     from scalewright.train.run import train as train_run
@@ -43,6 +51,20 @@ def train(
             write_page(Path(result.out_dir))
     if json and find_context().rank == 0:  # under torchrun every rank is here; one answers
         print_json(result.dump())
+
+
+def rehearse(run: Path, overrides: list[str], json: bool) -> None:
+    """A dry run, on stdout."""
+    from scalewright.cli.dry_run import show_dry_run
+    from scalewright.cli.output import only_answer, print_json, working
+    from scalewright.train.dry_run import dry_run
+
+    with only_answer(json), working("playing one rank of every kind"):
+        document = dry_run(run, overrides).dump()
+    if json:
+        print_json(document)
+    else:
+        show_dry_run(document)
 
 
 def write_page(folder: Path) -> None:

@@ -1,0 +1,161 @@
+"""Plays one rank of a world that isn't there: its real program, on tensors without numbers, watched.
+
+    fake process group    every collective returns at once, and has been seen
+    fake tensors          shapes, dtypes and life times, no memory
+    the rest              what `train` runs: `build_network`, the executor, `Step`, the optimizer
+
+A few micro-batches are run, and the rest of the step follows from them: without a pipeline a step of n costs
+what one costs, and n - 1 times what the second adds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed.fsdp import FSDPModule
+
+from scalewright.data.batch import IGNORED
+from scalewright.parallel.inputs import Micro, accepted_arguments
+from scalewright.parallel.live import KINDS, Window
+from scalewright.parallel.mesh import Mesh, leave_world, make_mesh
+from scalewright.parallel.parallelize import Parallel
+from scalewright.parallel.watch import Watch
+from scalewright.spec.grid import Grid
+from scalewright.spec.model import ModelSpec
+from scalewright.spec.run import DataSpec, RunSpec
+from scalewright.train.loss import build_loss
+from scalewright.train.network import build_network, load_python
+from scalewright.train.optimizer import build_optimizer
+from scalewright.train.step import Step
+
+CPU = torch.device("cpu")
+Traffic = dict[tuple[str, str, int], tuple[int, int]]  # (axis, kind, group size) -> (count, bytes)
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """What one rank does and holds in a step."""
+
+    flops: int
+    traffic: Traffic
+    most: dict[str, int]  # bytes of every kind at its own highest
+    at_peak: dict[str, int]  # bytes of every kind when their sum is highest
+    peak: int
+
+
+@contextmanager
+def fake_world(grid: Grid, rank: int) -> Iterator[Mesh]:
+    """A process group whose other ranks don't exist, and one rank's mesh in it."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    _complete_fakes()
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=grid.world)
+    try:
+        yield make_mesh(grid, rank, CPU, share=False, only_own=True)
+    finally:
+        leave_world()
+
+
+def rehearse(run: RunSpec, grid: Grid, rank: int, seq_len: int, *, bf16: bool) -> Rehearsal:
+    """One rank's step. `run` is resolved; a user's own module is run with real numbers."""
+    fake: AbstractContextManager[Any] = nullcontext()
+    if isinstance(run.model, ModelSpec):
+        fake = FakeTensorMode(allow_non_fake_inputs=True)
+    with fake_world(grid, rank) as mesh:
+        network = build_network(run, mesh, bf16=bf16, memory=fake)
+        with fake, Watch(mesh) as watch:
+            stage = _Stage(run, network.parallel, mesh, seq_len)
+            watch.register(stage.step.parallel.weights, stage.step.optimizer)
+            stage.warm_up()
+            accumulation = run.layout.accumulation
+            one = stage.measure(watch, 1)
+            return one if accumulation == 1 else _extend(one, stage.measure(watch, 2), accumulation)
+
+
+def _extend(one: Rehearsal, two: Rehearsal, steps: int) -> Rehearsal:
+    """A step of more micro-batches: each adds what the second added; memory is what two of them take."""
+
+    def further(first: int, second: int) -> int:
+        return first + (steps - 1) * (second - first)
+
+    traffic = {}
+    for key, (count, size) in two.traffic.items():
+        before = one.traffic.get(key, (0, 0))
+        traffic[key] = further(before[0], count), further(before[1], size)
+    return Rehearsal(further(one.flops, two.flops), traffic, two.most, two.at_peak, two.peak)
+
+
+class _Stage:
+    """A rank's program, built, and what it is fed."""
+
+    def __init__(self, run: RunSpec, parallel: Parallel, mesh: Mesh, seq_len: int) -> None:
+        self.run, self.seq_len = run, seq_len
+        optimizer = build_optimizer(run.optimizer, parallel.weights, load_python)
+        vocabulary = run.model.vocab_size if isinstance(run.model, ModelSpec) else None
+        loss = build_loss(run.loss, run.train.z_loss, load_python, mesh, vocabulary)
+        clip = getattr(run.optimizer, "clip_norm", 0.0)
+        self.step = Step(parallel, optimizer, loss, mesh, clip)
+        self.step._on_cpu = False  # as on a device: nobody looks at a number that isn't there
+
+    def warm_up(self) -> None:
+        """Makes what the first step makes once: the optimizer's states, and the space FSDP gathers into."""
+        for module in self.step.parallel.model.modules():
+            if isinstance(module, FSDPModule):
+                module.unshard()
+                module.reshard()
+        trained = self.step.parallel.weights.trained()
+        for weight in trained:
+            weight.master.grad = torch.zeros_like(weight.master)
+        self.step.optimizer.step()
+        self.step.optimizer.zero_grad(set_to_none=True)
+
+    def measure(self, watch: Watch, micros: int) -> Rehearsal:
+        """A step of some micro-batches."""
+        watch.clear()
+        window = watch.live.open()
+        self.step([self.micro() for _ in range(micros)], torch.zeros(()))
+        watch.live.close(window)
+        traffic = {(c.axis, c.kind, c.group_size): (c.count, c.bytes) for c in watch.collectives}
+        return Rehearsal(watch.flops, traffic, *_memory(window))
+
+    def micro(self) -> Micro:
+        """A micro-batch whose tokens say nothing; of several documents a row where the data may have them."""
+        shape = (self.run.layout.micro_batch, self.seq_len)
+        arguments: dict[str, Tensor] = {}
+        data = self.run.data
+        if isinstance(data, DataSpec) and data.packing and data.document_mask:
+            accepted = accepted_arguments(self.step.parallel.model)
+            if "documents" in accepted:
+                arguments["documents"] = torch.zeros(shape, dtype=torch.int32)
+                if "positions" in accepted:
+                    arguments["positions"] = torch.zeros(shape, dtype=torch.int64)
+        tokens = torch.zeros(shape, dtype=torch.int64)
+        return Micro(tokens, torch.full(shape, IGNORED), arguments)
+
+
+def _memory(window: Window) -> tuple[dict[str, int], dict[str, int], int]:
+    return (
+        {kind: window.most[kind] for kind in KINDS},
+        {kind: window.at_peak[kind] for kind in KINDS},
+        window.peak,
+    )
+
+
+def _complete_fakes() -> None:
+    """Gives fake tensors the coalesced collectives, which torch has no fake form of."""
+    from torch._C._distributed_c10d import FakeWork
+
+    for name in (
+        "allreduce_coalesced_",
+        "allgather_into_tensor_coalesced_",
+        "reduce_scatter_tensor_coalesced_",
+    ):
+        if not torch._C._dispatch_has_kernel_for_dispatch_key(f"c10d::{name}", "Meta"):
+            torch.library.register_fake(f"c10d::{name}", lambda *_, **__: FakeWork().boxed())

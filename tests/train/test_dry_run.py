@@ -1,0 +1,77 @@
+"""Dry runs: what they answer, and for whom; their numbers are held against `spec/` and Gloo elsewhere."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.conftest import Answer
+from tests.runs import MODEL
+
+from scalewright.spec.errors import UserError
+from scalewright.train.dry_run import dry_run
+
+
+def run_of(layout: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    return {
+        "model": MODEL,
+        "layout": {"precision": "fp32", **layout},
+        "data": {"train": "nowhere", "seq_len": 16, "document_mask": False},
+        **changes,
+    }
+
+
+def test_ranks_that_differ_are_apart() -> None:
+    document = dry_run(run_of({"devices": 4})).dump()
+    # 67 rows over 4 ranks are 17, 17, 17 and 16; 24 and 40 rows divide
+    assert [group["ranks"] for group in document["groups"]] == [[0, 1, 2], [3]]
+    assert document["world"] == 4
+    last = document["groups"][1]
+    assert last["coords"]["dp_shard"] == 3
+    assert last["params_local"] == document["groups"][0]["params_local"] - 24 * 2  # embedding and head
+
+
+def test_alone() -> None:
+    (group,) = dry_run(run_of({})).dump()["groups"]
+    assert group["collectives"] == []
+    memory = group["memory_bytes"]
+    assert memory["parameters"] == memory["gradients"] == 4 * group["params_local"]
+    assert memory["optimizer"] >= 2 * memory["parameters"]
+    assert sum(group["memory_at_peak_bytes"].values()) == memory["peak"]
+
+
+def test_more_micro_batches_send_and_compute_more_and_hold_the_same() -> None:
+    found = [dry_run(run_of({"devices": 2, "global_batch": 2 * n})).dump()["groups"][0] for n in (2, 4, 7)]
+    assert found[0]["flops"] * 7 == found[2]["flops"] * 2
+    assert found[1]["memory_bytes"] == found[2]["memory_bytes"]
+    sent = [{(c["axis"], c["kind"]): c["bytes"] for c in group["collectives"]} for group in found]
+    for key in (("dp_shard", "all_gather"), ("dp_shard", "reduce_scatter")):
+        assert sent[0][key] * 7 == sent[2][key] * 2
+    assert sent[0][("control", "all_reduce")] == sent[2][("control", "all_reduce")]
+
+
+def test_notes_say_what_was_taken_for_granted() -> None:
+    notes = " ".join(dry_run(run_of({"precision": "auto"}, cluster="dgx-h100")).notes)
+    assert "auto was taken for bf16" in notes
+    assert "no data at nowhere" in notes
+
+
+def test_a_mistake_is_found_as_in_training() -> None:
+    with pytest.raises(UserError, match="not divisible by tp 3"):
+        dry_run(run_of({"devices": 3, "tp": 3}))
+
+
+def test_command(tmp_path: Path, call_cli: Callable[..., Answer]) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text(json.dumps(run_of({"devices": 4})))
+    answer = call_cli("train", file, "layout.devices=2", "--dry-run", "--json")
+    assert answer.code == 0, answer.err
+    assert json.loads(answer.out)["world"] == 2
+    table = call_cli("train", file, "--dry-run")
+    assert table.code == 0, table.err
+    for word in ("4 ranks", "dp_shard", "reduce_scatter", "peak GiB"):
+        assert word in table.out
+    assert not (tmp_path / "runs").exists()
