@@ -104,12 +104,13 @@ def gathered(x: Tensor, dim: int, team: str, size: int) -> Tensor:
     out: Tensor = torch.ops._c10d_functional.wait_tensor(started)  # [size * x.shape[0], ...]
     if dim == 0:
         return out
-    return out.unflatten(0, (size, x.shape[0])).movedim(0, dim).flatten(dim, dim + 1)
+    return out.view(size, *x.shape).movedim(0, dim).flatten(dim, dim + 1)
 
 
 def scattered(x: Tensor, dim: int, team: str, size: int) -> Tensor:
     """This rank's part along `dim` of the sum of x over the team's ranks."""
-    parts = x.unflatten(dim, (size, -1)).movedim(dim, 0).flatten(0, 1).contiguous()
+    cut = x.reshape(*x.shape[:dim], size, -1, *x.shape[dim + 1 :])
+    parts = cut.movedim(dim, 0).flatten(0, 1).contiguous()
     started = torch.ops._c10d_functional.reduce_scatter_tensor(parts, "sum", size, team)
     out: Tensor = torch.ops._c10d_functional.wait_tensor(started)
     return out

@@ -5,9 +5,9 @@
     sp on      [B,T/tp,D]   gather_sum                                              sum_scatter
 
 (Shoeybi et al. 2019, arXiv 1909.08053 §3; with sequence parallelism, Korthikanti et al. 2022, 2205.05198 §4.)
-Column-parallel weights keep some of their rows (q, k, v, gate, up, head, embedding), row-parallel ones some of
-their columns (o, down). With sp the residual stream, and with it every norm, has T/tp tokens of each row on a
-rank; without, the same T on all.
+Column-parallel weights keep some of their rows (q, k, v, gate, up, head, embedding), row-parallel ones some
+of their columns (o, down). With sp the residual stream, and with it every norm, has T/tp tokens of each row
+on a rank; without, the same T on all.
 
 The model stays plain: parameters are replaced by smaller ones, as `spec/placement.py` says, and some modules'
 `forward` is wrapped. Attention counts its heads from the shapes. Where tp exceeds the KV heads, neighbouring
@@ -40,6 +40,7 @@ from scalewright.parallel.functions import (
     sum_scatter,
 )
 from scalewright.parallel.mesh import Mesh
+from scalewright.parallel.regather import Regather
 from scalewright.spec.layout import Layout
 from scalewright.spec.placement import Placement, local_shape
 
@@ -90,9 +91,11 @@ def apply_tensor(decoder: Decoder, layout: Layout, mesh: Mesh) -> None:
         _cut_vocabulary(decoder.embed, leave, team)
     if decoder.positions is not None and layout.sp:
         _change_input(decoder.positions, partial(own_part, dim=SEQUENCE, team=team))
+    # Recomputation and offload choose by themselves what a block keeps.
+    regather = bool(layout.sp) and layout.recompute == "none" and layout.offload not in ("activations", "all")
     for block in decoder.layers.values():
         assert isinstance(block, Block)
-        _cut_block(block, enter, leave, team)
+        _cut_block(block, enter, leave, team, regather=regather)
     if decoder.last:
         whole = decoder.logits
         decoder.logits = lambda hidden: whole(enter(hidden))  # type: ignore[method-assign]
@@ -105,17 +108,33 @@ def boundaries(team: Team, *, sequence: bool) -> tuple[Change, Change]:
     return partial(copy_to, team=team), partial(sum_over, team=team)
 
 
-def _cut_block(block: Block, enter: Change, leave: Change, team: Team) -> None:
+def _cut_block(block: Block, enter: Change, leave: Change, team: Team, *, regather: bool) -> None:
     """Attention and MLP each begin with their columns and end with their rows."""
-    attention = block.attention
+    attention, mlp = block.attention, block.mlp
     assert isinstance(attention, Attention)
-    assert isinstance(block.mlp, MLP)
-    for part, last in ((attention, attention.o), (block.mlp, block.mlp.down)):
-        _change_input(part, enter)
-        _sum_rows(last, leave)
+    assert isinstance(mlp, MLP)
+    if regather:
+        _regather_input(attention, Regather([attention.q, attention.k, attention.v], SEQUENCE, team))
+        _regather_input(mlp, Regather([mlp.gate, mlp.up], SEQUENCE, team))
+    else:
+        _change_input(attention, enter)
+        _change_input(mlp, enter)
+    _sum_rows(attention.o, leave)
+    _sum_rows(mlp.down, leave)
     if attention.q_norm is not None and attention.k_norm is not None and not attention.norm_per_head:
         _norm_over_ranks(attention.q_norm, team)
         _norm_over_ranks(attention.k_norm, team)
+
+
+def _regather_input(module: nn.Module, regather: Regather) -> None:
+    forward = module.forward
+
+    def run(x: Tensor, *rest: object) -> Tensor:
+        out: Tensor = forward(regather.enter(x), *rest)
+        regather.leave()
+        return out
+
+    _replace_forward(module, run)
 
 
 def _change_input(module: nn.Module, change: Change) -> None:
