@@ -1,0 +1,210 @@
+"""A pipeline against one process that runs the whole model: what the tests of it share.
+
+Every rank makes the whole model too (it is tiny) and compares its own part: the gradient of every tensor that
+it holds, after the sum over a tied embedding's two ends. Losses are added up over the ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from scalewright.model.decoder import Decoder
+from scalewright.model.init import init_tensor, named_tensors
+from scalewright.parallel.inputs import Micro
+from scalewright.parallel.mesh import Mesh, make_mesh
+from scalewright.parallel.parallelize import Parallel, fill, parallelize
+from scalewright.parallel.stages import cut_stages
+from scalewright.parallel.sums import sum_partial
+from scalewright.spec.grid import make_grid
+from scalewright.spec.layout import Layout
+from scalewright.spec.model import ModelSpec
+from scalewright.spec.placement import Box, place
+from scalewright.spec.tensors import TensorSpec
+from scalewright.train.loss import cross_entropy
+from worlds import CPU
+
+ROWS, LENGTH = 2, 10
+
+# fp32 sums of the same numbers in another order (micro-batch after micro-batch against all at once), relative
+# to the largest number of the tensor. Measured over all cases: below 2e-6.
+TOLERANCE = 1e-5
+
+_BASE: dict[str, Any] = {
+    "name": "tiny",
+    "vocab_size": 41,
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "context": 32,
+}
+
+
+def tiny(layers: int, **keys: Any) -> ModelSpec:
+    """A small model with as many layers."""
+    return ModelSpec.parse({**_BASE, "num_hidden_layers": layers, **keys})
+
+
+def gpt2(layers: int) -> ModelSpec:
+    """One with biases, learned positions, layer norms and a tied head."""
+    return tiny(
+        layers,
+        num_key_value_heads=2,
+        mlp_type="gelu_tanh",
+        norm_type="layernorm",
+        positions="learned",
+        tie_word_embeddings=True,
+        qkv_bias=True,
+        o_bias=True,
+        mlp_bias=True,
+    )
+
+
+def values(t: TensorSpec, spec: ModelSpec) -> Tensor:
+    """Weights spread wide enough that a part left out shows: norms and biases vary, too."""
+    first = init_tensor(t, spec, 0)
+    if first.dim() > 1:
+        return first * 8.0
+    noise = torch.Generator().manual_seed(len(t.name) * 1000 + max(0, t.layer))
+    return first + 0.2 * torch.randn(t.shape, generator=noise)
+
+
+def micro_batches(spec: ModelSpec, count: int, documents: bool = False) -> list[Micro]:
+    """As many, with different tokens and numbers of counted ones; `documents`: rows packed of several."""
+    random = torch.Generator().manual_seed(3)
+    found = []
+    for index in range(count):
+        tokens = torch.randint(0, spec.vocab_size, (ROWS, LENGTH), generator=random)
+        targets = torch.randint(0, spec.vocab_size, (ROWS, LENGTH), generator=random)
+        targets[0, : index % 4] = -100
+        arguments = {}
+        if documents and index != 1:
+            first = 3 + index % 4
+            numbers = (torch.arange(LENGTH) >= first).int()[None].repeat(ROWS, 1)
+            positions = torch.cat([torch.arange(first), torch.arange(LENGTH - first)])
+            arguments = {"documents": numbers, "positions": positions[None].repeat(ROWS, 1)}
+        found.append(Micro(tokens, targets, arguments))
+    return found
+
+
+def loss(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Cross-entropy with a z-loss, so that the last stage has an auxiliary loss, too."""
+    return cross_entropy(logits, targets, 1e-2)
+
+
+def whole(spec: ModelSpec) -> Decoder:
+    """The control: everything on one rank."""
+    decoder = Decoder(spec)
+    known = named_tensors(spec)
+    with torch.no_grad():
+        for name, parameter in decoder.named_parameters():
+            parameter.copy_(values(known[name], spec))
+    return decoder
+
+
+def with_auxiliary(cut: Decoder, blocks: Sequence[int]) -> None:
+    """Lets the blocks of these layers leave an auxiliary loss: the mean square of their output."""
+    found: list[Tensor] = []
+    for layer in blocks:
+        if str(layer) in cut.layers:
+            cut.layers[str(layer)].register_forward_hook(
+                lambda _module, _given, out: found.append(out.float().square().mean())
+            )
+
+    def gather(_module: Any, _given: Any, _out: Any) -> None:
+        if found:
+            cut.__dict__["auxiliary"] = torch.stack(found).sum()
+            found.clear()
+
+    cut.register_forward_hook(gather)
+
+
+def build(
+    spec: ModelSpec, layout: Layout, mesh: Mesh, auxiliary: Sequence[int] = (), **keys: Any
+) -> Parallel:
+    """This rank's stages with their weights, gradient sums and executor."""
+    with torch.device("meta"):
+        stages = cut_stages(spec, layout, mesh.index("pp"))
+    for cut in stages.stages.values():  # type: ignore[union-attr]
+        with_auxiliary(cut, auxiliary)  # type: ignore[arg-type]
+    parallel = parallelize(stages, place(spec, layout), layout, mesh, bf16=False, **keys)
+
+    def source(t: TensorSpec, box: Box) -> Tensor:
+        return values(t, spec)[tuple(slice(o, o + s) for o, s in zip(*box, strict=True))]
+
+    fill(parallel.weights, source)
+    return parallel
+
+
+def control(
+    spec: ModelSpec, micros: Sequence[Micro], divisor: Tensor, auxiliary: Sequence[int] = ()
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Losses [2] and gradients by name of the same step in one process."""
+    decoder = whole(spec)
+    with_auxiliary(decoder, auxiliary)
+    found = torch.zeros(2)
+    for micro in micros:
+        total, extra = loss(decoder(micro.tokens, **micro.arguments), micro.targets)
+        extra = extra + getattr(decoder, "auxiliary", 0.0)
+        ((total + extra) / divisor).backward()  # type: ignore[no-untyped-call]
+        found += torch.stack([total.detach(), extra.detach()]) / divisor
+    return found, {name: p.grad for name, p in decoder.named_parameters() if p.grad is not None}
+
+
+def deviation(
+    mesh: Mesh,
+    layout: Layout,
+    spec: ModelSpec,
+    documents: bool = False,
+    auxiliary: Sequence[int] = (),
+    prepare: Callable[[Parallel], None] | None = None,
+    **keys: Any,
+) -> dict[str, float]:
+    """One step of a layout against the control: the largest deviations of losses, gradients and `total`."""
+    micros = micro_batches(spec, layout.accumulation, documents)
+    divisor = torch.tensor(float(sum((micro.targets >= 0).sum() for micro in micros)))
+    parallel = build(spec, layout, mesh, auxiliary, **keys)
+    if prepare is not None:
+        prepare(parallel)
+    for _ in range(2):  # the second step starts from what the first left
+        losses = parallel.executor.train(micros, loss, divisor)
+        gradients = parallel.weights.take_gradients()
+        sum_partial(parallel.weights, gradients, mesh)
+    wanted, by_name = control(spec, micros, divisor, auxiliary)
+    worst = {"gradient": 0.0}
+    for weight, gradient in zip(parallel.weights.trained(), gradients, strict=True):
+        want = by_name[weight.name]
+        worst["gradient"] = max(worst["gradient"], _relative(gradient, want))
+    dist.all_reduce(losses)
+    worst["loss"] = _relative(losses, wanted)
+    total = sum(parallel.executor.total(micro, loss) for micro in micros)
+    assert isinstance(total, Tensor)
+    dist.all_reduce(total)
+    worst["total"] = _relative(total / divisor, wanted[0])
+    return worst
+
+
+def _relative(found: Tensor, wanted: Tensor) -> float:
+    return float((found - wanted).abs().max() / wanted.abs().max())
+
+
+def run_cases(mesh: Mesh, layout: Layout, cases: list[dict[str, Any]]) -> list[dict[str, float]]:
+    """In one world: the deviations of every case, {layout: keys, model: (name, layers), ...}."""
+    found = []
+    for case in cases:
+        this = Layout.parse({**layout.dump(), **case["layout"]})
+        own = make_mesh(make_grid(this), mesh.rank, CPU)
+        name, layers = case["model"]
+        spec = {"llama": tiny, "gpt2": gpt2}[name](layers)
+        if case.get("tied"):
+            spec = tiny(layers, tie_word_embeddings=True)
+        options = {
+            key: case[key] for key in ("documents", "auxiliary", "compile_blocks", "backend") if key in case
+        }
+        found.append(deviation(own, this, spec, **options))
+    return found
