@@ -47,7 +47,8 @@ class Line:
         )
 
     def __str__(self) -> str:
-        return f"loss {self.loss_rel:.1e}, gradient norm {self.grad_norm_rel:.1e}, weights {self.weights_rel:.1e}"
+        numbers = (self.loss_rel, self.grad_norm_rel, self.weights_rel)
+        return "loss {:.1e}, gradient norm {:.1e}, weights {:.1e}".format(*numbers)
 
 
 def markdown(lines: Sequence[Line]) -> str:
@@ -61,8 +62,8 @@ def markdown(lines: Sequence[Line]) -> str:
         f"# Parity of {len(lines)} layouts with one device, {date.today()}",
         "",
         f"{lines[0].steps} steps on Gloo CPU processes; {cores()} cores, {platform.machine()}, torch "
-        f"{torch.__version__}, {total:.0f} s in all. Largest relative deviation of loss and gradient norm with "
-        "AdamW, and of the final weights with SGD.",
+        f"{torch.__version__}, {total:.0f} s in all.",
+        "Largest relative deviation of loss and gradient norm with AdamW, and of the final weights with SGD.",
         f"Worst in fp32: {worst:.1e}; {sum(not line.ok for line in lines)} beyond their tolerance.",
         "",
         "| layout | run | ranks | loss | gradient norm | weights | tolerance | s |",
