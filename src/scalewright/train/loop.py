@@ -48,7 +48,8 @@ def loop(job: Job, stop: StopRequest) -> tuple[int, bool]:
         rates[step] = learning_rate(job.run.lr_schedule, job.base_rate, step, job.total)
         set_rate(job.step.optimizer, job.base_rate, rates[step])
         seed_step(job.run.seed, step, job.step.mesh.index("batch"), job.step.mesh.device)
-        with traced(step, job.run.profile.steps, job.run.folder / "traces", job.step.mesh):
+        traces, executor = job.run.folder / "traces", job.step.parallel.executor
+        with traced(step, job.run.profile.steps, traces, job.step.mesh, executor):
             report = job.step(micros, counted, stop.asked)
         stopped = _write(job, readback.push(step, report), rates, clock)
         validate = job.run.train.valid_every and step % job.run.train.valid_every == 0

@@ -1,5 +1,7 @@
 """Profiler traces of chosen steps: `profile: {steps: [5, 6]}` writes traces/step-00000005-rank00000.json.gz.
 
+A pipeline also writes when each of its actions ran: traces/pipeline-step-00000005.json.
+
 A traced step is slower than others, so steps are chosen, and none by default. The files open in Perfetto and
 in chrome://tracing.
 """
@@ -13,11 +15,16 @@ from pathlib import Path
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from scalewright.parallel.execute import Executor
 from scalewright.parallel.mesh import Mesh
+from scalewright.parallel.pipeline import Pipeline
+from scalewright.parallel.timeline import ActionTimes
 
 
 @contextmanager
-def traced(step: int, steps: tuple[int, ...], folder: Path, mesh: Mesh) -> Iterator[None]:
+def traced(
+    step: int, steps: tuple[int, ...], folder: Path, mesh: Mesh, executor: Executor | None = None
+) -> Iterator[None]:
     """Traces what happens inside if `step` is one of `steps`; every rank writes its own file."""
     if step not in steps:
         yield
@@ -25,6 +32,9 @@ def traced(step: int, steps: tuple[int, ...], folder: Path, mesh: Mesh) -> Itera
     activities = [ProfilerActivity.CPU]
     if mesh.device.type == "cuda":
         activities.append(ProfilerActivity.CUDA)
+    times = ActionTimes(mesh)
+    if isinstance(executor, Pipeline):
+        executor.recorder = times
     with profile(activities=activities, record_shapes=True) as profiler:
         yield
         if mesh.device.type == "cuda":
@@ -33,3 +43,6 @@ def traced(step: int, steps: tuple[int, ...], folder: Path, mesh: Mesh) -> Itera
             )  # kernels that run after the profiler stops are not in the trace
     folder.mkdir(parents=True, exist_ok=True)
     profiler.export_chrome_trace(str(folder / f"step-{step:08d}-rank{mesh.rank:05d}.json.gz"))
+    if isinstance(executor, Pipeline):
+        executor.recorder = None
+        times.write(folder, step)
