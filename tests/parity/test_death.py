@@ -1,4 +1,4 @@
-"""A rank that dies in a composed layout takes the others down: within seconds, with one error, nobody left."""
+"""A rank that dies in a composed layout takes the others down within seconds: one error, nobody left."""
 
 from __future__ import annotations
 
