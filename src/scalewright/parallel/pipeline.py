@@ -120,6 +120,13 @@ class Pipeline:
         width = next(iter(self.cuts.values())).spec.hidden_size
         return rows, length // self.parts, width
 
+    def follow(self, plan: Schedule) -> None:
+        """Takes a given schedule for steps of its number of micro-batches, such as a part of a longer one.
+
+        What is sent is then kept until the end of the step.
+        """
+        self._plans[plan.micro_batches] = _Plan(plan, {}, _last_backwards(plan.actions[self.rank]))
+
     def _plan(self, micros: int) -> _Plan:
         if micros not in self._plans:
             layout = self.layout
