@@ -13,7 +13,7 @@ GPT-2 sums to 32 s b h + 2 a s^2 b bytes in 16 bits, which is Korthikanti et al.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
 
@@ -142,6 +142,20 @@ def block(m: ModelSpec, s: Sizes, layer: int) -> Iterator[Operator]:
         yield _norm(m, s, f"{at}.mlp_post_norm", layer, s.stream, d, keeps_out=False)
     inputs = 2 if m.residual == "sequential" else 3
     yield Operator(f"{at}.mlp_residual", "residual", layer, read=inputs * stream, written=stream)
+
+
+def multi_token(m: ModelSpec, s: Sizes, index: int) -> Iterator[Operator]:
+    """A multi-token-prediction layer (DeepSeek-V3 §2.2): two norms, a join, a block, and head and loss again."""
+    d, at, layer = m.hidden_size, f"mtp.{index}", m.num_hidden_layers
+    yield Operator(f"{at}.embed", "embedding", layer, read=float(s.stream * d * s.width),
+                   written=float(s.stream * d * s.width))  # fmt: skip
+    yield _norm(m, s, f"{at}.embed_norm", layer, s.stream, d)
+    yield _norm(m, s, f"{at}.hidden_norm", layer, s.stream, d)
+    yield _matmul(m, s, f"{at}.join", layer, s.stream, d, 2 * d)
+    for operator in block(m, s, m.num_hidden_layers - 1):  # its shapes are the last block's
+        yield replace(operator, name=f"{at}.block." + operator.name.split(".", 2)[2], layer=layer, weights=())
+    for operator in after(m, s):
+        yield replace(operator, name=f"{at}.{operator.name}", weights=())
 
 
 def attention_pairs(seq_len: int, window: int | None) -> int:

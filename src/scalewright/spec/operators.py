@@ -30,6 +30,7 @@ __all__ = [
     "flops_per_token",
     "forward_flops",
     "kv_cache_bytes",
+    "layer_kinds",
     "operator_groups",
     "operators",
     "rebuilt_bytes",
@@ -85,6 +86,12 @@ def operator_groups(
     if held.stop == model.num_hidden_layers:
         found += [(o, 1) for o in block.after(model, s)]
     return tuple(found)
+
+
+@lru_cache(maxsize=256)
+def layer_kinds(model: ModelSpec) -> tuple[tuple[int, int], ...]:
+    """The first layer of every kind that the model has, and how many are of that kind."""
+    return tuple((alike[0], len(alike)) for alike in _alike(model, range(model.num_hidden_layers)))
 
 
 def _alike(model: ModelSpec, layers: Iterable[int]) -> list[list[int]]:

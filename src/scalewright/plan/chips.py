@@ -1,0 +1,107 @@
+"""What the formulas need of a cluster, as numbers: rates, sizes and delays of its device and its links.
+
+rank order, inside out: tp, cp, dp, pp          domain: NVLink, xGMI, a torus, or PCIe where nothing is faster
+                                                fabric: InfiniBand, Ethernet, DCN; one share a device
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from scalewright.spec.cluster import ClusterSpec
+
+FAMILIES = ("volta", "ampere", "hopper", "blackwell", "tpu", "amd", "other")
+_PATTERNS = (
+    ("volta", r"^(v100|t4|p100)"),
+    ("ampere", r"^(a100|a800|a10|a30|a40|a6000|rtx-?3|rtx-?a)"),
+    ("hopper", r"^(h100|h200|h800|h20|gh200|l4|l40|rtx-?4)"),
+    ("blackwell", r"^(b100|b200|b300|gb200|gb300|rtx-?5)"),
+    ("tpu", r"^tpu"),
+    ("amd", r"^mi\d"),
+)
+# Precisions by the width of a matrix product's inputs: 0 = 32 bits, 1 = 16, 2 = 8, 3 = 4.
+WIDTHS = {"fp32": 0, "tf32": 0, "bf16": 1, "fp16": 1, "fp8": 2, "mxfp8": 2, "int8": 2, "fp4": 3, "nvfp4": 3}
+_FALLBACK = {"fp4": "fp8", "nvfp4": "fp8", "fp8": "bf16", "mxfp8": "bf16", "int8": "bf16", "bf16": "fp16",
+             "fp16": "bf16", "tf32": "fp32"}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Chip:
+    """A device and its links; FLOP/s, bytes/s one way and per device, seconds, bytes."""
+
+    name: str
+    family: int  # index into FAMILIES
+    kind: str
+    peaks: tuple[tuple[str, float], ...]
+    memory_rate: float
+    units: float  # multiprocessors
+    capacity: float
+    domain: int  # devices that the fast links join
+    link_rate: float
+    link_delay: float
+    pair_rate: float  # what one message between two devices gets there
+    node: int
+    fabric_rate: float
+    fabric_delay: float
+    host_rate: float
+    measured: bool
+
+    def peak(self, precision: str) -> tuple[str, float]:
+        """The precision that matrix products run in, and its FLOP/s: the next wider one where there is none."""
+        rates = dict(self.peaks)
+        while precision not in rates and precision in _FALLBACK:
+            wider = _FALLBACK[precision]
+            if wider == "bf16" and "bf16" not in rates:
+                wider = "fp16" if "fp16" in rates else "fp32"
+            if precision == "fp16" and "bf16" not in rates:
+                wider = "fp32"
+            precision = wider
+        return precision, rates[precision]
+
+
+def family_of(device_id: str) -> int:
+    """The generation whose kernels a device runs."""
+    for name, pattern in _PATTERNS:
+        if re.match(pattern, device_id):
+            return FAMILIES.index(name)
+    return FAMILIES.index("other")
+
+
+def chip_of(cluster: ClusterSpec, node_gbps: float | None = None) -> Chip:
+    """The numbers of a cluster; `node_gbps` replaces its fabric (Gbit/s of a whole node, one way)."""
+    device = cluster.device
+    levels = cluster.effective_levels()
+    inner = [level for level in levels if level.name in ("domain", "node")]
+    fabric = next((level for level in levels if level.name == "fabric"), None)
+    memory = levels[0].bytes_per_s
+    link = inner[-1] if inner else None
+    fast = inner[0] if inner else None
+    domain = (fast.size or 1) if fast else 1
+    rate = fast.bytes_per_s if fast else memory
+    outer = fabric.bytes_per_s if fabric else (link.bytes_per_s if link else rate)
+    if node_gbps:
+        outer = node_gbps * 1e9 / 8 / cluster.devices_per_node
+    peaks = {name: float(peak) for name in device.precisions if (peak := device.peak(name)) is not None}
+    for same, name in (("mxfp8", "fp8"), ("nvfp4", "fp4")):
+        if name in peaks:
+            peaks[same] = peaks[name]
+    measured = cluster.measured is not None and bool(cluster.measured.matmul_flops)
+    return Chip(
+        name=device.id,
+        family=family_of(device.id),
+        kind=device.kind,
+        peaks=tuple(peaks.items()),
+        memory_rate=memory,
+        units=float(device.multiprocessors or 1),
+        capacity=device.capacity_bytes,
+        domain=domain,
+        link_rate=rate,
+        link_delay=fast.latency_s if fast else 0.0,
+        pair_rate=(fast.pair_bytes_per_s or rate) if fast else rate,
+        node=cluster.devices_per_node,
+        fabric_rate=outer,
+        fabric_delay=fabric.latency_s if fabric else (fast.latency_s if fast else 14e-6),
+        host_rate=device.host_bytes_per_s or 16e9,
+        measured=measured,
+    )

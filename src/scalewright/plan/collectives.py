@@ -1,0 +1,79 @@
+"""Seconds of collectives over groups of ranks that are spread over levels of links.
+
+    group of g ranks, every s-th rank          inside a domain: k = min(g, domain / s) of them; g / k domains
+
+    gather, scatter   ring: (g-1)/g · B over the slower of the fast links and k shares of the fabric, g-1 hops
+    all-reduce        both, one after the other; by a tree where that has the smaller delay: 2 log2 hops
+    all-to-all        the part that stays inside, and the part that leaves over one share of the fabric
+
+B: bytes of the whole tensor (gather's output, scatter's input). k ranks of a domain drive k NICs, so that a group
+that spans nodes has the sum of their rates (NCCL's rings do so): a flat ring over one NIC is twice to eight times
+too slow. On a torus an axis that doesn't close has half the rate.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from scalewright.plan.constants import Constants
+
+
+@dataclass(frozen=True)
+class Wires:
+    """The links under a table's rows; a number a row."""
+
+    domain: np.ndarray
+    fast: np.ndarray  # bytes/s one way that a device reaches inside its domain
+    fast_delay: np.ndarray
+    slow: np.ndarray  # bytes/s one way of a device's share of the fabric
+    slow_delay: np.ndarray
+    start: float  # s
+
+
+def wires(chips: dict[str, np.ndarray], unit: np.ndarray, c: Constants) -> Wires:
+    """The links of every row, at the rates that collectives reach on them."""
+    return Wires(
+        domain=chips["domain"][unit],
+        fast=(chips["link_rate"] * c["link.fast"])[unit],
+        fast_delay=(chips["link_delay"] * 0.5)[unit],
+        slow=(chips["fabric_rate"] * c["link.fabric"])[unit],
+        slow_delay=chips["fabric_delay"][unit],
+        start=c["link.start"],
+    )
+
+
+def inside(group: np.ndarray, stride: np.ndarray, links: Wires) -> np.ndarray:
+    """Ranks of a group that share a domain."""
+    return np.clip(np.floor(links.domain / stride), 1, group)
+
+
+def gather(size: np.ndarray, group: np.ndarray, stride: np.ndarray, links: Wires) -> np.ndarray:
+    """Seconds of an all-gather that makes `size` bytes on every rank, or of a reduce-scatter of as many."""
+    k = inside(group, stride, links)
+    nodes = group / k
+    share = (group - 1) / group
+    rate = np.where(nodes > 1, np.minimum(np.where(k > 1, links.fast, np.inf), links.slow * k), links.fast)
+    hops = (k - 1) * links.fast_delay + (nodes - 1) * links.slow_delay
+    tree = np.log2(np.maximum(group, 1)) * np.where(nodes > 1, links.slow_delay, links.fast_delay) * 2
+    return np.where(group > 1, size * share / rate + links.start + np.minimum(hops, tree), 0.0)
+
+
+def all_reduce(size: np.ndarray, group: np.ndarray, stride: np.ndarray, links: Wires) -> np.ndarray:
+    """Seconds of an all-reduce of `size` bytes: a reduce-scatter and an all-gather in one launch."""
+    return np.where(group > 1, 2 * gather(size, group, stride, links) - links.start, 0.0)
+
+
+def all_to_all(size: np.ndarray, group: np.ndarray, stride: np.ndarray, links: Wires) -> np.ndarray:
+    """Seconds until every rank has sent `size` bytes, spread evenly over the group."""
+    k = inside(group, stride, links)
+    near, far = size * (k - 1) / group, size * (group - k) / group
+    delay = np.where(group > k, links.slow_delay, links.fast_delay)
+    return np.where(group > 1, np.maximum(near / links.fast, far / links.slow) + links.start + delay, 0.0)
+
+
+def send(size: np.ndarray, stride: np.ndarray, span: np.ndarray, links: Wires) -> np.ndarray:
+    """Seconds of one message to a rank `stride` away, in a row of `span` devices."""
+    near = (span <= links.domain) | (stride < links.domain / 2)
+    return size / np.where(near, links.fast, links.slow) + np.where(near, links.fast_delay, links.slow_delay)

@@ -1,0 +1,87 @@
+"""The numbers that no data sheet gives, as data: value, unit, physical range, source; see data/constants.yaml.
+
+    name: {value: 0.78, unit: share of peak, low: 0.6, high: 0.95, fitted: true, source: "..."}
+
+`Constants` looks them up by name and packs families of them into arrays, so that formulas can index them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from scalewright.spec.base import read_yaml
+from scalewright.spec.errors import unknown
+
+FILE = Path(__file__).parent / "data" / "constants.yaml"
+
+
+@dataclass(frozen=True)
+class Fact:
+    """One constant as the file gives it."""
+
+    name: str
+    value: float
+    unit: str
+    low: float
+    high: float
+    fitted: bool
+    source: str
+
+
+class Constants:
+    """Values by name; immutable, `with_values` gives a changed copy."""
+
+    def __init__(self, values: Mapping[str, float]) -> None:
+        self._values = dict(values)
+        self._rows: dict[tuple[str, Sequence[str]], np.ndarray] = {}
+
+    def __getitem__(self, name: str) -> float:
+        try:
+            return self._values[name]
+        except KeyError:
+            raise unknown("constant", name, self._values) from None
+
+    def row(self, group: str, names: Sequence[str]) -> np.ndarray:
+        """The constants `group.name` of these names, as an array to index."""
+        key = (group, names)
+        if key not in self._rows:
+            self._rows[key] = np.array([self[f"{group}.{name}"] for name in names])
+        return self._rows[key]
+
+    def with_values(self, changes: Mapping[str, float]) -> Constants:
+        """A copy with some values changed."""
+        return Constants({**self._values, **changes})
+
+    @property
+    def values(self) -> dict[str, float]:
+        """All values by name."""
+        return dict(self._values)
+
+
+@lru_cache(maxsize=1)
+def facts() -> tuple[Fact, ...]:
+    """Every constant with its unit, range and source, in the file's order."""
+    found = []
+    for group, entries in read_yaml(FILE).items():
+        for name, entry in entries.items():
+            found.append(_fact(f"{group}.{name}", entry))
+    return tuple(found)
+
+
+def _fact(name: str, entry: Mapping[str, Any]) -> Fact:
+    return Fact(
+        name, float(entry["value"]), str(entry["unit"]), float(entry["low"]), float(entry["high"]),
+        bool(entry.get("fitted", False)), str(entry["source"]),
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=1)
+def constants() -> Constants:
+    """The constants as shipped."""
+    return Constants({fact.name: fact.value for fact in facts()})

@@ -1,0 +1,84 @@
+"""Whose step time it is: the trainer's generation of kernels, host and overlap, looked up in data/frameworks.yaml.
+
+    "Megatron-Bridge 25.11" -> modern kernels, gradients and parameters travel beside the computation, ...
+
+A trainer that isn't known is taken for its date's usual one; `known` is false then and the band wider.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from scalewright.spec.base import read_yaml
+
+DATA = Path(__file__).parent / "data"
+KERNELS = ("eager", "fused", "modern", "compiled", "xla")
+HOSTS = ("eager", "fused", "modern", "compiled", "xla", "deepspeed", "nanotron")
+ATTENTION = ("unfused", "softmax", "flash", "best")
+SPLITS = ("equal", "cost", "even")
+
+
+@dataclass(frozen=True)
+class Framework:
+    """Facts about a trainer; the words are those of the data file."""
+
+    name: str
+    kernels: str
+    host: str
+    attention: str
+    overlap_grads: bool
+    overlap_params: bool
+    overlap_tp: bool
+    overlap_p2p: bool
+    split: str
+    grads: float  # bytes of a gradient on the wire
+    held: tuple[float, float, float]  # bytes of a parameter: weights, gradients, optimizer states
+    p2p: str
+    logits: float
+    recompute: str
+    zero: int
+    optimizer: str
+    known: bool
+    dropout: bool
+    year: float
+    buffers_gib: float
+
+
+@lru_cache(maxsize=1)
+def _table() -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    data = read_yaml(DATA / "frameworks.yaml")
+    return data["defaults"], data["entries"]
+
+
+@lru_cache(maxsize=4096)
+def find_framework(name: str, version: str | None = None) -> Framework:
+    """The generation that a trainer's name (and version) stands for; never fails, see `known`."""
+    defaults, entries = _table()
+    text = f"{name} {version or ''}".strip().lower()
+    for key, entry in entries.items():
+        if any(re.search(pattern, text) for pattern in entry["match"]):
+            facts = {**defaults, **{word: value for word, value in entry.items() if word != "match"}}
+            facts["held"] = tuple(facts["held"])
+            facts["year"] = _year(text, facts["year"])
+            return Framework(name=key, **facts)
+    raise AssertionError("the last entry matches everything")
+
+
+def framework_names() -> list[str]:
+    """The trainers that are known."""
+    return [name for name in _table()[1] if name != "unknown"]
+
+
+def _year(text: str, usual: float) -> float:
+    """The date of a release, as a year: `25.11` is November 2025, `v0.2.1dev20231121` November 2023."""
+    found = re.search(r"\b(2[0-9])\.(0[1-9]|1[0-2])\b", text)
+    if found:
+        return 2000 + int(found[1]) + (int(found[2]) - 1) / 12
+    found = re.search(r"20(1[89]|2[0-9])(0[1-9]|1[0-2])?", text)
+    if found:
+        return 2000 + int(found[1]) + (int(found[2] or 6) - 1) / 12
+    return usual

@@ -1,0 +1,287 @@
+"""Rows of a table of measured runs as requests: the columns' conventions, and what a blank cell stands for.
+
+    id, framework, model, layers, hidden, ..., tp, pp, mbs, gbs, ... --> Request (+ what was assumed), or why not
+
+A blank is filled by the rules of the table's own notes (vocabulary 51,200, heads of 128, micro-batch 1 with a
+pipeline, ...) and each is named in `assumed`. `source` and `id` are never looked at.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+from scalewright.plan.chips import Chip, chip_of
+from scalewright.plan.frameworks import Framework, find_framework
+from scalewright.plan.request import Request
+from scalewright.spec.cluster import load_cluster
+from scalewright.spec.errors import UserError
+from scalewright.spec.model import ModelSpec
+from scalewright.spec.presets import load_model_spec
+from scalewright.spec.shapes import new_preset
+from scalewright.spec.tensors import count
+
+ZERO = {"none": 0, "ddp": 0, "zero0": 0, "zero1": 1, "zero2": 2, "zero3": 3, "fsdp": 3, "hsdp": 3, "0": 0, "1": 1,
+        "2": 2, "3": 3}  # fmt: skip
+LAYOUT = ("dp", "tp", "pp", "cp", "ep", "sharding", "mbs")
+
+
+class Blanks(list[str]):
+    """The assumptions made for one row."""
+
+    def fill(self, row: Mapping[str, Any], key: str, value: int, why: str = "") -> int:
+        """The cell as a whole number, or `value`, noted."""
+        found = number(row, key)
+        if found is not None:
+            return int(found)
+        self.append(f"{key} {value}" + (f" ({why})" if why else ""))
+        return value
+
+
+def number(row: Mapping[str, Any], key: str) -> float | None:
+    """A cell as a number; None for a blank. Raises UserError for anything else."""
+    text = row.get(key)
+    if text is None or (
+        isinstance(text, str) and text.strip().lower() in ("", "unknown", "none", "null", "nan")
+    ):
+        return None
+    try:
+        value = float(text)
+    except (TypeError, ValueError):
+        raise UserError(f"{key} is {text!r}", "row", "give a number, or leave it blank") from None
+    if not math.isfinite(value) or value < 0 or value > 1e15:
+        raise UserError(f"{key} is {text}", "row", "give a finite number of a sensible size")
+    return value
+
+
+def text(row: Mapping[str, Any], key: str) -> str:
+    """A cell as text; "" for a blank."""
+    value = row.get(key)
+    return "" if value is None else str(value).strip()
+
+
+def request_of(row: Mapping[str, Any]) -> Request:
+    """The request of a row; raises UserError with the reason where the row can't be expressed."""
+    assumed = Blanks()
+    options = read_options(text(row, "options"))
+    model = _model(row, assumed)
+    framework = find_framework(text(row, "framework") or "unknown", text(row, "software_version") or None)
+    if not framework.known:
+        assumed.append("framework (not known: its date's usual trainer)")
+    chip = _chip(text(row, "device"), options.get("node_gbps"))
+    seq = assumed.fill(row, "seq", 4096 if model.context >= 4096 else model.context)
+    sizes = _layout(row, framework, chip.kind, assumed, options)
+    precision = text(row, "precision").lower() or ("fp16" if framework.year < 2022 else "bf16")
+    if not text(row, "precision"):
+        assumed.append(f"precision {precision}")
+    recompute, share = _recompute(text(row, "recompute").lower())
+    flash = {"1": True, "0": False, "true": True, "false": False}.get(text(row, "flash").lower())
+    if flash is None and framework.attention in ("unfused", "softmax"):
+        assumed.append("flash 0 (the trainer's default of its date)")
+    chunks = int(sizes["chunks"])
+    schedule = options.get("schedule", "").lower().replace("_", "-") or (
+        "interleaved" if chunks > 1 else "1f1b"
+    )
+    return Request(
+        model, chip, framework, precision, seq, int(sizes["devices"]), int(sizes["tp"]), bool(sizes["sp"]),
+        int(sizes["pp"]), chunks, schedule, int(sizes["cp"]), "ring", int(sizes["ep"]), int(sizes["etp"]),
+        int(sizes["replicate"]), int(sizes["zero"]), int(sizes["micro_batch"]), sizes["micros"], recompute, share,
+        "all" if "offload" in text(row, "framework").lower() else "none", None, flash, options, tuple(assumed),
+    )  # fmt: skip
+
+
+def read_options(cell: str) -> dict[str, str]:
+    """`key=value;key=value` as a dict."""
+    found = {}
+    for part in cell.split(";"):
+        key, _, value = part.partition("=")
+        if key.strip():
+            found[key.strip()] = value.strip()
+    return found
+
+
+def has_no_layout(row: Mapping[str, Any]) -> bool:
+    """Whether the row says nothing of how the run was split."""
+    return not any(text(row, key) for key in ("dp", "tp", "pp"))
+
+
+@lru_cache(maxsize=512)
+def _chip(device: str, gbps: str | None) -> Chip:
+    if not device:
+        raise UserError("no device is given", "row", "fill the column `device`")
+    return chip_of(load_cluster(device), float(gbps) if gbps else None)
+
+
+# -- the model ------------------------------------------------------------------------------------
+
+
+def _model(row: Mapping[str, Any], assumed: Blanks) -> ModelSpec:
+    keys = ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "mlp_mats", "vocab", "experts", "topk",
+            "params_b", "seq")  # fmt: skip
+    cells = tuple(number(row, key) for key in keys)
+    model, notes = _build(text(row, "model"), cells)
+    assumed += notes
+    return model
+
+
+def known_name(name: str) -> str:
+    """A published model's name as presets write it: `Llama-3-70B (truncated to 12 layers)` -> `llama-3-70b`."""
+    plain = re.sub(r"\(.*?\)", "", name).strip().lower().replace(" ", "-").replace("_", "-")
+    return re.sub(r"^llama-?(\d)", r"llama-\1", plain)
+
+
+@lru_cache(maxsize=4096)
+def _build(name: str, cells: tuple[float | None, ...]) -> tuple[ModelSpec, tuple[str, ...]]:
+    """A model of a name and the cells of its dims; what is blank is taken from the name, else assumed."""
+    layers, hidden, heads, kv, head_dim, ffn, mats, vocab, experts, top_k, billions, seq = cells
+    found = _preset(known_name(name))
+    if found is not None and (hidden is None or int(hidden) == found.hidden_size):
+        changes: dict[str, Any] = {"context": int(seq or found.context)}
+        if layers:
+            changes["num_hidden_layers"] = int(layers)
+        if vocab:
+            changes["vocab_size"] = int(vocab)
+        notes = () if hidden else (f"dims of {found.name} (from the model's name)",)
+        return found.replace(**changes), notes
+    blanks: list[str] = []
+    if hidden is None:
+        if billions is None:
+            raise UserError(
+                f"model '{name}' is unknown and has no dims", "row", "give layers, hidden, heads, ffn"
+            )
+        blanks.append(f"shape of a usual model of {billions:g}B parameters")
+        return _of_size(billions, int(seq or 2048)), tuple(blanks)
+    width = int(hidden)
+    if vocab is None:
+        blanks.append("vocab 51200")
+    if heads is None:
+        blanks.append(f"heads {max(1, width // 128)} (of 128)")
+    gated = (mats or 2) >= 3
+    if mats is None:
+        blanks.append("mlp_mats 2")
+    if ffn is None:
+        blanks.append("ffn of the usual ratio")
+    size = int(ffn or (width * 8 // 3 if gated else 4 * width))
+    count_heads = int(heads or max(1, width // 128))
+    keys: dict[str, Any] = {
+        "name": name or "model", "family": "llama" if gated else "gpt2",
+        "vocab_size": int(vocab or 51200), "hidden_size": width, "intermediate_size": size,
+        "num_attention_heads": count_heads, "num_key_value_heads": int(kv or count_heads),
+        "head_dim": int(head_dim or width // count_heads // 2 * 2), "context": int(seq or 2048),
+        "mlp_type": "swiglu" if gated else "gelu", "norm_type": "rmsnorm" if gated else "layernorm",
+        "positions": "rope" if gated else "learned",
+    }  # fmt: skip
+    if experts:
+        keys["moe"] = {"num_experts": int(experts), "top_k": int(top_k or 2), "moe_intermediate_size": size}
+    return _finish(keys, layers, billions, blanks)
+
+
+def _finish(
+    keys: dict[str, Any], layers: float | None, billions: float | None, blanks: list[str]
+) -> tuple[ModelSpec, tuple[str, ...]]:
+    """Layers and whether the head is tied, by what the parameter count says where it isn't written."""
+    if layers is None:
+        if billions is None:
+            raise UserError("layers and params_b are both blank", "row", "fill one of them")
+        one, two = (count(ModelSpec.parse({**keys, "num_hidden_layers": n})).total for n in (1, 2))
+        layers = max(1, round((billions * 1e9 - one) / (two - one)) + 1)
+        blanks.append(f"layers {layers} (from params_b)")
+    keys["num_hidden_layers"] = int(layers)
+    tied = ModelSpec.parse({**keys, "tie_word_embeddings": True})
+    plain = ModelSpec.parse({**keys, "tie_word_embeddings": False})
+    if billions is None:
+        return (tied if keys["mlp_type"] == "gelu" else plain), tuple(blanks)
+    far = [abs(count(model).total - billions * 1e9) for model in (tied, plain)]
+    return (tied if far[0] < far[1] or keys["mlp_type"] == "gelu" else plain), tuple(blanks)
+
+
+@lru_cache(maxsize=512)
+def _preset(name: str) -> ModelSpec | None:
+    for guess in (name, name.replace("llama-3-405b", "llama-3.1-405b"), name.replace("-instruct", "")):
+        try:
+            return load_model_spec(guess) if "/" not in guess and "." not in guess[-5:-4] else None
+        except UserError:
+            continue
+    return None
+
+
+@lru_cache(maxsize=256)
+def _of_size(billions: float, seq: int) -> ModelSpec:
+    return new_preset(billions * 1e9, "llama", 32000).replace(context=seq)
+
+
+# -- the layout -----------------------------------------------------------------------------------
+
+
+def _recompute(word: str) -> tuple[str, float]:
+    """Published tables say `selective` for attention's inside (Korthikanti et al. 2022)."""
+    if word in ("none", "0", "false"):
+        return "none", 1.0
+    if word == "full":
+        return "full", 1.0
+    if word == "selective":
+        return "core", 1.0
+    return "unknown", 1.0
+
+
+def _layout(
+    row: Mapping[str, Any], framework: Framework, kind: str, assumed: Blanks, options: Mapping[str, str]
+) -> dict[str, float]:
+    """Sizes of the axes and the batch, blanks filled."""
+    devices = assumed.fill(row, "n_devices", 256)
+    if devices < 1:
+        raise UserError(f"n_devices is {devices}", "row", "give a whole number of devices, 1 or more")
+    sizes = {key: max(1, assumed.fill(row, key, 1)) for key in ("tp", "pp", "cp")}
+    product = sizes["tp"] * sizes["pp"] * sizes["cp"]
+    if product > devices or devices % product:
+        raise UserError(
+            f"tp x pp x cp = {product} does not divide n_devices {devices}", "row", "make the sizes agree"
+        )
+    dp = devices // product
+    given = number(row, "dp")
+    if given and int(given) != dp:
+        raise UserError(
+            f"dp {int(given)} x {product} is not n_devices {devices}", "row", "make the sizes agree"
+        )
+    ep = max(1, int(number(row, "ep") or 1))
+    zero = _zero(text(row, "sharding").lower(), framework, kind, assumed)
+    batch = number(row, "gbs")
+    micro = number(row, "mbs")
+    if micro is None:
+        each = (batch or 4 * dp) / dp
+        micro = 1 if sizes["pp"] > 1 else max(n for n in (1, 2, 4) if n <= max(1.0, each))
+        assumed.append(f"mbs {micro}")
+    if batch is None:
+        batch = micro * dp * max(4 * sizes["pp"] if sizes["pp"] > 1 else 1, 1)
+        assumed.append(f"gbs {int(batch)}")
+    if micro < 1 or batch < 1:
+        raise UserError(f"mbs {micro:g} and gbs {batch:g} must be 1 or more", "row", "give other numbers")
+    replicate = 1
+    inner = options.get("ici_fsdp")
+    if inner and int(inner) < dp:
+        replicate = max(1, dp // int(inner))
+    elif options.get("slices") and dp % int(options["slices"]) == 0:
+        replicate = int(options["slices"])
+    sp = number(row, "sp")
+    chunks = number(row, "vpp")
+    if chunks is None and sizes["pp"] > 1:
+        assumed.append("vpp 1")
+    return {
+        **sizes, "devices": devices, "ep": ep, "etp": int(options.get("etp", 1) or 1), "zero": zero,
+        "micro_batch": micro, "micros": max(1.0, batch / (micro * dp)), "replicate": replicate,
+        "chunks": max(1, int(chunks or 1)) if sizes["pp"] > 1 else 1,
+        "sp": bool(sp) if sp is not None else sizes["tp"] > 1 and framework.year >= 2023,
+    }  # fmt: skip
+
+
+def _zero(word: str, framework: Framework, kind: str, assumed: Blanks) -> int:
+    if word in ZERO:
+        return ZERO[word]
+    if word:
+        raise UserError(f"sharding is '{word}'", "row", "use one of " + ", ".join(ZERO))
+    zero = 3 if kind == "tpu" else min(1, framework.zero) if framework.zero < 3 else 3
+    assumed.append("sharding " + {0: "none", 1: "zero1", 3: "fsdp"}[zero])
+    return zero

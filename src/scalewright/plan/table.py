@@ -1,0 +1,239 @@
+"""Many requests side by side: a column for every number that the formulas read.
+
+    requests --> units: distinct (model, sizes, device, trainer, precision), whose operators are priced once
+             --> columns: one number a row, and the row's unit
+
+A search fills the columns itself, from products of axes; one request is a table of one row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from scalewright.plan import work as w
+from scalewright.plan.chips import WIDTHS, Chip
+from scalewright.plan.frameworks import ATTENTION, HOSTS, KERNELS, SPLITS, Framework
+from scalewright.plan.request import CP_KINDS, OFFLOADS, SCHEDULES, Request
+from scalewright.spec.block import Sizes
+from scalewright.spec.model import ModelSpec
+
+RECOMPUTE = ("none", "core", "selective", "full", "share", "unknown")
+LAYOUT_COLUMNS = (
+    "seq_len", "devices", "tp", "sp", "pp", "chunks", "cp", "ep", "etp", "replicate", "zero", "micro_batch", "micros",
+    "share",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Unit:
+    """What decides the price of an operator list."""
+
+    model: ModelSpec
+    sizes: Sizes
+    chip: Chip
+    framework: Framework
+    precision: str
+    attention: str
+    options: tuple[tuple[str, str], ...]
+
+    @property
+    def work(self) -> w.Work:
+        """The operators of these sizes, from the cache."""
+        return w.work(self.model, self.sizes)
+
+
+@dataclass
+class Table:
+    """Columns of equal length; `unit` indexes `units`."""
+
+    units: tuple[Unit, ...]
+    unit: np.ndarray
+    seq_len: np.ndarray
+    devices: np.ndarray
+    tp: np.ndarray
+    sp: np.ndarray
+    pp: np.ndarray
+    chunks: np.ndarray
+    cp: np.ndarray
+    ep: np.ndarray
+    etp: np.ndarray
+    replicate: np.ndarray
+    zero: np.ndarray
+    micro_batch: np.ndarray
+    micros: np.ndarray
+    share: np.ndarray
+    schedule: np.ndarray  # index into SCHEDULES
+    recompute: np.ndarray  # index into RECOMPUTE
+    offload: np.ndarray  # index into OFFLOADS
+    cp_kind: np.ndarray  # index into CP_KINDS
+    stages: np.ndarray  # [rows, 3] blocks of the fullest, the first and the last pipeline rank
+    dp: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.unit)
+
+    def take(self, rows: np.ndarray) -> Table:
+        """A table of some of the rows."""
+        columns = {f.name: getattr(self, f.name)[rows] for f in fields(self) if f.name != "units"}
+        return Table(units=self.units, **columns)
+
+    def gather(self, values: np.ndarray) -> np.ndarray:
+        """A number of each unit as a column."""
+        return values[self.unit]
+
+
+def unit_of(request: Request) -> Unit:
+    """The unit that a request's operators belong to."""
+    return Unit(
+        request.model, request.sizes, request.chip, request.framework, request.precision, request.attention,
+        tuple(sorted(request.options.items())),
+    )  # fmt: skip
+
+
+def table(requests: Sequence[Request]) -> Table:
+    """Requests as columns."""
+    units: dict[Unit, int] = {}
+    unit = np.array([units.setdefault(unit_of(r), len(units)) for r in requests], dtype=np.intp)
+    columns = {
+        name: np.array([float(getattr(r, name)) for r in requests]) for name in LAYOUT_COLUMNS
+    }  # fmt: skip
+    stages = np.array([stage_blocks(r) for r in requests], dtype=float).reshape(len(requests), 3)
+    return Table(
+        units=tuple(units), unit=unit, stages=stages,
+        schedule=np.array([SCHEDULES.index(r.schedule) if r.schedule in SCHEDULES else 1 for r in requests]),
+        recompute=np.array([RECOMPUTE.index(r.recompute) for r in requests]),
+        offload=np.array([OFFLOADS.index(r.offload) for r in requests]),
+        cp_kind=np.array([CP_KINDS.index(r.cp_kind) for r in requests]),
+        dp=np.array([float(r.dp) for r in requests]), **columns,
+    )  # fmt: skip
+
+
+def stage_blocks(request: Request) -> tuple[float, float, float]:
+    """Blocks of the fullest, the first and the last pipeline rank; chunks of a rank together."""
+    layers, pp = request.model.num_hidden_layers, request.pp
+    if request.stage_layers:
+        per = np.zeros(pp)
+        for stage, count in enumerate(request.stage_layers):
+            per[stage % pp] += count
+        return float(per.max()), float(per[0]), float(per[-1])
+    return cut(request.model, request.framework.split, pp, request.chunks)
+
+
+def cut(model: ModelSpec, split: str, pp: int, chunks: int) -> tuple[float, float, float]:
+    """How a trainer cuts the blocks: equal parts, or by cost with the head counted.
+
+    "cost" is nanotron's rule: block i goes to the first rank whose share of the summed cost reaches it.
+    """
+    layers = model.num_hidden_layers
+    if pp == 1:
+        return float(layers), float(layers), float(layers)
+    if split == "cost":
+        d, f = model.hidden_size, model.intermediate_size
+        one = 4.0 * d * d + 3.0 * d * f
+        costs = np.cumsum([one] * layers + [float(model.vocab_size * d)])
+        edges = costs[-1] * (np.arange(1, pp + 1) / pp)
+        rank = np.searchsorted(edges * (1 + 1e-12), costs[:-1])
+        per = np.bincount(np.minimum(rank, pp - 1), minlength=pp)
+        return float(per.max()), float(per[0]), float(per[-1])
+    if layers % (pp * chunks) == 0:
+        return (layers / pp,) * 3
+    if split == "even" and (layers + 2) % (pp * chunks) == 0:  # embedding and head take a block's place each
+        inner = (layers + 2) / pp
+        return inner, inner - 1, inner - 1
+    fullest = -(-layers // (pp * chunks)) * chunks if chunks > 1 else -(-layers // pp)
+    spare = layers - fullest * (pp - 2) if pp > 2 else layers
+    last = max(0.0, min(fullest, spare - fullest)) if pp > 1 else fullest
+    return float(fullest), float(fullest), float(max(last, 0.0))
+
+
+# -- numbers of units -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Numbers of every unit, as arrays over units."""
+
+    chips: dict[str, np.ndarray]
+    trainers: dict[str, np.ndarray]
+    works: dict[str, np.ndarray]
+
+
+def unit_facts(units: Sequence[Unit]) -> Facts:
+    """What the formulas read of devices, trainers and operator lists, gathered once a table."""
+    return Facts(_chip_facts(units), _trainer_facts(units), _work_facts(units))
+
+
+def _array(units: Sequence[Unit], of: object) -> np.ndarray:
+    return np.array([float(of(u)) for u in units])  # type: ignore[operator]
+
+
+def _chip_facts(units: Sequence[Unit]) -> dict[str, np.ndarray]:
+    names = ("family", "memory_rate", "units", "capacity", "domain", "link_rate", "link_delay", "pair_rate", "node",
+             "fabric_rate", "fabric_delay", "host_rate")  # fmt: skip
+    found = {name: _array(units, lambda u, n=name: getattr(u.chip, n)) for name in names}
+    peaks = [(u.chip.peak(u.precision), u.chip.peak("fp32" if u.precision in ("fp32", "tf32") else "bf16"))
+             for u in units]  # fmt: skip
+    found["peak"] = np.array([main[1] for main, _ in peaks])
+    found["width"] = np.array([float(WIDTHS[main[0]]) for main, _ in peaks])
+    found["peak16"] = np.array([plain[1] for _, plain in peaks])
+    found["width16"] = np.array([float(WIDTHS[plain[0]]) for _, plain in peaks])
+    found["measured"] = _array(units, lambda u: u.chip.measured)
+    found["tpu"] = _array(units, lambda u: u.chip.kind == "tpu")
+    found["xgmi"] = found["pair_rate"] < found["link_rate"]
+    return found
+
+
+def _trainer_facts(units: Sequence[Unit]) -> dict[str, np.ndarray]:
+    def option(u: Unit, name: str) -> str | None:
+        return dict(u.options).get(name)
+
+    def kernels(u: Unit) -> str:
+        usual = u.framework.kernels
+        compiled = option(u, "compile") in ("1", "true") and usual in ("eager", "fused")
+        return "compiled" if compiled else usual
+
+    def host(u: Unit) -> str:
+        compiled = option(u, "compile") in ("1", "true") and u.framework.host not in ("xla",)
+        graphs = option(u, "cuda_graphs") in ("1", "true")
+        return "xla" if graphs else "compiled" if compiled else u.framework.host
+
+    found = {
+        name: _array(units, lambda u, n=name: getattr(u.framework, n))
+        for name in ("overlap_grads", "overlap_params", "overlap_p2p", "grads", "logits", "year", "known", "dropout",
+                     "buffers_gib")
+    }  # fmt: skip
+    found["overlap_tp"] = _array(
+        units,
+        lambda u: (
+            u.framework.overlap_tp
+            if option(u, "tp_overlap") is None and option(u, "async_tp") is None
+            else (option(u, "tp_overlap") in ("1", "true") or option(u, "async_tp") in ("1", "true"))
+        ),
+    )
+    found["overlap_ep"] = _array(units, lambda u: option(u, "ep_overlap") in ("1", "true"))
+    found["kernels"] = _array(units, lambda u: KERNELS.index(kernels(u)))
+    found["host"] = _array(units, lambda u: HOSTS.index(host(u)))
+    found["attention"] = _array(units, lambda u: ATTENTION.index(u.attention))
+    found["split"] = _array(units, lambda u: SPLITS.index(u.framework.split))
+    found["whole_p2p"] = _array(units, lambda u: u.framework.p2p == "whole")
+    found["capacity_factor"] = _array(units, lambda u: float(option(u, "capacity") or 1.0))
+    for index, name in enumerate(("held_weights", "held_grads", "held_optimizer")):
+        found[name] = _array(units, lambda u, i=index: u.framework.held[i])
+    return found
+
+
+def _work_facts(units: Sequence[Unit]) -> dict[str, np.ndarray]:
+    works = [u.work for u in units]
+    names = ("stream", "sparse", "routed", "key_value", "blocks")
+    found = {name: np.array([float(getattr(one, name)) for one in works]) for name in names}
+    found["kept"] = np.array([one.kept for one in works])  # [units, REGIONS, KEPT]
+    found["dense"] = np.array([one.dense for one in works])  # [units, REGIONS]
+    found["expert"] = np.array([one.expert for one in works])
+    found["tied"] = np.array([w.tied_elements(u.model, u.sizes.tp) for u in units])
+    found["vocab"] = np.array([float(u.model.vocab_size) for u in units])
+    found["parallel"] = np.array([float(u.model.residual != "sequential") for u in units])
+    found["heads"] = np.array([float(u.model.num_attention_heads) for u in units])
+    return found

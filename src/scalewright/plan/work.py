@@ -1,0 +1,197 @@
+"""The operators of one rank and one micro-batch as flat arrays, with the kernels of their backward.
+
+    spec/block.py --> Operator, Operator, ... --> one row a kernel: class, phase, region, m n k, FLOPs, bytes
+
+Matrix products come three times (forward, and a gradient each for input and weight, with their own shapes), all
+others twice. A region is a part that pipeline stages hold whole: before the blocks, an average block, after
+them, and the multi-token-prediction layers. Projections of the same input (q k v; gate and up) are one product,
+as every trainer worth timing writes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from scalewright.spec import block
+from scalewright.spec.block import Operator, Sizes
+from scalewright.spec.model import ModelSpec
+from scalewright.spec.operators import layer_kinds
+from scalewright.spec.tensors import TensorSpec, tensors
+
+# regions
+BEFORE, BLOCK, AFTER, EXTRA = range(4)
+REGIONS = 4
+# phases
+FORWARD, INPUT, WEIGHT = range(3)
+# classes of kernels
+MATMUL, GROUPED, ATTENTION, MOVE, LOSS, PERMUTE = range(6)
+_FUSED = {"attention.q": 1, "attention.k": 1, "attention.v": 1, "mlp.gate": 2, "mlp.up": 2, "experts.gate": 3,
+          "experts.up": 3, "shared.gate": 4, "shared.up": 4}  # fmt: skip
+# The columns of a kernel
+KERNEL = ("kind", "phase", "region", "count", "m", "n", "k", "groups", "flops", "bytes", "mark", "dim")
+COLUMN = {name: index for index, name in enumerate(KERNEL)}
+# What a region keeps for the backward (bytes) and holds (elements), and what an average block sends (bytes)
+KEPT = ("none", "core", "selective", "full", "eager", "square")
+
+
+@dataclass(frozen=True)
+class Work:
+    """One rank's work on one micro-batch; all numbers are this rank's."""
+
+    kernels: np.ndarray  # [kernels, len(KERNEL)]
+    kept: np.ndarray  # [REGIONS, len(KEPT)] bytes
+    dense: np.ndarray  # [REGIONS] parameters that data parallelism shares
+    expert: np.ndarray  # [REGIONS] parameters of the experts
+    stream: float  # bytes of the residual stream as tp ranks exchange it
+    sparse: float  # share of the blocks that route to experts
+    routed: float  # bytes that a rank sends in one dispatch, before its own part is left out
+    key_value: float  # bytes of keys and values of one average block
+    blocks: int  # blocks of the model
+
+
+@lru_cache(maxsize=65536)
+def work(model: ModelSpec, sizes: Sizes) -> Work:
+    """The work of a model cut to these sizes."""
+    regions: list[tuple[int, float, Sequence[Operator]]] = [(BEFORE, 1.0, tuple(block.before(model, sizes)))]
+    layers = model.num_hidden_layers
+    for first, many in layer_kinds(model):
+        regions.append((BLOCK, many / layers, tuple(block.block(model, sizes, first))))
+    regions.append((AFTER, 1.0, tuple(block.after(model, sizes))))
+    for index in range(model.mtp_layers):
+        regions.append((EXTRA, 1.0, tuple(block.multi_token(model, sizes, index))))
+    rows: list[tuple[float, ...]] = []
+    kept = np.zeros((REGIONS, len(KEPT)))
+    for region, share, found in regions:
+        for operator in _merged(found):
+            rows += _kernels(operator, region, share)
+        kept[region] += [share * value for value in _kept(found)]
+    dense, expert = _parameters(model, sizes)
+    stream = float(sizes.rows * model.hidden_size * sizes.width)
+    moe = model.moe
+    sparse = sum(model.is_moe(layer) for layer in range(layers)) / layers if moe else 0.0
+    routed = stream / sizes.tp * moe.top_k if moe else 0.0
+    heads = -(-model.kv_heads // sizes.tp)
+    key_value = float(sizes.rows * 2 * heads * model.dim_per_head * sizes.width)
+    return Work(np.array(rows), kept, dense, expert, stream, sparse, routed, key_value, layers)
+
+
+def _merged(found: Iterable[Operator]) -> list[Operator]:
+    """The operators, with projections of one input as one matrix product."""
+    done: list[Operator] = []
+    last = 0
+    for operator in found:
+        same = _FUSED.get(".".join(operator.name.rsplit(".", 2)[-2:]), 0)
+        if same and same == last and done[-1].shape and operator.shape:
+            head = done[-1]
+            rows, out, into = head.shape or (0, 0, 0)
+            done[-1] = Operator(
+                head.name, head.kind, head.layer, (), (rows, out + operator.shape[1], into), head.groups,
+                head.flops + operator.flops, head.flops_causal + operator.flops_causal,
+                head.flops_input + operator.flops_input, head.flops_weight + operator.flops_weight,
+                read=head.read + operator.read - rows * into * 2.0, written=head.written + operator.written,
+            )  # fmt: skip
+        else:
+            done.append(operator)
+        last = same
+    return done
+
+
+def _kernels(o: Operator, region: int, share: float) -> list[tuple[float, ...]]:
+    """The kernels of an operator's forward and backward."""
+    moved = o.read + o.written
+    if o.kind in ("linear", "grouped_linear", "head", "router"):
+        kind = GROUPED if o.kind == "grouped_linear" else MATMUL
+        m, n, k = o.shape or (0, 0, 0)
+        m = m / o.groups  # rows of each group
+        plain = float(o.kind in ("head", "router"))  # never below 16 bits
+        sizes = ((FORWARD, m, n, k), (INPUT, m, k, n), (WEIGHT, n, k, m))
+        return [
+            (kind, phase, region, share, a, b, c, o.groups, o.flops, moved, plain, 0.0)
+            for phase, a, b, c in sizes
+        ]
+    if o.kind == "attention":
+        rows, keys, heads = o.shape or (0, 0, 1)
+        width = o.flops / (2.0 * rows * keys * heads)  # q·k and its product with v, of one head
+        return [
+            (
+                ATTENTION,
+                phase,
+                region,
+                share,
+                rows,
+                keys,
+                heads,
+                1,
+                flops,
+                moved,
+                o.flops_causal / o.flops,
+                width / 2,
+            )
+            for phase, flops in ((FORWARD, o.flops), (INPUT, o.flops_input))
+        ]
+    kind = LOSS if o.kind == "loss" else PERMUTE if o.kind in ("dispatch", "combine") else MOVE
+    return [
+        (kind, phase, region, share, 0, 0, 0, 1, 0.0, moved, 0.0, 0.0)
+        for phase in (FORWARD, INPUT)
+    ]  # fmt: skip
+
+
+def _kept(found: Sequence[Operator]) -> tuple[float, ...]:
+    none = sum(o.saved for o in found)
+    core = sum(o.saved - o.saved_core for o in found)
+    selective = sum(o.saved_selective for o in found)
+    full = sum(o.saved_full for o in found)
+    norms = sum(o.written for o in found if o.kind == "norm")
+    gates = sum(o.written for o in found if o.kind == "activation")
+    pairs = sum(o.flops / o.shape[0] * 0 + o.shape[0] * o.shape[1] * o.shape[2]
+                for o in found if o.kind == "attention" and o.shape)  # fmt: skip
+    return none, core, selective, full, norms + gates, float(pairs)
+
+
+@lru_cache(maxsize=4096)
+def _totals(model: ModelSpec) -> tuple[dict[tuple[int, str], float], ...]:
+    """Elements by region and role: of the model's tensors, one dict; blocks as an average block."""
+    found: dict[tuple[int, str], float] = {}
+    layers = model.num_hidden_layers
+    kinds = dict(layer_kinds(model))
+
+    def add(tensor: TensorSpec, region: int, share: float) -> None:
+        role = "tied" if tensor.tied_to and region == BEFORE else tensor.role
+        found[region, role] = found.get((region, role), 0.0) + tensor.size * share
+
+    for tensor in tensors(model, mtp=True):
+        if tensor.name.startswith("mtp."):
+            add(tensor, EXTRA, 1.0)
+        elif tensor.layer < 0:
+            add(tensor, BEFORE, 1.0)
+        elif tensor.layer >= layers:
+            add(tensor, AFTER, 1.0)
+        elif tensor.layer in kinds:
+            add(tensor, BLOCK, kinds[tensor.layer] / layers)
+    return (found,)
+
+
+def _parameters(model: ModelSpec, s: Sizes) -> tuple[np.ndarray, np.ndarray]:
+    """This rank's elements of every region: dense, and of experts."""
+    dense, expert = np.zeros(REGIONS), np.zeros(REGIONS)
+    for (region, role), size in _totals(model)[0].items():
+        if role in ("expert_column", "expert_row"):
+            expert[region] += size / (s.ep * s.etp)
+        elif role == "expert_plain":
+            expert[region] += size / s.ep
+        elif role == "kv":
+            dense[region] += size / min(s.tp, model.kv_heads)
+        elif role in ("embedding", "head", "column", "row", "tied"):
+            dense[region] += size / s.tp
+        else:
+            dense[region] += size
+    return dense, expert
+
+
+def tied_elements(model: ModelSpec, tp: int) -> float:
+    """Elements of a head that shares the embedding's matrix: a last stage of its own holds a copy."""
+    return model.vocab_size * model.hidden_size / tp if model.tie_word_embeddings else 0.0
