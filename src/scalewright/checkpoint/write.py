@@ -148,7 +148,9 @@ def _parts(
 
 
 def _part(weight: Weight, name: str, key: str, tensor: Tensor) -> Part:
-    return Part(name, key, weight.placement.tensor.shape, tensor.dtype, weight.box, lambda: tensor)
+    """A tensor shaped like the weight's master; what is written is its true part, without padding."""
+    true = weight.true(tensor)
+    return Part(name, key, weight.placement.tensor.shape, tensor.dtype, weight.box, lambda: true)
 
 
 def write_parts(folder: Path, parts: Sequence[Part], stem: str) -> dict[str, Any]:
@@ -181,15 +183,21 @@ def _write_rank(
 def _owned(weights: Weights, mesh: Mesh) -> Iterator[Weight]:
     """The weights whose boxes this rank writes: of those that hold the same box, each takes about as many
     bytes, the next tensor going to whoever has the least so far. Nobody writes an empty box.
+
+    Of the two ends of a tied tensor the first writes it: the ends hold different tensors besides it, and so
+    would count different bytes.
     """
     taken: dict[tuple[str, ...], list[int]] = {}
     for weight in weights:
         if not all(weight.box[1]):
             continue
-        axes, place = weight.placement.copies, 0
+        if "tie" in weight.placement.copies and mesh.index("tie"):
+            continue
+        axes = tuple(axis for axis in weight.placement.copies if axis != "tie")
+        place = 0
         for axis in axes:
             place = place * mesh.size(axis) + mesh.index(axis)
-        numbers = taken.setdefault(axes, [0] * weight.copies)
+        numbers = taken.setdefault(axes, [0] * prod(mesh.size(axis) for axis in axes))
         owner = numbers.index(min(numbers))
         numbers[owner] += prod(weight.box[1])
         if owner == place:

@@ -18,12 +18,19 @@ _making: ContextVar[bool] = ContextVar("making", default=False)  # a meter sees 
 
 def host_empty(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
     """An unfilled tensor in host memory for what belongs on `device`; pinned when that is a GPU."""
-    token = _making.set(True)
-    try:
+    with making_host():
         made = torch.empty(tuple(shape), dtype=dtype, device="cpu", pin_memory=device.type == "cuda")
-    finally:
-        _making.reset(token)
     return mark_host(made)
+
+
+class making_host:
+    """Whatever is made meanwhile is host memory. It still has to be marked; this is for who looks before."""
+
+    def __enter__(self) -> None:
+        self.token = _making.set(True)
+
+    def __exit__(self, *_: object) -> None:
+        _making.reset(self.token)
 
 
 def mark_host(tensor: Tensor) -> Tensor:

@@ -82,6 +82,8 @@ class LiveBytes(AbstractContextManager["LiveBytes"]):
         entry = self._entries.get(storage._cdata)
         if entry is None:
             self._add(tensor, storage, kind)
+        elif self.offloaded is not None and self.offloaded(_local(tensor)):  # it went to the host by now
+            self._change(entry, 0)
         elif entry.kind != kind and entry.kind in over:
             self.now[entry.kind] -= entry.size
             self.now[kind] += entry.size
@@ -100,7 +102,7 @@ class LiveBytes(AbstractContextManager["LiveBytes"]):
         return window
 
     def _add(self, tensor: Tensor, storage: torch.UntypedStorage, kind: Kind) -> None:
-        if self.offloaded is not None and self.offloaded(tensor):
+        if self.offloaded is not None and self.offloaded(_local(tensor)):
             return
         key = storage._cdata
 

@@ -20,6 +20,7 @@ from scalewright.parallel.activations import apply_offload_activations
 from scalewright.parallel.compile import apply_compile
 from scalewright.parallel.execute import Executor, GradientSync, Plain
 from scalewright.parallel.mesh import Mesh
+from scalewright.parallel.offload import allocate, apply_offload, offloads_parameters
 from scalewright.parallel.pipeline import Pipeline
 from scalewright.parallel.recompute import apply_recompute
 from scalewright.parallel.replicate import GradientBuckets
@@ -99,18 +100,16 @@ def parallelize(
     apply_offload_activations(every_block, layout, mesh.device)
     if compile_blocks:
         apply_compile(every_block, backend)
-    sharded = (layout.zero_stage or 0) > 0 and mesh.size("fsdp") > 1
+    sharded = (layout.zero_stage or 0) > 0 and (mesh.size("fsdp") > 1 or offloads_parameters(layout))
     if sharded:
         for number, stage in stages.items():
             apply_shard(stage, blocks[number], mesh, layout, bf16=bf16)
     elif bf16:
         model.to(torch.bfloat16)
     with memory or nullcontext():
-        if any(parameter.is_meta for parameter in model.parameters()):
-            model.to_empty(device=mesh.device)
-        else:
-            model.to(mesh.device)
+        allocate(model, layout, mesh.device)
         weights = hold(model, placements, mesh)
+        apply_offload(weights, layout, mesh.device)
         gradients = _gradients(stages, weights, layout, mesh, sharded=sharded, bf16=bf16)
         return Parallel(model, weights, gradients, _executor(model, layout, mesh, gradients, bf16=bf16))
 

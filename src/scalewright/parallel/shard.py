@@ -36,6 +36,7 @@ from torch.distributed.fsdp import (
 )
 
 from scalewright.parallel.mesh import Mesh
+from scalewright.parallel.offload import offloads_parameters
 from scalewright.parallel.stages import tied_stages
 from scalewright.parallel.weights import Weights
 from scalewright.spec.layout import Layout
@@ -203,7 +204,7 @@ def apply_shard(
         cast_forward_inputs=False,
     )
     where = OffloadPolicy()
-    if layout.offload in ("parameters", "all"):
+    if offloads_parameters(layout):
         where = CPUOffloadPolicy(pin_memory=mesh.device.type == "cuda")
     over = _device_mesh(mesh)
     for block in blocks:

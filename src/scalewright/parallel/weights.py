@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -52,6 +53,11 @@ class Weight:
         return self.compute.requires_grad
 
     @property
+    def resident(self) -> Tensor:
+        """What the device computes with, this rank's part."""
+        return self.compute.to_local() if isinstance(self.compute, DTensor) else self.compute
+
+    @property
     def gradient(self) -> Tensor | None:
         """The local fp32 gradient, or None before a backward has reached this parameter."""
         if self.main_gradient is not None:
@@ -60,11 +66,22 @@ class Weight:
         return grad.to_local() if isinstance(grad, DTensor) else grad
 
 
+class Host(Protocol):
+    """Masters in host memory (`parallel/offload.py`)."""
+
+    def fetch(self, gradients: list[Tensor]) -> None:
+        """Copies finished gradients to where the optimizer looks."""
+
+    def publish(self) -> None:
+        """Copies the masters into what the device computes with."""
+
+
 class Weights:
     """All parameters that this rank holds, in `tensors` order."""
 
     def __init__(self, items: list[Weight]) -> None:
         self.items = items
+        self.host: Host | None = None  # where masters are, if not on the device
 
     def __iter__(self) -> Iterator[Weight]:
         return iter(self.items)
@@ -79,6 +96,9 @@ class Weights:
     @torch.no_grad()
     def publish(self) -> None:
         """Copies updated masters into the compute copies (bf16); nothing to do where they are the same."""
+        if self.host is not None:
+            self.host.publish()
+            return
         pairs = [(w.compute, w.master) for w in self.items if _separate(w)]
         if pairs:
             torch._foreach_copy_([c for c, _ in pairs], [m for _, m in pairs])
@@ -92,11 +112,16 @@ class Weights:
         for weight in self.trained():
             gradient = weight.gradient
             if gradient is None:
-                gradient = torch.zeros_like(weight.master)
-            if weight.master.grad is not gradient:
+                gradient = torch.zeros_like(weight.resident, dtype=torch.float32)
+            if self.host is None and weight.master.grad is not gradient:
                 weight.master.grad = gradient
             found.append(gradient)
         return found
+
+    def hand_over(self, gradients: list[Tensor]) -> None:
+        """Before the update: gradients are what they are to be; brings them to masters in host memory."""
+        if self.host is not None:
+            self.host.fetch(gradients)
 
 
 def _separate(weight: Weight) -> bool:

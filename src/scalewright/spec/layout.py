@@ -80,7 +80,8 @@ class Layout(Spec):
         if data.get("virtual_stages") is None:
             data["virtual_stages"] = 2 if data.get("schedule", "1f1b") in CHUNKED else 1
         if data.get("zero_stage") is None:
-            data["zero_stage"] = 0 if get("devices") == 1 else 3
+            alone = get("devices") == 1 and data.get("offload") not in ("parameters", "all")
+            data["zero_stage"] = 0 if alone else 3
         if data.get("global_batch") is None:
             data["global_batch"] = get("micro_batch") * max(1, get("devices") // (tp * pp * cp))
         return data

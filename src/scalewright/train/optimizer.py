@@ -5,7 +5,7 @@
     sgd     w -= lr * (momentum of g + decay w)                      as torch.optim.SGD: an L2 penalty
 
 Tensors of one dimension (norms, biases) are not decayed. State travels as {name: {state: tensor}}, with the
-tensors in the shape of the weight's box, so that a checkpoint can cut it like the weight.
+tensors in the shape of the weight's master, so that a checkpoint can cut it like the weight.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scalewright.parallel.weights import Weights
+from scalewright.parallel.offload import keep_states_on_host
+from scalewright.parallel.weights import Weight, Weights
 from scalewright.spec.errors import UserError
 from scalewright.spec.run import OptimizerSpec, PythonRef
 
@@ -58,7 +59,18 @@ class Lion(torch.optim.Optimizer):
 def build_optimizer(
     spec: OptimizerSpec | PythonRef, weights: Weights, load: Callable[[PythonRef], Callable[..., Any]]
 ) -> torch.optim.Optimizer:
-    """The run's optimizer over the local weights. A user's own is called with (groups, **arguments)."""
+    """The run's optimizer over the local weights, wherever they lie.
+
+    A user's own is called with (groups, **arguments).
+    """
+    optimizer = _build(spec, weights, load)
+    keep_states_on_host(optimizer)
+    return optimizer
+
+
+def _build(
+    spec: OptimizerSpec | PythonRef, weights: Weights, load: Callable[[PythonRef], Callable[..., Any]]
+) -> torch.optim.Optimizer:
     trained = weights.trained()
     decayed = [w.master for w in trained if len(w.placement.tensor.shape) > 1]
     plain = [w.master for w in trained if len(w.placement.tensor.shape) <= 1]
@@ -138,7 +150,10 @@ def write_states(
     read: Callable[[str, Any], Tensor | None],
     numbers: dict[str, dict[str, float]],
 ) -> None:
-    """Gives the optimizer its state back; `read(kind, weight)` gives a state's box, or None."""
+    """Gives the optimizer its state back; `read(kind, weight)` gives a state's box, or None.
+
+    What pads a weight pads its state, with zeros.
+    """
     index = {id(p): i for i, p in enumerate(p for g in optimizer.param_groups for p in g["params"])}
     kinds = list(kinds)
     state: dict[int, dict[str, Any]] = {}
@@ -146,7 +161,7 @@ def write_states(
         entry: dict[str, Any] = {}
         for kind in kinds:
             if (tensor := read(kind, weight)) is not None:
-                entry[kind] = tensor
+                entry[kind] = _padded(tensor, weight)
         for key, by_name in numbers.items():
             value = by_name.get(weight.name, by_name.get("*"))
             if value is not None:
@@ -154,3 +169,12 @@ def write_states(
         if entry:
             state[index[id(weight.master)]] = entry
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+
+
+def _padded(tensor: Tensor, weight: Weight) -> Tensor:
+    """A box of a state in the shape of the weight's master."""
+    if tensor.shape == weight.master.shape:
+        return tensor
+    whole = torch.zeros(weight.master.shape, dtype=tensor.dtype, device=tensor.device)
+    weight.true(whole).copy_(tensor)
+    return whole

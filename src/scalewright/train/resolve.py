@@ -78,7 +78,6 @@ def refuse_unready(layout: Layout) -> None:
     for key, value, ready in (
         ("cp", layout.cp, 1),
         ("ep", layout.ep, 1),
-        ("offload", "none" if layout.offload == "activations" else layout.offload, "none"),
     ):
         if value != ready:
             raise UserError(

@@ -64,13 +64,14 @@ class Step:
         weights = self.parallel.weights
         gradients = weights.take_gradients()
         sum_partial(weights, gradients, self.mesh)
-        norms = torch.stack(torch._foreach_norm(gradients))
+        norms = torch.stack(torch._foreach_norm(gradients)).to(report.device)  # offloaded ones lie elsewhere
         report[NORM] = (norms.square() * self._shares).sum()
         all_sum(report, self.mesh, "world")
         report[NORM] = report[NORM].sqrt()
         if self.clip_norm > 0:
             factor = (self.clip_norm / (report[NORM] + 1e-6)).clamp(max=1.0)
             if not self._on_cpu or factor < 1:  # on a CPU a look costs nothing, and saves a pass over memory
-                torch._foreach_mul_(gradients, factor)
+                torch._foreach_mul_(gradients, factor.to(gradients[0].device))
+        weights.hand_over(gradients)
         self.optimizer.step()
         weights.publish()

@@ -1,0 +1,122 @@
+"""Masters, optimizer states and parameters in host memory (Ren et al. 2021, ZeRO-Offload; ZeRO-Infinity §5).
+
+    optimizer       device                                       host
+                    compute copies (or shards of them)           fp32 masters, optimizer states
+                    gradients, summed, clipped     --fetch-->    gradients (pinned)
+                                                                 update, on the host's cores
+                    compute copies                 <--publish--  masters, in the copies' dtype
+
+    parameters      a block's tensors, gathered    <---------->  shards, which are the masters; gradients,
+    (ZeRO-3)        while it runs                                states and update (FSDP2's CPUOffloadPolicy)
+
+Numbers are those of the same layout without offload, up to the rounding of another device's update. On a CPU
+both memories are one: the same code runs, and marks its tensors (`parallel/host.py`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from scalewright.parallel.host import host_empty, is_host, making_host, mark_host
+from scalewright.parallel.weights import Weights
+from scalewright.spec.layout import Layout
+
+
+def offloads_optimizer(layout: Layout) -> bool:
+    """Whether masters of their own lie on the host (offloaded parameters are there already, as masters)."""
+    return layout.offload == "optimizer"
+
+
+def offloads_parameters(layout: Layout) -> bool:
+    """Whether the shards at rest lie on the host."""
+    return layout.offload in ("parameters", "all")
+
+
+def allocate(model: nn.Module, layout: Layout, device: torch.device) -> None:
+    """Gives a module's parameters and buffers their memory, in place: offloaded shards the host's."""
+    if not offloads_parameters(layout):
+        if any(parameter.is_meta for parameter in model.parameters()):
+            model.to_empty(device=device)
+        else:
+            model.to(device)
+        return
+    if any(parameter.is_meta for parameter in model.parameters()):
+        with making_host():
+            model.to_empty(device="cpu")
+    for module in model.modules():
+        for name, buffer in module.named_buffers(recurse=False):
+            module._buffers[name] = buffer.to(device)
+
+
+def apply_offload(weights: Weights, layout: Layout, device: torch.device) -> None:
+    """Moves masters to the host, or marks those that are there, before gradients and optimizer are made."""
+    if offloads_optimizer(layout):
+        weights.host = HostMasters(weights, device)
+    elif offloads_parameters(layout):
+        for weight in weights:
+            mark_host(weight.master)
+            if device.type == "cpu" and weight.trained:  # elsewhere FSDP copies gradients to the host itself
+                weight.compute.register_post_accumulate_grad_hook(_mark_gradient)  # type: ignore[no-untyped-call]
+
+
+def _mark_gradient(parameter: Tensor) -> None:
+    gradient = parameter.grad
+    if gradient is not None:
+        mark_host(gradient.to_local() if isinstance(gradient, DTensor) else gradient)
+
+
+class HostMasters:
+    """fp32 masters on the host, beside what the device computes with; and the way between the two."""
+
+    def __init__(self, weights: Weights, device: torch.device) -> None:
+        self.weights, self.device = weights, device
+        self.staged: list[Tensor | None] = []  # where masters are rounded before they travel
+        for weight in weights:
+            local = weight.resident
+            master = host_empty(local.shape, torch.float32, device)
+            weight.master = nn.Parameter(master, requires_grad=weight.trained)
+            rounded = local.dtype != torch.float32 and device.type != "cpu"
+            self.staged.append(host_empty(local.shape, local.dtype, device) if rounded else None)
+        trained = weights.trained()
+        self.gradients = [host_empty(weight.master.shape, torch.float32, device) for weight in trained]
+
+    @torch.no_grad()
+    def fetch(self, gradients: list[Tensor]) -> None:
+        """Copies finished gradients (of the trained weights, in order) to where the optimizer looks."""
+        for weight, host, gradient in zip(self.weights.trained(), self.gradients, gradients, strict=True):
+            host.copy_(gradient, non_blocking=True)
+            weight.master.grad = host
+        if self.device.type == "cuda":  # the update reads them at once
+            torch.cuda.current_stream(self.device).synchronize()
+
+    @torch.no_grad()
+    def publish(self) -> None:
+        """Copies the masters into what the device computes with; what is given to it next waits for that."""
+        for weight, staged in zip(self.weights, self.staged, strict=True):
+            source = weight.master if staged is None else staged.copy_(weight.master)
+            weight.resident.copy_(source, non_blocking=True)
+
+
+def keep_states_on_host(optimizer: torch.optim.Optimizer) -> None:
+    """Marks the states of an optimizer whose weights are offloaded; they are made beside the masters."""
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    if not any(is_host(p) for p in parameters):
+        return
+    updating = making_host()
+
+    def before(*_: Any) -> None:
+        updating.__enter__()
+
+    def after(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        updating.__exit__(None, None, None)
+        for state in optimizer.state.values():
+            for value in state.values():
+                if isinstance(value, Tensor):
+                    mark_host(value)
+
+    optimizer.register_step_pre_hook(before)
+    optimizer.register_step_post_hook(after)
