@@ -79,7 +79,7 @@ class Traffic:
         self.last: tuple[int, Cargo] | None = None  # the newest block's output, by its storage
 
     def load(self, x: Tensor, stays: set[int], small: int) -> Cargo:
-        """The cargo of a block whose forward begins; before it comes that of the block that made its input."""
+        """The cargo of a block that begins; before it comes that of the block that made its input."""
         for cargo in list(self.arriving):  # of a graph that was dropped in the middle of its backward
             self.settle(cargo)
         before = self.last[1] if self.last is not None and self.last[0] == _storage(x) else None
