@@ -96,6 +96,18 @@ def test_sequence_parallel_norms_are_summed_over_tp() -> None:
     assert place(DENSE, Layout.parse({"devices": 2, "tp": 2, "sp": False}))[-1].grad_sum == ()
 
 
+@pytest.mark.parametrize("sp", [True, False])
+def test_norms_of_single_heads_are_summed_over_tp(sp: bool) -> None:
+    """Each rank norms its own heads with the one weight: its gradient is a part, whatever the sequence is."""
+    model = DENSE.replace(qk_norm="head")
+    layout = Layout.parse({"devices": 2, "tp": 2, "sp": sp})
+    found = {p.tensor.name: p for p in place(model, layout)}
+    for name in ("q_norm", "k_norm"):
+        placement = found[f"layers.0.attention.{name}.weight"]
+        assert (placement.splits, placement.grad_sum) == ((), ("tp",))
+        assert "tp" in placement.copies
+
+
 def test_a_tied_embedding_lives_on_two_stages() -> None:
     tied = DENSE.replace(tie_word_embeddings=True)
     first = place(tied, Layout.parse({"devices": 2, "pp": 2}))[0]
