@@ -32,9 +32,9 @@ MODELS = {
     name: SPECS[name].replace(vocab_size=67, num_hidden_layers=2, tie_word_embeddings=tied)
     for name, tied in (("qwen3", True), ("mqa-wide-heads", False), ("bloom", True), ("olmo2", False))
 }
-# fp32: sums in another order, over two updates (measured 1.5e-7). bf16 against fp32: activations and their sums
-# over tp keep 8 bits; errors of 4e-3 a number average out in losses (measured 5e-5), less so in norms (2.4e-3)
-# and in single weights after two small updates (3e-4).
+# fp32: sums in another order, over two updates (measured 1.5e-7). bf16 against fp32: activations and their
+# sums over tp keep 8 bits; errors of 4e-3 a number average out in losses (measured 5e-5), less so in norms
+# (2.4e-3) and in single weights after two small updates (3e-4).
 FP32 = {"loss": 1e-6, "norm": 2e-6, "weights": 2e-6}
 BF16 = {"loss": 5e-4, "norm": 1e-2, "weights": 2e-3}
 
