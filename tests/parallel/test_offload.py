@@ -1,4 +1,4 @@
-"""Offload of the optimizer and of parameters: the numbers of the same layout without it, and where things lie."""
+"""Offload of the optimizer and of parameters: the numbers of a layout without it, and where things lie."""
 
 from __future__ import annotations
 

@@ -4,7 +4,8 @@
     kv     KV heads that several tp ranks hold: each rank saw its part of the query heads
     tie    an embedding on the first stage and the same as a head on the last
 
-One all-reduce an axis, of local fp32 shards.
+Small ones travel together, in one all-reduce an axis; large ones on their own, without a copy. All are local
+fp32 shards: what is cut by then is summed in its pieces.
 """
 
 from __future__ import annotations
@@ -19,10 +20,11 @@ from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.weights import Weights
 
 AXES = ("tp", "kv", "tie")
+LARGE = 2**20  # bytes: to copy this much costs more than another call
 
 
 @torch.no_grad()
-def sum_partial(weights: Weights, gradients: Sequence[Tensor], mesh: Mesh) -> None:
+def sum_partial(weights: Weights, gradients: Sequence[Tensor], mesh: Mesh, *, large: int = LARGE) -> None:
     """Completes the trained weights' gradients (in `weights.trained()` order), in place."""
     trained = weights.trained()
     for axis in AXES:
@@ -33,8 +35,13 @@ def sum_partial(weights: Weights, gradients: Sequence[Tensor], mesh: Mesh) -> No
             for weight, gradient in zip(trained, gradients, strict=True)
             if axis in weight.placement.grad_sum
         ]
-        if not partial:
-            continue
-        flat = all_sum(torch.cat([gradient.flatten() for gradient in partial]), mesh, axis)
-        parts = torch.split(flat, [gradient.numel() for gradient in partial])
-        torch._foreach_copy_(partial, [part.view_as(g) for part, g in zip(parts, partial, strict=True)])
+        small = []
+        for gradient in partial:
+            if gradient.nbytes >= large and gradient.is_contiguous():
+                all_sum(gradient, mesh, axis)
+            elif gradient.numel():
+                small.append(gradient)
+        if small:
+            flat = all_sum(torch.cat([gradient.flatten() for gradient in small]), mesh, axis)
+            parts = torch.split(flat, [gradient.numel() for gradient in small])
+            torch._foreach_copy_(small, [part.view_as(g) for part, g in zip(parts, small, strict=True)])
