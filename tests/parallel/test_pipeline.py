@@ -1,0 +1,259 @@
+"""Any schedule gives the losses and gradients of one process, with the memory that the schedule promises."""
+
+from __future__ import annotations
+
+import os
+import signal
+import weakref
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from parallel.pipeline_cases import TOLERANCE, build, loss, micro_batches, run_cases, tiny
+from scalewright.parallel import pipeline as runtime
+from scalewright.parallel.mesh import Mesh, make_mesh
+from scalewright.parallel.timeline import ActionTimes
+from scalewright.spec.errors import RunError
+from scalewright.spec.grid import make_grid
+from scalewright.spec.layout import Layout
+from scalewright.spec.schedule import peak_activations, schedule
+from worlds import CPU, run_world
+
+ONE = ["gpipe", "1f1b", "zb-h1"]
+TWO = ["interleaved", "zb-interleaved", "zbv", "dualpipev"]
+KINDS = [(kind, 1) for kind in ONE] + [(kind, 2) for kind in TWO]
+
+
+def _case(kind: str, chunks: int, micros: int, model: tuple[str, int], **more: Any) -> dict[str, Any]:
+    layout = {"schedule": kind, "virtual_stages": chunks, "global_batch": 2 * micros}
+    return {"layout": {**layout, **more.pop("layout", {})}, "model": model, **more}
+
+
+def _check(ranks: int, cases: list[dict[str, Any]], **layout: Any) -> None:
+    base = {"devices": ranks, "pp": ranks, "micro_batch": 2, "global_batch": 2 * ranks, **layout}
+    answers = run_world(run_cases, base, cases)
+    for case, *by_rank in zip(cases, *answers, strict=True):
+        for what in by_rank[0]:
+            worst = max(answer[what] for answer in by_rank)
+            assert worst < TOLERANCE, f"{case}: {what} deviates by {worst}"
+
+
+def test_two_ranks_every_schedule() -> None:
+    _check(2, [_case(kind, chunks, 5, ("llama", 4)) for kind, chunks in KINDS])
+
+
+def test_two_ranks_tied_packed_with_auxiliary_losses() -> None:
+    """Everything at once: a tied head, biases, packed documents, a loss on every block but the first."""
+    more: dict[str, Any] = {"documents": True, "auxiliary": [1, 2, 3]}
+    _check(2, [_case(kind, chunks, 4, ("gpt2", 4), **more) for kind, chunks in KINDS])
+
+
+def test_four_ranks() -> None:
+    cases = [_case(kind, 1, 6, ("llama", 4)) for kind in ONE]
+    cases += [_case(kind, 2, 8, ("llama", 8), tied=True) for kind in TWO]
+    _check(4, cases)
+
+
+def test_uneven_stages() -> None:
+    cases = [
+        _case("1f1b", 1, 3, ("gpt2", 6), layout={"stage_layers": [1, 5]}),
+        _case("zb-h1", 1, 3, ("gpt2", 6), layout={"stage_layers": [4, 2]}),
+        _case("zbv", 2, 3, ("gpt2", 7), layout={"stage_layers": [3, 1, 2, 1]}, auxiliary=[3]),
+        _case("interleaved", 2, 3, ("llama", 7), layout={"stage_layers": [1, 2, 1, 3]}),
+        _case("dualpipev", 2, 4, ("llama", 5)),  # balanced by cost
+    ]
+    _check(2, cases)
+
+
+def test_few_micro_batches() -> None:
+    cases = [_case(kind, chunks, m, ("llama", 4)) for kind, chunks in KINDS[:-1] for m in (1, 2)]
+    _check(2, cases)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_every_schedule_and_number_of_micro_batches(ranks: int) -> None:
+    cases = []
+    for kind, chunks in [*KINDS, ("interleaved", 3), ("zb-interleaved", 3)]:
+        for micros in (1, 2, 3, 4, 5, 7, 8, 9, 12):
+            if kind != "dualpipev" or micros >= 2 * ranks:
+                cases.append(_case(kind, chunks, micros, ("llama", ranks * chunks)))
+    _check(ranks, cases)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_every_schedule_with_everything(ranks: int) -> None:
+    cases = []
+    for kind, chunks in KINDS:
+        layers = ranks * chunks
+        more: dict[str, Any] = {"documents": True, "auxiliary": list(range(layers))}
+        cases += [_case(kind, chunks, 2 * ranks + 1, (name, layers), **more) for name in ("llama", "gpt2")]
+    _check(ranks, cases)
+
+
+@pytest.mark.slow
+def test_compiled_blocks() -> None:
+    compiled: dict[str, Any] = {"compile_blocks": True, "backend": "aot_eager"}
+    kinds = [("1f1b", 1), ("zb-h1", 1), ("interleaved", 2), ("zbv", 2)]
+    _check(2, [_case(kind, chunks, 3, ("llama", 4), **compiled) for kind, chunks in kinds])
+
+
+# -- memory ------------------------------------------------------------------------------------------
+
+
+class _Marked(torch.autograd.Function):
+    """The identity; what it saves lives as long as its graph."""
+
+    @staticmethod
+    def forward(context: Any, x: Tensor, live: Counter[str]) -> Tensor:
+        mark = torch.zeros(1)
+        live["now"] += 1
+        live["peak"] = max(live["peak"], live["now"])
+        weakref.finalize(mark.untyped_storage(), lambda: live.subtract(["now"]))
+        context.save_for_backward(mark)
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(context: Any, *slopes: Tensor) -> tuple[Tensor, None]:
+        return slopes[0], None
+
+
+def _mark(x: Tensor, live: Counter[str]) -> Tensor:
+    """At a stage's input, below all else, so that it is held as long as anything of the graph."""
+    out: Tensor = _Marked.apply(x, live)  # type: ignore[no-untyped-call]
+    return out
+
+
+def count_live(mesh: Mesh, layout: Layout, kinds: list[tuple[str, int]]) -> list[list[int]]:
+    """For every kind: the most (stage, micro-batch) alive at once here, and those left at the end."""
+    found = []
+    for kind, chunks in kinds:
+        this = Layout.parse({**layout.dump(), "schedule": kind, "virtual_stages": chunks})
+        own = make_mesh(make_grid(this), mesh.rank, CPU)
+        spec = tiny(layout.pp * chunks)
+        parallel = build(spec, this, own)
+        live: Counter[str] = Counter()
+        for cut in parallel.model.stages.values():  # type: ignore[union-attr,operator]
+            block = next(iter(cut.layers.values()))
+            block.register_forward_pre_hook(lambda _m, given, live=live: (_mark(given[0], live), *given[1:]))
+        parallel.executor.train(micro_batches(spec, this.accumulation), loss, torch.tensor(100.0))
+        found.append([live["peak"], live["now"]])
+    return found
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_live_activations_are_those_of_the_schedule(ranks: int) -> None:
+    kinds, micros = KINDS, 2 * ranks + 1
+    layout = {"devices": ranks, "pp": ranks, "micro_batch": 2, "global_batch": 2 * micros}
+    answers = run_world(count_live, layout, kinds)
+    for (kind, chunks), *by_rank in zip(kinds, *answers, strict=True):
+        wanted = peak_activations(schedule(kind, ranks, chunks, micros))
+        assert [[int(peak), 0] for peak in wanted] == by_rank, kind
+
+
+# -- what runs, and what is written down ---------------------------------------------------------------
+
+
+def record(mesh: Mesh, layout: Layout) -> dict[str, Any]:
+    """A step's timeline."""
+    spec = tiny(4)
+    parallel = build(spec, layout, mesh)
+    assert isinstance(parallel.executor, runtime.Pipeline)
+    times = ActionTimes(mesh)
+    parallel.executor.recorder = times
+    parallel.executor.train(micro_batches(spec, layout.accumulation), loss, torch.tensor(100.0))
+    return times.gather(step=7)
+
+
+def test_the_timeline_is_the_schedule() -> None:
+    layout = {"devices": 2, "pp": 2, "schedule": "zbv", "micro_batch": 2, "global_batch": 8}
+    picture = run_world(record, layout)[0]
+    plan = schedule("zbv", 2, 2, 4)
+    wanted = {"schedule": "zbv", "ranks": 2, "virtual_stages": 2, "micro_batches": 4, "step": 7}
+    assert {key: picture[key] for key in wanted} == wanted
+    assert picture["rank_of"] == list(plan.rank_of)
+    ends: dict[tuple[Any, ...], float] = {}
+    for actions, planned in zip(picture["actions"], plan.actions, strict=True):
+        assert [(a["kind"], a["stage"], a["micro"]) for a in actions] == [a[:3] for a in planned]
+        times = [moment for a in actions for moment in (a["start_s"], a["end_s"])]
+        assert times == sorted(times), "one thing after the other"
+        assert times[0] >= 0
+        ends |= {(a["kind"], a["stage"], a["micro"]): a["end_s"] for a in actions}
+    for (kind, stage, micro), end in ends.items():
+        if kind == "receive_activation":
+            assert end > ends["forward", stage - 1, micro], "nothing arrives before it was made"
+
+
+class _Syncs:
+    """A GradientSync that notes what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[Any, ...]] = []
+
+    def clear(self) -> None:
+        self.told.append(("clear",))
+
+    def begin(self, stage: int, last: bool) -> None:
+        self.told.append(("begin", stage, last))
+
+    def end(self, stage: int, last: bool) -> None:
+        self.told.append(("end", stage, last))
+
+    def finish(self) -> None:
+        self.told.append(("finish",))
+
+
+def note_syncs(mesh: Mesh, layout: Layout) -> list[tuple[Any, ...]]:
+    """What a step tells the gradient sums."""
+    spec = tiny(8)
+    parallel = build(spec, layout, mesh)
+    assert isinstance(parallel.executor, runtime.Pipeline)
+    syncs = _Syncs()
+    parallel.executor.gradients = syncs
+    parallel.executor.train(micro_batches(spec, layout.accumulation), loss, torch.tensor(100.0))
+    return syncs.told
+
+
+@pytest.mark.parametrize("kind", ["1f1b", "zb-h1", "interleaved", "zbv", "dualpipev"])
+def test_gradient_sums_know_each_stages_last_backward(kind: str) -> None:
+    layout = {"devices": 2, "pp": 2, "schedule": kind, "micro_batch": 2, "global_batch": 8}
+    for told in run_world(note_syncs, layout):
+        assert told[0] == ["clear"]
+        assert told[-1] == ["finish"]
+        pairs = list(zip(told[1:-1:2], told[2:-1:2], strict=True))
+        assert all(one == ["begin", *other[1:]] and other[0] == "end" for one, other in pairs)
+        stages = {begin[1] for begin, _ in pairs}
+        for stage in stages:
+            assert [begin[2] for begin, _ in pairs if begin[1] == stage] == [False] * 3 + [True]
+
+
+# -- a rank that dies ------------------------------------------------------------------------------
+
+
+def die(mesh: Mesh, layout: Layout, how: str) -> None:
+    """The last stage fails at the third micro-batch, while the others wait for its gradients."""
+    spec = tiny(4)
+    parallel = build(spec, layout, mesh)
+    calls = Counter[str]()
+
+    def failing(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        calls["loss"] += 1
+        if calls["loss"] == 3:
+            if how == "killed":
+                os.kill(os.getpid(), signal.SIGKILL)
+            raise ArithmeticError("no such loss")
+        return loss(logits, targets)
+
+    parallel.executor.train(micro_batches(spec, layout.accumulation), failing, torch.tensor(100.0))
+
+
+@pytest.mark.parametrize(("how", "said"), [("killed", "killed by SIGKILL"), ("raises", "no such loss")])
+def test_a_rank_that_dies_takes_the_others_down(how: str, said: str) -> None:
+    layout = {"devices": 4, "pp": 4, "micro_batch": 2, "global_batch": 16}
+    with pytest.raises(RunError, match=said) as caught:
+        run_world(die, layout, how)
+    assert str(caught.value).startswith("worker 3")
