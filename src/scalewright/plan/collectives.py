@@ -30,6 +30,7 @@ class Wires:
     slow: np.ndarray  # bytes/s one way of a device's share of the fabric
     slow_delay: np.ndarray
     start: float  # s
+    hop: float  # s
 
 
 def wires(chips: dict[str, np.ndarray], unit: np.ndarray, c: Constants) -> Wires:
@@ -41,6 +42,7 @@ def wires(chips: dict[str, np.ndarray], unit: np.ndarray, c: Constants) -> Wires
         slow=(chips["fabric_rate"] * c["link.fabric"])[unit],
         slow_delay=chips["fabric_delay"][unit],
         start=c["link.start"],
+        hop=c["link.hop"],
     )
 
 
@@ -55,20 +57,29 @@ def gather(size: np.ndarray, group: np.ndarray, stride: np.ndarray, links: Wires
     nodes = group / k
     share = (group - 1) / group
     rate = np.where(nodes > 1, np.minimum(np.where(k > 1, links.fast, np.inf), links.slow * k), links.fast)
-    hops = (k - 1) * links.fast_delay + (nodes - 1) * links.slow_delay
-    tree = np.log2(np.maximum(group, 1)) * np.where(nodes > 1, links.slow_delay, links.fast_delay) * 2
-    return np.where(group > 1, size * share / rate + links.start + np.minimum(hops, tree), 0.0)
+    hops = np.where(nodes > 1, (group - 1) * links.hop, (k - 1) * links.fast_delay)
+    return np.where(group > 1, size * share / rate + links.start + hops, 0.0)
 
 
 def all_reduce(size: np.ndarray, group: np.ndarray, stride: np.ndarray, links: Wires) -> np.ndarray:
-    """Seconds of an all-reduce of `size` bytes: a reduce-scatter and an all-gather in one launch."""
-    return np.where(group > 1, 2 * gather(size, group, stride, links) - links.start, 0.0)
-
-
-def all_to_all(size: np.ndarray, group: np.ndarray, stride: np.ndarray, links: Wires) -> np.ndarray:
-    """Seconds until every rank has sent `size` bytes, spread evenly over the group."""
+    """Seconds of an all-reduce of `size` bytes: as a scatter and a gather, with a tree's delay where it's less."""
     k = inside(group, stride, links)
-    near, far = size * (k - 1) / group, size * (group - k) / group
+    ring = 2 * gather(size, group, stride, links) - links.start
+    nodes = group / k
+    hops = np.where(nodes > 1, (group - 1) * links.hop, (k - 1) * links.fast_delay)
+    tree = np.log2(np.maximum(nodes, 1)) * links.slow_delay + (k - 1) * links.fast_delay
+    return np.where(group > 1, ring - 2 * np.maximum(hops - tree, 0.0), 0.0)
+
+
+def all_to_all(
+    size: np.ndarray, group: np.ndarray, stride: np.ndarray, links: Wires, leaves: np.ndarray | float = 1.0
+) -> np.ndarray:
+    """Seconds until every rank has sent `size` bytes, spread evenly over the group.
+
+    `leaves`: the share of what is meant for other domains that has to go there, copies being made on arrival.
+    """
+    k = inside(group, stride, links)
+    near, far = size * (k - 1) / group, leaves * size * (group - k) / group
     delay = np.where(group > k, links.slow_delay, links.fast_delay)
     return np.where(group > 1, np.maximum(near / links.fast, far / links.slow) + links.start + delay, 0.0)
 

@@ -31,6 +31,7 @@ class Fact:
     low: float
     high: float
     fitted: bool
+    prior: float  # what was known before any fit
     source: str
 
 
@@ -77,7 +78,7 @@ def facts() -> tuple[Fact, ...]:
 def _fact(name: str, entry: Mapping[str, Any]) -> Fact:
     return Fact(
         name, float(entry["value"]), str(entry["unit"]), float(entry["low"]), float(entry["high"]),
-        bool(entry.get("fitted", False)), str(entry["source"]),
+        bool(entry.get("fitted", False)), float(entry.get("prior", entry["value"])), str(entry["source"]),
     )  # fmt: skip
 
 

@@ -37,7 +37,7 @@ class Outcome:
     table: Table
     facts: Facts
     step: Step
-    memory: Memory
+    memory: Memory | None
     prices: Prices
 
 
@@ -47,25 +47,33 @@ def prepare(requests: Sequence[Request] | Table, c: Constants | None = None) -> 
     facts = unit_facts(built.units)
     unknown = built.recompute == RECOMPUTE.index("unknown")
     if unknown.any():
-        built = replace(built, recompute=_least(built, facts, unknown, c or constants()))
+        recompute, share = _least(built, facts, unknown, c or constants())
+        built = replace(built, recompute=recompute, share=share)
     return Prepared(built, facts, flatten(built.units, facts), unknown)
 
 
-def evaluate(prepared: Prepared, c: Constants | None = None) -> Outcome:
+def evaluate(prepared: Prepared, c: Constants | None = None, with_memory: bool = True) -> Outcome:
     """Prices everything."""
     c = c or constants()
     prices = price(prepared.flat, c)
     found = step(prepared.table, prepared.facts, prices, c)
-    return Outcome(prepared.table, prepared.facts, found, memory(prepared.table, prepared.facts, c), prices)
+    held = memory(prepared.table, prepared.facts, c) if with_memory else None
+    return Outcome(prepared.table, prepared.facts, found, held, prices)
 
 
-def _least(built: Table, facts: Facts, unknown: np.ndarray, c: Constants) -> np.ndarray:
-    """The first rung of the ladder on which a row fits; the last where none does."""
+def _least(built: Table, facts: Facts, unknown: np.ndarray, c: Constants) -> tuple[np.ndarray, np.ndarray]:
+    """The first rung of the ladder on which a row fits; the last where none does; and the share."""
     chosen = built.recompute.copy()
     open_rows = unknown.copy()
     for rung in LADDER:
+        if rung == "full":  # trainers of 2024 and later rebuild modules, not blocks: see recompute.modules
+            recent = built.gather(facts.trainers["year"]) >= 2024
+            recent &= built.gather(facts.chips["tpu"]) == 0
+            share = np.where(open_rows & recent, c["recompute.modules"], built.share)
+            chosen = np.where(open_rows, np.where(recent, RECOMPUTE.index("share"), RECOMPUTE.index("full")), chosen)
+            return chosen, share
         chosen = np.where(open_rows, RECOMPUTE.index(rung), chosen)
         open_rows &= ~memory(replace(built, recompute=chosen), facts, c).fits
         if not open_rows.any():
             break
-    return chosen
+    return chosen, built.share

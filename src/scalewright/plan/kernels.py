@@ -23,6 +23,7 @@ from scalewright.plan.frameworks import KERNELS
 from scalewright.plan.table import Facts, Unit
 
 BITS = ("bits32", "bits16", "bits8", "bits4")
+BLACKWELL = FAMILIES.index("blackwell")
 PHASES = 3
 TILE = 128  # rows and columns of a threadblock's tile, as CUTLASS and cuBLAS mostly choose it; the MXU's too
 CAST_BYTES = 4.0  # an operand of 8 bits: 2 bytes read, 1 written as it is and 1 transposed
@@ -62,7 +63,7 @@ def flatten(units: Sequence[Unit], facts: Facts) -> Flat:
     rows = np.concatenate([one.kernels for one in works]) if works else np.zeros((0, len(w.KERNEL)))
     unit = np.repeat(np.arange(len(works)), counts)
     beside = {name: facts.chips[name] for name in _BESIDE}
-    beside |= {name: facts.trainers[name] for name in ("kernels", "attention", "dropout")}
+    beside |= {name: facts.trainers[name] for name in ("kernels", "attention", "dropout", "year")}
     column = {name: rows[:, at] for name, at in w.COLUMN.items()}
     region = unit * w.REGIONS + column["region"].astype(int)
     place = region * PHASES + column["phase"].astype(int)
@@ -120,18 +121,25 @@ def roof(
     family: np.ndarray, width: np.ndarray, peak: np.ndarray, measured: np.ndarray, c: Constants
 ) -> np.ndarray:
     """FLOP/s that a large matrix product reaches; a measured peak is what one reached already."""
-    share = c.row("matmul", FAMILIES)[family] * c.row("narrow", BITS)[width]
+    narrow = c.row("narrow", BITS)[width]
+    narrow = np.where((width == 2) & (family == BLACKWELL), c["narrow.blackwell8"], narrow)
+    share = c.row("matmul", FAMILIES)[family] * narrow
     return peak * np.where(measured > 0, 0.95, share)
 
 
 def _matmul(k: dict[str, np.ndarray], c: Constants) -> np.ndarray:
     fast = roof(k["family"], k["run_width"], k["run_peak"], k["_measured"], c)
     lost = k["padded"] * (1 + c["shape.wave"] * k["waves"]) * (1 + c["shape.depth"] * k["deep"])
-    grouped = np.where(k["kind"] == w.GROUPED, c["shape.grouped"], 1.0)
+    grouped = np.where(k["kind"] == w.GROUPED, c["shape.grouped"] / immature(k["_year"], c), 1.0)
     compute = k["flops"] * lost / (fast * grouped)
     rate = _rate(k, c)
     cast = k["operands"] * (c["memory.cast"] * CAST_BYTES) / rate
     return np.maximum(compute, k["bytes"] / rate) + cast + np.where(k["plain"], 1, 3) * c["shape.gap"]
+
+
+def immature(year: np.ndarray, c: Constants) -> np.ndarray:
+    """How much slower a trainer of that date handles experts than one of 2026."""
+    return np.exp(c["moe.maturity"] * np.clip(2026.0 - year, -0.7, 2.0))
 
 
 def _attention(k: dict[str, np.ndarray], c: Constants) -> np.ndarray:

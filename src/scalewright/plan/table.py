@@ -21,6 +21,7 @@ from scalewright.spec.block import Sizes
 from scalewright.spec.model import ModelSpec
 
 RECOMPUTE = ("none", "core", "selective", "full", "share", "unknown")
+NODE_WISE = ("deepep", "hybridep", "flex")  # dispatchers that send a token to a node once
 LAYOUT_COLUMNS = (
     "seq_len", "devices", "tp", "sp", "pp", "chunks", "cp", "ep", "etp", "replicate", "zero", "micro_batch", "micros",
     "share",
@@ -218,6 +219,7 @@ def _trainer_facts(units: Sequence[Unit]) -> dict[str, np.ndarray]:
     found["host"] = _array(units, lambda u: HOSTS.index(host(u)))
     found["attention"] = _array(units, lambda u: ATTENTION.index(u.attention))
     found["split"] = _array(units, lambda u: SPLITS.index(u.framework.split))
+    found["dedup"] = _array(units, lambda u: u.framework.year >= 2025 or option(u, "dispatcher") in NODE_WISE)
     found["whole_p2p"] = _array(units, lambda u: u.framework.p2p == "whole")
     found["capacity_factor"] = _array(units, lambda u: float(option(u, "capacity") or 1.0))
     for index, name in enumerate(("held_weights", "held_grads", "held_optimizer")):
@@ -234,6 +236,7 @@ def _work_facts(units: Sequence[Unit]) -> dict[str, np.ndarray]:
     found["expert"] = np.array([one.expert for one in works])
     found["tied"] = np.array([w.tied_elements(u.model, u.sizes.tp) for u in units])
     found["vocab"] = np.array([float(u.model.vocab_size) for u in units])
+    found["top_k"] = np.array([float(u.model.moe.top_k) if u.model.moe else 1.0 for u in units])
     found["parallel"] = np.array([float(u.model.residual != "sequential") for u in units])
     found["heads"] = np.array([float(u.model.num_attention_heads) for u in units])
     return found

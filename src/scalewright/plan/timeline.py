@@ -19,7 +19,7 @@ from scalewright.plan import collectives as x
 from scalewright.plan import work as w
 from scalewright.plan.constants import Constants
 from scalewright.plan.frameworks import HOSTS
-from scalewright.plan.kernels import Prices
+from scalewright.plan.kernels import Prices, immature
 from scalewright.plan.request import OFFLOADS, SCHEDULES
 from scalewright.plan.table import RECOMPUTE, Facts, Table
 
@@ -132,7 +132,8 @@ class _Rows:
         t, one = self.t, np.ones(len(self.t))
         ordinary = 2.0 - self.trainer_parallel()
         times = ordinary * (1 - self.sparse) + self.sparse * np.where(t.etp > 1, 2.0, 1.0)
-        seconds = x.all_reduce(self.stream, t.tp, one, self.links)
+        whole = x.all_reduce(self.stream, t.tp, one, self.links)
+        seconds = np.where(t.sp > 0, 2 * x.gather(self.stream, t.tp, one, self.links), whole)
         hidden = self.c["overlap.tp"] * self.trainer["overlap_tp"]
         size = np.where(t.tp > 1, times * 2 * self.stream * (t.tp - 1) / t.tp, 0.0)
         return times * seconds * (1 - hidden), size
@@ -159,7 +160,12 @@ class _Rows:
         """Exposed seconds of a block's dispatch and combine, forward; and bytes sent."""
         t = self.t
         size = t.gather(self.facts.works["routed"]) * self.trainer["capacity_factor"]
-        once = x.all_to_all(size, t.ep, np.ones(len(t)), self.links)
+        # a token goes to every domain once, whatever the experts there, where the dispatcher knows of domains
+        k = x.inside(t.ep, np.ones(len(t)), self.links)
+        domains, top_k = t.ep / k, t.gather(self.facts.works["top_k"])
+        met = domains * (1 - (1 - 1 / domains) ** top_k) / top_k
+        far = np.where((self.trainer["dedup"] > 0) & (domains > 1), met, 1.0)
+        once = x.all_to_all(size, t.ep, np.ones(len(t)), self.links, far)
         hidden = self.c["overlap.ep"] * self.trainer["overlap_ep"]
         sent = np.where(t.ep > 1, 2 * size * (t.ep - 1) / t.ep * self.sparse, 0.0)
         return 2 * once * self.sparse * (1 - hidden), sent
@@ -195,9 +201,10 @@ class _Rows:
         kind = self.trainer["host"].astype(int)
         one = c.row("host", HOSTS)[kind]
         one = one * np.where(t.tp > 1, c["host.tp_factor"], 1.0) * (1 + 0.33 * self.whole)
-        one = one * (1 + 0.8 * self.sparse)
+        one = one * (1 + 0.8 * self.sparse * immature(self.trainer["year"], c))
         wide = (kind == HOSTS.index("nanotron")) & (t.pp > 1) & (t.tp > 1) & (t.devices > self.node)
-        one = one + np.where(wide, c["host.nanotron_wide"] * np.log2(np.maximum(t.tp, 1)), 0.0)
+        slower = t.tp ** c["host.wide_tp"] * np.maximum(t.tp / self.node, 1.0) ** c["host.wide_cross"]
+        one = np.where(wide, c["host.nanotron"] * slower, one)
         return one * (blocks + 1)
 
     # -- the rest of a step -----------------------------------------------------------------------

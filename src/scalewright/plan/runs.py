@@ -1,0 +1,118 @@
+"""The bundled tables of measured runs, read as requests with what was measured beside them.
+
+    data/measured_runs.csv   2,449 published runs      data/oom_runs.csv   configurations that did not run
+
+A measured time is the step's, as stated or from tokens/s; rows that give only TFLOP/s or MFU are turned into one by
+the stated convention of their counting and kept apart (`converted`).
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from scalewright.plan.request import Request
+from scalewright.plan.rows import number, request_of, text
+from scalewright.spec.errors import UserError
+from scalewright.spec.operators import flops_per_token
+
+DATA = Path(__file__).parent / "data"
+MEASURED, OUT_OF_MEMORY = DATA / "measured_runs.csv", DATA / "oom_runs.csv"
+Row = Mapping[str, Any]
+
+
+@dataclass
+class Runs:
+    """Rows that could be expressed, side by side with their requests and measurements."""
+
+    rows: list[Row]
+    requests: list[Request]
+    seconds: np.ndarray  # of a step; nan where none was measured
+    memory: np.ndarray  # GiB as reported; nan where none
+    apart: np.ndarray  # stall or suspect: reported apart, never fitted
+    converted: np.ndarray  # seconds from TFLOP/s or MFU
+    source: np.ndarray
+    refused: list[dict[str, str]] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def take(self, at: np.ndarray) -> Runs:
+        """Some of the rows, by index or mask."""
+        index = np.flatnonzero(at) if at.dtype == bool else at
+        return Runs(
+            [self.rows[i] for i in index], [self.requests[i] for i in index], self.seconds[index], self.memory[index],
+            self.apart[index], self.converted[index], self.source[index], self.refused,
+        )  # fmt: skip
+
+
+def read_table(path: str | Path) -> list[dict[str, str]]:
+    """The rows of a CSV file; raises UserError when it can't be read."""
+    try:
+        with open(path, newline="", encoding="utf-8") as file:
+            return list(csv.DictReader(file))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise UserError(f"cannot read the table: {error}", str(path), "give a CSV file with a header") from None
+
+
+def runs_of(rows: Iterable[Row], resolve: Callable[[Row], Request] = request_of) -> Runs:
+    """Rows as runs; those that can't be expressed are in `refused`, each with its reason."""
+    kept: list[Row] = []
+    requests, refused = [], []
+    times: list[tuple[float, float, bool]] = []
+    for row in rows:
+        try:
+            request = resolve(row)
+            seconds, converted = measured_seconds(row, request)
+            times.append((seconds, number(row, "peak_mem_gib") or np.nan, converted))
+            kept.append(row)
+            requests.append(request)
+        except UserError as error:
+            refused.append({"id": text(row, "id"), "error": str(error)})
+    flags = np.array([text(row, "stall") == "1" or text(row, "suspect") == "1" for row in kept], dtype=bool)
+    return Runs(
+        kept, requests, np.array([t[0] for t in times]), np.array([t[1] for t in times]), flags,
+        np.array([t[2] for t in times], dtype=bool), np.array([text(row, "source") for row in kept]), refused,
+    )  # fmt: skip
+
+
+def measured_seconds(row: Row, request: Request) -> tuple[float, bool]:
+    """Seconds of a step, and whether they come from a rate of FLOPs; nan when nothing was measured."""
+    stated = number(row, "step_time_s") or number(row, "step_time_derived_s")
+    if stated:
+        return stated, False
+    rate = number(row, "tokens_per_s_per_device") or number(row, "tok_s_dev_derived")
+    tokens = request.global_batch * request.seq_len
+    if rate:
+        return tokens / request.devices / rate, False
+    flops = number(row, "tflops_per_device")
+    if not flops:
+        share = number(row, "mfu_pct")
+        peak = request.chip.peak(request.precision)[1]
+        flops = share * peak / 1e14 if share else None
+    if not flops:
+        return np.nan, False
+    notes = text(row, "notes").lower()
+    halved = "causal" in notes and "non-causal" not in notes
+    each = flops_per_token(request.model, request.seq_len, causal=halved)
+    if "hardware flops" in notes and request.recompute == "full":
+        each *= 4 / 3
+    return tokens * each / (flops * 1e12 * request.devices), True
+
+
+def oom_row(row: Row) -> dict[str, Any]:
+    """A row of the out-of-memory table in the columns of the other (its notes give what it leaves out)."""
+    zero = int(number(row, "zero_stage") or 0)
+    return {
+        "id": row["id"], "framework": "nanotron", "model": "", "params_b": row["model_params_b"],
+        "layers": row["layers"], "hidden": row["hidden"], "heads": row["heads"], "kv_heads": row["heads"],
+        "ffn": row["ffn"], "mlp_mats": 3, "vocab": row["vocab"], "seq": row["seq"], "device": "H100-80GB-SXM",
+        "n_devices": row["n_devices"], "dp": row["dp"], "tp": row["tp"], "pp": row["pp"], "cp": 1, "ep": 1, "vpp": 1,
+        "sp": int(int(row["tp"]) > 1), "sharding": ("none", "zero1", "zero2", "zero3")[zero], "mbs": row["mbs"],
+        "gbs": row["gbs"], "recompute": "none", "precision": "bf16", "flash": 1, "outcome": row["outcome"],
+    }  # fmt: skip
