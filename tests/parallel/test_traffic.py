@@ -58,6 +58,23 @@ LAYOUTS: list[dict[str, Any]] = [
     {"devices": 4, "tp": 2, "sp": False, "zero_stage": 2, "global_batch": 4, "recompute": "selective"},
     {"devices": 2, "tp": 2, "recompute": {"every": 2}},
     {"devices": 2, "tp": 2, "recompute": {"budget": 0.5}},
+    {"devices": 2, "tp": 2, "recompute": {"budget": 1.0}},
+    {"devices": 2, "pp": 2, "global_batch": 3},
+    {"devices": 2, "pp": 2, "schedule": "gpipe", "global_batch": 3, "recompute": "full"},
+    {"devices": 2, "pp": 2, "schedule": "interleaved", "global_batch": 3},
+    {"devices": 4, "pp": 2, "tp": 2, "schedule": "zb-h1", "global_batch": 3},
+    {"devices": 4, "pp": 2, "tp": 2, "sp": False, "schedule": "zbv", "global_batch": 3},
+    {"devices": 4, "pp": 2, "schedule": "1f1b", "zero_stage": 0, "global_batch": 6},
+    {"devices": 4, "pp": 2, "schedule": "1f1b", "zero_stage": 1, "global_batch": 6},
+    {"devices": 4, "pp": 2, "schedule": "interleaved", "zero_stage": 2, "global_batch": 6},
+    {"devices": 4, "pp": 2, "schedule": "1f1b", "zero_stage": 3, "global_batch": 6},
+    {"devices": 4, "pp": 2, "schedule": "gpipe", "zero_stage": 3, "global_batch": 6},
+    {"devices": 4, "pp": 2, "schedule": "zb-h1", "zero_stage": 1, "global_batch": 6},
+    {"devices": 4, "pp": 2, "schedule": "zb-interleaved", "zero_stage": 3, "global_batch": 6},
+    {"devices": 4, "pp": 2, "schedule": "zbv", "zero_stage": 2, "global_batch": 6},
+    {"devices": 4, "pp": 2, "schedule": "dualpipev", "zero_stage": 3, "global_batch": 10},
+    {"devices": 8, "pp": 2, "tp": 2, "dp_replicate": 2, "zero_stage": 1, "global_batch": 4},
+    {"devices": 8, "pp": 2, "tp": 2, "zero_stage": 3, "global_batch": 4, "precision": "bf16"},
 ]
 
 
@@ -69,8 +86,14 @@ def test_gradients_too_many_for_one_bucket() -> None:
     _compare(expected, run_world(watched_step, keys, model)[0])
 
 
-@pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("keys", LAYOUTS, ids=str)
+CASES = [
+    pytest.param(name, keys, id=f"{name} {keys}", marks=[] if turn % 4 == index else [pytest.mark.slow])
+    for turn, keys in enumerate(LAYOUTS)
+    for index, name in enumerate(MODELS)
+]
+
+
+@pytest.mark.parametrize(("name", "keys"), CASES)
 def test_a_step_sends_what_the_spec_says(name: str, keys: dict[str, Any]) -> None:
     layout, model = Layout.parse(keys), ModelSpec.parse(MODELS[name])
     check_layout(layout, model, SEQ_LEN, train=True)

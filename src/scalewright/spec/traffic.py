@@ -1,15 +1,15 @@
 """Bytes that one rank sends in an optimizer step, by axis and kind: exactly what the trainer does.
 
-    axis            kind                       what                                            how often
-    dp_shard        all_reduce                 zero_stage 0: gradients, in fp32 buckets        once
-                    all_gather                 parameters of a block, or of a stage's root     ZeRO stage
-                    reduce_scatter             gradients of one, in fp32                       ZeRO stage
-    dp_replicate    all_reduce                 the rank's own part of them (HSDP)              once
-    tp              all_reduce, or all_gather  activations [B, T, D], where a tensor-parallel  every micro-batch
-                    and reduce_scatter (sp)    part begins or ends
-                    all_gather                 two numbers a token, for the loss               every micro-batch
-    tp, kv, tie     all_reduce                 gradients that are still partial                once
-    pp              send                       activations and their gradients                 every micro-batch
+    axis           kind                      what                                           how often
+    dp_shard       all_reduce                zero_stage 0: gradients, in fp32 buckets       once
+                   all_gather                parameters of a block, or of a stage's root    by ZeRO stage
+                   reduce_scatter            gradients of one, in fp32                      by ZeRO stage
+    dp_replicate   all_reduce                the rank's own part of them (HSDP)             once
+    tp             all_reduce, or            activations [B, T, D], where a tensor-parallel every micro-batch
+                   gather and scatter (sp)   part begins or ends
+                   all_gather                two numbers a token, for the loss              every micro-batch
+    tp, kv, tie    all_reduce                gradients that are still partial               once
+    pp             send                      activations and their gradients                every micro-batch
 
 Bytes: all-reduce the tensor; all-gather its output; reduce-scatter its input; send what is sent. Control
 traffic (loss and norm, some scalars) is left out. The papers' closed forms are in `traffic_papers.py`.
@@ -18,7 +18,7 @@ traffic (loss and norm, some scalars) is left out. The papers' closed forms are 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -28,6 +28,7 @@ from scalewright.spec.model import ModelSpec
 from scalewright.spec.placement import Placement, holders, local_shape, place, stage_layers
 from scalewright.spec.recompute import keep
 from scalewright.spec.schedules.action import stage_ranks
+from scalewright.spec.schedules.build import schedule
 
 BUCKET_BYTES = 25 * 2**20  # `parallel/replicate.py` fills its gradient buckets up to here
 FP32 = 4  # gradients are summed in it
@@ -147,29 +148,39 @@ def _gathered_together(at: Rank) -> dict[tuple[int, int | None], list[Placement]
     return groups
 
 
-def _sharded(at: Rank, stage: int, group: Iterable[Placement], root: bool) -> Iterator[_Call]:
+def _sharded(at: Rank, stage: int, group: Sequence[Placement], root: bool) -> Iterator[_Call]:
     """One of FSDP's groups in a step; its tensors are padded to a multiple of the ranks, each in its rows."""
     ranks, layout = at.grid.size_of["fsdp"], at.layout
     padded = 0
     for placement in group:
         rows, *rest = at.cut_shape(placement, sharded=False)
         padded += -(-rows // ranks) * ranks * prod(rest)
-    yield "dp_shard", "all_gather", padded * at.width, _gathers(layout, root)
-    reduced = 1 if layout.zero_stage == 1 else layout.accumulation
-    yield "dp_shard", "reduce_scatter", padded * FP32, reduced
+    # An embedding whose two ends are both here (a V) is reduced when both have given all.
+    both_ends = any(
+        len(placement.stages) > 1 and set(placement.stages) <= set(at.stages) for placement in group
+    )
+    once = layout.zero_stage == 1 or (both_ends and layout.pp > 1)
+    yield "dp_shard", "all_gather", padded * at.width, _gathers(at, stage, root)
+    yield "dp_shard", "reduce_scatter", padded * FP32, 1 if once else layout.accumulation
     if layout.dp_replicate > 1:
         yield "dp_replicate", "all_reduce", padded // ranks * FP32, 1
 
 
-def _gathers(layout: Layout, root: bool) -> int:
+def _gathers(at: Rank, stage: int, root: bool) -> int:
     """How often a group's parameters are gathered in a step.
 
-    ZeRO-3 frees a block after every forward and every backward. A root stays from forward to backward; in a
-    pipeline, where micro-batches overlap, to the end of the step.
+    ZeRO-3 frees a block after every forward and every backward, and after each part of one that is split. A
+    root stays from forward to backward; in a pipeline, where micro-batches overlap, to the end of the step.
     """
+    layout = at.layout
     if layout.zero_stage != 3 or (root and layout.pp > 1):
         return 1
-    return layout.accumulation * (1 if root else 2)
+    if root:
+        return layout.accumulation
+    if layout.pp == 1:
+        return 2 * layout.accumulation
+    plan = schedule(layout.schedule, layout.pp, layout.virtual_stages or 1, layout.accumulation)
+    return sum(action.stage == stage for action in plan.compute(at.coords["pp"]))
 
 
 # -- tensor parallel ------------------------------------------------------------------------------
@@ -187,7 +198,7 @@ def _tensor_parallel(at: Rank) -> Iterator[_Call]:
             again = _runs_again(at, layer, index)
             norm_follows = at.model.norm_position in ("post", "both")
             for part in ("attention", "mlp"):
-                yield from _enter(at, again)
+                yield from _enter(at, again or regathers(at.layout))
                 # Recomputation stops at the last tensor that the backward needs: what MLP's rows take.
                 yield from _leave(at, again and (part == "attention" or norm_follows))
             yield from _head_norms(at, again)
@@ -195,6 +206,14 @@ def _tensor_parallel(at: Rank) -> Iterator[_Call]:
             yield from _enter(at)
             tokens = at.layout.micro_batch * at.seq_len
             yield "tp", "all_gather", at.layout.tp * 2 * tokens * FP32, at.layout.accumulation
+
+
+def regathers(layout: Layout) -> bool:
+    """Whether a block keeps its part of the tokens and gathers the others' again in the backward.
+
+    Korthikanti et al. 2022 §4.2.2. Recomputation gathers again anyway; offload takes what is kept.
+    """
+    return bool(layout.sp) and layout.recompute == "none" and layout.offload not in ("activations", "all")
 
 
 def _enter(at: Rank, again: bool = False) -> Iterator[_Call]:
