@@ -292,7 +292,8 @@ def _recompute() -> list[Case]:
     ]
     return [
         *found,
-        case("pp2-tp2-dp2-recompute-selective", pp=2, tp=2, dp_shard=2, recompute="selective", fast=True),
+        case("pp2-tp2-recompute-selective", pp=2, tp=2, recompute="selective", fast=True),
+        case("pp2-tp2-dp2-recompute-selective", pp=2, tp=2, dp_shard=2, recompute="selective"),
         case("pp2-zb-h1-recompute-selective", pp=2, schedule="zb-h1", recompute="selective"),
         case("pp2-tp2-zbv-recompute-selective", "5-layers", pp=2, tp=2, schedule="zbv",
              recompute="selective"),
@@ -317,7 +318,8 @@ def _rest() -> list[Case]:
         case("tp2-bf16", tp=2, micro_batch=2, **low),
         case("pp2-1f1b-bf16", pp=2, micro_batch=2, **low),
         case("pp2-tied-zbv-bf16", "tied-5-layers", pp=2, schedule="zbv", micro_batch=2, **low),
-        case("pp2-tp2-dp2-bf16", pp=2, tp=2, dp_shard=2, micro_batch=2, fast=True, **low),
+        case("pp2-tp2-bf16", pp=2, tp=2, micro_batch=2, fast=True, **low),
+        case("pp2-tp2-dp2-bf16", pp=2, tp=2, dp_shard=2, micro_batch=2, **low),
         case("replicate2-shard2-tp2-bf16", dp_replicate=2, dp_shard=2, tp=2, micro_batch=2, **low),
         case("dp2-compiled", "compiled", dp_shard=2, micro_batch=2),
         case("tp2-compiled", "compiled", tp=2, micro_batch=2),
