@@ -35,6 +35,11 @@ def no_bytes() -> Bytes:
     return dict.fromkeys(KINDS, 0)
 
 
+def plain(found: Bytes) -> dict[str, int]:
+    """A copy whose keys are any words."""
+    return {kind: found[kind] for kind in KINDS}
+
+
 @dataclass
 class Window:
     """The highest counts since it was opened."""
@@ -89,6 +94,10 @@ class LiveBytes(AbstractContextManager["LiveBytes"]):
             self.now[kind] += entry.size
             entry.kind = kind
             self._note(kind)
+
+    def snapshot(self) -> dict[str, int]:
+        """Bytes by kind, now."""
+        return plain(self.now)
 
     def open(self) -> Window:
         """A window over what follows; `close` it in any order."""

@@ -114,6 +114,10 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Bytes by (axis, kind)."""
         return {(found.axis, found.kind): found.bytes for found in self.collectives}
 
+    def tally(self) -> tuple[int, dict[tuple[str, str, int], tuple[int, int]]]:
+        """FLOPs, and (count, bytes) by (axis, kind, group size), so far."""
+        return self.flops, {key: (found.count, found.bytes) for key, found in self._found.items()}
+
     def clear(self) -> None:
         """Forgets collectives and FLOPs, not what is alive."""
         self._found.clear()

@@ -24,7 +24,8 @@ from scalewright.spec.run import DataSpec, PythonRef, RunSpec
 from scalewright.train.alike import Alike, alike
 from scalewright.train.network import describe
 from scalewright.train.precision import choose_precision
-from scalewright.train.rehearse import Rehearsal, rehearse
+from scalewright.train.rehearse import Played, rehearse
+from scalewright.train.replay import Rehearsal
 from scalewright.train.resolve import Resolved, device_kind, resolve
 from scalewright.train.run import read_run
 
@@ -80,17 +81,17 @@ def dry_run(run: str | Path | dict[str, Any] | RunSpec, overrides: Sequence[str]
     model = spec.model
     grid = make_grid(spec.layout, model.kv_heads if isinstance(model, ModelSpec) else None)
     placements = _placements(spec)
-    known: dict[Any, Rehearsal] = {}
+    known: dict[Any, Played] = {}
     groups = []
     for like in alike(placements, grid, spec.layout, model if isinstance(model, ModelSpec) else None):
         if like.program not in known:
             known[like.program] = _rehearse(spec, grid, like, resolved.seq_len)
-        found = known[like.program]
+        found = known[like.program](like.pp)
         groups.append(Group(like.ranks, _coords(grid, like.ranks[0]), like.params_local, found))
     return DryRun(spec, tuple(groups), tuple(notes))
 
 
-def _rehearse(run: RunSpec, grid: Grid, like: Alike, seq_len: int) -> Rehearsal:
+def _rehearse(run: RunSpec, grid: Grid, like: Alike, seq_len: int) -> Played:
     return rehearse(run, grid, like.ranks[0], seq_len, bf16=run.layout.precision == "bf16")
 
 

@@ -4,15 +4,15 @@
     fake tensors          shapes, dtypes and life times, no memory
     the rest              what `train` runs: `build_network`, the executor, `Step`, the optimizer
 
-A few micro-batches are run, and the rest of the step follows from them: without a pipeline a step of n costs
-what one costs, and n - 1 times what the second adds.
+A few micro-batches are run, and the rest of the step follows from them. Without a pipeline a step of n costs
+what one costs, and n - 1 times what the second adds; a pipeline's is put together from its actions
+(train/replay.py), also for ranks that hold the same elsewhere in the pipeline.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,31 +23,25 @@ from torch.distributed.fsdp import FSDPModule
 
 from scalewright.data.batch import IGNORED
 from scalewright.parallel.inputs import Micro, accepted_arguments
-from scalewright.parallel.live import KINDS, Window
+from scalewright.parallel.live import plain
 from scalewright.parallel.mesh import Mesh, leave_world, make_mesh
 from scalewright.parallel.parallelize import Parallel
+from scalewright.parallel.pipeline import Pipeline
 from scalewright.parallel.watch import Watch
 from scalewright.spec.grid import Grid
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.run import DataSpec, RunSpec
+from scalewright.spec.schedule import Schedule, layout_schedule
 from scalewright.train.loss import build_loss
 from scalewright.train.network import build_network, load_python
 from scalewright.train.optimizer import build_optimizer
+from scalewright.train.pieces import Scribe
+from scalewright.train.replay import Rehearsal, Script, replay, shorten
 from scalewright.train.step import Step
 
 CPU = torch.device("cpu")
-Traffic = dict[tuple[str, str, int], tuple[int, int]]  # (axis, kind, group size) -> (count, bytes)
-
-
-@dataclass(frozen=True)
-class Rehearsal:
-    """What one rank does and holds in a step."""
-
-    flops: int
-    traffic: Traffic
-    most: dict[str, int]  # bytes of every kind at its own highest
-    at_peak: dict[str, int]  # bytes of every kind when their sum is highest
-    peak: int
+# What the rank at a place in the pipeline does.
+Played = Callable[[int], Rehearsal]
 
 
 @contextmanager
@@ -63,7 +57,7 @@ def fake_world(grid: Grid, rank: int) -> Iterator[Mesh]:
         leave_world()
 
 
-def rehearse(run: RunSpec, grid: Grid, rank: int, seq_len: int, *, bf16: bool) -> Rehearsal:
+def rehearse(run: RunSpec, grid: Grid, rank: int, seq_len: int, *, bf16: bool) -> Played:
     """One rank's step. `run` is resolved; a user's own module is run with real numbers."""
     fake: AbstractContextManager[Any] = nullcontext()
     if isinstance(run.model, ModelSpec):
@@ -71,12 +65,9 @@ def rehearse(run: RunSpec, grid: Grid, rank: int, seq_len: int, *, bf16: bool) -
     with fake_world(grid, rank) as mesh:
         network = build_network(run, mesh, bf16=bf16, memory=fake)
         with fake, Watch(mesh) as watch:
-            stage = _Stage(run, network.parallel, mesh, seq_len)
-            watch.register(stage.step.parallel.weights, stage.step.optimizer)
-            stage.warm_up()
-            accumulation = run.layout.accumulation
-            one = stage.measure(watch, 1)
-            return one if accumulation == 1 else _extend(one, stage.measure(watch, 2), accumulation)
+            player = Player(run, network.parallel, mesh, seq_len, watch)
+            player.warm_up()
+            return player.play()
 
 
 def _extend(one: Rehearsal, two: Rehearsal, steps: int) -> Rehearsal:
@@ -89,20 +80,21 @@ def _extend(one: Rehearsal, two: Rehearsal, steps: int) -> Rehearsal:
     for key, (count, size) in two.traffic.items():
         before = one.traffic.get(key, (0, 0))
         traffic[key] = further(before[0], count), further(before[1], size)
-    return Rehearsal(further(one.flops, two.flops), traffic, two.most, two.at_peak, two.peak)
+    return Rehearsal(further(one.flops, two.flops), traffic, two.most, two.at_peak)
 
 
-class _Stage:
+class Player:
     """A rank's program, built, and what it is fed."""
 
-    def __init__(self, run: RunSpec, parallel: Parallel, mesh: Mesh, seq_len: int) -> None:
-        self.run, self.seq_len = run, seq_len
+    def __init__(self, run: RunSpec, parallel: Parallel, mesh: Mesh, seq_len: int, watch: Watch) -> None:
+        self.run, self.mesh, self.seq_len, self.watch = run, mesh, seq_len, watch
         optimizer = build_optimizer(run.optimizer, parallel.weights, load_python)
         vocabulary = run.model.vocab_size if isinstance(run.model, ModelSpec) else None
         loss = build_loss(run.loss, run.train.z_loss, load_python, mesh, vocabulary)
         clip = getattr(run.optimizer, "clip_norm", 0.0)
         self.step = Step(parallel, optimizer, loss, mesh, clip)
         self.step._on_cpu = False  # as on a device: nobody looks at a number that isn't there
+        watch.register(parallel.weights, optimizer)
 
     def warm_up(self) -> None:
         """Makes what the first step makes once: the optimizer's states, and the space FSDP gathers into."""
@@ -116,14 +108,49 @@ class _Stage:
         self.step.optimizer.step()
         self.step.optimizer.zero_grad(set_to_none=True)
 
-    def measure(self, watch: Watch, micros: int) -> Rehearsal:
-        """A step of some micro-batches."""
+    def play(self) -> Played:
+        """A step."""
+        layout, executor = self.run.layout, self.step.parallel.executor
+        if isinstance(executor, Pipeline):
+            plan = layout_schedule(layout, executor.pairs)
+            script = self._write(executor, shorten(plan, self.mesh.index("pp")))
+            return lambda pp: replay(script, plan, pp)
+        one = self.run_step(1)
+        found = one if layout.accumulation == 1 else _extend(one, self.run_step(2), layout.accumulation)
+        return lambda pp: found
+
+    def run_step(self, micros: int) -> Rehearsal:
+        """A step of some micro-batches, from end to end."""
+        watch = self.watch
         watch.clear()
         window = watch.live.open()
-        self.step([self.micro() for _ in range(micros)], torch.zeros(()))
+        given = self.micros()
+        self.step(given[:micros], torch.zeros(()))
         watch.live.close(window)
-        traffic = {(c.axis, c.kind, c.group_size): (c.count, c.bytes) for c in watch.collectives}
-        return Rehearsal(watch.flops, traffic, *_memory(window))
+        flops, traffic = watch.tally()
+        return Rehearsal(flops, traffic, plain(window.most), plain(window.at_peak))
+
+    def _write(self, pipeline: Pipeline, part: Schedule) -> Script:
+        """A step of a part of the schedule, in pieces."""
+        given = self.micros()
+        scribe = Scribe(self.watch, part, self.mesh.index("pp"))
+        pipeline.follow(part)
+        pipeline.recorder = scribe
+        finish = pipeline.messages.finish
+
+        def finish_marked() -> None:
+            finish()
+            scribe.begin()
+
+        pipeline.messages.finish = finish_marked  # type: ignore[method-assign]
+        self.watch.clear()
+        scribe.begin()
+        self.step(given[: part.micro_batches], torch.zeros(()))
+        return scribe.end()
+
+    def micros(self) -> list[Micro]:
+        """All micro-batches of a step; they are there from its beginning."""
+        return [self.micro() for _ in range(self.run.layout.accumulation)]
 
     def micro(self) -> Micro:
         """A micro-batch whose tokens say nothing; of several documents a row where the data may have them."""
@@ -138,14 +165,6 @@ class _Stage:
                     arguments["positions"] = torch.zeros(shape, dtype=torch.int64)
         tokens = torch.zeros(shape, dtype=torch.int64)
         return Micro(tokens, torch.full(shape, IGNORED), arguments)
-
-
-def _memory(window: Window) -> tuple[dict[str, int], dict[str, int], int]:
-    return (
-        {kind: window.most[kind] for kind in KINDS},
-        {kind: window.at_peak[kind] for kind in KINDS},
-        window.peak,
-    )
 
 
 def _complete_fakes() -> None:
