@@ -20,6 +20,9 @@ import numpy as np
 from scalewright.plan.constants import Constants
 
 
+LONGEST = 63  # ranks of a ring whose delays add up; larger groups are cut into levels
+
+
 @dataclass(frozen=True)
 class Wires:
     """The links under a table's rows; a number a row."""
@@ -57,8 +60,8 @@ def gather(size: np.ndarray, group: np.ndarray, stride: np.ndarray, links: Wires
     nodes = group / k
     share = (group - 1) / group
     rate = np.where(nodes > 1, np.minimum(np.where(k > 1, links.fast, np.inf), links.slow * k), links.fast)
-    hops = np.where(nodes > 1, (group - 1) * links.hop, (k - 1) * links.fast_delay)
-    return np.where(group > 1, size * share / rate + links.start + hops, 0.0)
+    hops = np.where(nodes > 1, np.minimum(group - 1, LONGEST) * links.hop, (k - 1) * links.fast_delay)
+    return np.where((group > 1) & (size > 0), size * share / rate + links.start + hops, 0.0)
 
 
 def all_reduce(size: np.ndarray, group: np.ndarray, stride: np.ndarray, links: Wires) -> np.ndarray:
@@ -66,7 +69,7 @@ def all_reduce(size: np.ndarray, group: np.ndarray, stride: np.ndarray, links: W
     k = inside(group, stride, links)
     ring = 2 * gather(size, group, stride, links) - links.start
     nodes = group / k
-    hops = np.where(nodes > 1, (group - 1) * links.hop, (k - 1) * links.fast_delay)
+    hops = np.where(nodes > 1, np.minimum(group - 1, LONGEST) * links.hop, (k - 1) * links.fast_delay)
     tree = np.log2(np.maximum(nodes, 1)) * links.slow_delay + (k - 1) * links.fast_delay
     return np.where(group > 1, ring - 2 * np.maximum(hops - tree, 0.0), 0.0)
 

@@ -11,13 +11,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from scalewright.plan.constants import Constants, constants
+from scalewright.plan.frameworks import KERNELS
 from scalewright.plan.kernels import Flat, Prices, flatten, price
 from scalewright.plan.memory import Memory, memory
 from scalewright.plan.request import Request
 from scalewright.plan.table import RECOMPUTE, Facts, Table, table, unit_facts
 from scalewright.plan.timeline import Step, step
 
-LADDER = ("none", "core", "full")  # what a trainer's recipe turns on, in order, until the run fits
+LADDER = ("none", "core")  # what a trainer's recipe turns on, in order, until the run fits; then see _least
 
 
 @dataclass
@@ -47,8 +48,7 @@ def prepare(requests: Sequence[Request] | Table, c: Constants | None = None) -> 
     facts = unit_facts(built.units)
     unknown = built.recompute == RECOMPUTE.index("unknown")
     if unknown.any():
-        recompute, share = _least(built, facts, unknown, c or constants())
-        built = replace(built, recompute=recompute, share=share)
+        built = replace(built, recompute=_least(built, facts, unknown, c or constants()))
     return Prepared(built, facts, flatten(built.units, facts), unknown)
 
 
@@ -61,19 +61,18 @@ def evaluate(prepared: Prepared, c: Constants | None = None, with_memory: bool =
     return Outcome(prepared.table, prepared.facts, found, held, prices)
 
 
-def _least(built: Table, facts: Facts, unknown: np.ndarray, c: Constants) -> tuple[np.ndarray, np.ndarray]:
-    """The first rung of the ladder on which a row fits; the last where none does; and the share."""
-    chosen = built.recompute.copy()
-    open_rows = unknown.copy()
+def _least(built: Table, facts: Facts, unknown: np.ndarray, c: Constants) -> np.ndarray:
+    """The first rung of the ladder on which a row fits.
+
+    The last rung is whole blocks, or what the trainer's generation does instead: Megatron's recipes of 2024 and
+    later rebuild some modules, XLA keeps what a policy says.
+    """
+    kernels = built.gather(facts.trainers["kernels"])
+    modules = (kernels == KERNELS.index("modern")) & (built.gather(facts.trainers["year"]) >= 2024)
+    last = np.where(modules, RECOMPUTE.index("modules"), RECOMPUTE.index("full"))
+    last = np.where(kernels == KERNELS.index("xla"), RECOMPUTE.index("policy"), last)
+    chosen, open_rows = built.recompute.copy(), unknown.copy()
     for rung in LADDER:
-        if rung == "full":  # trainers of 2024 and later rebuild modules, not blocks: see recompute.modules
-            recent = built.gather(facts.trainers["year"]) >= 2024
-            recent &= built.gather(facts.chips["tpu"]) == 0
-            share = np.where(open_rows & recent, c["recompute.modules"], built.share)
-            chosen = np.where(open_rows, np.where(recent, RECOMPUTE.index("share"), RECOMPUTE.index("full")), chosen)
-            return chosen, share
         chosen = np.where(open_rows, RECOMPUTE.index(rung), chosen)
         open_rows &= ~memory(replace(built, recompute=chosen), facts, c).fits
-        if not open_rows.any():
-            break
-    return chosen, built.share
+    return np.where(open_rows, last, chosen)

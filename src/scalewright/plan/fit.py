@@ -9,7 +9,7 @@ families and device generations that were left out of the fit.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,7 +19,7 @@ from scalewright.plan.evaluate import Prepared, evaluate, prepare
 from scalewright.plan.runs import Runs
 
 SCALE = 0.1  # an error of 10% counts as one unit of misfit
-PRIOR = 0.35  # a quarter to a half of a constant's range counts as one unit
+PRIOR = 0.6  # a constant that lies its whole range away from what was known counts as so many units
 
 
 @dataclass(frozen=True)
@@ -47,25 +47,58 @@ def problem(runs: Runs, free: Sequence[Fact] | None = None, base: Constants | No
     return Problem(prepare(some.requests), np.log(some.seconds), np.sqrt(weight), chosen, base or constants())
 
 
-def solve(task: Problem, start: Constants | None = None, evaluations: int = 8) -> Constants:
-    """The constants that fit best."""
-    from scipy.optimize import least_squares
+def solve(task: Problem, start: Constants | None = None, steps: int = 12) -> Constants:
+    """The constants that fit best: Levenberg and Marquardt's steps, clipped to the ranges.
 
+    A constant at its bound whose gradient points outwards is left out of a step.
+    """
     low = np.array([fact.low for fact in task.free])
-    high = np.array([fact.high for fact in task.free])
-    prior = np.array([fact.prior for fact in task.free])
-    span = high - low
-    first = np.array([(start or task.base)[fact.name] for fact in task.free])
+    span = np.array([fact.high for fact in task.free]) - low
+    prior = (np.array([fact.prior for fact in task.free]) - low) / span
+    names = [fact.name for fact in task.free]
+    z = (np.array([(start or task.base)[name] for name in names]) - low) / span
+
+    def constants_at(z: np.ndarray) -> Constants:
+        return task.base.with_values(dict(zip(names, low + z * span, strict=True)))
 
     def misfit(z: np.ndarray) -> np.ndarray:
-        c = task.base.with_values(dict(zip((f.name for f in task.free), low + z * span, strict=True)))
-        error = (np.log(evaluate_seconds(task.prepared, c)) - task.log_seconds) / SCALE
+        error = (np.log(evaluate_seconds(task.prepared, constants_at(z))) - task.log_seconds) / SCALE
         robust = np.sign(error) * np.sqrt(2 * (np.sqrt(1 + error**2) - 1))  # soft L1
-        return np.concatenate([task.weight * robust, (z - (prior - low) / span) / PRIOR * 0.3])
+        return np.concatenate([task.weight * robust, (z - prior) * PRIOR])
 
-    z = np.clip((first - low) / span, 0.01, 0.99)
-    found = least_squares(misfit, z, bounds=(0, 1), diff_step=1e-3, max_nfev=evaluations, method="trf")
-    return task.base.with_values(dict(zip((f.name for f in task.free), low + found.x * span, strict=True)))
+    z = np.clip(z, 0.0, 1.0)
+    residual, damping = misfit(z), 1e-2
+    for _ in range(steps):
+        slopes = _slopes(misfit, z, residual)
+        gradient = slopes.T @ residual
+        free = ~((z <= 0) & (gradient > 0)) & ~((z >= 1) & (gradient < 0))
+        for _ in range(6):
+            square = slopes[:, free].T @ slopes[:, free]
+            step = np.zeros_like(z)
+            step[free] = -np.linalg.solve(square + damping * np.eye(int(free.sum())), gradient[free])
+            moved = np.clip(z + np.clip(step, -0.25, 0.25), 0.0, 1.0)
+            new = misfit(moved)
+            if new @ new < residual @ residual:
+                break
+            damping *= 4
+        else:
+            break
+        gain = residual @ residual - new @ new
+        z, residual, damping = moved, new, damping / 3
+        if gain < 2e-5 * (residual @ residual):
+            break
+    return constants_at(z)
+
+
+def _slopes(of: Callable[[np.ndarray], np.ndarray], z: np.ndarray, at: np.ndarray) -> np.ndarray:
+    """The derivatives by differences; steps wide enough to see past the corners of max and ceil."""
+    found = np.empty((len(at), len(z)))
+    for index in range(len(z)):
+        width = 0.02 if z[index] < 0.9 else -0.02
+        moved = z.copy()
+        moved[index] += width
+        found[:, index] = (of(moved) - at) / width
+    return found
 
 
 def evaluate_seconds(prepared: Prepared, c: Constants) -> np.ndarray:

@@ -31,6 +31,7 @@ class Framework:
     host: str
     attention: str
     overlap_grads: bool
+    overlap_zero1: bool
     overlap_params: bool
     overlap_tp: bool
     overlap_p2p: bool

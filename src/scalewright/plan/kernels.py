@@ -133,6 +133,7 @@ def _matmul(k: dict[str, np.ndarray], c: Constants) -> np.ndarray:
     grouped = np.where(k["kind"] == w.GROUPED, c["shape.grouped"] / immature(k["_year"], c), 1.0)
     compute = k["flops"] * lost / (fast * grouped)
     rate = _rate(k, c)
+    compute = compute + k["_tpu"] * k["flops"] / (c["shape.reuse"] * k["_memory_rate"])
     cast = k["operands"] * (c["memory.cast"] * CAST_BYTES) / rate
     return np.maximum(compute, k["bytes"] / rate) + cast + np.where(k["plain"], 1, 3) * c["shape.gap"]
 
@@ -164,6 +165,7 @@ def _attention(k: dict[str, np.ndarray], c: Constants) -> np.ndarray:
         c["kernel.square"] * np.where(k["_attention"] == 0, 1.6, 1.0) * np.where(k["_dropout"] > 0, 1.0, 0.7)
     )
     products = k["flops"] / (roof(family, k["width16"], k["_peak16"], k["_measured"], c) * 0.6)
+    products = products * np.where(k["dim"] % 8 != 0, c["shape.misaligned"], 1.0)
     loose = products + 2 * scores * passes / rate + 5 * c["shape.gap"]
     return np.where(k["_attention"] < 2, loose, fused)
 

@@ -142,7 +142,8 @@ def _activations(
     whole = none + scores + masks
     by_kind = np.stack([
         whole, none + masks, np.where(square, none + masks, kept[:, w.BLOCK, 2]), kept[:, w.BLOCK, 3],
-        (1 - table.share) * whole + table.share * kept[:, w.BLOCK, 3], whole,
+        (1 - table.share) * whole + table.share * kept[:, w.BLOCK, 3], 0.7 * whole,
+        0.5 * (whole + kept[:, w.BLOCK, 3]), whole,
     ])  # fmt: skip
     assert len(by_kind) == len(RECOMPUTE)
     chosen = np.choose(table.recompute, by_kind)

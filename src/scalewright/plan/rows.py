@@ -77,7 +77,9 @@ def request_of(row: Mapping[str, Any]) -> Request:
     precision = text(row, "precision").lower() or ("fp16" if framework.year < 2022 else "bf16")
     if not text(row, "precision"):
         assumed.append(f"precision {precision}")
-    recompute, share = _recompute(text(row, "recompute").lower())
+    recompute = _recompute(text(row, "recompute").lower(), framework)
+    if recompute == "unknown":
+        assumed.append("recompute (the least that fits)")
     flash = {"1": True, "0": False, "true": True, "false": False}.get(text(row, "flash").lower())
     if flash is None and framework.attention in ("unfused", "softmax"):
         assumed.append("flash 0 (the trainer's default of its date)")
@@ -88,7 +90,7 @@ def request_of(row: Mapping[str, Any]) -> Request:
     return Request(
         model, chip, framework, precision, seq, int(sizes["devices"]), int(sizes["tp"]), bool(sizes["sp"]),
         int(sizes["pp"]), chunks, schedule, int(sizes["cp"]), "ring", int(sizes["ep"]), int(sizes["etp"]),
-        int(sizes["replicate"]), int(sizes["zero"]), int(sizes["micro_batch"]), sizes["micros"], recompute, share,
+        int(sizes["replicate"]), int(sizes["zero"]), int(sizes["micro_batch"]), sizes["micros"], recompute, 1.0,
         "all" if "offload" in text(row, "framework").lower() else "none", None, flash, options, tuple(assumed),
     )  # fmt: skip
 
@@ -158,25 +160,32 @@ def _build(name: str, cells: tuple[float | None, ...]) -> tuple[ModelSpec, tuple
     if vocab is None:
         blanks.append("vocab 51200")
     if heads is None:
-        blanks.append(f"heads {max(1, width // 128)} (of 128)")
-    gated = (mats or 2) >= 3
+        heads = _usual_heads(width)
+        blanks.append(f"heads {heads} (of {width // heads})")
+    gated = (mats or (3 if kv and heads and kv < heads else 2)) >= 3
     if mats is None:
-        blanks.append("mlp_mats 2")
+        blanks.append(f"mlp_mats {3 if gated else 2}")
     if ffn is None:
         blanks.append("ffn of the usual ratio")
     size = int(ffn or (width * 8 // 3 if gated else 4 * width))
-    count_heads = int(heads or max(1, width // 128))
+    count_heads = int(heads)
     keys: dict[str, Any] = {
         "name": name or "model", "family": "llama" if gated else "gpt2",
         "vocab_size": int(vocab or 51200), "hidden_size": width, "intermediate_size": size,
         "num_attention_heads": count_heads, "num_key_value_heads": int(kv or count_heads),
-        "head_dim": int(head_dim or width // count_heads // 2 * 2), "context": int(seq or 2048),
+        "head_dim": int(head_dim or max(2, width // count_heads // 2 * 2)), "context": int(seq or 2048),
         "mlp_type": "swiglu" if gated else "gelu", "norm_type": "rmsnorm" if gated else "layernorm",
         "positions": "rope" if gated else "learned",
     }  # fmt: skip
     if experts:
         keys["moe"] = {"num_experts": int(experts), "top_k": int(top_k or 2), "moe_intermediate_size": size}
     return _finish(keys, layers, billions, blanks)
+
+
+def _usual_heads(width: int) -> int:
+    """Heads of about 128: of the multiples of 16 that divide the width, the one nearest to width / 128."""
+    fits = [n for n in range(16, width // 32 + 1, 16) if width % n == 0]
+    return min(fits, key=lambda n: abs(n - width / 128)) if fits else max(1, width // 128)
 
 
 def _finish(
@@ -216,15 +225,15 @@ def _of_size(billions: float, seq: int) -> ModelSpec:
 # -- the layout -----------------------------------------------------------------------------------
 
 
-def _recompute(word: str) -> tuple[str, float]:
-    """Published tables say `selective` for attention's inside (Korthikanti et al. 2022)."""
+def _recompute(word: str, framework: Framework) -> str:
+    """Published tables say `selective` for attention's inside (Korthikanti et al. 2022); XLA's has a policy."""
     if word in ("none", "0", "false"):
-        return "none", 1.0
+        return "none"
     if word == "full":
-        return "full", 1.0
+        return "full"
     if word == "selective":
-        return "core", 1.0
-    return "unknown", 1.0
+        return "policy" if framework.kernels == "xla" else "core"
+    return "unknown"
 
 
 def _layout(

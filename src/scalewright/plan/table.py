@@ -20,7 +20,7 @@ from scalewright.plan.request import CP_KINDS, OFFLOADS, SCHEDULES, Request
 from scalewright.spec.block import Sizes
 from scalewright.spec.model import ModelSpec
 
-RECOMPUTE = ("none", "core", "selective", "full", "share", "unknown")
+RECOMPUTE = ("none", "core", "selective", "full", "share", "modules", "policy", "unknown")
 NODE_WISE = ("deepep", "hybridep", "flex")  # dispatchers that send a token to a node once
 LAYOUT_COLUMNS = (
     "seq_len", "devices", "tp", "sp", "pp", "chunks", "cp", "ep", "etp", "replicate", "zero", "micro_batch", "micros",
@@ -203,7 +203,7 @@ def _trainer_facts(units: Sequence[Unit]) -> dict[str, np.ndarray]:
 
     found = {
         name: _array(units, lambda u, n=name: getattr(u.framework, n))
-        for name in ("overlap_grads", "overlap_params", "overlap_p2p", "grads", "logits", "year", "known", "dropout",
+        for name in ("overlap_grads", "overlap_zero1", "overlap_params", "overlap_p2p", "grads", "logits", "year", "known", "dropout",
                      "buffers_gib")
     }  # fmt: skip
     found["overlap_tp"] = _array(

@@ -57,14 +57,15 @@ class _Micro:
         return self.compute + self.recompute + self.tp + self.cp + self.ep + self.host
 
 
-def rerun(table: Table) -> tuple[np.ndarray, np.ndarray]:
+def rerun(table: Table, c: Constants) -> tuple[np.ndarray, np.ndarray]:
     """Shares of a block's forward that run again in the backward: all of it, and attention's core."""
     kind = table.recompute
     whole = np.select(
-        [kind == RECOMPUTE.index("full"), kind == RECOMPUTE.index("share")], [1.0, table.share], 0.0
-    )
-    core = np.where((kind == RECOMPUTE.index("core")) | (kind == RECOMPUTE.index("selective")), 1.0, 0.0)
-    return whole, core
+        [kind == RECOMPUTE.index(name) for name in ("full", "share", "modules", "policy")],
+        [1.0, table.share, c["recompute.modules"], c["recompute.policy"]], 0.0,
+    )  # fmt: skip
+    core = np.isin(kind, [RECOMPUTE.index("core"), RECOMPUTE.index("selective")])
+    return whole, core.astype(float)
 
 
 def step(table: Table, facts: Facts, prices: Prices, c: Constants) -> Step:
@@ -117,7 +118,7 @@ class _Rows:
         self.domain = g(facts.chips["domain"])
         self.trainer = {k: g(v) for k, v in facts.trainers.items()}
         self.rate = g(facts.chips["memory_rate"]) * c["memory.rate"]
-        self.whole, self.core = rerun(table)
+        self.whole, self.core = rerun(table, c)
         self.forward = prices.seconds[:, :, w.FORWARD]
         self.backward = prices.seconds[:, :, w.INPUT] + prices.seconds[:, :, w.WEIGHT]
 
@@ -247,7 +248,8 @@ class _Rows:
         )
         twice = np.where(t.zero == 0, reduce, 0.0)
         last = slow / np.maximum(t.chunks, 1) * 0 + slow
-        cover_back = last * (2 / 3) * c["overlap.dp"] * self.trainer["overlap_grads"]
+        beside = np.where(t.zero >= 1, self.trainer["overlap_zero1"], 1.0) * self.trainer["overlap_grads"]
+        cover_back = last * (2 / 3) * c["overlap.dp"] * beside
         cover_front = last * (1 / 3) * c["overlap.dp"] * self.trainer["overlap_params"]
         plain = np.maximum(reduce + twice - cover_back, 0.05 * (reduce + twice))
         plain = plain + np.where(t.zero >= 1, np.maximum(fetch - cover_front, 0.05 * fetch), 0.0)
