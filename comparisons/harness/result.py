@@ -18,9 +18,11 @@ RESULTS = Path(__file__).resolve().parents[1] / "results"
 class Result:
     """One run's numbers and text, as `DATE-NAME.json` and `DATE-NAME.md` in a folder."""
 
-    def __init__(self, name: str, title: str, facts: dict[str, Any], folder: Path | None = None) -> None:
+    def __init__(
+        self, name: str, title: str, facts: dict[str, Any], folder: Path | None = None, *, quiet: bool = False
+    ) -> None:
         stamp = time.strftime("%Y-%m-%d", time.gmtime())
-        self.folder = folder or RESULTS
+        self.folder, self.quiet = folder or RESULTS, quiet
         self.folder.mkdir(parents=True, exist_ok=True)
         self.json = self.folder / f"{stamp}-{name}.json"
         self.markdown = self.folder / f"{stamp}-{name}.md"
@@ -36,9 +38,10 @@ class Result:
         self.write()
 
     def say(self, *lines: str) -> None:
-        """Adds lines to the text, prints them, and writes the files."""
+        """Adds lines to the text, prints them unless `quiet`, and writes the files."""
         self._text += [*lines, ""]
-        print("\n".join(lines), flush=True)
+        if not self.quiet:
+            print("\n".join(lines), flush=True)
         self.write()
 
     def close(self) -> None:

@@ -1,0 +1,98 @@
+"""One layout's memory, measured: its real program on CPU processes, live tensor bytes by kind on every rank.
+
+    build the network -> one step, which makes what is made once -> one step, watched
+
+Every rank runs the trainer's own code over Gloo on random tokens; the meter is the dry run's
+(`parallel/watch.py`), on real tensors. What offloading keeps in host memory isn't counted.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from scalewright.launch.context import RankContext
+from scalewright.launch.local import run_local
+from scalewright.parallel.collectives import gather_json
+from scalewright.parallel.host import is_host
+from scalewright.parallel.inputs import Micro
+from scalewright.parallel.mesh import Mesh, join_world, leave_world, make_mesh
+from scalewright.parallel.parallelize import fill
+from scalewright.parallel.watch import Watch
+from scalewright.spec.grid import make_grid
+from scalewright.spec.model import ModelSpec
+from scalewright.spec.run import RunSpec
+from scalewright.train.loss import build_loss
+from scalewright.train.network import build_network, load_python
+from scalewright.train.optimizer import build_optimizer
+from scalewright.train.run import PRELOAD
+from scalewright.train.step import Step
+
+CPU = torch.device("cpu")
+Found = list[dict[str, int]]  # of every rank: most bytes of each kind, `kept`, `peak`
+
+
+def measure(model: ModelSpec, layout: dict[str, Any], seq_len: int) -> Found:
+    """Bytes on every rank: each kind at its own highest, their highest sum (`peak`), and `kept`.
+
+    `kept` is what forwards have made and still hold when the first loss begins, logits included: the
+    activations that wait for the backward, without what operators need for a moment. 0 on ranks without loss.
+    """
+    run = RunSpec.parse(
+        {
+            "model": model.dump(),
+            "layout": {"precision": "fp32", **layout},
+            "data": {"train": "none", "valid": "none", "seq_len": seq_len},
+            "device": "cpu",
+        }
+    )
+    found: Found = run_local(_enter, (run.dump(),), run.layout.devices, preload=PRELOAD, threads=1)
+    return found
+
+
+def _enter(context: RankContext, plain: dict[str, Any]) -> Any:
+    run = RunSpec.parse(plain)
+    torch.set_num_threads(1)
+    if not context.alone:
+        join_world(context.rank, context.world, context.rendezvous, CPU)
+    try:
+        assert isinstance(run.model, ModelSpec)
+        mesh = make_mesh(make_grid(run.layout, run.model.kv_heads), context.rank, CPU, share=False)
+        return gather_json(_measure(run, run.model, mesh), mesh)
+    finally:
+        leave_world()
+
+
+def _measure(run: RunSpec, model: ModelSpec, mesh: Mesh) -> dict[str, int]:
+    network = build_network(run, mesh, bf16=run.layout.precision == "bf16")
+    assert network.random_source is not None
+    fill(network.parallel.weights, network.random_source)
+    optimizer = build_optimizer(run.optimizer, network.parallel.weights, load_python)
+    loss = build_loss(run.loss, 0.0, load_python, mesh, model.vocab_size)
+    kept: list[int] = []
+    with Watch(mesh, is_host) as watch:
+        watch.register(network.parallel.weights, optimizer)
+
+        def noted(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+            kept.append(watch.live.now["activations"])
+            return loss(logits, targets)
+
+        step = Step(network.parallel, optimizer, noted, mesh, clip_norm=1.0)
+        _step(step, run, model)
+        kept.clear()
+        window = watch.live.open()
+        _step(step, run, model)
+        watch.live.close(window)
+    return {**window.most, "peak": window.peak, "kept": kept[0] if kept else 0}
+
+
+def _step(step: Step, run: RunSpec, model: ModelSpec) -> None:
+    layout, seq_len = run.layout, run.data.seq_len  # type: ignore[union-attr]
+    rows = [
+        torch.randint(0, model.vocab_size, (layout.micro_batch, seq_len + 1))
+        for _ in range(layout.accumulation)
+    ]
+    micros = [Micro(row[:, :-1].contiguous(), row[:, 1:].contiguous(), {}) for row in rows]
+    step(micros, torch.tensor(float(layout.accumulation * layout.micro_batch * seq_len)))

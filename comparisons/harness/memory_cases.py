@@ -1,0 +1,264 @@
+"""Every technique that saves memory, as a layout, beside what its paper says that it saves.
+
+    ZeRO        optimizer 1/N; from stage 2 gradients 1/N; in stage 3 parameters 1/N       Rajbhandari 2020 §5
+    tensor      weights 1/t; activations by eq. 2, with sequence parallelism by eq. 4      Korthikanti 2022 §4
+    pipeline    weights 1/p; activations x micro-batches in flight      Huang 2019, Narayanan 2021, Qi 2023
+    recompute   a block keeps its input, or its products, or what a budget holds           Chen 2016
+    offload     what is in host memory isn't on the device                                 Rhu 2016, Ren 2021
+
+Activations by formula are `spec/operators.py`'s, whose sums are Korthikanti's equations for GPT-2's block and
+their like for other blocks. Claims are about kinds of memory, so that one can't hide behind another.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from typing import Any
+
+from harness.live_memory import Found
+from scalewright.spec.layout import Layout
+from scalewright.spec.model import ModelSpec
+from scalewright.spec.operators import activation_bytes, operators, rebuilt_bytes
+from scalewright.spec.placement import stage_layers
+from scalewright.spec.schedule import layout_schedule
+from scalewright.spec.schedules.memory import peak_activations
+from scalewright.spec.tensors import tensors
+
+MICROS = 8  # of a pipeline's step
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One number of a paper's, and ours."""
+
+    text: str
+    measured: float
+    expected: float
+    tolerance: float  # relative; 1% is what tokens, statistics and odd sizes take
+    at_most: bool = False
+
+    @property
+    def holds(self) -> bool:
+        """Whether ours is theirs, within the tolerance."""
+        if self.at_most:
+            return self.measured <= self.expected * (1 + self.tolerance)
+        return abs(self.measured - self.expected) <= self.tolerance * abs(self.expected)
+
+    def dump(self) -> dict[str, Any]:
+        """Plain data."""
+        return {**asdict(self), "holds": self.holds}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What all cases share."""
+
+    model: ModelSpec
+    seq_len: int
+
+    @property
+    def weights(self) -> float:
+        """Bytes of the parameters in fp32."""
+        own = (t for t in tensors(self.model) if t.tied_to is None)
+        return 4.0 * sum(math.prod(t.shape) for t in own)
+
+    def layout(self, keys: dict[str, Any]) -> Layout:
+        """A case's layout, as it is run."""
+        return Layout.parse({"precision": "fp32", **keys})
+
+    def kept(self, keys: dict[str, Any]) -> float:
+        """Activations that wait for a micro-batch's backward, by formula; logits stand for the loss's."""
+        return activation_bytes(self.model, self.layout(keys), self.seq_len, eager=True)
+
+    def blocks(self, keys: dict[str, Any], *, eager: bool) -> float:
+        """What all blocks keep without recomputation."""
+        found = operators(self.model, self.layout(keys), self.seq_len, eager=eager)
+        return sum(o.saved for o in found if 0 <= o.layer < self.model.num_hidden_layers)
+
+    def logits(self, keys: dict[str, Any]) -> float:
+        """Bytes of a rank's logits."""
+        found = operators(self.model, self.layout(keys), self.seq_len)
+        return next(o.written for o in found if o.kind == "head")
+
+
+Claims = Callable[
+    [Setting, dict[str, Any], Found, Found], list[Claim]
+]  # (setting, layout, found, one device's)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A layout, and what is claimed of it."""
+
+    name: str
+    keys: dict[str, Any]
+    claims: Claims
+
+
+def states(
+    parameters: float | None = None, gradients: float | None = None, optimizer: float | None = None
+) -> Claims:
+    """What is left of parameters (4 Psi bytes in fp32), gradients (4 Psi) and Adam's moments (8 Psi)."""
+    shares = {"parameters": parameters, "gradients": gradients, "optimizer": optimizer}
+
+    def claims(setting: Setting, keys: dict[str, Any], found: Found, one: Found) -> list[Claim]:
+        return [
+            Claim(f"{kind} x {share:.4g}", max(rank[kind] for rank in found), share * one[0][kind], 0.02)
+            for kind, share in shares.items()
+            if share is not None
+        ]
+
+    return claims
+
+
+def kept(text: str, tolerance: float = 0.02) -> Claims:
+    """Activations of a micro-batch that wait for its backward, by formula."""
+
+    def claims(setting: Setting, keys: dict[str, Any], found: Found, one: Found) -> list[Claim]:
+        return [Claim(text, found[0]["kept"], setting.kept(keys), tolerance)]
+
+    return claims
+
+
+def share_of_blocks(share: float) -> Claims:
+    """A budget is about what blocks keep; what is outside them (the norm, the logits) is taken off."""
+
+    def claims(setting: Setting, keys: dict[str, Any], found: Found, one: Found) -> list[Claim]:
+        outside = setting.kept({**keys, "recompute": "none"}) - setting.blocks(keys, eager=True)
+        text = f"at most {share:g} of what blocks keep"
+        expected = share * setting.blocks(keys, eager=False)
+        return [Claim(text, found[0]["kept"] - outside, expected, 0.02, at_most=True)]
+
+    return claims
+
+
+def in_flight(setting: Setting, keys: dict[str, Any], found: Found, one: Found) -> list[Claim]:
+    """Each pipeline rank's activations: its stages' of a micro-batch, as often as they are alive at once."""
+    layout = setting.layout(keys)
+    plan, sizes, start = layout_schedule(layout), [], 0
+    for count in stage_layers(setting.model, layout):
+        held = range(start, start + count)
+        start += count
+        sizes.append(activation_bytes(setting.model, layout, setting.seq_len, layers=held, eager=True))
+    alive, peaks = peak_activations(plan), list(peak_activations(plan, sizes))
+    peaks[plan.rank_of[-1]] += setting.logits(keys)  # the loss makes its probabilities beside them
+    rebuilt = rebuilt_bytes(setting.model, layout, setting.seq_len, eager=True)
+    # 8%: a stage's output waits to be sent; what was recomputed lives beside what waits
+    return [
+        Claim(
+            f"rank {rank}: {alive[rank]:g} alive",
+            found[rank]["activations"],
+            peaks[rank] + rebuilt,
+            0.08,
+            at_most=bool(rebuilt),
+        )
+        for rank in range(layout.pp)
+    ]
+
+
+def times_kind(kind: str, share: float, tolerance: float = 0.02, at_most: bool = False) -> Claims:
+    """A kind against one device's."""
+
+    def claims(setting: Setting, keys: dict[str, Any], found: Found, one: Found) -> list[Claim]:
+        sign = "at most " if at_most else ""
+        return [
+            Claim(f"{kind} x {sign}{share:.4g}", found[0][kind], share * one[0][kind], tolerance, at_most)
+        ]
+
+    return claims
+
+
+def both(*parts: Claims) -> Claims:
+    """All of these."""
+    return lambda setting, keys, found, one: [
+        claim for part in parts for claim in part(setting, keys, found, one)
+    ]
+
+
+def zero(stage: int, devices: int, **more: Any) -> Case:
+    """A ZeRO stage; two micro-batches, so that stages 1 and 2 differ."""
+    keys = {"devices": devices, "zero_stage": stage, "micro_batch": 2, "global_batch": 4 * devices, **more}
+    shards = devices // more.get("dp_replicate", 1)
+    share = 1.0 / shards
+    rest: dict[int, Claims] = {
+        0: states(1, 1, 1),
+        1: states(optimizer=share),
+        2: states(gradients=share, optimizer=share),
+        3: states(share, share, share),
+    }
+    name = f"ZeRO-{stage} on {devices}" if stage else f"DDP on {devices}"
+    if shards < devices:
+        name = f"HSDP {devices // shards} x {shards}"
+    return Case(name, keys, rest[stage])
+
+
+def pipeline(schedule: str, **more: Any) -> Case:
+    """A schedule on two ranks."""
+    keys = {"devices": 2, "pp": 2, "schedule": schedule, "zero_stage": 0, "global_batch": MICROS, **more}
+    return Case(
+        ", ".join(["pp 2", schedule, *(f"{key} {value}" for key, value in more.items())]), keys, in_flight
+    )
+
+
+def recompute(kind: Any, text: str, *more: Claims) -> Case:
+    """A kind of recomputation on one device."""
+    words = kind if isinstance(kind, str) else str(kind).replace("'", "")
+    return Case(f"recompute {words}", {**ONE, "recompute": kind}, both(kept(text), *more))
+
+
+def offload(kind: str, claims: Claims, **keys: Any) -> Case:
+    """A kind of offload."""
+    return Case(f"offload {kind}", {**ONE, "offload": kind, **keys}, claims)
+
+
+ONE = {"devices": 1, "micro_batch": 2}
+TENSOR = {"devices": 2, "tp": 2, "zero_stage": 0, "micro_batch": 2}
+ALL = {"devices": 8, "pp": 2, "tp": 2, "zero_stage": 3, "global_batch": MICROS}
+HALF = states(0.5, 0.5, 0.5)
+CASES: tuple[Case, ...] = (
+    Case("one device", ONE, both(states(1, 1, 1), kept("sum over operators"))),
+    Case("micro-batch 4", {**ONE, "micro_batch": 4}, both(times_kind("kept", 2), states(1, 1, 1))),
+    Case("accumulation 2", {**ONE, "global_batch": 4}, both(times_kind("kept", 1), states(1, 1, 1))),
+    recompute("selective", "input and products of a block"),
+    recompute({"every": 2}, "every second block's input alone"),
+    recompute({"budget": 0.5}, "the knapsack's choice", share_of_blocks(0.5)),
+    recompute({"budget": 0.25}, "the knapsack's choice", share_of_blocks(0.25)),
+    recompute("full", "the blocks' inputs alone"),
+    # in the backward the block that runs and the one that comes next are on the device, and the logits
+    offload("activations", times_kind("activations", 0.35, at_most=True)),
+    offload("optimizer", states(optimizer=0)),
+    offload("parameters", states(0, 0, 0), devices=2, zero_stage=3),
+    *(zero(stage, devices) for devices in (2, 4) for stage in (0, 1, 2, 3)),
+    zero(3, 4, dp_replicate=2),
+    Case("tp 2", {**TENSOR, "sp": False}, both(HALF, kept("Korthikanti eq. 2"))),
+    Case("tp 2, sp", TENSOR, both(HALF, kept("Korthikanti eq. 4"), times_kind("kept", 0.5))),
+    *(pipeline(schedule) for schedule in ("gpipe", "1f1b", "interleaved", "zb-h1", "zbv")),
+    pipeline("1f1b", recompute="full"),
+    Case("pp 2 x tp 2 x ZeRO-3 on 2", ALL, states(1 / 8, 1 / 8, 1 / 8)),
+)
+
+# What must fall from each case to the next, whatever the sizes.
+FALLING: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("peak", ("DDP on 4", "ZeRO-1 on 4", "ZeRO-2 on 4", "ZeRO-3 on 4")),
+    ("peak", ("DDP on 2", "ZeRO-1 on 2", "ZeRO-2 on 2", "ZeRO-3 on 2", "ZeRO-3 on 4")),
+    ("peak", ("ZeRO-3 on 2", "offload parameters")),
+    ("peak", ("one device", "offload optimizer")),
+    ("peak", ("one device", "tp 2", "tp 2, sp")),
+    ("peak", ("one device", "recompute {every: 2}", "recompute full")),
+    ("kept", ("one device", "recompute selective", "recompute {budget: 0.5}", "recompute {budget: 0.25}")),
+    ("kept", ("recompute {budget: 0.25}", "recompute full", "offload activations")),
+    ("activations", ("pp 2, gpipe", "pp 2, interleaved", "pp 2, 1f1b", "pp 2, 1f1b, recompute full")),
+)
+
+
+def falling(cases: dict[str, Found]) -> list[tuple[str, str, str, bool]]:
+    """(kind, from, to, whether it fell) of neighbours that were measured; the worst rank counts."""
+    found = []
+    for kind, names in FALLING:
+        for before, after in pairwise(name for name in names if name in cases):
+            worst = [max(rank[kind] for rank in cases[name]) for name in (before, after)]
+            found.append((kind, before, after, worst[1] < worst[0]))
+    return found
