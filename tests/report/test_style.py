@@ -39,3 +39,11 @@ def test_there_is_a_light_and_a_dark_palette() -> None:
 def test_text_and_lines_stand_out(number: int, ground: str, colour: str) -> None:
     palette = [palette for palette in PALETTES if palette][number]
     assert contrast(palette[colour], palette[ground]) >= 4.5  # level AA for text; lines need 3
+
+
+def test_numbers_on_a_pipelines_boxes_can_be_read() -> None:
+    fills = dict(re.findall(r"--(forward|backward|input|weight): (#[0-9a-f]{6})", CSS))
+    (ink,) = re.findall(r"\.lanes text \{[^}]*fill: (#[0-9a-f]{6})", CSS)
+    assert len(fills) == 4
+    for fill in fills.values():  # the chunks' lighter shades only add to it
+        assert contrast(ink, fill) >= 4.5

@@ -17,6 +17,7 @@ from scalewright.report.sections import (
     curves,
     environment,
     overview,
+    pipeline,
     sample,
     timeline,
 )
@@ -25,6 +26,7 @@ SECTIONS: tuple[Callable[[RunFolder], Section | None], ...] = (
     overview.section,
     curves.section,
     comparison.section,
+    pipeline.section,
     sample.section,
     timeline.section,
     configuration.section,

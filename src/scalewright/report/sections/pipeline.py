@@ -1,0 +1,259 @@
+"""A pipeline's step as it ran: a row for every rank, and under it what an ideal clock makes of the schedule.
+
+    rank 0 | F0 F1 .  .  B0--- F2 B1--- .  B2---      measured: traces/pipeline-step-*.json
+    rank 1 | .  F0 B0--- F1 B1--- F2 B2--- .  .       ideal: `simulate`, each action at its stage's median
+
+The bubble is that of the rank that waits most. Measured, it has everything in it that the formula leaves out:
+messages, uneven stages, the noise of the machine.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from string import ascii_lowercase
+from typing import Any, NamedTuple
+
+from scalewright.report.folder import RunFolder
+from scalewright.report.page import Section
+from scalewright.report.scale import say, say_tick, ticks
+from scalewright.spec.errors import UserError
+from scalewright.spec.schedule import COMPUTE, Schedule, StageCost, bubble_fraction, schedule, simulate
+
+NAMES = {
+    "forward": "forward",
+    "backward": "backward",
+    "backward_input": "backward, inputs",
+    "backward_weight": "backward, weights",
+}
+ROW, GAP, AXIS = 26, 6, 20  # pixels
+DIGIT, WIDE, NARROW = 6.8, 960.0, 300.0  # pixels of a digit, and of the drawing on a desk and on a phone
+SHADES = 4  # of chunks; those beyond share the last
+
+
+class Span(NamedTuple):
+    """One computation: what, and when in seconds."""
+
+    kind: str
+    stage: int
+    micro: int
+    start: float
+    end: float
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A recorded step: its schedule, and every rank's computations."""
+
+    plan: Schedule
+    step: int
+    ranks: tuple[tuple[Span, ...], ...]
+
+
+def section(run: RunFolder) -> Section | None:
+    """The newest recorded step; None when no trace of a pipeline is there."""
+    paths = sorted((run.path / "traces").glob("pipeline-step-*.json"))
+    if not paths:
+        return None
+    trace = read(paths[-1])
+    if trace is None:
+        return Section("pipeline", "Pipeline", "pipeline.html", {"broken": paths[-1].name})
+    ideal = idealised(trace)
+    end = max(length(trace.ranks), length(ideal))
+    data = {
+        "broken": "",
+        "facts": facts(trace, len(paths) - 1),
+        "numbers": numbers(trace, ideal),
+        "kinds": [{"class": kind, "name": name} for kind, name in NAMES.items() if _has(trace, kind)],
+        "chunks": chunks(trace.plan),
+        "pictures": [
+            picture(trace, trace.ranks, end, "Measured", "as it ran"),
+            picture(trace, ideal, end, "Ideal", "the same order, messages at once, each part at its median"),
+        ],
+    }
+    return Section("pipeline", "Pipeline", "pipeline.html", data)
+
+
+# -- the trace ------------------------------------------------------------------------------------
+
+
+def read(path: Path) -> Trace | None:
+    """A recorded step; None when the file is broken, or tells of another schedule than it names."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        plan = schedule(found["schedule"], found["ranks"], found["virtual_stages"], found["micro_batches"])
+        ranks = tuple(_spans(actions) for actions in found["actions"])
+        whole = [sorted(a[:3] for a in plan.compute(rank)) for rank in range(plan.ranks)]
+        if whole != [sorted(span[:3] for span in spans) for spans in ranks]:
+            return None
+        start = min(span.start for spans in ranks for span in spans)
+        return Trace(
+            plan, int(found["step"]), tuple(tuple(_since(start, s) for s in spans) for spans in ranks)
+        )
+    except (OSError, ValueError, KeyError, TypeError, UserError):
+        return None
+
+
+def _spans(actions: Sequence[Mapping[str, Any]]) -> tuple[Span, ...]:
+    return tuple(
+        Span(a["kind"], a["stage"], a["micro"], float(a["start_s"]), float(a["end_s"]))
+        for a in actions
+        if a["kind"] in COMPUTE
+    )
+
+
+def _since(start: float, span: Span) -> Span:
+    return span._replace(start=span.start - start, end=span.end - start)
+
+
+def _has(trace: Trace, kind: str) -> bool:
+    return any(span.kind == kind for spans in trace.ranks for span in spans)
+
+
+def idealised(trace: Trace) -> tuple[tuple[Span, ...], ...]:
+    """The same schedule by the clock: every kind of action takes its stage's median, messages nothing."""
+    cost = {key: median(times) for key, times in _by(trace, lambda span: (span.kind, span.stage)).items()}
+    timing = simulate(trace.plan, lambda action: cost[action.kind, action.stage])
+    return tuple(
+        tuple(
+            Span(action.kind, action.stage, action.micro, *times)
+            for action, times in zip(actions, spans, strict=True)
+            if action.kind in COMPUTE
+        )
+        for actions, spans in zip(trace.plan.actions, timing.spans, strict=True)
+    )
+
+
+def _by(trace: Trace, key: Any) -> dict[Any, list[float]]:
+    found: dict[Any, list[float]] = {}
+    for spans in trace.ranks:
+        for span in spans:
+            found.setdefault(key(span), []).append(span.end - span.start)
+    return found
+
+
+# -- what it comes to -----------------------------------------------------------------------------
+
+
+def length(ranks: Sequence[Sequence[Span]]) -> float:
+    """Seconds from the first computation to the end of the last, over all ranks."""
+    return max(s.end for spans in ranks for s in spans) - min(s.start for spans in ranks for s in spans)
+
+
+def bubble(ranks: Sequence[Sequence[Span]]) -> float:
+    """The share of the step in which the rank that waits most doesn't compute."""
+    busy = [sum(span.end - span.start for span in spans) for spans in ranks]
+    return 1 - min(busy) / length(ranks)
+
+
+def formula(trace: Trace) -> float:
+    """The schedule's bubble with all stages alike, each part taking its median over the whole step."""
+    cost = {kind: median(times) for kind, times in _by(trace, lambda span: span.kind).items()}
+    whole = cost.get("backward")
+    half = (whole or 0.0) / 2
+    plan = trace.plan
+    return bubble_fraction(
+        plan.kind, plan.ranks, plan.virtual_stages, plan.micro_batches,
+        StageCost(
+            cost["forward"], cost.get("backward_input", half), cost.get("backward_weight", half), whole
+        ),
+    )  # fmt: skip
+
+
+def numbers(trace: Trace, ideal: Sequence[Sequence[Span]]) -> list[dict[str, str]]:
+    """The bubble three times, and the step."""
+
+    def tile(name: str, value: str, note: str) -> dict[str, str]:
+        return {"name": name, "value": value, "note": note}
+
+    measured, ideally = length(trace.ranks), length(ideal)
+    return [
+        tile("Bubble, measured", say(bubble(trace.ranks), "percent"), "of the rank that waits most"),
+        tile("Bubble, formula", say(formula(trace), "percent"), "all stages alike"),
+        tile("Bubble, ideal clock", say(bubble(ideal), "percent"), "stages as measured"),
+        tile("Step", say(measured, "seconds"), f"{say(ideally, 'seconds')} by the ideal clock"),
+    ]
+
+
+def facts(trace: Trace, others: int) -> list[str]:
+    """The line above the picture."""
+    plan = trace.plan
+    stages = len(plan.rank_of)
+    found = [plan.kind, f"{plan.ranks} ranks"]
+    if stages > plan.ranks:
+        found.append(f"{stages} stages")
+    found += [
+        f"{plan.micro_batches} micro-batch{'' if plan.micro_batches == 1 else 'es'}",
+        f"step {trace.step:,}",
+    ]
+    if others:
+        found.append(f"{others} other recorded step{'' if others == 1 else 's'} in traces/")
+    return found
+
+
+def chunks(plan: Schedule) -> list[dict[str, Any]]:
+    """The stages of each chunk, a: nearest to the model's start; empty when every rank has one stage."""
+    per_rank = [plan.stages_of(rank) for rank in range(plan.ranks)]
+    if len(per_rank[0]) == 1:
+        return []
+    found = []
+    for index in range(len(per_rank[0])):
+        stages = sorted(mine[index] for mine in per_rank)
+        text = f"{ascii_lowercase[index % 26]}: stages {stages[0]}–{stages[-1]}"
+        found.append({"shade": min(index, SHADES - 1), "text": text})
+    return found
+
+
+# -- the drawing ----------------------------------------------------------------------------------
+
+
+def picture(
+    trace: Trace, ranks: Sequence[Sequence[Span]], end: float, title: str, note: str
+) -> dict[str, Any]:
+    """Boxes in percent of the width and pixels of the height; pictures with one `end` share their scale."""
+    plan = trace.plan
+    chunk = {stage: index for rank in range(plan.ranks) for index, stage in enumerate(plan.stages_of(rank))}
+    several = len(plan.rank_of) > plan.ranks
+    boxes = [
+        _box(span, rank, end, chunk[span.stage], several)
+        for rank, spans in enumerate(ranks)
+        for span in spans
+    ]
+    bottom = len(ranks) * (ROW + GAP)
+    return {
+        "title": title,
+        "note": note,
+        "height": bottom + AXIS,
+        "bottom": bottom,
+        "row": ROW,
+        "rows": [{"y": rank * (ROW + GAP), "name": f"rank {rank}"} for rank in range(len(ranks))],
+        "boxes": boxes,
+        "ticks": [
+            {"at": 100 * t / end, "text": say_tick(t, "seconds")}
+            for t in ticks(0.0, end, 6)
+            if t < 0.97 * end
+        ],
+        "description": f"{title}: {plan.kind} on {plan.ranks} ranks, {plan.micro_batches} micro-batches; "
+        f"{say(length(ranks), 'seconds')}, bubble {say(bubble(ranks), 'percent')}.",
+    }
+
+
+def _box(span: Span, rank: int, end: float, chunk: int, several: bool) -> dict[str, Any]:
+    label = f"{span.micro}{ascii_lowercase[chunk % 26] if several else ''}"
+    share = (span.end - span.start) / end
+    needed = DIGIT * len(label) + 2
+    fits = "small" if share * NARROW >= needed else "wide" if share * WIDE >= needed else ""
+    return {
+        "x": 100 * span.start / end,
+        "width": 100 * share,
+        "y": rank * (ROW + GAP),
+        "kind": span.kind,
+        "shade": min(chunk, SHADES - 1),
+        "label": label if fits else "",
+        "fits": fits,
+        "said": f"{NAMES[span.kind]}, micro-batch {span.micro}, stage {span.stage}: "
+        f"{say(span.end - span.start, 'seconds')} at {say(span.start, 'seconds')}",
+    }
