@@ -48,6 +48,10 @@ class Constants:
         except KeyError:
             raise unknown("constant", name, self._values) from None
 
+    def get(self, name: str, default: float) -> float:
+        """The constant of this name, or `default` where the file has none."""
+        return self._values.get(name, default)
+
     def row(self, group: str, names: Sequence[str]) -> np.ndarray:
         """The constants `group.name` of these names, as an array to index."""
         key = (group, names)

@@ -26,6 +26,7 @@ BITS = ("bits32", "bits16", "bits8", "bits4")
 BLACKWELL = FAMILIES.index("blackwell")
 PHASES = 3
 TILE = 128  # rows and columns of a threadblock's tile, as CUTLASS and cuBLAS mostly choose it; the MXU's too
+SMALL_TILE = 1.1  # what a tile of 128 by 128 loses against one of 256 by 128: each operand is read more often
 CAST_BYTES = 4.0  # an operand of 8 bits: 2 bytes read, 1 written as it is and 1 transposed
 _MOVES = (w.MOVE, w.LOSS, w.PERMUTE)
 
@@ -53,7 +54,7 @@ class Prices:
     square: np.ndarray  # the same, attention over the full square
 
 
-_BESIDE = ("family", "memory_rate", "units", "peak", "width", "peak16", "width16", "measured", "tpu")
+_BESIDE = ("family", "power", "memory_rate", "units", "peak", "width", "peak16", "width16", "measured", "tpu")
 
 
 def flatten(units: Sequence[Unit], facts: Facts) -> Flat:
@@ -90,13 +91,19 @@ def _prepared(k: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     k["run_width"] = np.where(k["plain"], k["_width16"], k["_width"]).astype(int)
     k["run_peak"] = np.where(k["plain"], k["_peak16"], k["_peak"])
     m, n = np.maximum(k["m"], 1.0), np.maximum(k["n"], 1.0)
-    tiles = np.ceil(m / TILE) * np.ceil(n / TILE) * k["groups"]
     k["padded"] = (np.ceil(m / TILE) * TILE / m) * (np.ceil(n / TILE) * TILE / n)
-    waves = np.ceil(tiles / k["_units"]) * k["_units"] / np.maximum(tiles, 1.0)
-    k["waves"] = np.where(k["_tpu"] > 0, 0.0, waves - 1)
+    large = np.maximum(_waves(m, n, 2 * TILE, k), 1.0)
+    small = _waves(m, n, TILE, k) * SMALL_TILE
+    k["waves"] = np.where(k["_tpu"] > 0, 0.0, np.minimum(large, small) - 1)
     k["deep"] = 1.0 / np.maximum(k["k"], 1.0)
     k["operands"] = np.where(k["plain"], 0.0, k["groups"] * (m + n) * k["k"])
     return k
+
+
+def _waves(m: np.ndarray, n: np.ndarray, rows: int, k: dict[str, np.ndarray]) -> np.ndarray:
+    """Time of whole waves of tiles over that of the tiles alone."""
+    tiles = np.ceil(m / rows) * np.ceil(n / TILE) * k["groups"]
+    return np.ceil(tiles / k["_units"]) * k["_units"] / np.maximum(tiles, 1.0)
 
 
 def price(flat: Flat, c: Constants) -> Prices:
@@ -128,7 +135,7 @@ def roof(
 
 
 def _matmul(k: dict[str, np.ndarray], c: Constants) -> np.ndarray:
-    fast = roof(k["family"], k["run_width"], k["run_peak"], k["_measured"], c)
+    fast = roof(k["family"], k["run_width"], k["run_peak"], k["_measured"], c) * k["_power"] ** c["power.exponent"]
     lost = k["padded"] * (1 + c["shape.wave"] * k["waves"]) * (1 + c["shape.depth"] * k["deep"])
     grouped = np.where(k["kind"] == w.GROUPED, c["shape.grouped"] / immature(k["_year"], c), 1.0)
     compute = k["flops"] * lost / (fast * grouped)

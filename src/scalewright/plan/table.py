@@ -14,7 +14,8 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from scalewright.plan import work as w
-from scalewright.plan.chips import WIDTHS, Chip
+from scalewright.plan.chips import FAMILIES, WIDTHS, Chip
+from scalewright.plan.constants import constants
 from scalewright.plan.frameworks import ATTENTION, HOSTS, KERNELS, SPLITS, Framework
 from scalewright.plan.request import CP_KINDS, OFFLOADS, SCHEDULES, Request
 from scalewright.spec.block import Sizes
@@ -182,9 +183,18 @@ def _chip_facts(units: Sequence[Unit]) -> dict[str, np.ndarray]:
     found["peak16"] = np.array([plain[1] for _, plain in peaks])
     found["width16"] = np.array([float(WIDTHS[plain[0]]) for _, plain in peaks])
     found["measured"] = _array(units, lambda u: u.chip.measured)
+    found["power"] = _array(units, _power)
     found["tpu"] = _array(units, lambda u: u.chip.kind == "tpu")
     found["xgmi"] = found["pair_rate"] < found["link_rate"]
     return found
+
+
+def _power(unit: Unit) -> float:
+    """The device's power limit over that of its generation's usual device; what isn't known counts as usual."""
+    usual = constants().get(f"power.{FAMILIES[unit.chip.family]}", 0.0)
+    limit = dict(unit.options).get("power_w")
+    mine = float(limit) if limit else constants().get(f"power.{unit.chip.name}", usual)
+    return mine / usual if usual else 1.0
 
 
 def _trainer_facts(units: Sequence[Unit]) -> dict[str, np.ndarray]:
