@@ -106,8 +106,8 @@ def show(setting: Setting, cases: dict[str, dict[str, Any]], result: Result) -> 
     shape = setting.model
     result.say(
         f"A Llama of {setting.weights / 4e6:.1f}M parameters ({shape.num_hidden_layers} layers, hidden "
-        f"{shape.hidden_size}), {setting.seq_len} tokens a row, AdamW in fp32. MB (1e6 bytes) on a rank; where "
-        "ranks differ, first and last.",
+        f"{shape.hidden_size}), {setting.seq_len} tokens a row, AdamW in fp32. MB (1e6 bytes) on a rank; "
+        "where ranks differ, first and last.",
     )
     heads = [
         "",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from harness.live_memory import Found, measure
 from harness.memory_cases import CASES, FALLING, Case, Claim, Setting, falling
-from test_scripts import check_facts
 
 from scalewright.spec.model import ModelSpec
 
@@ -69,7 +68,8 @@ def test_claims_can_fail():
 
 def test_the_script(script):
     data, text = script("memory.py", "--quick", "--cases", "recompute full", "tp 2, sp")
-    check_facts(data, text)
+    assert data["facts"]["command"].startswith("python ")
+    assert data["finished"] >= data["started"]
     assert list(data["cases"]) == ["one device", "recompute full", "tp 2, sp"]
     assert all(claim["holds"] for case in data["cases"].values() for claim in case["claims"])
     assert len(data["cases"]["tp 2, sp"]["ranks"]) == 2
