@@ -19,7 +19,7 @@ from scalewright.plan.evaluate import Prepared, evaluate, prepare
 from scalewright.plan.runs import Runs
 
 SCALE = 0.1  # an error of 10% counts as one unit of misfit
-PRIOR = 0.6  # a constant that lies its whole range away from what was known counts as so many units
+PRIOR = 1.0  # a constant that lies its whole range away from what was known counts as so many units
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,7 @@ def flatten(units: Sequence[Unit], facts: Facts) -> Flat:
     rows = np.concatenate([one.kernels for one in works]) if works else np.zeros((0, len(w.KERNEL)))
     unit = np.repeat(np.arange(len(works)), counts)
     beside = {name: facts.chips[name] for name in _BESIDE}
-    beside |= {name: facts.trainers[name] for name in ("kernels", "attention", "dropout", "year")}
+    beside |= {name: facts.trainers[name] for name in ("kernels", "attention", "dropout", "year", "held_grads")}
     column = {name: rows[:, at] for name, at in w.COLUMN.items()}
     region = unit * w.REGIONS + column["region"].astype(int)
     place = region * PHASES + column["phase"].astype(int)
@@ -96,6 +96,8 @@ def _prepared(k: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     small = _waves(m, n, TILE, k) * SMALL_TILE
     k["waves"] = np.where(k["_tpu"] > 0, 0.0, np.minimum(large, small) - 1)
     k["deep"] = 1.0 / np.maximum(k["k"], 1.0)
+    # gradients of weights are added to what earlier micro-batches left: read and written once more
+    k["added"] = np.where(k["phase"] == w.WEIGHT, k["groups"] * m * n * 2 * k["_held_grads"], 0.0)
     k["operands"] = np.where(k["plain"], 0.0, k["groups"] * (m + n) * k["k"])
     return k
 
@@ -142,7 +144,7 @@ def _matmul(k: dict[str, np.ndarray], c: Constants) -> np.ndarray:
     rate = _rate(k, c)
     compute = compute + k["_tpu"] * k["flops"] / (c["shape.reuse"] * k["_memory_rate"])
     cast = k["operands"] * (c["memory.cast"] * CAST_BYTES) / rate
-    return np.maximum(compute, k["bytes"] / rate) + cast + np.where(k["plain"], 1, 3) * c["shape.gap"]
+    return np.maximum(compute, k["bytes"] / rate) + (cast + k["added"] / rate) + np.where(k["plain"], 1, 3) * c["shape.gap"]
 
 
 def immature(year: np.ndarray, c: Constants) -> np.ndarray:

@@ -200,12 +200,12 @@ class _Rows:
         """Seconds that the host needs to launch a micro-batch of so many blocks."""
         c, t = self.c, self.t
         kind = self.trainer["host"].astype(int)
-        one = c.row("host", HOSTS)[kind]
+        one = c["host.launch"] * c.row("host", HOSTS)[kind]
         one = one * np.where(t.tp > 1, c["host.tp_factor"], 1.0) * (1 + 0.33 * self.whole)
         one = one * (1 + 0.8 * self.sparse * immature(self.trainer["year"], c))
         wide = (kind == HOSTS.index("nanotron")) & (t.pp > 1) & (t.tp > 1) & (t.devices > self.node)
         slower = t.tp ** c["host.wide_tp"] * np.maximum(t.tp / self.node, 1.0) ** c["host.wide_cross"]
-        one = np.where(wide, c["host.nanotron"] * slower, one)
+        one = np.where(wide, c["host.launch"] * c["host.nanotron"] * slower, one)
         return one * (blocks + 1)
 
     # -- the rest of a step -----------------------------------------------------------------------
