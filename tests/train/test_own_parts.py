@@ -47,7 +47,7 @@ def changes(part: str):
 
 
 ALONE = [("model", ZERO0), ("loss", ZERO0), ("optimizer", ZERO3), ("data", ZERO0), ("model", ZERO3)]
-# No optimizer under tp: RMSprop magnifies what sums in another order leave of near-zero gradients (1e-5 here).
+# No optimizer under tp: RMSprop magnifies what sums in another order leave of tiny gradients (1e-5 here).
 ALONE += [("data", TENSOR)]
 TOGETHER = [("all", ZERO0), ("all", ZERO3), ("loss", TENSOR)]
 
