@@ -20,7 +20,7 @@ import numpy as np
 from scalewright.plan.constants import Constants
 
 
-LONGEST = 63  # ranks of a ring whose delays add up; larger groups are cut into levels
+LONGEST = 127  # ranks of a ring whose delays add up; larger groups are cut into levels
 
 
 @dataclass(frozen=True)
@@ -54,14 +54,18 @@ def inside(group: np.ndarray, stride: np.ndarray, links: Wires) -> np.ndarray:
     return np.clip(np.floor(links.domain / stride), 1, group)
 
 
-def gather(size: np.ndarray, group: np.ndarray, stride: np.ndarray, links: Wires) -> np.ndarray:
-    """Seconds of an all-gather that makes `size` bytes on every rank, or of a reduce-scatter of as many."""
-    k = inside(group, stride, links)
-    nodes = group / k
+def gather(
+    size: np.ndarray, group: np.ndarray, stride: np.ndarray, links: Wires, pieces: np.ndarray | float = 1.0
+) -> np.ndarray:
+    """Seconds of an all-gather that makes `size` bytes on every rank, or of a reduce-scatter of as many.
+
+    `pieces`: collectives that the bytes are cut into, one after the other.
+    """
+    k, nodes = inside(group, stride, links), group / inside(group, stride, links)
     share = (group - 1) / group
     rate = np.where(nodes > 1, np.minimum(np.where(k > 1, links.fast, np.inf), links.slow * k), links.fast)
     hops = np.where(nodes > 1, np.minimum(group - 1, LONGEST) * links.hop, (k - 1) * links.fast_delay)
-    return np.where((group > 1) & (size > 0), size * share / rate + links.start + hops, 0.0)
+    return np.where((group > 1) & (size > 0), size * share / rate + pieces * (links.start + hops), 0.0)
 
 
 def all_reduce(size: np.ndarray, group: np.ndarray, stride: np.ndarray, links: Wires) -> np.ndarray:

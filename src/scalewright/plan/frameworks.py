@@ -35,6 +35,7 @@ class Framework:
     overlap_params: bool
     overlap_tp: bool
     overlap_p2p: bool
+    buckets: str
     split: str
     grads: float  # bytes of a gradient on the wire
     held: tuple[float, float, float]  # bytes of a parameter: weights, gradients, optimizer states

@@ -139,7 +139,7 @@ def roof(
 def _matmul(k: dict[str, np.ndarray], c: Constants) -> np.ndarray:
     fast = roof(k["family"], k["run_width"], k["run_peak"], k["_measured"], c) * k["_power"] ** c["power.exponent"]
     lost = k["padded"] * (1 + c["shape.wave"] * k["waves"]) * (1 + c["shape.depth"] * k["deep"])
-    grouped = np.where(k["kind"] == w.GROUPED, c["shape.grouped"] / immature(k["_year"], c), 1.0)
+    grouped = np.where(k["kind"] == w.GROUPED, c["shape.grouped"] / immature(k["_year"], k["_kernels"], c), 1.0)
     compute = k["flops"] * lost / (fast * grouped)
     rate = _rate(k, c)
     compute = compute + k["_tpu"] * k["flops"] / (c["shape.reuse"] * k["_memory_rate"])
@@ -147,9 +147,10 @@ def _matmul(k: dict[str, np.ndarray], c: Constants) -> np.ndarray:
     return np.maximum(compute, k["bytes"] / rate) + (cast + k["added"] / rate) + np.where(k["plain"], 1, 3) * c["shape.gap"]
 
 
-def immature(year: np.ndarray, c: Constants) -> np.ndarray:
-    """How much slower a trainer of that date handles experts than one of 2026."""
-    return np.exp(c["moe.maturity"] * np.clip(2026.0 - year, -0.7, 2.0))
+def immature(year: np.ndarray, kernels: np.ndarray, c: Constants) -> np.ndarray:
+    """How much slower a trainer of that date handles experts than one of 2026; XLA compiles its own."""
+    late = np.where(kernels == KERNELS.index("xla"), 0.0, np.clip(2026.0 - year, -0.7, 2.0))
+    return np.exp(c["moe.maturity"] * late)
 
 
 def _attention(k: dict[str, np.ndarray], c: Constants) -> np.ndarray:

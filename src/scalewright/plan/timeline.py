@@ -202,7 +202,7 @@ class _Rows:
         kind = self.trainer["host"].astype(int)
         one = c["host.launch"] * c.row("host", HOSTS)[kind]
         one = one * np.where(t.tp > 1, c["host.tp_factor"], 1.0) * (1 + 0.33 * self.whole)
-        one = one * (1 + 0.8 * self.sparse * immature(self.trainer["year"], c))
+        one = one * (1 + 0.8 * self.sparse * immature(self.trainer["year"], self.trainer["kernels"], c))
         wide = (kind == HOSTS.index("nanotron")) & (t.pp > 1) & (t.tp > 1) & (t.devices > self.node)
         slower = t.tp ** c["host.wide_tp"] * np.maximum(t.tp / self.node, 1.0) ** c["host.wide_cross"]
         one = np.where(wide, c["host.launch"] * c["host.nanotron"] * slower, one)
@@ -233,28 +233,24 @@ class _Rows:
         """Exposed seconds of gradients and parameters in a step, and the bytes of every axis."""
         t, c = self.t, self.c
         dense, expert = self.held()
-        group, stride = t.dp * t.cp, t.tp
+        group = t.dp * t.cp
         shard = group / t.replicate
         experts = np.maximum(group * t.tp / (t.ep * t.etp), 1.0)
-        wide = t.ep * t.etp
         grads, weights = self.trainer["grads"], 2.0
         fsdp = t.zero >= 3
         # gradients: all-reduce below ZeRO-1, else a reduce-scatter and later a gather of the weights
-        reduce = x.gather(dense * grads, group, stride, self.links) + x.gather(
-            expert * grads, experts, wide, self.links
-        )
-        fetch = x.gather(dense * weights, group, stride, self.links) + x.gather(
-            expert * weights, experts, wide, self.links
-        )
+        blocks = t.stages[:, 0]
+        pieces = np.where(self.trainer["by_block"] > 0, blocks, 1.0)
+        reduce = self._both(dense * grads, expert * grads, group, experts, pieces)
+        fetch = self._both(dense * weights, expert * weights, group, experts, pieces)
         twice = np.where(t.zero == 0, reduce, 0.0)
-        last = slow / np.maximum(t.chunks, 1) * 0 + slow
         beside = np.where(t.zero >= 1, self.trainer["overlap_zero1"], 1.0) * self.trainer["overlap_grads"]
-        cover_back = last * (2 / 3) * c["overlap.dp"] * beside
-        cover_front = last * (1 / 3) * c["overlap.dp"] * self.trainer["overlap_params"]
+        cover_back = slow * (2 / 3) * c["overlap.dp"] * beside
+        cover_front = slow * (1 / 3) * c["overlap.dp"] * self.trainer["overlap_params"]
         plain = np.maximum(reduce + twice - cover_back, 0.05 * (reduce + twice))
         plain = plain + np.where(t.zero >= 1, np.maximum(fetch - cover_front, 0.05 * fetch), 0.0)
         plain = plain * (t.dp * t.cp > 1)
-        each = self._fsdp(dense, expert, shard, stride, experts, wide, slow)
+        each = self._fsdp(dense, expert, shard, experts, slow)
         seconds = np.where(fsdp, each, plain)
         share = np.where(group > 1, (group - 1) / group, 0.0)
         gathers = np.where(
@@ -272,23 +268,28 @@ class _Rows:
         }  # fmt: skip
         return seconds, sizes
 
-    def _fsdp(self, dense: np.ndarray, expert: np.ndarray, shard: np.ndarray, stride: np.ndarray,
-              experts: np.ndarray, wide: np.ndarray, slow: np.ndarray) -> np.ndarray:  # fmt: skip
-        """Gathers before forward and backward, a reduction after it, of every micro-batch."""
+    def _both(
+        self, dense: np.ndarray, expert: np.ndarray, group: np.ndarray, experts: np.ndarray, pieces: np.ndarray
+    ) -> np.ndarray:
+        """Seconds of a gather (or scatter) of the dense bytes over their group and the experts' over theirs."""
+        t = self.t
+        found = x.gather(dense, group, t.tp, self.links, pieces)
+        return found + x.gather(expert, experts, t.ep * t.etp, self.links, pieces)
+
+    def _fsdp(
+        self, dense: np.ndarray, expert: np.ndarray, shard: np.ndarray, experts: np.ndarray, slow: np.ndarray
+    ) -> np.ndarray:
+        """Gathers before forward and backward, a reduction after it, of every micro-batch, block by block."""
         t, c = self.t, self.c
-        grads, weights = self.trainer["grads"], 2.0
-        fetch = x.gather(dense * weights, shard, stride, self.links) + x.gather(
-            expert * weights, experts, wide, self.links
-        )
-        reduce = x.gather(dense * grads, shard, stride, self.links) + x.gather(
-            expert * grads, experts, wide, self.links
-        )
-        hops = (self.blocks / t.pp) * 3 * self.links.start  # a collective a block, not one for all
-        traffic = 2 * fetch + reduce + hops
+        grads, weights, blocks = self.trainer["grads"], 2.0, np.maximum(t.stages[:, 0], 1.0)
+        fetch = self._both(dense * weights, expert * weights, shard, experts, blocks)
+        reduce = self._both(dense * grads, expert * grads, shard, experts, blocks)
+        traffic = 2 * fetch + reduce
         cover = slow * c["overlap.fsdp"]
-        exposed = np.maximum(traffic - cover, 0.0) + (fetch + reduce) / np.maximum(self.blocks / t.pp, 1.0)
+        exposed = np.maximum(traffic - cover, 0.0) + (fetch + reduce) / blocks
         slowed = c["overlap.slow"] * np.minimum(traffic, cover)
-        across = x.all_reduce(dense * grads / np.maximum(shard, 1), t.replicate, stride * shard, self.links)
+        mine = dense * grads / np.maximum(shard, 1)
+        across = x.all_reduce(mine, t.replicate, t.tp * shard, self.links)
         return np.where(shard > 1, t.micros * (exposed + slowed), 0.0) + across * 0.5
 
     def _message(self) -> np.ndarray:
