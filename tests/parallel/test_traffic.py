@@ -1,4 +1,4 @@
-"""`step_traffic` against the program: every collective of a real step on Gloo, counted as it passes."""
+"""`step_traffic` and `state_bytes` against the program: real steps on Gloo, all collectives and tensors counted."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 import torch
 from tests.worlds import CPU, run_world
 
+from scalewright.parallel.host import is_host
 from scalewright.parallel.inputs import Micro
 from scalewright.parallel.mesh import Mesh, make_mesh
 from scalewright.parallel.parallelize import fill, parallelize
@@ -16,11 +17,14 @@ from scalewright.parallel.watch import Watch
 from scalewright.spec.grid import make_grid
 from scalewright.spec.layout import Layout
 from scalewright.spec.layout_check import check_layout
+from scalewright.spec.memory import state_bytes
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.placement import place
+from scalewright.spec.run import OptimizerSpec
 from scalewright.spec.traffic import Table, step_traffic
 from scalewright.train.loss import build_loss
 from scalewright.train.network import load_python
+from scalewright.train.optimizer import build_optimizer
 from scalewright.train.step import Step
 
 SMALL = {
@@ -48,6 +52,11 @@ LAYOUTS: list[dict[str, Any]] = [
     {"devices": 2, "zero_stage": 2, "global_batch": 6},
     {"devices": 2, "zero_stage": 3, "global_batch": 6},
     {"devices": 3, "zero_stage": 3},
+    {"devices": 2, "zero_stage": 0, "precision": "bf16"},
+    {"devices": 2, "zero_stage": 2, "precision": "bf16", "offload": "optimizer"},
+    {"devices": 2, "zero_stage": 0, "precision": "bf16", "offload": "optimizer"},
+    {"devices": 2, "zero_stage": 3, "offload": "parameters", "global_batch": 4},
+    {"devices": 2, "zero_stage": 3, "dp_replicate": 2, "offload": "all"},
     {"devices": 4, "zero_stage": 3, "dp_replicate": 2, "global_batch": 8, "precision": "bf16"},
     {"devices": 4, "zero_stage": 1, "dp_replicate": 2, "global_batch": 8},
     {"devices": 2, "zero_stage": 3, "dp_replicate": 2},
@@ -83,7 +92,7 @@ def test_gradients_too_many_for_one_bucket() -> None:
     model = {**SMALL, "vocab_size": 8192, "hidden_size": 512}  # embedding and head: 16 MiB of gradients each
     expected = step_traffic(ModelSpec.parse(model), Layout.parse(keys), SEQ_LEN, bf16=False)
     assert expected["dp_shard", "all_reduce"].count == 2
-    _compare(expected, run_world(watched_step, keys, model)[0])
+    _compare(expected, run_world(watched_step, keys, model)[0]["sent"])
 
 
 CASES = [
@@ -98,16 +107,19 @@ def test_a_step_sends_what_the_spec_says(name: str, keys: dict[str, Any]) -> Non
     layout, model = Layout.parse(keys), ModelSpec.parse(MODELS[name])
     check_layout(layout, model, SEQ_LEN, train=True)
     seen = run_world(watched_step, keys, MODELS[name])
+    bf16 = keys.get("precision") == "bf16"
     for rank, found in enumerate(seen):
-        _compare(step_traffic(model, layout, SEQ_LEN, rank, bf16=keys.get("precision") == "bf16"), found)
+        _compare(step_traffic(model, layout, SEQ_LEN, rank, bf16=bf16), found["sent"])
+        kept = state_bytes(model, layout, rank, bf16=bf16)
+        assert found["kept"] == [kept.parameters, kept.gradients, kept.optimizer]
 
 
 def _compare(expected: Table, found: dict[str, Any]) -> None:
     assert found == {f"{axis} {kind}": [t.count, t.bytes] for (axis, kind), t in expected.items()}
 
 
-def watched_step(mesh: Mesh, layout: Layout, keys: dict[str, Any]) -> dict[str, tuple[int, int]]:
-    """What this rank sends in its second step: {"axis kind": (count, bytes)}."""
+def watched_step(mesh: Mesh, layout: Layout, keys: dict[str, Any]) -> dict[str, Any]:
+    """What this rank sends in its second step, {"axis kind": (count, bytes)}, and what it keeps after it."""
     model = ModelSpec.parse(keys)
     mesh = make_mesh(make_grid(layout, model.kv_heads), mesh.rank, CPU, share=False)
     with torch.device("meta"):
@@ -116,13 +128,16 @@ def watched_step(mesh: Mesh, layout: Layout, keys: dict[str, Any]) -> dict[str, 
     parallel = parallelize(stages, place(model, layout), layout, mesh, bf16=bf16, seq_len=SEQ_LEN)
     torch.manual_seed(0)
     fill(parallel.weights, lambda tensor, box: torch.randn(box[1]) * 0.02)
-    optimizer = torch.optim.SGD([weight.master for weight in parallel.weights], lr=0.01)
+    optimizer = build_optimizer(OptimizerSpec(), parallel.weights, load_python)
     loss = build_loss("cross_entropy", 0.0, load_python, mesh, model.vocab_size)
     step = Step(parallel, optimizer, loss, mesh, 1.0)
     tokens = torch.randint(model.vocab_size, (layout.micro_batch, SEQ_LEN + 1))
     micro = Micro(tokens[:, :-1], tokens[:, 1:], {})
-    with Watch(mesh) as watch:
+    with Watch(mesh, is_host) as watch:
+        watch.register(parallel.weights, optimizer)
         for _ in range(2):
             watch.clear()
             step([micro] * layout.accumulation, torch.tensor(float(tokens[:, 1:].numel())))
-    return {f"{c.axis} {c.kind}": (c.count, c.bytes) for c in watch.collectives if c.axis != "control"}
+        kept = [watch.live.now[kind] for kind in ("parameters", "gradients", "optimizer")]
+    sent = {f"{c.axis} {c.kind}": (c.count, c.bytes) for c in watch.collectives if c.axis != "control"}
+    return {"sent": sent, "kept": kept}

@@ -19,11 +19,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 
 from scalewright.spec.grid import Grid, make_grid
 from scalewright.spec.layout import Layout, RecomputeBudget, RecomputeEvery
+from scalewright.spec.memory import FP32, before_sharding, is_sharded, padded_rows
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.placement import Placement, holders, local_shape, place, stage_layers
 from scalewright.spec.recompute import keep
@@ -31,7 +32,6 @@ from scalewright.spec.schedules.action import stage_ranks
 from scalewright.spec.schedules.build import schedule
 
 BUCKET_BYTES = 25 * 2**20  # `parallel/replicate.py` fills its gradient buckets up to here
-FP32 = 4  # gradients are summed in it
 
 
 @dataclass(frozen=True)
@@ -71,8 +71,8 @@ class Rank:
 
     def cut_shape(self, placement: Placement, *, sharded: bool) -> tuple[int, ...]:
         """A tensor's shape on this rank, padding included; without `sharded`, as FSDP gathers it."""
-        splits = tuple(s for s in placement.splits if sharded or s.axis != "fsdp")
-        return local_shape(replace(placement, splits=splits), self.coords, self.grid.size_of)
+        cut = placement if sharded else before_sharding(placement)
+        return local_shape(cut, self.coords, self.grid.size_of)
 
 
 def step_traffic(
@@ -111,11 +111,6 @@ def _rank(model: ModelSpec, layout: Layout, seq_len: int, rank: int, bf16: bool 
 # -- data parallel --------------------------------------------------------------------------------
 
 
-def is_sharded(layout: Layout) -> bool:
-    """Whether parameters are FSDP's; ZeRO over one rank is replication."""
-    return bool(layout.zero_stage) and layout.dp_shard * layout.cp > 1
-
-
 def _data_parallel(at: Rank) -> Iterator[_Call]:
     if not is_sharded(at.layout):
         yield from _buckets(at)
@@ -151,17 +146,15 @@ def _gathered_together(at: Rank) -> dict[tuple[int, int | None], list[Placement]
 def _sharded(at: Rank, stage: int, group: Sequence[Placement], root: bool) -> Iterator[_Call]:
     """One of FSDP's groups in a step; its tensors are padded to a multiple of the ranks, each in its rows."""
     ranks, layout = at.grid.size_of["fsdp"], at.layout
-    padded = 0
-    for placement in group:
-        rows, *rest = at.cut_shape(placement, sharded=False)
-        padded += -(-rows // ranks) * ranks * prod(rest)
+    padded = sum(padded_rows(at.cut_shape(placement, sharded=False), ranks) for placement in group)
     # An embedding whose two ends are both here (a V) is reduced when both have given all.
     both_ends = any(
         len(placement.stages) > 1 and set(placement.stages) <= set(at.stages) for placement in group
     )
     once = layout.zero_stage == 1 or (both_ends and layout.pp > 1)
-    yield "dp_shard", "all_gather", padded * at.width, _gathers(at, stage, root)
-    yield "dp_shard", "reduce_scatter", padded * FP32, 1 if once else layout.accumulation
+    if ranks > 1:
+        yield "dp_shard", "all_gather", padded * at.width, _gathers(at, stage, root)
+        yield "dp_shard", "reduce_scatter", padded * FP32, 1 if once else layout.accumulation
     if layout.dp_replicate > 1:
         yield "dp_replicate", "all_reduce", padded // ranks * FP32, 1
 

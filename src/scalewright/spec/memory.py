@@ -1,0 +1,102 @@
+"""Bytes of weights, gradients and optimizer states that a rank holds: sums over its boxes and over `held`.
+
+    of n numbers      parameters                                      gradients        optimizer (AdamW)
+    alone, fp32       4 n                                             4 n              8 n
+    replicated        4 n; bf16: 6 n, a copy beside fp32 masters      4 n              8 n
+    sharded           4 n / ranks, in fp32 whatever is computed in    4 n / ranks      8 n / ranks
+
+Sharded tensors are padded to a multiple of the ranks, in their rows, as FSDP does; states have no padding.
+What a step gathers or has yet to reduce comes on top: `held` says of each ZeRO stage what stays whole between
+a forward and the step's end (`gathered_bytes`). In fp16: 2 + 2 + 12 bytes (Rajbhandari et al. 2020 §3.1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import prod
+
+from scalewright.spec.grid import make_grid
+from scalewright.spec.layout import Layout
+from scalewright.spec.model import ModelSpec
+from scalewright.spec.placement import Placement, held, holders, local_shape, place
+
+FP32, BF16 = 4, 2
+# Of an optimizer: fp32 numbers for each of the weights, and bytes for each tensor (AdamW counts its steps).
+STATES = {"adamw": (2, FP32), "lion": (1, 0), "momentum": (1, 0), "sgd": (0, 0)}
+
+
+@dataclass(frozen=True)
+class StateBytes:
+    """What one rank keeps from step to step, in device memory; and all that offloading keeps on the host."""
+
+    parameters: int
+    gradients: int
+    optimizer: int
+    host: int = 0
+
+
+def offloads_parameters(layout: Layout) -> bool:
+    """Whether the shards at rest lie on the host."""
+    return layout.offload in ("parameters", "all")
+
+
+def is_sharded(layout: Layout) -> bool:
+    """Whether parameters are FSDP's; ZeRO over one rank is replication, unless they are to be offloaded."""
+    return bool(layout.zero_stage) and (layout.dp_shard * layout.cp > 1 or offloads_parameters(layout))
+
+
+def padded_rows(shape: tuple[int, ...], ranks: int) -> int:
+    """Elements of a tensor whose rows are padded to a multiple of the ranks."""
+    return -(-shape[0] // ranks) * ranks * prod(shape[1:])
+
+
+def state_bytes(
+    model: ModelSpec, layout: Layout, rank: int = 0, *, bf16: bool = True, optimizer: str = "adamw"
+) -> StateBytes:
+    """What a rank keeps; `optimizer` is one of STATES."""
+    ranks = layout.dp_shard * layout.cp if is_sharded(layout) else 1
+    tensors = list(_shapes(model, layout, rank))
+    shards = sum(padded_rows(whole, ranks) // ranks for whole, _ in tensors)
+    each, apart = STATES[optimizer]
+    masters = gradients = FP32 * shards
+    states = each * FP32 * sum(prod(own) for _, own in tensors) + apart * len(tensors)
+    copies = BF16 * shards if bf16 and not is_sharded(layout) else 0
+    if offloads_parameters(layout):
+        return StateBytes(0, 0, 0, masters + gradients + states)
+    if layout.offload == "optimizer":  # the host has masters of its own, and a place for gradients to land
+        return StateBytes(
+            copies or masters, gradients, 0, FP32 * 2 * sum(prod(own) for _, own in tensors) + states
+        )
+    return StateBytes(masters + copies, gradients, states)
+
+
+def gathered_bytes(model: ModelSpec, layout: Layout, rank: int = 0, *, bf16: bool = True) -> dict[str, int]:
+    """What ZeRO 1 and 2 hold whole beside the shards between a step's first forward and its end.
+
+    `parameters`: gathered copies; `gradients`: those that wait for the last micro-batch (ZeRO-1). ZeRO-3 and
+    replicas: nothing.
+    """
+    whole, ranks = held(layout), layout.dp_shard * layout.cp
+    numbers = 0
+    if is_sharded(layout):
+        numbers = sum(padded_rows(shape, ranks) for shape, _ in _shapes(model, layout, rank))
+    return {
+        "parameters": numbers * (BF16 if bf16 else FP32) if whole["parameter"] == "whole" else 0,
+        "gradients": numbers * FP32 if whole["gradient"] == "whole" else 0,
+    }
+
+
+def _shapes(model: ModelSpec, layout: Layout, rank: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Of every tensor that a rank holds: the shape before FSDP cuts it, and its own."""
+    grid = make_grid(layout, model.kv_heads)
+    coords = grid.coords(rank)
+    for placement in place(model, layout):
+        if coords["pp"] in holders(placement, layout):
+            whole = before_sharding(placement)
+            yield local_shape(whole, coords, grid.size_of), local_shape(placement, coords, grid.size_of)
+
+
+def before_sharding(placement: Placement) -> Placement:
+    """A placement without FSDP's cut: what is gathered for compute."""
+    return replace(placement, splits=tuple(s for s in placement.splits if s.axis not in ("fsdp", "efsdp")))
