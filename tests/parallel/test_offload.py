@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from parallel.test_shard import LAYOUTS, ROWS, assert_same, build, micros, train, zero
+from parallel.small_steps import ROWS, assert_same, build, micros, own_rows, train, zero
+from parallel.test_shard import LAYOUTS
 from runs import MODEL
 from scalewright.parallel.host import is_host
 from scalewright.parallel.mesh import Mesh
@@ -77,8 +78,7 @@ def look(mesh: Mesh, layout: Layout, bf16: bool) -> dict[str, Any]:
     weights = parallel.weights
     optimizer = build_optimizer(OptimizerSpec(), weights, load_python)
     step = Step(parallel, optimizer, lambda lo, t: cross_entropy(lo, t, 0.0), mesh, 1.0)
-    share = ROWS // mesh.world
-    rows = range(mesh.rank * share, (mesh.rank + 1) * share)
+    rows = own_rows(mesh)
     with Watch(mesh) as watch:
         watch.register(weights, optimizer)
         step(*micros(0, rows, layout.micro_batch))

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
 
+from parallel.small_steps import ROWS, SPEC, assert_same, batch, build, micros, own_rows, train, zero
 from runs import MODEL
 from scalewright.model.decoder import Decoder
 from scalewright.model.init import init_box
 from scalewright.parallel.backward import backward, backward_input
-from scalewright.parallel.inputs import Micro
 from scalewright.parallel.mesh import Mesh, make_mesh
-from scalewright.parallel.parallelize import Parallel, fill, find_blocks, parallelize
+from scalewright.parallel.parallelize import fill, find_blocks
 from scalewright.parallel.shard import ShardedGradients, apply_shard
 from scalewright.parallel.stages import Stages
 from scalewright.parallel.watch import Watch
@@ -24,77 +24,19 @@ from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.placement import place
 from scalewright.train.loss import cross_entropy
-from scalewright.train.step import LOSS, NORM, Step
+from scalewright.train.step import Step
 from worlds import CPU, one_rank, plain, run_world
 
-SPEC = ModelSpec.parse(MODEL)
 # A layer norm's backward reads its weight, in the weight part too.
 TIED = ModelSpec.parse(
     {**MODEL, "num_hidden_layers": 4, "tie_word_embeddings": True, "norm_type": "layernorm"}
 )
-ROWS = 8
-
-
-def build(mesh: Mesh, layout: Layout, bf16: bool = False) -> Parallel:
-    with torch.device("meta"):
-        decoder = Decoder(SPEC)
-    parallel = parallelize(decoder, place(SPEC, layout), layout, mesh, bf16=bf16)
-    fill(parallel.weights, lambda t, where: init_box(t, SPEC, 3, *where))
-    return parallel
-
-
-def batch(step: int) -> tuple[Tensor, Tensor]:
-    """Rows that count 15, 14, 13 ... targets."""
-    tokens = torch.randint(0, 67, (ROWS, 16), generator=torch.Generator().manual_seed(step))
-    targets = tokens.roll(-1, 1).clone()
-    for row in range(ROWS):
-        targets[row, 15 - row :] = -100
-    return tokens, targets
-
-
-def micros(step: int, rows: range, size: int) -> tuple[list[Micro], Tensor]:
-    tokens, targets = batch(step)
-    cuts = [slice(start, start + size) for start in range(rows.start, rows.stop, size)]
-    mine = targets[rows.start : rows.stop]
-    return [Micro(tokens[cut], targets[cut], {}) for cut in cuts], torch.tensor(float((mine != -100).sum()))
-
-
-def train(mesh: Mesh, layout: Layout, bf16: bool = False, steps: int = 3) -> dict[str, Any]:
-    """Some clipped steps of SGD: reports, and every local weight with its box."""
-    parallel = build(mesh, layout, bf16)
-    optimizer = torch.optim.SGD([w.master for w in parallel.weights], lr=0.5)
-    step = Step(parallel, optimizer, lambda lo, t: cross_entropy(lo, t, 0.0), mesh, 1.0)
-    share = ROWS // mesh.world
-    rows = range(mesh.rank * share, (mesh.rank + 1) * share)
-    reports = [plain(step(*micros(number, rows, layout.micro_batch))) for number in range(steps)]
-    held = {w.name: [w.box, plain(w.true(w.master))] for w in parallel.weights}
-    return {"reports": reports, "weights": held}
-
-
-def assert_same(ranks: list[dict[str, Any]], control: dict[str, Any], rtol: float, wtol: float) -> None:
-    """Losses and norms of every rank; weights from boxes, each relative to its tensor's largest number."""
-    expected = torch.tensor(control["reports"])
-    for rank in ranks:
-        found = torch.tensor(rank["reports"])
-        torch.testing.assert_close(found[:, LOSS], expected[:, LOSS], rtol=rtol, atol=0)
-        torch.testing.assert_close(found[:, NORM], expected[:, NORM], rtol=rtol, atol=0)
-        for name, (where, values) in rank["weights"].items():
-            offsets, sizes = where
-            whole = torch.tensor(control["weights"][name][1])
-            part = whole[tuple(slice(o, o + s) for o, s in zip(offsets, sizes, strict=True))]
-            difference = (torch.tensor(values).reshape(sizes) - part).abs()
-            if difference.numel():
-                assert difference.max() < wtol * whole.abs().max(), name
 
 
 @pytest.fixture(scope="module")
 def control() -> dict[str, Any]:
     mesh, _ = one_rank()
     return train(mesh, Layout.parse({"micro_batch": 2}))
-
-
-def zero(stage: int, devices: int = 2, **more: Any) -> dict[str, Any]:
-    return {"devices": devices, "zero_stage": stage, "micro_batch": 1, "global_batch": ROWS, **more}
 
 
 LAYOUTS = {
@@ -149,8 +91,7 @@ def count(mesh: Mesh, layout: Layout, bf16: bool) -> dict[str, Any]:
     parallel = build(mesh, layout, bf16)
     optimizer = torch.optim.SGD([w.master for w in parallel.weights], lr=0.5)
     step = Step(parallel, optimizer, lambda lo, t: cross_entropy(lo, t, 0.0), mesh, 1.0)
-    share = ROWS // mesh.world
-    rows = range(mesh.rank * share, (mesh.rank + 1) * share)
+    rows = own_rows(mesh)
     step(*micros(0, rows, layout.micro_batch))
     with Watch(mesh) as watch:
         step(*micros(1, rows, layout.micro_batch))
@@ -321,8 +262,8 @@ class OneRank:
 @pytest.mark.parametrize("stage", [1, 2, 3])
 @pytest.mark.parametrize("actions", [WHOLE, SPLIT, LATE], ids=["whole", "split", "late"])
 def test_two_stages_of_a_v_with_a_tied_head(stage, actions, bf16):
-    """Micro-batches in flight, backwards whole and in parts, one embedding for both ends: each gradient is that
-    of one process. fp32 sums in another order (measured: 2e-7); those of few bf16 numbers are exact."""
+    """Micro-batches in flight, backwards whole and in parts, one embedding for both ends: each gradient as in
+    one process. fp32 sums in another order (measured: 2e-7); those of few bf16 numbers are exact."""
     mesh, alone = one_rank()
     control = run_by_hand(mesh, alone, WHOLE, bf16)["gradients"]
     for rank in run_world(run_by_hand, {"devices": 2, "zero_stage": stage}, actions, bf16):
