@@ -35,14 +35,19 @@ def apply_offload_activations(
 ) -> None:
     """Makes blocks keep what their backward needs in host memory, in place, if layout.offload says so.
 
-    After `apply_recompute`, before FSDP. `blocks` are all that this rank holds; tensors of less than `small`
-    bytes stay on the device.
+    After recomputation and compilation, before FSDP. `blocks` are all that this rank holds; tensors of less
+    than `small` bytes stay on the device.
     """
-    if layout.offload not in ("activations", "all"):
+    if not offloads_activations(layout):
         return
     traffic = Traffic(device)
     for block in blocks:
         block.forward = _offloaded(block, block.forward, traffic, small)
+
+
+def offloads_activations(layout: Layout) -> bool:
+    """Whether blocks keep what they save in host memory."""
+    return layout.offload in ("activations", "all")
 
 
 def _offloaded(

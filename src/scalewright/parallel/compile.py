@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import torch
 from torch import nn
 
 
-def apply_compile(blocks: Iterable[nn.Module], backend: str = "inductor") -> None:
-    """Compiles every block's forward, in place."""
+def apply_compile(
+    blocks: Iterable[nn.Module], backend: str = "inductor", *, forward_only: bool = False
+) -> None:
+    """Compiles every block's call, in place; `forward_only`: what will be wrapped around it stays outside."""
     for block in blocks:
-        block.compile(backend=backend)
+        if forward_only:
+            block.forward = torch.compile(block.forward, backend=backend)
+        else:
+            block.compile(backend=backend)

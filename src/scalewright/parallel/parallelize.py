@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from scalewright.model.decoder import Decoder
-from scalewright.parallel.activations import apply_offload_activations
+from scalewright.parallel.activations import apply_offload_activations, offloads_activations
 from scalewright.parallel.compile import apply_compile
 from scalewright.parallel.execute import Executor, GradientSync, Plain
 from scalewright.parallel.mesh import Mesh
@@ -97,9 +97,9 @@ def parallelize(
         spec = stage.spec if isinstance(stage, Decoder) else None
         kind = layout.recompute
         apply_recompute(blocks[number], kind, random=random, model=spec, layout=layout, seq_len=seq_len)
-    apply_offload_activations(every_block, layout, mesh.device)
     if compile_blocks:
-        apply_compile(every_block, backend)
+        apply_compile(every_block, backend, forward_only=offloads_activations(layout))
+    apply_offload_activations(every_block, layout, mesh.device)
     sharded = (layout.zero_stage or 0) > 0 and (mesh.size("fsdp") > 1 or offloads_parameters(layout))
     if sharded:
         for number, stage in stages.items():
