@@ -32,6 +32,7 @@ from scalewright.spec.schedules.action import stage_ranks
 from scalewright.spec.schedules.build import schedule
 
 BUCKET_BYTES = 25 * 2**20  # `parallel/replicate.py` fills its gradient buckets up to here
+SUMMED_ALONE = 2**20  # `parallel/sums.py` sums gradients of this size one by one
 
 
 @dataclass(frozen=True)
@@ -253,11 +254,17 @@ def _runs_again(at: Rank, layer: int, index: int) -> bool:
 
 
 def _partial_sums(at: Rank) -> Iterator[_Call]:
-    """One all-reduce an axis, of the rank's own fp32 parts."""
+    """The rank's own fp32 parts: large ones each on their own, all others of an axis in one all-reduce."""
     for axis in ("tp", "kv", "tie"):
-        own = [placement for _, placement in at.tensors if axis in placement.grad_sum]
-        if own and at.grid.size_of[axis] > 1:
-            yield axis, "all_reduce", sum(prod(at.cut_shape(p, sharded=True)) for p in own) * FP32, 1
+        if at.grid.size_of[axis] == 1:
+            continue
+        own = (placement for _, placement in at.tensors if axis in placement.grad_sum)
+        sizes = [prod(at.cut_shape(placement, sharded=True)) * FP32 for placement in own]
+        for size in sizes:
+            if size >= SUMMED_ALONE:
+                yield axis, "all_reduce", size, 1
+        if small := sum(size for size in sizes if size < SUMMED_ALONE):
+            yield axis, "all_reduce", small, 1
 
 
 def _pipeline(at: Rank) -> Iterator[_Call]:
