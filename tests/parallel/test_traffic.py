@@ -1,4 +1,4 @@
-"""`step_traffic` and `state_bytes` against the program: real steps on Gloo, all collectives and tensors counted."""
+"""`step_traffic` and `state_bytes` against the program: all that passes and stays in real steps on Gloo."""
 
 from __future__ import annotations
 
