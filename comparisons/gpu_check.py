@@ -8,6 +8,7 @@
     tests      the tests that have a GPU parameter
     steps      Llama-3.2-1B and Qwen2.5-0.5B shapes, 8,192 tokens, bf16, compiled: ours beside plain compiled
                loops and transformers; tokens/s, MFU and its peak, memory, step times, the attention that ran
+    memory     recomputation and offload of activations: time, peak, gradients
     roofs      matmuls at models' shapes, attention backends, memory and link rates, fp8, the loss at a large
                vocabulary, a known trap of masked attention
 
@@ -29,6 +30,7 @@ from typing import Any
 
 import torch
 from harness.facts import facts, gpu_state, load_average
+from harness.gpu.activations import activations
 from harness.gpu.attention import attention, mask_trap
 from harness.gpu.budget import Check, run_part, watchdog
 from harness.gpu.ceilings import drift, measure
@@ -45,8 +47,9 @@ RESERVED = 12.0  # seconds for the ceilings at the end: without them nothing cou
 # In order of worth; the limits add up to less than nine minutes with the start and the ceilings.
 PARTS: dict[str, tuple[float, Callable[[Check], None]]] = {
     "tests": (90, suite),
-    "steps-1b": (190, steps_of("llama-3.2-1b", whole=True)),
+    "steps-1b": (170, steps_of("llama-3.2-1b", whole=True)),
     "steps-0.5b": (110, steps_of("qwen2.5-0.5b", whole=False)),
+    "activations": (20, activations),
     "attention": (25, attention),
     "gemm": (25, gemm),
     "memory": (10, memory),

@@ -60,7 +60,7 @@ def test_overhead(script):
 
 
 def test_gpu_check_on_a_cpu(script):
-    parts = ["tests", "steps-1b", "attention", "gemm", "memory", "losses", "fp8", "mask-trap"]
+    parts = ["tests", "steps-1b", "activations", "attention", "gemm", "memory", "losses", "fp8", "mask-trap"]
     data, text = script("gpu_check.py", "--device", "cpu", "--quick", "--parts", *parts)
     check_facts(data, text)
     assert {name: data[name]["status"] for name in parts} == dict.fromkeys(parts, "done")
@@ -74,6 +74,8 @@ def test_gpu_check_on_a_cpu(script):
     assert [entry["outcome"] for entry in data["tests"]["tests"].values()] == ["passed"]
     assert data["attention"]["torch's choice, length 64, head dim 16"]["forward_backward_tflops"] > 0
     assert data["mask-trap"]["math"]["finite"]
+    for name in ("none, again", "selective", "budget 0.5", "full", "offload", "offload, full"):
+        assert data["activations"][name]["equal_bits"], name
     assert data["losses"]["chunks of 32, plain torch"]["loss_differs_by"] < 1e-2  # bf16 logits
 
 

@@ -40,6 +40,15 @@ def report(result: Result) -> None:
 
 ROOFS: tuple[tuple[str, dict[str, str]], ...] = (
     (
+        "activations",
+        {
+            "forward_backward_ms": "forward and backward ms",
+            "peak_gib": "peak GiB above the weights",
+            "gradients_differ_by": "gradients differ by",
+            "equal_bits": "same bits",
+        },
+    ),
+    (
         "attention",
         {
             "forward_tflops": "forward TFLOP/s",
