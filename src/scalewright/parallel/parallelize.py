@@ -1,6 +1,7 @@
 """The order in which techniques are applied to a model; read it aloud.
 
-    cut, tensor -> recompute -> compile -> [shard | cast] -> memory -> weights -> gradient sums -> executor
+    cut, tensor -> recompute -> compile -> offload activations -> [shard | cast] -> memory -> weights
+        -> gradient sums -> executor
 
 The model is built on the meta device: nothing is allocated before it is known which part this rank holds.
 """
