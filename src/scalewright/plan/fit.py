@@ -9,12 +9,14 @@ families and device generations that were left out of the fit.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
-from scalewright.plan.constants import Constants, Fact, constants, facts
+from scalewright.plan.constants import FILE, Constants, Fact, constants, facts
 from scalewright.plan.evaluate import Prepared, evaluate, prepare
 from scalewright.plan.runs import Runs
 
@@ -104,3 +106,25 @@ def _slopes(of: Callable[[np.ndarray], np.ndarray], z: np.ndarray, at: np.ndarra
 def evaluate_seconds(prepared: Prepared, c: Constants) -> np.ndarray:
     """Predicted seconds of every row."""
     return evaluate(prepared, c, with_memory=False).step.seconds
+
+
+def write(c: Constants, path: Path = FILE) -> None:
+    """Puts fitted values into the constants' file, the rest of it untouched; what was known before is kept as `prior`."""
+    lines, group = [], ""
+    fitted = {fact.name: fact for fact in facts() if fact.fitted}
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if re.match(r"^[a-z]\w*:", line):
+            group = line.split(":")[0]
+        found = re.match(r"^  ([\w.-]+): \{", line)
+        fact = fitted.get(f"{group}.{found[1]}") if found else None
+        if fact is not None:
+            value, prior = f"{c[fact.name]:.4g}", f"{fact.prior:.4g}"
+            line = re.sub(r" prior: [^,]+,", "", line)
+            line = re.sub(r"value: [^,]+,", f"value: {_plain(value)}, prior: {_plain(prior)},", line, count=1)
+        lines.append(line)
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _plain(number: str) -> str:
+    """A number that YAML reads as one: an exponent needs a dot before it."""
+    return number.replace("e", ".0e", 1) if "e" in number and "." not in number else number

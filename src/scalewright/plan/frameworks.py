@@ -48,6 +48,8 @@ class Framework:
     dropout: bool
     year: float
     buffers_gib: float
+    gathered: bool
+    shared: float
 
 
 @lru_cache(maxsize=1)

@@ -93,8 +93,8 @@ def _stage(table: Table, facts: Facts, c: Constants, stage: int) -> dict[str, np
     logits = last * (kept[:, w.AFTER, 0] + kept[:, w.EXTRA, 0]) * trainer["logits"] / 4.0 * c["memory.logits"]
     block_weights = works["dense"][u][:, w.BLOCK] + works["expert"][u][:, w.BLOCK]
     gathered = np.where(table.zero >= 3, 2 * block_weights * (2.0 + trainer["grads"]), 0.0)
-    fetched = np.where((table.zero == 1) | (table.zero == 2), 0.0, 0.0)
-    buffers = gathered + fetched + c["memory.buffers_gib"] * GIB * (table.devices > 1)
+    shared = np.where((table.dp > 1) & (table.zero < 3), (dense + expert) * trainer["shared"], 0.0)
+    buffers = gathered + shared + trainer["buffers_gib"] * GIB * (table.devices > 1)
     slack = c["memory.slack"] * (activations + edge)
     away = np.isin(table.offload, [OFFLOADS.index("activations"), OFFLOADS.index("all")])
     activations = np.where(away, activations * 0.1, activations)
@@ -139,7 +139,8 @@ def _activations(
     pairs = kept[:, w.BLOCK, 5]
     scores = np.where(square, pairs * np.where(trainer["dropout"] > 0, 5.0, 2.0), 0.0)
     masks = np.where(trainer["dropout"] > 0, facts.works["stream"][table.unit], 0.0)
-    whole = none + scores + masks
+    gathered = np.where((trainer["gathered"] > 0) & (table.sp > 0), 2.0 * facts.works["stream"][table.unit], 0.0)
+    whole = none + scores + masks + gathered
     by_kind = np.stack([
         whole, none + masks, np.where(square, none + masks, kept[:, w.BLOCK, 2]), kept[:, w.BLOCK, 3],
         (1 - table.share) * whole + table.share * kept[:, w.BLOCK, 3], 0.7 * whole,
