@@ -71,7 +71,7 @@ def test_sequence_parallelism_sends_no_more_when_it_recomputes_as_much() -> None
     keys = {"devices": 8, "tp": 8, "recompute": "full"}
     plain, sequence = (_step({**keys, "sp": sp}) for sp in (False, True))
     norms = (2 * LLAMA.num_hidden_layers + 1) * LLAMA.hidden_size
-    # A block's recomputation repeats the end of attention, an all-reduce or half of one, and stops before that
+    # Recomputation repeats the end of attention, an all-reduce or half of one, and stops before that
     # of the MLP; with sp it also repeats both beginnings, each a gather: half an all-reduce.
     more = LLAMA.num_hidden_layers * STREAM
     assert wire_bytes(sequence, "tp") == wire_bytes(plain, "tp") + 4 * (2 * norms + more)
