@@ -13,6 +13,7 @@ from tests.worlds import run_world
 
 from scalewright.parallel.mesh import Mesh, make_mesh
 from scalewright.parallel.watch import Watch
+from scalewright.spec.grid import make_grid
 from scalewright.spec.layout import Layout
 from scalewright.spec.run import RunSpec
 from scalewright.train.dry_run import dry_run
@@ -68,7 +69,7 @@ def run_of(layout: dict[str, Any], **model: Any) -> RunSpec:
 def measure(mesh: Mesh, layout: Layout, run: dict[str, Any]) -> Any:
     """The second step of a real rank."""
     resolved = resolve(RunSpec.parse(run), read_data=False).run
-    own = make_mesh(mesh.grid, mesh.rank, mesh.device, share=False)
+    own = make_mesh(make_grid(layout, MODEL["num_key_value_heads"]), mesh.rank, mesh.device, share=False)
     network = build_network(resolved, own, bf16=layout.precision == "bf16")
     with Watch(own) as watch:
         player = Player(resolved, network.parallel, own, SEQ_LEN, watch)
@@ -77,12 +78,12 @@ def measure(mesh: Mesh, layout: Layout, run: dict[str, Any]) -> Any:
         return plain(player.run_step(layout.accumulation))
 
 
-def plain(found: Rehearsal) -> Any:
+def plain(found: Rehearsal) -> dict[str, Any]:
     return {
         "flops": found.flops,
         "traffic": [[*key, *value] for key, value in sorted(found.traffic.items())],
         "most": found.most,
-        "at_peak": found.at_peak,
+        "peak": found.peak,
     }
 
 
@@ -91,8 +92,18 @@ def check(layout: dict[str, Any], **model: Any) -> None:
     measured = run_world(measure, run.layout.dump(), run.dump())
     for group in dry_run(run).groups:
         for rank in group.ranks:
-            for key, value in plain(group.found).items():
-                assert value == measured[rank][key], f"rank {rank}: {key}"
+            compare(plain(group.found), measured[rank])
+
+
+def compare(dry: dict[str, Any], real: dict[str, Any]) -> None:
+    """Equal; but Gloo's own threads let go of a sent tensor some time after it has arrived."""
+    assert real["traffic"] == dry["traffic"]
+    assert real["flops"] == dry["flops"]
+    lingering = 2 * max((sent // count for *_, count, sent in dry["traffic"] if sent), default=0)
+    for kind, most in dry["most"].items():
+        slack = 0 if kind in ("parameters", "gradients", "optimizer") else lingering
+        assert most <= real["most"][kind] <= most + slack, kind
+    assert dry["peak"] <= real["peak"] <= dry["peak"] + lingering
 
 
 @pytest.mark.parametrize("name", QUICK)

@@ -63,6 +63,8 @@ _FUNCTIONAL: dict[str, str] = {  # -1: the output is counted, else the first arg
     "broadcast_": "broadcast",
 }
 
+_WAIT = torch.ops._c10d_functional.wait_tensor.default
+
 # The mesh's axes as users know them: `fsdp` is dp_shard (x cp); what joins all carries scalars: control.
 _REPORTED = {
     "fsdp": "dp_shard",
@@ -172,6 +174,8 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return NotImplemented  # it runs the operator on its local tensors, which come by here
         kwargs = kwargs or {}
         answer = func(*args, **kwargs)
+        if func is _WAIT:
+            answer = args[0]  # what it gives, too; torch's fake form of it makes another tensor
         namespace = func.namespace
         if namespace in ("c10d", "_c10d_functional"):
             self._communicate(func, args, answer)

@@ -4,9 +4,9 @@
     fake tensors          shapes, dtypes and life times, no memory
     the rest              what `train` runs: `build_network`, the executor, `Step`, the optimizer
 
-A few micro-batches are run, and the rest of the step follows from them. Without a pipeline a step of n costs
-what one costs, and n - 1 times what the second adds; a pipeline's is put together from its actions
-(train/replay.py), also for ranks that hold the same elsewhere in the pipeline.
+A few micro-batches are run, and the rest of the step follows from them. Without a pipeline they are the
+first, a middle one and the last. A pipeline's step is put together from its actions (train/replay.py), also
+for ranks that hold the same elsewhere in the pipeline.
 """
 
 from __future__ import annotations
@@ -17,11 +17,13 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
 
 from scalewright.data.batch import IGNORED
+from scalewright.parallel.execute import Executor, Plain
 from scalewright.parallel.inputs import Micro, accepted_arguments
 from scalewright.parallel.live import plain
 from scalewright.parallel.mesh import Mesh, leave_world, make_mesh
@@ -65,22 +67,26 @@ def rehearse(run: RunSpec, grid: Grid, rank: int, seq_len: int, *, bf16: bool) -
     with fake_world(grid, rank) as mesh:
         network = build_network(run, mesh, bf16=bf16, memory=fake)
         with fake, Watch(mesh) as watch:
+            gather_once(network.parallel)
             player = Player(run, network.parallel, mesh, seq_len, watch)
             player.warm_up()
             return player.play()
 
 
-def _extend(one: Rehearsal, two: Rehearsal, steps: int) -> Rehearsal:
-    """A step of more micro-batches: each adds what the second added; memory is what two of them take."""
+def gather_once(parallel: Parallel) -> None:
+    """Makes the space that FSDP gathers into, as a first step does; before there is an optimizer.
 
-    def further(first: int, second: int) -> int:
-        return first + (steps - 1) * (second - first)
-
-    traffic = {}
-    for key, (count, size) in two.traffic.items():
-        before = one.traffic.get(key, (0, 0))
-        traffic[key] = further(before[0], count), further(before[1], size)
-    return Rehearsal(further(one.flops, two.flops), traffic, two.most, two.at_peak)
+    FSDP then pads its shards, again if it can't see that they are padded: fake tensors have no addresses. The
+    weights follow it to the new ones.
+    """
+    for module in parallel.model.modules():
+        if isinstance(module, FSDPModule):
+            module.unshard()
+            module.reshard()
+    for weight in parallel.weights:
+        if isinstance(weight.compute, DTensor):
+            local = weight.compute.to_local().detach()
+            weight.master = nn.Parameter(local, requires_grad=weight.compute.requires_grad)
 
 
 class Player:
@@ -97,11 +103,7 @@ class Player:
         watch.register(parallel.weights, optimizer)
 
     def warm_up(self) -> None:
-        """Makes what the first step makes once: the optimizer's states, and the space FSDP gathers into."""
-        for module in self.step.parallel.model.modules():
-            if isinstance(module, FSDPModule):
-                module.unshard()
-                module.reshard()
+        """Makes what the first step makes once: the optimizer's states."""
         trained = self.step.parallel.weights.trained()
         for weight in trained:
             weight.master.grad = torch.zeros_like(weight.master)
@@ -115,9 +117,32 @@ class Player:
             plan = layout_schedule(layout, executor.pairs)
             script = self._write(executor, shorten(plan, self.mesh.index("pp")))
             return lambda pp: replay(script, plan, pp)
-        one = self.run_step(1)
-        found = one if layout.accumulation == 1 else _extend(one, self.run_step(2), layout.accumulation)
+        found = self._run_some(executor, layout.accumulation)
         return lambda pp: found
+
+    def _run_some(self, executor: Executor, micros: int) -> Rehearsal:
+        """A step without a pipeline: its first micro-batch, middle ones, and its last."""
+        assert isinstance(executor, Plain)
+        begin, tallies = executor.gradients.begin, []
+
+        def begin_noted(stage: int, last: bool) -> None:
+            tallies.append(self.watch.tally())
+            begin(stage, last)
+
+        executor.gradients.begin = begin_noted  # type: ignore[method-assign]
+        found = self.run_step(min(3, micros))
+        if micros <= 3:
+            return found
+        flops, traffic = found.flops, dict(found.traffic)
+        (flops_before, before), (flops_after, after) = tallies[1:]
+        for key, (count, size) in after.items():
+            count_before, size_before = before.get(key, (0, 0))
+            traffic[key] = (
+                traffic[key][0] + (micros - 3) * (count - count_before),
+                traffic[key][1] + (micros - 3) * (size - size_before),
+            )
+        flops += (micros - 3) * (flops_after - flops_before)
+        return Rehearsal(flops, traffic, found.most, found.at_peak)
 
     def run_step(self, micros: int) -> Rehearsal:
         """A step of some micro-batches, from end to end."""
