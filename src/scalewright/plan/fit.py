@@ -16,9 +16,11 @@ from pathlib import Path
 
 import numpy as np
 
+from scalewright.plan.chips import FAMILIES
 from scalewright.plan.constants import FILE, Constants, Fact, constants, facts
 from scalewright.plan.evaluate import Prepared, evaluate, prepare
 from scalewright.plan.runs import Runs
+from scalewright.spec.model import ModelSpec
 
 SCALE = 0.1  # an error of 10% counts as one unit of misfit
 PRIOR = 1.0  # a constant that lies its whole range away from what was known counts as so many units
@@ -106,6 +108,36 @@ def _slopes(of: Callable[[np.ndarray], np.ndarray], z: np.ndarray, at: np.ndarra
 def evaluate_seconds(prepared: Prepared, c: Constants) -> np.ndarray:
     """Predicted seconds of every row."""
     return evaluate(prepared, c, with_memory=False).step.seconds
+
+
+def groups_of(runs: Runs, kind: str) -> np.ndarray:
+    """A label for every row by which rows are left out together: source, model family, or device generation."""
+    if kind == "source":
+        return runs.source
+    if kind == "family":
+        return np.array([_family(request.model) for request in runs.requests])
+    return np.array([FAMILIES[request.chip.family] for request in runs.requests])
+
+
+def _family(model: ModelSpec) -> str:
+    """llama, gpt, a mixture, ...: by what the model is made of."""
+    kind = "mla" if model.mla else "mixture" if model.moe else "gated" if model.gated else "plain"
+    return f"{kind} {'large' if model.hidden_size >= 4096 else 'small'}"
+
+
+def left_out(runs: Runs, kind: str = "source", most: int = 60, steps: int = 8) -> np.ndarray:
+    """Predicted seconds of every row by constants fitted without its group; each fit starts from what was known."""
+    groups = groups_of(runs, kind)
+    known = constants().with_values({fact.name: fact.prior for fact in facts()})
+    everything = prepare(runs.requests, known)
+    found = np.full(len(runs), np.nan)
+    for group in dict.fromkeys(groups):
+        mine = groups == group
+        if not (np.isfinite(runs.seconds[mine]) & ~runs.apart[mine]).any():
+            continue
+        fitted = solve(problem(runs.take(~mine), base=known, most=most), known, steps)
+        found[mine] = evaluate_seconds(everything, fitted)[mine]
+    return found
 
 
 def write(c: Constants, path: Path = FILE) -> None:

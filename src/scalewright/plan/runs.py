@@ -16,8 +16,9 @@ from typing import Any
 
 import numpy as np
 
+from scalewright.plan.predict import resolve
 from scalewright.plan.request import Request
-from scalewright.plan.rows import number, request_of, text
+from scalewright.plan.rows import number, text
 from scalewright.spec.errors import UserError
 from scalewright.spec.operators import flops_per_token
 
@@ -60,14 +61,14 @@ def read_table(path: str | Path) -> list[dict[str, str]]:
         raise UserError(f"cannot read the table: {error}", str(path), "give a CSV file with a header") from None
 
 
-def runs_of(rows: Iterable[Row], resolve: Callable[[Row], Request] = request_of) -> Runs:
+def runs_of(rows: Iterable[Row], ask: Callable[[Row], Request] = resolve) -> Runs:
     """Rows as runs; those that can't be expressed are in `refused`, each with its reason."""
     kept: list[Row] = []
     requests, refused = [], []
     times: list[tuple[float, float, bool]] = []
     for row in rows:
         try:
-            request = resolve(row)
+            request = ask(row)
             seconds, converted = measured_seconds(row, request)
             times.append((seconds, number(row, "peak_mem_gib") or np.nan, converted))
             kept.append(row)
