@@ -1,0 +1,32 @@
+"""What a planner must beat: every device at half of its peak, whatever the layout.
+
+    seconds = FLOPs / (devices · peak / 2)           FLOPs: the model's, or with what full recomputation adds
+    with the bubble: · (1 + (p - 1) / (m v))         both counted as hardware would run it, attention unmasked
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from scalewright.plan.evaluate import Outcome
+from scalewright.plan.table import RECOMPUTE
+
+SHARE = 0.5
+NAMES = ("model", "hardware", "model and bubble", "hardware and bubble")
+
+
+def baselines(outcome: Outcome) -> dict[str, np.ndarray]:
+    """Seconds of every row by each of the four."""
+    t, facts = outcome.table, outcome.facts
+    block, ends = outcome.prices.square[t.unit, 1], outcome.prices.square[t.unit][:, (0, 2, 3)].sum(1)
+    ranks = t.tp * t.cp * t.dp * t.micros
+    layers = t.gather(facts.works["blocks"])
+    model = 3 * (block * layers + ends) * ranks
+    full = t.recompute == RECOMPUTE.index("full")
+    hardware = model + np.where(full, block * layers * ranks, 0.0)
+    rate = t.gather(facts.chips["peak"]) * SHARE * t.devices
+    bubble = 1 + (t.pp - 1) / (t.micros * t.chunks)
+    return {
+        "model": model / rate, "hardware": hardware / rate, "model and bubble": model / rate * bubble,
+        "hardware and bubble": hardware / rate * bubble,
+    }  # fmt: skip

@@ -1,0 +1,168 @@
+"""Predictions against what was measured: per source, averaged over sources, beside the baselines.
+
+    error = predicted / measured - 1        of a source: the median of its absolute value, its median, its mean, ...
+    overall: the mean over sources with at least five rows, so that large sweeps don't decide
+
+Rows marked `stall` or `suspect`, and rows whose time had to be converted from TFLOP/s or MFU, are scored apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from scalewright.plan.baselines import baselines
+from scalewright.plan.constants import Constants
+from scalewright.plan.memory import GIB
+from scalewright.plan.predict import Predictions, predict_table
+from scalewright.plan.rank import rankings
+from scalewright.plan.runs import MEASURED, OUT_OF_MEMORY, Runs, oom_row, read_table, runs_of
+
+LEAST = 5  # rows that make a source count in the mean
+# The largest run of the out-of-memory sweep that ran peaked below this: what that cluster's cards really allowed.
+SWEEP_LIMIT_GIB = 70.0
+
+
+def summary(error: np.ndarray, within: np.ndarray | None = None) -> dict[str, float]:
+    """Figures of a set of relative errors; `within`: whether each measurement lies between p10 and p90."""
+    found = {
+        "rows": len(error),
+        "median_error_pct": 100 * float(np.median(np.abs(error))),
+        "mape_pct": 100 * float(np.mean(np.abs(error))),
+        "bias_pct": 100 * float(np.median(error)),
+        "p90_error_pct": 100 * float(np.quantile(np.abs(error), 0.9)),
+    }
+    if within is not None:
+        found["coverage_pct"] = 100 * float(within.mean())
+    return found
+
+
+def score(
+    rows: Iterable[Mapping[str, Any]] | None = None,
+    oom: Iterable[Mapping[str, Any]] | None = None,
+    c: Constants | None = None,
+    seconds: np.ndarray | None = None,
+) -> dict[str, Any]:
+    """Scores a table of measured runs (null: the bundled ones, and the bundled runs out of memory).
+
+    `seconds` replaces the predicted times, row by row of those that could be expressed: those of a fit that left
+    each row's source out, for one.
+    """
+    if rows is None:
+        rows, oom = read_table(MEASURED), read_table(OUT_OF_MEMORY) if oom is None else oom
+    runs = runs_of(rows)
+    if not len(runs):
+        return {"rows": 0, "expressed_pct": 0.0, "refused": runs.refused}
+    found = predict_table(runs.requests, c)
+    predicted = found.p50 if seconds is None else seconds
+    answer = {"rows": len(runs) + len(runs.refused), **_times(runs, found, predicted)}
+    answer["expressed_pct"] = 100 * len(runs) / answer["rows"]
+    answer["refused"] = runs.refused
+    answer["memory"] = _memory(runs, found)
+    answer["ranking"] = [asdict(one) for one in rankings(*_layout_groups(runs, predicted))]
+    answer["worst"] = _worst(runs, predicted)
+    if oom is not None:
+        answer["fits"] = fits(runs, found, oom, c)
+    return answer
+
+
+def _times(runs: Runs, found: Predictions, predicted: np.ndarray) -> dict[str, Any]:
+    error = predicted / runs.seconds - 1
+    shift = predicted / found.p50
+    within = (runs.seconds >= found.p10 * shift) & (runs.seconds <= found.p90 * shift)
+    timed = np.isfinite(runs.seconds)
+    plain = timed & ~runs.apart & ~runs.converted
+    sources: dict[str, dict[str, float]] = {}
+    apart: dict[str, dict[str, float]] = {}
+    rivals = {name: np.abs(value / runs.seconds - 1) for name, value in baselines(found.outcome).items()}
+    for source in dict.fromkeys(runs.source):
+        at = plain & (runs.source == source)
+        if at.any():
+            sources[source] = summary(error[at], within[at])
+            for name, far in rivals.items():
+                sources[source][f"half of peak, {name}"] = 100 * float(np.median(far[at]))
+        for word, mask in (("converted", timed & runs.converted & ~runs.apart), ("stall or suspect", timed & runs.apart)):
+            at = mask & (runs.source == source)
+            if at.any():
+                apart[f"{source}: {word}"] = summary(error[at])
+    return {"overall": _overall(sources, rivals), "sources": sources, "apart": apart}
+
+
+def _overall(sources: Mapping[str, Mapping[str, float]], rivals: Mapping[str, Any]) -> dict[str, Any]:
+    counted = {name: figures for name, figures in sources.items() if figures["rows"] >= LEAST} or dict(sources)
+    keys = ("median_error_pct", "mape_pct", "bias_pct", "coverage_pct", *(f"half of peak, {name}" for name in rivals))
+    means = {key: float(np.mean([one[key] for one in counted.values()])) for key in keys} if counted else {}
+    if not counted:
+        return {"sources": 0}
+    best = min(rivals, key=lambda name: means[f"half of peak, {name}"])
+    beaten = [one["median_error_pct"] < one[f"half of peak, {best}"] for one in counted.values()]
+    return {
+        "sources": len(counted), **means, "best_baseline": best,
+        "sources_better_than_it_pct": 100 * float(np.mean(beaten)),
+    }  # fmt: skip
+
+
+def _memory(runs: Runs, found: Predictions) -> dict[str, Any]:
+    held = found.outcome.memory
+    assert held is not None
+    error = held.peak / GIB / runs.memory - 1
+    sources = {}
+    for source in dict.fromkeys(runs.source):
+        at = np.isfinite(error) & ~runs.apart & (runs.source == source)
+        if at.any():
+            sources[source] = summary(error[at])
+    counted = [one["median_error_pct"] for one in sources.values() if one["rows"] >= LEAST]
+    return {"median_error_pct": float(np.mean(counted)) if counted else None, "sources": sources}
+
+
+def _layout_groups(runs: Runs, predicted: np.ndarray) -> tuple[list[tuple[str, ...]], np.ndarray, np.ndarray]:
+    """Rows that differ in nothing but the layout: one model, machine, batch and trainer."""
+    use = np.flatnonzero(np.isfinite(runs.seconds) & ~runs.apart & ~runs.converted)
+    keys = []
+    for index in use:
+        r, row = runs.requests[index], runs.rows[index]
+        batch = f"{r.global_batch:.0f}"
+        keys.append((runs.source[index], r.model.name, str(r.model.num_hidden_layers), r.chip.name, str(r.devices),
+                     str(r.seq_len), batch, r.precision, str(row.get("framework", ""))))  # fmt: skip
+    return keys, predicted[use], runs.seconds[use]
+
+
+def _worst(runs: Runs, predicted: np.ndarray, many: int = 20) -> list[dict[str, Any]]:
+    error = predicted / runs.seconds - 1
+    use = np.flatnonzero(np.isfinite(error) & ~runs.apart & ~runs.converted)
+    order = use[np.argsort(-np.abs(np.log1p(error[use])))][:many]
+    return [
+        {
+            "id": str(runs.rows[i].get("id", "")), "source": str(runs.source[i]), "model": runs.requests[i].model.name,
+            "device": runs.requests[i].chip.name, "devices": runs.requests[i].devices,
+            "measured_s": float(runs.seconds[i]), "predicted_s": float(predicted[i]),
+            "error_pct": 100 * float(error[i]),
+        }
+        for i in order
+    ]  # fmt: skip
+
+
+def fits(
+    runs: Runs, found: Predictions, oom: Iterable[Mapping[str, Any]], c: Constants | None = None
+) -> dict[str, float]:
+    """Runs that ran against those of the same sweep that ran out of memory: the share that each is told right.
+
+    The sweep's own limit is used, since its largest run stayed far below the card's capacity.
+    """
+    held = found.outcome.memory
+    assert held is not None
+    ran = np.isfinite(runs.memory) & np.array([r.framework.name == "nanotron" for r in runs.requests])
+    failed = runs_of([oom_row(row) for row in oom if row.get("outcome") == "oom_or_crashed"])
+    if not ran.any() or not len(failed):
+        return {}
+    out = predict_table(failed.requests, c).outcome.memory
+    assert out is not None
+    right_ran = float((held.peak[ran] / GIB <= SWEEP_LIMIT_GIB).mean())
+    right_out = float((out.peak / GIB > SWEEP_LIMIT_GIB).mean())
+    return {
+        "ran": int(ran.sum()), "out_of_memory": len(failed), "ran_right_pct": 100 * right_ran,
+        "out_of_memory_right_pct": 100 * right_out, "balanced_pct": 50 * (right_ran + right_out),
+    }  # fmt: skip
