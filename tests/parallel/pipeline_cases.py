@@ -6,7 +6,7 @@ it holds, after the sum over a tied embedding's two ends. Losses are added up ov
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from scalewright.model.init import init_tensor, named_tensors
 from scalewright.parallel.inputs import Micro
 from scalewright.parallel.mesh import Mesh, make_mesh
 from scalewright.parallel.parallelize import Parallel, fill, parallelize
+from scalewright.parallel.pipeline import Pipeline
 from scalewright.parallel.stages import cut_stages
 from scalewright.parallel.sums import sum_partial
 from scalewright.spec.grid import make_grid
@@ -162,16 +163,17 @@ def deviation(
     spec: ModelSpec,
     documents: bool = False,
     auxiliary: Sequence[int] = (),
-    prepare: Callable[[Parallel], None] | None = None,
+    pairs: bool = False,
     **keys: Any,
 ) -> dict[str, float]:
     """One step of a layout against the control: the largest deviations of losses, gradients and `total`."""
     micros = micro_batches(spec, layout.accumulation, documents)
     divisor = torch.tensor(float(sum((micro.targets >= 0).sum() for micro in micros)))
     parallel = build(spec, layout, mesh, auxiliary, **keys)
-    if prepare is not None:
-        prepare(parallel)
-    for _ in range(2):  # the second step starts from what the first left
+    assert isinstance(parallel.executor, Pipeline)
+    parallel.executor.pairs = pairs
+    for step in range(2):  # the second step starts from what the first left
+        total = sum(parallel.executor.total(micro, loss) for micro in micros[: None if step else 1])
         losses = parallel.executor.train(micros, loss, divisor)
         gradients = parallel.weights.take_gradients()
         sum_partial(parallel.weights, gradients, mesh)
@@ -182,7 +184,6 @@ def deviation(
         worst["gradient"] = max(worst["gradient"], _relative(gradient, want))
     dist.all_reduce(losses)
     worst["loss"] = _relative(losses, wanted)
-    total = sum(parallel.executor.total(micro, loss) for micro in micros)
     assert isinstance(total, Tensor)
     dist.all_reduce(total)
     worst["total"] = _relative(total / divisor, wanted[0])
@@ -204,7 +205,9 @@ def run_cases(mesh: Mesh, layout: Layout, cases: list[dict[str, Any]]) -> list[d
         if case.get("tied"):
             spec = tiny(layers, tie_word_embeddings=True)
         options = {
-            key: case[key] for key in ("documents", "auxiliary", "compile_blocks", "backend") if key in case
+            key: case[key]
+            for key in ("documents", "auxiliary", "pairs", "compile_blocks", "backend")
+            if key in case
         }
         found.append(deviation(own, this, spec, **options))
     return found

@@ -133,7 +133,7 @@ def note(x: Tensor, name: str) -> Tensor:
 
 
 class _TensorParallel(nn.Module):
-    """A block with communication where tensor parallelism has it: around matmuls, at norms and the embedding."""
+    """A block that communicates where tensor parallelism does: around matmuls, at norms and the embedding."""
 
     def __init__(self) -> None:
         super().__init__()

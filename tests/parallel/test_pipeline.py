@@ -68,6 +68,11 @@ def test_uneven_stages() -> None:
     _check(2, cases)
 
 
+def test_pairs_that_a_schedule_would_compute_together() -> None:
+    """Their inputs are both there first; done one after the other they give the same numbers."""
+    _check(2, [_case("dualpipev", 2, micros, ("llama", 4), pairs=True) for micros in (4, 6)])
+
+
 def test_few_micro_batches() -> None:
     cases = [_case(kind, chunks, m, ("llama", 4)) for kind, chunks in KINDS[:-1] for m in (1, 2)]
     _check(2, cases)

@@ -46,7 +46,11 @@ class Messages:
         self._acknowledged: Mapping[int, Sequence[int]] = {}
 
     def start(self, acknowledged: Mapping[int, Sequence[int]]) -> None:
-        """Before a step: for every peer, how many of ours each of its messages tells us it has received."""
+        """Before a step: for every peer, how many of ours each of its messages tells us it has received.
+
+        What is still under way from before is waited for.
+        """
+        self.finish()
         self._acknowledged = acknowledged
         self._freed.clear()
         self._received.clear()

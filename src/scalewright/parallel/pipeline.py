@@ -98,8 +98,7 @@ class Pipeline:
         """The loss sum of one micro-batch, forward only; 0 where the last stage is elsewhere."""
         plan = self._plan(self.layout.accumulation).schedule
         found = torch.zeros((), device=self.mesh.device)
-        self.messages.finish()  # the last call's: a rank may be one micro-batch ahead of the next
-        self.messages.start({})
+        self.messages.start({})  # waits for the last call's: a rank may be one micro-batch ahead of the next
         hidden = micro.tokens
         for stage, cut in self.cuts.items():
             before, after = plan.before(stage), plan.after(stage)
@@ -248,7 +247,7 @@ class _Step:
     def _note(self, held: _Held, output: Tensor, gradient: Tensor | None) -> None:
         if output.requires_grad:  # the edge is enough: the output's own memory needn't wait for the backward
             held.outputs.append(get_gradient_edge(output))
-            held.gradients.append(gradient)
+            held.gradients.append(gradient if gradient is None else gradient.to(output.dtype))
 
     def _pass_on(self, tensor: Tensor, unit: _Unit, neighbour: int | None, here: dict[_Unit, Tensor]) -> None:
         """Hands a result to the neighbour stage, if that is on this rank, or leaves it to a send."""

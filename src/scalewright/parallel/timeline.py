@@ -3,14 +3,16 @@
     {schedule, ranks, virtual_stages, micro_batches, step, rank_of: [rank of each stage],
      actions: [[{kind, stage, micro, start_s, end_s}, ...] of each pipeline rank]}
 
-Seconds count from a barrier before the step, so that the ranks' clocks needn't agree. On a CPU they are the
-host's; on a GPU those of the stream, from events that are read after the step: nothing waits in between. A
-receive lasts while its rank (or its stream) waits; a send is only given away, and takes no time of its own.
+Seconds count from a barrier before the step. The ranks of one machine share its clock, so that they fit exactly;
+others' are as far apart as they left the barrier. On a CPU they are the host's; on a GPU those of the stream,
+from events that are read after the step: nothing waits in between. A receive lasts while its rank (or its
+stream) waits; a send is only given away, and takes no time of its own.
 """
 
 from __future__ import annotations
 
 import json
+import platform
 import time
 from pathlib import Path
 from typing import Any
@@ -30,6 +32,7 @@ class ActionTimes:
         self.plan: Schedule | None = None
         self._actions: list[Action] = []
         self._marks: list[Any] = []  # seconds, or events; one before all, then two for each action
+        self._zero = 0.0  # the machine's clock at the first
 
     def start(self, plan: Schedule) -> None:
         """All ranks begin together."""
@@ -38,6 +41,7 @@ class ActionTimes:
         if self.on_gpu:
             torch.cuda.synchronize(self.mesh.device)
         barrier(self.mesh)
+        self._zero = time.perf_counter()
         self._mark()
 
     def before(self, action: Action) -> None:
@@ -70,12 +74,10 @@ class ActionTimes:
     def gather(self, step: int) -> dict[str, Any]:
         """The whole picture, of this rank's pipeline; every rank of the world calls it."""
         assert self.plan is not None, "nothing has been recorded"
-        own = [
-            {"kind": a.kind, "stage": a.stage, "micro": a.micro, "start_s": start, "end_s": end}
-            for a, start, end in self.spans()
-        ]
-        everyone = gather_json(own, self.mesh)
+        host = platform.node()
+        everyone = gather_json([host, self._zero, self.spans()], self.mesh)
         members = next(ranks for ranks in self.mesh.grid.groups("pp") if self.mesh.rank in ranks)
+        first = min(zero for where, zero, _ in (everyone[rank] for rank in members) if where == host)
         return {
             "schedule": self.plan.kind,
             "ranks": self.plan.ranks,
@@ -83,7 +85,7 @@ class ActionTimes:
             "micro_batches": self.plan.micro_batches,
             "step": step,
             "rank_of": list(self.plan.rank_of),
-            "actions": [everyone[rank] for rank in members],
+            "actions": [_shifted(everyone[rank], host, first) for rank in members],
         }
 
     def write(self, folder: Path, step: int) -> None:
@@ -93,3 +95,13 @@ class ActionTimes:
             folder.mkdir(parents=True, exist_ok=True)
             path = folder / f"pipeline-step-{step:08d}.json"
             path.write_text(json.dumps(picture), encoding="utf-8")
+
+
+def _shifted(answer: list[Any], host: str, first: float) -> list[dict[str, Any]]:
+    """One rank's actions, in seconds from the moment at which the first rank of this machine began."""
+    where, zero, spans = answer
+    late = zero - first if where == host else 0.0
+    return [
+        {"kind": kind, "stage": stage, "micro": micro, "start_s": start + late, "end_s": end + late}
+        for (kind, stage, micro, *_), start, end in spans
+    ]
