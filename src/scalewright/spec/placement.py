@@ -214,21 +214,27 @@ def stage_layers(model: ModelSpec, layout: Layout) -> tuple[int, ...]:
 def balance(cost: list[float], stages: int) -> tuple[int, ...]:
     """Cuts a row of costs into `stages` runs of at least one, so that the dearest run is as cheap as can be.
 
-    best[s][n] = min over k of max(best[s-1][k], cost of items k..n)     (n items in s runs)
+    Of several such cuts the most even one: early stages hold the most activations, they needn't hold the most
+    layers, too.
+
+    best[s][n] = min over k of best[s-1][k] and items k..n, by (dearest run, sum of the runs' squares)
     """
     total = [0.0]
     for item in cost:
         total.append(total[-1] + item)
     items = len(cost)
-    best = [[float("inf")] * (items + 1) for _ in range(stages + 1)]
+    never = (float("inf"), float("inf"))
+    best = [[never] * (items + 1) for _ in range(stages + 1)]
     cut = [[0] * (items + 1) for _ in range(stages + 1)]
-    best[0][0] = 0.0
+    best[0][0] = (0.0, 0.0)
     for stage in range(1, stages + 1):
         for end in range(stage, items + 1):
-            for start in range(end - 1, stage - 2, -1):
-                worst = max(best[stage - 1][start], total[end] - total[start])
-                if worst < best[stage][end]:
-                    best[stage][end], cut[stage][end] = worst, start
+            for start in range(stage - 1, end):
+                run = total[end] - total[start]
+                dearest, squares = best[stage - 1][start]
+                found = (max(dearest, run), squares + run * run)
+                if found < best[stage][end]:
+                    best[stage][end], cut[stage][end] = found, start
     sizes, end = [], items
     for stage in range(stages, 0, -1):
         sizes.append(end - cut[stage][end])
