@@ -101,7 +101,9 @@ CONFLICTS: dict[str, tuple[ModelSpec, int, Keys, tuple[str, ...]]] = {
         MODEL, 64, {"devices": 2, "zero_stage": 1, "offload": "parameters"},
         ("offload parameters", "zero_stage 3", "it is 1"),
     ),
-    "offload all": (MODEL, 64, {"offload": "all"}, ("offload all", "zero_stage 3", "it is 0")),
+    "offload all": (
+        MODEL, 64, {"zero_stage": 0, "offload": "all"}, ("offload all", "zero_stage 3", "it is 0")
+    ),
     "no tp": (MODEL, 64, {"sp": True}, ("sp is true", "tp is 1")),
     "experts": (MOE, 60, {"devices": 4, "ep": 4}, ("num_experts 6", "ep 4")),
     "expert size": (MOE, 64, {"devices": 4, "etp": 4}, ("moe_intermediate_size 30", "etp 4")),

@@ -117,7 +117,8 @@ def test_a_tied_embedding_lives_on_two_stages() -> None:
 
 def test_stages_are_balanced_by_cost() -> None:
     assert stage_layers(DENSE, Layout.parse({"devices": 2, "pp": 2})) in {(3, 2), (2, 3)}
-    assert balance([1.0] * 8 + [3.0], 3) == (4, 4, 1)
+    assert balance([1.0] * 8 + [3.0], 3) in {(4, 4, 1), (3, 4, 2)}
+    assert sorted(balance([1.0] * 79 + [2.22], 16)) == [4, *[5] * 14, 6]  # 6 is needed once, and taken once
     assert sum(stage_layers(DENSE, Layout.parse({"devices": 5, "pp": 5}))) == 5
 
 
