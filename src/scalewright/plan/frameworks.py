@@ -50,6 +50,7 @@ class Framework:
     buffers_gib: float
     gathered: bool
     shared: float
+    usable: float
 
 
 @lru_cache(maxsize=1)

@@ -51,7 +51,7 @@ def memory(table: Table, facts: Facts, c: Constants) -> Memory:
     parts = {
         kind: np.choose(worst, [one[kind] for one in found]) for kind in KINDS
     }  # fmt: skip
-    usable = table.gather(facts.chips["capacity"]) * c["memory.usable"]
+    usable = table.gather(facts.chips["capacity"] * facts.trainers["usable"])
     return Memory(parts, totals.max(1), totals, usable)
 
 
@@ -88,7 +88,7 @@ def _stage(table: Table, facts: Facts, c: Constants, stage: int) -> dict[str, np
     expert = (works["expert"][u] * count).sum(1)
     held = _held(table, trainer, dense, expert)
     kept = works["kept"][u]  # [rows, REGIONS, KEPT]
-    activations, rebuilt = _activations(table, facts, trainer, kept, blocks, stage)
+    activations, rebuilt = _activations(table, facts, trainer, kept, blocks, stage, c)
     edge = first * kept[:, w.BEFORE, 0] * under_way(table, stage)
     logits = last * (kept[:, w.AFTER, 0] + kept[:, w.EXTRA, 0]) * trainer["logits"] / 4.0 * c["memory.logits"]
     block_weights = works["dense"][u][:, w.BLOCK] + works["expert"][u][:, w.BLOCK]
@@ -131,10 +131,12 @@ def _activations(
     kept: np.ndarray,
     blocks: np.ndarray,
     stage: int,
+    c: Constants,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Bytes that blocks keep for the backward, and what rebuilding one of them needs for a moment."""
     eager = np.isin(trainer["kernels"], [KERNELS.index("eager"), KERNELS.index("fused")])
-    none = kept[:, w.BLOCK, 0] + eager * kept[:, w.BLOCK, 4] * 0.5
+    copies = np.where(table.pp > 1, c["memory.copies_pipeline"], c["memory.copies"])
+    none = kept[:, w.BLOCK, 0] + eager * kept[:, w.BLOCK, 4] * copies
     square = trainer["attention"] < 2
     pairs = kept[:, w.BLOCK, 5]
     scores = np.where(square, pairs * np.where(trainer["dropout"] > 0, 5.0, 2.0), 0.0)

@@ -8,8 +8,9 @@ Both go through the same functions over arrays: a single layout is a table of on
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from scalewright.plan.memory import GIB, KINDS
 from scalewright.plan.request import Request, from_layout
 from scalewright.plan.rows import has_no_layout, request_of, text
 from scalewright.plan.timeline import AXES, PARTS
+from scalewright.plan.usual import best_usual
 from scalewright.spec.cluster import ClusterSpec
 from scalewright.spec.errors import UserError
 from scalewright.spec.layout import Layout
@@ -48,8 +50,22 @@ class Predictions:
         """Seconds of a step."""
         return self.outcome.step.seconds
 
+    @cached_property
+    def lists(self) -> dict[str, list[Any]]:
+        """The columns that answers are made of, as plain numbers: one conversion for all rows."""
+        step, held = self.outcome.step, _memory(self)
+        found = {"p10": self.p10, "p50": self.p50, "p90": self.p90, "flops": step.flops, "hardware": step.hardware,
+                 "fits": held.fits, "peak": held.peak / GIB}  # fmt: skip
+        found |= {f"time.{part}": step.parts[part] for part in PARTS}
+        found |= {f"bytes.{axis}": step.bytes[axis] for axis in AXES}
+        found |= {f"memory.{kind}": held.parts[kind] / GIB for kind in KINDS}
+        return {name: column.tolist() for name, column in found.items()}
+
     def __len__(self) -> int:
         return len(self.requests)
+
+    def __iter__(self) -> Iterator[Prediction]:
+        return (Prediction(self, row) for row in range(len(self)))
 
     def __getitem__(self, row: int) -> Prediction:
         return Prediction(self, range(len(self))[row])
@@ -67,30 +83,40 @@ class Prediction:
         """What was asked."""
         return self.of.requests[self.row]
 
+    def number(self, column: str) -> float:
+        """A number of this row."""
+        value: float = self.of.lists[column][self.row]
+        return value
+
     @property
     def step_time_s(self) -> float:
         """The median."""
-        return float(self.of.p50[self.row])
+        return self.number("p50")
 
     @property
     def fits(self) -> bool:
         """Whether the worst rank stays below what a device really allocates."""
-        return bool(_memory(self.of).fits[self.row])
+        return bool(self.number("fits"))
 
     @property
     def peak_gib(self) -> float:
         """Memory of the worst rank."""
-        return float(_memory(self.of).peak[self.row] / GIB)
+        return self.number("peak")
 
     @property
     def breakdown(self) -> dict[str, float]:
         """Seconds by part; they add up to the median."""
-        return {part: float(self.of.outcome.step.parts[part][self.row]) for part in PARTS}
+        return {part: self.number(f"time.{part}") for part in PARTS}
+
+    @property
+    def memory_gib(self) -> dict[str, float]:
+        """Memory of the worst rank by kind, and their sum."""
+        return {"peak": self.peak_gib, **{kind: self.number(f"memory.{kind}") for kind in KINDS}}
 
     @property
     def comm_bytes(self) -> dict[str, float]:
         """Bytes by axis, per device and step."""
-        return {axis: float(self.of.outcome.step.bytes[axis][self.row]) for axis in AXES}
+        return {axis: self.number(f"bytes.{axis}") for axis in AXES}
 
     @property
     def tokens(self) -> float:
@@ -99,31 +125,38 @@ class Prediction:
 
     def dump(self) -> dict[str, Any]:
         """Plain data: keys as users get them, without what only explains (see plan/explain.py)."""
-        request, seconds, i = self.request, self.step_time_s, self.row
-        counted = count(request.model)
-        per_token = flops_per_token(request.model, request.seq_len)
+        request, seconds = self.request, self.step_time_s
         rate = self.tokens / seconds
         peak = request.chip.peak(request.precision)[1]
-        step = self.of.outcome.step
-        model_rate, hardware_rate = (float(x[i]) / seconds / request.devices for x in (step.flops, step.hardware))
-        held = _memory(self.of)
+        model_rate, hardware_rate = (self.number(x) / seconds / request.devices for x in ("flops", "hardware"))
         return {
-            "model": {"params": counted.total, "active_params": counted.active, "flops_per_token": per_token},
+            "model": _model_facts(request.model, request.seq_len),
             "layout": layout_keys(request),
             "fits": self.fits,
-            "step_time_s": {"p10": float(self.of.p10[i]), "p50": seconds, "p90": float(self.of.p90[i])},
+            "step_time_s": {name: self.number(name) for name in ("p10", "p50", "p90")},
             "tokens_per_s": rate,
             "tokens_per_s_per_device": rate / request.devices,
             "tflops_per_device": model_rate / 1e12,
             "flops_convention": CONVENTION,
             "mfu": model_rate / peak,
             "hfu": hardware_rate / peak,
-            "memory_gib": {"peak": self.peak_gib, **{k: float(held.parts[k][i] / GIB) for k in KINDS}},
+            "memory_gib": self.memory_gib,
             "time_breakdown_s": self.breakdown,
             "comm_bytes": self.comm_bytes,
             "bottleneck": bottleneck(self),
             "assumed": list(request.assumed),
         }
+
+
+@lru_cache(maxsize=4096)
+def _counted(model: ModelSpec, seq_len: int) -> tuple[int, int, float]:
+    counts = count(model)
+    return counts.total, counts.active, flops_per_token(model, seq_len)
+
+
+def _model_facts(model: ModelSpec, seq_len: int) -> dict[str, float]:
+    total, active, per_token = _counted(model, seq_len)
+    return {"params": total, "active_params": active, "flops_per_token": per_token}
 
 
 def _memory(found: Predictions) -> Any:
@@ -193,28 +226,30 @@ def predict(
 
 def predict_rows(rows: Iterable[Mapping[str, Any]], c: Constants | None = None) -> list[dict[str, Any]]:
     """Rows in the columns of the measured runs, each as `dump()` with its id; or {id, error}."""
-    answers: list[dict[str, Any]] = []
-    requests: list[Request] = []
-    places: list[int] = []
+    rows = list(rows)
+    asked = resolve_rows(rows, c)
+    requests = [one for one in asked if isinstance(one, Request)]
+    found = iter(predict_table(requests, c)) if requests else iter(())
+    return [
+        {"id": text(row, "id"), "error": str(one)} if isinstance(one, UserError) else {"id": text(row, "id"), **next(found).dump()}
+        for row, one in zip(rows, asked, strict=True)
+    ]  # fmt: skip
+
+
+def resolve_rows(rows: Sequence[Mapping[str, Any]], c: Constants | None = None) -> list[Request | UserError]:
+    """Every row's request, or why it can't be expressed.
+
+    Where a row says nothing of the layout, it is the fastest of the usual ones that fit.
+    """
+    found: list[Request | UserError] = []
     for row in rows:
         try:
-            requests.append(resolve(row, c))
-            places.append(len(answers))
-            answers.append({"id": text(row, "id")})
+            found.append(request_of(row))
         except UserError as error:
-            answers.append({"id": text(row, "id"), "error": str(error)})
-    if requests:
-        found = predict_table(requests, c)
-        for index, place in enumerate(places):
-            answers[place] |= found[index].dump()
-    return answers
-
-
-def resolve(row: Mapping[str, Any], c: Constants | None = None) -> Request:
-    """A row's request; where the row says nothing of the layout, the fastest of the usual ones that fit."""
-    request = request_of(row)
-    if not has_no_layout(row):
-        return request
-    from scalewright.plan.usual import best_usual  # only rows without a layout need it
-
-    return best_usual(request, row, c)
+            found.append(error)
+    bare = [i for i, one in enumerate(found) if isinstance(one, Request) and has_no_layout(rows[i])]
+    if bare:
+        chosen = best_usual([(one, rows[i]) for i in bare if isinstance(one := found[i], Request)], c)
+        for i, request in zip(bare, chosen, strict=True):
+            found[i] = request
+    return found

@@ -9,14 +9,14 @@ the stated convention of their counting and kept apart (`converted`).
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from scalewright.plan.predict import resolve
+from scalewright.plan.predict import resolve_rows
 from scalewright.plan.request import Request
 from scalewright.plan.rows import number, text
 from scalewright.spec.errors import UserError
@@ -61,18 +61,20 @@ def read_table(path: str | Path) -> list[dict[str, str]]:
         raise UserError(f"cannot read the table: {error}", str(path), "give a CSV file with a header") from None
 
 
-def runs_of(rows: Iterable[Row], ask: Callable[[Row], Request] = resolve) -> Runs:
+def runs_of(rows: Iterable[Row]) -> Runs:
     """Rows as runs; those that can't be expressed are in `refused`, each with its reason."""
+    rows = list(rows)
     kept: list[Row] = []
     requests, refused = [], []
     times: list[tuple[float, float, bool]] = []
-    for row in rows:
+    for row, asked in zip(rows, resolve_rows(rows), strict=True):
         try:
-            request = ask(row)
-            seconds, converted = measured_seconds(row, request)
+            if isinstance(asked, UserError):
+                raise asked
+            seconds, converted = measured_seconds(row, asked)
             times.append((seconds, number(row, "peak_mem_gib") or np.nan, converted))
             kept.append(row)
-            requests.append(request)
+            requests.append(asked)
         except UserError as error:
             refused.append({"id": text(row, "id"), "error": str(error)})
     flags = np.array([text(row, "stall") == "1" or text(row, "suspect") == "1" for row in kept], dtype=bool)

@@ -22,8 +22,6 @@ from scalewright.plan.rank import rankings
 from scalewright.plan.runs import MEASURED, OUT_OF_MEMORY, Runs, oom_row, read_table, runs_of
 
 LEAST = 5  # rows that make a source count in the mean
-# The largest run of the out-of-memory sweep that ran peaked below this: what that cluster's cards really allowed.
-SWEEP_LIMIT_GIB = 70.0
 
 
 def summary(error: np.ndarray, within: np.ndarray | None = None) -> dict[str, float]:
@@ -149,8 +147,6 @@ def fits(
     runs: Runs, found: Predictions, oom: Iterable[Mapping[str, Any]], c: Constants | None = None
 ) -> dict[str, float]:
     """Runs that ran against those of the same sweep that ran out of memory: the share that each is told right.
-
-    The sweep's own limit is used, since its largest run stayed far below the card's capacity.
     """
     held = found.outcome.memory
     assert held is not None
@@ -160,8 +156,7 @@ def fits(
         return {}
     out = predict_table(failed.requests, c).outcome.memory
     assert out is not None
-    right_ran = float((held.peak[ran] / GIB <= SWEEP_LIMIT_GIB).mean())
-    right_out = float((out.peak / GIB > SWEEP_LIMIT_GIB).mean())
+    right_ran, right_out = float(held.fits[ran].mean()), float((~out.fits).mean())
     return {
         "ran": int(ran.sum()), "out_of_memory": len(failed), "ran_right_pct": 100 * right_ran,
         "out_of_memory_right_pct": 100 * right_out, "balanced_pct": 50 * (right_ran + right_out),

@@ -214,7 +214,7 @@ def _trainer_facts(units: Sequence[Unit]) -> dict[str, np.ndarray]:
     found = {
         name: _array(units, lambda u, n=name: getattr(u.framework, n))
         for name in ("overlap_grads", "overlap_zero1", "overlap_params", "overlap_p2p", "grads", "logits", "year", "known", "dropout",
-                     "buffers_gib", "gathered", "shared")
+                     "buffers_gib", "gathered", "shared", "usable")
     }  # fmt: skip
     found["overlap_tp"] = _array(
         units,
