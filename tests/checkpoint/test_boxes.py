@@ -15,11 +15,12 @@ from scalewright.checkpoint import write
 from scalewright.checkpoint.format import committed, read_manifest, verify
 from scalewright.checkpoint.read import CheckpointReader, find_checkpoint
 from scalewright.checkpoint.write import as_states, save
-from scalewright.model.decoder import Decoder
 from scalewright.model.init import init_tensor
-from scalewright.parallel.mesh import Mesh
+from scalewright.parallel.mesh import Mesh, make_mesh
 from scalewright.parallel.parallelize import Parallel, fill, parallelize
+from scalewright.parallel.stages import cut_stages
 from scalewright.spec.errors import UserError
+from scalewright.spec.grid import make_grid
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.placement import place
@@ -27,7 +28,7 @@ from scalewright.spec.run import OptimizerSpec
 from scalewright.spec.tensors import tensors
 from scalewright.train.network import checkpoint_source, load_python
 from scalewright.train.optimizer import build_optimizer, read_states, write_states
-from worlds import one_rank, run_world
+from worlds import CPU, one_rank, run_world
 
 SPEC = ModelSpec.parse({**MODEL, "tie_word_embeddings": True, "qkv_bias": True})
 LAYOUTS: dict[str, dict[str, Any]] = {
@@ -36,13 +37,25 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "2-zero3": {"devices": 2, "zero_stage": 3},
     "3-zero3": {"devices": 3, "zero_stage": 3},
     "4-zero3": {"devices": 4, "zero_stage": 3},
+    "4-hsdp1": {"devices": 4, "zero_stage": 1, "dp_replicate": 2},
+    "4-tp2-zero2": {"devices": 4, "tp": 2, "zero_stage": 2},  # 67 words over 2 x 2: padded, then cut
+    "4-tp4": {"devices": 4, "tp": 4, "zero_stage": 0},  # two KV heads, each on two ranks
+    "2-pp2": {"devices": 2, "pp": 2, "zero_stage": 0, "global_batch": 2},  # a tied head apart
+    "4-pp2-zero3": {"devices": 4, "pp": 2, "zero_stage": 3, "global_batch": 4},
+    "2-zero3-offload": {"devices": 2, "zero_stage": 3, "offload": "parameters"},
+    "2-zero0-offload": {"devices": 2, "zero_stage": 0, "offload": "optimizer"},
 }
+
+
+def with_heads(mesh: Mesh, layout: Layout) -> Mesh:
+    """The mesh that knows where ranks share a KV head."""
+    return make_mesh(make_grid(layout, SPEC.kv_heads), mesh.rank, CPU)
 
 
 def build(mesh: Mesh, layout: Layout) -> tuple[Parallel, torch.optim.Optimizer]:
     with torch.device("meta"):
-        decoder = Decoder(SPEC)
-    parallel = parallelize(decoder, place(SPEC, layout), layout, mesh, bf16=False)
+        model = cut_stages(SPEC, layout, mesh.index("pp"))
+    parallel = parallelize(model, place(SPEC, layout), layout, mesh, bf16=False)
     return parallel, build_optimizer(OptimizerSpec(), parallel.weights, load_python)
 
 
@@ -64,6 +77,7 @@ def write_out(
 
 def make(mesh: Mesh, layout: Layout, root: str) -> None:
     """A checkpoint of weights and AdamW's state, as three updates would leave it."""
+    mesh = with_heads(mesh, layout)
     parallel, optimizer = build(mesh, layout)
     fill(parallel.weights, lambda t, box: cut(whole(t.name, t.shape, 0), box))
     salt = {"exp_avg": 1, "exp_avg_sq": 2}
@@ -81,6 +95,7 @@ def cut(tensor: Tensor, box: Any) -> Tensor:
 
 def copy(mesh: Mesh, layout: Layout, source: str, target: str) -> None:
     """Reads a checkpoint under this layout, and saves it again."""
+    mesh = with_heads(mesh, layout)
     parallel, optimizer = build(mesh, layout)
     reader = CheckpointReader(find_checkpoint(source))
     fill(parallel.weights, checkpoint_source(reader))
@@ -101,7 +116,12 @@ def on(layout: dict[str, Any], target: Any, *arguments: str) -> None:
         run_world(target, layout, *arguments)
 
 
-FAST = [("1", ["2-zero0", "4-zero3"]), ("2-zero3", ["1", "3-zero3"])]
+FAST = [
+    ("1", ["2-zero0", "4-zero3"]),
+    ("2-zero3", ["1", "3-zero3"]),
+    ("4-tp2-zero2", ["2-pp2"]),
+    ("4-pp2-zero3", ["4-tp2-zero2", "2-zero3-offload"]),
+]
 ALL = [pytest.param(first, list(LAYOUTS), marks=pytest.mark.slow) for first in LAYOUTS]
 
 
@@ -120,6 +140,15 @@ def test_any_layout_reads_what_any_other_wrote(tmp_path, first, others):
         assert_same_bits(weights(target, optimizer=True), expected)
         assert CheckpointReader(find_checkpoint(target)).state["optimizer"] == {"step": {"*": 3.0}}
         assert verify(find_checkpoint(target)) == []
+
+
+@pytest.mark.parametrize("layout", ["4-hsdp1", "4-tp4", "2-pp2", "4-pp2-zero3"])
+def test_what_many_hold_one_writes(tmp_path, layout):
+    """Copies over dp_replicate, over tp, of KV heads, and at both ends of a pipeline; no padding."""
+    on(LAYOUTS[layout], make, str(tmp_path))
+    for name, stored in read_manifest(find_checkpoint(tmp_path)).tensors.items():
+        written = sum(torch.Size(box.size).numel() for box in stored.boxes)
+        assert written == torch.Size(stored.shape).numel(), name
 
 
 def test_every_number_is_written_once(tmp_path):
