@@ -4,7 +4,8 @@
     chips.py, frameworks.py   whose device, whose kernels          kernels.py     seconds of each
     collectives.py, exchange.py   seconds on the links             timeline.py    one step of the pipeline
     memory.py, band.py     bytes, and how sure      predict.py     the answer
-    score.py, fit.py       against what was measured; constants.py + data/constants.yaml: every number that was fitted
+    score.py, fit.py       against what was measured; constants.py + data/constants.yaml: every number that
+    was fitted
 
 One row of a table and a single layout go through the same functions: they are written over arrays.
 """

@@ -3,8 +3,9 @@
     log seconds ~ normal(log p50, s)        p10, p90 = p50 · exp(-+1.2816 s)
     s^2 = base^2 + sum over what makes this row uncertain (band.* in data/constants.yaml)
 
-unknown trainer · recomputation that nobody stated · no layout at all · a batch or a shape that had to be assumed ·
-experts · time that waits for the host or for links between nodes · a device generation that was never measured.
+unknown trainer · recomputation that nobody stated · no layout at all · a batch or a shape that had to be
+assumed · experts · time that waits for the host or for links between nodes · a device generation that was
+never measured.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ def spread(outcome: Outcome, requests: Sequence[Request], unknown: np.ndarray, c
     t, parts = outcome.table, outcome.step.parts
     seconds = outcome.step.seconds
     trainer, chips, works = outcome.facts.trainers, outcome.facts.chips, outcome.facts.works
-    links = sum(parts[name] for name in ("tp_exposed", "dp_exposed", "cp_exposed", "ep_exposed", "pp_exposed"))
+    links = sum(
+        parts[name] for name in ("tp_exposed", "dp_exposed", "cp_exposed", "ep_exposed", "pp_exposed")
+    )
     wide = t.devices > t.gather(chips["domain"])
     guesses = np.array([_guesses(request.assumed) for request in requests], dtype=float)
     square = (

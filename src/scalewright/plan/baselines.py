@@ -1,7 +1,7 @@
 """What a planner must beat: every device at half of its peak, whatever the layout.
 
-    seconds = FLOPs / (devices · peak / 2)           FLOPs: the model's, or with what full recomputation adds
-    with the bubble: · (1 + (p - 1) / (m v))         both counted as hardware would run it, attention unmasked
+seconds = FLOPs / (devices · peak / 2)           FLOPs: the model's, or with what full recomputation adds
+with the bubble: · (1 + (p - 1) / (m v))         both counted as hardware would run it, attention unmasked
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ class Chip:
     measured: bool
 
     def peak(self, precision: str) -> tuple[str, float]:
-        """The precision that matrix products run in, and its FLOP/s: the next wider one where there is none."""
+        """The precision that matrix products run in, and its FLOP/s: a wider one where there is none."""
         rates = dict(self.peaks)
         while precision not in rates and precision in _FALLBACK:
             wider = _FALLBACK[precision]

@@ -6,9 +6,9 @@
     all-reduce        both, one after the other; by a tree where that has the smaller delay: 2 log2 hops
     all-to-all        the part that stays inside, and the part that leaves over one share of the fabric
 
-B: bytes of the whole tensor (gather's output, scatter's input). k ranks of a domain drive k NICs, so that a group
-that spans nodes has the sum of their rates (NCCL's rings do so): a flat ring over one NIC is twice to eight times
-too slow. On a torus an axis that doesn't close has half the rate.
+B: bytes of the whole tensor (gather's output, scatter's input). k ranks of a domain drive k NICs, so that
+a group that spans nodes has the sum of their rates (NCCL's rings do so): a flat ring over one NIC is twice
+to eight times too slow. On a torus an axis that doesn't close has half the rate.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from scalewright.plan.constants import Constants
-
 
 LONGEST = 127  # ranks of a ring whose delays add up; larger groups are cut into levels
 
@@ -51,7 +50,7 @@ def wires(chips: dict[str, np.ndarray], unit: np.ndarray, c: Constants) -> Wires
 
 def inside(group: np.ndarray, stride: np.ndarray, links: Wires) -> np.ndarray:
     """Ranks of a group that share a domain."""
-    return np.clip(np.floor(links.domain / stride), 1, group)
+    return np.asarray(np.clip(np.floor(links.domain / stride), 1, group))
 
 
 def gather(
@@ -69,7 +68,7 @@ def gather(
 
 
 def all_reduce(size: np.ndarray, group: np.ndarray, stride: np.ndarray, links: Wires) -> np.ndarray:
-    """Seconds of an all-reduce of `size` bytes: as a scatter and a gather, with a tree's delay where it's less."""
+    """Seconds of an all-reduce of `size` bytes: a scatter and a gather, with a tree's delay where less."""
     k = inside(group, stride, links)
     ring = 2 * gather(size, group, stride, links) - links.start
     nodes = group / k

@@ -1,4 +1,4 @@
-"""The numbers that no data sheet gives, as data: value, unit, physical range, source; see data/constants.yaml.
+"""The numbers that no data sheet gives: value, unit, physical range, source; see data/constants.yaml.
 
     name: {value: 0.78, unit: share of peak, low: 0.6, high: 0.95, fitted: true, source: "..."}
 

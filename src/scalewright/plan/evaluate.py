@@ -64,8 +64,8 @@ def evaluate(prepared: Prepared, c: Constants | None = None, with_memory: bool =
 def _least(built: Table, facts: Facts, unknown: np.ndarray, c: Constants) -> np.ndarray:
     """The first rung of the ladder on which a row fits.
 
-    The last rung is whole blocks, or what the trainer's generation does instead: Megatron's recipes of 2024 and
-    later rebuild some modules, XLA keeps what a policy says.
+    The last rung is whole blocks, or what the trainer's generation does instead: Megatron's recipes of
+    2024 and later rebuild some modules, XLA keeps what a policy says.
     """
     kernels = built.gather(facts.trainers["kernels"])
     modules = (kernels == KERNELS.index("modern")) & (built.gather(facts.trainers["year"]) >= 2024)

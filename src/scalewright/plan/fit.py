@@ -1,15 +1,17 @@
 """The fitted constants, found again from measured runs: `python -m scalewright.plan.fit [--write]`.
 
-    minimise   sum over sources of  mean of  rho( (log predicted - log measured) / 0.1 )   +   sum ((c - prior) / range)^2
+    minimise    sum over sources of the mean of rho( (log predicted - log measured) / 0.1 )
+              + sum over constants of ((c - prior) / range)^2
 
-Every source weighs the same, whatever its rows; rho is robust, so that single odd rows don't decide; each constant is
-held to its physical range and pulled to what is known of it. What is reported is the error on sources, model
-families and device generations that were left out of the fit.
+Every source weighs the same, whatever its rows; rho is robust, so that single odd rows don't decide; each
+constant is held to its physical range and pulled to what is known of it. What is reported is the error on
+sources, model families and device generations that were left out of the fit.
 """
 
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +21,7 @@ import numpy as np
 from scalewright.plan.chips import FAMILIES
 from scalewright.plan.constants import FILE, Constants, Fact, constants, facts
 from scalewright.plan.evaluate import Prepared, evaluate, prepare
-from scalewright.plan.runs import Runs
+from scalewright.plan.runs import MEASURED, Runs, read_table, runs_of
 from scalewright.spec.model import ModelSpec
 
 SCALE = 0.1  # an error of 10% counts as one unit of misfit
@@ -37,7 +39,9 @@ class Problem:
     base: Constants
 
 
-def problem(runs: Runs, free: Sequence[Fact] | None = None, base: Constants | None = None, most: int = 150) -> Problem:
+def problem(
+    runs: Runs, free: Sequence[Fact] | None = None, base: Constants | None = None, most: int = 150
+) -> Problem:
     """The rows of a fit: at most `most` of a source, evenly spaced through its rows."""
     use = np.isfinite(runs.seconds) & ~runs.apart & ~runs.converted
     index = []
@@ -111,7 +115,7 @@ def evaluate_seconds(prepared: Prepared, c: Constants) -> np.ndarray:
 
 
 def groups_of(runs: Runs, kind: str) -> np.ndarray:
-    """A label for every row by which rows are left out together: source, model family, or device generation."""
+    """A label for every row, by which rows are left out together: source, family or generation."""
     if kind == "source":
         return runs.source
     if kind == "family":
@@ -126,7 +130,7 @@ def _family(model: ModelSpec) -> str:
 
 
 def left_out(runs: Runs, kind: str = "source", most: int = 60, steps: int = 8) -> np.ndarray:
-    """Predicted seconds of every row by constants fitted without its group; each fit starts from what was known."""
+    """Predicted seconds of every row by constants fitted without its group, from what was known before."""
     groups = groups_of(runs, kind)
     known = constants().with_values({fact.name: fact.prior for fact in facts()})
     everything = prepare(runs.requests, known)
@@ -141,7 +145,7 @@ def left_out(runs: Runs, kind: str = "source", most: int = 60, steps: int = 8) -
 
 
 def write(c: Constants, path: Path = FILE) -> None:
-    """Puts fitted values into the constants' file, the rest of it untouched; what was known before is kept as `prior`."""
+    """Puts fitted values into the constants' file; what was known before is kept as `prior`."""
     lines, group = [], ""
     fitted = {fact.name: fact for fact in facts() if fact.fitted}
     for line in path.read_text(encoding="utf-8").splitlines():
@@ -160,3 +164,36 @@ def write(c: Constants, path: Path = FILE) -> None:
 def _plain(number: str) -> str:
     """A number that YAML reads as one: an exponent needs a dot before it."""
     return number.replace("e", ".0e", 1) if "e" in number and "." not in number else number
+
+
+def main() -> None:
+    """Fits, and prints the constants and the errors left out; `--write` keeps the constants."""
+    runs = runs_of(read_table(MEASURED))
+    known = constants().with_values({fact.name: fact.prior for fact in facts()})
+    fitted = solve(problem(runs, base=known), known)
+    for fact in facts():
+        if fact.fitted:
+            print(f"{fact.name:22s} {fact.prior:10.4g} -> {fitted[fact.name]:10.4g}   {fact.unit}")
+    everything = prepare(runs.requests, fitted)
+    print("\nmean over sources of the median error:")
+    print(f"  {'fitted':28s} {mean_error(runs, evaluate_seconds(everything, fitted)):5.1f}%")
+    for kind in ("source", "family", "generation"):
+        print(
+            f"  {'each ' + kind + ' left out':28s} {mean_error(runs, left_out(runs, kind)):5.1f}%", flush=True
+        )
+    if "--write" in sys.argv:
+        write(fitted)
+
+
+def mean_error(runs: Runs, seconds: np.ndarray, least: int = 5) -> float:
+    """Mean over sources (with enough rows) of the median absolute error, in percent."""
+    use = np.isfinite(runs.seconds) & np.isfinite(seconds) & ~runs.apart & ~runs.converted
+    error = np.abs(seconds / runs.seconds - 1)
+    medians = [
+        np.median(error[at]) for s in set(runs.source) if (at := use & (runs.source == s)).sum() >= least
+    ]
+    return 100 * float(np.mean(medians))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,4 +1,4 @@
-"""Whose step time it is: the trainer's generation of kernels, host and overlap, looked up in data/frameworks.yaml.
+"""Whose step time it is: a trainer's kernels, host and overlap, looked up in data/frameworks.yaml.
 
     "Megatron-Bridge 25.11" -> modern kernels, gradients and parameters travel beside the computation, ...
 

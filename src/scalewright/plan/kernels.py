@@ -64,7 +64,9 @@ def flatten(units: Sequence[Unit], facts: Facts) -> Flat:
     rows = np.concatenate([one.kernels for one in works]) if works else np.zeros((0, len(w.KERNEL)))
     unit = np.repeat(np.arange(len(works)), counts)
     beside = {name: facts.chips[name] for name in _BESIDE}
-    beside |= {name: facts.trainers[name] for name in ("kernels", "attention", "dropout", "year", "held_grads")}
+    beside |= {
+        name: facts.trainers[name] for name in ("kernels", "attention", "dropout", "year", "held_grads")
+    }
     column = {name: rows[:, at] for name, at in w.COLUMN.items()}
     region = unit * w.REGIONS + column["region"].astype(int)
     place = region * PHASES + column["phase"].astype(int)
@@ -105,14 +107,14 @@ def _prepared(k: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 def _waves(m: np.ndarray, n: np.ndarray, rows: int, k: dict[str, np.ndarray]) -> np.ndarray:
     """Time of whole waves of tiles over that of the tiles alone."""
     tiles = np.ceil(m / rows) * np.ceil(n / TILE) * k["groups"]
-    return np.ceil(tiles / k["_units"]) * k["_units"] / np.maximum(tiles, 1.0)
+    return np.asarray(np.ceil(tiles / k["_units"]) * k["_units"] / np.maximum(tiles, 1.0))
 
 
 def price(flat: Flat, c: Constants) -> Prices:
     """Seconds, by unit, region and phase."""
     shape = (flat.units, w.REGIONS, PHASES)
-    total = np.zeros(shape)
-    core = total
+    total: np.ndarray = np.zeros(shape)
+    core: np.ndarray = total[:, :, :2]
     for name, place, columns in flat.classes:
         seconds = _PRICES[name](columns, c) * columns["count"]
         found = np.bincount(place, seconds, int(np.prod(shape))).reshape(shape)
@@ -137,14 +139,23 @@ def roof(
 
 
 def _matmul(k: dict[str, np.ndarray], c: Constants) -> np.ndarray:
-    fast = roof(k["family"], k["run_width"], k["run_peak"], k["_measured"], c) * k["_power"] ** c["power.exponent"]
+    fast = (
+        roof(k["family"], k["run_width"], k["run_peak"], k["_measured"], c)
+        * k["_power"] ** c["power.exponent"]
+    )
     lost = k["padded"] * (1 + c["shape.wave"] * k["waves"]) * (1 + c["shape.depth"] * k["deep"])
-    grouped = np.where(k["kind"] == w.GROUPED, c["shape.grouped"] / immature(k["_year"], k["_kernels"], c), 1.0)
+    grouped = np.where(
+        k["kind"] == w.GROUPED, c["shape.grouped"] / immature(k["_year"], k["_kernels"], c), 1.0
+    )
     compute = k["flops"] * lost / (fast * grouped)
     rate = _rate(k, c)
     compute = compute + k["_tpu"] * k["flops"] / (c["shape.reuse"] * k["_memory_rate"])
     cast = k["operands"] * (c["memory.cast"] * CAST_BYTES) / rate
-    return np.maximum(compute, k["bytes"] / rate) + (cast + k["added"] / rate) + np.where(k["plain"], 1, 3) * c["shape.gap"]
+    return np.asarray(
+        np.maximum(compute, k["bytes"] / rate)
+        + (cast + k["added"] / rate)
+        + np.where(k["plain"], 1, 3) * c["shape.gap"]
+    )
 
 
 def immature(year: np.ndarray, kernels: np.ndarray, c: Constants) -> np.ndarray:
@@ -169,7 +180,7 @@ def _attention(k: dict[str, np.ndarray], c: Constants) -> np.ndarray:
         np.maximum(k["flops"] * k["mark"] * again / (k["_peak16"] * share), k["bytes"] / rate)
         + c["shape.gap"]
     )
-    # scores in memory: 2 bytes each, `square` passes forward (fewer without the unfused softmax), as many again back
+    # scores in memory: 2 bytes each, `square` passes forward (fewer without dropout), as many back
     scores = k["m"] * k["n"] * k["k"]
     passes = (
         c["kernel.square"] * np.where(k["_attention"] == 0, 1.6, 1.0) * np.where(k["_dropout"] > 0, 1.0, 0.7)
@@ -177,7 +188,7 @@ def _attention(k: dict[str, np.ndarray], c: Constants) -> np.ndarray:
     products = k["flops"] / (roof(family, k["width16"], k["_peak16"], k["_measured"], c) * 0.6)
     products = products * np.where(k["dim"] % 8 != 0, c["shape.misaligned"], 1.0)
     loose = products + 2 * scores * passes / rate + 5 * c["shape.gap"]
-    return np.where(k["_attention"] < 2, loose, fused)
+    return np.asarray(np.where(k["_attention"] < 2, loose, fused))
 
 
 def _move(k: dict[str, np.ndarray], c: Constants) -> np.ndarray:
@@ -187,7 +198,7 @@ def _move(k: dict[str, np.ndarray], c: Constants) -> np.ndarray:
         k["kind"] == w.LOSS, loss, np.where(k["kind"] == w.PERMUTE, c["memory.permute"], passes)
     )
     back = np.where(k["phase"] > 0, 1.5, 1.0)
-    return k["bytes"] * factor * back / _rate(k, c) + c["shape.gap"] * passes
+    return np.asarray(k["bytes"] * factor * back / _rate(k, c) + c["shape.gap"] * passes)
 
 
 _PRICES = {"matmul": _matmul, "attention": _attention, "move": _move}

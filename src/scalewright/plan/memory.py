@@ -27,7 +27,7 @@ GIB = float(2**30)
 
 @dataclass
 class Memory:
-    """Bytes of the worst rank by kind, of the first and last pipeline ranks in sum, and what a device offers."""
+    """Bytes of the worst rank by kind, of three pipeline ranks in sum, and what a device offers."""
 
     parts: dict[str, np.ndarray]
     peak: np.ndarray
@@ -112,7 +112,7 @@ def _held(
     experts = np.maximum(shard * table.tp / (table.ep * table.etp), 1.0)
 
     def share(stage: int) -> np.ndarray:
-        return np.where(zero >= stage, dense / shard + expert / experts, dense + expert)
+        return np.asarray(np.where(zero >= stage, dense / shard + expert / experts, dense + expert))
 
     optimizer_away = np.isin(table.offload, [OFFLOADS.index("optimizer"), OFFLOADS.index("all")])
     weights_away = np.isin(table.offload, [OFFLOADS.index("parameters"), OFFLOADS.index("all")])
@@ -141,7 +141,9 @@ def _activations(
     pairs = kept[:, w.BLOCK, 5]
     scores = np.where(square, pairs * np.where(trainer["dropout"] > 0, 5.0, 2.0), 0.0)
     masks = np.where(trainer["dropout"] > 0, facts.works["stream"][table.unit], 0.0)
-    gathered = np.where((trainer["gathered"] > 0) & (table.sp > 0), 2.0 * facts.works["stream"][table.unit], 0.0)
+    gathered = np.where(
+        (trainer["gathered"] > 0) & (table.sp > 0), 2.0 * facts.works["stream"][table.unit], 0.0
+    )
     whole = none + scores + masks + gathered
     by_kind = np.stack([
         whole, none + masks, np.where(square, none + masks, kept[:, w.BLOCK, 2]), kept[:, w.BLOCK, 3],

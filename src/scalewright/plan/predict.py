@@ -31,8 +31,8 @@ from scalewright.spec.operators import flops_per_token
 from scalewright.spec.tensors import count
 
 CONVENTION = (
-    "model FLOPs: matrix products with head, without recomputation; attention as causal mask and window leave it; "
-    "forward and twice that for the backward; divided by the dense peak of the compute precision"
+    "model FLOPs: matrix products with head, without recomputation; attention as causal mask and window leave"
+    " it; forward and twice that for the backward; divided by the dense peak of the compute precision"
 )
 
 
@@ -54,7 +54,8 @@ class Predictions:
     def lists(self) -> dict[str, list[Any]]:
         """The columns that answers are made of, as plain numbers: one conversion for all rows."""
         step, held = self.outcome.step, _memory(self)
-        found = {"p10": self.p10, "p50": self.p50, "p90": self.p90, "flops": step.flops, "hardware": step.hardware,
+        found = {"p10": self.p10, "p50": self.p50, "p90": self.p90, "flops": step.flops,
+        "hardware": step.hardware,
                  "fits": held.fits, "peak": held.peak / GIB}  # fmt: skip
         found |= {f"time.{part}": step.parts[part] for part in PARTS}
         found |= {f"bytes.{axis}": step.bytes[axis] for axis in AXES}
@@ -128,7 +129,9 @@ class Prediction:
         request, seconds = self.request, self.step_time_s
         rate = self.tokens / seconds
         peak = request.chip.peak(request.precision)[1]
-        model_rate, hardware_rate = (self.number(x) / seconds / request.devices for x in ("flops", "hardware"))
+        model_rate, hardware_rate = (
+            self.number(x) / seconds / request.devices for x in ("flops", "hardware")
+        )
         return {
             "model": _model_facts(request.model, request.seq_len),
             "layout": layout_keys(request),
@@ -179,7 +182,8 @@ def layout_keys(request: Request) -> dict[str, Any]:
 
 
 _WORDS = {
-    "compute": "matrix products, attention and memory-bound kernels", "recompute": "recomputation of activations",
+    "compute": "matrix products, attention and memory-bound kernels",
+    "recompute": "recomputation of activations",
     "tp_exposed": "tensor-parallel exchange", "dp_exposed": "gradients and parameters that nothing hides",
     "cp_exposed": "context-parallel exchange", "ep_exposed": "dispatch to experts and back",
     "pp_bubble": "the pipeline's fill and drain", "pp_exposed": "messages between pipeline stages",
@@ -230,10 +234,13 @@ def predict_rows(rows: Iterable[Mapping[str, Any]], c: Constants | None = None) 
     asked = resolve_rows(rows, c)
     requests = [one for one in asked if isinstance(one, Request)]
     found = iter(predict_table(requests, c)) if requests else iter(())
-    return [
-        {"id": text(row, "id"), "error": str(one)} if isinstance(one, UserError) else {"id": text(row, "id"), **next(found).dump()}
-        for row, one in zip(rows, asked, strict=True)
-    ]  # fmt: skip
+    answers: list[dict[str, Any]] = []
+    for row, one in zip(rows, asked, strict=True):
+        name = {"id": text(row, "id")}
+        answers.append(
+            {**name, "error": str(one)} if isinstance(one, UserError) else {**name, **next(found).dump()}
+        )
+    return answers
 
 
 def resolve_rows(rows: Sequence[Mapping[str, Any]], c: Constants | None = None) -> list[Request | UserError]:

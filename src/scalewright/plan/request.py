@@ -2,8 +2,8 @@
 
     model x cluster x layout x trainer x length --> Request --> a row of the table that the formulas read
 
-A `Layout` of the spec becomes one, and so does a row of a table of measured runs, which may hold what no legal
-layout would (a batch that doesn't divide, micro-batches that aren't whole on average).
+A `Layout` of the spec becomes one, and so does a row of a table of measured runs, which may hold what no
+legal layout would (a batch that doesn't divide, micro-batches that aren't whole on average).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ CP_KINDS = ("ring", "ulysses", "allgather")
 
 @dataclass(frozen=True)
 class Request:
-    """One run to be priced. Sizes are counts, `micros` the micro-batches of a step on one data-parallel rank."""
+    """One run to be priced; `micros` are the micro-batches of a step on one data-parallel rank."""
 
     model: ModelSpec
     chip: Chip
@@ -89,7 +89,8 @@ class Request:
         """What one rank sees of a micro-batch."""
         width = 4 if self.precision in ("fp32", "tf32") else 2
         return Sizes(
-            self.micro_batch, self.seq_len, self.tp, self.sp and self.tp > 1, self.cp, self.ep, self.etp, width,
+            self.micro_batch, self.seq_len, self.tp, self.sp and self.tp > 1, self.cp, self.ep, self.etp,
+            width,
             "fused",
         )  # fmt: skip
 
@@ -110,7 +111,7 @@ def from_layout(
     version: str | None = None,
     options: Mapping[str, str] | None = None,
 ) -> Request:
-    """A layout of the spec as a request; raises nothing: what is illegal is found by the layout's own checks."""
+    """A layout of the spec as a request; what is illegal is found by the layout's own checks."""
     given = dict(options or {})
     trainer = find_framework(framework, version)
     gbps = given.get("node_gbps")

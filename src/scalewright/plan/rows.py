@@ -1,6 +1,7 @@
 """Rows of a table of measured runs as requests: the columns' conventions, and what a blank cell stands for.
 
-    id, framework, model, layers, hidden, ..., tp, pp, mbs, gbs, ... --> Request (+ what was assumed), or why not
+    id, framework, model, layers, hidden, ..., tp, pp, mbs, gbs, ... --> Request (+ what was assumed), or
+    why not
 
 A blank is filled by the rules of the table's own notes (vocabulary 51,200, heads of 128, micro-batch 1 with a
 pipeline, ...) and each is named in `assumed`. `source` and `id` are never looked at.
@@ -24,7 +25,8 @@ from scalewright.spec.presets import load_model_spec
 from scalewright.spec.shapes import new_preset
 from scalewright.spec.tensors import count
 
-ZERO = {"none": 0, "ddp": 0, "zero0": 0, "zero1": 1, "zero2": 2, "zero3": 3, "fsdp": 3, "hsdp": 3, "0": 0, "1": 1,
+ZERO = {"none": 0, "ddp": 0, "zero0": 0, "zero1": 1, "zero2": 2, "zero3": 3, "fsdp": 3, "hsdp": 3, "0": 0,
+"1": 1,
         "2": 2, "3": 3}  # fmt: skip
 LAYOUT = ("dp", "tp", "pp", "cp", "ep", "sharding", "mbs")
 
@@ -90,8 +92,9 @@ def request_of(row: Mapping[str, Any]) -> Request:
     return Request(
         model, chip, framework, precision, seq, int(sizes["devices"]), int(sizes["tp"]), bool(sizes["sp"]),
         int(sizes["pp"]), chunks, schedule, int(sizes["cp"]), "ring", int(sizes["ep"]), int(sizes["etp"]),
-        int(sizes["replicate"]), int(sizes["zero"]), int(sizes["micro_batch"]), sizes["micros"], recompute, 1.0,
-        "all" if "offload" in text(row, "framework").lower() else "none", None, flash, options, tuple(assumed),
+        int(sizes["replicate"]), int(sizes["zero"]), int(sizes["micro_batch"]), sizes["micros"], recompute,
+        1.0, "all" if "offload" in text(row, "framework").lower() else "none", None, flash, options,
+        tuple(assumed),
     )  # fmt: skip
 
 
@@ -121,7 +124,8 @@ def _chip(device: str, gbps: str | None) -> Chip:
 
 
 def _model(row: Mapping[str, Any], assumed: Blanks) -> ModelSpec:
-    keys = ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "mlp_mats", "vocab", "experts", "topk",
+    keys = ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "mlp_mats", "vocab", "experts",
+    "topk",
             "params_b", "seq")  # fmt: skip
     cells = tuple(number(row, key) for key in keys)
     model, notes = _build(text(row, "model"), cells)
@@ -130,7 +134,7 @@ def _model(row: Mapping[str, Any], assumed: Blanks) -> ModelSpec:
 
 
 def known_name(name: str) -> str:
-    """A published model's name as presets write it: `Llama-3-70B (truncated to 12 layers)` -> `llama-3-70b`."""
+    """A published name as presets write it: `Llama-3-70B (truncated to 12 layers)` -> `llama-3-70b`."""
     plain = re.sub(r"\(.*?\)", "", name).strip().lower().replace(" ", "-").replace("_", "-")
     return re.sub(r"^llama-?(\d)", r"llama-\1", plain)
 
@@ -226,7 +230,7 @@ def _of_size(billions: float, seq: int) -> ModelSpec:
 
 
 def _recompute(word: str, framework: Framework) -> str:
-    """Published tables say `selective` for attention's inside (Korthikanti et al. 2022); XLA's has a policy."""
+    """Published tables say `selective` for attention's inside (Korthikanti et al. 2022), or XLA's policy."""
     if word in ("none", "0", "false"):
         return "none"
     if word == "full":

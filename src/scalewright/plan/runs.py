@@ -2,8 +2,8 @@
 
     data/measured_runs.csv   2,449 published runs      data/oom_runs.csv   configurations that did not run
 
-A measured time is the step's, as stated or from tokens/s; rows that give only TFLOP/s or MFU are turned into one by
-the stated convention of their counting and kept apart (`converted`).
+A measured time is the step's, as stated or from tokens/s; rows that give only TFLOP/s or MFU are turned
+into one by the stated convention of their counting and kept apart (`converted`).
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ class Runs:
         """Some of the rows, by index or mask."""
         index = np.flatnonzero(at) if at.dtype == bool else at
         return Runs(
-            [self.rows[i] for i in index], [self.requests[i] for i in index], self.seconds[index], self.memory[index],
+            [self.rows[i] for i in index], [self.requests[i] for i in index], self.seconds[index],
+            self.memory[index],
             self.apart[index], self.converted[index], self.source[index], self.refused,
         )  # fmt: skip
 
@@ -58,7 +59,9 @@ def read_table(path: str | Path) -> list[dict[str, str]]:
         with open(path, newline="", encoding="utf-8") as file:
             return list(csv.DictReader(file))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise UserError(f"cannot read the table: {error}", str(path), "give a CSV file with a header") from None
+        raise UserError(
+            f"cannot read the table: {error}", str(path), "give a CSV file with a header"
+        ) from None
 
 
 def runs_of(rows: Iterable[Row]) -> Runs:
@@ -115,7 +118,9 @@ def oom_row(row: Row) -> dict[str, Any]:
         "id": row["id"], "framework": "nanotron", "model": "", "params_b": row["model_params_b"],
         "layers": row["layers"], "hidden": row["hidden"], "heads": row["heads"], "kv_heads": row["heads"],
         "ffn": row["ffn"], "mlp_mats": 3, "vocab": row["vocab"], "seq": row["seq"], "device": "H100-80GB-SXM",
-        "n_devices": row["n_devices"], "dp": row["dp"], "tp": row["tp"], "pp": row["pp"], "cp": 1, "ep": 1, "vpp": 1,
-        "sp": int(int(row["tp"]) > 1), "sharding": ("none", "zero1", "zero2", "zero3")[zero], "mbs": row["mbs"],
+        "n_devices": row["n_devices"], "dp": row["dp"], "tp": row["tp"], "pp": row["pp"], "cp": 1, "ep": 1,
+        "vpp": 1,
+        "sp": int(int(row["tp"]) > 1), "sharding": ("none", "zero1", "zero2", "zero3")[zero],
+        "mbs": row["mbs"],
         "gbs": row["gbs"], "recompute": "none", "precision": "bf16", "flash": 1, "outcome": row["outcome"],
     }  # fmt: skip

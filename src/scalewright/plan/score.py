@@ -1,9 +1,10 @@
 """Predictions against what was measured: per source, averaged over sources, beside the baselines.
 
-    error = predicted / measured - 1        of a source: the median of its absolute value, its median, its mean, ...
-    overall: the mean over sources with at least five rows, so that large sweeps don't decide
+    error = predicted / measured - 1        of a source: the median of its absolute value, its median, its
+    mean, ... overall: the mean over sources with at least five rows, so that large sweeps don't decide
 
-Rows marked `stall` or `suspect`, and rows whose time had to be converted from TFLOP/s or MFU, are scored apart.
+Rows marked `stall` or `suspect`, and rows whose time had to be converted from TFLOP/s or MFU, are scored
+apart.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ def score(
 ) -> dict[str, Any]:
     """Scores a table of measured runs (null: the bundled ones, and the bundled runs out of memory).
 
-    `seconds` replaces the predicted times, row by row of those that could be expressed: those of a fit that left
-    each row's source out, for one.
+    `seconds` replaces the predicted times, row by row of those that could be expressed: those of a fit
+    that left each row's source out, for one.
     """
     if rows is None:
         rows, oom = read_table(MEASURED), read_table(OUT_OF_MEMORY) if oom is None else oom
@@ -82,7 +83,10 @@ def _times(runs: Runs, found: Predictions, predicted: np.ndarray) -> dict[str, A
             sources[source] = summary(error[at], within[at])
             for name, far in rivals.items():
                 sources[source][f"half of peak, {name}"] = 100 * float(np.median(far[at]))
-        for word, mask in (("converted", timed & runs.converted & ~runs.apart), ("stall or suspect", timed & runs.apart)):
+        for word, mask in (
+            ("converted", timed & runs.converted & ~runs.apart),
+            ("stall or suspect", timed & runs.apart),
+        ):
             at = mask & (runs.source == source)
             if at.any():
                 apart[f"{source}: {word}"] = summary(error[at])
@@ -90,8 +94,16 @@ def _times(runs: Runs, found: Predictions, predicted: np.ndarray) -> dict[str, A
 
 
 def _overall(sources: Mapping[str, Mapping[str, float]], rivals: Mapping[str, Any]) -> dict[str, Any]:
-    counted = {name: figures for name, figures in sources.items() if figures["rows"] >= LEAST} or dict(sources)
-    keys = ("median_error_pct", "mape_pct", "bias_pct", "coverage_pct", *(f"half of peak, {name}" for name in rivals))
+    counted = {name: figures for name, figures in sources.items() if figures["rows"] >= LEAST} or dict(
+        sources
+    )
+    keys = (
+        "median_error_pct",
+        "mape_pct",
+        "bias_pct",
+        "coverage_pct",
+        *(f"half of peak, {name}" for name in rivals),
+    )
     means = {key: float(np.mean([one[key] for one in counted.values()])) for key in keys} if counted else {}
     if not counted:
         return {"sources": 0}
@@ -119,11 +131,12 @@ def _memory(runs: Runs, found: Predictions) -> dict[str, Any]:
 def _layout_groups(runs: Runs, predicted: np.ndarray) -> tuple[list[tuple[str, ...]], np.ndarray, np.ndarray]:
     """Rows that differ in nothing but the layout: one model, machine, batch and trainer."""
     use = np.flatnonzero(np.isfinite(runs.seconds) & ~runs.apart & ~runs.converted)
-    keys = []
+    keys: list[tuple[str, ...]] = []
     for index in use:
         r, row = runs.requests[index], runs.rows[index]
         batch = f"{r.global_batch:.0f}"
-        keys.append((runs.source[index], r.model.name, str(r.model.num_hidden_layers), r.chip.name, str(r.devices),
+        keys.append((str(runs.source[index]), r.model.name, str(r.model.num_hidden_layers), r.chip.name,
+        str(r.devices),
                      str(r.seq_len), batch, r.precision, str(row.get("framework", ""))))  # fmt: skip
     return keys, predicted[use], runs.seconds[use]
 
@@ -134,7 +147,8 @@ def _worst(runs: Runs, predicted: np.ndarray, many: int = 20) -> list[dict[str, 
     order = use[np.argsort(-np.abs(np.log1p(error[use])))][:many]
     return [
         {
-            "id": str(runs.rows[i].get("id", "")), "source": str(runs.source[i]), "model": runs.requests[i].model.name,
+            "id": str(runs.rows[i].get("id", "")), "source": str(runs.source[i]),
+            "model": runs.requests[i].model.name,
             "device": runs.requests[i].chip.name, "devices": runs.requests[i].devices,
             "measured_s": float(runs.seconds[i]), "predicted_s": float(predicted[i]),
             "error_pct": 100 * float(error[i]),
@@ -146,8 +160,7 @@ def _worst(runs: Runs, predicted: np.ndarray, many: int = 20) -> list[dict[str, 
 def fits(
     runs: Runs, found: Predictions, oom: Iterable[Mapping[str, Any]], c: Constants | None = None
 ) -> dict[str, float]:
-    """Runs that ran against those of the same sweep that ran out of memory: the share that each is told right.
-    """
+    """Runs that ran, and those of their sweep that ran out of memory: the shares told right."""
     held = found.outcome.memory
     assert held is not None
     ran = np.isfinite(runs.memory) & np.array([r.framework.name == "nanotron" for r in runs.requests])

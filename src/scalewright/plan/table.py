@@ -24,7 +24,8 @@ from scalewright.spec.model import ModelSpec
 RECOMPUTE = ("none", "core", "selective", "full", "share", "modules", "policy", "unknown")
 NODE_WISE = ("deepep", "hybridep", "flex")  # dispatchers that send a token to a node once
 LAYOUT_COLUMNS = (
-    "seq_len", "devices", "tp", "sp", "pp", "chunks", "cp", "ep", "etp", "replicate", "zero", "micro_batch", "micros",
+    "seq_len", "devices", "tp", "sp", "pp", "chunks", "cp", "ep", "etp", "replicate", "zero",
+    "micro_batch", "micros",
     "share",
 )  # fmt: skip
 
@@ -84,7 +85,7 @@ class Table:
 
     def gather(self, values: np.ndarray) -> np.ndarray:
         """A number of each unit as a column."""
-        return values[self.unit]
+        return np.asarray(values[self.unit])
 
 
 def unit_of(request: Request) -> Unit:
@@ -115,7 +116,7 @@ def table(requests: Sequence[Request]) -> Table:
 
 def stage_blocks(request: Request) -> tuple[float, float, float]:
     """Blocks of the fullest, the first and the last pipeline rank; chunks of a rank together."""
-    layers, pp = request.model.num_hidden_layers, request.pp
+    pp = request.pp
     if request.stage_layers:
         per = np.zeros(pp)
         for stage, count in enumerate(request.stage_layers):
@@ -173,7 +174,8 @@ def _array(units: Sequence[Unit], of: object) -> np.ndarray:
 
 
 def _chip_facts(units: Sequence[Unit]) -> dict[str, np.ndarray]:
-    names = ("family", "memory_rate", "units", "capacity", "domain", "link_rate", "link_delay", "pair_rate", "node",
+    names = ("family", "memory_rate", "units", "capacity", "domain", "link_rate", "link_delay",
+    "pair_rate", "node",
              "fabric_rate", "fabric_delay", "host_rate")  # fmt: skip
     found = {name: _array(units, lambda u, n=name: getattr(u.chip, n)) for name in names}
     peaks = [(u.chip.peak(u.precision), u.chip.peak("fp32" if u.precision in ("fp32", "tf32") else "bf16"))
@@ -190,7 +192,7 @@ def _chip_facts(units: Sequence[Unit]) -> dict[str, np.ndarray]:
 
 
 def _power(unit: Unit) -> float:
-    """The device's power limit over that of its generation's usual device; what isn't known counts as usual."""
+    """The device's power limit over its generation's usual one; what isn't known counts as usual."""
     usual = constants().get(f"power.{FAMILIES[unit.chip.family]}", 0.0)
     limit = dict(unit.options).get("power_w")
     mine = float(limit) if limit else constants().get(f"power.{unit.chip.name}", usual)
@@ -213,7 +215,8 @@ def _trainer_facts(units: Sequence[Unit]) -> dict[str, np.ndarray]:
 
     found = {
         name: _array(units, lambda u, n=name: getattr(u.framework, n))
-        for name in ("overlap_grads", "overlap_zero1", "overlap_params", "overlap_p2p", "grads", "logits", "year", "known", "dropout",
+        for name in ("overlap_grads", "overlap_zero1", "overlap_params", "overlap_p2p", "grads", "logits",
+        "year", "known", "dropout",
                      "buffers_gib", "gathered", "shared", "usable")
     }  # fmt: skip
     found["overlap_tp"] = _array(

@@ -1,6 +1,7 @@
-"""One optimizer step, from seconds of kernels and collectives: what runs after what, and what hides behind what.
+"""One optimizer step from seconds of kernels and collectives: what runs after what, and hides behind it.
 
-    a rank's micro-batch   t = blocks · (forward + backward + recompute + exposed tp, cp, ep) (+ embedding, + head)
+    a rank's micro-batch   t = blocks · (forward + backward + recompute + exposed tp, cp, ep) (+ embedding,
+    + head)
                            never faster than the host launches it
     the pipeline           m · t_max + bubble(schedule, t_mean) + exposed messages
     data parallelism       what the last backward (first forward) doesn't hide; FSDP: of every micro-batch
@@ -23,7 +24,8 @@ from scalewright.plan.kernels import Prices, immature
 from scalewright.plan.request import OFFLOADS, SCHEDULES
 from scalewright.plan.table import RECOMPUTE, Facts, Table
 
-PARTS = ("compute", "tp_exposed", "dp_exposed", "cp_exposed", "ep_exposed", "pp_bubble", "pp_exposed", "optimizer",
+PARTS = ("compute", "tp_exposed", "dp_exposed", "cp_exposed", "ep_exposed", "pp_bubble", "pp_exposed",
+"optimizer",
          "recompute", "other")  # fmt: skip
 AXES = ("tp", "dp", "cp", "ep", "pp")
 
@@ -54,7 +56,7 @@ class _Micro:
 
     @property
     def total(self) -> np.ndarray:
-        return self.compute + self.recompute + self.tp + self.cp + self.ep + self.host
+        return np.asarray(self.compute + self.recompute + self.tp + self.cp + self.ep + self.host)
 
 
 def rerun(table: Table, c: Constants) -> tuple[np.ndarray, np.ndarray]:
@@ -98,7 +100,8 @@ def step(table: Table, facts: Facts, prices: Prices, c: Constants) -> Step:
     forward, hardware = t.flops()
     named = {
         "compute": parts["compute"], "tp_exposed": parts["tp"], "dp_exposed": dp, "cp_exposed": parts["cp"],
-        "ep_exposed": parts["ep"], "pp_bubble": bubble, "pp_exposed": message, "optimizer": optimizer + offload,
+        "ep_exposed": parts["ep"], "pp_bubble": bubble, "pp_exposed": message,
+        "optimizer": optimizer + offload,
         "recompute": parts["recompute"], "other": parts["host"] + fixed + late,
     }  # fmt: skip
     del v
@@ -124,7 +127,7 @@ class _Rows:
 
     def region(self, values: np.ndarray, region: int) -> np.ndarray:
         """A unit's number of one region as a column."""
-        return values[self.t.unit, region]
+        return np.asarray(values[self.t.unit, region])
 
     # -- a micro-batch ----------------------------------------------------------------------------
 
@@ -206,7 +209,7 @@ class _Rows:
         wide = (kind == HOSTS.index("nanotron")) & (t.pp > 1) & (t.tp > 1) & (t.devices > self.node)
         slower = t.tp ** c["host.wide_tp"] * np.maximum(t.tp / self.node, 1.0) ** c["host.wide_cross"]
         one = np.where(wide, c["host.launch"] * c["host.nanotron"] * slower, one)
-        return one * (blocks + 1)
+        return np.asarray(one * (blocks + 1))
 
     # -- the rest of a step -----------------------------------------------------------------------
 
@@ -269,12 +272,17 @@ class _Rows:
         return seconds, sizes
 
     def _both(
-        self, dense: np.ndarray, expert: np.ndarray, group: np.ndarray, experts: np.ndarray, pieces: np.ndarray
+        self,
+        dense: np.ndarray,
+        expert: np.ndarray,
+        group: np.ndarray,
+        experts: np.ndarray,
+        pieces: np.ndarray,
     ) -> np.ndarray:
-        """Seconds of a gather (or scatter) of the dense bytes over their group and the experts' over theirs."""
+        """Seconds of a gather or scatter of the dense bytes over their group, the experts' over theirs."""
         t = self.t
         found = x.gather(dense, group, t.tp, self.links, pieces)
-        return found + x.gather(expert, experts, t.ep * t.etp, self.links, pieces)
+        return np.asarray(found + x.gather(expert, experts, t.ep * t.etp, self.links, pieces))
 
     def _fsdp(
         self, dense: np.ndarray, expert: np.ndarray, shard: np.ndarray, experts: np.ndarray, slow: np.ndarray
@@ -308,10 +316,10 @@ class _Rows:
         seconds = moved * c["optimizer.bytes"] / self.rate
         away = (t.offload == OFFLOADS.index("optimizer")) | (t.offload == OFFLOADS.index("all"))
         host = t.gather(self.facts.chips["host_rate"]) * c["optimizer.host"]
-        return np.where(away, mine * 12.0 / host + seconds * 3, seconds)
+        return np.asarray(np.where(away, mine * 12.0 / host + seconds * 3, seconds))
 
     def offload(self, slow: np.ndarray) -> np.ndarray:
-        """Seconds of parameters or activations going to the host and back that the computation doesn't hide."""
+        """Seconds of what goes to the host and back that the computation doesn't hide."""
         t = self.t
         host = t.gather(self.facts.chips["host_rate"]) * self.c["optimizer.host"]
         dense, expert = self.held()
@@ -319,7 +327,7 @@ class _Rows:
         weights = np.isin(t.offload, [OFFLOADS.index("parameters"), OFFLOADS.index("all")])
         states = np.isin(t.offload, [OFFLOADS.index("activations"), OFFLOADS.index("all")])
         size = weights * 2 * 2.0 * (dense + expert) / np.maximum(t.dp, 1) + states * 2 * kept
-        return t.micros * np.maximum(size / host - 0.7 * slow, 0.0)
+        return np.asarray(t.micros * np.maximum(size / host - 0.7 * slow, 0.0))
 
     def flops(self) -> tuple[np.ndarray, np.ndarray]:
         """Model FLOPs of a step on all devices together, and with what recomputation adds."""

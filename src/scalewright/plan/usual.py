@@ -1,6 +1,6 @@
 """A layout for a run that doesn't state one: the fastest of the usual ones that fit.
 
-    tp 1 2 4 8 x pp 1 2 4 8 16 x micro-batch 1 2 4 x (sharded optimizer | FSDP), batch as stated or assumed
+tp 1 2 4 8 x pp 1 2 4 8 16 x micro-batch 1 2 4 x (sharded optimizer | FSDP), batch as stated or assumed
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from scalewright.plan.request import Request
 from scalewright.plan.rows import number
 
 
-def best_usual(asked: Sequence[tuple[Request, Mapping[str, Any]]], c: Constants | None = None) -> list[Request]:
+def best_usual(
+    asked: Sequence[tuple[Request, Mapping[str, Any]]], c: Constants | None = None
+) -> list[Request]:
     """For every request (and its row) the one with the fastest usual layout; the leanest where none fits."""
     choices = [list(_candidates(r, number(row, "gbs"), number(row, "mbs"))) or [r] for r, row in asked]
     outcome = evaluate(prepare([one for some in choices for one in some], c), c)
@@ -36,8 +38,13 @@ def best_usual(asked: Sequence[tuple[Request, Mapping[str, Any]]], c: Constants 
 
 def _named(request: Request, chosen: Request) -> Request:
     """The chosen request, with the choice among its assumptions."""
-    words = f"layout tp {chosen.tp}, pp {chosen.pp}, zero {chosen.zero}, mbs {chosen.micro_batch} (the planner's own)"
-    kept = [line for line in request.assumed if not line.startswith(("tp ", "pp ", "cp ", "mbs ", "gbs ", "sharding"))]
+    words = f"layout tp {chosen.tp}, pp {chosen.pp}, zero {chosen.zero}, mbs {chosen.micro_batch}"
+    words += " (the planner's own)"
+    kept = [
+        line
+        for line in request.assumed
+        if not line.startswith(("tp ", "pp ", "cp ", "mbs ", "gbs ", "sharding"))
+    ]
     return replace(chosen, assumed=(*kept, words))
 
 
@@ -57,8 +64,9 @@ def _candidates(request: Request, batch: float | None, mbs: float | None) -> Ite
                 for chunks in _chunks(request, pp):
                     yield replace(
                         request, tp=tp, pp=pp, sp=tp > 1 and request.framework.year >= 2023,
-                        zero=3 if torus or pp == 1 and tp == 1 else 1, micro_batch=micro,
-                        micros=total / (micro * dp), chunks=chunks, schedule="interleaved" if chunks > 1 else "1f1b",
+                        zero=3 if torus or (pp == 1 and tp == 1) else 1, micro_batch=micro,
+                        micros=total / (micro * dp), chunks=chunks, schedule="interleaved" if chunks > 1
+                        else "1f1b",
                     )  # fmt: skip
 
 

@@ -2,10 +2,10 @@
 
     spec/block.py --> Operator, Operator, ... --> one row a kernel: class, phase, region, m n k, FLOPs, bytes
 
-Matrix products come three times (forward, and a gradient each for input and weight, with their own shapes), all
-others twice. A region is a part that pipeline stages hold whole: before the blocks, an average block, after
-them, and the multi-token-prediction layers. Projections of the same input (q k v; gate and up) are one product,
-as every trainer worth timing writes them.
+Matrix products come three times (forward, and a gradient each for input and weight, with their own
+shapes), all others twice. A region is a part that pipeline stages hold whole: before the blocks, an
+average block, after them, and the multi-token-prediction layers. Projections of the same input (q k v;
+gate and up) are one product, as every trainer worth timing writes them.
 """
 
 from __future__ import annotations
@@ -105,8 +105,8 @@ def _kernels(o: Operator, region: int, share: float) -> list[tuple[float, ...]]:
     moved = o.read + o.written
     if o.kind in ("linear", "grouped_linear", "head", "router"):
         kind = GROUPED if o.kind == "grouped_linear" else MATMUL
-        m, n, k = o.shape or (0, 0, 0)
-        m = m / o.groups  # rows of each group
+        rows, n, k = o.shape or (0, 0, 0)
+        m = rows / o.groups  # of each group
         plain = float(o.kind in ("head", "router"))  # never below 16 bits
         sizes = ((FORWARD, m, n, k), (INPUT, m, k, n), (WEIGHT, n, k, m))
         return [
@@ -147,7 +147,7 @@ def _kept(found: Sequence[Operator]) -> tuple[float, ...]:
     full = sum(o.saved_full for o in found)
     norms = sum(o.written for o in found if o.kind == "norm")
     gates = sum(o.written for o in found if o.kind == "activation")
-    pairs = sum(o.flops / o.shape[0] * 0 + o.shape[0] * o.shape[1] * o.shape[2]
+    pairs = sum(o.shape[0] * o.shape[1] * o.shape[2]
                 for o in found if o.kind == "attention" and o.shape)  # fmt: skip
     return none, core, selective, full, norms + gates, float(pairs)
 

@@ -145,7 +145,7 @@ def block(m: ModelSpec, s: Sizes, layer: int) -> Iterator[Operator]:
 
 
 def multi_token(m: ModelSpec, s: Sizes, index: int) -> Iterator[Operator]:
-    """A multi-token-prediction layer (DeepSeek-V3 §2.2): two norms, a join, a block, and head and loss again."""
+    """A multi-token-prediction layer (DeepSeek-V3 §2.2): two norms, a join, a block, head and loss."""
     d, at, layer = m.hidden_size, f"mtp.{index}", m.num_hidden_layers
     yield Operator(f"{at}.embed", "embedding", layer, read=float(s.stream * d * s.width),
                    written=float(s.stream * d * s.width))  # fmt: skip
