@@ -28,14 +28,25 @@ VARIANTS: dict[str, dict[str, Any]] = {
     },
     "8-heads": {"model": {"num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 6}},
     "qwen": {"model": {"qk_norm": "head", "qkv_bias": True, "tie_word_embeddings": True}},
-    "olmo": {"model": {"qk_norm": "full", "norm_position": "post", "num_hidden_layers": 5}},
+    # Norms after a branch divide by its size: with first embeddings of 0.02 they would magnify rounding a
+    # hundredfold (one device against itself: 8e-5 after ten steps). Embeddings near 1 don't.
+    "olmo": {
+        "model": {
+            "qk_norm": "full",
+            "norm_position": "post",
+            "norm_eps": 1e-3,
+            "embedding_scale": 50.0,
+            "num_hidden_layers": 5,
+        }
+    },
     "gemma": {
         "model": {
             "norm_type": "rmsnorm_plus_one",
             "norm_position": "both",
             "mlp_type": "geglu_tanh",
             "head_dim": 8,
-            "embedding_scale": 4.9,
+            "norm_eps": 1e-3,
+            "embedding_scale": 50.0,
             "attention_softcap": 20.0,
             "logit_softcap": 10.0,
             "sliding_window": 6,

@@ -12,7 +12,7 @@ from typing import Any
 
 from parity.matrix import Case
 from scalewright.launch.local import cores
-from scalewright.parity.compare import Parity
+from scalewright.parity.result import Parity
 
 
 @dataclass(frozen=True)
@@ -37,10 +37,10 @@ class Line:
             name=case.name,
             layout=case.layout,
             variant=case.variant,
-            steps=len(found.steps),
-            loss_rel=max(step.loss_rel for step in found.steps),
-            grad_norm_rel=max(step.grad_norm_rel for step in found.steps),
-            weights_rel=found.weights_rel,
+            steps=len(found.found.steps),
+            loss_rel=max(step.loss_rel for step in found.found.steps),
+            grad_norm_rel=max(step.grad_norm_rel for step in found.found.steps),
+            weights_rel=found.found.weights_rel,
             tolerance=found.tolerance,
             ok=found.ok,
             seconds=round(seconds, 2),

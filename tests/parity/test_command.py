@@ -7,8 +7,10 @@ import math
 import pytest
 
 from runs import merge, run_data, write_run
-from scalewright.parity.compare import Parity, StepDeviation, relative, step_deviations
+from scalewright.parity.compare import cut_otherwise
+from scalewright.parity.result import Deviation, Parity, StepDeviation, relative, step_deviations
 from scalewright.spec.errors import RunError
+from scalewright.spec.layout import Layout
 
 KEYS = {"control", "layout", "steps", "weights_rel", "worst", "tolerance", "ok"}
 TWO = ("layout.devices=2", "layout.micro_batch=2")
@@ -90,11 +92,33 @@ def test_other_samples_are_no_comparison():
 
 
 def test_an_auxiliary_loss_counts():
-    found = step_deviations([row(1, aux_loss=0.2)], [row(1)])
-    assert found[0].loss_rel == pytest.approx(0.1)
+    compared = step_deviations([row(1, aux_loss=0.2)], [row(1)])
+    assert compared[0].loss_rel == pytest.approx(0.1)
 
 
 def test_what_is_not_a_number_is_not_equal():
-    found = Parity({}, {}, (StepDeviation(0.0, math.inf),), 0.0, "", 1e-5, "")
-    assert not found.ok
-    assert Parity({}, {}, (StepDeviation(0.0, 1e-6),), 1e-6, "", 1e-5, "").ok
+    assert not found([1e-7, math.inf], 0.0).ok
+    assert not found([1e-7, math.inf], 0.0, found([1e-7, math.inf], 0.0).found).ok
+    assert not found([1e-7], math.inf).ok
+    assert found([1e-7, 1e-6], 1e-6).ok
+
+
+def found(norms: list[float], weights: float, noise: Deviation | None = None) -> Parity:
+    """A comparison with these deviations of the gradient norm."""
+    steps = tuple(StepDeviation(0.0, norm) for norm in norms)
+    return Parity({}, {}, Deviation(steps, weights, "w"), 1e-5, "", noise)
+
+
+def test_rounding_that_one_device_magnifies_is_allowed_from_where_it_is_seen():
+    noise = found([1e-7, 1e-6, 1e-4], 1e-4).found
+    assert not found([1e-7, 1e-5, 3e-4], 1e-4).ok
+    assert found([1e-7, 1e-5, 3e-4], 1e-4, noise).ok
+    assert not found([1e-3, 1e-5, 3e-4], 1e-4, noise).ok  # a fault shows in the first step
+    assert not found([1e-7, 1e-4, 3e-4], 1e-4, noise).ok
+    assert not found([1e-7, 1e-5, 3e-4], 2e-3, noise).ok
+
+
+def test_micro_batches_cut_otherwise():
+    assert cut_otherwise(Layout(micro_batch=2, global_batch=8)).micro_batch == 1
+    assert cut_otherwise(Layout(micro_batch=1, global_batch=3)).micro_batch == 3
+    assert cut_otherwise(Layout(micro_batch=1, global_batch=1)) is None

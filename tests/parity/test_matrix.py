@@ -15,8 +15,9 @@ from parity.eager import train_eagerly
 from parity.matrix import CASES, VARIANTS, Case
 from parity.table import Line
 from runs import merge, run_data
-from scalewright.parity.compare import Parity, parity
+from scalewright.parity.compare import parity
 from scalewright.parity.ranks import Runs
+from scalewright.parity.result import Parity
 from scalewright.spec.errors import UserError
 from scalewright.spec.run import RunSpec
 
@@ -51,7 +52,7 @@ def check(case: Case, found: Parity, lines: list[Line], began: float) -> None:
     assert {key: found.layout[key] for key in wanted if key != "recompute"} == {
         key: value for key, value in wanted.items() if key != "recompute"
     }
-    assert found.ok, f"{case.name}: {lines[-1]}, most in {found.worst_tensor}"
+    assert found.ok, f"{case.name}: {lines[-1]}, most in {found.found.worst_tensor}"
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if c.fast], ids=lambda c: c.name)

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import replace
 
 from scalewright.parity.ranks import Left, Runs
-from scalewright.parity.setup import set_up
-from scalewright.spec.errors import RunError
+from scalewright.parity.result import Deviation, Parity, step_deviations
+from scalewright.parity.setup import Setup, set_up
+from scalewright.spec.layout import Layout
 from scalewright.spec.run import RunSpec
 from scalewright.train.saved import training_rows, weights_deviation
 
@@ -28,55 +28,7 @@ TOLERANCES: dict[str, tuple[float, str]] = {
     "bf16": (2e-2, "bf16 keeps 8 bits (4e-3), and another layout rounds other partial sums"),
 }
 
-
-@dataclass(frozen=True)
-class StepDeviation:
-    """One step's relative deviations from the control."""
-
-    loss_rel: float
-    grad_norm_rel: float
-
-
-@dataclass(frozen=True)
-class Parity:
-    """How far a layout is from one device, and whether that is rounding."""
-
-    control: dict[str, Any]
-    layout: dict[str, Any]
-    steps: tuple[StepDeviation, ...]
-    weights_rel: float
-    worst_tensor: str
-    tolerance: float
-    reason: str  # for the tolerance
-    shrunk: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-
-    @property
-    def worst(self) -> float:
-        """The largest deviation of all."""
-        found = [number for step in self.steps for number in (step.loss_rel, step.grad_norm_rel)]
-        return max([*found, self.weights_rel])
-
-    @property
-    def ok(self) -> bool:
-        """Whether every deviation is within the tolerance."""
-        return self.worst <= self.tolerance
-
-    def dump(self) -> dict[str, Any]:
-        """Plain data, with the keys of the command's answer."""
-        return {
-            "control": self.control,
-            "layout": self.layout,
-            "steps": [{"loss_rel": s.loss_rel, "grad_norm_rel": s.grad_norm_rel} for s in self.steps],
-            "weights_rel": self.weights_rel,
-            "worst": self.worst,
-            "tolerance": self.tolerance,
-            "ok": self.ok,
-            "reason": self.reason,
-            "worst_tensor": self.worst_tensor,
-            "shrunk": list(self.shrunk),
-            "notes": list(self.notes),
-        }
+Tell = Callable[[str], None]
 
 
 def parity(
@@ -87,7 +39,7 @@ def parity(
     tolerance: float | None = None,
     micro_batch: int | None = None,
     runs: Runs | None = None,
-    tell: Callable[[str], None] = lambda text: None,
+    tell: Tell = lambda text: None,
 ) -> Parity:
     """Compares a run's layout with one device, on CPU processes or on this machine's GPUs.
 
@@ -95,63 +47,50 @@ def parity(
     what is going on. Raises UserError for a layout that can't be trained, RunError when a run failed.
     """
     setup = set_up(run, device=device, steps=steps, micro_batch=micro_batch)
-    given, reason = TOLERANCES.get(setup.layout.layout.precision, TOLERANCES["fp32"])
+    if runs is not None:
+        return _compare(setup, steps, tolerance, runs, tell)
+    with Runs() as made:
+        return _compare(setup, steps, tolerance, made, tell)
+
+
+def _compare(setup: Setup, steps: int, tolerance: float | None, runs: Runs, tell: Tell) -> Parity:
+    layout = setup.layout.layout
+    given, reason = TOLERANCES.get(layout.precision, TOLERANCES["fp32"])
     if tolerance is not None:
         given, reason = tolerance, "as asked"
-
-    def compared(made: Runs) -> tuple[Left, Left]:
-        world = setup.layout.layout.devices
-        tell(f"training the layout: {steps} steps on {world} rank{'s' if world > 1 else ''}, twice")
-        mine = made.train(setup.layout)
-        tell(f"training the control: {steps} steps on one device, twice")
-        return mine, made(setup.control)
-
-    def measured(mine: Left, control: Left) -> Parity:
-        weights = weights_deviation(mine.sgd, control.sgd)
-        return Parity(
-            control=setup.control.layout.dump(),
-            layout=setup.layout.layout.dump(),
-            steps=step_deviations(training_rows(mine.own), training_rows(control.own)),
-            weights_rel=weights.value,
-            worst_tensor=weights.tensor,
-            tolerance=given,
-            reason=reason,
-            shrunk=setup.shrunk,
-            notes=setup.notes,
-        )
-
-    if runs is not None:
-        return measured(*compared(runs))
-    with Runs() as made:
-        return measured(*compared(made))
+    many = f"{layout.devices} rank{'s' if layout.devices > 1 else ''}"
+    tell(f"training the layout: {steps} steps on {many}, twice")
+    mine = runs.train(setup.layout)
+    tell(f"training the control: {steps} steps on one device, twice")
+    control = runs(setup.control)
+    found = Parity(
+        control=setup.control.layout.dump(),
+        layout=layout.dump(),
+        found=deviation(mine, control),
+        tolerance=given,
+        reason=reason,
+        shrunk=setup.shrunk,
+        notes=setup.notes,
+    )
+    other = cut_otherwise(setup.control.layout)
+    if found.ok or tolerance is not None or other is None or not math.isfinite(found.worst):
+        return found
+    tell("beyond the tolerance: training the control again, its micro-batches cut otherwise")
+    again = runs(setup.control.replace(layout=other.dump()))
+    return replace(found, noise=deviation(again, control))
 
 
-def step_deviations(mine: list[dict[str, Any]], control: list[dict[str, Any]]) -> tuple[StepDeviation, ...]:
-    """The deviations of every step; raises RunError when the two runs saw other data."""
-    if len(mine) != len(control) or not mine:
-        raise RunError(f"the layout trained {len(mine)} steps and the control {len(control)}")
-    found = []
-    for a, b in zip(mine, control, strict=True):
-        for key in ("sample_ids_hash", "loss_tokens", "samples"):
-            if a[key] != b[key]:
-                raise RunError(
-                    f"step {b['step']}: {key} is {a[key]} in the layout but {b[key]} in the control"
-                )
-        loss = relative(_total(a), _total(b))
-        found.append(StepDeviation(loss, relative(a["grad_norm"], b["grad_norm"])))
-    return tuple(found)
+def deviation(mine: Left, control: Left) -> Deviation:
+    """How far one run's numbers are from another's."""
+    weights = weights_deviation(mine.sgd, control.sgd)
+    steps = step_deviations(training_rows(mine.own), training_rows(control.own))
+    return Deviation(steps, weights.value, weights.tensor)
 
 
-def _total(row: dict[str, Any]) -> float | None:
-    """All that was minimised: the loss with its auxiliary parts."""
-    loss, auxiliary = row["loss"], row["aux_loss"]
-    return None if loss is None or auxiliary is None else float(loss) + float(auxiliary)
-
-
-def relative(mine: float | None, control: float | None) -> float:
-    """The relative deviation of a number; infinite where either is not a number (null in metrics.jsonl)."""
-    if mine is None or control is None:
-        return math.inf
-    if mine == control:
-        return 0.0
-    return abs(mine - control) / abs(control) if control else math.inf
+def cut_otherwise(layout: Layout) -> Layout | None:
+    """One device with other micro-batches of the same batch; None when a batch is one sample."""
+    sizes = [size for size in range(1, layout.batch + 1) if layout.batch % size == 0]
+    others = [size for size in sizes if size != layout.micro_batch]
+    if not others:
+        return None
+    return layout.replace(micro_batch=min(others, key=lambda size: abs(size - layout.micro_batch)))

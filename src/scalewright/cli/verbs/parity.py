@@ -14,7 +14,7 @@ from scalewright.cli.options import Json, one_of
 from scalewright.cli.verbs.train import missing_run
 
 if TYPE_CHECKING:
-    from scalewright.parity.compare import Parity
+    from scalewright.parity.result import Parity
 
 PLACES = ("cpu", "cuda")
 
@@ -86,12 +86,16 @@ def show(found: Parity) -> None:
     print()
     rows = [
         (number, f"{step.loss_rel:.1e}", f"{step.grad_norm_rel:.1e}")
-        for number, step in enumerate(found.steps, 1)
+        for number, step in enumerate(found.found.steps, 1)
     ]
     print_table(("step", "loss", "gradient norm"), rows)
-    print(f"\nweights    {found.weights_rel:.1e} (under SGD; most in {found.worst_tensor or 'none'})")
+    weights = found.found
+    print(f"\nweights    {weights.weights_rel:.1e} (under SGD; most in {weights.worst_tensor or 'none'})")
     print(f"worst      {found.worst:.1e}")
     print(f"tolerance  {found.tolerance:.0e} ({found.reason})")
+    if found.noise is not None:
+        print(f"rounding   {found.noise.worst:.1e}: one device against itself, micro-batches cut otherwise")
+        print("           (ten times that is allowed in the steps where it is seen)")
     print("equal" if found.ok else "NOT EQUAL: this layout doesn't compute what one device computes")
 
 

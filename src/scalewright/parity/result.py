@@ -1,0 +1,128 @@
+"""What a comparison found, and when it counts as equal.
+
+    allowed at step s = max(tolerance, 10 x how far one device is from itself in the steps up to s)
+
+One device is asked for that only when a layout is beyond its tolerance: trained again with its micro-batches
+cut otherwise: the same mathematics, sums in another order. A model that magnifies rounding (small
+embeddings under post-norms) then has room in its later steps, and none in the first, where a fault shows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from scalewright.spec.errors import RunError
+
+ROOM = (
+    10.0  # times one device's own deviation: another layout changes more sums than another micro-batch does
+)
+
+
+@dataclass(frozen=True)
+class StepDeviation:
+    """One step's relative deviations from the control."""
+
+    loss_rel: float
+    grad_norm_rel: float
+
+
+@dataclass(frozen=True)
+class Deviation:
+    """How far one run is from another: step by step, and in its weights after the last step."""
+
+    steps: tuple[StepDeviation, ...]
+    weights_rel: float
+    worst_tensor: str
+
+    @property
+    def worst(self) -> float:
+        """The largest deviation of all."""
+        found = [number for step in self.steps for number in (step.loss_rel, step.grad_norm_rel)]
+        return max([*found, self.weights_rel])
+
+
+@dataclass(frozen=True)
+class Parity:
+    """How far a layout is from one device, and whether that is rounding."""
+
+    control: dict[str, Any]
+    layout: dict[str, Any]
+    found: Deviation
+    tolerance: float
+    reason: str  # for the tolerance
+    noise: Deviation | None = None  # how far one device is from itself, where that was asked
+    shrunk: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def worst(self) -> float:
+        """The largest deviation of all."""
+        return self.found.worst
+
+    @property
+    def ok(self) -> bool:
+        """Whether every deviation is within the tolerance, or within what one device's rounding allows."""
+        if self.noise is None:
+            return self.worst <= self.tolerance
+        allowed = self.tolerance
+        for step, own in zip(self.found.steps, self.noise.steps, strict=True):
+            allowed = max(allowed, ROOM * own.loss_rel, ROOM * own.grad_norm_rel)
+            if not max(step.loss_rel, step.grad_norm_rel) <= allowed < math.inf:
+                return False
+        return self.found.weights_rel <= max(self.tolerance, ROOM * self.noise.weights_rel) < math.inf
+
+    def dump(self) -> dict[str, Any]:
+        """Plain data, with the keys of the command's answer."""
+        return {
+            "control": self.control,
+            "layout": self.layout,
+            "steps": _plain(self.found.steps),
+            "weights_rel": self.found.weights_rel,
+            "worst": self.worst,
+            "tolerance": self.tolerance,
+            "ok": self.ok,
+            "reason": self.reason,
+            "worst_tensor": self.found.worst_tensor,
+            "noise": self.noise
+            and {"steps": _plain(self.noise.steps), "weights_rel": self.noise.weights_rel},
+            "shrunk": list(self.shrunk),
+            "notes": list(self.notes),
+        }
+
+
+def _plain(steps: Sequence[StepDeviation]) -> list[dict[str, float]]:
+    return [{"loss_rel": step.loss_rel, "grad_norm_rel": step.grad_norm_rel} for step in steps]
+
+
+def step_deviations(mine: list[dict[str, Any]], control: list[dict[str, Any]]) -> tuple[StepDeviation, ...]:
+    """The deviations of every step; raises RunError when the two runs saw other data."""
+    if len(mine) != len(control) or not mine:
+        raise RunError(f"the layout trained {len(mine)} steps and the control {len(control)}")
+    found = []
+    for a, b in zip(mine, control, strict=True):
+        for key in ("sample_ids_hash", "loss_tokens", "samples"):
+            if a[key] != b[key]:
+                raise RunError(
+                    f"step {b['step']}: {key} is {a[key]} in the layout but {b[key]} in the control"
+                )
+        loss = relative(_total(a), _total(b))
+        found.append(StepDeviation(loss, relative(a["grad_norm"], b["grad_norm"])))
+    return tuple(found)
+
+
+def _total(row: dict[str, Any]) -> float | None:
+    """All that was minimised: the loss with its auxiliary parts."""
+    loss, auxiliary = row["loss"], row["aux_loss"]
+    return None if loss is None or auxiliary is None else float(loss) + float(auxiliary)
+
+
+def relative(mine: float | None, control: float | None) -> float:
+    """The relative deviation of a number; infinite where either is not a number (null in metrics.jsonl)."""
+    if mine is None or control is None:
+        return math.inf
+    if mine == control:
+        return 0.0
+    return abs(mine - control) / abs(control) if control else math.inf
