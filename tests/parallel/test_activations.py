@@ -200,6 +200,23 @@ def test_compiled_blocks_are_offloaded_too(kind, monkeypatch):
     assert not torch._dynamo.utils.counters["graph_break"]
 
 
+def test_a_blocks_forerunner_is_the_block_before(monkeypatch):
+    """Cargoes are chained within a forward and never beyond it, or the chain would grow for ever."""
+    loaded: list[Any] = []
+    original = activations.Traffic.load
+
+    def load(traffic: Any, x: Tensor, stays: set[int], small: int) -> Any:
+        loaded.append(original(traffic, x, stays, small))
+        return loaded[-1]
+
+    monkeypatch.setattr(activations.Traffic, "load", load)
+    decoder = build()
+    for _ in range(20):
+        decoder(TOKENS).sum().backward()
+    for index, cargo in enumerate(loaded):
+        assert cargo.before is (None if index % 4 == 0 else loaded[index - 1])
+
+
 def test_evaluation_saves_nothing():
     decoder = build()
     with torch.no_grad():

@@ -81,13 +81,17 @@ class Traffic:
         self.arriving: dict[
             Cargo, list[Tensor]
         ] = {}  # on their way in; held until compute has waited for them
-        self.last: tuple[int, Cargo] | None = None  # the newest block's output, by its storage
+        # The newest block's output, and its cargo. Weak: a dead storage's address may come again.
+        self.last: tuple[weakref.ref[torch.UntypedStorage], Cargo] | None = None
 
     def load(self, x: Tensor, stays: set[int], small: int) -> Cargo:
         """The cargo of a block that begins; before it comes that of the block that made its input."""
         for cargo in list(self.arriving):  # of a graph that was dropped in the middle of its backward
             self.settle(cargo)
-        before = self.last[1] if self.last is not None and self.last[0] == _storage(x) else None
+        before = None
+        if self.last is not None:
+            output = self.last[0]()
+            before = self.last[1] if output is not None and output._cdata == _storage(x) else None
         return Cargo(self, stays, small, before)
 
     def depart(self, cargo: Cargo, out: Any) -> None:
@@ -98,7 +102,7 @@ class Traffic:
         self.leaving = cargo
         if self.stream is None:  # copied already
             cargo.leave()
-        self.last = (_storage(out), cargo) if isinstance(out, Tensor) else None
+        self.last = (weakref.ref(out.untyped_storage()), cargo) if isinstance(out, Tensor) else None
 
     def unpack(self, packed: Tensor | Handle) -> Tensor:
         """A saved tensor, asked for by a backward."""
