@@ -33,6 +33,14 @@ def bug_on_all(context: RankContext) -> None:
     raise KeyError(f"missing on {context.rank}")
 
 
+def lost_its_peer(context: RankContext) -> None:
+    """Rank 1 fails, but its peer notices before it has said so."""
+    if context.rank == 0:
+        raise RuntimeError("[pair.cc:553] Connection closed by peer [127.0.0.1]:1")
+    time.sleep(2.0)
+    raise ValueError("the cause")
+
+
 def killed_on_one(context: RankContext) -> None:
     if context.rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -86,6 +94,11 @@ def test_a_worker_that_raises_shows_its_error_once(capfd):
     assert "\n" not in str(error)
     assert "Traceback" in "".join(error.__notes__)  # for --debug
     assert capfd.readouterr().err == ""
+
+
+def test_the_cause_is_shown_and_not_what_followed_from_it():
+    error = run_and_watch(lost_its_peer)
+    assert str(error) == "worker 1 failed: ValueError: the cause"
 
 
 def test_a_killed_worker_takes_the_others_down():

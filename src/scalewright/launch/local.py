@@ -10,6 +10,7 @@ target is a top-level function `target(context, *arguments)`; what it returns mu
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
 import signal
@@ -31,6 +32,8 @@ from scalewright.launch.settings import use_loopback
 from scalewright.spec.errors import RunError, Stopped, UserError
 
 GRACE_SECONDS = 5.0  # between asking the survivors of a dead worker to leave and killing them
+CAUSE_SECONDS = 5.0  # between a broken connection and what its other end has to say
+BROKEN = ("onnection closed by peer", "onnection reset by peer", "roken pipe")  # Gloo's words for it
 
 
 class _Died(RunError):
@@ -171,7 +174,9 @@ def _watch(workers: list[_Worker]) -> Any:
             pending.remove(worker)
             if worker.answer[0] != "ok":
                 failures.append((rank, worker.answer))
-                deadline = deadline or time.monotonic() + 1.0  # others' errors that follow from this one
+                # Others' errors follow from the first. A broken connection is one: the cause is to come.
+                patience = CAUSE_SECONDS if all(map(_follows, failures)) else 1.0
+                deadline = min(deadline or math.inf, time.monotonic() + patience)
     if failures:
         raise _blame(failures)
     return workers[0].answer[1] if workers[0].answer else None
@@ -192,10 +197,10 @@ def _cause_of_death(code: int | None) -> str:
 
 
 def _blame(failures: list[tuple[int, tuple[str, Any]]]) -> Exception:
-    """The one error to show. A killed worker explains its peers' broken connections, so it comes first."""
+    """The one error to show. What a worker did by itself explains its peers' broken connections."""
     order = {"died": 0, "raise": 1, "crash": 2}
     ours = [f for f in failures if f[1][0] == "raise" and not isinstance(f[1][1], Stopped)]
-    rank, (kind, detail) = ours[0] if ours else min(failures, key=lambda f: order[f[1][0]])
+    rank, (kind, detail) = ours[0] if ours else min(failures, key=lambda f: (order[f[1][0]], _follows(f)))
     if kind == "raise":
         return detail if isinstance(detail, Exception) else RunError(str(detail))
     if kind == "died":
@@ -205,6 +210,12 @@ def _blame(failures: list[tuple[int, tuple[str, Any]]]) -> Exception:
     error = RunError(f"worker {rank} failed: {short}")
     error.__notes__ = [full]
     return error
+
+
+def _follows(failure: tuple[int, tuple[str, Any]]) -> bool:
+    """Whether a worker failed because another one had left."""
+    kind, detail = failure[1]
+    return kind == "crash" and any(text in detail[0] for text in BROKEN)
 
 
 def _end(workers: list[_Worker]) -> None:

@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, cast
 
 import torch
+import torch._functorch.config as functorch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
@@ -35,6 +36,7 @@ from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.messages import Messages, acknowledgements
 from scalewright.parallel.stages import Stages, take_auxiliary
 from scalewright.spec.layout import Layout
+from scalewright.spec.layout_check import SPLIT_BACKWARD
 from scalewright.spec.schedule import Action, Schedule, schedule
 
 _Unit = tuple[int, int]  # stage, micro-batch
@@ -74,6 +76,10 @@ class Pipeline:
         self.parts = mesh.size("tp") if layout.sp else 1  # ranks that share a row's tokens between blocks
         self.embedded = _watch_embedding(self.cuts[0]) if 0 in self.cuts else None
         self._plans: dict[int, _Plan] = {}
+        if layout.schedule in SPLIT_BACKWARD:
+            # A compiled backward overwrites what its forward kept, so it refuses to run in a graph that is
+            # still to be used; its own message says that this turns it off.
+            functorch.donated_buffer = False
 
     def train(self, micros: Sequence[Micro], loss: Loss, divisor: Tensor) -> Tensor:
         """A step; fp32 [2]: (loss, auxiliary) / divisor, of the stages that this rank holds."""
