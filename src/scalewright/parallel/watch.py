@@ -63,6 +63,7 @@ _FUNCTIONAL: dict[str, str] = {  # -1: the output is counted, else the first arg
     "broadcast_": "broadcast",
 }
 
+_DEVICE = torch.ops.prim.device.default
 _WAIT = torch.ops._c10d_functional.wait_tensor.default
 
 # The mesh's axes as users know them: `fsdp` is dp_shard (x cp); what joins all carries scalars: control.
@@ -172,6 +173,8 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if DTensor in types:
             return NotImplemented  # it runs the operator on its local tensors, which come by here
+        if func is _DEVICE:  # of a fake tensor: more than half of all calls
+            return getattr(args[0], "fake_device", None) or func(*args)
         kwargs = kwargs or {}
         answer = func(*args, **kwargs)
         if func is _WAIT:

@@ -121,7 +121,10 @@ class Player:
         return lambda pp: found
 
     def _run_some(self, executor: Executor, micros: int) -> Rehearsal:
-        """A step without a pipeline: its first micro-batch, middle ones, and its last."""
+        """A step without a pipeline: its first micro-batch, a middle one, and its last.
+
+        ZeRO 0 and 3 do the same for the first as for those in the middle, so that two are enough.
+        """
         assert isinstance(executor, Plain)
         begin, tallies = executor.gradients.begin, []
 
@@ -130,18 +133,19 @@ class Player:
             begin(stage, last)
 
         executor.gradients.begin = begin_noted  # type: ignore[method-assign]
-        found = self.run_step(min(3, micros))
-        if micros <= 3:
+        run = 3 if self.run.layout.zero_stage in (1, 2) else 2
+        found = self.run_step(min(run, micros))
+        if micros <= run:
             return found
-        flops, traffic = found.flops, dict(found.traffic)
-        (flops_before, before), (flops_after, after) = tallies[1:]
+        (flops_before, before), (flops_after, after) = tallies[-2:]
+        traffic = dict(found.traffic)
         for key, (count, size) in after.items():
             count_before, size_before = before.get(key, (0, 0))
             traffic[key] = (
-                traffic[key][0] + (micros - 3) * (count - count_before),
-                traffic[key][1] + (micros - 3) * (size - size_before),
+                traffic[key][0] + (micros - run) * (count - count_before),
+                traffic[key][1] + (micros - run) * (size - size_before),
             )
-        flops += (micros - 3) * (flops_after - flops_before)
+        flops = found.flops + (micros - run) * (flops_after - flops_before)
         return Rehearsal(flops, traffic, found.most, found.at_peak)
 
     def run_step(self, micros: int) -> Rehearsal:
