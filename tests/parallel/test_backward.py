@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch._functorch.config
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
@@ -282,8 +283,9 @@ def test_the_graph_is_free_after_the_weight_part() -> None:
     assert all(storage._cdata in weights for storage in left if storage is not None)
 
 
-def test_compiled_blocks_work_and_run_once() -> None:
+def test_compiled_blocks_work_and_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A compiled block is one Python Function: its weights' gradients come with the input part."""
+    monkeypatch.setattr(torch._functorch.config, "donated_buffer", False)  # as the pipeline does
     found_input, found, _ = _run(_cut(SPECS["llama"], False, False), split=True)
     cut = _cut(SPECS["llama"], False, False)
     for block in cut.layers.values():
