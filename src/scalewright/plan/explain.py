@@ -1,0 +1,227 @@
+"""Why a layout costs what it costs: what would help, what would make it fit, and what speaks for the number.
+
+    what_if(prediction)       each link, peak, memory, batch and axis: the gain from twice (or half) of it
+    smallest_fix(prediction)  when it doesn't fit: the single change that fits and costs the least time
+    evidence(prediction)      the nearest measured runs, priced by the same constants, and what lies outside
+
+All of them price changed requests in one table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import lru_cache
+from math import log2
+from typing import Any
+
+from scalewright.plan.chips import FAMILIES
+from scalewright.plan.constants import Constants
+from scalewright.plan.predict import Prediction, predict_table
+from scalewright.plan.request import Request
+from scalewright.plan.rows import number, request_of, text
+from scalewright.plan.runs import MEASURED, measured_seconds, read_table
+from scalewright.spec.errors import UserError
+from scalewright.spec.tensors import count
+
+Change = tuple[str, Request]
+
+
+# -- what if --------------------------------------------------------------------------------------
+
+
+def what_if(found: Prediction, c: Constants | None = None) -> list[dict[str, Any]]:
+    """Changes and what each gains in tokens per second and device (percent), best first."""
+    changes = [*_hardware(found.request), *_axes(found.request)]
+    priced = predict_table([request for _, request in changes], c)
+    rate = found.tokens / found.step_time_s / found.request.devices
+    rows = []
+    for (words, request), one in zip(changes, priced, strict=True):
+        new = one.tokens / one.step_time_s / request.devices
+        note = "" if one.fits else ", does not fit"
+        rows.append(
+            {"change": words + note, "step_time_s": one.step_time_s, "gain_pct": 100 * (new / rate - 1)}
+        )
+    return sorted(rows, key=lambda row: -row["gain_pct"])
+
+
+def _hardware(r: Request) -> Iterator[Change]:
+    chip = r.chip
+    faster = replace(chip, peaks=tuple((name, 2 * rate) for name, rate in chip.peaks))
+    yield "peak x2", replace(r, chip=faster)
+    yield "memory bandwidth x2", replace(r, chip=replace(chip, memory_rate=2 * chip.memory_rate))
+    if r.devices > 1:
+        yield "links inside the domain x2", replace(r, chip=replace(chip, link_rate=2 * chip.link_rate))
+    if r.devices > chip.domain:
+        yield "network between nodes x2", replace(r, chip=replace(chip, fabric_rate=2 * chip.fabric_rate))
+
+
+def _axes(r: Request) -> Iterator[Change]:
+    yield "global_batch x2", replace(r, micros=2 * r.micros)
+    if r.micros >= 2 and r.micros % 2 == 0:
+        yield "micro_batch x2", replace(r, micro_batch=2 * r.micro_batch, micros=r.micros / 2)
+    if r.micro_batch % 2 == 0:
+        yield "micro_batch / 2", replace(r, micro_batch=r.micro_batch // 2, micros=r.micros * 2)
+    for axis in ("tp", "pp", "cp"):
+        size = getattr(r, axis)
+        for words, changed in ((f"{axis} x2", 2 * size), (f"{axis} / 2", size // 2)):
+            moved = _resized(r, axis, changed)
+            if moved is not None:
+                yield words, moved
+    if r.recompute != "none":
+        yield "recompute none", replace(r, recompute="none")
+    layers = r.model.num_hidden_layers
+    if r.pp > 1 and r.chunks == 1 and layers % (2 * r.pp) == 0 and r.stage_layers is None:
+        yield "virtual_stages 2", replace(r, chunks=2, schedule="interleaved")
+
+
+def _resized(r: Request, axis: str, size: int) -> Request | None:
+    """The request with an axis of another size and dp taking up the rest; None where that can't be."""
+    if size < 1 or size == getattr(r, axis):
+        return None
+    sizes = {"tp": r.tp, "pp": r.pp, "cp": r.cp, axis: size}
+    product = sizes["tp"] * sizes["pp"] * sizes["cp"]
+    if r.devices % product or sizes["tp"] > r.model.num_attention_heads:
+        return None
+    dp = r.devices // product
+    micros = r.global_batch / (r.micro_batch * dp)
+    whole = micros == int(micros) and micros >= 1
+    fits = sizes["pp"] * r.chunks <= r.model.num_hidden_layers and r.stage_layers is None
+    experts = dp // r.replicate * sizes["cp"] * sizes["tp"]
+    if not whole or not fits or dp % r.replicate or experts % (r.ep * r.etp):
+        return None
+    chunks = r.chunks if sizes["pp"] > 1 else 1
+    schedule = r.schedule if sizes["pp"] > 1 else "1f1b"
+    return replace(
+        r,
+        tp=sizes["tp"],
+        pp=sizes["pp"],
+        cp=sizes["cp"],
+        micros=micros,
+        chunks=chunks,
+        schedule=schedule,
+        sp=r.sp or sizes["tp"] > r.tp,
+    )
+
+
+# -- what would fit -------------------------------------------------------------------------------
+
+
+def smallest_fix(found: Prediction, c: Constants | None = None) -> dict[str, Any] | None:
+    """The single change after which it fits, at the least time; None when it fits already.
+
+    Where no single change is enough, the leanest layout is named with what it would still lack.
+    """
+    if found.fits:
+        return None
+    changes = list(_leaner(found.request))
+    priced = predict_table([request for _, request in changes], c)
+    options: list[dict[str, Any]] = [
+        {"change": words, "fits": one.fits, "peak_gib": one.peak_gib, "step_time_s": one.step_time_s}
+        for (words, _), one in zip(changes, priced, strict=True)
+    ]
+    fitting = [one for one in options if one["fits"]]
+    if fitting:
+        return min(fitting, key=lambda one: one["step_time_s"])
+    return min(options, key=lambda one: one["peak_gib"]) if options else None
+
+
+def _leaner(r: Request) -> Iterator[Change]:
+    for stage in range(r.zero + 1, 4):
+        yield f"zero_stage {stage}", replace(r, zero=stage)
+    if r.recompute in ("none", "core"):
+        yield "recompute selective", replace(r, recompute="selective")
+    if r.recompute != "full":
+        yield "recompute full", replace(r, recompute="full")
+        yield "recompute full and zero_stage 3", replace(r, recompute="full", zero=3)
+    if r.micro_batch > 1:
+        yield "micro_batch 1", replace(r, micro_batch=1, micros=r.micros * r.micro_batch)
+    for axis in ("tp", "pp"):
+        for times in (2, 4, 8):
+            moved = _resized(r, axis, times * getattr(r, axis))
+            if moved is not None:
+                yield f"{axis} {getattr(moved, axis)}", moved
+    if r.offload == "none":
+        yield "offload optimizer", replace(r, offload="optimizer")
+
+
+# -- what speaks for it ---------------------------------------------------------------------------
+
+
+def evidence(found: Prediction, many: int = 3, c: Constants | None = None) -> dict[str, Any]:
+    """The nearest measured runs beside their predictions, and what of this one lies outside all of them."""
+    request = found.request
+    near = sorted(_measured(), key=lambda run: _distance(run, request))[:many]
+    priced = predict_table([run for run, _, _ in near], c)
+    nearest = [
+        {
+            "source": source, "model": run.model.name, "device": run.chip.name, "n_devices": run.devices,
+            "measured": seconds, "predicted": one.step_time_s,
+        }
+        for (run, seconds, source), one in zip(near, priced, strict=True)
+    ]  # fmt: skip
+    return {"nearest": nearest, "extrapolates": extrapolates(request), "framework": request.framework.name}
+
+
+@lru_cache(maxsize=1)
+def _measured() -> tuple[tuple[Request, float, str], ...]:
+    """Every bundled run with a stated time: its request, seconds and source."""
+    runs = []
+    for row in read_table(MEASURED):
+        try:
+            request = request_of(row)
+            seconds, converted = measured_seconds(row, request)
+        except UserError:
+            continue
+        stated = number(row, "step_time_s") or number(row, "tokens_per_s_per_device")
+        if stated and not converted and not text(row, "stall") and not text(row, "suspect"):
+            runs.append((request, seconds, text(row, "source")))
+    return tuple(runs)
+
+
+def _distance(run: tuple[Request, float, str], r: Request) -> float:
+    """How unlike two runs are: doublings of size, and a few for another device, trainer or kind of model."""
+    other = run[0]
+    doublings = sum(
+        abs(log2(max(a, 1) / max(b, 1)))
+        for a, b in (
+            (other.devices, r.devices), (other.model.hidden_size, r.model.hidden_size),
+            (other.model.num_hidden_layers, r.model.num_hidden_layers), (other.tp, r.tp), (other.pp, r.pp),
+            (other.seq_len, r.seq_len), (other.micro_batch, r.micro_batch),
+        )
+    )  # fmt: skip
+    unlike = 4.0 * (other.chip.family != r.chip.family) + 1.0 * (other.chip.name != r.chip.name)
+    unlike += 2.0 * (other.framework.name != r.framework.name) + 1.0 * (other.precision != r.precision)
+    unlike += 4.0 * ((other.model.moe is None) != (r.model.moe is None)) + 1.0 * (other.zero != r.zero)
+    return doublings + unlike
+
+
+def extrapolates(r: Request) -> list[str]:
+    """What of a run lies outside every measured one."""
+    runs = [run for run, _, _ in _measured()]
+    found = []
+    sizes = (
+        ("devices", r.devices, [x.devices for x in runs]),
+        ("seq_len", r.seq_len, [x.seq_len for x in runs]),
+        ("hidden_size", r.model.hidden_size, [x.model.hidden_size for x in runs]),
+        ("tp", r.tp, [x.tp for x in runs]),
+        ("pp", r.pp, [x.pp for x in runs]),
+        ("cp", r.cp, [x.cp for x in runs]),
+        ("ep", r.ep, [x.ep for x in runs]),
+    )
+    for name, value, seen in sizes:
+        if not min(seen) <= value <= max(seen):
+            found.append(f"{name} {value} (measured: {min(seen)} to {max(seen)})")
+    if r.chip.family not in {x.chip.family for x in runs}:
+        found.append(f"no run on {FAMILIES[r.chip.family]} devices")
+    elif r.chip.name not in {x.chip.name for x in runs}:
+        found.append(f"no run on {r.chip.name}, only on others of its generation")
+    if r.framework.name not in {x.framework.name for x in runs}:
+        found.append(f"no run of {r.framework.name}")
+    if r.precision not in {x.precision for x in runs}:
+        found.append(f"no run in {r.precision}")
+    if r.schedule not in {x.schedule for x in runs}:
+        found.append(f"no run with the schedule {r.schedule}")
+    if r.model.mla and count(r.model).total < 1e10:
+        found.append("no small model with latent attention")
+    return found

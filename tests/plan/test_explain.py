@@ -1,0 +1,47 @@
+"""What would help, what would fit, and what speaks for a prediction."""
+
+from __future__ import annotations
+
+from scalewright.plan.explain import evidence, extrapolates, smallest_fix, what_if
+from scalewright.plan.predict import Prediction, predict
+from scalewright.spec.cluster import load_cluster
+from scalewright.spec.layout import Layout
+from scalewright.spec.presets import load_model_spec
+
+
+def run(devices: int = 64, cluster: str = "dgx-h100", **changes: object) -> Prediction:
+    layout = Layout.parse({"devices": devices, "zero_stage": 1, "global_batch": 2 * devices, **changes})
+    return predict(load_model_spec("llama-3.1-8b"), load_cluster(cluster), layout, 4096, framework="megatron")
+
+
+def test_what_if_is_sorted_and_hardware_never_hurts() -> None:
+    found = what_if(run(tp=2, micro_batch=4, global_batch=512))
+    gains = [row["gain_pct"] for row in found]
+    assert gains == sorted(gains, reverse=True)
+    by_name = {row["change"].split(",")[0]: row["gain_pct"] for row in found}
+    assert by_name["peak x2"] > 10
+    for name in ("memory bandwidth x2", "links inside the domain x2", "network between nodes x2"):
+        assert by_name[name] >= 0
+    assert by_name["tp / 2"] > 0  # less exchange
+
+
+def test_a_layout_that_does_not_fit_gets_the_cheapest_mend() -> None:
+    found = run(micro_batch=8, global_batch=512)
+    assert not found.fits
+    fix = smallest_fix(found)
+    assert fix is not None
+    assert fix["fits"]
+    assert smallest_fix(run(zero_stage=3, recompute="full")) is None
+
+
+def test_evidence_names_runs_that_are_alike() -> None:
+    found = evidence(run())
+    assert len(found["nearest"]) == 3
+    assert all(one["device"] == "h100-sxm" for one in found["nearest"])
+    assert all(0.4 < one["predicted"] / one["measured"] < 2.5 for one in found["nearest"])
+
+
+def test_extrapolation_is_said() -> None:
+    said = " | ".join(extrapolates(run(devices=8, cluster="mi300x").request))
+    assert "amd" in said
+    assert extrapolates(run().request) == []

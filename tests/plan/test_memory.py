@@ -1,0 +1,59 @@
+"""Memory: micro-batches under way as the schedules say, shares as ZeRO says."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from scalewright.plan.memory import under_way
+from scalewright.plan.predict import Prediction, predict
+from scalewright.plan.request import from_layout
+from scalewright.plan.table import table
+from scalewright.spec.cluster import load_cluster
+from scalewright.spec.layout import Layout
+from scalewright.spec.presets import load_model_spec
+from scalewright.spec.schedule import peak_activations, schedule
+
+MODEL, CLUSTER = load_model_spec("llama-3.1-8b"), load_cluster("dgx-h100")
+
+
+@pytest.mark.parametrize(
+    ("kind", "chunks"), [("1f1b", 1), ("gpipe", 1), ("interleaved", 2), ("interleaved", 4)]
+)
+@pytest.mark.parametrize("micros", [4, 8, 32])
+def test_under_way_is_what_the_schedule_holds(kind: str, chunks: int, micros: int) -> None:
+    ranks = 4
+    layout = Layout(
+        devices=ranks,
+        pp=ranks,
+        schedule=kind,
+        virtual_stages=chunks,
+        micro_batch=1,
+        global_batch=micros,
+        zero_stage=0,
+    )
+    rows = table([from_layout(MODEL, CLUSTER, layout, 2048, "megatron")])
+    plan = schedule(kind, ranks, chunks, micros)
+    held = np.array(peak_activations(plan)) / chunks
+    assert under_way(rows, 1)[0] == pytest.approx(held[0])
+    assert under_way(rows, 2)[0] == pytest.approx(held[-1])
+
+
+def run(**changes: object) -> Prediction:
+    layout = Layout.parse({"devices": 8, "micro_batch": 1, "global_batch": 8, **changes})
+    return predict(MODEL, CLUSTER, layout, 2048, framework="megatron")
+
+
+def test_zero_shares_states_among_ranks() -> None:
+    none, one, two, three = (run(zero_stage=stage).memory_gib for stage in (0, 1, 2, 3))
+    assert one["optimizer"] == pytest.approx(none["optimizer"] / 8)
+    assert two["gradients"] == pytest.approx(one["gradients"] / 8)
+    assert three["parameters"] == pytest.approx(two["parameters"] / 8)
+    assert none["peak"] > one["peak"] > two["peak"]
+
+
+def test_recomputation_and_offload_save_memory() -> None:
+    assert run(recompute="full").memory_gib["activations"] < 0.5 * run().memory_gib["activations"]
+    assert run(offload="optimizer", zero_stage=1).memory_gib["optimizer"] == 0
+    assert not run(zero_stage=0).fits  # 8 billion x 18 bytes
+    assert run(zero_stage=3, recompute="full").fits

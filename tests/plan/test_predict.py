@@ -1,0 +1,103 @@
+"""One layout and a table go through the same formulas, and the answer adds up."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from scalewright.plan.predict import predict, predict_rows, predict_table
+from scalewright.plan.request import from_layout
+from scalewright.plan.rows import request_of
+from scalewright.plan.runs import MEASURED, read_table
+from scalewright.spec.cluster import load_cluster
+from scalewright.spec.errors import UserError
+from scalewright.spec.layout import Layout
+from scalewright.spec.presets import load_model_spec
+
+LLAMA, H100 = load_model_spec("llama-3.1-8b"), load_cluster("dgx-h100")
+KEYS = {
+    "model", "layout", "fits", "step_time_s", "tokens_per_s", "tokens_per_s_per_device", "tflops_per_device",
+    "flops_convention", "mfu", "hfu", "memory_gib", "time_breakdown_s", "comm_bytes", "bottleneck", "assumed",
+}  # fmt: skip
+
+
+def layout(**changes: object) -> Layout:
+    return Layout.parse({"devices": 64, "zero_stage": 1, "global_batch": 128, **changes})
+
+
+def seconds(**changes: object) -> float:
+    return predict(LLAMA, H100, layout(**changes), 4096, framework="megatron").step_time_s
+
+
+def test_a_row_is_the_same_alone_and_in_a_table() -> None:
+    rows = read_table(MEASURED)[::97]
+    requests = [request_of(row) for row in rows]
+    together = predict_table(requests)
+    for index, request in enumerate(requests):
+        alone = predict_table([request])
+        assert alone.p50[0] == pytest.approx(together.p50[index], rel=1e-12)
+        assert alone.p10[0] == pytest.approx(together.p10[index], rel=1e-12)
+        assert alone[0].peak_gib == pytest.approx(together[index].peak_gib, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"tp": 4},
+        {"tp": 2, "pp": 4, "schedule": "interleaved", "virtual_stages": 2},
+        {"cp": 2},
+        {"zero_stage": 3},
+        {"pp": 4, "schedule": "zbv"},
+        {"recompute": "full"},
+        {"recompute": {"every": 2}},
+        {"offload": "optimizer"},
+    ],
+)
+def test_an_answer_adds_up(changes: dict[str, object]) -> None:
+    answer = predict(LLAMA, H100, layout(**changes), 4096).dump()
+    assert set(answer) == KEYS
+    assert sum(answer["time_breakdown_s"].values()) == pytest.approx(answer["step_time_s"]["p50"], rel=1e-9)
+    parts = dict(answer["memory_gib"])
+    assert parts.pop("peak") == pytest.approx(sum(parts.values()), rel=1e-9)
+    assert answer["step_time_s"]["p10"] < answer["step_time_s"]["p50"] < answer["step_time_s"]["p90"]
+    assert 0 < answer["mfu"] <= answer["hfu"] < 1
+
+
+def test_what_should_cost_costs() -> None:
+    assert seconds(recompute="full") > 1.2 * seconds()
+    assert seconds(tp=8) > seconds(tp=1)
+    assert seconds(pp=8, global_batch=128) > seconds(pp=8, schedule="interleaved", virtual_stages=2)
+    assert seconds(global_batch=256) == pytest.approx(2 * seconds(global_batch=128), rel=0.1)
+
+
+def test_mixtures_and_latent_attention_are_priced() -> None:
+    model, cluster = load_model_spec("deepseek-v3"), load_cluster("hgx-h800")
+    wide = layout(
+        devices=2048, pp=16, ep=64, schedule="dualpipev", global_batch=15360, micro_batch=1, precision="fp8"
+    )
+    found = predict(model, cluster, wide, 4096, framework="megatron")
+    assert found.comm_bytes["ep"] > 0
+    assert found.breakdown["ep_exposed"] > 0
+    assert 1 < found.step_time_s < 120
+
+
+def test_a_cluster_too_small_is_one_line() -> None:
+    with pytest.raises(UserError, match="devices are asked for"):
+        predict(LLAMA, load_cluster({"like": "dgx-h100", "nodes": 1}), layout(), 4096)
+
+
+def test_a_bad_row_gives_its_reason_and_the_others_answers() -> None:
+    good = dict(read_table(MEASURED)[0])
+    answers = predict_rows([good, {**good, "id": "x", "tp": "3"}, {**good, "id": "y", "device": "H1000"}])
+    assert "step_time_s" in answers[0]
+    assert answers[1]["id"] == "x"
+    assert "does not divide" in answers[1]["error"]
+    assert "H1000" in answers[2]["error"]
+
+
+def test_a_trainer_that_is_not_known_has_a_wider_band() -> None:
+    known, unknown = (
+        predict_table([from_layout(LLAMA, H100, layout(), 4096, name)]) for name in ("megatron", "nobody's")
+    )
+    assert np.log(unknown.p90 / unknown.p10)[0] > 1.3 * np.log(known.p90 / known.p10)[0]

@@ -1,0 +1,118 @@
+"""Rows of measured runs: the columns' conventions, what a blank stands for, what can't be expressed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from scalewright.plan.frameworks import find_framework
+from scalewright.plan.predict import resolve_rows
+from scalewright.plan.request import Request
+from scalewright.plan.rows import known_name, read_options, request_of
+from scalewright.plan.runs import MEASURED, measured_seconds, read_table
+from scalewright.spec.errors import UserError
+from scalewright.spec.tensors import count
+
+ROW: dict[str, Any] = {
+    "framework": "Megatron-LM", "model": "mine", "layers": 24, "hidden": 2048, "heads": 16, "kv_heads": 16,
+    "ffn": 8192, "mlp_mats": 2, "vocab": 51200, "seq": 2048, "device": "A100-80GB-SXM", "n_devices": 64,
+    "tp": 2,    "pp": 4, "cp": 1, "ep": 1, "vpp": 1, "sp": 0, "sharding": "zero1", "mbs": 2, "gbs": 256,
+    "recompute": "full", "precision": "bf16", "flash": 1,
+}  # fmt: skip
+
+
+def test_a_full_row_assumes_nothing() -> None:
+    request = request_of(ROW)
+    assert (request.dp, request.micros, request.zero, request.recompute) == (8, 16, 1, "full")
+    assert request.assumed == ()
+
+
+def test_every_blank_is_named() -> None:
+    request = request_of(
+        {**ROW, "vocab": "", "heads": "", "kv_heads": "", "vpp": "", "precision": "", "gbs": ""}
+    )
+    said = " | ".join(request.assumed)
+    for word in ("vocab 51200", "heads 16", "vpp 1", "precision bf16", "gbs"):
+        assert word in said
+
+
+@pytest.mark.parametrize(
+    ("cells", "says"),
+    [
+        ({"n_devices": 63}, "does not divide"),
+        ({"dp": 9}, "dp 9"),
+        ({"device": "Z9000"}, "Z9000"),
+        ({"device": ""}, "no device"),
+        ({"gbs": "nan"}, None),  # a blank by another name
+        ({"gbs": "1e300"}, "finite"),
+        ({"mbs": "two"}, "give a number"),
+        ({"hidden": "", "params_b": "", "model": "nobody's"}, "no dims"),
+        ({"layers": "", "params_b": ""}, "params_b"),
+        ({"sharding": "shredded"}, "shredded"),
+    ],
+)
+def test_what_cannot_be_expressed_says_why(cells: dict[str, Any], says: str | None) -> None:
+    if says is None:
+        assert request_of({**ROW, **cells}).micros >= 1
+        return
+    with pytest.raises(UserError, match=says):
+        request_of({**ROW, **cells})
+
+
+def test_a_known_name_brings_what_the_columns_lack() -> None:
+    row = {
+        **ROW,
+        "model": "DeepSeek-V3",
+        "hidden": "",
+        "layers": "",
+        "heads": "",
+        "kv_heads": "",
+        "ffn": "",
+        "vocab": "",
+    }
+    model = request_of(row).model
+    assert model.mla is not None
+    assert model.moe is not None
+    assert known_name("Llama-3-70B (truncated to 12 layers)") == "llama-3-70b"
+
+
+def test_the_bundled_runs_are_all_expressed() -> None:
+    rows = read_table(MEASURED)
+    asked = resolve_rows(rows)
+    assert sum(isinstance(one, Request) for one in asked) >= 0.95 * len(rows)
+    # where dims and parameters are both given they agree: a gated MLP or a tied head read wrongly would not
+    far = [
+        abs(count(one.model).total / (float(row["params_b"]) * 1e9) - 1)
+        for row, one in zip(rows, asked, strict=True)
+        if isinstance(one, Request)
+        and row["params_b"]
+        and row["vocab"]
+        and row["source"] != "bloom-chronicles"
+    ]
+    assert sum(error < 0.03 for error in far) >= 0.97 * len(far)
+
+
+def test_source_and_id_are_no_inputs() -> None:
+    rows = read_table(MEASURED)[::211]
+    blank = [
+        {key: value for key, value in row.items() if key not in ("source", "id", "source_ref")}
+        for row in rows
+    ]
+    assert resolve_rows(rows) == resolve_rows(blank)
+
+
+def test_tflops_become_seconds_by_their_own_convention() -> None:
+    row = {**ROW, "tflops_per_device": 150, "notes": "HARDWARE FLOPs (x4/3, full recompute)"}
+    plain = {**row, "notes": "model FLOPs, not halved"}
+    seconds, converted = measured_seconds(row, request_of(row))
+    assert converted
+    assert seconds == pytest.approx(4 / 3 * measured_seconds(plain, request_of(plain))[0])
+
+
+def test_options_and_versions() -> None:
+    assert read_options("node_gbps=400; compile=1") == {"node_gbps": "400", "compile": "1"}
+    assert request_of({**ROW, "options": "node_gbps=400"}).chip.fabric_rate == pytest.approx(400e9 / 8 / 8)
+    assert find_framework("Megatron-Bridge 25.11").year == pytest.approx(2025 + 10 / 12)
+    assert find_framework("Megatron-LM (2021)").name == "megatron-2021"
+    assert not find_framework("something of 2031").known
