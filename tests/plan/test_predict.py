@@ -71,6 +71,23 @@ def test_what_should_cost_costs() -> None:
     assert seconds(global_batch=256) == pytest.approx(2 * seconds(global_batch=128), rel=0.1)
 
 
+def test_bytes_are_counted_as_users_count_them() -> None:
+    params = 8_030_261_248
+    none, one, three = (
+        predict(LLAMA, H100, layout(zero_stage=stage), 4096, framework="nanotron").comm_bytes["dp"]
+        for stage in (0, 1, 3)
+    )
+    assert none == pytest.approx(4 * params)  # all-reduce: the tensor, once, in fp32
+    assert one == pytest.approx((4 + 2) * params)  # a scatter's input, a gather's output
+    assert three == pytest.approx(2 * (2 * 2 + 4) * params)  # two micro-batches, each gathered twice
+    tp = predict(LLAMA, H100, layout(tp=4, recompute="none"), 4096).comm_bytes["tp"]
+    stream = 4096 * 4096 * 2
+    micros = 128 // 16
+    assert tp == pytest.approx(
+        2 * 2 * 2 * 32 * micros * stream
+    )  # twice a block, both ways, gather and scatter
+
+
 def test_mixtures_and_latent_attention_are_priced() -> None:
     model, cluster = load_model_spec("deepseek-v3"), load_cluster("hgx-h800")
     wide = layout(

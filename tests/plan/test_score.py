@@ -66,8 +66,10 @@ def test_bands_hold_most_measurements(figures: dict[str, Any]) -> None:
 
 def test_a_table_of_ones_own() -> None:
     rows = [row for row in read_table(MEASURED) if row["source"] == "vtrain-multi"]
-    found = score(rows)
+    found = score(rows, fit=8)
     assert found["overall"]["sources"] == 1
+    assert found["profile"]["rows"] == found["sources"]["vtrain-multi"]["rows"] - 8
+    assert found["profile"]["median_error_pct"] <= 5
     assert "fits" not in found
 
 

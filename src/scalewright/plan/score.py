@@ -19,6 +19,7 @@ from scalewright.plan.baselines import baselines
 from scalewright.plan.constants import Constants
 from scalewright.plan.memory import GIB
 from scalewright.plan.predict import Predictions, predict_table
+from scalewright.plan.profile import held_out_error
 from scalewright.plan.rank import rankings
 from scalewright.plan.runs import MEASURED, OUT_OF_MEMORY, Runs, oom_row, read_table, runs_of
 
@@ -44,6 +45,7 @@ def score(
     oom: Iterable[Mapping[str, Any]] | None = None,
     c: Constants | None = None,
     seconds: np.ndarray | None = None,
+    fit: int | None = None,
 ) -> dict[str, Any]:
     """Scores a table of measured runs (null: the bundled ones, and the bundled runs out of memory).
 
@@ -63,6 +65,8 @@ def score(
     answer["memory"] = _memory(runs, found)
     answer["ranking"] = [asdict(one) for one in rankings(*_layout_groups(runs, predicted))]
     answer["worst"] = _worst(runs, predicted)
+    if fit:
+        answer["profile"] = held_out_error(runs, fit)
     if oom is not None:
         answer["fits"] = fits(runs, found, oom, c)
     return answer

@@ -139,7 +139,7 @@ class _Rows:
         whole = x.all_reduce(self.stream, t.tp, one, self.links)
         seconds = np.where(t.sp > 0, 2 * x.gather(self.stream, t.tp, one, self.links), whole)
         hidden = self.c["overlap.tp"] * self.trainer["overlap_tp"]
-        size = np.where(t.tp > 1, times * 2 * self.stream * (t.tp - 1) / t.tp, 0.0)
+        size = np.where(t.tp > 1, times * self.stream * np.where(t.sp > 0, 2.0, 1.0), 0.0)
         return times * seconds * (1 - hidden), size
 
     def trainer_parallel(self) -> np.ndarray:
@@ -171,7 +171,7 @@ class _Rows:
         far = np.where((self.trainer["dedup"] > 0) & (domains > 1), met, 1.0)
         once = x.all_to_all(size, t.ep, np.ones(len(t)), self.links, far)
         hidden = self.c["overlap.ep"] * self.trainer["overlap_ep"]
-        sent = np.where(t.ep > 1, 2 * size * (t.ep - 1) / t.ep * self.sparse, 0.0)
+        sent = np.where(t.ep > 1, 2 * size * self.sparse, 0.0)
         return 2 * once * self.sparse * (1 - hidden), sent
 
     def micro(self, stage: int) -> _Micro:
@@ -255,17 +255,16 @@ class _Rows:
         plain = plain * (t.dp * t.cp > 1)
         each = self._fsdp(dense, expert, shard, experts, slow)
         seconds = np.where(fsdp, each, plain)
-        share = np.where(group > 1, (group - 1) / group, 0.0)
-        gathers = np.where(
-            fsdp, 2 * t.micros * weights + t.micros * grads, np.where(t.zero == 0, 2 * grads, grads + weights)
-        )
+        # as users count: an all-reduce the tensor, a gather its output, a scatter its input
+        each_step = np.where(t.zero == 0, grads, grads + weights)
+        gathers = np.where(fsdp, t.micros * (2 * weights + grads), each_step) * (group > 1)
         n = t.stages.mean(1)
         _, tp_bytes = self.tensor_parallel()
         _, cp_bytes = self.context_parallel()
         _, ep_bytes = self.expert_parallel()
         whole = self.whole
         sizes = {
-            "dp": (dense + expert) * gathers * share, "tp": n * (2 + whole) * tp_bytes * t.micros,
+            "dp": (dense + expert) * gathers, "tp": n * (2 + whole) * tp_bytes * t.micros,
             "cp": n * (3 + whole) * cp_bytes * t.micros, "ep": n * (2 + whole) * ep_bytes * t.micros,
             "pp": np.where(t.pp > 1, 2 * t.chunks * self._message() * t.micros, 0.0),
         }  # fmt: skip

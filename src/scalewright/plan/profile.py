@@ -1,0 +1,76 @@
+"""A profile of one's own machine and trainer from a few of one's own runs: `score --fit K`.
+
+    the shipped constants --(a few runs)--> the same, with the rates of this device, host and links moved
+
+Only what these runs can tell is moved: the generation's matrix products, its memory-bound kernels and attention,
+the host, the links, stragglers. Everything is pulled to the shipped value, so that few runs don't run away.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from scalewright.plan.chips import FAMILIES
+from scalewright.plan.constants import Constants, Fact, constants, facts
+from scalewright.plan.evaluate import prepare
+from scalewright.plan.fit import evaluate_seconds, problem, solve
+from scalewright.plan.runs import Runs
+
+COMMON = (
+    "host.launch", "host.step", "link.fast", "link.fabric", "shape.depth", "shape.wave", "kernel.square",
+    "overlap.dp", "overlap.tp", "wait.straggler", "memory.loss",
+)  # fmt: skip
+WEIGHT = 0.7  # of one's own run against what was known: the square root of how many sources it counts for
+
+
+def free_facts(runs: Runs) -> tuple[Fact, ...]:
+    """The constants that these runs may move, around their shipped values and a little beyond the usual range."""
+    families = {FAMILIES[request.chip.family] for request in runs.requests}
+    kernels = {request.framework.kernels for request in runs.requests}
+    names = {*COMMON, *(f"matmul.{f}" for f in families), *(f"attention.{f}" for f in families)}
+    names |= {f"passes.{kind}" for kind in kernels}
+    now = constants()
+    found = []
+    for fact in facts():
+        if fact.name in names:
+            span = 0.3 * (fact.high - fact.low)
+            low = max(min(fact.low, now[fact.name] - span), 0.3 * fact.low)
+            found.append(
+                replace(fact, prior=now[fact.name], low=low, high=max(fact.high, now[fact.name] + span))
+            )
+    return tuple(found)
+
+
+def profile(runs: Runs, most: int = 150) -> Constants:
+    """The constants of a machine and trainer, from its own runs; every run weighs as much as a source of others."""
+    task = problem(runs, free=free_facts(runs), most=most)
+    return solve(replace(task, weight=np.full(len(task.log_seconds), WEIGHT)))
+
+
+def spaced(runs: Runs, many: int) -> np.ndarray:
+    """`many` usable rows, evenly spaced through the step times: a mask over the runs."""
+    use = np.flatnonzero(np.isfinite(runs.seconds) & ~runs.apart & ~runs.converted)
+    order = use[np.argsort(runs.seconds[use], kind="stable")]
+    mask = np.zeros(len(runs), dtype=bool)
+    mask[order[np.unique(np.linspace(0, len(order) - 1, min(many, len(order))).round().astype(int))]] = True
+    return mask
+
+
+def held_out_error(runs: Runs, many: int) -> dict[str, float]:
+    """Fits a profile on `many` runs and compares the rest: errors in percent, before and after."""
+    chosen = spaced(runs, many)
+    fitted = profile(runs.take(chosen))
+    rest = ~chosen & np.isfinite(runs.seconds) & ~runs.apart & ~runs.converted
+    if not rest.any():
+        return {"fitted_on": int(chosen.sum()), "rows": 0}
+    prepared = prepare(runs.requests)
+    before, after = (
+        np.abs(evaluate_seconds(prepared, c) / runs.seconds - 1)[rest] for c in (constants(), fitted)
+    )
+    return {
+        "fitted_on": int(chosen.sum()), "rows": int(rest.sum()),
+        "before_median_error_pct": 100 * float(np.median(before)), "median_error_pct": 100 * float(np.median(after)),
+        "mape_pct": 100 * float(np.mean(after)),
+    }  # fmt: skip
