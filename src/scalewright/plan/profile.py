@@ -2,8 +2,8 @@
 
     the shipped constants --(a few runs)--> the same, with the rates of this device, host and links moved
 
-Only what these runs can tell is moved: the generation's matrix products, its memory-bound kernels and attention,
-the host, the links, stragglers. Everything is pulled to the shipped value, so that few runs don't run away.
+Only what these runs can tell is moved: the generation's matrix products, its memory-bound kernels and
+attention, the host, the links, stragglers. Everything is pulled to the shipped value: few runs can't run away.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ WEIGHT = 0.7  # of one's own run against what was known: the square root of how 
 
 
 def free_facts(runs: Runs) -> tuple[Fact, ...]:
-    """The constants that these runs may move, around their shipped values and a little beyond the usual range."""
+    """The constants that these runs may move, around their shipped values, a little beyond the range."""
     families = {FAMILIES[request.chip.family] for request in runs.requests}
     kernels = {request.framework.kernels for request in runs.requests}
     names = {*COMMON, *(f"matmul.{f}" for f in families), *(f"attention.{f}" for f in families)}
@@ -44,7 +44,7 @@ def free_facts(runs: Runs) -> tuple[Fact, ...]:
 
 
 def profile(runs: Runs, most: int = 150) -> Constants:
-    """The constants of a machine and trainer, from its own runs; every run weighs as much as a source of others."""
+    """The constants of a machine and trainer, from its own runs."""
     task = problem(runs, free=free_facts(runs), most=most)
     return solve(replace(task, weight=np.full(len(task.log_seconds), WEIGHT)))
 
@@ -71,6 +71,7 @@ def held_out_error(runs: Runs, many: int) -> dict[str, float]:
     )
     return {
         "fitted_on": int(chosen.sum()), "rows": int(rest.sum()),
-        "before_median_error_pct": 100 * float(np.median(before)), "median_error_pct": 100 * float(np.median(after)),
+        "before_median_error_pct": 100 * float(np.median(before)),
+        "median_error_pct": 100 * float(np.median(after)),
         "mape_pct": 100 * float(np.mean(after)),
     }  # fmt: skip
