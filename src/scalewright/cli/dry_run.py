@@ -15,14 +15,15 @@ def show_dry_run(document: dict[str, Any]) -> None:
     axes = [f"{key} {layout[key]}" for key in ("pp", "dp_replicate", "tp", "cp", "ep") if layout[key] > 1]
     split = ", ".join([f"{document['world']} ranks", *axes, f"zero_stage {layout['zero_stage']}"])
     print(f"{split}; one rank's step:\n")
-    columns = ("ranks", "first is", "parameters held", "TFLOPs", *(f"{kind} GiB" for kind in KINDS))
+    size, unit = _unit(max(group["memory_bytes"]["peak"] for group in document["groups"]))
+    columns = ("ranks", "first is", "parameters held", "FLOPs", *(f"{kind} {unit}" for kind in KINDS))
     rows = [
         (
             _ranks(group["ranks"]),
             _coords(group["coords"]),
             short(group["params_local"]),
-            f"{group['flops'] / 1e12:.4g}",
-            *(f"{group['memory_bytes'][kind] / 2**30:.3f}" for kind in KINDS),
+            f"{group['flops']:.4g}",
+            *(f"{group['memory_bytes'][kind] / size:.3f}" for kind in KINDS),
         )
         for group in document["groups"]
     ]
@@ -52,8 +53,14 @@ def _coords(coords: dict[str, int]) -> str:
     return " ".join(f"{axis} {index}" for axis, index in coords.items() if index) or "the first"
 
 
-def _bytes(size: int) -> str:
-    for unit, letter in ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
-        if size >= unit:
-            return f"{size / unit:.4g} {letter}"
-    return f"{size} B"
+def _bytes(count: int) -> str:
+    size, unit = _unit(count)
+    return f"{count / size:.4g} {unit}"
+
+
+def _unit(count: int) -> tuple[int, str]:
+    """The largest unit of which this is at least one."""
+    for size, unit in ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
+        if count >= size:
+            return size, unit
+    return 1, "B"
