@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -202,6 +203,8 @@ class Hand:
         self.gradients.begin(stage, last)
         self.pending.pop((stage, micro)).run()
         self.gradients.end(stage, last)
+        if last:
+            time.sleep(0.1)  # a reduction that began too early shall also end too early
 
 
 def run_by_hand(mesh: Mesh, layout: Layout, actions: str, bf16: bool) -> dict[str, Any]:
