@@ -41,7 +41,7 @@ class Framework:
     held: tuple[float, float, float]  # bytes of a parameter: weights, gradients, optimizer states
     p2p: str
     logits: float
-    recompute: str
+    selective: str
     zero: int
     optimizer: str
     known: bool

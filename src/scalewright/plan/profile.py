@@ -3,7 +3,7 @@
     the shipped constants --(a few runs)--> the same, with the rates of this device, host and links moved
 
 Only what these runs can tell is moved: the generation's matrix products, its memory-bound kernels and
-attention, the host, the links, stragglers. Everything is pulled to the shipped value: few runs can't run away.
+attention, the host, the links, stragglers. Everything is pulled to the shipped value.
 """
 
 from __future__ import annotations

@@ -124,7 +124,7 @@ def from_layout(
     else:
         kind = layout.recompute
         if kind == "selective" and trainer.name != "scalewright":
-            kind = "core"  # elsewhere the word means attention's inside (Korthikanti et al. 2022, §5)
+            kind = trainer.selective  # elsewhere the word means something else
     return Request(
         model, chip, trainer, auto_precision(chip, layout.precision), seq_len, layout.devices, layout.tp,
         bool(layout.sp), layout.pp, layout.virtual_stages or 1, layout.schedule, layout.cp, layout.cp_kind,

@@ -213,9 +213,12 @@ def _finish(
 
 @lru_cache(maxsize=512)
 def _preset(name: str) -> ModelSpec | None:
+    """The published model of this name; never a path or an address."""
+    if "/" in name or ":" in name or name.endswith((".json", ".yaml", ".yml")):
+        return None
     for guess in (name, name.replace("llama-3-405b", "llama-3.1-405b"), name.replace("-instruct", "")):
         try:
-            return load_model_spec(guess) if "/" not in guess and "." not in guess[-5:-4] else None
+            return load_model_spec(guess)
         except UserError:
             continue
     return None
@@ -236,7 +239,7 @@ def _recompute(word: str, framework: Framework) -> str:
     if word == "full":
         return "full"
     if word == "selective":
-        return "policy" if framework.kernels == "xla" else "core"
+        return framework.selective
     return "unknown"
 
 

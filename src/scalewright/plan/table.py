@@ -233,6 +233,7 @@ def _trainer_facts(units: Sequence[Unit]) -> dict[str, np.ndarray]:
     found["attention"] = _array(units, lambda u: ATTENTION.index(u.attention))
     found["split"] = _array(units, lambda u: SPLITS.index(u.framework.split))
     found["dedup"] = _array(units, lambda u: u.framework.year >= 2025 or option(u, "dispatcher") in NODE_WISE)
+    found["regathers"] = _array(units, lambda u: u.framework.name == "scalewright")
     found["by_block"] = _array(units, lambda u: u.framework.buckets == "block")
     found["whole_p2p"] = _array(units, lambda u: u.framework.p2p == "whole")
     found["capacity_factor"] = _array(units, lambda u: float(option(u, "capacity") or 1.0))

@@ -257,7 +257,8 @@ class _Rows:
         seconds = np.where(fsdp, each, plain)
         # as users count: an all-reduce the tensor, a gather its output, a scatter its input
         each_step = np.where(t.zero == 0, grads, grads + weights)
-        gathers = np.where(fsdp, t.micros * (2 * weights + grads), each_step) * (group > 1)
+        again = np.where(self.gathers_once() > 0, 1.0, t.micros)
+        gathers = np.where(fsdp, again * (2 * weights + grads), each_step) * (group > 1)
         n = t.stages.mean(1)
         _, tp_bytes = self.tensor_parallel()
         _, cp_bytes = self.context_parallel()
@@ -297,7 +298,15 @@ class _Rows:
         slowed = c["overlap.slow"] * np.minimum(traffic, cover)
         mine = dense * grads / np.maximum(shard, 1)
         across = x.all_reduce(mine, t.replicate, t.tp * shard, self.links)
-        return np.where(shard > 1, t.micros * (exposed + slowed), 0.0) + across * 0.5
+        times = np.where(self.gathers_once() > 0, 1.0, t.micros)
+        return np.where(shard > 1, times * (exposed + slowed), 0.0) + across * 0.5
+
+    def gathers_once(self) -> np.ndarray:
+        """Where FSDP keeps a stage's weights gathered for all micro-batches of a step, as pipelines do.
+
+        Llama 3's trainer does (Dubey et al. 2024, §3.3.2); this package's own gathers for each.
+        """
+        return np.asarray((self.t.pp > 1) * (1 - self.trainer["regathers"]))
 
     def _message(self) -> np.ndarray:
         """Bytes of one activation between stages, as one rank sends it."""
