@@ -57,3 +57,11 @@ def test_recomputation_and_offload_save_memory() -> None:
     assert run(offload="optimizer", zero_stage=1).memory_gib["optimizer"] == 0
     assert not run(zero_stage=0).fits  # 8 billion x 18 bytes
     assert run(zero_stage=3, recompute="full").fits
+
+
+def test_schedules_that_keep_several_weights() -> None:
+    sizes = {"devices": 4, "pp": 4, "global_batch": 16, "zero_stage": 0}
+    one = run(**sizes).memory_gib["parameters"]
+    assert run(**sizes, schedule="pipedream").memory_gib["parameters"] == pytest.approx(4 * one)
+    # the worst rank is another one, with the final norm's few weights
+    assert run(**sizes, schedule="dualpipe").memory_gib["parameters"] == pytest.approx(2 * one, rel=1e-4)

@@ -13,6 +13,7 @@ from scalewright.spec.cluster import load_cluster
 from scalewright.spec.errors import UserError
 from scalewright.spec.layout import Layout
 from scalewright.spec.presets import load_model_spec
+from scalewright.spec.schedule import idle_time
 
 LLAMA, H100 = load_model_spec("llama-3.1-8b"), load_cluster("dgx-h100")
 KEYS = {
@@ -86,6 +87,25 @@ def test_bytes_are_counted_as_users_count_them() -> None:
     assert tp == pytest.approx(
         2 * 2 * 2 * 32 * micros * stream
     )  # twice a block, both ways, gather and scatter
+
+
+def test_bubbles_are_the_schedules() -> None:
+    def bubble(kind: str, chunks: int = 1) -> float:
+        shape = layout(devices=4, pp=4, schedule=kind, virtual_stages=chunks, global_batch=32)
+        return predict(LLAMA, H100, shape, 2048, framework="megatron").breakdown["pp_bubble"]
+
+    plain = idle_time("1f1b", 4, 1, 32)
+    for kind, chunks in (
+        ("gpipe", 1),
+        ("interleaved", 2),
+        ("interleaved", 4),
+        ("zb-h1", 1),
+        ("zb-interleaved", 2),
+    ):
+        # the same stage in `chunks` parts: the papers' picture, in which a backward takes twice its forward
+        ideal = idle_time(kind, 4, chunks, 32) / chunks / plain
+        assert bubble(kind, chunks) / bubble("1f1b") == pytest.approx(ideal, rel=1e-6), kind
+    assert bubble("pipedream") == 0
 
 
 def test_mixtures_and_latent_attention_are_priced() -> None:

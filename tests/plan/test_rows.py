@@ -50,6 +50,9 @@ def test_every_blank_is_named() -> None:
         ({"hidden": "", "params_b": "", "model": "nobody's"}, "no dims"),
         ({"layers": "", "params_b": ""}, "params_b"),
         ({"sharding": "shredded"}, "shredded"),
+        ({"options": "node_gbps=fast"}, "node_gbps"),
+        ({"options": "slices=0"}, "slices"),
+        ({"pp": 0.5}, None),
     ],
 )
 def test_what_cannot_be_expressed_says_why(cells: dict[str, Any], says: str | None) -> None:

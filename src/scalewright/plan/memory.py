@@ -71,6 +71,13 @@ def under_way(table: Table, stage: int) -> np.ndarray:
     return np.where(p > 1, held, 1.0)
 
 
+def versions(table: Table, stage: int) -> np.ndarray:
+    """Copies of its weights that a rank keeps: one a forward under way (PipeDream), or two (DualPipe)."""
+    stash = np.where(stage == 2, 1.0, np.maximum(table.pp - (stage == 0), 1.0))
+    one = np.where(table.schedule == SCHEDULES.index("pipedream"), stash, 1.0)
+    return np.where((table.schedule == SCHEDULES.index("dualpipe")) & (table.pp > 1), 2.0, one)
+
+
 def _stage(table: Table, facts: Facts, c: Constants, stage: int) -> dict[str, np.ndarray]:
     """Bytes by kind on the fullest inner (0), the first (1) or the last (2) pipeline rank."""
     u = table.unit
@@ -88,6 +95,7 @@ def _stage(table: Table, facts: Facts, c: Constants, stage: int) -> dict[str, np
     expert = (works["expert"][u] * count).sum(1)
     held = _held(table, trainer, dense, expert)
     kept = works["kept"][u]  # [rows, REGIONS, KEPT]
+    held["parameters"] = held["parameters"] * versions(table, stage)
     activations, rebuilt = _activations(table, facts, trainer, kept, blocks, stage, c)
     edge = first * kept[:, w.BEFORE, 0] * under_way(table, stage)
     logits = last * (kept[:, w.AFTER, 0] + kept[:, w.EXTRA, 0]) * trainer["logits"] / 4.0 * c["memory.logits"]

@@ -28,7 +28,8 @@ from scalewright.spec.tensors import count
 ZERO = {"none": 0, "ddp": 0, "zero0": 0, "zero1": 1, "zero2": 2, "zero3": 3, "fsdp": 3, "hsdp": 3, "0": 0,
 "1": 1,
         "2": 2, "3": 3}  # fmt: skip
-LAYOUT = ("dp", "tp", "pp", "cp", "ep", "sharding", "mbs")
+WHOLE = ("ici_fsdp", "slices", "etp")
+NUMBERS = (*WHOLE, "node_gbps", "power_w", "capacity")
 
 
 class Blanks(list[str]):
@@ -99,12 +100,16 @@ def request_of(row: Mapping[str, Any]) -> Request:
 
 
 def read_options(cell: str) -> dict[str, str]:
-    """`key=value;key=value` as a dict."""
-    found = {}
+    """`key=value;key=value` as a dict; raises UserError where a number isn't one."""
+    found: dict[str, str] = {}
     for part in cell.split(";"):
-        key, _, value = part.partition("=")
+        key, _, word = part.partition("=")
         if key.strip():
-            found[key.strip()] = value.strip()
+            found[key.strip()] = word.strip()
+    for key in NUMBERS:
+        value = number(found, key) if key in found else 1.0
+        if value is None or value <= 0 or (key in WHOLE and value != int(value)):
+            raise UserError(f"option {key} is '{found[key]}'", "row", "give a number above 0")
     return found
 
 
