@@ -35,6 +35,7 @@ from torch.distributed.fsdp import (
     fully_shard,
 )
 
+from scalewright.model.decoder import Decoder
 from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.offload import offloads_parameters
 from scalewright.parallel.stages import tied_stages
@@ -49,9 +50,10 @@ SPLIT = frozenset({"zb-h1", "zb-interleaved", "zbv", "dualpipev"})
 class ShardedGradients:
     """When FSDP gathers, reduces and frees, in every stage of this rank.
 
-    FSDP reduces on its own in a backward that runs whole, as it goes. In schedules that split the backward it
-    is kept quiet, and `end` reduces. A stage whose embedding another stage of this rank multiplies with (the
-    tied head of a V) is reduced when both are done.
+    FSDP reduces on its own in a backward that runs whole, as it goes. It is kept quiet, and `end` reduces, in
+    schedules that split the backward; and in ZeRO-1 with a user's own module, whose ranks and micro-batches
+    may each leave other parameters unused. A stage whose embedding another stage of this rank multiplies with
+    (the tied head of a V) is reduced when both are done.
     """
 
     def __init__(self, stages: Mapping[int, nn.Module], weights: Weights, layout: Layout) -> None:
@@ -59,6 +61,7 @@ class ShardedGradients:
         self.zero_stage = layout.zero_stage or 0
         self.pipeline = layout.pp > 1
         self.split = self.pipeline and layout.schedule in SPLIT
+        self.own = self.zero_stage == 1 and not all(isinstance(s, Decoder) for s in stages.values())
         self.roots = {number: _sharded(stage)[0] for number, stage in stages.items()}
         self.modules = {number: _sharded(stage) for number, stage in stages.items()}
         # A tied head on this rank: who multiplies with the embedding, and the module that holds it.
@@ -84,17 +87,22 @@ class ShardedGradients:
             if self.zero_stage == 3:
                 self._gather(stage)
             return
+        if self.own:
+            return
         for module in self.modules[stage]:
             self._allow(module, stage, last)
         self.roots[stage].set_is_last_backward(last)
 
     def end(self, stage: int, last: bool) -> None:
         """After it: reduces what FSDP didn't by itself."""
-        if self.split and (last or self.zero_stage >= 2):
+        quiet = self.split or self.own
+        if quiet and (last or self.zero_stage >= 2):
+            if self.own:
+                accumulate_now(self.modules[stage], fill=True)
             for module in self.modules[stage]:
                 self._allow(module, stage, last)
             reduce_now(self.roots[stage], self.modules[stage], last=last)
-        elif self.split:
+        elif quiet:
             accumulate_now(self.modules[stage])
         self._quiet(stage)
         if self.lender is not None and stage in self.tied:
@@ -165,14 +173,22 @@ def reduce_now(root: FSDPModule, modules: Iterable[FSDPModule], *, last: bool) -
     root._get_fsdp_state()._root_post_backward_final_callback()
 
 
-def accumulate_now(modules: Iterable[FSDPModule]) -> None:
-    """Adds bf16 gradients of the gathered parameters to their fp32 sums, where FSDP isn't to reduce yet."""
+def accumulate_now(modules: Iterable[FSDPModule], *, fill: bool = False) -> None:
+    """Adds bf16 gradients of the gathered parameters to their fp32 sums, where FSDP isn't to reduce yet.
+
+    `fill` gives a sum to parameters without one, so that every rank reduces the same.
+    """
     for module in modules:
         for group in _groups(module):
             for parameter in group.fsdp_params:
-                if hasattr(parameter, "_unsharded_param"):  # it has been gathered before
-                    parameter.accumulate_unsharded_grad_if_needed()
-                    parameter.to_accumulated_grad_if_needed()
+                if not hasattr(parameter, "_unsharded_param"):
+                    continue  # it has never been gathered
+                parameter.accumulate_unsharded_grad_if_needed()
+                parameter.to_accumulated_grad_if_needed()
+                whole = parameter.unsharded_param
+                without = parameter.unsharded_accumulated_grad is None and whole.grad is None
+                if fill and without and whole.requires_grad:
+                    parameter.unsharded_accumulated_grad = torch.zeros_like(whole, dtype=torch.float32)
 
 
 def _groups(module: FSDPModule) -> list[Any]:
@@ -210,9 +226,9 @@ def apply_shard(
     for block in blocks:
         fully_shard(block, mesh=over, mp_policy=policy, reshard_after_forward=reshard, offload_policy=where)
     fully_shard(model, mesh=over, mp_policy=policy, reshard_after_forward=False, offload_policy=where)
-    # Ranks whose own module leaves other parameters unused must still reduce the same ones. Not in ZeRO-1's
-    # bf16: zeros would be bf16 beside sums in fp32, which FSDP refuses to send together.
-    same = not (bf16 and layout.zero_stage == 1)
+    # Ranks whose own module leaves other parameters unused must still reduce the same ones. In ZeRO-1 that is
+    # `accumulate_now`'s: FSDP's zeros would be bf16 beside sums in fp32, which it refuses to send together.
+    same = layout.zero_stage != 1
     for module in _sharded(model):
         module.set_gradient_divide_factor(1.0)
         module.set_force_sum_reduction_for_comms(True)

@@ -17,6 +17,7 @@ from scalewright.model.init import init_box
 from scalewright.model.python import build_python_model
 from scalewright.parallel.collectives import copy_from_rank_zero
 from scalewright.parallel.mesh import Mesh
+from scalewright.parallel.offload import offloads_parameters
 from scalewright.parallel.parallelize import Parallel, Source, fill, parallelize
 from scalewright.parallel.stages import cut_stages
 from scalewright.spec.errors import UserError
@@ -75,11 +76,12 @@ def build_network(
 
 def _check_shapes(module: nn.Module, run: RunSpec) -> None:
     """Raises UserError for a parameter that fully sharded data parallelism has no rows of."""
-    if run.layout.zero_stage == 3 and run.layout.dp_shard > 1:
+    layout = run.layout
+    if layout.zero_stage and (layout.dp_shard > 1 or offloads_parameters(layout)):
         for name, parameter in module.named_parameters():
             if parameter.dim() == 0:
                 raise UserError(
-                    f"parameter '{name}' is a single number, which zero_stage 3 can't cut",
+                    f"parameter '{name}' is a single number, which zero_stage {layout.zero_stage} can't cut",
                     "model",
                     "give it the shape [1], or use zero_stage 0",
                 )
