@@ -56,6 +56,8 @@ LAYOUTS: list[dict[str, Any]] = [
     {"devices": 64, "zero_stage": 3, "precision": "bf16"},
     {"devices": 16, "dp_replicate": 4, "zero_stage": 3},
     {"devices": 16, "dp_replicate": 4, "zero_stage": 1, "global_batch": 32},
+    {"devices": 4, "zero_stage": 3, "offload": "all", "global_batch": 8},
+    {"devices": 4, "zero_stage": 0, "offload": "optimizer", "precision": "bf16"},
     {"devices": 2, "tp": 2},
     {"devices": 4, "tp": 4, "sp": False, "precision": "bf16"},
     {"devices": 16, "tp": 4, "global_batch": 8, "recompute": "full"},

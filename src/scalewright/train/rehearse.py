@@ -24,6 +24,7 @@ from torch.distributed.tensor import DTensor
 
 from scalewright.data.batch import IGNORED
 from scalewright.parallel.execute import Executor, Plain
+from scalewright.parallel.host import is_host, mark_host
 from scalewright.parallel.inputs import Micro, accepted_arguments
 from scalewright.parallel.live import plain
 from scalewright.parallel.mesh import Mesh, leave_world, make_mesh
@@ -66,26 +67,35 @@ def rehearse(run: RunSpec, grid: Grid, rank: int, seq_len: int, *, bf16: bool) -
         fake = FakeTensorMode(allow_non_fake_inputs=True)
     with fake_world(grid, rank) as mesh:
         network = build_network(run, mesh, bf16=bf16, memory=fake)
+        with fake:
+            _settle(network.parallel)
         with fake, Watch(mesh) as watch:
-            gather_once(network.parallel)
             player = Player(run, network.parallel, mesh, seq_len, watch)
             player.warm_up()
             return player.play()
 
 
-def gather_once(parallel: Parallel) -> None:
-    """Makes the space that FSDP gathers into, as a first step does; before there is an optimizer.
-
-    FSDP then pads its shards, again if it can't see that they are padded: fake tensors have no addresses. The
-    weights follow it to the new ones.
-    """
+def _gather_once(parallel: Parallel) -> None:
+    """Makes the space that FSDP gathers into, as a first step does."""
     for module in parallel.model.modules():
         if isinstance(module, FSDPModule):
             module.unshard()
             module.reshard()
+
+
+def _settle(parallel: Parallel) -> None:
+    """Lets FSDP pad its shards, before there is an optimizer, and the weights follow.
+
+    It does so in a first step, to shards that aren't padded yet. Fake tensors have no addresses by which it
+    could see that they are.
+    """
+    before = {id(weight): is_host(weight.master) for weight in parallel.weights}
+    _gather_once(parallel)
     for weight in parallel.weights:
         if isinstance(weight.compute, DTensor):
             local = weight.compute.to_local().detach()
+            if before[id(weight)]:
+                mark_host(local)
             weight.master = nn.Parameter(local, requires_grad=weight.compute.requires_grad)
 
 
@@ -103,7 +113,8 @@ class Player:
         watch.register(parallel.weights, optimizer)
 
     def warm_up(self) -> None:
-        """Makes what the first step makes once: the optimizer's states."""
+        """Makes what a first step makes once: the optimizer's states, and the space FSDP gathers into."""
+        _gather_once(self.step.parallel)
         trained = self.step.parallel.weights.trained()
         for weight in trained:
             weight.master.grad = torch.zeros_like(weight.master)
