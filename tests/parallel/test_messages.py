@@ -67,7 +67,7 @@ def test_first_in_first_out() -> None:
 
 
 def held(mesh: Mesh, layout: Layout) -> list[int]:
-    """The most sent tensors that a rank keeps, and how many are left after a step."""
+    """The most sent tensors that a rank keeps in a step, those left after it, and after forwards alone."""
     spec, most = tiny(4), 0
     parallel = build(spec, layout, mesh)
     pipeline = parallel.executor
@@ -82,14 +82,18 @@ def held(mesh: Mesh, layout: Layout) -> list[int]:
 
     pipeline.recorder = Watch()
     pipeline.train(micro_batches(spec, layout.accumulation), loss, torch.tensor(100.0))
-    return [most, sum(map(len, pipeline.messages._sent.values()))]
+    left = sum(map(len, pipeline.messages._sent.values()))
+    for micro in micro_batches(spec, 5):
+        pipeline.total(micro, loss)
+    return [most, left, sum(map(len, pipeline.messages._sent.values()))]
 
 
 def test_sent_tensors_are_freed_when_they_have_arrived() -> None:
     layout = {"devices": 4, "pp": 4, "micro_batch": 2, "global_batch": 32}
-    for most, left in run_world(held, layout):
+    for most, left, forward_only in run_world(held, layout):
         assert 0 < most <= 2 * 4, "as many as are under way, not all of the step's 16 each way"
         assert left == 0
+        assert forward_only <= 1, "a validation is one micro-batch ahead at most"
 
 
 # -- from the schedule alone -------------------------------------------------------------------------

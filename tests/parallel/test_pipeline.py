@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from parallel.pipeline_cases import TOLERANCE, build, loss, micro_batches, run_cases, tiny
 from scalewright.parallel import pipeline as runtime
@@ -19,7 +20,7 @@ from scalewright.parallel.timeline import ActionTimes
 from scalewright.spec.errors import RunError
 from scalewright.spec.grid import make_grid
 from scalewright.spec.layout import Layout
-from scalewright.spec.schedule import peak_activations, schedule
+from scalewright.spec.schedule import Action, Schedule, peak_activations, schedule
 from worlds import CPU, run_world
 
 ONE = ["gpipe", "1f1b", "zb-h1"]
@@ -160,6 +161,48 @@ def test_live_activations_are_those_of_the_schedule(ranks: int) -> None:
         assert [[int(peak), 0] for peak in wanted] == by_rank, kind
 
 
+class _Outputs:
+    """A recorder that looks, when a backward begins, whether its stage's output has been let go."""
+
+    def __init__(self) -> None:
+        self.alive: dict[tuple[int, int], Any] = {}
+        self.found: list[bool] = []
+
+    def start(self, plan: Schedule) -> None: ...
+
+    def before(self, action: Action) -> None:
+        if action.kind in ("backward", "backward_input") and (action.stage, action.micro) in self.alive:
+            self.found.append(self.alive[action.stage, action.micro]() is not None)
+
+    def after(self, action: Action) -> None: ...
+
+
+def outputs_alive(mesh: Mesh, layout: Layout) -> list[bool]:
+    """For every backward of a stage that sends: is the memory of what it sent still held?"""
+    spec = tiny(4)
+    parallel = build(spec, layout, mesh)
+    assert isinstance(parallel.executor, runtime.Pipeline)
+    outputs, made = _Outputs(), Counter[int]()
+    for stage, cut in parallel.executor.cuts.items():
+
+        def note(_module: Any, _given: Any, out: Tensor, stage: int = stage) -> None:
+            outputs.alive[stage, made[stage]] = weakref.ref(out.untyped_storage())
+            made[stage] += 1
+
+        if stage < 3:
+            cut.register_forward_hook(note)
+    parallel.executor.recorder = outputs
+    parallel.executor.train(micro_batches(spec, layout.accumulation), loss, torch.tensor(100.0))
+    return outputs.found
+
+
+def test_outputs_are_let_go_when_they_have_arrived() -> None:
+    layout = {"devices": 4, "pp": 4, "schedule": "zb-h1", "micro_batch": 2, "global_batch": 12}
+    *senders, last = run_world(outputs_alive, layout)
+    assert senders == [[False] * 6] * 3
+    assert last == []
+
+
 # -- what runs, and what is written down ---------------------------------------------------------------
 
 
@@ -191,6 +234,49 @@ def test_the_timeline_is_the_schedule() -> None:
     for (kind, stage, micro), end in ends.items():
         if kind == "receive_activation":
             assert end > ends["forward", stage - 1, micro], "nothing arrives before it was made"
+
+
+class _Matmuls(TorchDispatchMode):
+    """A recorder that counts matrix products by kind of action."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: Counter[str] = Counter()
+        self.kind = ""
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, arguments: tuple[Any, ...] = (), keywords: Any = None
+    ) -> Any:
+        self.counts[self.kind] += function.overloadpacket.__name__ in ("mm", "addmm", "bmm")
+        return function(*arguments, **(keywords or {}))
+
+    def start(self, plan: Schedule) -> None: ...
+
+    def before(self, action: Action) -> None:
+        self.kind = action.kind
+        self.__enter__()
+
+    def after(self, action: Action) -> None:
+        self.__exit__(None, None, None)
+
+
+def count_matmuls(mesh: Mesh, layout: Layout) -> dict[str, int]:
+    """A step's matrix products, by kind of action."""
+    spec = tiny(2)
+    parallel = build(spec, layout, mesh)
+    assert isinstance(parallel.executor, runtime.Pipeline)
+    matmuls = _Matmuls()
+    parallel.executor.recorder = matmuls
+    parallel.executor.train(micro_batches(spec, layout.accumulation), loss, torch.tensor(100.0))
+    return dict(matmuls.counts)
+
+
+def test_every_stage_splits_its_backward_in_half() -> None:
+    """The first one too, at its embedding: nobody waits for it there, but the schedule counts on it."""
+    layout = {"devices": 2, "pp": 2, "schedule": "zb-h1", "micro_batch": 2, "global_batch": 8}
+    for linears, counts in zip((7, 8), run_world(count_matmuls, layout), strict=True):  # the head is one
+        for kind in ("forward", "backward_input", "backward_weight"):
+            assert counts[kind] == 4 * linears, kind
 
 
 class _Syncs:
