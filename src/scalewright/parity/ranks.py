@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any
 
 from scalewright.launch.context import RankContext
-from scalewright.launch.local import cores, prepare_workers, run_local
+from scalewright.launch.local import prepare_workers, run_local
 from scalewright.launch.settings import make_deterministic
 from scalewright.spec.run import OptimizerSpec, RunSpec
 from scalewright.train.resolve import plain, resolve
@@ -88,8 +88,7 @@ def start(runs: Sequence[RunSpec], target: Target) -> None:
             make_deterministic()
         device = "cpu" if run.device == "auto" else run.device
         jobs.append({**plain(resolve(run)), "device": device, "until": None, "quiet": True})
-    threads = max(1, cores() // world)
-    run_local(target, (jobs,), world, preload=PRELOAD, threads=threads)
+    run_local(target, (jobs,), world, preload=PRELOAD)
 
 
 def train_in_turn(context: RankContext, jobs: Sequence[dict[str, Any]]) -> None:
