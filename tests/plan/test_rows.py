@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
 
 from scalewright.plan.frameworks import find_framework
-from scalewright.plan.predict import resolve_rows
+from scalewright.plan.predict import predict_rows, resolve_rows
 from scalewright.plan.request import Request
 from scalewright.plan.rows import known_name, read_options, request_of
 from scalewright.plan.runs import MEASURED, measured_seconds, read_table
@@ -52,7 +53,8 @@ def test_every_blank_is_named() -> None:
         ({"sharding": "shredded"}, "shredded"),
         ({"options": "node_gbps=fast"}, "node_gbps"),
         ({"options": "slices=0"}, "slices"),
-        ({"pp": 0.5}, None),
+        ({"pp": 0.5}, "whole number"),
+        ({"cp": 4096, "n_devices": 32768}, "cp 4096"),
     ],
 )
 def test_what_cannot_be_expressed_says_why(cells: dict[str, Any], says: str | None) -> None:
@@ -119,3 +121,16 @@ def test_options_and_versions() -> None:
     assert find_framework("Megatron-Bridge 25.11").year == pytest.approx(2025 + 10 / 12)
     assert find_framework("Megatron-LM (2021)").name == "megatron-2021"
     assert not find_framework("something of 2031").known
+
+
+def test_no_row_breaks_the_others() -> None:
+    # cells of any kind in any column: every row gets a finite answer or a reason
+    rows = read_table(MEASURED)[::9]
+    cells: tuple[Any, ...] = ("", "0", "-1", "nan", "inf", "1e18", "abc", "3", "1000000", None, 2.5, True)
+    columns = [name for name in rows[0] if name != "id"]
+    chance = random.Random(0)
+    broken = [{**row, chance.choice(columns): chance.choice(cells)} for row in rows]
+    answers = predict_rows(broken)
+    assert len(answers) == len(broken)
+    for answer in answers:
+        assert "error" in answer or 0 < answer["step_time_s"]["p50"] < float("inf")

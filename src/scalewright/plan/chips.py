@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass
 
 from scalewright.spec.cluster import ClusterSpec
+from scalewright.spec.errors import UserError, unknown
 
 FAMILIES = ("volta", "ampere", "hopper", "blackwell", "tpu", "amd", "other")
 _PATTERNS = (
@@ -48,7 +49,12 @@ class Chip:
     measured: bool
 
     def peak(self, precision: str) -> tuple[str, float]:
-        """The precision that matrix products run in, and its FLOP/s: a wider one where there is none."""
+        """The precision that matrix products run in, and its FLOP/s: a wider one where there is none.
+
+        Raises UserError for a precision that isn't one, or that the device hasn't even in a wider form.
+        """
+        if precision not in WIDTHS:
+            raise unknown("precision", precision, WIDTHS, "precision")
         rates = dict(self.peaks)
         while precision not in rates and precision in _FALLBACK:
             wider = _FALLBACK[precision]
@@ -57,6 +63,9 @@ class Chip:
             if precision == "fp16" and "bf16" not in rates:
                 wider = "fp32"
             precision = wider
+        if precision not in rates:
+            have = ", ".join(sorted(rates))
+            raise UserError(f"{self.name} has no rate in {precision}", "precision", f"use one of {have}")
         return precision, rates[precision]
 
 

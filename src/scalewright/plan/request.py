@@ -125,8 +125,10 @@ def from_layout(
         kind = layout.recompute
         if kind == "selective" and trainer.name != "scalewright":
             kind = trainer.selective  # elsewhere the word means something else
+    precision = auto_precision(chip, layout.precision)
+    chip.peak(precision)  # raises when the device can't
     return Request(
-        model, chip, trainer, auto_precision(chip, layout.precision), seq_len, layout.devices, layout.tp,
+        model, chip, trainer, precision, seq_len, layout.devices, layout.tp,
         bool(layout.sp), layout.pp, layout.virtual_stages or 1, layout.schedule, layout.cp, layout.cp_kind,
         layout.ep, layout.etp, layout.dp_replicate, layout.zero_stage or 0, layout.micro_batch,
         float(layout.accumulation), kind, share, layout.offload, layout.stage_layers, None, given, (),

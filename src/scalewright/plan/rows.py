@@ -17,9 +17,9 @@ from typing import Any
 
 from scalewright.plan.chips import Chip, chip_of
 from scalewright.plan.frameworks import Framework, find_framework
-from scalewright.plan.request import Request
+from scalewright.plan.request import SCHEDULES, Request, auto_precision
 from scalewright.spec.cluster import load_cluster
-from scalewright.spec.errors import UserError
+from scalewright.spec.errors import UserError, unknown
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.presets import load_model_spec
 from scalewright.spec.shapes import new_preset
@@ -68,6 +68,7 @@ def text(row: Mapping[str, Any], key: str) -> str:
 
 def request_of(row: Mapping[str, Any]) -> Request:
     """The request of a row; raises UserError with the reason where the row can't be expressed."""
+    _check_sizes(row)
     assumed = Blanks()
     options = read_options(text(row, "options"))
     model = _model(row, assumed)
@@ -77,9 +78,12 @@ def request_of(row: Mapping[str, Any]) -> Request:
     chip = _chip(text(row, "device"), options.get("node_gbps"))
     seq = assumed.fill(row, "seq", 4096 if model.context >= 4096 else model.context)
     sizes = _layout(row, framework, chip.kind, assumed, options)
+    _check_layout(model, sizes, seq)
     precision = text(row, "precision").lower() or ("fp16" if framework.year < 2022 else "bf16")
     if not text(row, "precision"):
         assumed.append(f"precision {precision}")
+    precision = auto_precision(chip, precision)
+    chip.peak(precision)  # raises when the device can't
     recompute = _recompute(text(row, "recompute").lower(), framework)
     if recompute == "unknown":
         assumed.append("recompute (the least that fits)")
@@ -90,6 +94,8 @@ def request_of(row: Mapping[str, Any]) -> Request:
     schedule = options.get("schedule", "").lower().replace("_", "-") or (
         "interleaved" if chunks > 1 else "1f1b"
     )
+    if schedule not in SCHEDULES:
+        raise unknown("schedule", schedule, SCHEDULES, "row")
     return Request(
         model, chip, framework, precision, seq, int(sizes["devices"]), int(sizes["tp"]), bool(sizes["sp"]),
         int(sizes["pp"]), chunks, schedule, int(sizes["cp"]), "ring", int(sizes["ep"]), int(sizes["etp"]),
@@ -97,6 +103,39 @@ def request_of(row: Mapping[str, Any]) -> Request:
         1.0, "all" if "offload" in text(row, "framework").lower() else "none", None, flash, options,
         tuple(assumed),
     )  # fmt: skip
+
+
+# The largest that a cell may say: beyond it is a slip of the pen.
+MOST = {
+    "layers": 2000, "hidden": 10**6, "heads": 10**5, "kv_heads": 10**5, "head_dim": 10**5, "ffn": 10**7,
+    "vocab": 10**8, "seq": 10**8, "experts": 10**5, "topk": 10**4, "n_devices": 10**7, "mbs": 10**6,
+    "gbs": 10**9, "vpp": 10**4, "tp": 10**5, "pp": 10**5, "cp": 10**5, "ep": 10**5,
+}  # fmt: skip
+
+
+def _check_sizes(row: Mapping[str, Any]) -> None:
+    """Raises UserError for a size that is no whole number between what it may be at least and at most."""
+    for key, most in MOST.items():
+        value = number(row, key)
+        least = 0 if key in ("experts", "topk", "vpp") else 1
+        if value is not None and (value != int(value) or not least <= value <= most):
+            raise UserError(f"{key} is {value:g}", "row", f"give a whole number from {least} to {most}")
+
+
+def _check_layout(model: ModelSpec, sizes: Mapping[str, float], seq: int) -> None:
+    """Raises UserError for a layout that the model can't be cut into."""
+    layers, heads = model.num_hidden_layers, model.num_attention_heads
+    if sizes["pp"] > layers:
+        raise UserError(f"pp {sizes['pp']:g} is more than {layers} layers", "row", f"use pp {layers} or less")
+    if sizes["tp"] > heads:
+        raise UserError(f"tp {sizes['tp']:g} is more than {heads} heads", "row", f"use tp {heads} or less")
+    if sizes["cp"] > seq:
+        raise UserError(f"cp {sizes['cp']:g} is more than {seq} tokens", "row", "use a smaller cp")
+    experts = model.moe.num_experts if model.moe else 1
+    if sizes["ep"] > experts:
+        raise UserError(
+            f"ep {sizes['ep']:g} is more than {experts} experts", "row", f"use ep {experts} or less"
+        )
 
 
 def read_options(cell: str) -> dict[str, str]:
@@ -163,6 +202,10 @@ def _build(name: str, cells: tuple[float | None, ...]) -> tuple[ModelSpec, tuple
             raise UserError(
                 f"model '{name}' is unknown and has no dims", "row", "give layers, hidden, heads, ffn"
             )
+        if not 1e-4 <= billions <= 1e5:
+            raise UserError(
+                f"params_b is {billions:g}", "row", "give billions of parameters, 0.0001 to 100000"
+            )
         blanks.append(f"shape of a usual model of {billions:g}B parameters")
         return _of_size(billions, int(seq or 2048)), tuple(blanks)
     width = int(hidden)
@@ -186,6 +229,8 @@ def _build(name: str, cells: tuple[float | None, ...]) -> tuple[ModelSpec, tuple
         "mlp_type": "swiglu" if gated else "gelu", "norm_type": "rmsnorm" if gated else "layernorm",
         "positions": "rope" if gated else "learned",
     }  # fmt: skip
+    if experts and (top_k or 2) > experts:
+        raise UserError(f"topk {top_k or 2:g} is more than {experts:g} experts", "row", "make them agree")
     if experts:
         keys["moe"] = {"num_experts": int(experts), "top_k": int(top_k or 2), "moe_intermediate_size": size}
     return _finish(keys, layers, billions, blanks)
@@ -207,6 +252,8 @@ def _finish(
         one, two = (count(ModelSpec.parse({**keys, "num_hidden_layers": n})).total for n in (1, 2))
         layers = max(1, round((billions * 1e9 - one) / (two - one)) + 1)
         blanks.append(f"layers {layers} (from params_b)")
+    if layers > MOST["layers"]:
+        raise UserError(f"params_b {billions:g} of these dims are {layers:g} layers", "row", "check the dims")
     keys["num_hidden_layers"] = int(layers)
     tied = ModelSpec.parse({**keys, "tie_word_embeddings": True})
     plain = ModelSpec.parse({**keys, "tie_word_embeddings": False})
