@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from tests.conftest import Answer
 from tests.runs import MODEL
+from torch import Tensor
 
 from scalewright.spec.errors import UserError
 from scalewright.train.dry_run import dry_run
@@ -63,6 +64,32 @@ def test_notes_say_what_was_taken_for_granted() -> None:
 def test_a_mistake_is_found_as_in_training() -> None:
     with pytest.raises(UserError, match="not divisible by tp 3"):
         dry_run(run_of({"devices": 3, "tp": 3}))
+
+
+OWN = {
+    "loss": {"python": "parts:summed", "scale": 2.0},
+    "optimizer": {"python": "parts:momentum", "lr": 1e-3},
+    "data": {"python": "parts:Counting", "seq_len": 16},
+}
+
+
+@pytest.mark.parametrize("layout", [{"devices": 4, "zero_stage": 3}, {"devices": 2, "zero_stage": 0}])
+def test_parts_of_ones_own(layout: dict[str, Any]) -> None:
+    found = dry_run({**run_of(layout), **OWN, "model": {"python": "parts:build"}})
+    assert sum(len(group.ranks) for group in found.groups) == layout["devices"]
+    kind = "reduce_scatter" if layout["zero_stage"] else "all_reduce"
+    for group in found.groups:
+        assert ("dp_shard", kind, layout["devices"]) in group.found.traffic
+    assert "real numbers" in " ".join(found.notes)
+
+
+def looks(logits: Tensor, targets: Tensor) -> Tensor:
+    return logits.sum() * (2.0 if logits.max().item() > 0 else 1.0)
+
+
+def test_a_loss_that_looks_at_numbers() -> None:
+    with pytest.raises(UserError, match="looks at numbers"):
+        dry_run(run_of({}, loss={"python": f"{__name__}:looks"}))
 
 
 def test_command(tmp_path: Path, call_cli: Callable[..., Answer]) -> None:

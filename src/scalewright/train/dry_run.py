@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 
 from scalewright.model.python import build_python_model
 from scalewright.spec.cluster import load_cluster
+from scalewright.spec.errors import UserError
 from scalewright.spec.grid import Grid, make_grid
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.placement import Placement, place, place_plain
@@ -92,7 +94,14 @@ def dry_run(run: str | Path | dict[str, Any] | RunSpec, overrides: Sequence[str]
 
 
 def _rehearse(run: RunSpec, grid: Grid, like: Alike, seq_len: int) -> Played:
-    return rehearse(run, grid, like.ranks[0], seq_len, bf16=run.layout.precision == "bf16")
+    try:
+        return rehearse(run, grid, like.ranks[0], seq_len, bf16=run.layout.precision == "bf16")
+    except (DataDependentOutputException, DynamicOutputShapeException) as error:
+        raise UserError(
+            f"a part of your own looks at numbers ({error.func}), and a dry run has none",
+            "loss or optimizer",
+            "use operators whose shapes and course don't depend on values, or the built-in part",
+        ) from error
 
 
 def _plan(resolved: Resolved) -> tuple[RunSpec, list[str]]:
