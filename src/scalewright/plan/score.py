@@ -81,7 +81,7 @@ def _times(runs: Runs, found: Predictions, predicted: np.ndarray) -> dict[str, A
     sources: dict[str, dict[str, float]] = {}
     apart: dict[str, dict[str, float]] = {}
     rivals = {name: np.abs(value / runs.seconds - 1) for name, value in baselines(found.outcome).items()}
-    for source in dict.fromkeys(runs.source):
+    for source in dict.fromkeys(runs.source.tolist()):
         at = plain & (runs.source == source)
         if at.any():
             sources[source] = summary(error[at], within[at])
@@ -124,7 +124,7 @@ def _memory(runs: Runs, found: Predictions) -> dict[str, Any]:
     assert held is not None
     error = held.peak / GIB / runs.memory - 1
     sources = {}
-    for source in dict.fromkeys(runs.source):
+    for source in dict.fromkeys(runs.source.tolist()):
         at = np.isfinite(error) & ~runs.apart & (runs.source == source)
         if at.any():
             sources[source] = summary(error[at])
