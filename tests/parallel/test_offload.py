@@ -96,8 +96,14 @@ def look(mesh: Mesh, layout: Layout, bf16: bool) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("bf16", [False, True], ids=["fp32", "bf16"])
-@pytest.mark.parametrize("zero_stage", [0, 1, 3])
+@pytest.mark.parametrize(
+    ("zero_stage", "bf16"),
+    [
+        (0, True),
+        (1, False),
+        *(pytest.param(*c, marks=pytest.mark.slow) for c in [(0, False), (1, True), (3, True)]),
+    ],
+)
 def test_the_optimizers_world_leaves_the_device(zero_stage, bf16):
     """Masters and both of AdamW's states; with ZeRO 1 to 3 FSDP keeps shards of its own in fp32."""
     layout = {"devices": 2, "zero_stage": zero_stage, "global_batch": ROWS}

@@ -68,8 +68,12 @@ def train(mesh: Mesh, layout: Layout, bf16: bool) -> Any:
     return {w.name: [w.box, plain(g)] for w, g in zip(parallel.weights, found, strict=True)}
 
 
-@pytest.mark.parametrize("bf16", [False, True], ids=["fp32", "bf16"])
-@pytest.mark.parametrize(("stage", "replicas"), [(0, 1), (1, 1), (2, 1), (3, 1), (1, 2), (2, 2), (3, 2)])
+FAST = [(0, 1, True), (1, 1, True), (2, 1, False), (3, 2, True)]
+ALL = [(s, r, b) for s, r in [(0, 1), (1, 1), (2, 1), (3, 1), (1, 2), (2, 2), (3, 2)] for b in (False, True)]
+SLOW = [pytest.param(*case, marks=pytest.mark.slow) for case in ALL if case not in FAST]
+
+
+@pytest.mark.parametrize(("stage", "replicas", "bf16"), [*FAST, *SLOW])
 def test_unused_parameters_count_as_zero(stage, replicas, bf16):
     layout = {
         "devices": 2 * replicas, "zero_stage": stage, "dp_replicate": replicas, "global_batch": 4 * replicas,
