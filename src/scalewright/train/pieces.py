@@ -27,6 +27,11 @@ class Scribe:
         self._tally = self.watch.tally()
         self._window = self.watch.live.open()
 
+    def arrived(self) -> None:
+        """All messages have; also said before the first action, of the last step's."""
+        if self._pieces:
+            self.begin()
+
     def start(self, plan: Schedule) -> None:
         """The actions come next."""
 

@@ -180,7 +180,7 @@ class Player:
 
         def finish_marked() -> None:
             finish()
-            scribe.begin()
+            scribe.arrived()
 
         pipeline.messages.finish = finish_marked  # type: ignore[method-assign]
         self.watch.clear()
