@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from copy import deepcopy
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -123,7 +124,7 @@ def read_run(run: str | Path | dict[str, Any] | RunSpec, overrides: Sequence[str
         return load_run(run, list(overrides))
     from scalewright.spec.run import apply_override
 
-    data = run.dump() if isinstance(run, RunSpec) else dict(run)
+    data = run.dump() if isinstance(run, RunSpec) else deepcopy(run)  # the caller's own stays as it is
     for override in overrides:
         apply_override(data, override)
     return RunSpec.parse(data)
