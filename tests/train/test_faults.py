@@ -352,7 +352,10 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     "wrong key": (["layout.zero_stge=3"], "did you mean 'zero_stage'"),
     "batch": (["layout.global_batch=6", "layout.micro_batch=4"], "global_batch 6 is not divisible by"),
     "not yet": (["layout={devices: 2, cp: 2}"], "cp 2 can be planned but not trained yet"),
-    "offload": (["layout={devices: 2, zero_stage: 1, offload: parameters}"], "needs zero_stage 3 but it is 1"),
+    "offload": (
+        ["layout={devices: 2, zero_stage: 1, offload: parameters}"],
+        "needs zero_stage 3 but it is 1",
+    ),
     "no such init": (["init=nowhere"], "init: nowhere"),
     "no such resume": (["resume=nowhere"], "no finished checkpoint there (nowhere)"),
     "no optimizer": (["optimizer={python: 'parts:summed'}"], "parts:summed"),
