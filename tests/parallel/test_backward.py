@@ -283,9 +283,9 @@ def test_the_graph_is_free_after_the_weight_part() -> None:
     assert all(storage._cdata in weights for storage in left if storage is not None)
 
 
-def test_compiled_blocks_work_and_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
+@torch._functorch.config.patch(donated_buffer=False)  # as the pipeline does
+def test_compiled_blocks_work_and_run_once() -> None:
     """A compiled block is one Python Function: its weights' gradients come with the input part."""
-    monkeypatch.setattr(torch._functorch.config, "donated_buffer", False)  # as the pipeline does
     found_input, found, _ = _run(_cut(SPECS["llama"], False, False), split=True)
     cut = _cut(SPECS["llama"], False, False)
     for block in cut.layers.values():

@@ -8,6 +8,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from scalewright.launch.context import RankContext
+from scalewright.launch.local import run_local
 from scalewright.parallel.collectives import (
     all_sum,
     all_true,
@@ -16,10 +18,11 @@ from scalewright.parallel.collectives import (
     from_rank_zero,
     gather_json,
 )
-from scalewright.parallel.mesh import Mesh
+from scalewright.parallel.mesh import Mesh, _meeting_point, join_world, leave_world
 from scalewright.spec.grid import make_grid
 from scalewright.spec.layout import Layout
-from worlds import one_rank, run_world
+from scalewright.train.run import PRELOAD
+from worlds import CPU, one_rank, run_world
 
 
 def look(mesh: Mesh, layout: Layout) -> dict[str, Any]:
@@ -89,3 +92,27 @@ def test_a_rank_alone_needs_no_group():
     assert mesh.group("loss") is None
     with pytest.raises(ValueError, match="one rank"):
         mesh.device_mesh("fsdp")
+
+
+def meet_again(context: RankContext, times: int) -> int:
+    """Joins, meets and leaves one world after another, as fast as it goes."""
+    for attempt in range(times):
+        join_world(context.rank, context.world, context.rendezvous, CPU, attempt=attempt)
+        dist.barrier()
+        leave_world()
+    return times
+
+
+def test_worlds_that_follow_each_other_find_each_other():
+    """A world's last rank deletes its file while a faster one is in the next already (`_meeting_point`)."""
+    assert run_local(meet_again, (100,), 2, preload=PRELOAD) == 100
+
+
+def test_an_attempt_has_a_file_of_its_own(tmp_path):
+    uri = (tmp_path / "a store").as_uri()
+    first, second = (_meeting_point(0, 1, uri, attempt, False) for attempt in (0, 1))
+    first.set("address", "old")
+    assert not second.check(["address"])
+    del first
+    second.set("address", "new")
+    assert second.get("address") == b"new"

@@ -19,7 +19,8 @@ A loss may sit on any stage: the last has the token loss, and every stage may le
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Protocol, cast
 
@@ -76,13 +77,13 @@ class Pipeline:
         self.parts = mesh.size("tp") if layout.sp else 1  # ranks that share a row's tokens between blocks
         self.embedded = _watch_embedding(self.cuts[0]) if 0 in self.cuts else None
         self._plans: dict[int, _Plan] = {}
-        if layout.schedule in SPLIT_BACKWARD:
-            # A compiled backward overwrites what its forward kept, so it refuses to run in a graph that is
-            # still to be used; its own message says that this turns it off.
-            functorch.donated_buffer = False
 
     def train(self, micros: Sequence[Micro], loss: Loss, divisor: Tensor) -> Tensor:
         """A step; fp32 [2]: (loss, auxiliary) / divisor, of the stages that this rank holds."""
+        with _parts_of_a_graph() if self.layout.schedule in SPLIT_BACKWARD else nullcontext():
+            return self._train(micros, loss, divisor)
+
+    def _train(self, micros: Sequence[Micro], loss: Loss, divisor: Tensor) -> Tensor:
         plan = self._plan(len(micros))
         step = _Step(self, plan, micros, loss, divisor)
         self.gradients.clear()
@@ -149,6 +150,18 @@ class _Plan:
     schedule: Schedule
     acknowledged: dict[int, list[int]]
     last: frozenset[int]  # positions of each stage's last backward or weight part
+
+
+@contextmanager
+def _parts_of_a_graph() -> Iterator[None]:
+    """What lets a backward run in parts through compiled blocks.
+
+    A compiled backward overwrites what its forward kept, and so refuses to run in a graph that is still to be
+    used; its own message says that `donated_buffer` turns that off. The setting is the calling thread's
+    alone (torch 2.13), while a GPU's backward has a thread of its own unless that is turned off, too.
+    """
+    with functorch.patch(donated_buffer=False), torch.autograd.set_multithreading_enabled(False):
+        yield
 
 
 def _last_backwards(actions: Sequence[Action]) -> frozenset[int]:
