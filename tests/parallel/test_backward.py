@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from model.tiny_specs import SPECS
+from model.tiny_specs import DEVICES, SPECS
 from scalewright.model.decoder import Decoder
 from scalewright.model.init import initialize
-from scalewright.parallel.backward import Pending, backward, backward_input
+from scalewright.parallel.backward import Pending, backward, backward_input, in_parts
 from scalewright.spec.model import ModelSpec
 
 # One kernel in another order of sums at most; the operators are the same, called once.
@@ -56,18 +56,18 @@ def _cut(spec: ModelSpec, first: bool, last: bool) -> Decoder:
 
 def _run(cut: Decoder, split: bool) -> tuple[Tensor | None, dict[str, Tensor], list[Operators]]:
     """Input gradient, weight gradients, and the operators of the parts."""
-    random = torch.Generator().manual_seed(6)
+    random, device = torch.Generator().manual_seed(6), next(cut.parameters()).device
     spec, seen = cut.spec, [Operators(), Operators()]
-    given: Tensor = torch.randint(0, spec.vocab_size, (2, 7), generator=random)
+    given: Tensor = torch.randint(0, spec.vocab_size, (2, 7), generator=random).to(device)
     boundary: list[GradientEdge] = []
     if cut.first:
         block = next(iter(cut.layers.values()))
         block.register_forward_pre_hook(lambda _, args: boundary.append(get_gradient_edge(args[0])))
     else:
-        given = torch.randn(2, 7, spec.hidden_size, generator=random, requires_grad=True)
+        given = torch.randn(2, 7, spec.hidden_size, generator=random).to(device).requires_grad_()
         boundary.append(get_gradient_edge(given))
     out = cut(given)
-    slope = torch.randn(out.shape, generator=random)
+    slope = torch.randn(out.shape, generator=random).to(device)
     edges = [get_gradient_edge(out)]
     found: Tensor | None
     if split:
@@ -283,19 +283,21 @@ def test_the_graph_is_free_after_the_weight_part() -> None:
     assert all(storage._cdata in weights for storage in left if storage is not None)
 
 
-@torch._functorch.config.patch(donated_buffer=False)  # as the pipeline does
-def test_compiled_blocks_work_and_run_once() -> None:
+@pytest.mark.parametrize("device", DEVICES)
+def test_compiled_blocks_work_and_run_once(device: str) -> None:
     """A compiled block is one Python Function: its weights' gradients come with the input part."""
-    found_input, found, _ = _run(_cut(SPECS["llama"], False, False), split=True)
-    cut = _cut(SPECS["llama"], False, False)
+    found_input, found, _ = _run(_cut(SPECS["llama"], False, False).to(device), split=True)
+    cut = _cut(SPECS["llama"], False, False).to(device)
     for block in cut.layers.values():
         block.compile(backend="aot_eager")
-    again_input, again, (one, two) = _run(cut, split=True)
+    with in_parts():
+        again_input, again, (one, two) = _run(cut, split=True)
     assert one.matmuls > 0
     assert two.matmuls == 0
     torch.testing.assert_close(again_input, found_input, rtol=1e-5, atol=1e-5)  # other kernels for norms
     for key, gradient in found.items():
         torch.testing.assert_close(again[key], gradient, rtol=1e-5, atol=1e-5)
+    assert torch._functorch.config.donated_buffer  # as it was
 
 
 def test_pending_is_empty_after_its_run() -> None:

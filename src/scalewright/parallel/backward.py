@@ -25,16 +25,30 @@ second time.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import torch._functorch.config as functorch
 from torch import Tensor
 from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import GradientEdge, Node
 
 _Edge = tuple[Node, int]  # a node, and which of its outputs
+
+
+@contextmanager
+def in_parts() -> Iterator[None]:
+    """What lets a backward run in parts through compiled blocks: around their forward, and both parts.
+
+    A compiled backward overwrites what its forward kept, and so refuses to run in a graph that is still to be
+    used; its own message says that `donated_buffer` turns that off. The setting is the calling thread's
+    alone (torch 2.13), while a GPU's backward has a thread of its own unless that is turned off, too.
+    """
+    with functorch.patch(donated_buffer=False), torch.autograd.set_multithreading_enabled(False):
+        yield
 
 
 def backward(outputs: Sequence[GradientEdge], gradients: Sequence[Tensor]) -> None:

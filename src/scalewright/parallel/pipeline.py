@@ -19,18 +19,17 @@ A loss may sit on any stage: the last has the token loss, and every stage may le
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Protocol, cast
 
 import torch
-import torch._functorch.config as functorch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from scalewright.model.decoder import Decoder
-from scalewright.parallel.backward import Pending, backward, backward_input
+from scalewright.parallel.backward import Pending, backward, backward_input, in_parts
 from scalewright.parallel.execute import GradientSync, Loss
 from scalewright.parallel.inputs import Micro
 from scalewright.parallel.mesh import Mesh
@@ -80,7 +79,7 @@ class Pipeline:
 
     def train(self, micros: Sequence[Micro], loss: Loss, divisor: Tensor) -> Tensor:
         """A step; fp32 [2]: (loss, auxiliary) / divisor, of the stages that this rank holds."""
-        with _parts_of_a_graph() if self.layout.schedule in SPLIT_BACKWARD else nullcontext():
+        with in_parts() if self.layout.schedule in SPLIT_BACKWARD else nullcontext():
             return self._train(micros, loss, divisor)
 
     def _train(self, micros: Sequence[Micro], loss: Loss, divisor: Tensor) -> Tensor:
@@ -150,18 +149,6 @@ class _Plan:
     schedule: Schedule
     acknowledged: dict[int, list[int]]
     last: frozenset[int]  # positions of each stage's last backward or weight part
-
-
-@contextmanager
-def _parts_of_a_graph() -> Iterator[None]:
-    """What lets a backward run in parts through compiled blocks.
-
-    A compiled backward overwrites what its forward kept, and so refuses to run in a graph that is still to be
-    used; its own message says that `donated_buffer` turns that off. The setting is the calling thread's
-    alone (torch 2.13), while a GPU's backward has a thread of its own unless that is turned off, too.
-    """
-    with functorch.patch(donated_buffer=False), torch.autograd.set_multithreading_enabled(False):
-        yield
 
 
 def _last_backwards(actions: Sequence[Action]) -> frozenset[int]:
