@@ -47,6 +47,8 @@ class Chip:
     fabric_delay: float
     host_rate: float
     measured: bool
+    link_kind: str = "link"  # nvlink, xgmi, ici, pcie, ...: what joins a domain
+    fabric_kind: str = "network"  # infiniband, ethernet, dcn
 
     def peak(self, precision: str) -> tuple[str, float]:
         """The precision that matrix products run in, and its FLOP/s: a wider one where there is none.
@@ -113,4 +115,6 @@ def chip_of(cluster: ClusterSpec, node_gbps: float | None = None) -> Chip:
         fabric_delay=fabric.latency_s if fabric else (fast.latency_s if fast else 14e-6),
         host_rate=device.host_bytes_per_s or 16e9,
         measured=measured,
+        link_kind=fast.kind if fast else "link",
+        fabric_kind=fabric.kind if fabric else "network",
     )
