@@ -57,7 +57,7 @@ def _first_problem(cls: type[Spec], error: ValidationError, where: str) -> UserE
     if isinstance(inner, UserError):
         return UserError(
             inner.what,
-            f"{where}: {inner.where}" if where and inner.where else inner.where or place,
+            f"{where}: {inner.where}" if where and inner.where not in ("", where) else inner.where or place,
             inner.how,
         )
     if problem["type"] == "extra_forbidden":

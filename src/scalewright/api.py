@@ -1,0 +1,95 @@
+"""The planner in Python: names or specs in, plain data out, with the keys of the command line.
+
+    sw.predict("llama-3.1-8b", "dgx-h100", {"devices": 64, "tp": 2}, seq_len=8192)["step_time_s"]["p50"]
+    sw.predict("llama-3.1-8b", "dgx-h100", devices=64, tp=2, seq_len=8192)          the same
+    sw.plan("llama-3.1-8b", "dgx-h100", devices=64, seq_len=8192, global_batch=512)["best"][0]["layout"]
+
+Everything is imported when it is called: `import scalewright` stays free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from scalewright.plan.predict import Prediction
+    from scalewright.spec.cluster import ClusterSpec
+    from scalewright.spec.layout import Layout
+    from scalewright.spec.model import ModelSpec
+
+
+def predict(
+    model: str | Mapping[str, Any] | ModelSpec,
+    cluster: str | dict[str, Any] | ClusterSpec,
+    layout: Layout | Mapping[str, Any] | None = None,
+    seq_len: int | None = None,
+    *,
+    framework: str | None = None,
+    software_version: str | None = None,
+    options: Mapping[str, str] | None = None,
+    tokens: float | None = None,
+    price: float | None = None,
+    explain: bool = True,
+    **keys: Any,
+) -> dict[str, Any]:
+    """What one layout costs: the keys of `scalewright predict --json`. Raises UserError.
+
+    `keys` are keys of the layout, in the place of `layout` or over it. `price` is of a device and hour.
+    """
+    from scalewright.plan.answer import answer
+
+    found, assumed = price_layout(
+        model, cluster, layout, seq_len, keys, framework=framework, version=software_version, options=options
+    )
+    return answer(found, tokens=tokens, price=price, explain=explain, assumed=assumed)
+
+
+def price_layout(
+    model: str | Mapping[str, Any] | ModelSpec,
+    cluster: str | dict[str, Any] | ClusterSpec,
+    layout: Layout | Mapping[str, Any] | None,
+    seq_len: int | None,
+    keys: Mapping[str, Any],
+    *,
+    framework: str | None = None,
+    version: str | None = None,
+    options: Mapping[str, str] | None = None,
+) -> tuple[Prediction, list[str]]:
+    """The prediction, and what had to be assumed for it, in the words of the layout's keys."""
+    from scalewright.plan import defaults
+    from scalewright.plan.predict import predict as price
+    from scalewright.spec.layout import Layout
+    from scalewright.spec.layout_check import check_layout
+    from scalewright.spec.presets import load_model_spec
+
+    spec = load_model_spec(model)
+    given = _given(layout) | {key: value for key, value in keys.items() if value is not None}
+    place = find_place(cluster, given.get("devices"))
+    length, notes = defaults.resolve_length(spec, seq_len)
+    trainer, trainers = defaults.resolve_trainer(framework, version)
+    said, sizes = defaults.resolve_sizes(given, place, length)
+    zero = defaults.usual_zero(said, trainer, place)
+    full = Layout.parse(said, "layout")
+    check_layout(full, spec, length)
+    found = price(
+        spec, place, full, length, framework=framework or defaults.OURS, version=version, options=options
+    )
+    filled = defaults.assumptions(said, full, found.request)
+    return found, [*notes, *sizes, *zero, *filled, *trainers, *place.assumed]
+
+
+def _given(layout: Layout | Mapping[str, Any] | None) -> dict[str, Any]:
+    """The keys that are said; the `dp` of an answer follows from the others."""
+    if layout is None:
+        return {}
+    if isinstance(layout, Mapping):
+        return {key: value for key, value in layout.items() if key != "dp"}
+    return layout.dump()
+
+
+def find_place(cluster: str | dict[str, Any] | ClusterSpec, devices: Any = None) -> ClusterSpec:
+    """The cluster; `local` is this machine, its cores shared by so many processes."""
+    from scalewright.machine.local import find_cluster
+
+    return find_cluster(cluster, devices if isinstance(devices, int) and 0 < devices < 10**4 else 1)

@@ -1,0 +1,205 @@
+"""`predict --batch FILE`: rows of a table in, a JSON line a row out, some thousand rows at a time.
+
+    CSV with a header, or JSON lines ──► rows ──► predict_rows ──► {"id": ..., "step_time_s": ..., ...}
+                                          │ a row that can't be expressed
+                                          └──────────────────────► {"id": ..., "error": ...}
+
+What is wrong with the whole file is an error of the command; what is wrong with a row is that row's answer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import itertools
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, TextIO
+
+from scalewright.spec.errors import UserError, nearest, unknown
+
+CHUNK = 2000  # rows priced together
+STDIN = "-"
+BROKEN = "_problem"  # marks a row that couldn't be read, with the reason
+Row = dict[str, Any]
+
+
+def run_batch(path: str, out: TextIO, told: Callable[[str], None] = lambda text: None) -> int:
+    """Writes the answer to every row of a file (`-`: stdin) on `out`; returns how many there were.
+
+    `told` gets what there is to say beside the answers. Raises UserError for a file without rows.
+    """
+    done = 0
+    with opened(path) as file:
+        rows = read_rows(file, path, told)
+        with progress() as advance:
+            while chunk := list(itertools.islice(rows, CHUNK)):
+                for answer in answers(chunk):
+                    out.write(line(answer))
+                out.flush()
+                done += len(chunk)
+                advance(len(chunk))
+    if not done:
+        raise UserError("there are no rows", path, "give a header and at least one row")
+    return done
+
+
+def answers(rows: list[Row]) -> Iterator[dict[str, Any]]:
+    """Each row's answer in order; what breaks the pricing of a chunk is found by pricing it row by row."""
+    from scalewright.plan.predict import predict_rows
+
+    sound = [row for row in rows if BROKEN not in row]
+    try:
+        found = predict_rows(sound)
+    except (ArithmeticError, ValueError, IndexError, KeyError, MemoryError):
+        found = [_alone(row) for row in sound]
+    priced = iter(found)
+    for row in rows:
+        name = row.get("id")
+        yield {"id": name, "error": row[BROKEN]} if BROKEN in row else {**next(priced), "id": name}
+
+
+def _alone(row: Row) -> dict[str, Any]:
+    """One row's answer, whatever happens to it."""
+    from scalewright.plan.predict import predict_rows
+
+    try:
+        return predict_rows([row])[0]
+    except Exception as error:  # the other rows are fine
+        return {"error": f"can't be priced: {type(error).__name__}: {error}"}
+
+
+def line(answer: dict[str, Any]) -> str:
+    """An answer as one line of JSON, its id first."""
+    answer = {"id": answer.pop("id"), **answer}
+    try:
+        return json.dumps(answer, allow_nan=False) + "\n"
+    except ValueError:
+        return json.dumps({"id": answer["id"], "error": "the cost is not a finite number"}) + "\n"
+
+
+# -- reading --------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def opened(path: str) -> Iterator[TextIO]:
+    """The file, or stdin, as text; raises UserError when it can't be."""
+    if path == STDIN:
+        yield sys.stdin
+        return
+    try:
+        with open(path, newline="", encoding="utf-8-sig") as file:
+            yield file
+    except UnicodeDecodeError:
+        raise UserError("this is not text", path, "give a CSV file with a header, or JSON lines") from None
+    except FileNotFoundError:
+        folder = Path(path).parent
+        near = nearest(Path(path).name, [p.name for p in folder.iterdir()]) if folder.is_dir() else []
+        how = f"did you mean '{folder / near[0]}'?" if near else "check the path; `-` reads stdin"
+        raise UserError("no such file", path, how) from None
+    except IsADirectoryError:
+        raise UserError("this is a folder", path, "give a CSV file with a header, or JSON lines") from None
+
+
+def read_rows(file: Iterable[str], path: str, told: Callable[[str], None]) -> Iterator[Row]:
+    """The rows of CSV text or of JSON lines, each with an id: its own, or its number."""
+    lines = iter(file)
+    first = next((text for text in lines if text.strip()), "")
+    if not first:
+        raise UserError("the file is empty", path, "give a CSV file with a header, or JSON lines")
+    text = itertools.chain([first], lines)
+    rows = _json_rows(text) if first.lstrip()[0] in "{[" else _csv_rows(text, path, told)
+    for number, row in enumerate(rows, 1):
+        name = row.get("id")
+        row["id"] = str(number) if name is None or str(name).strip() == "" else str(name).strip()
+        yield row
+
+
+def columns() -> list[str]:
+    """The columns of the bundled table of measured runs: what a row may say."""
+    from scalewright.plan.runs import MEASURED
+
+    with open(MEASURED, newline="", encoding="utf-8") as file:
+        return next(csv.reader(file))
+
+
+def _csv_rows(text: Iterable[str], path: str, told: Callable[[str], None]) -> Iterator[Row]:
+    known = columns()
+    reader = csv.DictReader(text, restkey="_more")
+    try:
+        names = [name.strip() for name in reader.fieldnames or ()]
+        reader.fieldnames = names
+        _check_header(names, known, path, told)
+        for row in reader:
+            if row.pop("_more", None):
+                row[BROKEN] = "the row has more cells than the header: quote cells that hold a comma"
+            yield row
+    except csv.Error as error:
+        raise UserError(
+            f"this is not CSV: {error}", f"{path} line {reader.line_num}", "quote its cells"
+        ) from None
+
+
+def _check_header(names: list[str], known: list[str], path: str, told: Callable[[str], None]) -> None:
+    """Raises UserError for a header that isn't one, a misspelt column, or the same twice."""
+    if not set(names) & set(known) - {"id"}:
+        some = ", ".join(known[4:12])
+        raise UserError(
+            "the first line is no header", path, f"name the columns, separated by commas: {some}, ..."
+        )
+    twice = next((name for name in names if name and names.count(name) > 1), None)
+    if twice:
+        raise UserError(f"the column {twice} is there twice", path, "keep one")
+    strange = [name for name in names if name and name not in known]
+    for name in strange:
+        if _misspelt(name, known):
+            raise unknown("column", name, known, path)
+    if strange:
+        told(f"note: columns that say nothing to a prediction: {', '.join(strange)}")
+
+
+def _misspelt(name: str, known: Iterable[str]) -> bool:
+    """Whether it is so like a column that it must be meant for one."""
+    import difflib
+
+    return bool(difflib.get_close_matches(name.lower(), list(known), n=1, cutoff=0.85))
+
+
+def _json_rows(text: Iterable[str]) -> Iterator[Row]:
+    known = [*columns(), BROKEN]
+    for one in text:
+        if one.strip():
+            yield _json_row(one, known)
+
+
+def _json_row(text: str, known: list[str]) -> Row:
+    """A line of JSON as a row, or as the reason why it isn't one."""
+    try:
+        row = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        return {BROKEN: f"not JSON: {error}"}
+    if not isinstance(row, dict):
+        return {BROKEN: f"not an object of JSON but {type(row).__name__}: write a line for each row"}
+    for key, value in row.items():
+        if key not in known and _misspelt(key, known):
+            return {"id": row.get("id"), BROKEN: str(unknown("column", key, known))}
+        if isinstance(value, (dict, list)):
+            return {"id": row.get("id"), BROKEN: f"{key} is {json.dumps(value)[:40]}: give a number or text"}
+    return {key: int(value) if isinstance(value, bool) else value for key, value in row.items()}
+
+
+@contextlib.contextmanager
+def progress() -> Iterator[Callable[[int], None]]:
+    """Counts rows on a terminal; quiet when stderr is piped."""
+    if not sys.stderr.isatty():
+        yield lambda rows: None
+        return
+    from rich.console import Console
+    from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("predicting"), MofNCompleteColumn(), TextColumn("rows"), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
+        task = shown.add_task("predicting", total=None)
+        yield lambda rows: shown.advance(task, rows)

@@ -1,0 +1,63 @@
+"""`key=value,key=value` in one flag, as `--layout tp=8,pp=4` and `--fix schedule=zb-h1` take it.
+
+    "tp=8, recompute={every: 2}, stage-layers=[9,7]"  ->  {tp: 8, recompute: {every: 2}, stage_layers: [9, 7]}
+
+A value is YAML on one line; commas inside brackets belong to it. Keys may be kebab-case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from scalewright.spec.errors import UserError, unknown
+
+
+def parse_pairs(text: str | None, flag: str, known: Iterable[str]) -> dict[str, Any]:
+    """The keys and values of a flag; raises UserError for a key that isn't known, or one given twice."""
+    names, found = list(known), {}
+    for part in split_outside(text or ""):
+        key, equals, value = part.partition("=")
+        key = key.strip().replace("-", "_")
+        if not equals:
+            raise UserError(f"'{part.strip()}' has no value", flag, "write key=value,key=value")
+        if key not in names:
+            raise unknown("key", key, names, flag)
+        if key in found:
+            raise UserError(f"{key} is given twice", flag, "give it once")
+        found[key] = parse_value(value, f"{flag} {key}")
+    return found
+
+
+def parse_value(text: str, where: str) -> Any:
+    """A value as YAML reads it: 8, true, {every: 2}, [1, 2], zb-h1."""
+    from scalewright.spec.base import parse_yaml
+
+    if not text.strip():
+        raise UserError("the value is missing", where, "write key=value")
+    return parse_yaml(text, where)
+
+
+def merge(flags: dict[str, Any], pairs: dict[str, Any], flag: str) -> dict[str, Any]:
+    """Both together; raises UserError when they say different things of one key."""
+    said = {key: value for key, value in flags.items() if value is not None}
+    for key, value in pairs.items():
+        if said.setdefault(key, value) != value:
+            raise UserError(f"{key} {said[key]} and {key} {value} are both given", flag, "give one of them")
+    return said
+
+
+def optional(parse: Callable[[str], Any]) -> Callable[[str | None], Any]:
+    """A parser that leaves what wasn't given alone."""
+    return lambda text: None if text is None else parse(text)
+
+
+def split_outside(text: str) -> list[str]:
+    """The parts between commas that no bracket holds; empty ones are dropped."""
+    parts, depth, start = [], 0, 0
+    for at, letter in enumerate(text):
+        depth += (letter in "[{(") - (letter in "]})")
+        if letter == "," and depth == 0:
+            parts.append(text[start:at])
+            start = at + 1
+    return [part for part in [*parts, text[start:]] if part.strip()]

@@ -1,0 +1,187 @@
+"""A prediction for people: a line for the layout, then time, memory and why, with small bars.
+
+step time   20.8 s   (8 of 10 fall between 17.5 s and 24.8 s)
+memory      50.7 GiB of 76.0
+  activations   27.1 GiB  ███████████▌
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from scalewright.cli.output import short
+
+Answer = Mapping[str, Any]
+WIDTH = 32  # of the longest bar
+NAMES = {
+    "tp_exposed": "tensor parallel", "dp_exposed": "data parallel", "cp_exposed": "context parallel",
+    "ep_exposed": "expert parallel", "pp_bubble": "pipeline bubble", "pp_exposed": "pipeline messages",
+}  # fmt: skip
+
+
+def show_prediction(found: Answer) -> None:
+    """One layout's answer, whole."""
+    emit(f"[bold]{headline(found)}[/]")
+    emit(layout_line(found["layout"], found["seq_len"]))
+    emit()
+    _summary(found)
+    _bars("memory of the worst rank", _memory(found), gib)
+    _bars("time of a step", _times(found), seconds)
+    emit(f"[bold]bottleneck[/]  {found['bottleneck']}")
+    _what_if(found.get("what_if") or ())
+    _evidence(found.get("evidence"))
+    if found["assumed"]:
+        emit("\n[bold]assumed[/]  " + ", ".join(found["assumed"]))
+
+
+def emit(text: str = "") -> None:
+    """A line on stdout, styled on a terminal; long ones are wrapped there and left whole elsewhere."""
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    console.print(text, soft_wrap=not console.is_terminal)
+
+
+def headline(found: Answer) -> str:
+    """`llama-3.1-70b, 70.6B parameters, on 512 x h100-sxm, as scalewright trains it`."""
+    model, device = found["model"], found["device"]
+    size = f"{short(model['params'])} parameters"
+    if model["active_params"] != model["params"]:
+        size += f" ({short(model['active_params'])} active)"
+    return (
+        f"{model['name']}, {size}, on {found['layout']['devices']:,} x {device['name']},"
+        f" as {found['framework']} trains it"
+    )
+
+
+def layout_line(layout: Answer, seq_len: int) -> str:
+    """What a layout is, in a line: the axes in use, batch and techniques."""
+    parts = _axes(layout)
+    batch = layout["global_batch"]
+    micros = batch / (layout["micro_batch"] * layout["dp"])
+    parts.append(f"micro-batch {layout['micro_batch']} x {micros:g}")
+    parts.append(f"global batch {batch:g} x {seq_len:,} = {short(batch * seq_len)} tokens")
+    recompute = layout["recompute"]
+    parts += [f"recompute {recompute}"] if recompute != "none" else []
+    parts += [f"offload {layout['offload']}"] if layout["offload"] != "none" else []
+    return " · ".join([*parts, str(layout["precision"])])
+
+
+def _axes(layout: Answer) -> list[str]:
+    found = []
+    if layout["tp"] > 1:
+        found.append(f"tp {layout['tp']}" + ("" if layout["sp"] else " without sp"))
+    if layout["pp"] > 1:
+        chunks = f" x {layout['virtual_stages']}" if layout["virtual_stages"] > 1 else ""
+        found.append(f"pp {layout['pp']}{chunks} {layout['schedule']}")
+    if layout["cp"] > 1:
+        found.append(f"cp {layout['cp']} {layout['cp_kind']}")
+    if layout["ep"] > 1 or layout["etp"] > 1:
+        found.append(f"ep {layout['ep']}" + (f" etp {layout['etp']}" if layout["etp"] > 1 else ""))
+    replicate = f" ({layout['dp_replicate']} replicas)" if layout["dp_replicate"] > 1 else ""
+    return [*found, f"dp {layout['dp']}{replicate}", f"zero {layout['zero_stage']}"]
+
+
+def _summary(found: Answer) -> None:
+    step, memory, device = found["step_time_s"], found["memory_gib"], found["device"]
+    band = f"8 of 10 fall between {seconds(step['p10'])} and {seconds(step['p90'])}"
+    row("step time", seconds(step["p50"]), band)
+    row("tokens/s", short(found["tokens_per_s"]), f"{found['tokens_per_s_per_device']:,.0f} a device")
+    again = f", {100 * found['hfu']:.1f}% with recomputation" if found["hfu"] > found["mfu"] * 1.001 else ""
+    row("MFU", f"{100 * found['mfu']:.1f}%", f"{found['tflops_per_device']:.4g} TFLOP/s a device{again}")
+    fits = "[green]fits[/]" if found["fits"] else "[red]does not fit[/]"
+    row("memory", gib(memory["peak"]), f"of {gib(device['usable_gib'])} that a device gives it: {fits}")
+    fix = found.get("smallest_fix")
+    if not found["fits"]:
+        row("", "", _fix(fix))
+    if (total := found.get("total")) is not None:
+        cost = "" if total["cost"] is None else f", which cost {total['cost']:,.0f}"
+        row("whole run", f"{total['days']:,.4g} days", f"{total['device_hours']:,.0f} device-hours{cost}")
+    emit()
+
+
+def _fix(fix: Answer | None) -> str:
+    if fix is None:
+        return "no single change makes it fit"
+    how = f"{gib(fix['peak_gib'])} in {seconds(fix['step_time_s'])}"
+    if not fix["fits"]:
+        return f"no single change makes it fit; nearest: {fix['change']}, {how}"
+    return f"the smallest change that makes it fit: {fix['change']} ({how})"
+
+
+def row(name: str, value: str, more: str) -> None:
+    """`name   value   more` in the columns of the summary."""
+    emit(f"{name:<11} [bold]{value:>10}[/]   {more}".rstrip())
+
+
+def _memory(found: Answer) -> list[tuple[str, float]]:
+    kinds = [(name, size) for name, size in found["memory_gib"].items() if name != "peak"]
+    free = found["device"]["usable_gib"] - found["memory_gib"]["peak"]
+    return [*kinds, ("free", free)] if free > 0 else kinds
+
+
+def _times(found: Answer) -> list[tuple[str, float]]:
+    return [(NAMES.get(part, part), value) for part, value in found["time_breakdown_s"].items()]
+
+
+def _bars(title: str, parts: Sequence[tuple[str, float]], words: Any) -> None:
+    """Each part with its share of the sum; parts that are nothing are left out."""
+    total = sum(value for _, value in parts) or 1.0
+    emit(f"[bold]{title}[/]")
+    for name, value in parts:
+        if value > 0.0005 * total:
+            style = "dim" if name == "free" else "cyan"
+            share = 100 * value / total
+            emit(f"  {name:<18} {words(value):>9}  {share:>3.0f}%  [{style}]{bar(value / total)}[/]")
+    emit()
+
+
+def bar(share: float, width: int = WIDTH) -> str:
+    """A bar of eighths of a character; never empty."""
+    eighths = max(1, round(share * width * 8))
+    return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
+
+
+def _what_if(rows: Sequence[Answer], many: int = 6) -> None:
+    helping = [one for one in rows if one["gain_pct"] > 0.5][:many]
+    if not helping:
+        return
+    emit(f"\n[bold]what if[/]{'':<25} {'step':>9}  {'speed':>8}")
+    for one in helping:
+        emit(f"  {one['change']:<30} {seconds(one['step_time_s']):>9}  {one['gain_pct']:+7.1f}%")
+
+
+def _evidence(found: Answer | None) -> None:
+    if not found:
+        return
+    emit("\n[bold]nearest measured runs[/]")
+    for one in found["nearest"]:
+        off = 100 * (one["predicted"] / one["measured"] - 1)
+        where = f"{one['model']} on {one['n_devices']:,} x {one['device']} ({one['source']})"
+        emit(
+            f"  {where:<58} {seconds(one['measured']):>9},"
+            f" predicted {seconds(one['predicted'])} ({off:+.0f}%)"
+        )
+    if found["extrapolates"]:
+        emit("  beyond what was measured: " + "; ".join(found["extrapolates"]))
+
+
+def seconds(value: float) -> str:
+    """A time in three digits: 20.8 s, 312 ms, 45 µs."""
+    for size, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
+        if value >= 0.9995 * size:
+            return f"{three(value / size)} {unit}"
+    return f"{three(value * 1e6)} µs"
+
+
+def gib(value: float) -> str:
+    """`50.7 GiB`."""
+    return f"{three(value)} GiB"
+
+
+def three(value: float) -> str:
+    """Three digits, thousands whole."""
+    if value >= 999.5:
+        return f"{value:,.0f}"
+    return f"{value:.{2 if value < 9.995 else 1 if value < 99.95 else 0}f}"

@@ -1,0 +1,185 @@
+"""`scalewright predict MODEL --cluster C --seq-len S`: what one layout costs; `--batch FILE`: a table's."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from scalewright.cli.options import Json, starting_with
+from scalewright.cli.verbs.presets import _cluster_names, _model_names
+from scalewright.spec.errors import UserError
+
+AXIS = "Axes of the layout"
+HOW = "What the layout does"
+LAYOUT = {
+    "devices", "tp", "sp", "pp", "virtual_stages", "schedule", "stage_layers", "cp", "cp_kind", "ep", "etp",
+    "dp_replicate", "zero_stage", "micro_batch", "global_batch", "recompute", "precision", "offload",
+}  # fmt: skip
+AS_WELL = ("nodes", "global_batch_tokens")
+
+Model = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="MODEL",
+        help="A preset, a config.json or its folder, hf:org/name, or a YAML file.",
+        autocompletion=starting_with(_model_names),
+    ),
+]
+Cluster = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster",
+        "-c",
+        metavar="CLUSTER",
+        help="A preset, a device, a YAML file, or local.",
+        autocompletion=starting_with(_cluster_names),
+    ),
+]
+Framework = Annotated[
+    str | None,
+    typer.Option(help="Whose step time: scalewright, megatron, torchtitan, nanotron, deepspeed, nemo, ..."),
+]
+Version = Annotated[str | None, typer.Option("--software-version", help="Its release, such as 25.11.")]
+Options = Annotated[
+    str | None, typer.Option(metavar="KEY=VALUE;...", help="Its switches, such as compile=1.")
+]
+Tokens = Annotated[float | None, typer.Option(help="Tokens of the whole run: gives days and device-hours.")]
+Price = Annotated[float | None, typer.Option(help="Of one device for an hour: gives the cost, too.")]
+
+
+def predict(
+    model: Model = None,
+    cluster: Cluster = None,
+    seq_len: Annotated[int | None, typer.Option(help="Tokens of a sequence.")] = None,
+    devices: Annotated[int | None, typer.Option(help="All devices.")] = None,
+    nodes: Annotated[int | None, typer.Option(help="The same, in the cluster's nodes.")] = None,
+    tp: Annotated[int | None, typer.Option(help="Tensor parallel size.")] = None,
+    sp: Annotated[
+        bool | None, typer.Option("--sp/--no-sp", help="Sequence parallel; on with tp > 1.")
+    ] = None,
+    pp: Annotated[int | None, typer.Option(help="Pipeline parallel size.")] = None,
+    virtual_stages: Annotated[int | None, typer.Option(help="Model chunks of a pipeline rank.")] = None,
+    schedule: Annotated[str | None, typer.Option(help="gpipe, 1f1b, interleaved, zb-h1, zbv, ...")] = None,
+    stage_layers: Annotated[str | None, typer.Option(help="Layers of each stage: 10,11,11,10.")] = None,
+    cp: Annotated[int | None, typer.Option(help="Context parallel size.")] = None,
+    cp_kind: Annotated[str | None, typer.Option(help="ring, ulysses or allgather.")] = None,
+    ep: Annotated[int | None, typer.Option(help="Expert parallel size.")] = None,
+    etp: Annotated[int | None, typer.Option(help="Tensor parallel size inside an expert.")] = None,
+    dp_replicate: Annotated[int | None, typer.Option(help="Replicas of the sharded group (HSDP).")] = None,
+    zero_stage: Annotated[int | None, typer.Option(help="0 = DDP, 3 = FSDP.")] = None,
+    micro_batch: Annotated[int | None, typer.Option(help="Sequences of a rank's forward.")] = None,
+    global_batch: Annotated[int | None, typer.Option(help="Sequences of a step.")] = None,
+    global_batch_tokens: Annotated[int | None, typer.Option(help="The same, in tokens.")] = None,
+    recompute: Annotated[
+        str | None, typer.Option(help="none, selective, full, every=2 or budget=0.5.")
+    ] = None,
+    precision: Annotated[str | None, typer.Option(help="auto, fp32, tf32, bf16, fp16, fp8, ...")] = None,
+    offload: Annotated[
+        str | None, typer.Option(help="none, optimizer, parameters, activations or all.")
+    ] = None,
+    layout: Annotated[
+        str | None, typer.Option(metavar="KEY=VALUE,...", help="The same keys in one flag: tp=8,pp=4.")
+    ] = None,
+    framework: Framework = None,
+    software_version: Version = None,
+    options: Options = None,
+    tokens: Tokens = None,
+    price: Price = None,
+    batch: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Predict a table, CSV or JSON lines; - is stdin."),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Predict the step time and memory of one layout, or of a table of runs.
+
+    \b
+    scalewright predict llama-3.1-70b --cluster dgx-h100 --seq-len 8192 --nodes 64 --tp 8 --pp 4 --zero-stage 1
+    scalewright predict llama-3.1-8b --cluster a100-pcie --seq-len 4096 --layout devices=8,recompute=full
+    scalewright predict --batch runs.csv > predicted.jsonl
+    """
+    given = {key: value for key, value in locals().items() if key in LAYOUT | set(AS_WELL)}
+    if batch is not None:
+        rest = {**given, "model": model, "cluster": cluster, "seq_len": seq_len, "layout": layout,
+                "framework": framework, "software_version": software_version, "options": options,
+                "tokens": tokens, "price": price}  # fmt: skip
+        _batch(batch, rest)
+        return
+    name, place = _needed(model, cluster)
+    said = layout_keys(given, layout)
+    from scalewright.api import predict as ask
+    from scalewright.cli.output import only_answer, print_json, working
+
+    with only_answer(json), working("predicting"):
+        found = ask(
+            name, place, said, seq_len, framework=framework, software_version=software_version,
+            options=read_switches(options), tokens=tokens, price=price,
+        )  # fmt: skip
+    if json:
+        print_json(found)
+        return
+    from scalewright.cli.plan_tables import show_prediction
+
+    show_prediction(found)
+
+
+def _needed(model: str | None, cluster: str | None) -> tuple[str, str]:
+    """The model and the cluster; raises UserError with the whole command when one is missing."""
+    for what, value in (("MODEL", model), ("--cluster", cluster)):
+        if value is None:
+            how = "write `scalewright predict MODEL --cluster CLUSTER --seq-len 4096`, or --batch FILE"
+            raise UserError(f"{what} is missing", "scalewright predict", how)
+    return str(model), str(cluster)
+
+
+def _batch(path: str, rest: dict[str, Any]) -> None:
+    """Predicts a table; nothing else may be given, as rows say all of it."""
+    from scalewright.cli.batch import run_batch
+
+    for key, value in rest.items():
+        if value is not None:
+            flag = "MODEL" if key == "model" else "--" + key.replace("_", "-")
+            raise UserError(f"{flag} and --batch are both given", "--batch", "put it in the table's columns")
+    run_batch(path, sys.stdout, lambda text: print(text, file=sys.stderr))
+
+
+def layout_keys(flags: dict[str, Any], pairs: str | None, flag: str = "--layout") -> dict[str, Any]:
+    """The layout's keys from its flags and from `--layout key=value,...`."""
+    from scalewright.cli.pairs import merge, parse_pairs
+
+    said = dict(flags)
+    if said.get("recompute"):
+        said["recompute"] = read_recompute(said["recompute"])
+    if said.get("stage_layers"):
+        said["stage_layers"] = _counts(said["stage_layers"])
+    found = parse_pairs(pairs, flag, sorted(LAYOUT | set(AS_WELL)))
+    if isinstance(found.get("recompute"), str):
+        found["recompute"] = read_recompute(found["recompute"])
+    return merge(said, found, flag)
+
+
+def read_recompute(text: str) -> Any:
+    """`full`, `every=2`, `budget=0.5`, or the two as YAML has them."""
+    from scalewright.cli.pairs import parse_value
+
+    kind, equals, value = text.partition("=")
+    where = "--recompute"
+    return {kind.strip(): parse_value(value, where)} if equals else parse_value(text, where)
+
+
+def _counts(text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.strip("[] ").split(",")]
+    except ValueError:
+        raise UserError(
+            f"stage-layers is '{text}'", "--stage-layers", "give whole numbers: 10,11,11,10"
+        ) from None
+
+
+def read_switches(text: str | None) -> dict[str, str]:
+    """`key=value;key=value` (commas do as well) of a trainer."""
+    from scalewright.plan.rows import read_options
+
+    return read_options((text or "").replace(",", ";"))

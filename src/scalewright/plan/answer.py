@@ -1,0 +1,86 @@
+"""A prediction with what users get beside it: what would help, what would make it fit, what speaks for it.
+
+prediction.dump()                                  the cost           (plan/predict.py)
+  + what_if, smallest_fix, evidence                why, and how sure  (plan/explain.py)
+  + stages                                         each pipeline rank (plan/stages.py)
+  + total {days, device_hours, cost}               of a whole run of so many tokens
+
+days = tokens / tokens per second / 86,400         device-hours = days · 24 · devices
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import isfinite
+from typing import Any
+
+from scalewright.plan.chips import Chip
+from scalewright.plan.constants import Constants
+from scalewright.plan.explain import evidence, smallest_fix, what_if
+from scalewright.plan.memory import GIB
+from scalewright.plan.predict import Prediction
+from scalewright.plan.request import Request
+from scalewright.spec.errors import UserError
+
+MOST_TOKENS, MOST_PRICE = 1e18, 1e6
+
+
+def answer(
+    found: Prediction,
+    *,
+    tokens: float | None = None,
+    price: float | None = None,
+    explain: bool = True,
+    assumed: Sequence[str] = (),
+    c: Constants | None = None,
+) -> dict[str, Any]:
+    """The keys of `predict --json`. `price` is of one device for an hour, in any currency.
+
+    Without `explain` what_if, smallest_fix and evidence are left out: they price some thirty other requests.
+    """
+    keys = found.dump()
+    keys["model"] = {"name": found.request.model.name, **keys["model"]}
+    keys["assumed"] = [*assumed, *keys["assumed"]]
+    if explain:
+        keys["what_if"] = what_if(found, c)
+        keys["smallest_fix"] = smallest_fix(found, c)
+        keys["evidence"] = evidence(found, c=c)
+    keys |= setting(found.request)
+    if tokens is not None:
+        keys["total"] = total(found, tokens, price)
+    return keys
+
+
+def setting(request: Request) -> dict[str, Any]:
+    """What was asked of: lengths, the device and what of its memory a trainer gets, whose step time it is."""
+    chip, trainer = request.chip, request.framework
+    return {
+        "seq_len": request.seq_len,
+        "device": {
+            "name": chip.name,
+            "per_node": chip.node,
+            "memory_gib": chip.capacity / GIB,
+            "usable_gib": chip.capacity * trainer.usable / GIB,  # what a trainer can really allocate
+            "links": links(chip),
+        },
+        "framework": trainer.name,
+    }
+
+
+def links(chip: Chip) -> list[dict[str, Any]]:
+    """What joins devices, from the inside out: the kind, how many devices it joins (null: all), its rate."""
+    found: list[dict[str, Any]] = []
+    if chip.domain > 1:
+        found.append({"kind": chip.link_kind, "devices": chip.domain, "bytes_per_s": chip.link_rate})
+    return [*found, {"kind": chip.fabric_kind, "devices": None, "bytes_per_s": chip.fabric_rate}]
+
+
+def total(found: Prediction, tokens: float, price: float | None = None) -> dict[str, float | None]:
+    """Days, device-hours and cost of a run of so many tokens; cost is None without a price."""
+    if not isfinite(tokens) or not 0 < tokens <= MOST_TOKENS:
+        raise UserError(f"tokens is {tokens:g}", "--tokens", "give a number above 0, such as 1e12")
+    if price is not None and (not isfinite(price) or not 0 <= price <= MOST_PRICE):
+        raise UserError(f"price is {price:g}", "--price", "give what one device costs an hour, such as 2.5")
+    days = tokens / found.tokens * found.step_time_s / 86400
+    hours = days * 24 * found.request.devices
+    return {"days": days, "device_hours": hours, "cost": None if price is None else hours * price}
