@@ -86,7 +86,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: st
 
 
 def _is_number(cell: Any) -> bool:
-    return cell is None or isinstance(cell, (int, float)) or str(cell)[:1].isdigit()
+    return cell is None or isinstance(cell, (int, float)) or str(cell).lstrip("+-")[:1].isdigit()
 
 
 def short(number: float) -> str:

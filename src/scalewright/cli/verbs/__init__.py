@@ -16,6 +16,7 @@ from scalewright.cli.verbs.parity import parity
 from scalewright.cli.verbs.predict import predict
 from scalewright.cli.verbs.prepare import prepare
 from scalewright.cli.verbs.report import report
+from scalewright.cli.verbs.score import score
 from scalewright.cli.verbs.train import train
 
 
@@ -25,6 +26,7 @@ def register(app: typer.Typer) -> None:
     app.command("doctor", rich_help_panel="Start here")(doctor)
     app.add_typer(_presets(), name="presets", rich_help_panel="Start here")
     app.command("predict", rich_help_panel="Plan")(predict)
+    app.command("score", rich_help_panel="Plan")(score)
     app.command("prepare", rich_help_panel="Train")(prepare)
     app.command("train", rich_help_panel="Train")(train)
     app.add_typer(_checkpoint(), name="checkpoint", rich_help_panel="Train")

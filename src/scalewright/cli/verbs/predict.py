@@ -96,7 +96,7 @@ def predict(
     """Predict the step time and memory of one layout, or of a table of runs.
 
     \b
-    scalewright predict llama-3.1-70b --cluster dgx-h100 --seq-len 8192 --nodes 64 --tp 8 --pp 4 --zero-stage 1
+    scalewright predict llama-3.1-70b --cluster dgx-h100 --seq-len 8192 --nodes 64 --tp 8 --zero-stage 1
     scalewright predict llama-3.1-8b --cluster a100-pcie --seq-len 4096 --layout devices=8,recompute=full
     scalewright predict --batch runs.csv > predicted.jsonl
     """

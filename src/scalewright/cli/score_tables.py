@@ -1,0 +1,152 @@
+"""A score for people: sources with ours beside the best baseline, then ranking, memory and the worst rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from scalewright.cli.output import print_table
+from scalewright.cli.plan_tables import emit, seconds
+
+Figures = Mapping[str, Any]
+BASELINE = "half of peak, "
+
+
+def show_score(found: Figures) -> None:
+    """All tables of a score."""
+    emit(f"[bold]{found['rows']:,} runs[/], {found['expressed_pct']:.1f}% of them expressed")
+    if "left_out" in found:
+        emit("each source is predicted by constants that were fitted without it")
+    _sources(found)
+    _apart(found.get("apart") or {})
+    _ranking(found.get("ranking") or [])
+    _memory(found)
+    _worst(found.get("worst") or [])
+    _profile(found.get("profile"))
+    _refused(found.get("refused") or [])
+
+
+def _sources(found: Figures) -> None:
+    """Every source, and the means over those that are large enough, with the baselines."""
+    sources, overall = found.get("sources") or {}, found.get("overall") or {}
+    if not sources:
+        emit("no measured step times")
+        return
+    best = overall.get("best_baseline")
+    rows = [_source(name, one, best) for name, one in sources.items()]
+    columns = ("source", "rows", "error", "mean error", "bias", "in p10-p90", f"baseline: {best}")
+    emit("\n[bold]step time[/] (error: the median of |predicted / measured - 1|)")
+    print_table(columns, rows)
+    if "median_error_pct" not in overall:
+        return
+    emit(
+        f"\n[bold]mean over {overall['sources']} sources[/] (of five rows or more, or all when none is): "
+        f"error [bold]{overall['median_error_pct']:.1f}%[/], mean error {overall['mape_pct']:.1f}%, "
+        f"bias {overall['bias_pct']:+.1f}%, in p10-p90 {overall['coverage_pct']:.0f}%"
+    )
+    rivals = {key: value for key, value in overall.items() if key.startswith(BASELINE)}
+    for name, value in sorted(rivals.items(), key=lambda item: item[1]):
+        emit(f"  every device at {name:<42} {value:>5.1f}%")
+    if (better := overall.get("sources_better_than_it_pct")) is not None:
+        emit(f"  better than the best of these on {better:.0f}% of the sources")
+    for kind, value in (found.get("left_out") or {}).items():
+        emit(f"  each {kind} left out: {value:.1f}%")
+
+
+def _source(name: str, one: Figures, best: str | None) -> tuple[str, ...]:
+    rival = one.get(f"{BASELINE}{best}")
+    return (
+        name, f"{one['rows']:,.0f}", pct(one["median_error_pct"]), pct(one["mape_pct"]),
+        f"{one['bias_pct']:+.1f}%", f"{one.get('coverage_pct', 0):.0f}%", "" if rival is None else pct(rival),
+    )  # fmt: skip
+
+
+def _apart(found: Figures) -> None:
+    if not found:
+        return
+    emit("\n[bold]kept apart[/] (marked stall or suspect, or a time converted from FLOP/s)")
+    rows = [(name, f"{one['rows']:.0f}", pct(one["median_error_pct"])) for name, one in found.items()]
+    print_table(("source", "rows", "error"), rows)
+
+
+def _ranking(groups: list[Figures]) -> None:
+    """Layouts of one model on one machine: is their order right, and what would the pick cost?"""
+    if not groups:
+        return
+    emit("\n[bold]ranking[/] (regret: what the layout predicted fastest costs more than the fastest)")
+    rows = []
+    for source in dict.fromkeys(one["group"][0] for one in groups):
+        mine = [one for one in groups if one["group"][0] == source]
+        worst = max(mine, key=lambda one: one["regret"])
+        tau, regret = ([one[key] for one in mine] for key in ("tau", "regret"))
+        rows.append(
+            (source, len(mine), sum(one["layouts"] for one in mine), f"{_mean(tau):.2f}", f"{min(tau):.2f}",
+             pct(100 * _mean(regret)), pct(100 * max(regret)), _group(worst) if max(regret) else "")
+        )  # fmt: skip
+    columns = ("source", "groups", "layouts", "Kendall's tau", "worst", "regret", "worst", "worst group")
+    print_table(columns, rows)
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values)
+
+
+def _group(one: Figures) -> str:
+    """`GPT-175B on 512 x a100-sxm-80`."""
+    _, model, _, device, devices = one["group"][:5]
+    return f"{model} on {devices} x {device}"
+
+
+def _memory(found: Figures) -> None:
+    held = found.get("memory") or {}
+    if held.get("sources"):
+        emit("\n[bold]peak memory[/]")
+        rows = [
+            (name, f"{one['rows']:.0f}", pct(one["median_error_pct"]), f"{one['bias_pct']:+.1f}%")
+            for name, one in held["sources"].items()
+        ]
+        print_table(("source", "rows", "error", "bias"), rows)
+        if held.get("median_error_pct") is not None:
+            emit(f"\nmean over sources of five rows or more: [bold]{held['median_error_pct']:.1f}%[/]")
+    if fits := found.get("fits"):
+        emit(
+            f"fits or not: {fits['ran_right_pct']:.1f}% right of {fits['ran']:,} that ran,"
+            f" {fits['out_of_memory_right_pct']:.1f}% of {fits['out_of_memory']:,} out of memory;"
+            f" balanced [bold]{fits['balanced_pct']:.1f}%[/]"
+        )
+
+
+def _worst(rows: list[Figures], many: int = 10) -> None:
+    if not rows:
+        return
+    emit("\n[bold]worst rows[/]")
+    shown = [
+        (one["id"], one["source"], one["model"], f"{one['devices']:,} x {one['device']}",
+         seconds(one["measured_s"]), seconds(one["predicted_s"]), f"{one['error_pct']:+.0f}%")
+        for one in rows[:many]
+    ]  # fmt: skip
+    print_table(("id", "source", "model", "on", "measured", "predicted", "error"), shown)
+
+
+def _profile(found: Figures | None) -> None:
+    if not found:
+        return
+    emit(
+        f"\n[bold]fitted on {found['fitted_on']} runs[/], the other {found['rows']:,}: error"
+        f" {found['before_median_error_pct']:.1f}% before, [bold]{found['median_error_pct']:.1f}%[/] after"
+    )
+
+
+def _refused(rows: list[Figures], many: int = 10) -> None:
+    if not rows:
+        return
+    emit(f"\n[bold]not expressed: {len(rows)}[/]")
+    for one in rows[:many]:
+        emit(f"  {one['id'] or '(no id)'}: {one['error']}")
+    if len(rows) > many:
+        emit(f"  and {len(rows) - many} more; --json has them all")
+
+
+def pct(value: float) -> str:
+    """`6.3%`."""
+    return f"{value:.1f}%"
