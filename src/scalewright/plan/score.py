@@ -63,7 +63,7 @@ def score(
     answer["expressed_pct"] = 100 * len(runs) / answer["rows"]
     answer["refused"] = runs.refused
     answer["memory"] = _memory(runs, found)
-    answer["ranking"] = [asdict(one) for one in rankings(*_layout_groups(runs, predicted))]
+    answer["ranking"] = [asdict(one) for one in rankings(*layout_groups(runs, predicted))]
     answer["worst"] = _worst(runs, predicted)
     if fit:
         answer["profile"] = held_out_error(runs, fit)
@@ -132,7 +132,7 @@ def _memory(runs: Runs, found: Predictions) -> dict[str, Any]:
     return {"median_error_pct": float(np.mean(counted)) if counted else None, "sources": sources}
 
 
-def _layout_groups(runs: Runs, predicted: np.ndarray) -> tuple[list[tuple[str, ...]], np.ndarray, np.ndarray]:
+def layout_groups(runs: Runs, predicted: np.ndarray) -> tuple[list[tuple[str, ...]], np.ndarray, np.ndarray]:
     """Rows that differ in nothing but the layout: one model, machine, batch and trainer."""
     use = np.flatnonzero(np.isfinite(runs.seconds) & ~runs.apart & ~runs.converted)
     keys: list[tuple[str, ...]] = []

@@ -1,12 +1,14 @@
 """A layout for a run that doesn't state one: the fastest of the usual ones that fit.
 
-tp 1 2 4 8 x pp 1 2 4 8 16 x micro-batch 1 2 4 x (sharded optimizer | FSDP), batch as stated or assumed
+tp 1 2 4 8 x pp 1 2 4 8 16 x micro-batch 1 2 4 x ep, batch as stated or assumed; FSDP where the trainer is one
+that shards by it (and on a torus), else a sharded optimizer
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -39,6 +41,7 @@ def best_usual(
 def _named(request: Request, chosen: Request) -> Request:
     """The chosen request, with the choice among its assumptions."""
     words = f"layout tp {chosen.tp}, pp {chosen.pp}, zero {chosen.zero}, mbs {chosen.micro_batch}"
+    words += f", ep {chosen.ep}" if chosen.ep > 1 else ""
     words += " (the planner's own)"
     kept = [
         line
@@ -50,24 +53,31 @@ def _named(request: Request, chosen: Request) -> Request:
 
 def _candidates(request: Request, batch: float | None, mbs: float | None) -> Iterator[Request]:
     torus = request.chip.kind == "tpu"
-    for tp in (1,) if torus else (1, 2, 4, 8):
-        for pp in (1,) if torus else (1, 2, 4, 8, 16):
-            if request.devices % (tp * pp) or pp > request.model.num_hidden_layers:
+    for tp, pp in product((1,) if torus else (1, 2, 4, 8), (1,) if torus else (1, 2, 4, 8, 16)):
+        model = request.model
+        if request.devices % (tp * pp) or pp > model.num_hidden_layers or tp > model.num_attention_heads:
+            continue
+        dp = request.devices // (tp * pp)
+        sharded = torus or (pp == 1 and tp == 1 and request.framework.zero == 3)
+        shape = replace(
+            request, tp=tp, pp=pp, sp=tp > 1 and request.framework.year >= 2023, zero=3 if sharded else 1
+        )
+        for micro in (int(mbs),) if mbs else (1, 2, 4):
+            total = batch or micro * dp * (4 * pp if pp > 1 else 1)
+            if total < micro * dp:
                 continue
-            if tp > request.model.num_attention_heads:
-                continue
-            dp = request.devices // (tp * pp)
-            for micro in (int(mbs),) if mbs else (1, 2, 4):
-                total = batch or micro * dp * (4 * pp if pp > 1 else 1)
-                if total < micro * dp:
-                    continue
-                for chunks in _chunks(request, pp):
-                    yield replace(
-                        request, tp=tp, pp=pp, sp=tp > 1 and request.framework.year >= 2023,
-                        zero=3 if torus or (pp == 1 and tp == 1) else 1, micro_batch=micro,
-                        micros=total / (micro * dp), chunks=chunks, schedule="interleaved" if chunks > 1
-                        else "1f1b",
-                    )  # fmt: skip
+            batched = replace(shape, micro_batch=micro, micros=total / (micro * dp))
+            for chunks, ep in product(_chunks(request, pp), _experts(request, dp)):
+                schedule = "interleaved" if chunks > 1 else "1f1b"
+                yield replace(batched, chunks=chunks, schedule=schedule, ep=ep)
+
+
+def _experts(request: Request, dp: int) -> list[int]:
+    """Expert-parallel sizes: the stated one, else those that divide the experts and the ranks."""
+    moe = request.model.moe
+    if moe is None or request.ep > 1:
+        return [request.ep]
+    return [ep for ep in (1, 4, 8, 16, 32, 64) if moe.num_experts % ep == 0 and dp % ep == 0]
 
 
 def _chunks(request: Request, pp: int) -> list[int]:
