@@ -16,6 +16,12 @@ def test_nulls_are_derived() -> None:
     assert Layout.parse({"devices": 2, "pp": 2, "schedule": "interleaved"}).virtual_stages == 2
 
 
+def test_what_was_said_is_told_from_what_was_derived() -> None:
+    layout = Layout.parse({"devices": 8, "tp": 2, "sp": None, "schedule": "1f1b"})
+    assert layout.said() == {"devices": 8, "tp": 2, "schedule": "1f1b"}
+    assert Layout.parse(layout.said()) == layout
+
+
 def test_a_layout_round_trips() -> None:
     for keys in ({}, {"devices": 8, "tp": 2, "recompute": {"every": 2}}, {"recompute": {"budget": 0.5}}):
         layout = Layout.parse(keys)

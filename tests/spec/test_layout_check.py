@@ -127,6 +127,26 @@ def test_a_conflict_names_both_values_and_a_mend_that_works(name: str) -> None:
         check_layout(Layout.parse(mended), model, mended_len, train=True)
 
 
+@pytest.mark.parametrize(
+    ("keys", "how"),
+    [
+        ({"devices": 8, "tp": 8}, "use tp 4"),
+        ({"devices": 8, "tp": 8, "global_batch": 1}, "use tp 4 with global_batch 2"),
+        ({"devices": 5, "tp": 5}, "use tp 1"),
+        ({"devices": 5, "tp": 5, "sp": True}, "use tp 1 with sp false"),
+        (
+            {"devices": 2, "pp": 2, "schedule": "dualpipev", "recompute": "full", "global_batch": 4},
+            "use schedule 1f1b, or recompute none",
+        ),
+        ({"devices": 2, "pp": 2, "schedule": "pipedream"}, "use schedule 1f1b"),
+    ],
+)
+def test_a_mend_names_no_key_that_was_left_null(keys: Keys, how: str) -> None:
+    with pytest.raises(UserError) as caught:
+        check_layout(Layout.parse(keys), MODEL, 120, train=True)
+    assert caught.value.how == how
+
+
 def _mends(error: UserError) -> list[Keys]:
     """`use sp false, or tp 2 with sp true` as [{"sp": False}, {"tp": 2, "sp": True}]."""
     found = re.match(r"(?:use|set) (.*)", error.how)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, ModelWrapValidatorHandler, model_validator
 
 from scalewright.spec.base import Spec
 from scalewright.spec.errors import UserError
@@ -61,13 +61,20 @@ class Layout(Spec):
     precision: Precision = "auto"
     offload: Literal["none", "optimizer", "parameters", "activations", "all"] = "none"
 
-    @model_validator(mode="before")
+    @model_validator(mode="wrap")
     @classmethod
-    def _derive(cls, data: Any) -> Any:
-        """Fills the nulls: sp, virtual_stages, zero_stage and global_batch."""
+    def _derive(cls, data: Any, validate: ModelWrapValidatorHandler[Layout]) -> Layout:
+        """Fills the nulls: sp, virtual_stages, zero_stage and global_batch; they don't count as set."""
         if not isinstance(data, dict):
-            return data
-        data = dict(data)
+            return validate(data)
+        said = {key for key, value in data.items() if value is not None}
+        layout = validate(cls._filled(data))
+        layout.__pydantic_fields_set__.intersection_update(said)
+        return layout
+
+    @staticmethod
+    def _filled(given: dict[str, Any]) -> dict[str, Any]:
+        data = dict(given)
 
         def get(key: str, default: int = 1) -> int:
             value = data.get(key, default)
@@ -131,6 +138,10 @@ class Layout(Spec):
                 "use schedule 1f1b and virtual_stages 1" + ("" if self.devices % 2 else ", or pp 2"),
             )
         return self
+
+    def said(self) -> dict[str, Any]:
+        """The keys that were given, as plain data: neither defaults nor derived."""
+        return {key: value for key, value in self.dump().items() if key in self.model_fields_set}
 
     @property
     def dp(self) -> int:

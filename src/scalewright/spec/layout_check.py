@@ -8,47 +8,25 @@
     recompute       not with a backward in two halves; every k-th of at least k layers; inputs fit the budget
     offload         of parameters needs zero_stage 3: only what is sharded can be fetched piece by piece
 
-Every error names the two values in conflict, and a mend that was tried: with it the layout passes all this.
+Every error names the two values in conflict, and a mend that was tried (`layout_mend.py`): with it the layout
+passes all this.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
 from math import ceil
-from typing import Any
 
 from scalewright.spec.errors import UserError
 from scalewright.spec.layout import Layout, RecomputeBudget, RecomputeEvery, nearest_divisor
+from scalewright.spec.layout_mend import Case, Family, Mend, Problem, as_text, find_mend, first_problem, near
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.placement import stage_layers
 from scalewright.spec.recompute import least_budget
 from scalewright.spec.schedules.action import PLANNED_ONLY
 from scalewright.spec.schedules.check import find_problem as find_schedule_problem
 
-Mend = dict[str, Any]  # changes of the layout's keys, or of seq_len
-Family = Iterable[Mend]  # mends of one sort, nearest first
-
 # Input and weight gradients are made apart: a block that recomputes would run again for each.
 SPLIT_BACKWARD = {"zb-h1": "1f1b", "zb-interleaved": "interleaved", "zbv": "interleaved", "dualpipev": "1f1b"}
-
-
-@dataclass(frozen=True)
-class Case:
-    """One question: can this be, all together?"""
-
-    layout: Layout
-    model: ModelSpec
-    seq_len: int | None
-    train: bool
-
-
-@dataclass(frozen=True)
-class Problem:
-    """What is wrong, and the families of changes that might mend it, made only when they are asked for."""
-
-    what: str
-    mends: Callable[[], list[Family]]
 
 
 def check_layout(
@@ -59,81 +37,10 @@ def check_layout(
     `train`: also when the layout can only be planned.
     """
     case = Case(layout, model, seq_len, train)
-    found = _first_problem(case)
+    found = first_problem(case, CHECKS)
     if found is not None:
         turn, problem = found
-        raise UserError(problem.what, "layout", _how(case, turn, problem))
-
-
-def _first_problem(case: Case) -> tuple[int, Problem] | None:
-    """The first check that fails, and what it found."""
-    for turn, check in enumerate(CHECKS):
-        if (found := check(case)) is not None:
-            return turn, found
-    return None
-
-
-# -- mends ----------------------------------------------------------------------------------------
-
-
-def _how(case: Case, turn: int, problem: Problem) -> str:
-    """The first mend of each family that passes every check, or at least this one; two families at most."""
-    for enough in (len(CHECKS), turn + 1):
-        found = [mend for family in problem.mends() if (mend := _first_working(case, family, enough))]
-        if found:
-            return "use " + ", or ".join(_words(case, mend) for mend in found[:2])
-    return ""
-
-
-def _first_working(case: Case, family: Family, enough: int) -> Mend | None:
-    """The first mend with which the first `enough` checks pass."""
-    return next((m for start in family for m in _completed(case, start) if _passed(case, m) >= enough), None)
-
-
-def _completed(case: Case, mend: Mend) -> Iterator[Mend]:
-    """A mend alone, and with what must follow from it: no sp without tp, other stages, another batch."""
-    layout, full = case.layout, dict(mend)
-    if mend.get("tp") == 1 and layout.sp:
-        full["sp"] = False
-    if layout.stage_layers is not None and {"pp", "virtual_stages", "schedule"} & set(mend):
-        full["stage_layers"] = None
-    yield full
-    if "global_batch" not in full:
-        sizes = {key: full.get(key, getattr(layout, key)) for key in ("tp", "pp", "cp")}
-        samples = layout.micro_batch * max(1, layout.devices // (sizes["tp"] * sizes["pp"] * sizes["cp"]))
-        yield {**full, "global_batch": max(1, round(layout.batch / samples)) * samples}
-        yield {**full, "global_batch": 2 * sizes["pp"] * samples}
-
-
-def _passed(case: Case, mend: Mend) -> int:
-    """How many checks pass in a row with a mend."""
-    changes = {key: value for key, value in mend.items() if key != "seq_len"}
-    try:
-        layout = case.layout.replace(**changes)
-    except UserError:
-        return 0
-    found = _first_problem(replace(case, layout=layout, seq_len=mend.get("seq_len", case.seq_len)))
-    return len(CHECKS) if found is None else found[0]
-
-
-def _words(case: Case, mend: Mend) -> str:
-    """`{"tp": 1, "sp": False}` as `tp 1 with sp false`; what stays as it is goes without saying."""
-    now = {**case.layout.dump(), "seq_len": case.seq_len}
-    parts = [f"{key} {_text(value)}" for key, value in mend.items() if value != now[key]]
-    return " with ".join([parts[0], " and ".join(parts[1:])] if parts[1:] else parts)
-
-
-def _text(value: Any) -> str:
-    """A value as YAML has it on one line."""
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{key}: {_text(inner)}" for key, inner in value.items()) + "}"
-    names = {None: "null", True: "true", False: "false"}
-    return str(value) if type(value) in (int, float, str) else names[value]
-
-
-def _near(wanted: int, most: int) -> Iterator[int]:
-    """1 to `most`, nearest to `wanted` first, the smaller of two before the larger."""
-    return iter(sorted(range(1, most + 1), key=lambda number: (abs(number - wanted), number)))
+        raise UserError(problem.what, "layout", find_mend(case, CHECKS, turn, problem))
 
 
 # -- tensor and expert parallelism ----------------------------------------------------------------
@@ -144,7 +51,7 @@ def _tensor(case: Case) -> Problem | None:
     if what is None:
         return None
     tp, most = case.layout.tp, case.model.num_attention_heads
-    return Problem(what, lambda: [({"tp": size} for size in _near(tp, most) if size != tp)])
+    return Problem(what, lambda: [({"tp": size} for size in near(tp, most) if size != tp)])
 
 
 def _tensor_conflict(tp: int, model: ModelSpec) -> str | None:
@@ -173,15 +80,15 @@ def _experts(case: Case) -> Problem | None:
     if moe is None:
         return None
     if moe.num_experts % ep:
-        near = nearest_divisor(moe.num_experts, ep)
+        divisor = nearest_divisor(moe.num_experts, ep)
         return Problem(
             f"num_experts {moe.num_experts} is not divisible by ep {ep}",
-            lambda: [({"ep": size} for size in (near, *_near(ep, moe.num_experts)) if size != ep)],
+            lambda: [({"ep": size} for size in (divisor, *near(ep, moe.num_experts)) if size != ep)],
         )
     if moe.moe_intermediate_size % etp:
         return Problem(
             f"moe_intermediate_size {moe.moe_intermediate_size} is not divisible by etp {etp}",
-            lambda: [({"etp": size} for size in _near(etp, etp - 1))],
+            lambda: [({"etp": size} for size in near(etp, etp - 1))],
         )
     return None
 
@@ -198,8 +105,8 @@ def _stages(case: Case) -> Problem | None:
     return Problem(
         f"{what} more than the model's {layers} layers",
         lambda: [
-            ({"pp": pp} for pp in _near(layout.pp, layout.pp - 1)),
-            ({"virtual_stages": v} for v in _near(chunks, chunks - 1)),
+            ({"pp": pp} for pp in near(layout.pp, layout.pp - 1)),
+            ({"virtual_stages": v} for v in near(chunks, chunks - 1)),
             [{"schedule": "1f1b", "virtual_stages": 1}],
         ],
     )
@@ -234,7 +141,7 @@ def _schedule_mends(layout: Layout, micro_batches: int) -> list[Family]:
     sizes: Family = [{"virtual_stages": v} for v in (1, 2) if v != virtual_stages]
     if micro_batches:
         sizes = [{"global_batch": micro_batches * layout.micro_batch * layout.dp}]
-    return [sizes, others, ({"pp": pp} for pp in _near(layout.pp, layout.pp) if pp != layout.pp)]
+    return [sizes, others, ({"pp": pp} for pp in near(layout.pp, layout.pp) if pp != layout.pp)]
 
 
 def _stage_layers(case: Case) -> Problem | None:
@@ -261,18 +168,18 @@ def _sequence(case: Case) -> Problem | None:
         return Problem(
             f"num_attention_heads {model.num_attention_heads} is not divisible by tp x cp = "
             f"{layout.tp * layout.cp}, which cp_kind ulysses needs",
-            lambda: [({"cp": cp} for cp in _near(layout.cp, layout.cp - 1)), [{"cp_kind": "ring"}]],
+            lambda: [({"cp": cp} for cp in near(layout.cp, layout.cp - 1)), [{"cp_kind": "ring"}]],
         )
     halves = 2 if layout.cp > 1 and layout.cp_kind == "ring" else 1  # a ring pairs an early with a late part
     split = layout.cp * halves * (layout.tp if layout.sp else 1)
     if seq_len is None or seq_len % split == 0:
         return None
-    near = max(1, round(seq_len / split)) * split
+    nearest = max(1, round(seq_len / split)) * split
     owners = [f"cp {layout.cp}"] if layout.cp > 1 else []
     owners += [f"sp over tp {layout.tp}"] if layout.sp else []
     return Problem(
         f"seq_len {seq_len} is not divisible by the {split} parts that {' and '.join(owners)} cut it into",
-        lambda: [[{"seq_len": near}, {"seq_len": near + split}], [{"sp": False}] if layout.sp else []],
+        lambda: [[{"seq_len": nearest}, {"seq_len": nearest + split}], [{"sp": False}] if layout.sp else []],
     )
 
 
@@ -321,7 +228,7 @@ def _recompute_size(case: Case) -> Problem | None:
 
 
 def _kind(layout: Layout) -> str:
-    return _text(layout.recompute if isinstance(layout.recompute, str) else layout.recompute.dump())
+    return as_text(layout.recompute if isinstance(layout.recompute, str) else layout.recompute.dump())
 
 
 CHECKS = (
