@@ -264,13 +264,3 @@ def test_a_layout_is_checked_in_its_own_words() -> None:
         check_schedule(layout(devices=4, pp=4, virtual_stages=2, global_batch=8))
     with pytest.raises(UserError, match=r"use schedule 1f1b$"):  # two chunks would be refused on one rank
         check_schedule(layout(schedule="interleaved", virtual_stages=1))
-
-
-def test_planned_only_kinds_say_so() -> None:
-    stash = layout(devices=4, pp=4, schedule="pipedream", global_batch=8)
-    check_schedule(stash)
-    with pytest.raises(UserError, match=r"can only be planned.*use schedule 1f1b"):
-        check_schedule(stash, train=True)
-    with pytest.raises(UserError, match="use schedule dualpipev"):
-        check_schedule(layout(devices=4, pp=4, schedule="dualpipe", global_batch=8), train=True)
-    check_schedule(layout(devices=4, pp=4, schedule="zb-h1", global_batch=8), train=True)

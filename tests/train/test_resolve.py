@@ -48,6 +48,7 @@ def test_steps_and_tokens_together(spec):
     [
         ({"layout": {"devices": 2, "pp": 2, "schedule": "pipedream"}}, "pipedream can only be planned"),
         ({"layout": {"devices": 2, "cp": 2}}, "cp 2 can be planned but not trained yet"),
+        ({"layout": {"devices": 2, "etp": 2}}, "etp 2 can be planned but not trained yet"),
         ({"layout": {"zero_stage": 0, "offload": "parameters"}}, "offload parameters needs zero_stage 3"),
         ({"layout": {"precision": "fp8"}}, "precision fp8 can be planned but not trained"),
         ({"layout": {"recompute": {"budget": 0.01}}}, "less than the blocks' inputs alone"),

@@ -64,14 +64,10 @@ __all__ = [
 ]
 
 
-def check_schedule(layout: Layout, train: bool = False) -> None:
-    """Raises UserError when a layout's schedule can't have its sizes, or (`train`) is only for planning."""
-    kind, virtual_stages = layout.schedule, layout.virtual_stages or 1
-    problem = find_problem(kind, layout.pp, virtual_stages, layout.accumulation)
+def check_schedule(layout: Layout) -> None:
+    """Raises UserError when a layout's schedule can't have its sizes."""
+    problem = find_problem(layout.schedule, layout.pp, layout.virtual_stages or 1, layout.accumulation)
     if problem is None:
-        if train and kind in PLANNED_ONLY:
-            instead = "1f1b" if kind == "pipedream" else "dualpipev"
-            raise UserError(f"schedule {kind} can only be planned", "layout", f"use schedule {instead}")
         return
     how = problem.how
     if not how:

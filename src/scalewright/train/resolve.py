@@ -19,7 +19,6 @@ from scalewright.spec.layout_check import check_layout
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.presets import load_model_spec
 from scalewright.spec.run import DataSpec, PythonRef, RunSpec
-from scalewright.spec.schedule import check_schedule
 
 
 @dataclass(frozen=True)
@@ -74,17 +73,10 @@ def resolve(run: RunSpec, *, read_data: bool = True) -> Resolved:
 
 
 def refuse_unready(layout: Layout) -> None:
-    """Raises UserError for an axis or technique that can be planned but not trained yet."""
-    for key, value, ready in (
-        ("cp", layout.cp, 1),
-        ("ep", layout.ep, 1),
-    ):
-        if value != ready:
-            raise UserError(
-                f"{key} {value} can be planned but not trained yet", "layout", f"use {key} {ready}"
-            )
-    if layout.pp > 1:
-        check_schedule(layout, train=True)
+    """Raises UserError for an axis that can be planned but not trained yet."""
+    for key, value in (("cp", layout.cp), ("ep", layout.ep), ("etp", layout.etp)):
+        if value > 1:
+            raise UserError(f"{key} {value} can be planned but not trained yet", "layout", f"use {key} 1")
 
 
 def _check_own_model(layout: Layout) -> None:
