@@ -78,9 +78,7 @@ class Traffic:
         self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
         self.leaving: Cargo | None = None  # of the newest forward: still on the device
         self.present: Cargo | None = None  # of the backward that runs
-        self.arriving: dict[
-            Cargo, list[Tensor]
-        ] = {}  # on their way in; held until compute has waited for them
+        self.arriving: dict[Cargo, list[Tensor]] = {}  # on their way in; held until compute waited for them
         # The newest block's output, and its cargo. Weak: a dead storage's address may come again.
         self.last: tuple[weakref.ref[torch.UntypedStorage], Cargo] | None = None
 

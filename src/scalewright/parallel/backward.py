@@ -160,9 +160,8 @@ def _parts(
     """All that weights hang from, in the path's order: what is before it first, outputs off it last."""
     goal = (boundary.node, boundary.output_nr)
     parts = []
-    if (
-        before := _leaves([boundary.node])
-    ) and boundary.node not in before:  # an input that is a leaf is no weight
+    before = _leaves([boundary.node])
+    if before and boundary.node not in before:  # an input that is a leaf is no weight
         parts.append(_Part(leaves=before, before=True))
     for node in path:
         off = [child[0] for child in _children(node) if child != goal and child[0] not in path]

@@ -36,13 +36,10 @@ class Messages:
     def __init__(self, mesh: Mesh) -> None:
         self.mesh, self.rank = mesh, mesh.index("pp")
         self._members = next(ranks for ranks in mesh.grid.groups("pp") if mesh.rank in ranks)
-        self._sent: defaultdict[int, deque[tuple[dist.Work, Tensor]]] = defaultdict(
-            deque
-        )  # to each peer, in order
-        self._freed: defaultdict[int, int] = defaultdict(int)  # how many of the step's have been freed
-        self._received: defaultdict[int, int] = defaultdict(
-            int
-        )  # how many of the step's have come from each peer
+        # By peer: what was sent, in order; of this step's, how many are free again, and how many have come.
+        self._sent: defaultdict[int, deque[tuple[dist.Work, Tensor]]] = defaultdict(deque)
+        self._freed: defaultdict[int, int] = defaultdict(int)
+        self._received: defaultdict[int, int] = defaultdict(int)
         self._acknowledged: Mapping[int, Sequence[int]] = {}
 
     def start(self, acknowledged: Mapping[int, Sequence[int]]) -> None:
@@ -88,13 +85,14 @@ class Messages:
 
     def _group(self, source: int, target: int) -> dist.ProcessGroup | None:
         axis = "pp_down" if source < target else "pp_up"
-        return self.mesh.group(f"{axis}_{lane(source, target)}") or self.mesh.group(
-            axis
-        )  # lane 0 is the axis
+        return self.mesh.group(f"{axis}_{lane(source, target)}") or self.mesh.group(axis)
 
 
 def lane(one: int, other: int) -> int:
-    """The lane of a pair of ranks: two pairs that meet at a rank never share one, whatever the schedule."""
+    """The lane of a pair of ranks: two pairs that meet at a rank never share one, whatever the schedule.
+
+    Lane 0 is the axis's own group.
+    """
     low, high = sorted((one, other))
     return low % 2 if high - low == 1 else 2
 

@@ -177,9 +177,7 @@ def _watch_embedding(cut: Decoder) -> list[GradientEdge | None]:
 class _Held:
     """What a forward leaves for its backward."""
 
-    outputs: list[GradientEdge] = field(
-        default_factory=list
-    )  # the hidden state or the loss, and auxiliary losses
+    outputs: list[GradientEdge] = field(default_factory=list)  # the hidden state or loss, auxiliary losses
     gradients: list[Tensor | None] = field(default_factory=list)  # theirs; None: it is still to come
     given: Tensor | None = None  # the input, a leaf; None for tokens
     boundary: GradientEdge | None = None  # where the input part ends

@@ -16,9 +16,8 @@ from typing import Any
 
 from scalewright.spec.errors import RunError
 
-ROOM = (
-    10.0  # times one device's own deviation: another layout changes more sums than another micro-batch does
-)
+# Times one device's own deviation: another layout changes more sums than another micro-batch does.
+ROOM = 10.0
 
 
 @dataclass(frozen=True)
