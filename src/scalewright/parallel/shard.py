@@ -41,29 +41,27 @@ from scalewright.parallel.offload import offloads_parameters
 from scalewright.parallel.stages import tied_stages
 from scalewright.parallel.weights import Weights
 from scalewright.spec.layout import Layout
-
-# Schedules that run a stage's backward in two parts. FSDP's own reduction would come after the first, when
-# the parameters have no gradients yet.
-SPLIT = frozenset({"zb-h1", "zb-interleaved", "zbv", "dualpipev"})
+from scalewright.spec.layout_check import SPLIT_BACKWARD
 
 
 class ShardedGradients:
     """When FSDP gathers, reduces and frees, in every stage of this rank.
 
     FSDP reduces on its own in a backward that runs whole, as it goes. It is kept quiet, and `end` reduces, in
-    schedules that split the backward; and in ZeRO-1 with a user's own module, whose ranks and micro-batches
-    may each leave other parameters unused. A stage whose embedding another stage of this rank multiplies with
-    (the tied head of a V) is reduced when both are done.
+    schedules that split the backward, where its own reduction would come after the input part, before there
+    are gradients; and in ZeRO-1 with a user's own module, whose ranks and micro-batches may each leave other
+    parameters unused. A stage whose embedding another stage of this rank multiplies with (the tied head of a
+    V) is reduced when both are done.
     """
 
     def __init__(self, stages: Mapping[int, nn.Module], weights: Weights, layout: Layout) -> None:
         self.weights = weights
         self.zero_stage = layout.zero_stage or 0
         self.pipeline = layout.pp > 1
-        self.split = self.pipeline and layout.schedule in SPLIT
+        self.split = self.pipeline and layout.schedule in SPLIT_BACKWARD
         self.own = self.zero_stage == 1 and not all(isinstance(s, Decoder) for s in stages.values())
-        self.roots = {number: _sharded(stage)[0] for number, stage in stages.items()}
         self.modules = {number: _sharded(stage) for number, stage in stages.items()}
+        self.roots = {number: modules[0] for number, modules in self.modules.items()}
         # A tied head on this rank: who multiplies with the embedding, and the module that holds it.
         self.tied = tied_stages(stages)
         self.lender: FSDPModule | None = None
@@ -84,8 +82,9 @@ class ShardedGradients:
     def begin(self, stage: int, last: bool) -> None:
         """Before a micro-batch; in a pipeline, before a backward (or its weight part) of a stage."""
         if self.split:
-            if self.zero_stage == 3:
-                self._gather(stage)
+            # Norms read their weights again in a weight part, and no hook gathers those in time.
+            for module in self.modules[stage] if self.zero_stage == 3 else ():
+                module.unshard()
             return
         if self.own:
             return
@@ -110,12 +109,6 @@ class ShardedGradients:
 
     def finish(self) -> None:
         """FSDP has let the current stream wait for its reductions at the end of each last backward."""
-
-    def _gather(self, stage: int) -> None:
-        """For a weight part: its norms read their weights again, and no hook gathers those in time."""
-        for module in self.modules[stage]:
-            module.unshard()
-            _set(module, sync=False, all_reduce=False, reshard=False)
 
     def _allow(self, module: FSDPModule, stage: int, last: bool) -> None:
         """Lets FSDP do what the ZeRO stage asks for in this micro-batch."""
