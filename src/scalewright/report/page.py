@@ -20,13 +20,17 @@ from scalewright.spec.errors import RunError
 
 @dataclass(frozen=True)
 class Section:
-    """One part of a page: `template` is a file in `templates/sections/`, `charts` the data for the script."""
+    """One part of a page: `template` is a file in `templates/sections/`, the rest is data for scripts.
+
+    `charts` are curves over a run's steps, which share a cursor; a drawing says itself what it is.
+    """
 
     id: str
     title: str
     template: str
     data: Mapping[str, Any] = field(default_factory=dict)
     charts: Sequence[Mapping[str, Any]] = ()
+    drawings: Sequence[Mapping[str, Any]] = ()
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,8 @@ class Page:
     sections: Sequence[Section]
     notes: Sequence[str] = ()
     footer: str = ""
+    scripts: Sequence[str] = ("words.js", "theme.js", "report.js")
+    styles: Sequence[str] = ("report.css",)
 
 
 def render(page: Page) -> str:
@@ -51,9 +57,12 @@ def render(page: Page) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    charts = [chart for section in page.sections for chart in section.charts]
     return templates.get_template("page.html").render(
-        page=page, charts=charts, css=_asset("report.css"), js=_asset("report.js")
+        page=page,
+        charts=[chart for section in page.sections for chart in section.charts],
+        drawings=[drawing for section in page.sections for drawing in section.drawings],
+        css="".join(map(_asset, page.styles)),
+        js="".join(map(_asset, page.scripts)),
     )
 
 

@@ -1,0 +1,41 @@
+"""What speaks for the numbers: the nearest measured runs beside their predictions, and what was assumed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from scalewright.report.document import PlanDocument, Reader
+from scalewright.report.page import Section
+from scalewright.spec.words import short_time
+
+
+def section(document: PlanDocument) -> Section | None:
+    """The runs and the assumptions; None where the plan has neither."""
+    best = document.first
+    if best is None:
+        return None
+    found = best.read.part("evidence")
+    pairs = [(run, run.number("measured"), run.number("predicted")) for run in found.parts("nearest")]
+    longest = max([value or 0.0 for _, *values in pairs for value in values], default=0.0)
+    data = {
+        "runs": [row(run, was, said, longest) for run, was, said in pairs if was and said],
+        "extrapolates": found.lines("extrapolates"),
+        "assumed": list(dict.fromkeys([*document.read.lines("assumed"), *best.read.lines("assumed")])),
+        "convention": best.read.text("flops_convention"),
+    }
+    return Section("evidence", "How sure", "plan_evidence.html", data) if any(data.values()) else None
+
+
+def row(run: Reader, measured: float, predicted: float, longest: float) -> dict[str, Any]:
+    """One measured run with what the planner says of it."""
+    devices = run.number("n_devices")
+    where = f"{devices:,.0f} × {run.text('device')}" if devices else run.text("device")
+    return {
+        "source": run.text("source"),
+        "run": " on ".join(part for part in (run.text("model"), where) if part),
+        "measured": short_time(measured),
+        "predicted": short_time(predicted),
+        "measured_share": measured / longest,
+        "predicted_share": predicted / longest,
+        "error": f"{100 * (predicted / measured - 1):+.1f}%".replace("-", "−"),
+    }

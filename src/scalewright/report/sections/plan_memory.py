@@ -1,0 +1,91 @@
+"""Memory by kind, a bar for every stage, against what a device can really allocate.
+
+stage 0    ▓▓▓▓▒▒▒▒▒▒▒▒░░     |
+stages 1–6 ▓▓▓▓▒▒▒▒▒▒░░       |  capacity
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from scalewright.report.document import KINDS, Estimate, PlanDocument
+from scalewright.report.page import Section
+from scalewright.report.scale import ticks
+from scalewright.spec.words import decimal
+
+MOST_ROWS = 48
+
+
+def section(document: PlanDocument) -> Section | None:
+    """The bars; None where the plan tells of no memory."""
+    best = document.first
+    if best is None:
+        return None
+    rows, by_stage = rows_of(best)
+    if not rows:
+        return None
+    usable, nominal = document.device.number("usable_gib"), document.device.number("memory_gib")
+    end = 1.04 * max([usable or 0.0, *(total for _, _, total in rows)])
+    data = {
+        "by_stage": by_stage,
+        "kinds": [
+            {"number": number, "name": kind}
+            for number, kind in enumerate(KINDS)
+            if any(parts.get(kind) for _, parts, _ in rows)
+        ],
+        "rows": [bar(name, parts, total, end, usable) for name, parts, total in rows[:MOST_ROWS]],
+        "left_out": max(len(rows) - MOST_ROWS, 0),
+        "limit": None if not usable else {"at": usable / end, "text": f"{decimal(usable, 3)} GiB usable"},
+        "nominal": f"of {decimal(nominal, 3)} GiB on the device" if nominal else "",
+        "ticks": [{"at": t / end, "text": f"{t:g}"} for t in ticks(0.0, end, 6)],
+    }
+    return Section("memory", "Memory", "plan_memory.html", data)
+
+
+def rows_of(best: Estimate) -> tuple[list[tuple[str, Mapping[str, float], float]], bool]:
+    """(name, GiB by kind, sum) of every stage, equal neighbours as one; or of the fullest rank alone."""
+    stages = [stage for stage in sorted(best.stages, key=lambda one: one.number) if stage.memory]
+    if not stages:
+        total = sum(best.memory.values())
+        return ([("fullest rank", best.memory, total)] if best.memory else []), False
+    groups: list[tuple[list[int], Mapping[str, float], list[int | None]]] = []
+    for stage in stages:
+        if groups and alike(groups[-1][1], stage.memory) and groups[-1][2][-1] == stage.layers:
+            groups[-1][0].append(stage.number)
+        else:
+            groups.append(([stage.number], stage.memory, [stage.layers]))
+    return [(name(numbers, layers[0]), m, sum(m.values())) for numbers, m, layers in groups], True
+
+
+def alike(one: Mapping[str, float], other: Mapping[str, float]) -> bool:
+    """Whether two bars would look the same: within a thousandth of a GiB in every kind."""
+    return all(abs(one.get(kind, 0.0) - other.get(kind, 0.0)) < 1e-3 for kind in KINDS)
+
+
+def name(numbers: Sequence[int], layers: int | None) -> str:
+    """`stage 3 (20 layers)`, `stages 1–6 (10 layers)`."""
+    which = f"stage {numbers[0]}" if len(numbers) == 1 else f"stages {numbers[0]}–{numbers[-1]}"
+    if layers is None:
+        return which
+    return f"{which} ({layers} layer{'' if layers == 1 else 's'}{'' if len(numbers) == 1 else ' each'})"
+
+
+def bar(
+    name: str, parts: Mapping[str, float], total: float, end: float, usable: float | None
+) -> dict[str, Any]:
+    """One bar: its pieces as shares of the width."""
+    return {
+        "name": name,
+        "total": f"{decimal(total, 3)} GiB",
+        "over": usable is not None and total > usable,
+        "pieces": [
+            {
+                "number": number,
+                "share": parts[kind] / end,
+                "said": f"{kind} {decimal(parts[kind], 3)} GiB",
+            }
+            for number, kind in enumerate(KINDS)
+            if parts.get(kind, 0.0) > 0
+        ],
+    }

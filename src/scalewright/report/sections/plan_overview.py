@@ -1,0 +1,125 @@
+"""What the planner answers, in a handful of numbers: the layout, whether it fits, how fast, how sure."""
+
+from __future__ import annotations
+
+from scalewright.report.document import Estimate, PlanDocument
+from scalewright.report.layout_words import layout_words
+from scalewright.report.page import Section
+from scalewright.report.sections.overview import Tile
+from scalewright.spec.words import count, decimal, share, short_time
+
+
+def section(document: PlanDocument) -> Section | None:
+    """The tiles and the layout; None where no layout was found."""
+    best = document.first
+    if best is None:
+        return None
+    data = {
+        "tiles": [tile for tile in tiles(document, best) if tile is not None],
+        "layout": layout_words(best.layout),
+        "lead": "The best layout" if document.searched else "The layout",
+        "bottleneck": best.read.text("bottleneck"),
+        "fix": fix(best),
+        "untrainable": best.read.text("untrainable"),
+    }
+    return Section("overview", "Answer", "plan_overview.html", data)
+
+
+def status(document: PlanDocument) -> tuple[str, str]:
+    """The verdict, and its colour."""
+    best = document.first
+    if best is None:
+        return "no layout fits", "bad"
+    if best.fits is None:
+        return "planned", "plain"
+    return ("fits", "good") if best.fits else ("does not fit", "bad")
+
+
+def title(document: PlanDocument) -> str:
+    """`llama-3.1-70b on 512 × h100-sxm`."""
+    devices = document.read.number("devices") or (document.first and document.first.size("devices"))
+    device = document.device.text("name") or document.cluster or "devices"
+    model = document.model or "A model"
+    return f"{model} on {devices:,.0f} × {device}" if devices else f"{model} on {device}"
+
+
+def facts(document: PlanDocument) -> list[str]:
+    """What was asked, in a few words."""
+    best = document.first
+    size = best.read.part("model") if best else document.read.part("none")
+    params, active = size.number("params"), size.number("active_params")
+    sequence = document.number("seq_len")
+    batch = document.read.number("global_batch")
+    if batch is None and best is not None:
+        batch = best.read.part("layout").number("global_batch")
+    trainer = best.read.data.get("framework") if best else None
+    if best and not isinstance(trainer, str):
+        trainer = best.read.part("evidence").text("framework")
+    evaluated, seconds = document.read.number("evaluated"), document.read.number("seconds")
+    parts = [
+        f"{count(params)} parameters" if params else "",
+        f"{count(active)} active" if active and params and active != params else "",
+        f"cluster {document.cluster}" if document.cluster else "",
+        f"sequences of {sequence:,.0f}" if sequence else "",
+        f"batch {batch:,.0f}" if batch else "",
+        f"trained by {trainer}" if trainer else "",
+        f"{evaluated:,.0f} layouts in {short_time(seconds)}" if evaluated and seconds else "",
+    ]
+    return [part for part in parts if part]
+
+
+def notes(document: PlanDocument) -> list[str]:
+    """What a reader should know first."""
+    said = []
+    if document.read.data.get("complete") is False:
+        said.append("The search was stopped before its end: a better layout may exist.")
+    if document.searched and not document.best:
+        said.append("No layout fits; what comes nearest is below.")
+    return said
+
+
+def tiles(document: PlanDocument, best: Estimate) -> list[Tile | None]:
+    """The numbers that one asks for first; those that are not known are left out."""
+    number = best.read.number
+    rate, per_device = number("tokens_per_s"), number("tokens_per_s_per_device")
+    usable = document.device.number("usable_gib")
+    band = ""
+    if best.low is not None and best.high is not None:
+        band = f"p10–p90 {short_time(best.low)} – {short_time(best.high)}"
+    flops = number("tflops_per_device")
+    hardware = number("hfu")
+    rates = [f"{flops:.0f} TFLOP/s per device"] if flops else []
+    rates += [f"HFU {share(hardware)}"] if hardware else []
+    total = best.read.part("total")
+    days, hours, cost = total.number("days"), total.number("device_hours"), total.number("cost")
+
+    def tile(label: str, value: float | None, text: str, note: str = "") -> Tile | None:
+        return None if value is None else Tile(label, text, note)
+
+    return [
+        tile("Step time", best.seconds, short_time(best.seconds), band),
+        tile("Tokens", rate, f"{count(rate)}/s", f"{count(per_device)}/s per device" if per_device else ""),
+        tile(
+            "MFU", number("mfu"), share(number("mfu")),
+            ", ".join(rates),
+        ),
+        tile(
+            "Memory", best.peak_gib, f"{decimal(best.peak_gib, 3)} GiB",
+            "the fullest rank" + (f", of {decimal(usable, 3)} usable" if usable else ""),
+        ),
+        tile("Days", days, decimal(days, 3), "for all tokens"),
+        tile("Device-hours", hours, count(hours), "for all tokens"),
+        tile("Cost", cost, count(cost), "in the currency of the price"),
+    ]  # fmt: skip
+
+
+def fix(best: Estimate) -> str:
+    """The change that would make it fit, in a sentence."""
+    found = best.read.part("smallest_fix")
+    change, peak, seconds = found.text("change"), found.number("peak_gib"), found.number("step_time_s")
+    if not change:
+        return ""
+    verdict = "The smallest change that fits" if found.data.get("fits") else "Leanest, but still too large"
+    costs = [f"{decimal(peak, 3)} GiB" if peak else "", f"{short_time(seconds)} a step" if seconds else ""]
+    said = ", ".join(part for part in costs if part)
+    return f"{verdict}: {change}" + (f" ({said})." if said else ".")

@@ -1,0 +1,84 @@
+"""Step time against memory: the layouts that no other beats in both, and the best ones among them.
+
+step |  o                 o    a layout of the Pareto set
+     |     o (1)          (1)  a best layout
+     |          o  (2)  |      the line: what a device can allocate
+     +------------------- GiB
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from scalewright.report.document import Estimate, PlanDocument
+from scalewright.report.layout_words import layout_words
+from scalewright.report.page import Section
+from scalewright.report.scale import say_tick, ticks
+from scalewright.spec.words import decimal, short_time
+
+MOST_POINTS = 600
+
+
+def section(document: PlanDocument) -> Section | None:
+    """The plot; None with fewer than two layouts whose memory is known."""
+    front = sorted((one for one in document.pareto if one.peak_gib is not None), key=memory)[:MOST_POINTS]
+    best = [one for one in document.best if one.peak_gib is not None]
+    if len({(memory(one), one.seconds) for one in (*front, *best)}) < 2:
+        return None
+    usable = document.device.number("usable_gib")
+    xs = [memory(one) for one in (*front, *best)]
+    ys = [one.seconds for one in (*front, *best)]
+    if usable is not None and usable < 1.6 * max(xs):
+        xs.append(usable)
+    x_frame, y_frame = framed(xs), framed(ys)
+    points = [point(one, x_frame, y_frame, 0) for one in front]
+    points += [point(one, x_frame, y_frame, rank) for rank, one in enumerate(best, 1)]
+    line = (usable - x_frame[0]) / (x_frame[1] - x_frame[0]) if usable is not None else None
+    data = {
+        "points": points,
+        "path": staircase(points[: len(front)]),
+        "x_ticks": [{"at": at(t, x_frame), "text": say_tick(t, "gib")} for t in ticks(*x_frame, 6)],
+        "y_ticks": [{"at": at(t, y_frame), "text": say_tick(t, "seconds")} for t in ticks(*y_frame, 5)],
+        "limit": line if line is not None and 0 <= line <= 1 else None,
+        "limit_text": f"{decimal(usable, 3)} GiB usable" if usable is not None else "",
+        "several": len(best) > 1,
+        "front": len(front),
+    }
+    return Section("pareto", "Time against memory", "plan_pareto.html", data)
+
+
+def memory(one: Estimate) -> float:
+    """GiB of the fullest rank."""
+    return one.peak_gib or 0.0
+
+
+def framed(values: list[float]) -> tuple[float, float]:
+    """The axis: all values with a margin, not below nothing."""
+    low, high = min(values), max(values)
+    margin = 0.08 * (high - low) or 0.1 * high or 1.0
+    return max(low - margin, 0.0), high + margin
+
+
+def at(value: float, frame: tuple[float, float]) -> float:
+    """Where on an axis, 0 to 1."""
+    return (value - frame[0]) / (frame[1] - frame[0])
+
+
+def point(one: Estimate, xs: tuple[float, float], ys: tuple[float, float], rank: int) -> dict[str, Any]:
+    """A dot and what is said of it; `rank` 0 is one of the Pareto set."""
+    return {
+        "x": at(memory(one), xs),
+        "y": 1 - at(one.seconds, ys),
+        "rank": rank,
+        "name": " · ".join(layout_words(one.layout)),
+        "value": f"{short_time(one.seconds)} a step, {decimal(one.peak_gib, 3)} GiB",
+    }
+
+
+def staircase(points: list[dict[str, Any]]) -> str:
+    """SVG path of the front: between two layouts nothing is gained."""
+    out = ""
+    for index, dot in enumerate(points):
+        x, y = f"{1000 * dot['x']:.2f}", f"{1000 * dot['y']:.2f}"
+        out += f"H{x}V{y}" if index else f"M{x} {y}"
+    return out

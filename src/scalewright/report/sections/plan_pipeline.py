@@ -1,0 +1,200 @@
+"""The pipeline of the best layout: its schedule's actions, at the seconds that the plan gives the stages.
+
+    rank 0 | F0 F1 .  .  B0--- F2 B1--- .  B2---        plan's `stages` seconds + spec's schedule and clock
+    rank 1 | .  F0 B0--- F1 B1--- F2 B2--- .  .         -> boxes for the script, which zooms and pans
+
+A step of hundreds of thousands of boxes is cut to its beginning and its end: what lies between repeats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from scalewright.report.document import Estimate, PlanDocument, Stage
+from scalewright.report.page import Section
+from scalewright.report.scale import say
+from scalewright.spec.errors import RunError, UserError
+from scalewright.spec.schedule import COMPUTE, Schedule, Timing, schedule, simulate
+
+KINDS = ("forward", "backward", "backward_input", "backward_weight")
+NAMES = ("forward", "backward", "backward, inputs", "backward, weights")
+MOST_BOXES = 40_000  # a browser redraws so many in a few hundredths of a second
+MOST_ACTIONS = 400_000  # computations that are put on the clock: some seconds
+HEAD = 0.75  # of the boxes that are kept, those of the beginning
+TICKS = 2_000_000  # whole numbers for the times: a millionth of the step is finer than any screen
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """A schedule put on the clock; `micros` were asked for, fewer may be drawn."""
+
+    plan: Schedule
+    timing: Timing
+    micros: int
+    halved: bool  # the plan gives whole backwards, the schedule splits them
+
+
+def section(document: PlanDocument) -> Section | None:
+    """The timeline; a sentence where the plan doesn't say enough; None without a pipeline."""
+    best = document.first
+    if best is None or best.size("pp") == 1:
+        return None
+    found = put_on_the_clock(best)
+    if isinstance(found, str):
+        return Section("pipeline", "Pipeline", "plan_pipeline.html", {"missing": found})
+    boxes, gap = boxes_of(found)
+    data = {
+        "missing": "",
+        "numbers": numbers(found, best),
+        "notes": notes(found, gap),
+        "kinds": [
+            {"class": kind, "name": name}
+            for kind, name in zip(KINDS, NAMES, strict=True)
+            if any(action.kind == kind for actions in found.plan.actions for action in actions)
+        ],
+        "height": 28 * found.plan.ranks,
+        "description": describe(found),
+    }
+    drawing = {
+        "id": "pipeline",
+        "type": "pipeline",
+        "seconds": found.timing.makespan,
+        "ticks": TICKS,
+        "names": NAMES,
+        "ranks": boxes,
+        "gap": gap,
+        "chunks": len(found.plan.stages_of(0)),
+        "stages": [list(found.plan.stages_of(rank)) for rank in range(found.plan.ranks)],
+    }
+    return Section("pipeline", "Pipeline", "plan_pipeline.html", data, drawings=[drawing])
+
+
+def put_on_the_clock(best: Estimate) -> Pipeline | str:
+    """The schedule of a layout with its stages' seconds; or why it can't be drawn, as a sentence."""
+    kind, pp, chunks = str(best.layout.get("schedule", "1f1b")), best.size("pp"), best.size("virtual_stages")
+    micros = micro_batches(best)
+    if not best.stages:
+        return "The plan doesn't say how long each stage takes (stages), so its pipeline isn't drawn."
+    if micros is None:
+        return "The layout's micro-batches aren't whole, so its pipeline isn't drawn."
+    drawn = fewer(micros, pp, pp * chunks * 2)
+    try:
+        plan = schedule(kind, pp, chunks, drawn)
+        costs = stage_costs(plan, best.stages)
+    except UserError as error:
+        return f"The pipeline isn't drawn: {error.what}."
+    if costs is None:
+        return "The plan's stages aren't those of its schedule, so the pipeline isn't drawn."
+    try:
+        timing = simulate(plan, lambda action: costs[plan.model_stage(action.stage)][action.kind])
+    except RunError as error:
+        return f"The pipeline isn't drawn: {error}."
+    if timing.makespan <= 0:
+        return "The plan's stages take no time, so the pipeline isn't drawn."
+    used = {action.kind for actions in plan.actions for action in actions}
+    split = "backward_input" in used and not all("backward_input" in one.seconds for one in best.stages)
+    return Pipeline(plan, timing, micros, split)
+
+
+def micro_batches(best: Estimate) -> int | None:
+    """Micro-batches of a step on one data-parallel rank; None when they aren't whole."""
+    batch = best.layout.get("global_batch")
+    samples = best.size("micro_batch") * best.size("dp")
+    if isinstance(batch, bool) or not isinstance(batch, (int, float)) or batch < samples or batch % samples:
+        return None
+    return int(batch // samples)
+
+
+def fewer(micros: int, ranks: int, actions: int) -> int:
+    """As many micro-batches as the clock takes in seconds: a multiple of the ranks, which suits all kinds."""
+    most = max(MOST_ACTIONS // actions // (2 * ranks), 1) * 2 * ranks
+    return micros if micros <= most else most
+
+
+def stage_costs(plan: Schedule, stages: Sequence[Stage]) -> list[dict[str, float]] | None:
+    """Seconds of each kind of action by stage of the model; None when the stages are others.
+
+    A split backward that the plan gives whole is drawn as two halves.
+    """
+    if len(stages) != plan.model_stages or any(not {"forward", "backward"} <= set(s.seconds) for s in stages):
+        return None
+    found = []
+    for stage in sorted(stages, key=lambda one: one.number):
+        half = stage.seconds["backward"] / 2
+        found.append({"backward_input": half, "backward_weight": half, **stage.seconds})
+    return found
+
+
+def boxes_of(found: Pipeline) -> tuple[list[list[int]], list[float] | None]:
+    """Each rank's boxes in a row of numbers, and the shares between which nothing was kept.
+
+    A box is five numbers: kind, chunk, micro-batch, ticks since the end of the box before, ticks it lasts.
+    """
+    rows = [_row(found, rank) for rank in range(found.plan.ranks)]
+    total = sum(len(row) for row in rows)
+    gap: list[int] | None = None
+    if total > MOST_BOXES:
+        starts = sorted(box[3] for row in rows for box in row)
+        gap = [starts[int(HEAD * MOST_BOXES)], starts[total - int((1 - HEAD) * MOST_BOXES)]]
+        rows = [[box for box in row if box[4] <= gap[0] or box[3] >= gap[1]] for row in rows]
+    flat = []
+    for row in rows:
+        numbers, before = [], 0
+        for kind, chunk, micro, start, end in row:
+            numbers += [kind, chunk, micro, start - before, end - start]
+            before = end
+        flat.append(numbers)
+    return flat, None if gap is None else [edge / TICKS for edge in gap]
+
+
+def _row(found: Pipeline, rank: int) -> list[tuple[int, int, int, int, int]]:
+    plan, scale = found.plan, TICKS / found.timing.makespan
+    chunk = {stage: index for index, stage in enumerate(plan.stages_of(rank))}
+    return [
+        (KINDS.index(a.kind), chunk[a.stage], a.micro, round(start * scale), round(end * scale))
+        for a, (start, end) in zip(plan.actions[rank], found.timing.spans[rank], strict=True)
+        if a.kind in COMPUTE
+    ]
+
+
+def numbers(found: Pipeline, best: Estimate) -> list[dict[str, str]]:
+    """What the clock says, beside the plan's own word."""
+    plan, timing = found.plan, found.timing
+    stages = f" × {plan.virtual_stages} stages each" if plan.virtual_stages > 1 else ""
+    tiles = [
+        ("Schedule", plan.kind, f"{plan.ranks} pipeline ranks{stages}"),
+        ("Micro-batches", f"{found.micros:,}", "a step, on every data-parallel rank"),
+        ("Pipeline", say(timing.makespan, "seconds"), "fill, steady state and drain"),
+        ("Waits", say(timing.bubble_fraction, "percent"), "of the ranks' time in it"),
+    ]
+    if found.plan.micro_batches < found.micros:
+        tiles[2:] = []
+    return [{"name": name, "value": value, "note": note} for name, value, note in tiles]
+
+
+def notes(found: Pipeline, gap: list[float] | None) -> list[str]:
+    """What a reader must know of the picture."""
+    said = [
+        "Computation only: messages, the exchange of gradients and the optimizer's step come on top; "
+        "the time breakdown has them."
+    ]
+    if found.halved:
+        said.append("The plan gives whole backwards; their two parts are drawn as halves.")
+    if found.plan.micro_batches < found.micros:
+        said.append(
+            f"Drawn with {found.plan.micro_batches:,} of {found.micros:,} micro-batches: what is left out "
+            "repeats the steady state."
+        )
+    if gap is not None:
+        said.append("Its beginning and its end are drawn; between them the steady state repeats.")
+    return said
+
+
+def describe(found: Pipeline) -> str:
+    """The picture in a sentence."""
+    plan = found.plan
+    return (
+        f"Timeline of {plan.kind} on {plan.ranks} pipeline ranks with {plan.micro_batches} micro-batches: "
+        f"{say(found.timing.makespan, 'seconds')}, {say(found.timing.bubble_fraction, 'percent')} waits."
+    )
