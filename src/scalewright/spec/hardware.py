@@ -64,6 +64,11 @@ class Link(Spec):
     wraps_at: int | None = Field(None, ge=1)  # an axis wraps around only at multiples of this
 
     @property
+    def bytes_per_link(self) -> float | None:
+        """One way over one of the links; None where their number isn't known."""
+        return self.bytes_per_s / self.links if self.links else None
+
+    @property
     def two_way_bytes_per_s(self) -> float:
         """Both directions together, as vendors print it."""
         return 2 * self.bytes_per_s

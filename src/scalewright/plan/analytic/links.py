@@ -1,0 +1,96 @@
+"""Collectives by alpha and beta: delays a hop, and bytes over rates, as textbooks write them.
+
+    ring            (n-1) alpha + (n-1)/n · B / rate       gather, scatter; an all-reduce is both
+    tree            2 log2 n (alpha + B / rate)            reduce and broadcast, not pipelined
+    doubling        log2 n alpha + ...                     recursive doubling
+    torus axis      B / two-way rate                       closed: both directions at once, (n-1)/n left out
+
+Thakur et al. 2005; Rabenseifner 2004; scaling book, part 3. B is the whole tensor in bytes, rates are bytes/s
+one way unless said, delays are seconds. What a plan pays, level by level, is in `plan/collectives.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import log2, prod
+
+from scalewright.spec.traffic_papers import ring_volume
+
+
+def bus_bandwidth(kind: str, algorithm_bandwidth: float, ranks: int) -> float:
+    """The rate at which links were used, from tensor bytes / seconds (nccl-tests, PERFORMANCE.md)."""
+    return ring_volume(kind, algorithm_bandwidth, ranks)
+
+
+def torus_gather_seconds(size: float, ways: int, bytes_per_s: float, wraps: bool = True) -> float:
+    """Seconds of an all-gather to `size` bytes over one axis of a torus; `bytes_per_s` of one link, one way.
+
+    Closed, pieces go both ways round, and the book leaves out (n-1)/n. Open, the end's piece has all n - 1
+    hops before it, one way.
+    """
+    if wraps:
+        return size / (2 * bytes_per_s)
+    return ring_volume("all_gather", size, ways) / bytes_per_s
+
+
+def torus_delay_seconds(ways: int, hop_seconds: float, wraps: bool = True) -> float:
+    """The delay of a gather of next to nothing: hops to the farthest rank of the axis."""
+    return (ways / 2 if wraps else ways - 1) * hop_seconds
+
+
+def torus_all_to_all_seconds(size: float, axes: Sequence[int], two_way_bytes_per_s: float) -> float:
+    """Seconds of an all-to-all of `size` bytes in all on a closed torus: B longest / (4 N · two-way rate)."""
+    return size * max(axes) / (4 * prod(axes) * two_way_bytes_per_s)
+
+
+def latency_bound_bytes(bytes_per_s: float, hop_seconds: float, ways: int = 1) -> float:
+    """Bytes under which a ring of `ways` waits more for delays than for links (scaling book, parts 3, 7)."""
+    return bytes_per_s * hop_seconds * ways
+
+
+@dataclass(frozen=True)
+class TwoLevels:
+    """Bytes of the whole tensor per second in each phase of a gather in two levels."""
+
+    inside: float
+    across: float
+
+    @property
+    def inside_binds(self) -> bool:
+        """Whether the phase inside the nodes is the slower one."""
+        return self.inside < self.across
+
+
+def two_level_gather(
+    devices_per_node: int, device_bytes_per_s: float, nodes: int, node_bytes_per_s: float
+) -> TwoLevels:
+    """An all-gather inside nodes and across: each level has n / (n-1) of its rate (scaling book, part 12).
+
+    `device_bytes_per_s`: one device's rate inside its node; `node_bytes_per_s`: a whole node's to the others.
+    """
+    inside = device_bytes_per_s / ring_volume("all_gather", 1.0, devices_per_node)
+    return TwoLevels(inside, node_bytes_per_s / ring_volume("all_gather", 1.0, nodes))
+
+
+def tree_all_reduce_seconds(size: float, ranks: int, hop_seconds: float, bytes_per_s: float) -> float:
+    """Seconds of a binomial tree's reduce and broadcast: 2 log2 n (alpha + B / rate), nothing pipelined."""
+    return 2 * log2(ranks) * (hop_seconds + size / bytes_per_s)
+
+
+def ring_delay_seconds(ranks: int, hop_seconds: float) -> float:
+    """The delays of a ring's gather: n - 1 hops."""
+    return (ranks - 1) * hop_seconds
+
+
+def doubling_delay_seconds(ranks: int, hop_seconds: float) -> float:
+    """The delays of recursive doubling: log2 n exchanges."""
+    return log2(ranks) * hop_seconds
+
+
+def zero3_extra_gathers(layers: int) -> int:
+    """All-gathers of a step that ZeRO-3 adds to ZeRO-2's one: 2 L - 1, forward and backward of each layer.
+
+    The last layer's is still there when its backward begins (Hugging Face's playbook).
+    """
+    return 2 * layers - 1
