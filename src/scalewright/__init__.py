@@ -20,6 +20,8 @@ _HOME = {
     "ModelSpec": "scalewright.spec.model",
     "RunSpec": "scalewright.spec.run",
     "load_run": "scalewright.spec.run",
+    "predict": "scalewright.api",
+    "plan": "scalewright.api",
     "train": "scalewright.train.run",
     "load_model": "scalewright.serve.load",
     "UserError": "scalewright.spec.errors",
@@ -31,7 +33,7 @@ __all__ = ["__version__", *_HOME]
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'scalewright' has no attribute '{name}'")
-    return getattr(importlib.import_module(_HOME[name]), name)
+    return getattr(importlib.import_module(_HOME[name]), name)  # see packages.py for `plan` and `train`
 
 
 def __dir__() -> list[str]:

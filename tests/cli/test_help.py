@@ -17,6 +17,8 @@ VERBS = (
     "demo",
     "doctor",
     "presets",
+    "predict",
+    "score",
     "prepare",
     "train",
     "checkpoint",
@@ -48,7 +50,10 @@ def test_every_verb_has_help(call_cli, verb):
     assert "..." not in answer.out.split("Options:")[0].splitlines()[2], "the first sentence is cut off"
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"], ["presets", "--help"], ["--version"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [["--help"], ["train", "--help"], ["presets", "--help"], ["predict", "--help"], ["--version"]],
+)
 def test_help_imports_nothing_heavy(arguments):
     script = (
         "import json, sys\n"

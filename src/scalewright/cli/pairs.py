@@ -42,8 +42,9 @@ def merge(flags: dict[str, Any], pairs: dict[str, Any], flag: str) -> dict[str, 
     """Both together; raises UserError when they say different things of one key."""
     said = {key: value for key, value in flags.items() if value is not None}
     for key, value in pairs.items():
-        if said.setdefault(key, value) != value:
+        if key in said and said[key] != value:
             raise UserError(f"{key} {said[key]} and {key} {value} are both given", flag, "give one of them")
+        said[key] = value
     return said
 
 

@@ -9,3 +9,7 @@
 
 One row of a table and a single layout go through the same functions: they are written over arrays.
 """
+
+from scalewright.packages import make_callable
+
+make_callable(__name__, "scalewright.api")

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from math import gcd, isfinite
 from typing import Any
 
+from scalewright.plan.chips import WIDTHS
 from scalewright.plan.frameworks import Framework, find_framework, framework_names
 from scalewright.plan.request import Request
 from scalewright.plan.rows import MOST
@@ -116,6 +117,9 @@ def assumptions(given: Iterable[str], layout: Layout, request: Request) -> list[
     ]
     if layout.precision == "auto":
         lines.append(f"precision {request.precision} (auto)")
+    rate = request.chip.peak(request.precision)[0]
+    if WIDTHS[rate] != WIDTHS[request.precision]:
+        lines.append(f"rates of {rate}: {request.chip.name} has none in {request.precision}")
     return lines
 
 

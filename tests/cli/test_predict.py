@@ -1,0 +1,341 @@
+"""`predict`: the promised keys, one line for each kind of mistake, and a table row by row."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import time
+
+import pytest
+from tests.cli.blocked import run_without_torch
+
+import scalewright as sw
+from scalewright.plan.runs import MEASURED, read_table
+
+ASKED = ["llama-3.1-8b", "--cluster", "dgx-h100", "--seq-len", "4096"]
+LAYOUT = ["--devices", "64", "--tp", "4", "--pp", "2", "--zero-stage", "1", "--global-batch", "128"]
+
+
+def predicted(call_cli, *arguments):
+    """The answer to a question that has one."""
+    answer = call_cli("predict", *arguments, "--json")
+    assert answer.code == 0, answer.err
+    return answer.json()
+
+
+# -- keys -----------------------------------------------------------------------------------------
+
+
+def test_every_promised_key(call_cli):
+    found = predicted(call_cli, *ASKED, *LAYOUT, "--tokens", "1e12", "--price", "2")
+    assert {
+        "model", "layout", "fits", "step_time_s", "tokens_per_s", "tokens_per_s_per_device",
+        "tflops_per_device", "flops_convention", "mfu", "hfu", "memory_gib", "time_breakdown_s",
+        "comm_bytes", "bottleneck", "what_if", "assumed", "smallest_fix", "evidence", "total",
+    } <= set(found)  # fmt: skip
+    assert {"params", "active_params", "flops_per_token"} <= set(found["model"])
+    assert list(found["step_time_s"]) == ["p10", "p50", "p90"]
+    kinds = ["peak", "parameters", "gradients", "optimizer", "activations", "buffers", "other"]
+    assert list(found["memory_gib"]) == kinds
+    assert list(found["time_breakdown_s"]) == [
+        "compute", "tp_exposed", "dp_exposed", "cp_exposed", "ep_exposed", "pp_bubble", "pp_exposed",
+        "optimizer", "recompute", "other",
+    ]  # fmt: skip
+    assert list(found["comm_bytes"]) == ["tp", "dp", "cp", "ep", "pp"]
+    assert set(found["evidence"]) == {"nearest", "extrapolates", "framework"}
+    assert set(found["evidence"]["nearest"][0]) == {
+        "source", "model", "device", "n_devices", "measured", "predicted",
+    }  # fmt: skip
+    assert set(found["total"]) == {"days", "device_hours", "cost"}
+    assert set(found["what_if"][0]) == {"change", "step_time_s", "gain_pct"}
+
+
+def test_the_numbers_agree_with_each_other(call_cli):
+    found = predicted(call_cli, *ASKED, *LAYOUT, "--tokens", "1e12", "--price", "2")
+    seconds, layout = found["step_time_s"]["p50"], found["layout"]
+    assert sum(found["time_breakdown_s"].values()) == pytest.approx(seconds, rel=1e-9)
+    assert found["step_time_s"]["p10"] < seconds < found["step_time_s"]["p90"]
+    assert found["tokens_per_s"] == pytest.approx(128 * 4096 / seconds)
+    assert found["tokens_per_s_per_device"] == pytest.approx(found["tokens_per_s"] / 64)
+    assert layout["dp"] == 8
+    gains = [one["gain_pct"] for one in found["what_if"]]
+    assert gains == sorted(gains, reverse=True)
+    total = found["total"]
+    assert total["days"] == pytest.approx(1e12 / found["tokens_per_s"] / 86400)
+    assert total["device_hours"] == pytest.approx(total["days"] * 24 * 64)
+    assert total["cost"] == pytest.approx(2 * total["device_hours"])
+
+
+def test_the_same_layout_said_in_other_ways(call_cli):
+    one = predicted(call_cli, *ASKED, *LAYOUT)
+    pairs = "devices=64,tp=4,pp=2,zero_stage=1,global_batch=128"
+    tokens = ["--nodes", "8", "--tp", "4", "--global-batch-tokens", str(128 * 4096)]
+    assert predicted(call_cli, *ASKED, "--layout", pairs)["layout"] == one["layout"]
+    assert predicted(call_cli, *ASKED, *tokens, "--layout", "pp=2,zero-stage=1")["layout"] == one["layout"]
+    again = sw.predict("llama-3.1-8b", "dgx-h100", one["layout"], 4096)
+    assert again["step_time_s"] == one["step_time_s"]
+
+
+def test_every_layout_key_has_a_flag(call_cli):
+    flags = [
+        "--devices=32", "--tp=2", "--no-sp", "--pp=2", "--virtual-stages=2", "--schedule=interleaved",
+        "--stage-layers=10,8,8,6", "--cp=2", "--cp-kind=allgather", "--ep=1", "--etp=1", "--dp-replicate=2",
+        "--zero-stage=1", "--micro-batch=2", "--global-batch=64", "--recompute=full", "--precision=fp16",
+        "--offload=optimizer",
+    ]  # fmt: skip
+    layout = predicted(call_cli, *ASKED, *flags)["layout"]
+    assert layout["stage_layers"] == [10, 8, 8, 6]
+    said = {key: layout[key] for key in ("sp", "virtual_stages", "schedule", "cp_kind", "dp_replicate")}
+    assert said == {"sp": False, "virtual_stages": 2, "schedule": "interleaved", "cp_kind": "allgather",
+                    "dp_replicate": 2}  # fmt: skip
+    assert (layout["precision"], layout["offload"], layout["recompute"]) == ("fp16", "optimizer", "full")
+
+
+@pytest.mark.parametrize("words", ["every=2", "budget=0.5", "{every: 2}"])
+def test_kinds_of_recomputation(call_cli, words):
+    found = predicted(call_cli, *ASKED, "--devices", "8", "--recompute", words)
+    assert found["time_breakdown_s"]["recompute"] > 0
+
+
+def test_blanks_are_named(call_cli):
+    found = predicted(call_cli, "llama-3.1-8b", "--cluster", "dgx-h100", "--tp", "4")
+    lines = found["assumed"]
+    for start in ("seq_len 131072", "devices 4", "sp true", "micro_batch 1", "global_batch 1 ",
+                  "zero_stage 3", "recompute none", "precision bf16", "framework scalewright"):  # fmt: skip
+        assert any(line.startswith(start) for line in lines), (start, lines)
+    everything = predicted(
+        call_cli, *ASKED, *LAYOUT, "--sp", "--schedule", "1f1b", "--micro-batch", "1", "--recompute",
+        "none", "--precision", "bf16", "--framework", "megatron",
+    )  # fmt: skip
+    assert everything["assumed"] == []
+
+
+def test_framework_and_version_change_the_answer(call_cli):
+    ours = predicted(call_cli, *ASKED, *LAYOUT)
+    old = predicted(call_cli, *ASKED, *LAYOUT, "--framework", "megatron-lm", "--software-version", "2021")
+    assert old["evidence"]["framework"] != ours["evidence"]["framework"]
+    assert old["step_time_s"]["p50"] != ours["step_time_s"]["p50"]
+    strange = predicted(call_cli, *ASKED, *LAYOUT, "--framework", "megatorn")
+    assert any("did you mean 'megatron" in line for line in strange["assumed"])
+
+
+def test_what_does_not_fit_says_what_would(call_cli):
+    found = predicted(call_cli, "llama-3.1-70b", "-c", "dgx-h100", "--seq-len", "8192", "--devices", "8")
+    assert found["fits"] is False
+    assert found["smallest_fix"]["change"]
+    shown = call_cli("predict", "llama-3.1-70b", "-c", "dgx-h100", "--seq-len", "8192", "--devices", "8").out
+    assert "does not fit" in shown
+    assert found["smallest_fix"]["change"] in shown
+
+
+def test_the_table_tells_all_of_it(call_cli):
+    shown = call_cli("predict", *ASKED, *LAYOUT, "--tokens", "1e12", "--price", "2").out
+    for word in ("8 of 10 fall between", "MFU", "GiB", "bottleneck", "what if", "nearest measured runs",
+                 "assumed", "tensor parallel", "█", "device-hours", "zero 1", "dp 8"):  # fmt: skip
+        assert word in shown, word
+
+
+# -- mistakes -------------------------------------------------------------------------------------
+
+WRONG = [
+    (["--devices", "12", "--tp", "8"], "devices 12 is not divisible by tp 8"),
+    (["--tp", "3"], "num_attention_heads 32 is not divisible by tp 3"),
+    (["--pp", "64"], "layers"),
+    (["--devices", "-8"], "devices is -8"),
+    (["--devices", "0"], "devices is 0"),
+    (["--devices", "1000000000000000000000"], "devices is 1000000000000000000000"),
+    (["--seq-len", "999999999999"], "seq_len is 999999999999"),
+    (["--micro-batch", "0"], "micro_batch is 0"),
+    (["--devices", "8", "--global-batch", "7"], "global_batch 7 is not divisible"),
+    (["--devices", "8", "--nodes", "2"], "devices 8 and nodes 2"),
+    (["--global-batch-tokens", "5000"], "global_batch_tokens 5000 is not divisible by seq_len 4096"),
+    (["--global-batch", "8", "--global-batch-tokens", "4096"], "give one of them"),
+    (["--schedule", "1f1c", "--pp", "2"], "schedule is '1f1c'"),
+    (["--precision", "bf61"], "precision is 'bf61'"),
+    (["--cp-kind", "rings"], "cp_kind is 'rings'"),
+    (["--offload", "everything"], "offload is 'everything'"),
+    (["--zero-stage", "4"], "zero_stage"),
+    (["--recompute", "every=0"], "recompute every 0"),
+    (["--recompute", "budget=nan"], "recompute"),
+    (["--stage-layers", "a,b"], "stage-layers is 'a,b'"),
+    (["--layout", "tpp=8"], "unknown key 'tpp' (--layout): did you mean 'tp'"),
+    (["--layout", "tp"], "'tp' has no value"),
+    (["--layout", "tp=2,tp=4"], "tp is given twice"),
+    (["--layout", "tp=2", "--tp", "4"], "tp 4 and tp 2 are both given"),
+    (["--layout", "tp="], "the value is missing"),
+    (["--layout", "tp=two"], "tp is 'two'"),
+    (["--layout", "tp=.nan"], "tp is nan"),
+    (["--layout", "devices=1e30"], "devices is 1e+30"),
+    (["--tokens", "nan"], "tokens is nan"),
+    (["--tokens", "-1"], "tokens is -1"),
+    (["--tokens", "1e12", "--price", "inf"], "price is inf"),
+    (["--options", "etp=x"], "etp is 'x'"),
+    (["--ep", "4"], "ep"),
+    (["--tp", "eight"], "--tp"),
+    (["--batch", "rows.csv"], "MODEL and --batch are both given"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "words"), WRONG, ids=[" ".join(one) for one, _ in WRONG])
+def test_a_mistake_is_one_line(call_cli, arguments, words):
+    answer = call_cli("predict", *ASKED, *arguments)
+    assert answer.code == 2
+    assert answer.out == ""
+    assert answer.error.startswith("error: ")
+    assert words in answer.error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["llama-3.1-8", "--cluster", "dgx-h100"], "did you mean 'llama-3.1-8b'"),
+        (["llama-3.1-8b", "--cluster", "dgx-h10"], "did you mean 'dgx-h100'"),
+        (["llama-3.1-8b"], "--cluster is missing"),
+        ([], "MODEL is missing"),
+        (["llama-3.1-8b", "--cluster", "small.yaml", "--devices", "64"], "ask for at most 16"),
+    ],
+)
+def test_names_that_are_wrong_or_missing(call_cli, tmp_path, monkeypatch, arguments, words):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "small.yaml").write_text("like: dgx-h100\nnodes: 2\n")
+    answer = call_cli("predict", *arguments, "--seq-len", "1024")
+    assert answer.code == 2
+    assert words in answer.error
+
+
+def test_python_raises_the_same_errors():
+    with pytest.raises(sw.UserError, match="unknown key 'tpp'"):
+        sw.predict("llama-3.1-8b", "dgx-h100", tpp=2)
+    with pytest.raises(sw.UserError, match="seq_len is nan"):
+        sw.predict("llama-3.1-8b", "dgx-h100", seq_len=float("nan"))
+
+
+# -- tables ---------------------------------------------------------------------------------------
+
+
+def write(path, rows):
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
+
+
+def lines(answer):
+    return [json.loads(line) for line in answer.out.splitlines()]
+
+
+def test_a_line_a_row_with_its_id_first(call_cli, tmp_path):
+    rows = read_table(MEASURED)[:30]
+    answer = call_cli("predict", "--batch", write(tmp_path / "rows.csv", rows))
+    assert answer.code == 0
+    assert answer.err == ""
+    assert [one["id"] for one in lines(answer)] == [row["id"] for row in rows]
+    assert all(line.startswith('{"id": ') for line in answer.out.splitlines())
+    assert all({"step_time_s", "memory_gib", "fits", "layout"} <= set(one) for one in lines(answer))
+
+
+def test_json_lines_say_the_same_as_csv(call_cli, tmp_path):
+    rows = read_table(MEASURED)[:12]
+    (tmp_path / "rows.jsonl").write_text("\n".join(json.dumps(row) for row in rows) + "\n\n")
+    table = call_cli("predict", "--batch", write(tmp_path / "rows.csv", rows)).out
+    assert call_cli("predict", "--batch", tmp_path / "rows.jsonl").out == table
+
+
+def test_stdin_is_a_file_too(call_cli, tmp_path, monkeypatch):
+    path = write(tmp_path / "rows.csv", read_table(MEASURED)[:3])
+    monkeypatch.setattr("sys.stdin", io.StringIO(path.read_text()))
+    assert len(lines(call_cli("predict", "--batch", "-"))) == 3
+
+
+def test_a_bad_row_spoils_nothing_but_itself(call_cli, tmp_path):
+    good = {"model": "llama-3.1-8b", "device": "H100-80GB-SXM", "n_devices": 8, "seq": 4096, "tp": 1}
+    rows = [
+        good,
+        {**good, "tp": 3},
+        {**good, "device": "H1000-80GB"},
+        {**good, "n_devices": "nan"},
+        {**good, "n_devices": "many"},
+        {**good, "seq": 1e300},
+        {**good, "device": ""},
+        {**good, "model": "nobody-knows-it"},
+        {**good, "tp": -1},
+        good,
+    ]
+    found = lines(call_cli("predict", "--batch", write(tmp_path / "rows.csv", rows)))
+    assert [one["id"] for one in found] == [str(n) for n in range(1, 11)], "no id: the row's number"
+    assert ["error" in one for one in found] == [False, True, True, False, *[True] * 5, False]
+    assert found[0] == {**found[-1], "id": "1"}
+    assert all(set(one) == {"id", "error"} for one in found if "error" in one)
+
+
+def test_broken_json_lines_and_short_rows(call_cli, tmp_path):
+    good = '{"id": "a", "model": "llama-3.1-8b", "device": "h100-sxm", "n_devices": 8}'
+    odd = ["{", "[1, 2]", '{"id": "x", "tp": [2]}', '{"id": "y", "recomptue": "full"}']
+    (tmp_path / "rows.jsonl").write_text("\n".join([good, *odd]))
+    found = lines(call_cli("predict", "--batch", tmp_path / "rows.jsonl"))
+    assert [one["id"] for one in found] == ["a", "2", "3", "x", "y"]
+    assert "step_time_s" in found[0]
+    assert "did you mean 'recompute'" in found[4]["error"]
+    (tmp_path / "rows.csv").write_text("id,model,device,n_devices\na,llama-3.1-8b,h100-sxm\nb,x,y,8,9\n")
+    short, long = lines(call_cli("predict", "--batch", tmp_path / "rows.csv"))
+    assert "n_devices 256" in short["assumed"]
+    assert "more cells" in long["error"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "the file is empty"),
+        ("\n \n", "the file is empty"),
+        ("id,model,device,tp\n", "there are no rows"),
+        ("hello, this is a letter\nto a friend\n", "the first line is no header"),
+        ("model;device;tp\nllama-3.1-8b;h100-sxm;1\n", "the first line is no header"),
+        ("id,model,device,recomptue\na,b,c,d\n", "unknown column 'recomptue'"),
+        ("id,model,device,tp,tp\na,b,c,1,2\n", "the column tp is there twice"),
+    ],
+)
+def test_a_file_that_is_no_table(call_cli, tmp_path, text, words):
+    (tmp_path / "rows.csv").write_text(text)
+    answer = call_cli("predict", "--batch", tmp_path / "rows.csv")
+    assert answer.code == 2
+    assert words in answer.error
+
+
+def test_a_file_that_is_no_text_or_not_there(call_cli, tmp_path):
+    (tmp_path / "rows.csv").write_bytes(b"\x89PNG\r\n\x1a\n\xff\xfe\x00")
+    assert "not text" in call_cli("predict", "--batch", tmp_path / "rows.csv").error
+    assert "did you mean" in call_cli("predict", "--batch", tmp_path / "row.csv").error
+    assert "folder" in call_cli("predict", "--batch", tmp_path).error
+
+
+def test_columns_that_say_nothing_are_noted(call_cli, tmp_path):
+    (tmp_path / "rows.csv").write_text("id,model,device,n_devices,weather\na,llama-3.1-8b,h100-sxm,8,rain\n")
+    answer = call_cli("predict", "--batch", tmp_path / "rows.csv")
+    assert "weather" in answer.error
+    assert len(lines(answer)) == 1
+
+
+def test_two_thousand_rows_a_second(call_cli, tmp_path):
+    """The promise; on a core that others use too, its own time counts, and half of it must do."""
+    rows = read_table(MEASURED) * 4
+    path = write(tmp_path / "rows.csv", rows)
+    clock, core = time.perf_counter(), time.process_time()
+    answer = call_cli("predict", "--batch", path)
+    clock, core = time.perf_counter() - clock, time.process_time() - core
+    assert len(answer.out.splitlines()) == len(rows)
+    assert len(rows) / min(clock, core) > 2000
+
+
+# -- where it runs --------------------------------------------------------------------------------
+
+
+def test_without_torch():
+    rows = str(MEASURED)
+    done = run_without_torch(
+        ["predict", *ASKED, *LAYOUT, "--json"],
+        ["predict", *ASKED, *LAYOUT],
+        ["predict", "--batch", rows],
+    )
+    assert done.returncode == 0, done.stderr
