@@ -26,9 +26,10 @@ from scalewright.spec.schedule import COMPUTE, StageCost, bubble_fraction, stage
 from worlds import run_world
 
 POINTS = 0.05
-# Steps at most, until one is near enough: other work on the machine wakes a sleeper late, and can only make a
-# bubble larger. On an idle one the first or second does.
-TRIES = 12
+# Steps at most, until one is near enough: other work on the machine wakes a sleeper late, by milliseconds,
+# and can only make a bubble larger. On an idle one the first or second does; after every few, all sleep
+# twice as long, so that the same milliseconds are a smaller share.
+TRIES, FEW = 15, 5
 
 
 class _Sleep(torch.autograd.Function):
@@ -76,13 +77,17 @@ def measure(mesh: Mesh, layout: Layout, kinds: list[tuple[str, int]], cost: list
         this = Layout.parse({**layout.dump(), "schedule": kind, "virtual_stages": virtual_stages})
         owners = stage_ranks(kind, layout.pp, virtual_stages)
         mine = [stage for stage, owner in enumerate(owners) if owner == mesh.index("pp")]
-        stages = Stages({stage: Sleeper(stage == 0, StageCost(*cost)) for stage in mine})  # type: ignore[misc]
+        sleepers = {stage: Sleeper(stage == 0, StageCost(*cost)) for stage in mine}
+        stages = Stages(sleepers)  # type: ignore[arg-type]
         times = ActionTimes(mesh)
         sync = LocalGradients(Weights([]))
         pipeline = Pipeline(stages, this, mesh, sync, torch.float32, times)
         micros = [Micro(torch.zeros(1, 2, dtype=torch.long), torch.zeros(1, 2), {})] * this.accumulation
         wanted, steps = formula(kind, virtual_stages, this, cost), [1.0]
         while min(steps) > wanted + POINTS / 2 and len(steps) <= TRIES:
+            longer = 2 ** ((len(steps) - 1) // FEW)
+            for sleeper in sleepers.values():
+                sleeper.cost = StageCost(*(longer * seconds for seconds in cost))
             pipeline.train(micros, _loss, torch.ones(()))
             steps.append(bubble(times.gather(len(steps))))  # the same on all ranks
         found.append(min(steps))
