@@ -19,7 +19,7 @@ from typing import Literal
 
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import MLA, ModelSpec, MoE
-from scalewright.spec.tensors import TensorSpec, tensors
+from scalewright.spec.tensors import TensorSpec, block_tensors, outer_tensors
 
 Kind = Literal[
     "embedding", "norm", "linear", "rope", "attention", "activation", "residual",
@@ -319,14 +319,18 @@ def _norm(
 
 
 def _weights(m: ModelSpec, owner: str) -> tuple[TensorSpec, ...]:
-    return _by_owner(m).get(owner, ())
+    layer = int(owner.split(".")[1]) if owner.startswith("layers.") else None
+    return _by_owner(m, layer).get(owner, ())
 
 
-@lru_cache(maxsize=64)
-def _by_owner(m: ModelSpec) -> dict[str, tuple[TensorSpec, ...]]:
-    """Tensors by the module that owns them: `layers.3.attention.q.weight` under `layers.3.attention.q`."""
+@lru_cache(maxsize=4096)
+def _by_owner(m: ModelSpec, layer: int | None) -> dict[str, tuple[TensorSpec, ...]]:
+    """Tensors of a block (None: outside blocks) by the module that owns them.
+
+    `layers.3.attention.q.weight` is under `layers.3.attention.q`.
+    """
     found: dict[str, list[TensorSpec]] = {}
-    for tensor in tensors(m):
+    for tensor in outer_tensors(m) if layer is None else block_tensors(m, layer):
         found.setdefault(tensor.name.rpartition(".")[0], []).append(tensor)
     return {owner: tuple(group) for owner, group in found.items()}
 

@@ -78,6 +78,16 @@ def _tensors(model: ModelSpec, mtp: bool) -> tuple[TensorSpec, ...]:
     return tuple(found)
 
 
+def outer_tensors(model: ModelSpec) -> tuple[TensorSpec, ...]:
+    """The tensors that are in no block: embedding, final norm, head."""
+    return (*_before(model), *_after(model))
+
+
+def block_tensors(model: ModelSpec, layer: int) -> tuple[TensorSpec, ...]:
+    """The tensors of one block."""
+    return tuple(_block(model, f"layers.{layer}", layer, model.is_moe(layer)))
+
+
 def _before(m: ModelSpec) -> Iterator[TensorSpec]:
     tied = "head.weight" if m.tie_word_embeddings else None
     yield TensorSpec("embed.weight", (m.vocab_size, m.hidden_size), "embedding", -1, tied_to=tied)
