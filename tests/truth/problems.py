@@ -33,8 +33,8 @@ UNITS = {
     "GB": 1e9, "GiB": 2.0**30, "TFLOP/s": 1e12, "GFLOPs/token": 1e9,
 }  # fmt: skip
 PLAIN = {
-    "ratio", "bool", "x", "s", "Hz", "bytes", "B/s", "B/param", "params",
-    "tokens", "tokens/GPU", "tokens/chip", "sequences", "steps", "elements", "psi", "calls", "ways", "chips", "GPUs", "microbatches", "F", "FLOPs",
+    "ratio", "bool", "x", "s", "Hz", "bytes", "B/s", "B/param", "params", "tokens", "tokens/GPU",
+    "tokens/chip", "sequences", "steps", "elements", "psi", "calls", "ways", "chips", "GPUs", "microbatches", "F", "FLOPs",
     "FLOPs/token", "FLOPs/byte", "OPs/byte", "FLOP/s", "OP/s", "FLOPs/USD",
 }  # fmt: skip
 
@@ -46,6 +46,9 @@ class Answer:
     problem: Mapping[str, Any]
     key: str
 
+    def __str__(self) -> str:
+        return f"{self.problem['id']}-{self.key}"
+
     @property
     def facts(self) -> Mapping[str, Any]:
         """The answer's own keys."""
@@ -53,8 +56,8 @@ class Answer:
 
     @property
     def function(self) -> str:
-        """Dotted name within scalewright; empty where none is named."""
-        return str(self.facts.get("function") or self.problem.get("function") or "")
+        """Dotted name within scalewright; only a problem that is skipped may have none."""
+        return str(self.facts.get("function") or self.problem["function"])
 
     @property
     def inputs(self) -> dict[str, Any]:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
-from scalewright.plan import collectives
 from scalewright.plan.analytic import (
     activations,
     laws,
@@ -24,7 +22,6 @@ from scalewright.spec.schedule import bubble_fraction, idle_time
 from scalewright.spec.tensors import count
 from scalewright.spec.traffic_papers import ring_volume, zero_volume
 
-ONE = np.ones(1)
 EXACT = 1e-12  # the same formula, summed in another order
 
 
@@ -135,23 +132,18 @@ def test_the_zero_bubble_table_is_the_schedule_s_wait_over_1f1b_s_step() -> None
 # -- links ------------------------------------------------------------------------------------------
 
 
-def wires(fast: float) -> collectives.Wires:
-    return collectives.Wires(64 * ONE, fast * ONE, 0 * ONE, ONE, 0 * ONE, 0.0, 0.0)
-
-
 @pytest.mark.parametrize("ranks", [2, 8, 64])
-def test_a_ring_s_volume_is_what_the_planner_pays(ranks: int) -> None:
-    size, rate = 1e9, 50e9
-    for kind, price in (("all_gather", collectives.gather), ("all_reduce", collectives.all_reduce)):
-        seconds = price(size * ONE, ranks * ONE, ONE, wires(rate))[0]
-        assert seconds == pytest.approx(ring_volume(kind, size, ranks) / rate, rel=EXACT)
+@pytest.mark.parametrize("kind", ["all_gather", "reduce_scatter", "all_reduce"])
+def test_what_the_planner_pays_for_a_ring_is_alpha_and_beta(kind: str, ranks: int) -> None:
+    size, rate, hop = 1e9, 50e9, 2e-6
+    hops = (ranks - 1) * (2 if kind == "all_reduce" else 1)
+    expected = hops * hop + ring_volume(kind, size, ranks) / rate
+    assert links.ring_seconds(kind, size, ranks, rate, hop) == pytest.approx(expected, rel=EXACT)
 
 
-def test_a_torus_axis_that_does_not_close_is_a_ring_one_way() -> None:
-    open_axis = links.torus_gather_seconds(1e9, 4, 45e9, wraps=False)
-    priced = collectives.gather(1e9 * ONE, 4 * ONE, ONE, wires(45e9))[0]
-    assert open_axis == pytest.approx(priced, rel=EXACT)
-    assert links.torus_gather_seconds(1e9, 4, 45e9) < open_axis
+def test_a_torus_axis_that_closes_is_twice_as_fast() -> None:
+    open_axis, closed = (links.torus_gather_seconds(1e9, 1024, 45e9, wraps) for wraps in (False, True))
+    assert open_axis == pytest.approx(2 * closed, rel=1 / 512)  # (n-1)/n, which the closed form leaves out
 
 
 def test_an_all_reduce_is_a_scatter_and_a_gather() -> None:

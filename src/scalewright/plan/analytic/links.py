@@ -6,16 +6,36 @@
     torus axis      B / two-way rate                       closed: both directions at once, (n-1)/n left out
 
 Thakur et al. 2005; Rabenseifner 2004; scaling book, part 3. B is the whole tensor in bytes, rates are bytes/s
-one way unless said, delays are seconds. What a plan pays, level by level, is in `plan/collectives.py`.
+one way unless said, delays are seconds. Rings are those that plans are priced with (`plan/collectives.py`),
+on one level of links at their printed rate.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import log2, prod
+from math import inf, log2, prod
 
+import numpy as np
+
+from scalewright.plan import collectives
 from scalewright.spec.traffic_papers import ring_volume
+
+
+def ring_seconds(
+    kind: str, size: float, ranks: int, bytes_per_s: float = inf, hop_seconds: float = 0.0
+) -> float:
+    """Seconds of a ring's all_gather, reduce_scatter or all_reduce of a tensor of `size` bytes.
+
+    With an endless rate it is the delays alone, n - 1 hops each way.
+    """
+    one = np.ones(1)
+    links = collectives.Wires(
+        domain=ranks * one, fast=bytes_per_s * one, fast_delay=hop_seconds * one,
+        slow=bytes_per_s * one, slow_delay=hop_seconds * one, start=0.0, hop=hop_seconds,
+    )  # fmt: skip
+    price = {"all_reduce": collectives.all_reduce}.get(kind, collectives.gather)
+    return float(price(size * one, ranks * one, one, links)[0])
 
 
 def bus_bandwidth(kind: str, algorithm_bandwidth: float, ranks: int) -> float:
@@ -31,12 +51,12 @@ def torus_gather_seconds(size: float, ways: int, bytes_per_s: float, wraps: bool
     """
     if wraps:
         return size / (2 * bytes_per_s)
-    return ring_volume("all_gather", size, ways) / bytes_per_s
+    return ring_seconds("all_gather", size, ways, bytes_per_s)
 
 
 def torus_delay_seconds(ways: int, hop_seconds: float, wraps: bool = True) -> float:
     """The delay of a gather of next to nothing: hops to the farthest rank of the axis."""
-    return (ways / 2 if wraps else ways - 1) * hop_seconds
+    return ways / 2 * hop_seconds if wraps else ring_delay_seconds(ways, hop_seconds)
 
 
 def torus_all_to_all_seconds(size: float, axes: Sequence[int], two_way_bytes_per_s: float) -> float:
@@ -69,8 +89,8 @@ def two_level_gather(
 
     `device_bytes_per_s`: one device's rate inside its node; `node_bytes_per_s`: a whole node's to the others.
     """
-    inside = device_bytes_per_s / ring_volume("all_gather", 1.0, devices_per_node)
-    return TwoLevels(inside, node_bytes_per_s / ring_volume("all_gather", 1.0, nodes))
+    inside = 1 / ring_seconds("all_gather", 1.0, devices_per_node, device_bytes_per_s)
+    return TwoLevels(inside, 1 / ring_seconds("all_gather", 1.0, nodes, node_bytes_per_s))
 
 
 def tree_all_reduce_seconds(size: float, ranks: int, hop_seconds: float, bytes_per_s: float) -> float:
@@ -80,7 +100,7 @@ def tree_all_reduce_seconds(size: float, ranks: int, hop_seconds: float, bytes_p
 
 def ring_delay_seconds(ranks: int, hop_seconds: float) -> float:
     """The delays of a ring's gather: n - 1 hops."""
-    return (ranks - 1) * hop_seconds
+    return ring_seconds("all_gather", 1.0, ranks, hop_seconds=hop_seconds)
 
 
 def doubling_delay_seconds(ranks: int, hop_seconds: float) -> float:

@@ -34,6 +34,11 @@ def tensor_parallel_limit(width: float, alpha: float, axes: int = 1) -> float:
     return width * axes / alpha
 
 
+def tensor_parallel_limit_across(width: float, alpha_across: float, devices_per_node: int) -> float:
+    """The same over exactly two nodes: F > alpha (Y - devices of a node) (scaling book, part 12)."""
+    return width / alpha_across + devices_per_node
+
+
 def tensor_parallel_width(ways: float, alpha: float, axes: int = 1) -> float:
     """The MLP's width from which so many ways are still bound by compute."""
     return ways * alpha / axes
