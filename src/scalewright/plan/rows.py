@@ -21,7 +21,7 @@ from scalewright.plan.request import SCHEDULES, Request, auto_precision
 from scalewright.spec.cluster import load_cluster
 from scalewright.spec.errors import UserError, unknown
 from scalewright.spec.model import ModelSpec
-from scalewright.spec.presets import load_model_spec
+from scalewright.spec.presets import is_preset, load_model_spec
 from scalewright.spec.shapes import new_preset
 from scalewright.spec.tensors import count
 
@@ -266,14 +266,8 @@ def _finish(
 @lru_cache(maxsize=512)
 def _preset(name: str) -> ModelSpec | None:
     """The published model of this name; never a path or an address."""
-    if "/" in name or ":" in name or name.endswith((".json", ".yaml", ".yml")):
-        return None
-    for guess in (name, name.replace("llama-3-405b", "llama-3.1-405b"), name.replace("-instruct", "")):
-        try:
-            return load_model_spec(guess)
-        except UserError:
-            continue
-    return None
+    guesses = (name, name.replace("llama-3-405b", "llama-3.1-405b"), name.replace("-instruct", ""))
+    return next((load_model_spec(guess) for guess in guesses if is_preset(guess)), None)
 
 
 @lru_cache(maxsize=256)

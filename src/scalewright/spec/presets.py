@@ -86,6 +86,11 @@ def load_model_spec(source: str | Path | Mapping[str, Any] | ModelSpec) -> Model
     raise unknown("model", name, _entries(), "", how)
 
 
+def is_preset(name: str) -> bool:
+    """Whether a preset goes by this name."""
+    return name.lower() in _names()
+
+
 def model_presets() -> dict[str, ModelSpec]:
     """Every preset's spec by its id, in the order of their files."""
     return {name: preset(name).spec for name in _entries()}
