@@ -82,9 +82,13 @@ class Reader:
 
 @dataclass(frozen=True)
 class Stage:
-    """One pipeline stage: its layers, the seconds of one micro-batch, and GiB by kind."""
+    """One pipeline stage: its layers, the seconds of one micro-batch, and GiB by kind.
+
+    Where its rank is named, the memory is that of the whole rank.
+    """
 
     number: int
+    rank: int | None
     layers: int | None
     seconds: Mapping[str, float]
     memory: Mapping[str, float]
@@ -154,7 +158,7 @@ class PlanDocument:
     @property
     def model(self) -> str:
         """The model's name; empty when it isn't said."""
-        return self._name("model")
+        return self._name("model") or (self.best[0].read.part("model").text("name") if self.best else "")
 
     @property
     def cluster(self) -> str:
@@ -214,10 +218,11 @@ def integer(value: object, default: int = 1) -> int:
 
 
 def _stage(read: Reader) -> Stage:
-    number, layers = read.number("stage"), read.number("layers")
+    number, rank, layers = read.number("stage"), read.number("rank"), read.number("layers")
     memory = read.part("memory_gib").numbers()
     return Stage(
         int(number or 0),
+        None if rank is None else int(rank),
         None if layers is None else int(layers),
         read.part("seconds").numbers(),
         {kind: memory[kind] for kind in KINDS if kind in memory},

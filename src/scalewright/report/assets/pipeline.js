@@ -24,6 +24,7 @@
   });
   if (Math.max(...lanes.map((lane) => lane.start.length)) > 260) view = [0, beginning()];
   follow();
+  paint();
 
   // Ticks since the box before, and its length, become shares of the whole.
   function decode(numbers) {
@@ -82,7 +83,7 @@
     pen.textAlign = "center";
     for (let i = first(lane.end, view[0]); i < lane.start.length && lane.start[i] < view[1]; i++) {
       const a = x(lane.start[i]), b = x(lane.end[i]);
-      pen.fillStyle = fills[lane.kind[i]][Math.min(lane.chunk[i], 3)];
+      pen.fillStyle = fills[lane.kind[i]][lane.chunk[i]];
       pen.fillRect(a, y, b - a, row);
       if (b - a < 4) continue;
       pen.fillStyle = "rgb(0 0 0 / 40%)";
@@ -139,10 +140,11 @@
 
   function letter(chunk) { return String.fromCharCode(97 + chunk % 26); }
 
-  // A colour and three lighter ones, for the chunks of a rank; as in the stylesheet.
+  // A colour and lighter ones, for the chunks of a rank: the stage nearest to the model's start is darkest.
   function shades(hex) {
     const parts = [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
-    return [0, 0.45, 0.65, 0.8].map((fade) => `rgb(${parts.map((v) => Math.round(v + (255 - v) * fade)).join(" ")})`);
+    const many = Math.max(data.chunks - 1, 1);
+    return Array.from({ length: data.chunks }, (_, chunk) => 0.62 * chunk / many).map((fade) => `rgb(${parts.map((v) => Math.round(v + (255 - v) * fade)).join(" ")})`);
   }
 
   // ---- moving about ---------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@
   const rows = [...place.querySelectorAll("[data-axis]")];
   const ranks = data.shown.flatMap(([first, end]) => Array.from({ length: end - first }, (_, i) => first + i));
   const starts = new Set(data.shown.map(([first]) => first));
-  const gutter = 46;
+  const gutter = 56;
   let axis = 0, over = -1, chosen = 0;
   let spots = new Map(), size = 0; // rank -> [x, y] of its square
   const draw = canvas.keep(map, paint);
@@ -18,6 +18,7 @@
   });
   follow();
   pick(0);
+  paint();
 
   // ---- the grid: a rank's index along an axis is the number that its digits make --------------------------
   function index(one, rank) { return one.digits.reduce((sum, [length, stride]) => sum * length + Math.floor(rank / stride) % length, 0); }
@@ -84,7 +85,7 @@
       const name = base(one, rank);
       if (!hues.has(name)) hues.set(name, hues.size * 137.508 % 360);
       pen.globalAlpha = !members || members.has(rank) ? 1 : 0.16;
-      pen.fillStyle = `hsl(${hues.get(name)} ${dark ? "48% 58%" : "56% 55%"})`;
+      pen.fillStyle = `hsl(${hues.get(name)} ${dark ? "40% 58%" : "46% 58%"})`;
       pen.fillRect(x, y, size - edge, size - edge);
       if (talks && (talks.has(rank) || rank === over)) {
         pen.strokeStyle = ink;

@@ -1,20 +1,41 @@
-"""Memory by kind, a bar for every stage, against what a device can really allocate.
+"""Memory by kind, a bar for every pipeline rank, against what a device can really allocate.
 
-stage 0    ▓▓▓▓▒▒▒▒▒▒▒▒░░     |
-stages 1–6 ▓▓▓▓▒▒▒▒▒▒░░       |  capacity
+rank 0     ▓▓▓▓▒▒▒▒▒▒▒▒░░     |
+ranks 1–6  ▓▓▓▓▒▒▒▒▒▒░░       |  capacity
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from scalewright.report.document import KINDS, Estimate, PlanDocument
+from scalewright.report.document import KINDS, Estimate, PlanDocument, Stage
 from scalewright.report.page import Section
 from scalewright.report.scale import ticks
 from scalewright.spec.words import decimal
 
 MOST_ROWS = 48
+
+
+@dataclass
+class Group:
+    """Neighbouring ranks or stages with the same layers and memory."""
+
+    what: str
+    first: int
+    last: int
+    layers: int | None
+    memory: Mapping[str, float]
+
+    @property
+    def name(self) -> str:
+        """`rank 3 (20 layers)`, `ranks 1–6 (10 layers each)`."""
+        one = self.first == self.last
+        which = f"{self.what} {self.first}" if one else f"{self.what}s {self.first}–{self.last}"
+        if self.layers is None:
+            return which
+        return f"{which} ({self.layers} layer{'' if self.layers == 1 else 's'}{'' if one else ' each'})"
 
 
 def section(document: PlanDocument) -> Section | None:
@@ -44,31 +65,35 @@ def section(document: PlanDocument) -> Section | None:
 
 
 def rows_of(best: Estimate) -> tuple[list[tuple[str, Mapping[str, float], float]], bool]:
-    """(name, GiB by kind, sum) of every stage, equal neighbours as one; or of the fullest rank alone."""
+    """(name, GiB by kind, sum) of every rank, equal neighbours as one; or of the fullest rank alone."""
     stages = [stage for stage in sorted(best.stages, key=lambda one: one.number) if stage.memory]
     if not stages:
         total = sum(best.memory.values())
         return ([("fullest rank", best.memory, total)] if best.memory else []), False
-    groups: list[tuple[list[int], Mapping[str, float], list[int | None]]] = []
-    for stage in stages:
-        if groups and alike(groups[-1][1], stage.memory) and groups[-1][2][-1] == stage.layers:
-            groups[-1][0].append(stage.number)
+    groups: list[Group] = []
+    for one in by_rank(stages):
+        if groups and alike(groups[-1].memory, one.memory) and groups[-1].layers == one.layers:
+            groups[-1].last = one.last
         else:
-            groups.append(([stage.number], stage.memory, [stage.layers]))
-    return [(name(numbers, layers[0]), m, sum(m.values())) for numbers, m, layers in groups], True
+            groups.append(one)
+    return [(one.name, one.memory, sum(one.memory.values())) for one in groups], True
+
+
+def by_rank(stages: Sequence[Stage]) -> list[Group]:
+    """A bar for every pipeline rank, which may hold several stages; or for every stage, where none is named."""
+    if any(stage.rank is None for stage in stages):
+        return [Group("stage", one.number, one.number, one.layers, one.memory) for one in stages]
+    found = []
+    for rank in sorted({stage.rank for stage in stages if stage.rank is not None}):
+        mine = [stage for stage in stages if stage.rank == rank]
+        layers = None if any(one.layers is None for one in mine) else sum(one.layers or 0 for one in mine)
+        found.append(Group("rank", rank, rank, layers, mine[0].memory))
+    return found
 
 
 def alike(one: Mapping[str, float], other: Mapping[str, float]) -> bool:
     """Whether two bars would look the same: within a thousandth of a GiB in every kind."""
     return all(abs(one.get(kind, 0.0) - other.get(kind, 0.0)) < 1e-3 for kind in KINDS)
-
-
-def name(numbers: Sequence[int], layers: int | None) -> str:
-    """`stage 3 (20 layers)`, `stages 1–6 (10 layers)`."""
-    which = f"stage {numbers[0]}" if len(numbers) == 1 else f"stages {numbers[0]}–{numbers[-1]}"
-    if layers is None:
-        return which
-    return f"{which} ({layers} layer{'' if layers == 1 else 's'}{'' if len(numbers) == 1 else ' each'})"
 
 
 def bar(

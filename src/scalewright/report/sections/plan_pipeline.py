@@ -33,6 +33,7 @@ class Pipeline:
     timing: Timing
     micros: int
     halved: bool  # the plan gives whole backwards, the schedule splits them
+    messages: bool  # the plan says what they take
 
 
 def section(document: PlanDocument) -> Section | None:
@@ -53,6 +54,7 @@ def section(document: PlanDocument) -> Section | None:
             for kind, name in zip(KINDS, NAMES, strict=True)
             if any(action.kind == kind for actions in found.plan.actions for action in actions)
         ],
+        "chunked": len(found.plan.stages_of(0)) > 1,
         "height": 28 * found.plan.ranks,
         "description": describe(found),
     }
@@ -87,14 +89,18 @@ def put_on_the_clock(best: Estimate) -> Pipeline | str:
     if costs is None:
         return "The plan's stages aren't those of its schedule, so the pipeline isn't drawn."
     try:
-        timing = simulate(plan, lambda action: costs[plan.model_stage(action.stage)][action.kind])
+        timing = simulate(
+            plan,
+            lambda action: costs[plan.model_stage(action.stage)][action.kind],
+            lambda action: costs[plan.model_stage(action.stage)].get("send", 0.0),
+        )
     except RunError as error:
         return f"The pipeline isn't drawn: {error}."
     if timing.makespan <= 0:
         return "The plan's stages take no time, so the pipeline isn't drawn."
     used = {action.kind for actions in plan.actions for action in actions}
     split = "backward_input" in used and not all("backward_input" in one.seconds for one in best.stages)
-    return Pipeline(plan, timing, micros, split)
+    return Pipeline(plan, timing, micros, split, any("send" in one.seconds for one in best.stages))
 
 
 def micro_batches(best: Estimate) -> int | None:
@@ -122,7 +128,9 @@ def stage_costs(plan: Schedule, stages: Sequence[Stage]) -> list[dict[str, float
     found = []
     for stage in sorted(stages, key=lambda one: one.number):
         half = stage.seconds["backward"] / 2
-        found.append({"backward_input": half, "backward_weight": half, **stage.seconds})
+        costs = {"backward_input": half, "backward_weight": half, **stage.seconds}
+        held_up = costs.get("held_up", 0.0)  # what a message takes of the computing rank
+        found.append({k: v if k in ("backward_weight", "send") else v + held_up for k, v in costs.items()})
     return found
 
 
@@ -176,8 +184,9 @@ def numbers(found: Pipeline, best: Estimate) -> list[dict[str, str]]:
 def notes(found: Pipeline, gap: list[float] | None) -> list[str]:
     """What a reader must know of the picture."""
     said = [
-        "Computation only: messages, the exchange of gradients and the optimizer's step come on top; "
-        "the time breakdown has them."
+        f"{'Computation and messages' if found.messages else 'Computation'} alone: the exchange of gradients "
+        f"and the optimizer's step come on top{'' if found.messages else ', and messages'}; the time breakdown "
+        "has them."
     ]
     if found.halved:
         said.append("The plan gives whole backwards; their two parts are drawn as halves.")

@@ -16,7 +16,6 @@ from scalewright.spec.errors import UserError
 from scalewright.spec.grid import AXES, Grid, make_grid
 from scalewright.spec.layout import Layout
 from scalewright.spec.schedules.action import V_SHAPED
-from scalewright.spec.words import count
 
 MOST_RANKS = 4096  # squares on the map
 SIZES = ("devices", "tp", "pp", "cp", "ep", "etp", "dp_replicate")
@@ -141,7 +140,7 @@ def axis(grid: Grid, one: Axis, best: Estimate, levels: list[Level]) -> dict[str
         "digits": parts,
         "talk": ("ring" if loop else "chain") if one is PIPELINE else "all",
         "link": links_of(parts, grid.world, levels),
-        "bytes": None if sent is None else f"{count(sent)}B",
+        "bytes": None if sent is None else byte_words(sent),
         "first": example(parts, size),
     }
 
@@ -160,6 +159,14 @@ def link(one: int, other: int, levels: list[Level]) -> str:
     """The innermost link that joins two ranks."""
     inside = (level for level in levels if level.size is None or one // level.size == other // level.size)
     return next(inside, levels[-1]).name
+
+
+def byte_words(number: float) -> str:
+    """Bytes in decimal units, as links are rated: `8.59 GB`."""
+    for size, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if number >= 0.9995 * size:
+            return f"{number / size:.3g} {unit}"
+    return f"{number:.3g} bytes"
 
 
 def example(parts: list[list[int]], size: int) -> str:

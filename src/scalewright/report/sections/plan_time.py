@@ -98,7 +98,8 @@ def what_if_section(document: PlanDocument) -> Section | None:
         "zero": -low / width,
         "rows": [
             {
-                "change": row.text("change"),
+                "change": row.text("change").partition(", ")[0],
+                "note": row.text("change").partition(", ")[2],
                 "gain": f"{value:+.1f}%".replace("-", "−"),
                 "step": short_time(row.number("step_time_s")),
                 "start": (min(value, 0.0) - low) / width,
