@@ -1,0 +1,264 @@
+"""The best layout of a run: every legal one is priced, or shown to be worse by what is certain of it.
+
+    bound of a core             compute + exposed tp, cp + host     its plainest row, nothing else counted
+    bound of (core, pipe)       and bubble, messages, experts       sharding left out
+    (core, pipe, shard)         priced: recomputation and offload only add to it
+    those that don't fit        priced with every recomputation, and every offload where that isn't enough
+
+A row is left out only when its bound is above `edge`: the best found so far times WINDOW, or the K-th of the
+different layouts. So the best is exact, and the Pareto set is exact up to layouts WINDOW times slower.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from scalewright.plan.constants import Constants, constants
+from scalewright.plan.kernels import Prices, flatten, price
+from scalewright.plan.memory import Memory, memory
+from scalewright.plan.objective import Objective
+from scalewright.plan.request import OFFLOADS, SCHEDULES
+from scalewright.plan.space import Rows, Space
+from scalewright.plan.table import Facts, unit_facts
+from scalewright.plan.timeline import Step, step
+
+WINDOW, WIDEST = 1.10, 1.5
+BATCH = 8192  # rows that are priced at once: what fits the processor's cache
+Tell = Callable[[int, int], None]
+Stop = Callable[[], bool]
+
+
+@dataclass
+class Priced:
+    """Rows with what they cost."""
+
+    rows: Rows
+    score: np.ndarray
+    seconds: np.ndarray
+    peak: np.ndarray  # bytes
+    fits: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def take(self, at: np.ndarray) -> Priced:
+        """Some of them."""
+        return Priced(self.rows.take(at), self.score[at], self.seconds[at], self.peak[at], self.fits[at])
+
+    @staticmethod
+    def join(many: list[Priced]) -> Priced:
+        """All of several."""
+        columns = [
+            np.concatenate([getattr(p, key) for p in many]) for key in ("score", "seconds", "peak", "fits")
+        ]
+        return Priced(Rows.join([p.rows for p in many]), *columns)
+
+
+@dataclass
+class Pricer:
+    """A space's units, priced once; then rows by the hundred thousand."""
+
+    space: Space
+    objective: Objective
+    headroom: float
+    c: Constants
+    facts: Facts
+    prices: Prices
+    priced: int = 0
+
+    def steps(self, rows: Rows) -> Step:
+        """Time of the rows."""
+        return step(self.space.table(rows), self.facts, self.prices, self.c)
+
+    def memories(self, rows: Rows) -> Memory:
+        """Memory of the rows."""
+        return memory(self.space.table(rows), self.facts, self.c)
+
+    def price(self, rows: Rows) -> Priced:
+        """Time and memory, in batches."""
+        found = []
+        for start in range(0, max(len(rows), 1), BATCH):
+            part = rows.take(slice(start, start + BATCH))
+            table = self.space.table(part)
+            taken, held = step(table, self.facts, self.prices, self.c), memory(table, self.facts, self.c)
+            fits = held.peak <= held.usable * (1.0 - self.headroom)
+            found.append(Priced(part, self.objective.score(taken.parts), taken.seconds, held.peak, fits))
+        self.priced += len(rows)
+        return Priced.join(found)
+
+    def leanest(self, rows: Rows, offload: bool = True) -> Rows:
+        """The rows with all recomputed, and all offloaded."""
+        kinds = [(kind == "full", share) for kind, share, _ in self.space.reruns]
+        names = [OFFLOADS[one] for one in self.space.offloads]
+        away = (names.index("all") if "all" in names else len(names) - 1) if offload else 0
+        again = kinds.index(max(kinds))
+        return Rows(rows.core, rows.pipe, rows.shard, np.full(len(rows), again), np.full(len(rows), away))
+
+    def may_fit(self, rows: Rows) -> np.ndarray:
+        """Rows that may fit with some recomputation or offload: what none of them saves is counted alone."""
+        held = self.memories(self.leanest(rows))
+        certain = held.peak - held.parts["other"]
+        return np.asarray(certain <= held.usable * (1.0 - self.headroom))
+
+
+def make_pricer(space: Space, objective: Objective, headroom: float, c: Constants | None = None) -> Pricer:
+    """The units of a space, priced."""
+    c = c or constants()
+    facts = unit_facts(space.units)
+    return Pricer(space, objective, headroom, c, facts, price(flatten(space.units, facts), c))
+
+
+@dataclass
+class Finder:
+    """The search itself; `found` are the rows that were priced and are no worse than the edge was then."""
+
+    pricer: Pricer
+    top: int
+    window: float = WINDOW
+    found: list[Priced] = field(default_factory=list)
+    feasible: int = 0  # of the priced rows, those that fit
+    decided: int = 0  # layouts that were priced, or whose bound is above the edge
+    complete: bool = True
+
+    def __post_init__(self) -> None:
+        self.space = self.pricer.space
+        axes = np.stack([self.space.core[key] for key in ("tp", "pp", "cp", "ep")])
+        unlike, self.kind_of_core = np.unique(axes, axis=1, return_inverse=True)
+        self.best = np.full(unlike.shape[1] * 3, np.inf)  # score of every kind of layout, see `kinds`
+        self.edge = np.inf  # what a layout must not exceed to matter
+
+    def run(self, tell: Tell | None = None, stop: Stop | None = None, cores_at_once: int = 128) -> None:
+        """Goes through all cores, most promising first."""
+        if not self.space.cores:
+            return
+        self._seed()
+        bound = self._core_bounds()
+        order = np.argsort(bound, kind="stable")
+        for start in range(0, len(order), cores_at_once):
+            if stop is not None and stop():
+                self.complete = False
+                return
+            some = order[start : start + cores_at_once]
+            if bound[some[0]] > self.edge:
+                break
+            near = some[bound[some] <= self.edge]
+            self._cores(near)
+            self.decided += int(self.space.sizes[some].sum())
+            if tell is not None:
+                tell(start + len(some), len(order))
+        self.decided = self.space.size
+        if tell is not None:
+            tell(len(order), len(order))
+
+    # -- bounds -----------------------------------------------------------------------------------
+
+    def _core_bounds(self) -> np.ndarray:
+        """What every layout of a core costs at least."""
+        space, found = self.space, []
+        least = {pp: space.pipe["stages"][at : at + n].min(0) for pp, (at, n) in space.pipes.items()}
+        depths, inverse = np.unique(space.core["pp"], return_inverse=True)
+        stages = np.array([least[int(pp)] for pp in depths])[inverse]
+        for start in range(0, space.cores, BATCH):
+            part = np.arange(start, min(start + BATCH, space.cores))
+            table = space.table(space.bare(part))
+            table.stages, table.chunks = stages[part], np.ones(len(part))
+            table.schedule = np.full(len(part), SCHEDULES.index("1f1b"))
+            taken = step(table, self.pricer.facts, self.pricer.prices, self.pricer.c)
+            found.append(self._certain(taken, ("compute", "tp_exposed", "cp_exposed")))
+        return np.concatenate(found)
+
+    def _certain(self, taken: Step, parts: tuple[str, ...]) -> np.ndarray:
+        """The score of some parts, and of the wait for the host."""
+        host = taken.parts["other"] - taken.detail["fixed"] - taken.detail["late"]
+        score = self.pricer.objective.score({part: taken.parts[part] for part in parts})
+        return np.asarray(score + self.pricer.objective.weights["other"] * np.maximum(host, 0.0))
+
+    def _pipes(self, cores: np.ndarray) -> Rows:
+        """Cores with the pipes that aren't certain to be worse than the edge."""
+        rows = self.space.spread_pipes(self.space.bare(cores))
+        if not len(rows):
+            return rows
+        taken = self.pricer.steps(rows)
+        parts = ("compute", "tp_exposed", "cp_exposed", "ep_exposed", "pp_bubble", "pp_exposed")
+        return rows.take(self._certain(taken, parts) <= self.edge)
+
+    # -- pricing ----------------------------------------------------------------------------------
+
+    def _seed(self) -> None:
+        """A first edge: the usual layouts of the usual cores; what is best is priced again later."""
+        core = self.space.core
+        usual = (core["cp"] == core["cp"].min()) & (core["sp"] == (core["tp"] > 1))
+        rows = self.space.spread_pipes(self.space.bare(np.flatnonzero(usual)))
+        names = [SCHEDULES.index(name) for name in ("1f1b", "interleaved")]
+        kept = np.isin(self.space.pipe["schedule"][rows.pipe], names)
+        rows = rows.take(kept) if kept.any() else rows
+        rows = self.space.spread_shards(rows)
+        plain = self.space.shard["replicate"][rows.shard] == 1
+        rows = self.space.spread_reruns(rows.take(plain) if plain.any() else rows)
+        if len(rows) > 60_000:
+            rows = rows.take(np.linspace(0, len(rows) - 1, 60_000).astype(int))
+        if len(rows):
+            self._note(self.pricer.price(rows))
+            self.pricer.priced -= len(rows)
+
+    def _cores(self, cores: np.ndarray) -> None:
+        rows = self.space.spread_shards(self._pipes(cores))
+        if not len(rows):
+            return
+        plain = self.pricer.price(rows)
+        self._keep(plain)
+        open_rows = plain.take((~plain.fits) & (plain.score <= self.edge))
+        rows = open_rows.rows
+        if not len(rows):
+            return
+        rows = rows.take(self.pricer.may_fit(rows))
+        self._lean(rows)
+
+    def _lean(self, rows: Rows) -> None:
+        """Rows that don't fit as they are: every recomputation, and every offload where that isn't enough."""
+        again = self.space.spread_reruns(rows)
+        if not len(again):
+            return
+        again = again.take(again.rerun > 0)
+        if len(again):
+            priced = self.pricer.price(again)
+            self._keep(priced)
+            left = priced.take((~priced.fits) & (priced.score <= self.edge)).rows
+            rows = Rows.join([rows, left])
+        away = self.space.spread_offloads(rows)
+        away = away.take(away.offload > 0)
+        if len(away):
+            self._keep(self.pricer.price(away))
+
+    def _keep(self, priced: Priced) -> None:
+        self.feasible += int(priced.fits.sum())
+        self._note(priced)
+        self.found.append(priced.take(priced.score <= self.edge))
+
+    def _note(self, priced: Priced) -> None:
+        """The best of every kind of layout so far, and from it the edge."""
+        fit = priced.take(priced.fits)
+        if not len(fit):
+            return
+        np.minimum.at(self.best, self.kinds(fit.rows), fit.score)
+        known = np.sort(self.best)[: self.top]
+        last = float(known[-1]) if len(known) == self.top else np.inf
+        self.edge = max(known[0] * self.window, min(last, known[0] * WIDEST)) * (1 + 1e-9)
+
+    def kinds(self, rows: Rows) -> np.ndarray:
+        """What makes layouts really different: tp, pp, cp, ep, and how they shard (not, optimizer, all)."""
+        shard = np.array([0, 1, 1, 2])[self.space.shard["zero"][rows.shard]]
+        return np.asarray(self.kind_of_core[rows.core] * 3 + shard)
+
+    def ranked(self, priced: Priced) -> np.ndarray:
+        """The rows' order: by score, and of equals (to a millionth) the plainest first."""
+        space, rows = self.space, priced.rows
+        plain = (
+            space.pipe["chunks"][rows.pipe], space.pipe["schedule"][rows.pipe], rows.rerun,
+            space.core["micro_batch"][rows.core], space.core["cp"][rows.core],
+            space.shard["replicate"][rows.shard], space.shard["zero"][rows.shard], rows.offload,
+        )  # fmt: skip
+        return np.lexsort((*plain, np.round(np.log(priced.score) * 1e6)))

@@ -1,0 +1,234 @@
+"""`plan`: every legal layout of a run is searched; the best come with predictions, the others with reasons.
+
+model, cluster, devices, batch --> Space (plan/space.py) --> Finder (plan/finder.py) --> Plan
+    best        the K best layouts that really differ (tp, pp, cp, ep, how they shard)
+    pareto      those that no other beats in both time and memory
+    why_not     what costs the nearest losers (plan/why_not.py)
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from math import isfinite
+from typing import Any
+
+import numpy as np
+
+from scalewright.plan.constants import Constants
+from scalewright.plan.finder import Finder, Priced, make_pricer
+from scalewright.plan.fixed import no_layout, read_fixed
+from scalewright.plan.objective import Objective, make_objective
+from scalewright.plan.pareto import pareto
+from scalewright.plan.predict import Prediction, predict_table
+from scalewright.plan.request import Request, from_layout
+from scalewright.plan.shortage import too_large
+from scalewright.plan.space import Space, make_space
+from scalewright.plan.trainable import untrainable
+from scalewright.spec.cluster import ClusterSpec
+from scalewright.spec.errors import UserError
+from scalewright.spec.layout import Layout
+from scalewright.spec.model import ModelSpec
+
+MOST_DEVICES, MOST_BATCH, MOST_LENGTH = 10**7, 10**9, 10**8
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One layout of a plan: what it costs, and whether `train` runs it."""
+
+    prediction: Prediction
+    layout: Layout
+    untrainable: str | None
+    score: float
+    value: float  # what the objective asks for: see Objective.unit
+
+    @property
+    def trainable(self) -> bool:
+        """Whether `train` runs this layout today."""
+        return self.untrainable is None
+
+    def dump(self) -> dict[str, Any]:
+        """The keys of `predict`, and whether it can be trained."""
+        return {**self.prediction.dump(), "trainable": self.trainable, "untrainable": self.untrainable,
+                "objective_value": self.value}  # fmt: skip
+
+
+@dataclass
+class Plan:
+    """What a search found."""
+
+    model: ModelSpec
+    cluster: ClusterSpec
+    devices: int
+    seq_len: int
+    global_batch: int
+    objective: Objective
+    headroom: float
+    best: list[Choice]
+    pareto: list[Choice]
+    why_not: list[dict[str, Any]]
+    evaluated: int  # layouts that were judged: priced, or certain to be worse by a bound
+    priced: int  # of them, those that were priced in full
+    space: int  # layouts that there are
+    feasible: int  # of the priced ones, those that fit
+    seconds: float
+    complete: bool
+    template: Request
+    assumed: list[str] = field(default_factory=list)
+    constants: Constants | None = None
+
+    @property
+    def best_trainable(self) -> Choice | None:
+        """The best of the listed layouts that `train` runs."""
+        return next((choice for choice in self.best if choice.trainable), None)
+
+    def dump(self) -> dict[str, Any]:
+        """Plain data: the keys of `plan --json`."""
+        return {
+            "model": self.model.name,
+            "cluster": self.cluster.name,
+            "devices": self.devices,
+            "seq_len": self.seq_len,
+            "global_batch": self.global_batch,
+            "objective": self.objective.name,
+            "objective_unit": self.objective.unit,
+            "headroom": self.headroom,
+            "evaluated": self.evaluated,
+            "priced": self.priced,
+            "space": self.space,
+            "feasible": self.feasible,
+            "seconds": self.seconds,
+            "complete": self.complete,
+            "best": [choice.dump() for choice in self.best],
+            "pareto": [choice.dump() for choice in self.pareto],
+            "why_not": self.why_not,
+            "assumed": self.assumed,
+        }
+
+
+def search(
+    model: ModelSpec,
+    cluster: ClusterSpec,
+    *,
+    devices: int,
+    global_batch: int,
+    seq_len: int | None = None,
+    framework: str = "scalewright",
+    version: str | None = None,
+    options: Mapping[str, str] | None = None,
+    precision: str = "auto",
+    objective: str = "time",
+    fixed: Mapping[str, Any] | None = None,
+    headroom: float = 0.0,
+    top: int = 5,
+    price: float | None = None,
+    tell: Callable[[int, int], None] | None = None,
+    stop: Callable[[], bool] | None = None,
+    c: Constants | None = None,
+) -> Plan:
+    """The best layouts of a run. `headroom`: share of the usable memory that stays free; `price`: of a device
+    and hour; `tell(done, total)` as it goes; `stop()` true ends it with what was found so far.
+
+    Raises UserError when nothing is legal, nothing fits, or an argument can't be.
+    """
+    began = time.perf_counter()
+    length = seq_len or model.context
+    _check_numbers(devices, global_batch, length, headroom, top)
+    cluster.check_devices(devices)
+    plain = Layout.parse({"devices": devices, "precision": precision})
+    template = from_layout(model, cluster, plain, length, framework, version, options)
+    price = cluster.price_per_device_hour if price is None else price
+    aim = make_objective(objective, template.chip, devices, price)
+    axes = read_fixed(fixed or {}, template)
+    space = make_space(template, global_batch, axes)
+    if not space.size:
+        raise no_layout(template, global_batch, axes)
+    finder = Finder(make_pricer(space, aim, headroom, c), top)
+    finder.run(tell, stop)
+    found = Priced.join(finder.found) if finder.found else None
+    fitting = found.take(found.fits) if found is not None else None
+    if fitting is None or not len(fitting):
+        if not finder.complete:
+            raise UserError("stopped before a layout that fits was found", "plan", "let it run longer")
+        raise too_large(finder.pricer, axes)
+    maker = _Maker(model, cluster, template, space, aim, c)
+    best = maker.choices(_different(finder, fitting, top))
+    front = maker.choices(pareto(finder, fitting))
+    plan = Plan(
+        model=model,
+        cluster=cluster,
+        devices=devices,
+        seq_len=length,
+        global_batch=global_batch,
+        objective=aim,
+        headroom=headroom,
+        best=best,
+        pareto=front,
+        why_not=[],
+        evaluated=finder.decided,
+        priced=finder.pricer.priced,
+        space=space.size,
+        feasible=finder.feasible,
+        seconds=0.0,
+        complete=finder.complete,
+        template=template,
+        assumed=list(aim.assumed),
+        constants=c,
+    )
+    plan.seconds = time.perf_counter() - began
+    return plan
+
+
+def _check_numbers(devices: int, global_batch: int, seq_len: int, headroom: float, top: int) -> None:
+    """Raises UserError for numbers that no run has."""
+    for key, value, most in (
+        ("devices", devices, MOST_DEVICES), ("global_batch", global_batch, MOST_BATCH),
+        ("seq_len", seq_len, MOST_LENGTH), ("top", top, 10_000),
+    ):  # fmt: skip
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+            raise UserError(f"{key} is {value}", "plan", f"use a whole number from 1 to {most:,}")
+    if not (isinstance(headroom, (int, float)) and isfinite(headroom) and 0 <= headroom < 1):
+        raise UserError(
+            f"headroom is {headroom}", "plan", "use a share of the memory from 0 up to 1, such as 0.1"
+        )
+
+
+@dataclass(frozen=True)
+class _Maker:
+    """Rows as choices: the layout is parsed by the spec, and priced on the path of a single one."""
+
+    model: ModelSpec
+    cluster: ClusterSpec
+    template: Request
+    space: Space
+    aim: Objective
+    c: Constants | None
+
+    def choices(self, priced: Priced) -> list[Choice]:
+        """Choices in the rows' order."""
+        layouts = [Layout.parse(self.space.keys(priced.rows, at)) for at in range(len(priced))]
+        requests = [self._request(layout) for layout in layouts]
+        found: Iterable[Prediction] = predict_table(requests, self.c) if requests else ()
+        return [self._choice(one, layout, float(score))
+                for one, layout, score in zip(found, layouts, priced.score, strict=True)]  # fmt: skip
+
+    def _request(self, layout: Layout) -> Request:
+        known = self.template
+        one = from_layout(
+            self.model, self.cluster, layout, known.seq_len, known.framework.name, None, known.options
+        )
+        return replace(one, framework=known.framework)
+
+    def _choice(self, prediction: Prediction, layout: Layout, score: float) -> Choice:
+        why = untrainable(self.model, layout, self.template.seq_len)
+        return Choice(prediction, layout, why, score, self.aim.value(score, prediction.tokens))
+
+
+def _different(finder: Finder, fitting: Priced, top: int) -> Priced:
+    """The best of every kind of layout, `top` of them, best first; of equals the plainest."""
+    order = finder.ranked(fitting)
+    kinds = finder.kinds(fitting.rows)[order]
+    _, first = np.unique(kinds, return_index=True)
+    return fitting.take(order[np.sort(first)[:top]])
