@@ -34,7 +34,7 @@
     const all = group(one, rank);
     if (one.talk === "all") return all;
     const at = index(one, rank), ring = one.talk === "ring" && all.length > 2;
-    return [...new Set([at - 1, at + 1].map((i) => ring ? (i + all.length) % all.length : i))].filter((i) => i in all).map((i) => all[i]);
+    return [...new Set([at - 1, at + 1].map((i) => ring ? (i + all.length) % all.length : i))].filter((i) => i in all).map((i) => all[i]).sort((a, b) => a - b);
   }
 
   function links(rank, others) {
@@ -113,7 +113,7 @@
     data.axes.forEach((one, i) => {
       const found = peers(one, rank);
       rows[i].querySelector(".index span").textContent = index(one, rank) + 1;
-      rows[i].querySelector(".group").textContent = one.talk === "all" ? list(found) : `neighbours ${list(found)} of ${list(group(one, rank))}`;
+      rows[i].querySelector(".group").textContent = one.talk === "all" ? list(found) : `${list(found)} next to it in ${list(group(one, rank))}`;
       rows[i].querySelector(".link").textContent = links(rank, found);
     });
   }

@@ -16,9 +16,8 @@ def section(document: PlanDocument) -> Section | None:
         return None
     found = best.read.part("evidence")
     pairs = [(run, run.number("measured"), run.number("predicted")) for run in found.parts("nearest")]
-    longest = max([value or 0.0 for _, *values in pairs for value in values], default=0.0)
     data = {
-        "runs": [row(run, was, said, longest) for run, was, said in pairs if was and said],
+        "runs": [row(run, was, said) for run, was, said in pairs if was and said],
         "extrapolates": found.lines("extrapolates"),
         "assumed": list(dict.fromkeys([*document.read.lines("assumed"), *best.read.lines("assumed")])),
         "convention": best.read.text("flops_convention"),
@@ -26,9 +25,9 @@ def section(document: PlanDocument) -> Section | None:
     return Section("evidence", "How sure", "plan_evidence.html", data) if any(data.values()) else None
 
 
-def row(run: Reader, measured: float, predicted: float, longest: float) -> dict[str, Any]:
+def row(run: Reader, measured: float, predicted: float) -> dict[str, Any]:
     """One measured run with what the planner says of it."""
-    devices = run.number("n_devices")
+    devices, longest = run.number("n_devices"), max(measured, predicted)
     where = f"{devices:,.0f} × {run.text('device')}" if devices else run.text("device")
     return {
         "source": run.text("source"),

@@ -71,7 +71,9 @@ def rows_of(best: Estimate) -> tuple[list[tuple[str, Mapping[str, float], float]
         total = sum(best.memory.values())
         return ([("fullest rank", best.memory, total)] if best.memory else []), False
     groups: list[Group] = []
+    both_ways = best.layout.get("schedule") == "dualpipe"  # a rank has another's stage, too
     for one in by_rank(stages):
+        one.layers = None if both_ways else one.layers
         if groups and alike(groups[-1].memory, one.memory) and groups[-1].layers == one.layers:
             groups[-1].last = one.last
         else:
@@ -80,7 +82,7 @@ def rows_of(best: Estimate) -> tuple[list[tuple[str, Mapping[str, float], float]
 
 
 def by_rank(stages: Sequence[Stage]) -> list[Group]:
-    """A bar for every pipeline rank, which may hold several stages; or for every stage, where none is named."""
+    """A bar for every pipeline rank, which may hold several stages; for every stage where no rank is named."""
     if any(stage.rank is None for stage in stages):
         return [Group("stage", one.number, one.number, one.layers, one.memory) for one in stages]
     found = []

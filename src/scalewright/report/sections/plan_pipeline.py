@@ -184,9 +184,9 @@ def numbers(found: Pipeline, best: Estimate) -> list[dict[str, str]]:
 def notes(found: Pipeline, gap: list[float] | None) -> list[str]:
     """What a reader must know of the picture."""
     said = [
-        f"{'Computation and messages' if found.messages else 'Computation'} alone: the exchange of gradients "
-        f"and the optimizer's step come on top{'' if found.messages else ', and messages'}; the time breakdown "
-        "has them."
+        f"{'Computation and messages' if found.messages else 'Computation'} alone: "
+        f"{'' if found.messages else 'messages, '}the exchange of gradients and the optimizer's step come on "
+        "top; the time breakdown has them."
     ]
     if found.halved:
         said.append("The plan gives whole backwards; their two parts are drawn as halves.")
