@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from functools import lru_cache
 
 import numpy as np
 
@@ -20,8 +21,11 @@ from scalewright.plan.frameworks import ATTENTION, HOSTS, KERNELS, SPLITS, Frame
 from scalewright.plan.request import CP_KINDS, OFFLOADS, SCHEDULES, Request
 from scalewright.spec.block import Sizes
 from scalewright.spec.model import ModelSpec
+from scalewright.spec.schedules.action import V_SHAPED, stage_ranks
 
 RECOMPUTE = ("none", "core", "selective", "full", "share", "modules", "policy", "unknown")
+OWN = "scalewright"  # the trainer whose bytes are known exactly
+FOLDED = (*V_SHAPED, "dualpipe")  # schedules whose first rank holds both ends of the model
 NODE_WISE = ("deepep", "hybridep", "flex")  # dispatchers that send a token to a node once
 LAYOUT_COLUMNS = (
     "seq_len", "devices", "tp", "sp", "pp", "chunks", "cp", "ep", "etp", "replicate", "zero",
@@ -114,42 +118,70 @@ def table(requests: Sequence[Request]) -> Table:
     )  # fmt: skip
 
 
+# -- where the blocks go --------------------------------------------------------------------------
+
+
 def stage_blocks(request: Request) -> tuple[float, float, float]:
-    """Blocks of the fullest, the first and the last pipeline rank; chunks of a rank together."""
-    pp = request.pp
+    """Blocks of the fullest, the first and the last pipeline rank; all stages of a rank together."""
+    if request.stage_layers is None and request.schedule not in FOLDED:
+        chunks = request.chunks
+        return cut(request.model, request.framework.split, request.pp, chunks)
+    per = [0.0] * request.pp
+    stages = stage_counts(request)
+    owners = stage_ranks(request.schedule, request.pp, request.chunks)
+    for stage, rank in enumerate(owners):
+        per[rank] += stages[stage % len(stages)]
+    if len(owners) > len(stages):  # dualpipe has every stage twice, and half of the micro-batches in each
+        per = [count / 2 for count in per]
+    return max(per), per[0], per[-1]
+
+
+def stage_counts(request: Request) -> tuple[int, ...]:
+    """Blocks of every pipeline stage, in the model's order (dualpipe: of each of its pp parts)."""
     if request.stage_layers:
-        per = np.zeros(pp)
-        for stage, count in enumerate(request.stage_layers):
-            per[stage % pp] += count
-        return float(per.max()), float(per[0]), float(per[-1])
-    return cut(request.model, request.framework.split, pp, request.chunks)
+        return request.stage_layers
+    parts = request.pp * (1 if request.schedule == "dualpipe" else request.chunks)
+    return cut_stages(request.model, request.framework.split, request.pp, parts // request.pp)
 
 
 def cut(model: ModelSpec, split: str, pp: int, chunks: int) -> tuple[float, float, float]:
-    """How a trainer cuts the blocks: equal parts, or by cost with the head counted.
+    """Blocks of the fullest, the first and the last rank, stages going round the ranks (see `cut_stages`)."""
+    stages = cut_stages(model, split, pp, chunks)
+    per = [float(sum(stages[rank::pp])) for rank in range(pp)]
+    return max(per), per[0], per[-1]
 
-    "cost" is nanotron's rule: block i goes to the first rank whose share of the summed cost reaches it.
+
+@lru_cache(maxsize=65536)
+def cut_stages(model: ModelSpec, split: str, pp: int, chunks: int) -> tuple[int, ...]:
+    """How a trainer cuts the blocks into pp x chunks stages.
+
+    equal   as many in each; where that doesn't go, all are full but the last ones
+    even    the same, but embedding, head and multi-token layers take a block's place each, as in
+            Megatron Core's pipeline layout of DeepSeek-V3, `Et|(tt|)*30mL`
+    cost    nanotron's rule: block i goes to the first rank whose share of the summed cost, head included,
+            reaches it
     """
-    layers = model.num_hidden_layers
-    if pp == 1:
-        return float(layers), float(layers), float(layers)
-    if split == "cost":
-        d, f = model.hidden_size, model.intermediate_size
-        one = 4.0 * d * d + 3.0 * d * f
-        costs = np.cumsum([one] * layers + [float(model.vocab_size * d)])
-        edges = costs[-1] * (np.arange(1, pp + 1) / pp)
-        rank = np.searchsorted(edges * (1 + 1e-12), costs[:-1])
-        per = np.bincount(np.minimum(rank, pp - 1), minlength=pp)
-        return float(per.max()), float(per[0]), float(per[-1])
-    if layers % (pp * chunks) == 0:
-        return (layers / pp,) * 3
-    if split == "even" and (layers + 2) % (pp * chunks) == 0:  # embedding and head take a block's place each
-        inner = (layers + 2) / pp
-        return inner, inner - 1, inner - 1
-    fullest = -(-layers // (pp * chunks)) * chunks if chunks > 1 else -(-layers // pp)
-    spare = layers - fullest * (pp - 2) if pp > 2 else layers
-    last = max(0.0, min(fullest, spare - fullest)) if pp > 1 else fullest
-    return float(fullest), float(fullest), float(max(last, 0.0))
+    layers, stages = model.num_hidden_layers, pp * chunks
+    if stages == 1:
+        return (layers,)
+    if split == "cost" and chunks == 1:
+        return _cut_by_cost(model, pp)
+    extra = model.mtp_layers
+    if layers % stages and split == "even" and (layers + 2 + extra) % stages == 0:
+        inner = (layers + 2 + extra) // stages
+        if inner > 1 + extra:
+            return (inner - 1, *[inner] * (stages - 2), inner - 1 - extra)
+    full = -(-layers // stages)
+    return tuple(max(0, min(full, layers - full * stage)) for stage in range(stages))
+
+
+def _cut_by_cost(model: ModelSpec, pp: int) -> tuple[int, ...]:
+    d, f = model.hidden_size, model.intermediate_size
+    one = 4.0 * d * d + 3.0 * d * f
+    costs = np.cumsum([one] * model.num_hidden_layers + [float(model.vocab_size * d)])
+    edges = costs[-1] * (np.arange(1, pp + 1) / pp)
+    rank = np.searchsorted(edges * (1 + 1e-12), costs[:-1])
+    return tuple(int(n) for n in np.bincount(np.minimum(rank, pp - 1), minlength=pp))
 
 
 # -- numbers of units -----------------------------------------------------------------------------
@@ -233,7 +265,9 @@ def _trainer_facts(units: Sequence[Unit]) -> dict[str, np.ndarray]:
     found["attention"] = _array(units, lambda u: ATTENTION.index(u.attention))
     found["split"] = _array(units, lambda u: SPLITS.index(u.framework.split))
     found["dedup"] = _array(units, lambda u: u.framework.year >= 2025 or option(u, "dispatcher") in NODE_WISE)
-    found["regathers"] = _array(units, lambda u: u.framework.name == "scalewright")
+    found["own"] = _array(units, lambda u: u.framework.name == OWN)
+    # this package's own: 16-bit copies beside the fp32 masters
+    found["copies"] = _array(units, lambda u: 2.0 * (u.framework.name == OWN and WIDTHS[u.precision] > 0))
     found["by_block"] = _array(units, lambda u: u.framework.buckets == "block")
     found["whole_p2p"] = _array(units, lambda u: u.framework.p2p == "whole")
     found["capacity_factor"] = _array(units, lambda u: float(option(u, "capacity") or 1.0))

@@ -1,0 +1,54 @@
+"""Seconds of the optimizer's step, and of what is kept on the host and fetched.
+
+step      bytes of gradients, states (read and written) and weights of a rank's share / memory rate
+on host   the states' traffic over the host's link, and the host's slower step
+offload   parameters and activations to the host and back, less what the computation hides
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from scalewright.plan import work as w
+from scalewright.plan.columns import Columns
+from scalewright.plan.data_parallel import WEIGHT_BYTES, Shares
+from scalewright.plan.request import OFFLOADS
+
+NEW_WEIGHTS = 4.0  # bytes a parameter that the step writes
+ON_HOST = 12.0  # bytes a parameter that go to the host and back: gradients, weights, and states read there
+HIDES = 0.7  # of the computation, beside which the host's link works
+
+
+def offloaded(at_offload: np.ndarray, kind: str) -> np.ndarray:
+    """Rows that offload this kind: optimizer, parameters or activations."""
+    return np.asarray((at_offload == OFFLOADS.index(kind)) | (at_offload == OFFLOADS.index("all")))
+
+
+def optimizer(at: Columns, held: Shares) -> np.ndarray:
+    """Seconds of the step of Adam: states read and written once, times what it really moves."""
+    t, c = at.table, at.c
+    replicas = np.where(t.zero >= 3, t.replicate, 1.0)
+    experts = np.maximum(held.group / replicas * t.tp / (t.ep * t.etp), 1.0)
+    mine = held.dense / np.where(t.zero >= 1, held.group / replicas, 1.0)
+    mine = mine + held.expert / np.where(t.zero >= 1, experts, 1.0)
+    moved = mine * (at.trainer("grads") + 2 * at.trainer("held_optimizer") + NEW_WEIGHTS)
+    seconds = moved * c["optimizer.bytes"] / at.memory_rate
+    away = offloaded(t.offload, "optimizer")
+    if not away.any():
+        return np.asarray(seconds)
+    return np.asarray(np.where(away, mine * ON_HOST / _host_rate(at) + seconds * 3, seconds))
+
+
+def offload(at: Columns, held: Shares, micro: np.ndarray) -> np.ndarray:
+    """Seconds of what goes to the host and back in a step that the computation doesn't hide."""
+    t = at.table
+    if not t.offload.any():
+        return np.zeros(len(t))
+    kept = t.stages[:, 0] * at.region(at.facts.works["kept"][:, :, 0], w.BLOCK)
+    weights = offloaded(t.offload, "parameters") * 2 * WEIGHT_BYTES * (held.dense + held.expert)
+    size = weights / np.maximum(t.dp, 1) + offloaded(t.offload, "activations") * 2 * kept
+    return np.asarray(t.micros * np.maximum(size / _host_rate(at) - HIDES * micro, 0.0))
+
+
+def _host_rate(at: Columns) -> np.ndarray:
+    return np.asarray(at.chip("host_rate") * at.c["optimizer.host"])

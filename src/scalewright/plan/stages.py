@@ -1,0 +1,171 @@
+"""A prediction cut into its pipeline's stages: seconds and memory of each, and the schedule on the clock.
+
+    stages(prediction)   one dict a stage of the model, in order
+    pipeline(prediction) the schedule of spec/schedule.py, simulated with these seconds
+
+The timeline's formulas look at three ranks only; here every rank goes through them, so that the slowest and
+the fullest of these are the step's. The simulated pipeline takes what the step's micro-batches, bubble and
+messages take, within the closed forms' own error (spec/schedules/bubble.py: `step_columns`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from scalewright.plan.activations import block_bytes
+from scalewright.plan.columns import Columns, Place
+from scalewright.plan.memory import GIB, KINDS, rank_memory
+from scalewright.plan.microbatch import Micro, exchanges, micro
+from scalewright.plan.pipeline import message_seconds, unhidden
+from scalewright.plan.predict import Prediction
+from scalewright.plan.request import Request
+from scalewright.plan.table import stage_counts
+from scalewright.spec.schedule import Action, StageCost, Timing, schedule, simulate, stage_ranks
+
+
+def stages(found: Prediction) -> list[dict[str, Any]]:
+    """Every stage of the model, in order.
+
+    {stage, rank, layers, seconds {forward, backward, backward_input, backward_weight, send, held_up},
+    memory_gib {...}}
+
+    Seconds of one micro-batch: `backward` is both parts with what is recomputed; `send` is a message's to the
+    next stage, `held_up` what it takes of the computing rank before or after a forward or backward.
+    `memory_gib` is that of the pipeline rank that holds the stage, all of its stages together. In dualpipe
+    each stage is on two ranks; the one of the way down is named.
+    """
+    cut = _Cut(found)
+    seconds = cut.seconds
+    memory = cut.memory
+    return [
+        {
+            "stage": stage,
+            "rank": cut.owners[stage],
+            "layers": layers,
+            "seconds": {
+                "forward": seconds[stage].forward,
+                "backward": seconds[stage].backward,
+                "backward_input": seconds[stage].backward_input,
+                "backward_weight": seconds[stage].backward_weight,
+                "send": cut.send,
+                "held_up": cut.held_up,
+            },
+            "memory_gib": memory[cut.owners[stage]],
+        }
+        for stage, layers in enumerate(cut.layers)
+    ]
+
+
+def pipeline(found: Prediction) -> Timing:
+    """The schedule of a step on the clock; raises UserError where there is none of these sizes.
+
+    A trainer that doesn't send beside its computation is held up by every message, at both ends.
+    """
+    cut, request = _Cut(found), found.request
+    plan = schedule(request.schedule, request.pp, request.chunks, max(1, round(request.micros)))
+    costs = cut.seconds
+
+    def seconds(action: Action) -> float:
+        one = float(getattr(costs[plan.model_stage(action.stage)], action.kind))
+        return one + (0.0 if action.kind == "backward_weight" else cut.held_up)
+
+    return simulate(plan, seconds, cut.send)
+
+
+@dataclass
+class _Cut:
+    """One prediction's stages; what follows from its request, and what its outcome says of each."""
+
+    of: Prediction
+
+    @property
+    def request(self) -> Request:
+        return self.of.request
+
+    @cached_property
+    def layers(self) -> tuple[int, ...]:
+        """Blocks of every stage of the model."""
+        return stage_counts(self.request)
+
+    @cached_property
+    def owners(self) -> tuple[int, ...]:
+        """The rank of every stage; dualpipe's way down first, then up."""
+        r = self.request
+        return stage_ranks(r.schedule, r.pp, r.chunks) if r.pp > 1 else (0,)
+
+    @cached_property
+    def _rank_stages(self) -> list[list[int]]:
+        """Model stages of every rank."""
+        held: list[list[int]] = [[] for _ in range(self.request.pp)]
+        for stage, rank in enumerate(self.owners):
+            held[rank].append(stage % len(self.layers))
+        return held
+
+    def _places(self, held: list[list[int]], ranks: list[int]) -> Place:
+        """These sets of stages as rows of a table; a stage that two ways share counts half."""
+        share = len(self.layers) / len(self.owners)
+        last = len(self.layers) - 1
+        return Place(
+            np.array(ranks, dtype=float),
+            np.array([share * sum(self.layers[stage] for stage in some) for some in held]),
+            np.array([share * float(0 in some) for some in held]),
+            np.array([share * float(last in some) for some in held]),
+        )
+
+    def _columns(self, rows: int) -> Columns:
+        step = self.of.of.outcome.step
+        table = step.at.table.take(np.full(rows, self.of.row))
+        return Columns(table, step.at.facts, step.at.prices, step.at.c)
+
+    def _micro(self, place: Place) -> Micro:
+        at = self._columns(len(place.rank))
+        return micro(at, place, exchanges(at))
+
+    @cached_property
+    def seconds(self) -> list[StageCost]:
+        """Every stage's; a rank's waits for the host are spread over its stages."""
+        pp, times = self.request.pp, len(self.owners) / len(self.layers)
+        ranks = self._micro(self._places(self._rank_stages, list(range(pp))))
+        alone = self._micro(
+            self._places([[s] for s in range(len(self.layers))], list(self.owners[: len(self.layers)]))
+        )
+        slower = (ranks.total / ranks.device * self._scale(ranks))[
+            list(self.owners[: len(self.layers)])
+        ] * times
+        forward, weight = alone.front * slower, alone.weight * slower
+        back = (alone.device - alone.front) * slower
+        return [
+            StageCost(float(f), float(b - w), float(w)) for f, b, w in zip(forward, back, weight, strict=True)
+        ]
+
+    def _scale(self, ranks: Micro) -> float:
+        """1, but where the step's seconds come from elsewhere (a CPU's measured curves): theirs over ours."""
+        step, row = self.of.of.outcome.step, self.of.row
+        names = ("compute", "recompute", "tp_exposed", "cp_exposed", "ep_exposed", "other")
+        apart = step.detail["fixed"][row] + step.detail["late"][row]
+        theirs = sum(step.parts[name][row] for name in names) - apart
+        return float(theirs / (self.request.micros * ranks.total.max()))
+
+    @cached_property
+    def memory(self) -> list[dict[str, float]]:
+        """GiB by kind, of every rank."""
+        pp, step = self.request.pp, self.of.of.outcome.step
+        table = step.at.table.take(np.full(pp, self.of.row))
+        place = self._places(self._rank_stages, list(range(pp)))
+        block = block_bytes(table, step.at.facts, step.at.c)
+        found = rank_memory(table, step.at.facts, step.at.c, place, block)
+        return [{kind: float(found[kind][rank]) / GIB for kind in KINDS} for rank in range(pp)]
+
+    @cached_property
+    def send(self) -> float:
+        """Seconds of a message to the next stage."""
+        return float(message_seconds(self._columns(1))[0]) if self.request.pp > 1 else 0.0
+
+    @cached_property
+    def held_up(self) -> float:
+        """Seconds that a message holds up either end: what isn't sent beside its computation."""
+        return self.send * float(unhidden(self._columns(1))[0]) if self.request.pp > 1 else 0.0

@@ -1,0 +1,170 @@
+"""Weights, gradients and optimizer states of a pipeline rank, in bytes.
+
+    trainers in general    n · bytes a parameter (data/frameworks.yaml: held), each whole or a share,
+                           as the ZeRO stage says (Rajbhandari et al. 2020 §5)
+    this package's own     spec/memory.py, to the byte: fp32 shards padded in their rows; what ZeRO 1 and 2
+                           hold whole from a forward to the step's end lies beside them, among the buffers
+
+n: parameters on the rank after tensor, pipeline and expert parallelism.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from scalewright.plan import work as w
+from scalewright.plan.columns import DUALPIPE, Place
+from scalewright.plan.optimizer import offloaded
+from scalewright.plan.request import SCHEDULES
+from scalewright.plan.table import Facts, Table
+from scalewright.spec.layout import Layout
+from scalewright.spec.memory import FP32, STATES, padded_rows
+from scalewright.spec.model import ModelSpec
+from scalewright.spec.placement import local_shape, place
+
+PIPEDREAM = SCHEDULES.index("pipedream")
+
+
+@dataclass(frozen=True)
+class States:
+    """Bytes of a rank, a number a row; `gathered`: whole copies beside shards."""
+
+    parameters: np.ndarray
+    gradients: np.ndarray
+    optimizer: np.ndarray
+    gathered: np.ndarray
+
+    def where(self, rows: np.ndarray, other: States) -> States:
+        """These in `rows`, the other's elsewhere."""
+        names = ("parameters", "gradients", "optimizer", "gathered")
+        return States(*(np.where(rows, getattr(self, name), getattr(other, name)) for name in names))
+
+
+def elements(table: Table, facts: Facts, at: Place) -> tuple[np.ndarray, np.ndarray]:
+    """Parameters on a rank: those that data parallelism shares, and those of experts."""
+    u, works = table.unit, facts.works
+    count = _regions(table, at)
+    copy = np.where(_apart(table, at), works["tied"][u], 0.0)
+    dense, expert = (
+        sum(count[region] * works[kind][:, region][u] for region in count) for kind in ("dense", "expert")
+    )
+    return np.asarray(dense + copy), np.asarray(expert)
+
+
+def states(table: Table, facts: Facts, at: Place) -> States:
+    """What a rank holds all step."""
+    own = facts.trainers["own"][table.unit] > 0
+    if not own.any():
+        return _usual(table, facts, at)
+    if own.all():
+        return _own(table, facts, at)
+    return _own(table, facts, at).where(own, _usual(table, facts, at))
+
+
+def versions(table: Table, rank: np.ndarray) -> np.ndarray:
+    """Copies of its weights that a rank keeps: PipeDream's, one a forward under way (Harlap et al. 2018)."""
+    return np.where(table.schedule == PIPEDREAM, table.pp - rank, 1.0)
+
+
+def _regions(table: Table, at: Place) -> dict[int, np.ndarray]:
+    """How often a rank holds each region; dualpipe's ranks hold two stages, whose work `at` counts half."""
+    times = np.where((table.schedule == DUALPIPE) & (table.pp > 1), 2.0, 1.0)
+    first, last = times * at.first, times * at.last
+    return {w.BEFORE: first, w.BLOCK: times * at.blocks, w.AFTER: last, w.EXTRA: last}
+
+
+def _apart(table: Table, at: Place) -> np.ndarray:
+    """Where a tied head's matrix is on a rank that doesn't hold the embedding."""
+    return np.asarray((at.last > 0) & (at.first == 0))
+
+
+def _usual(table: Table, facts: Facts, at: Place) -> States:
+    """Bytes a parameter, times the rank's share."""
+    u, zero, group = table.unit, table.zero, table.dp * table.cp
+    dense, expert = elements(table, facts, at)
+    shard = np.where(zero >= 3, group / table.replicate, group)
+    experts = np.maximum(shard * table.tp / (table.ep * table.etp), 1.0)
+    whole, share = dense + expert, dense / shard + expert / experts
+    weights, grads, adam = (facts.trainers[f"held_{name}"][u] for name in ("weights", "grads", "optimizer"))
+    parameters = np.where(zero >= 3, share, whole) * weights * versions(table, at.rank)
+    return States(
+        np.where(offloaded(table.offload, "parameters"), 0.0, parameters),
+        np.where(zero >= 2, share, whole) * grads,
+        np.where(offloaded(table.offload, "optimizer"), 0.0, np.where(zero >= 1, share, whole) * adam),
+        np.zeros(len(table)),
+    )
+
+
+# -- this package's own ---------------------------------------------------------------------------
+
+
+def _own(table: Table, facts: Facts, at: Place) -> States:
+    """spec/memory.py's `state_bytes` of ranks that are 0 along all axes but pp: their shards are largest."""
+    ranks = table.dp * table.cp / table.replicate
+    away = offloaded(table.offload, "parameters")
+    sharded = (table.zero >= 1) & ((ranks > 1) | away)
+    ranks = np.where(sharded, ranks, 1.0)
+    dense, tensors = _padded(table, facts, at, ranks)
+    expert = elements(table, facts, at)[1]
+    experts = np.where(sharded, np.maximum(ranks * table.tp / (table.ep * table.etp), 1.0), 1.0)
+    shard = dense / ranks + expert / experts
+    each, apart = STATES["adamw"]
+    copies = facts.trainers["copies"][table.unit]
+    kept = FP32 * shard + np.where(sharded, 0.0, copies * shard)
+    adam_away = offloaded(table.offload, "optimizer") & ~away
+    kept = np.where(adam_away & ~sharded & (copies > 0), copies * shard, kept)
+    gathered = np.where(
+        sharded & (table.zero <= 2), np.where(copies > 0, copies, FP32) * (dense + expert), 0.0
+    )
+    waiting = np.where(sharded & (table.zero == 1), FP32 * (dense + expert), 0.0)
+    return States(
+        np.where(away, 0.0, kept * versions(table, at.rank)),
+        np.where(away, 0.0, FP32 * shard),
+        np.where(away | adam_away, 0.0, each * FP32 * shard + apart * tensors),
+        gathered + waiting,
+    )
+
+
+def _padded(table: Table, facts: Facts, at: Place, ranks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Elements of a rank's dense tensors, padded in rows to a multiple of `ranks`; and how many tensors."""
+    pairs, inverse = np.unique(table.unit * 2.0**31 + ranks, return_inverse=True)
+    regions = []
+    for index, many in zip(*np.divmod(pairs.astype(np.int64), 2**31), strict=True):
+        unit = table.units[int(index)]
+        regions.append(padded_regions(unit.model, unit.sizes.tp, int(many)))
+    found = np.array(regions)
+    found = found[inverse.reshape(-1)]  # [rows, REGIONS + 1, 2]
+    count = _regions(table, at)
+    total = sum(count[region][:, None] * found[:, region] for region in count)
+    total = total + np.where(_apart(table, at), 1.0, 0.0)[:, None] * found[:, w.REGIONS]
+    return total[:, 0], total[:, 1]
+
+
+@lru_cache(maxsize=65536)
+def padded_regions(model: ModelSpec, tp: int, ranks: int) -> tuple[tuple[float, float], ...]:
+    """By region, and of a tied matrix alone: padded elements, and tensors; blocks as an average block."""
+    found = [[0.0, 0.0] for _ in range(w.REGIONS + 1)]
+    layers = model.num_hidden_layers
+    for shape, layer, tied in _local_shapes(model, tp):
+        inside = 0 <= layer < layers
+        region = w.BLOCK if inside else w.BEFORE if layer < 0 else w.AFTER
+        share = 1 / layers if inside else 1.0
+        for where in (region, w.REGIONS) if tied else (region,):
+            found[where][0] += share * padded_rows(shape, ranks)
+            found[where][1] += share
+    return tuple((one, many) for one, many in found)
+
+
+@lru_cache(maxsize=1024)
+def _local_shapes(model: ModelSpec, tp: int) -> tuple[tuple[tuple[int, ...], int, bool], ...]:
+    """Of every dense tensor: its shape on a tensor-parallel rank, its layer, whether a head shares it."""
+    layout = Layout(devices=tp, tp=tp, zero_stage=0)
+    coords, sizes = {"tp": 0}, {"tp": tp}
+    return tuple(
+        (local_shape(one, coords, sizes), one.tensor.layer, bool(one.tensor.tied_to))
+        for one in place(model, layout)
+        if not one.tensor.role.startswith("expert")
+    )

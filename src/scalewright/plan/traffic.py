@@ -1,0 +1,35 @@
+"""Bytes that a device sends in a step, by axis, as users and the trainer's dry run count them.
+
+    dp   gradients, and parameters where they are sharded (dp_shard and dp_replicate)
+    tp   activations; of experts too (etp)       cp   keys and values       ep   routed tokens, there and back
+    pp   activations and their gradients, each boundary, way and micro-batch; the sum of a tied head's ends
+
+An all-reduce counts its tensor, an all-gather its output, a reduce-scatter its input, a send what is sent.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from scalewright.plan.columns import Columns
+from scalewright.plan.data_parallel import WEIGHT_BYTES, gathers_once, shares
+from scalewright.plan.exchange import context_parallel, expert_parallel, tensor_parallel
+from scalewright.plan.pipeline import message_bytes
+
+AXES = ("tp", "dp", "cp", "ep", "pp")
+
+
+def bytes_by_axis(at: Columns) -> dict[str, np.ndarray]:
+    """Bytes of the fullest rank by axis, a number a row."""
+    t, held, grads = at.table, shares(at), at.trainer("grads")
+    replicated = np.where(t.zero == 0, grads, grads + WEIGHT_BYTES)
+    times = np.where(gathers_once(at) > 0, 1.0, t.micros)
+    gathers = np.where(t.zero >= 3, times * (2 * WEIGHT_BYTES + grads), replicated) * (held.group > 1)
+    blocks, whole = t.stages.mean(1) * t.micros, at.rerun[0]
+    return {
+        "tp": blocks * (2 + whole) * tensor_parallel(at).bytes,
+        "dp": (held.dense + held.expert) * gathers,
+        "cp": blocks * (3 + whole) * context_parallel(at).bytes,
+        "ep": blocks * (2 + whole) * expert_parallel(at).bytes,
+        "pp": np.where(t.pp > 1, 2 * t.chunks * message_bytes(at) * t.micros, 0.0),
+    }
