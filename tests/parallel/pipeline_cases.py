@@ -13,12 +13,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from parallel.spread import values, whole
 from scalewright.model.decoder import Decoder
-from scalewright.model.init import init_tensor, named_tensors
+from scalewright.parallel.execute import GradientSync
 from scalewright.parallel.inputs import Micro
 from scalewright.parallel.mesh import Mesh, make_mesh
 from scalewright.parallel.parallelize import Parallel, fill, parallelize
-from scalewright.parallel.pipeline import Pipeline
+from scalewright.parallel.pipeline import Pipeline, Recorder
 from scalewright.parallel.stages import cut_stages
 from scalewright.parallel.sums import sum_partial
 from scalewright.spec.grid import make_grid
@@ -66,15 +67,6 @@ def gpt2(layers: int) -> ModelSpec:
     )
 
 
-def values(t: TensorSpec, spec: ModelSpec) -> Tensor:
-    """Weights spread wide enough that a part left out shows: norms and biases vary, too."""
-    first = init_tensor(t, spec, 0)
-    if first.dim() > 1:
-        return first * 8.0
-    noise = torch.Generator().manual_seed(len(t.name) * 1000 + max(0, t.layer))
-    return first + 0.2 * torch.randn(t.shape, generator=noise)
-
-
 def micro_batches(spec: ModelSpec, count: int, documents: bool = False) -> list[Micro]:
     """As many, with different tokens and numbers of counted ones; `documents`: rows packed of several."""
     random = torch.Generator().manual_seed(3)
@@ -96,16 +88,6 @@ def micro_batches(spec: ModelSpec, count: int, documents: bool = False) -> list[
 def loss(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     """Cross-entropy with a z-loss, so that the last stage has an auxiliary loss, too."""
     return cross_entropy(logits, targets, 1e-2)
-
-
-def whole(spec: ModelSpec) -> Decoder:
-    """The control: everything on one rank."""
-    decoder = Decoder(spec)
-    known = named_tensors(spec)
-    with torch.no_grad():
-        for name, parameter in decoder.named_parameters():
-            parameter.copy_(values(known[name], spec))
-    return decoder
 
 
 def with_auxiliary(cut: Decoder, blocks: Sequence[int]) -> None:
@@ -140,6 +122,22 @@ def build(
 
     fill(parallel.weights, source)
     return parallel
+
+
+def run_step(
+    spec: ModelSpec,
+    layout: Layout,
+    mesh: Mesh,
+    recorder: Recorder | None = None,
+    gradients: GradientSync | None = None,
+) -> Pipeline:
+    """One step of a fresh pipeline, watched by a recorder, or with gradient sums of the test's own."""
+    pipeline = build(spec, layout, mesh).executor
+    assert isinstance(pipeline, Pipeline)
+    pipeline.recorder = recorder or pipeline.recorder
+    pipeline.gradients = gradients or pipeline.gradients
+    pipeline.train(micro_batches(spec, layout.accumulation), loss, torch.tensor(100.0))
+    return pipeline
 
 
 def control(

@@ -28,11 +28,20 @@ def zero(stage: int, devices: int = 2, **more: Any) -> dict[str, Any]:
     return {"devices": devices, "zero_stage": stage, "micro_batch": 1, "global_batch": ROWS, **more}
 
 
-def build(mesh: Mesh, layout: Layout, bf16: bool = False, spec: ModelSpec = SPEC) -> Parallel:
-    """A rank's part of a small decoder, with its first weights."""
+def build(
+    mesh: Mesh,
+    layout: Layout,
+    bf16: bool = False,
+    spec: ModelSpec = SPEC,
+    backend: str | None = None,
+    seq_len: int | None = None,
+) -> Parallel:
+    """A rank's part of a small decoder, with its first weights; compiled if a backend is named."""
     with torch.device("meta"):
         model = cut_stages(spec, layout, mesh.index("pp"))
-    parallel = parallelize(model, place(spec, layout), layout, mesh, bf16=bf16)
+    compiled = {"compile_blocks": True, "backend": backend} if backend else {}
+    placements = place(spec, layout)
+    parallel = parallelize(model, placements, layout, mesh, bf16=bf16, seq_len=seq_len, **compiled)
     fill(parallel.weights, lambda t, where: init_box(t, spec, 3, *where))
     return parallel
 

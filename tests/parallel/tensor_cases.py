@@ -12,8 +12,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from parallel.spread import values, whole
 from scalewright.model.decoder import Decoder
-from scalewright.model.init import init_tensor, named_tensors
 from scalewright.parallel.functions import gathered
 from scalewright.parallel.mesh import Mesh, make_mesh
 from scalewright.parallel.tensor import apply_tensor, cut_parameters
@@ -22,7 +22,6 @@ from scalewright.spec.grid import make_grid
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.placement import Placement, box, place
-from scalewright.spec.tensors import TensorSpec
 from scalewright.train.loss import cross_entropy
 from worlds import CPU
 
@@ -32,15 +31,6 @@ LENGTH = 24
 # fp32 sums in another order: 1e-7 of the numbers summed, which cancel down to a tenth of that in some
 # gradients; a few dozen operators one after the other. Measured worst over all cases: below 3e-6.
 TOLERANCE = 2e-5
-
-
-def values(t: TensorSpec, spec: ModelSpec) -> Tensor:
-    """Weights spread wide enough that a part left out shows: norms and biases vary, too."""
-    first = init_tensor(t, spec, 0)
-    if first.dim() > 1:
-        return first * 6.0
-    noise = torch.Generator().manual_seed(len(t.name) * 1000 + max(0, t.layer))
-    return first + 0.2 * torch.randn(t.shape, generator=noise)
 
 
 def inputs(spec: ModelSpec, documents: bool) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
@@ -55,16 +45,6 @@ def inputs(spec: ModelSpec, documents: bool) -> tuple[Tensor, Tensor, dict[str, 
     numbers = torch.tensor([[0] * 7 + [1] * 10 + [2] * 7, [0] * 13 + [1] * 11], dtype=torch.int32)
     positions = torch.tensor([[*range(7), *range(10), *range(7)], [*range(13), *range(11)]])
     return tokens, targets, {"documents": numbers, "positions": positions}
-
-
-def whole(spec: ModelSpec) -> Decoder:
-    """The control: everything on one rank."""
-    decoder = Decoder(spec)
-    known = named_tensors(spec)
-    with torch.no_grad():
-        for name, parameter in decoder.named_parameters():
-            parameter.copy_(values(known[name], spec))
-    return decoder
 
 
 def parallel(spec: ModelSpec, layout: Layout, mesh: Mesh, **cut: Any) -> Decoder:

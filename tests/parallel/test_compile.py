@@ -8,34 +8,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from runs import MODEL
-from scalewright.model.decoder import Decoder
-from scalewright.model.init import init_box
+from parallel.small_steps import build
 from scalewright.parallel.mesh import Mesh
-from scalewright.parallel.parallelize import Parallel, fill, parallelize
+from scalewright.parallel.parallelize import Parallel
 from scalewright.spec.layout import Layout
-from scalewright.spec.model import ModelSpec
-from scalewright.spec.placement import place
 from worlds import one_rank, plain, run_world
 
-SPEC = ModelSpec.parse(MODEL)
 TOKENS = torch.randint(0, 67, (2, 16), generator=torch.Generator().manual_seed(0))
-
-
-def build(mesh: Mesh, layout: Layout, backend: str | None) -> Parallel:
-    with torch.device("meta"):
-        decoder = Decoder(SPEC)
-    parallel = parallelize(
-        decoder,
-        place(SPEC, layout),
-        layout,
-        mesh,
-        bf16=False,
-        compile_blocks=backend is not None,
-        backend=backend or "eager",
-    )
-    fill(parallel.weights, lambda t, where: init_box(t, SPEC, 3, *where))
-    return parallel
 
 
 def train(parallel: Parallel) -> tuple[Tensor, list[Tensor]]:
@@ -63,16 +42,16 @@ def test_compiled_blocks_equal_eager_ones(recompute):
     mesh, _ = one_rank()
     layout = Layout.parse({"recompute": recompute})
     torch._dynamo.reset()
-    compiled = build(mesh, layout, "aot_eager")
+    compiled = build(mesh, layout, backend="aot_eager")
     mine = train(compiled)
-    assert_equal(mine, train(build(mesh, layout, None)))
+    assert_equal(mine, train(build(mesh, layout)))
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] > 0  # it was compiled
 
 
 def on_rank(mesh: Mesh, layout: Layout, backend: str) -> Any:
     answers = []
     for kind in (backend, None):
-        losses, gradients = train(build(mesh, layout, kind))
+        losses, gradients = train(build(mesh, layout, backend=kind))
         answers.append([plain(losses), [plain(g) for g in gradients]])
     return answers
 

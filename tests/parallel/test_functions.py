@@ -10,17 +10,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from scalewright.parallel.functions import (
-    Team,
-    copy_to,
-    gather_slice,
-    gather_sum,
-    make_team,
-    own_part,
-    sum_both,
-    sum_over,
-    sum_scatter,
-)
+from scalewright.parallel import functions
+from scalewright.parallel.functions import Team
 from scalewright.parallel.mesh import Mesh
 from scalewright.spec.layout import Layout
 from worlds import one_rank, plain, run_world
@@ -40,16 +31,16 @@ def slope(rank: int, shape: tuple[int, ...]) -> Tensor:
 
 def all_on_rank(mesh: Mesh, layout: Layout) -> dict[str, Any]:
     """Output and input gradient of each function on this rank."""
-    team, found = make_team(mesh, "tp"), {}
+    team, found = functions.make_team(mesh, "tp"), {}
     assert (team.size, team.index) == (mesh.world, mesh.rank)
     calls: dict[str, Any] = {
-        "copy_to": copy_to,
-        "sum_over": sum_over,
-        "sum_both": sum_both,
-        **{f"gather_sum {d}": lambda x, t, d=d: gather_sum(x, d, t) for d in (0, 1, -1)},
-        **{f"gather_slice {d}": lambda x, t, d=d: gather_slice(x, d, t) for d in (0, 1, -1)},
-        **{f"sum_scatter {d}": lambda x, t, d=d: sum_scatter(x, d, t) for d in (0, 1, -2)},
-        "of a transposed": lambda x, t: gather_sum(x.transpose(0, 1), 0, t),
+        "copy_to": functions.copy_to,
+        "sum_over": functions.sum_over,
+        "sum_both": functions.sum_both,
+        **{f"gather_sum {d}": lambda x, t, d=d: functions.gather_sum(x, d, t) for d in (0, 1, -1)},
+        **{f"gather_slice {d}": lambda x, t, d=d: functions.gather_slice(x, d, t) for d in (0, 1, -1)},
+        **{f"sum_scatter {d}": lambda x, t, d=d: functions.sum_scatter(x, d, t) for d in (0, 1, -2)},
+        "of a transposed": lambda x, t: functions.gather_sum(x.transpose(0, 1), 0, t),
     }
     for name, call in calls.items():
         if name == "sum_scatter 0" and mesh.world > 2:
@@ -102,13 +93,13 @@ def by_hand(kind: str, dim: int, rank: int, every: list[Tensor], total: Any) -> 
 
 def test_own_part_takes_this_ranks_share():
     x = given(0)
-    assert torch.equal(own_part(x, 1, Team("", 4, 2)), x[:, 4:6])
+    assert torch.equal(functions.own_part(x, 1, Team("", 4, 2)), x[:, 4:6])
 
 
 def test_one_rank_has_no_team():
     mesh, _ = one_rank()
     with pytest.raises(ValueError, match="axis 'tp' has one rank"):
-        make_team(mesh, "tp")
+        functions.make_team(mesh, "tp")
 
 
 @pytest.fixture
@@ -128,11 +119,13 @@ def test_shapes_without_a_network(fake_team):
             mode.__enter__()
         try:
             x = torch.zeros(2, 8, 3, requires_grad=True)
-            whole = gather_sum(x, 1, fake_team)
+            whole = functions.gather_sum(x, 1, fake_team)
             assert whole.shape == (2, 64, 3)
-            out = sum_over(copy_to(sum_scatter(whole, 1, fake_team), fake_team), fake_team)
+            out = functions.sum_over(
+                functions.copy_to(functions.sum_scatter(whole, 1, fake_team), fake_team), fake_team
+            )
             assert out.shape == x.shape
-            sum_both(gather_slice(out, -1, fake_team), fake_team).sum().backward()
+            functions.sum_both(functions.gather_slice(out, -1, fake_team), fake_team).sum().backward()
             assert x.grad is not None
             assert x.grad.shape == x.shape
         finally:
@@ -142,4 +135,4 @@ def test_shapes_without_a_network(fake_team):
 
 def test_a_length_that_does_not_divide_is_refused(fake_team):
     with pytest.raises(RuntimeError, match="invalid for input of size"):
-        sum_scatter(torch.zeros(2, 9, 3), 1, fake_team)
+        functions.sum_scatter(torch.zeros(2, 9, 3), 1, fake_team)

@@ -15,7 +15,7 @@ from parallel.pipeline_cases import build, loss, micro_batches, tiny
 from scalewright.parallel.mesh import LANES, Mesh
 from scalewright.parallel.messages import Messages, acknowledgements, lane
 from scalewright.parallel.parallelize import parallelize
-from scalewright.parallel.pipeline import Pipeline
+from scalewright.parallel.pipeline import Pipeline, Recorder
 from scalewright.parallel.stages import cut_stages
 from scalewright.spec.grid import make_grid
 from scalewright.spec.layout import Layout
@@ -73,9 +73,7 @@ def held(mesh: Mesh, layout: Layout) -> list[int]:
     pipeline = parallel.executor
     assert isinstance(pipeline, Pipeline)
 
-    class Watch:
-        def start(self, plan: Schedule) -> None: ...
-        def before(self, action: Action) -> None: ...
+    class Watch(Recorder):
         def after(self, action: Action) -> None:
             nonlocal most
             most = max(most, sum(map(len, pipeline.messages._sent.values())))

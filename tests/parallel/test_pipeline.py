@@ -13,14 +13,14 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from parallel.pipeline_cases import TOLERANCE, build, loss, micro_batches, run_cases, tiny
+from parallel.pipeline_cases import TOLERANCE, build, loss, micro_batches, run_cases, run_step, tiny
 from scalewright.parallel import pipeline as runtime
 from scalewright.parallel.mesh import Mesh, make_mesh
 from scalewright.parallel.timeline import ActionTimes
 from scalewright.spec.errors import RunError
 from scalewright.spec.grid import make_grid
 from scalewright.spec.layout import Layout
-from scalewright.spec.schedule import Action, Schedule, peak_activations, schedule
+from scalewright.spec.schedule import Action, peak_activations, schedule
 from worlds import CPU, run_world
 
 ONE = ["gpipe", "1f1b", "zb-h1"]
@@ -161,20 +161,16 @@ def test_live_activations_are_those_of_the_schedule(ranks: int) -> None:
         assert [[int(peak), 0] for peak in wanted] == by_rank, kind
 
 
-class _Outputs:
+class _Outputs(runtime.Recorder):
     """A recorder that looks, when a backward begins, whether its stage's output has been let go."""
 
     def __init__(self) -> None:
         self.alive: dict[tuple[int, int], Any] = {}
         self.found: list[bool] = []
 
-    def start(self, plan: Schedule) -> None: ...
-
     def before(self, action: Action) -> None:
         if action.kind in ("backward", "backward_input") and (action.stage, action.micro) in self.alive:
             self.found.append(self.alive[action.stage, action.micro]() is not None)
-
-    def after(self, action: Action) -> None: ...
 
 
 def outputs_alive(mesh: Mesh, layout: Layout) -> list[bool]:
@@ -208,12 +204,8 @@ def test_outputs_are_let_go_when_they_have_arrived() -> None:
 
 def record(mesh: Mesh, layout: Layout) -> dict[str, Any]:
     """A step's timeline."""
-    spec = tiny(4)
-    parallel = build(spec, layout, mesh)
-    assert isinstance(parallel.executor, runtime.Pipeline)
     times = ActionTimes(mesh)
-    parallel.executor.recorder = times
-    parallel.executor.train(micro_batches(spec, layout.accumulation), loss, torch.tensor(100.0))
+    run_step(tiny(4), layout, mesh, times)
     return times.gather(step=7)
 
 
@@ -236,7 +228,7 @@ def test_the_timeline_is_the_schedule() -> None:
             assert end > ends["forward", stage - 1, micro], "nothing arrives before it was made"
 
 
-class _Matmuls(TorchDispatchMode):
+class _Matmuls(TorchDispatchMode, runtime.Recorder):
     """A recorder that counts matrix products by kind of action."""
 
     def __init__(self) -> None:
@@ -250,8 +242,6 @@ class _Matmuls(TorchDispatchMode):
         self.counts[self.kind] += function.overloadpacket.__name__ in ("mm", "addmm", "bmm")
         return function(*arguments, **(keywords or {}))
 
-    def start(self, plan: Schedule) -> None: ...
-
     def before(self, action: Action) -> None:
         self.kind = action.kind
         self.__enter__()
@@ -262,12 +252,8 @@ class _Matmuls(TorchDispatchMode):
 
 def count_matmuls(mesh: Mesh, layout: Layout) -> dict[str, int]:
     """A step's matrix products, by kind of action."""
-    spec = tiny(2)
-    parallel = build(spec, layout, mesh)
-    assert isinstance(parallel.executor, runtime.Pipeline)
     matmuls = _Matmuls()
-    parallel.executor.recorder = matmuls
-    parallel.executor.train(micro_batches(spec, layout.accumulation), loss, torch.tensor(100.0))
+    run_step(tiny(2), layout, mesh, matmuls)
     return dict(matmuls.counts)
 
 
@@ -300,12 +286,8 @@ class _Syncs:
 
 def note_syncs(mesh: Mesh, layout: Layout) -> list[tuple[Any, ...]]:
     """What a step tells the gradient sums."""
-    spec = tiny(8)
-    parallel = build(spec, layout, mesh)
-    assert isinstance(parallel.executor, runtime.Pipeline)
     syncs = _Syncs()
-    parallel.executor.gradients = syncs
-    parallel.executor.train(micro_batches(spec, layout.accumulation), loss, torch.tensor(100.0))
+    run_step(tiny(8), layout, mesh, gradients=syncs)
     return syncs.told
 
 

@@ -13,14 +13,14 @@ import torch
 from torch import Tensor
 
 from model.tiny_specs import SPECS
-from parallel.tensor_cases import mesh_of, values
-from scalewright.model.decoder import Decoder
+from parallel import small_steps
+from parallel.spread import values
+from parallel.tensor_cases import mesh_of
 from scalewright.parallel.inputs import Micro
 from scalewright.parallel.mesh import Mesh
-from scalewright.parallel.parallelize import Parallel, fill, parallelize
+from scalewright.parallel.parallelize import Parallel, fill
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
-from scalewright.spec.placement import place
 from scalewright.train.loss import build_loss
 from scalewright.train.network import cut
 from scalewright.train.step import LOSS, NORM, TOKENS, Step
@@ -53,19 +53,8 @@ def data(step: int, vocabulary: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 def build(spec: ModelSpec, layout: Layout, mesh: Mesh, backend: str | None = None) -> Parallel:
     """The model under a layout with its first weights."""
-    with torch.device("meta"):
-        decoder = Decoder(spec)
     bf16 = layout.precision == "bf16"
-    found = parallelize(
-        decoder,
-        place(spec, layout),
-        layout,
-        mesh,
-        bf16=bf16,
-        compile_blocks=backend is not None,
-        backend=backend or "eager",
-        seq_len=LENGTH,
-    )
+    found = small_steps.build(mesh, layout, bf16, spec, backend, seq_len=LENGTH)
     fill(found.weights, lambda t, box: cut(values(t, spec), box))
     return found
 
