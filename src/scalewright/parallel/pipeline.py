@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Protocol, cast
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -42,8 +42,8 @@ from scalewright.spec.schedule import Action, Schedule, schedule
 _Unit = tuple[int, int]  # stage, micro-batch
 
 
-class Recorder(Protocol):
-    """Is told when each action starts and ends."""
+class Recorder:
+    """Is told when each action starts and ends; this one takes no notice."""
 
     def start(self, plan: Schedule) -> None:
         """A step of this schedule begins."""
@@ -53,6 +53,9 @@ class Recorder(Protocol):
 
     def after(self, action: Action) -> None:
         """It has ended."""
+
+    def arrived(self) -> None:
+        """All actions are done, and all messages have arrived."""
 
 
 class Pipeline:
@@ -65,12 +68,12 @@ class Pipeline:
         mesh: Mesh,
         gradients: GradientSync,
         dtype: torch.dtype,
-        recorder: Recorder | None = None,
         pairs: bool = False,
     ) -> None:
         self.layout, self.mesh, self.gradients = layout, mesh, gradients
         self.cuts = cast(dict[int, Decoder], stages.stages)
-        self.dtype, self.recorder, self.pairs = dtype, recorder, pairs
+        self.dtype, self.pairs = dtype, pairs
+        self.recorder = Recorder()
         self.rank = mesh.index("pp")
         self.messages = Messages(mesh)
         self.parts = mesh.size("tp") if layout.sp else 1  # ranks that share a row's tokens between blocks
@@ -87,15 +90,13 @@ class Pipeline:
         step = _Step(self, plan, micros, loss, divisor)
         self.gradients.clear()
         self.messages.start(plan.acknowledged)
-        if self.recorder is not None:
-            self.recorder.start(plan.schedule)
+        self.recorder.start(plan.schedule)
         for position, action in enumerate(plan.schedule.actions[self.rank]):
-            if self.recorder is not None:
-                self.recorder.before(action)
+            self.recorder.before(action)
             step.do(action, last=position in plan.last)
-            if self.recorder is not None:
-                self.recorder.after(action)
+            self.recorder.after(action)
         self.messages.finish()
+        self.recorder.arrived()
         self.gradients.finish()
         return step.found
 

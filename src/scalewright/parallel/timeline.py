@@ -21,10 +21,11 @@ import torch
 
 from scalewright.parallel.collectives import barrier, gather_json
 from scalewright.parallel.mesh import Mesh
+from scalewright.parallel.pipeline import Recorder
 from scalewright.spec.schedule import Action, Schedule
 
 
-class ActionTimes:
+class ActionTimes(Recorder):
     """A recorder of one rank's actions; starts anew with every step."""
 
     def __init__(self, mesh: Mesh) -> None:

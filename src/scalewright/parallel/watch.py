@@ -80,6 +80,10 @@ _REPORTED = {
 _DATA_PARALLEL = frozenset({"dp_shard", "dp_replicate"})
 
 
+# FLOPs, and (count, bytes) by (axis, kind, group size).
+Tally = tuple[int, dict[tuple[str, str, int], tuple[int, int]]]
+
+
 @dataclass
 class Collective:
     """All calls of one kind over one axis."""
@@ -117,7 +121,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Bytes by (axis, kind)."""
         return {(found.axis, found.kind): found.bytes for found in self.collectives}
 
-    def tally(self) -> tuple[int, dict[tuple[str, str, int], tuple[int, int]]]:
+    def tally(self) -> Tally:
         """FLOPs, and (count, bytes) by (axis, kind, group size), so far."""
         return self.flops, {key: (found.count, found.bytes) for key, found in self._found.items()}
 

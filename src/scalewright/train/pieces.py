@@ -1,17 +1,18 @@
 """Cuts a watched step of a pipeline into pieces, one an action.
 
-begin()   what comes first | F0 | F1 | B0 | ... | begin() after all messages   what comes last   end()
+begin()   what comes first | F0 | F1 | B0 | ... | arrived()   what comes last   end()
 """
 
 from __future__ import annotations
 
 from scalewright.parallel.live import KINDS
+from scalewright.parallel.pipeline import Recorder
 from scalewright.parallel.watch import Watch
 from scalewright.spec.schedule import Action, Schedule
 from scalewright.train.replay import Key, Piece, Script, sorts
 
 
-class Scribe:
+class Scribe(Recorder):
     """A pipeline's recorder; it is told when each action begins and ends."""
 
     def __init__(self, watch: Watch, plan: Schedule, rank: int) -> None:
@@ -28,12 +29,8 @@ class Scribe:
         self._window = self.watch.live.open()
 
     def arrived(self) -> None:
-        """All messages have; also said before the first action, of the last step's."""
-        if self._pieces:
-            self.begin()
-
-    def start(self, plan: Schedule) -> None:
-        """The actions come next."""
+        """All messages have: what comes last begins."""
+        self.begin()
 
     def before(self, action: Action) -> None:
         """An action begins; what came before the first is a piece, too."""

@@ -17,7 +17,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from scalewright.parallel.execute import Executor
 from scalewright.parallel.mesh import Mesh
-from scalewright.parallel.pipeline import Pipeline
+from scalewright.parallel.pipeline import Pipeline, Recorder
 from scalewright.parallel.timeline import ActionTimes
 
 
@@ -38,11 +38,9 @@ def traced(
     with profile(activities=activities, record_shapes=True) as profiler:
         yield
         if mesh.device.type == "cuda":
-            torch.cuda.synchronize(
-                mesh.device
-            )  # kernels that run after the profiler stops are not in the trace
+            torch.cuda.synchronize(mesh.device)  # kernels that run after the end are not in the trace
     folder.mkdir(parents=True, exist_ok=True)
     profiler.export_chrome_trace(str(folder / f"step-{step:08d}-rank{mesh.rank:05d}.json.gz"))
     if isinstance(executor, Pipeline):
-        executor.recorder = None
+        executor.recorder = Recorder()
         times.write(folder, step)

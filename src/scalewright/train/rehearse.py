@@ -23,14 +23,14 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from scalewright.data.batch import IGNORED
-from scalewright.parallel.execute import Executor, Plain
+from scalewright.parallel.execute import Executor, GradientSync, Plain
 from scalewright.parallel.host import is_host, mark_host
 from scalewright.parallel.inputs import Micro, accepted_arguments
 from scalewright.parallel.live import plain
 from scalewright.parallel.mesh import Mesh, leave_world, make_mesh
 from scalewright.parallel.parallelize import Parallel
 from scalewright.parallel.pipeline import Pipeline
-from scalewright.parallel.watch import Watch
+from scalewright.parallel.watch import Tally, Watch
 from scalewright.spec.grid import Grid
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.run import DataSpec, RunSpec
@@ -108,8 +108,7 @@ class Player:
         vocabulary = run.model.vocab_size if isinstance(run.model, ModelSpec) else None
         loss = build_loss(run.loss, run.train.z_loss, load_python, mesh, vocabulary)
         clip = getattr(run.optimizer, "clip_norm", 0.0)
-        self.step = Step(parallel, optimizer, loss, mesh, clip)
-        self.step._on_cpu = False  # as on a device: nobody looks at a number that isn't there
+        self.step = Step(parallel, optimizer, loss, mesh, clip, look=False)  # there are no numbers
         watch.register(parallel.weights, optimizer)
 
     def warm_up(self) -> None:
@@ -137,18 +136,12 @@ class Player:
         ZeRO 0 and 3 do the same for the first as for those in the middle, so that two are enough.
         """
         assert isinstance(executor, Plain)
-        begin, tallies = executor.gradients.begin, []
-
-        def begin_noted(stage: int, last: bool) -> None:
-            tallies.append(self.watch.tally())
-            begin(stage, last)
-
-        executor.gradients.begin = begin_noted  # type: ignore[method-assign]
+        executor.gradients = noted = _Tallied(executor.gradients, self.watch)
         run = 3 if self.run.layout.zero_stage in (1, 2) else 2
         found = self.run_step(min(run, micros))
         if micros <= run:
             return found
-        (flops_before, before), (flops_after, after) = tallies[-2:]
+        (flops_before, before), (flops_after, after) = noted.tallies[-2:]
         traffic = dict(found.traffic)
         for key, (count, size) in after.items():
             count_before, size_before = before.get(key, (0, 0))
@@ -176,13 +169,6 @@ class Player:
         scribe = Scribe(self.watch, part, self.mesh.index("pp"))
         pipeline.follow(part)
         pipeline.recorder = scribe
-        finish = pipeline.messages.finish
-
-        def finish_marked() -> None:
-            finish()
-            scribe.arrived()
-
-        pipeline.messages.finish = finish_marked  # type: ignore[method-assign]
         self.watch.clear()
         scribe.begin()
         self.step(given[: part.micro_batches], torch.zeros(()))
@@ -205,6 +191,20 @@ class Player:
                     arguments["positions"] = torch.zeros(shape, dtype=torch.int64)
         tokens = torch.zeros(shape, dtype=torch.int64)
         return Micro(tokens, torch.full(shape, IGNORED), arguments)
+
+
+class _Tallied:
+    """Gradients as they are, and what the watch had counted when each micro-batch began."""
+
+    def __init__(self, gradients: GradientSync, watch: Watch) -> None:
+        self.gradients, self.watch = gradients, watch
+        self.clear, self.end, self.finish = gradients.clear, gradients.end, gradients.finish
+        self.tallies: list[Tally] = []
+
+    def begin(self, stage: int, last: bool) -> None:
+        """Before a micro-batch."""
+        self.tallies.append(self.watch.tally())
+        self.gradients.begin(stage, last)
 
 
 def _complete_fakes() -> None:

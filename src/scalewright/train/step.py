@@ -36,11 +36,15 @@ class Step:
     loss: Loss
     mesh: Mesh
     clip_norm: float  # 0: no clipping
+    # Whether to look at the norm, and leave out a clip that changes nothing: where that costs less than the
+    # clip's pass over memory. Null: on a CPU, since elsewhere the host would wait for the device.
+    look: bool | None = None
 
     def __post_init__(self) -> None:
         shares = [1.0 / weight.copies for weight in self.parallel.weights.trained()]
         self._shares = torch.tensor(shares, device=self.mesh.device)  # of each squared norm, this rank's part
-        self._on_cpu = self.mesh.device.type == "cpu"
+        if self.look is None:
+            self.look = self.mesh.device.type == "cpu"
 
     def __call__(self, micros: Sequence[Micro], counted: Tensor, stop: bool = False) -> Tensor:
         """Trains on this rank's micro-batches; fp32[5]: loss, auxiliary loss, gradient norm, tokens, stop.
@@ -70,7 +74,7 @@ class Step:
         report[NORM] = report[NORM].sqrt()
         if self.clip_norm > 0:
             factor = (self.clip_norm / (report[NORM] + 1e-6)).clamp(max=1.0)
-            if not self._on_cpu or factor < 1:  # on a CPU a look costs nothing, and saves a pass over memory
+            if not self.look or factor < 1:
                 torch._foreach_mul_(gradients, factor.to(gradients[0].device))
         weights.hand_over(gradients)
         self.optimizer.step()
