@@ -11,12 +11,13 @@ from runs import MODEL
 from scalewright.parallel.mesh import Mesh, make_mesh
 from scalewright.parallel.parallelize import parallelize
 from scalewright.parallel.stages import cut_stages
-from scalewright.parallel.sums import LARGE, sum_partial
+from scalewright.parallel.sums import sum_partial
 from scalewright.parallel.watch import Watch
 from scalewright.spec.grid import make_grid
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.placement import place
+from scalewright.spec.traffic import SUMMED_ALONE
 from worlds import CPU, run_world
 
 SPEC = ModelSpec.parse({**MODEL, "tie_word_embeddings": True, "num_key_value_heads": 2, "qkv_bias": True})
@@ -46,7 +47,7 @@ def sums_on_rank(mesh: Mesh, layout: Layout, large: int) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("large", [LARGE, 1], ids=["together", "apart"])
+@pytest.mark.parametrize("large", [SUMMED_ALONE, 1], ids=["together", "apart"])
 @pytest.mark.parametrize(
     ("layout", "axes"),
     [
@@ -71,6 +72,6 @@ def test_each_over_its_axes(layout, axes, large):
                 sizes[axis] = sizes.get(axis, 0) + found["bytes"][name]
             assert values in ([], [float(sum(10**other for other in reached))]), name
         assert {axis: size for axis, _, size in found["sent"]} == {a: s for a, s in sizes.items() if s}
-        if large == LARGE:
+        if large == SUMMED_ALONE:
             assert all(calls == 1 for _, calls, _ in found["sent"])
     assert seen == axes

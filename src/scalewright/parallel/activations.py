@@ -26,6 +26,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from scalewright.parallel.host import host_empty
 from scalewright.spec.layout import Layout
+from scalewright.spec.memory import offloads_activations
 
 SMALL = 1 << 10  # bytes: below, a copy costs more than it frees
 
@@ -43,11 +44,6 @@ def apply_offload_activations(
     traffic = Traffic(device)
     for block in blocks:
         block.forward = _offloaded(block, block.forward, traffic, small)
-
-
-def offloads_activations(layout: Layout) -> bool:
-    """Whether blocks keep what they save in host memory."""
-    return layout.offload in ("activations", "all")
 
 
 def _offloaded(

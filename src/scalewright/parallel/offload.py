@@ -24,16 +24,7 @@ from torch.distributed.tensor import DTensor
 from scalewright.parallel.host import host_empty, is_host, making_host, mark_host
 from scalewright.parallel.weights import Weights
 from scalewright.spec.layout import Layout
-
-
-def offloads_optimizer(layout: Layout) -> bool:
-    """Whether masters of their own lie on the host (offloaded parameters are there already, as masters)."""
-    return layout.offload == "optimizer"
-
-
-def offloads_parameters(layout: Layout) -> bool:
-    """Whether the shards at rest lie on the host."""
-    return layout.offload in ("parameters", "all")
+from scalewright.spec.memory import offloads_optimizer, offloads_parameters
 
 
 def allocate(model: nn.Module, layout: Layout, device: torch.device) -> None:

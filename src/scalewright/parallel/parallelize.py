@@ -17,11 +17,11 @@ import torch
 from torch import Tensor, nn
 
 from scalewright.model.decoder import Decoder
-from scalewright.parallel.activations import apply_offload_activations, offloads_activations
+from scalewright.parallel.activations import apply_offload_activations
 from scalewright.parallel.compile import apply_compile
 from scalewright.parallel.execute import Executor, GradientSync, Plain
 from scalewright.parallel.mesh import Mesh
-from scalewright.parallel.offload import allocate, apply_offload, offloads_parameters
+from scalewright.parallel.offload import allocate, apply_offload
 from scalewright.parallel.pipeline import Pipeline
 from scalewright.parallel.recompute import apply_recompute
 from scalewright.parallel.replicate import GradientBuckets
@@ -30,6 +30,7 @@ from scalewright.parallel.stages import Stages, stages_of, tied_stages
 from scalewright.parallel.tensor import apply_tensor, cut_parameters
 from scalewright.parallel.weights import Weights, hold
 from scalewright.spec.layout import Layout
+from scalewright.spec.memory import is_sharded, offloads_activations
 from scalewright.spec.placement import Box, Placement
 from scalewright.spec.tensors import TensorSpec
 
@@ -101,7 +102,7 @@ def parallelize(
     if compile_blocks:
         apply_compile(every_block, backend, forward_only=offloads_activations(layout))
     apply_offload_activations(every_block, layout, mesh.device)
-    sharded = (layout.zero_stage or 0) > 0 and (mesh.size("fsdp") > 1 or offloads_parameters(layout))
+    sharded = is_sharded(layout)
     if sharded:
         for number, stage in stages.items():
             apply_shard(stage, blocks[number], mesh, layout, bf16=bf16)

@@ -25,8 +25,7 @@ from torch import Tensor, nn
 
 from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.weights import Weight, Weights
-
-BUCKET_BYTES = 25 * 2**20  # torch DDP's default: large enough for bandwidth, small enough to overlap
+from scalewright.spec.traffic import BUCKET_BYTES
 
 
 @dataclass

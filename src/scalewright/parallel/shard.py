@@ -37,11 +37,11 @@ from torch.distributed.fsdp import (
 
 from scalewright.model.decoder import Decoder
 from scalewright.parallel.mesh import Mesh
-from scalewright.parallel.offload import offloads_parameters
 from scalewright.parallel.stages import tied_stages
 from scalewright.parallel.weights import Weights
 from scalewright.spec.layout import Layout
 from scalewright.spec.layout_check import SPLIT_BACKWARD
+from scalewright.spec.memory import offloads_parameters
 
 
 class ShardedGradients:
@@ -49,8 +49,8 @@ class ShardedGradients:
 
     FSDP reduces on its own in a backward that runs whole, as it goes. It is kept quiet, and `end` reduces, in
     schedules that split the backward, where its own reduction would come after the input part, before there
-    are gradients; and in ZeRO-1 with a user's own module, whose ranks and micro-batches may each leave other
-    parameters unused. A stage whose embedding another stage of this rank multiplies with (the tied head of a
+    are gradients; and with a user's own module, whose ranks and micro-batches may each leave other parameters
+    unused, in ZeRO-1 and before torch 2.12. A stage whose embedding another stage of this rank multiplies with (the tied head of a
     V) is reduced when both are done.
     """
 
@@ -59,7 +59,8 @@ class ShardedGradients:
         self.zero_stage = layout.zero_stage or 0
         self.pipeline = layout.pp > 1
         self.split = self.pipeline and layout.schedule in SPLIT_BACKWARD
-        self.own = self.zero_stage == 1 and not all(isinstance(s, Decoder) for s in stages.values())
+        told = self.zero_stage != 1 and _can_reduce_unused(FSDPModule)
+        self.own = not told and not all(isinstance(s, Decoder) for s in stages.values())
         self.modules = {number: _sharded(stage) for number, stage in stages.items()}
         self.roots = {number: modules[0] for number, modules in self.modules.items()}
         # A tied head on this rank: who multiplies with the embedding, and the module that holds it.
@@ -219,14 +220,19 @@ def apply_shard(
     for block in blocks:
         fully_shard(block, mesh=over, mp_policy=policy, reshard_after_forward=reshard, offload_policy=where)
     fully_shard(model, mesh=over, mp_policy=policy, reshard_after_forward=False, offload_policy=where)
-    # Ranks whose own module leaves other parameters unused must still reduce the same ones. In ZeRO-1 that is
-    # `accumulate_now`'s: FSDP's zeros would be bf16 beside sums in fp32, which it refuses to send together.
-    same = layout.zero_stage != 1
+    # Ranks whose own module leaves other parameters unused must still reduce the same ones. In ZeRO-1 (FSDP's
+    # zeros would be bf16 beside sums in fp32, which it refuses to send together) and where FSDP can't be told,
+    # that is `accumulate_now`'s.
     for module in _sharded(model):
         module.set_gradient_divide_factor(1.0)
         module.set_force_sum_reduction_for_comms(True)
-        if same and hasattr(module, "set_reduce_scatter_unused_params"):  # torch 2.12
+        if layout.zero_stage != 1 and _can_reduce_unused(module):
             module.set_reduce_scatter_unused_params(True)
+
+
+def _can_reduce_unused(module: FSDPModule | type[FSDPModule]) -> bool:
+    """Whether FSDP can be told to reduce zeros for parameters that a backward left out (torch 2.12)."""
+    return hasattr(module, "set_reduce_scatter_unused_params")
 
 
 def _device_mesh(mesh: Mesh) -> DeviceMesh:

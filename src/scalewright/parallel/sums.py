@@ -18,13 +18,15 @@ from torch import Tensor
 from scalewright.parallel.collectives import all_sum
 from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.weights import Weights
+from scalewright.spec.traffic import SUMMED_ALONE
 
 AXES = ("tp", "kv", "tie")
-LARGE = 2**20  # bytes: to copy this much costs more than another call
 
 
 @torch.no_grad()
-def sum_partial(weights: Weights, gradients: Sequence[Tensor], mesh: Mesh, *, large: int = LARGE) -> None:
+def sum_partial(
+    weights: Weights, gradients: Sequence[Tensor], mesh: Mesh, *, large: int = SUMMED_ALONE
+) -> None:
     """Completes the trained weights' gradients (in `weights.trained()` order), in place."""
     trained = weights.trained()
     for axis in AXES:

@@ -43,6 +43,7 @@ from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.regather import Regather
 from scalewright.spec.layout import Layout
 from scalewright.spec.placement import Placement, local_shape
+from scalewright.spec.traffic import regathers
 
 Change = Callable[[Tensor], Tensor]
 SEQUENCE = 1  # the dim of [B, T, D] that sp cuts
@@ -91,11 +92,9 @@ def apply_tensor(decoder: Decoder, layout: Layout, mesh: Mesh) -> None:
         _cut_vocabulary(decoder.embed, leave, team)
     if decoder.positions is not None and layout.sp:
         _change_input(decoder.positions, partial(own_part, dim=SEQUENCE, team=team))
-    # Recomputation and offload choose by themselves what a block keeps.
-    regather = bool(layout.sp) and layout.recompute == "none" and layout.offload not in ("activations", "all")
     for block in decoder.layers.values():
         assert isinstance(block, Block)
-        _cut_block(block, enter, leave, team, regather=regather)
+        _cut_block(block, enter, leave, team, regather=regathers(layout))
     if decoder.last:
         whole = decoder.logits
         decoder.logits = lambda hidden: whole(enter(hidden))  # type: ignore[method-assign]

@@ -134,7 +134,7 @@ def hold(model: nn.Module, placements: tuple[Placement, ...], mesh: Mesh) -> Wei
 
     Of all the rank's stages. A tied head apart from its embedding is found by its own name. A
     parameter below fp32 gets a master of its own. Raises ValueError when a local shape is not what its
-    placement says.
+    placement says, or when the mesh lacks an axis of it (one made without the model's KV heads).
     """
     parameters = {
         name: (stage, parameter)
@@ -153,6 +153,10 @@ def hold(model: nn.Module, placements: tuple[Placement, ...], mesh: Mesh) -> Wei
         if tuple(local.shape) != expected:
             raise ValueError(
                 f"{tensor.name}: local shape {tuple(local.shape)} is not its placement's {expected}"
+            )
+        if alone := [axis for axis in placement.grad_sum if mesh.size(axis) == 1]:
+            raise ValueError(
+                f"{tensor.name}: its gradient is summed over '{alone[0]}', and the mesh has one rank of that"
             )
         items.append(
             Weight(

@@ -41,6 +41,16 @@ def offloads_parameters(layout: Layout) -> bool:
     return layout.offload in ("parameters", "all")
 
 
+def offloads_optimizer(layout: Layout) -> bool:
+    """Whether masters of their own lie on the host (offloaded parameters are there already, as masters)."""
+    return layout.offload == "optimizer"
+
+
+def offloads_activations(layout: Layout) -> bool:
+    """Whether what blocks save for their backward lies on the host."""
+    return layout.offload in ("activations", "all")
+
+
 def is_sharded(layout: Layout) -> bool:
     """Whether parameters are FSDP's; ZeRO over one rank is replication, unless they are to be offloaded."""
     return bool(layout.zero_stage) and (layout.dp_shard * layout.cp > 1 or offloads_parameters(layout))
@@ -64,7 +74,7 @@ def state_bytes(
     copies = BF16 * shards if bf16 and not is_sharded(layout) else 0
     if offloads_parameters(layout):
         return StateBytes(0, 0, 0, masters + gradients + states)
-    if layout.offload == "optimizer":  # the host has masters of its own, and a place for gradients to land
+    if offloads_optimizer(layout):  # the host has masters of its own, and a place for gradients to land
         return StateBytes(
             copies or masters, gradients, 0, FP32 * 2 * sum(prod(own) for _, own in tensors) + states
         )

@@ -24,15 +24,15 @@ from math import prod
 
 from scalewright.spec.grid import Grid, make_grid
 from scalewright.spec.layout import Layout, RecomputeBudget, RecomputeEvery
-from scalewright.spec.memory import FP32, before_sharding, is_sharded, padded_rows
+from scalewright.spec.memory import FP32, before_sharding, is_sharded, offloads_activations, padded_rows
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.placement import Placement, holders, local_shape, place, stage_layers
 from scalewright.spec.recompute import keep
 from scalewright.spec.schedules.action import stage_ranks
 from scalewright.spec.schedules.build import schedule
 
-BUCKET_BYTES = 25 * 2**20  # `parallel/replicate.py` fills its gradient buckets up to here
-SUMMED_ALONE = 2**20  # `parallel/sums.py` sums gradients of this size one by one
+BUCKET_BYTES = 25 * 2**20  # torch DDP's default: large enough for bandwidth, small enough to overlap
+SUMMED_ALONE = 2**20  # of a partial gradient: to copy this much costs more than another call
 
 
 @dataclass(frozen=True)
@@ -207,27 +207,29 @@ def regathers(layout: Layout) -> bool:
 
     Korthikanti et al. 2022 §4.2.2. Recomputation gathers again anyway; offload takes what is kept.
     """
-    return bool(layout.sp) and layout.recompute == "none" and layout.offload not in ("activations", "all")
+    return bool(layout.sp) and layout.recompute == "none" and not offloads_activations(layout)
 
 
 def _enter(at: Rank, again: bool = False) -> Iterator[_Call]:
     """Into column-parallel layers: with sp the tokens are gathered, and their gradients reduce-scattered."""
-    micros = at.layout.accumulation
     if at.layout.sp:
-        yield "tp", "all_gather", at.stream, micros * (2 if again else 1)
-        yield "tp", "reduce_scatter", at.stream, micros
+        yield from _there_and_back(at, "all_gather", "reduce_scatter", again)
     else:
-        yield "tp", "all_reduce", at.stream, micros  # in the backward
+        yield "tp", "all_reduce", at.stream, at.layout.accumulation  # in the backward
 
 
 def _leave(at: Rank, again: bool = False) -> Iterator[_Call]:
     """Out of row-parallel layers (and the embedding): the mirror of `_enter`."""
-    micros = at.layout.accumulation
     if at.layout.sp:
-        yield "tp", "reduce_scatter", at.stream, micros * (2 if again else 1)
-        yield "tp", "all_gather", at.stream, micros
+        yield from _there_and_back(at, "reduce_scatter", "all_gather", again)
     else:
-        yield "tp", "all_reduce", at.stream, micros * (2 if again else 1)
+        yield "tp", "all_reduce", at.stream, at.layout.accumulation * (2 if again else 1)
+
+
+def _there_and_back(at: Rank, forward: str, backward: str, again: bool) -> Iterator[_Call]:
+    """A collective of the forward, which may run again, and its mirror in the backward."""
+    yield "tp", forward, at.stream, at.layout.accumulation * (2 if again else 1)
+    yield "tp", backward, at.stream, at.layout.accumulation
 
 
 def _head_norms(at: Rank, again: bool) -> Iterator[_Call]:

@@ -17,10 +17,10 @@ from scalewright.model.init import init_box
 from scalewright.model.python import build_python_model
 from scalewright.parallel.collectives import copy_from_rank_zero
 from scalewright.parallel.mesh import Mesh
-from scalewright.parallel.offload import offloads_parameters
 from scalewright.parallel.parallelize import Parallel, Source, fill, parallelize
 from scalewright.parallel.stages import cut_stages
 from scalewright.spec.errors import UserError
+from scalewright.spec.memory import is_sharded
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.placement import Box, place, place_plain
 from scalewright.spec.run import DataSpec, PythonRef, RunSpec
@@ -77,7 +77,7 @@ def build_network(
 def _check_shapes(module: nn.Module, run: RunSpec) -> None:
     """Raises UserError for a parameter that fully sharded data parallelism has no rows of."""
     layout = run.layout
-    if layout.zero_stage and (layout.dp_shard > 1 or offloads_parameters(layout)):
+    if is_sharded(layout):
         for name, parameter in module.named_parameters():
             if parameter.dim() == 0:
                 raise UserError(
