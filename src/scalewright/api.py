@@ -9,7 +9,8 @@ Everything is imported when it is called: `import scalewright` stays free.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -68,7 +69,8 @@ def price_layout(
     place = find_place(cluster, given.get("devices"))
     length, notes = defaults.resolve_length(spec, seq_len)
     trainer, trainers = defaults.resolve_trainer(framework, version)
-    said, sizes = defaults.resolve_sizes(given, place, length)
+    said = defaults.resolve_sizes(given, place, length)
+    sizes = defaults.fill_devices(said)
     zero = defaults.usual_zero(said, trainer, place)
     full = Layout.parse(said, "layout")
     check_layout(full, spec, length)
@@ -93,3 +95,49 @@ def find_place(cluster: str | dict[str, Any] | ClusterSpec, devices: Any = None)
     from scalewright.machine.local import find_cluster
 
     return find_cluster(cluster, devices if isinstance(devices, int) and 0 < devices < 10**4 else 1)
+
+
+def plan(
+    model: str | Mapping[str, Any] | ModelSpec,
+    cluster: str | dict[str, Any] | ClusterSpec,
+    devices: int | None = None,
+    seq_len: int | None = None,
+    global_batch: int | None = None,
+    *,
+    nodes: int | None = None,
+    global_batch_tokens: int | None = None,
+    objective: str = "time",
+    fix: Mapping[str, Any] | None = None,
+    memory_headroom: float = 0.0,
+    top: int = 5,
+    precision: str = "auto",
+    framework: str | None = None,
+    software_version: str | None = None,
+    options: Mapping[str, str] | None = None,
+    tokens: float | None = None,
+    price: float | None = None,
+    scaling: Sequence[int] | None = None,
+    why_not: Mapping[str, Any] | None = None,
+    out: str | Path | None = None,
+    data: str | None = None,
+    explain: bool = True,
+    tell: Callable[[int, int], None] | None = None,
+    stop: Callable[[], bool] | None = None,
+) -> dict[str, Any]:
+    """The best layouts of a run: the keys of `scalewright plan --json`. Raises UserError.
+
+    `fix` holds axes to a value or a list of them; `why_not` asks about one layout; `scaling` plans the same
+    run on other device counts; `out` writes the run file. `tell(done, total)` is called as the search goes,
+    and one that `stop()` has ended answers with what it has: `complete` is false then.
+    """
+    from scalewright.plan.ask import Question
+
+    sizes = {"devices": devices, "nodes": nodes, "global_batch": global_batch,
+             "global_batch_tokens": global_batch_tokens}  # fmt: skip
+    place = find_place(cluster, devices)
+    question = Question.of(
+        model, place, sizes, seq_len, scaling, framework=framework, version=software_version,
+        options=options, objective=objective, fixed=fix, headroom=memory_headroom, top=top,
+        precision=precision, price=price,
+    )  # fmt: skip
+    return question.answer(tokens, why_not, out, data, explain, tell, stop)

@@ -25,14 +25,19 @@ def show_prediction(found: Answer) -> None:
     emit(f"[bold]{headline(found)}[/]")
     emit(layout_line(found["layout"], found["seq_len"]))
     emit()
+    show_details(found)
+    if found["assumed"]:
+        emit("\n[bold]assumed[/]  " + ", ".join(found["assumed"]))
+
+
+def show_details(found: Answer) -> None:
+    """Time, memory, where both go, and what would help."""
     _summary(found)
     _bars("memory of the worst rank", _memory(found), gib)
     _bars("time of a step", _times(found), seconds)
     emit(f"[bold]bottleneck[/]  {found['bottleneck']}")
     _what_if(found.get("what_if") or ())
     _evidence(found.get("evidence"))
-    if found["assumed"]:
-        emit("\n[bold]assumed[/]  " + ", ".join(found["assumed"]))
 
 
 def emit(text: str = "") -> None:
@@ -57,18 +62,25 @@ def headline(found: Answer) -> str:
 
 def layout_line(layout: Answer, seq_len: int) -> str:
     """What a layout is, in a line: the axes in use, batch and techniques."""
-    parts = _axes(layout)
+    parts = axes(layout)
     batch = layout["global_batch"]
     micros = batch / (layout["micro_batch"] * layout["dp"])
     parts.append(f"micro-batch {layout['micro_batch']} x {micros:g}")
     parts.append(f"global batch {batch:g} x {seq_len:,} = {short(batch * seq_len)} tokens")
+    return " · ".join([*parts, *techniques(layout), str(layout["precision"])])
+
+
+def techniques(layout: Answer) -> list[str]:
+    """What trades time for memory, where it is on."""
     recompute = layout["recompute"]
-    parts += [f"recompute {recompute}"] if recompute != "none" else []
-    parts += [f"offload {layout['offload']}"] if layout["offload"] != "none" else []
-    return " · ".join([*parts, str(layout["precision"])])
+    if isinstance(recompute, Mapping):
+        recompute = " ".join(f"{key} {value}" for key, value in recompute.items())
+    found = [f"recompute {recompute}"] if recompute != "none" else []
+    return [*found, f"offload {layout['offload']}"] if layout["offload"] != "none" else found
 
 
-def _axes(layout: Answer) -> list[str]:
+def axes(layout: Answer) -> list[str]:
+    """The axes in use: `tp 8`, `pp 4 1f1b`, `dp 16`, `zero 1`."""
     found = []
     if layout["tp"] > 1:
         found.append(f"tp {layout['tp']}" + ("" if layout["sp"] else " without sp"))

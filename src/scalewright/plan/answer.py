@@ -20,6 +20,7 @@ from scalewright.plan.explain import evidence, smallest_fix, what_if
 from scalewright.plan.memory import GIB
 from scalewright.plan.predict import Prediction
 from scalewright.plan.request import Request
+from scalewright.plan.stages import stages
 from scalewright.spec.errors import UserError
 
 MOST_TOKENS, MOST_PRICE = 1e18, 1e6
@@ -46,6 +47,8 @@ def answer(
         keys["smallest_fix"] = smallest_fix(found, c)
         keys["evidence"] = evidence(found, c=c)
     keys |= setting(found.request)
+    if explain:
+        keys["stages"] = stages(found)
     if tokens is not None:
         keys["total"] = total(found, tokens, price)
     return keys

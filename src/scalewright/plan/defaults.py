@@ -49,15 +49,12 @@ def resolve_length(model: ModelSpec, seq_len: Any) -> tuple[int, list[str]]:
     return model.context, [f"seq_len {model.context} (the model's context)"]
 
 
-def resolve_sizes(
-    given: Mapping[str, Any], cluster: ClusterSpec, length: int
-) -> tuple[dict[str, Any], list[str]]:
+def resolve_sizes(given: Mapping[str, Any], cluster: ClusterSpec, length: int) -> dict[str, Any]:
     """Keys of a layout from what was said: `nodes` and `global_batch_tokens` turned into the layout's own."""
     keys = {key: value for key, value in given.items() if value is not None}
     for name in LIMITS:
         if name in keys:
             keys[name] = check_whole(name, keys[name])
-    notes = []
     if (nodes := keys.pop("nodes", None)) is not None:
         _agree(keys, "devices", nodes * cluster.devices_per_node, f"nodes {nodes}")
     if (tokens := keys.pop("global_batch_tokens", None)) is not None:
@@ -70,10 +67,7 @@ def resolve_sizes(
                 f"use {near} ({near // length} sequences)",
             )
         _agree(keys, "global_batch", whole // length, f"global_batch_tokens {whole}")
-    if "devices" not in keys:
-        keys["devices"] = _least_devices(keys)
-        notes.append(f"devices {keys['devices']}")
-    return keys, notes
+    return keys
 
 
 def _agree(keys: dict[str, Any], name: str, value: int, source: str) -> None:
@@ -84,13 +78,15 @@ def _agree(keys: dict[str, Any], name: str, value: int, source: str) -> None:
         )
 
 
-def _least_devices(keys: Mapping[str, Any]) -> int:
-    """The fewest devices that these axes need."""
+def fill_devices(keys: dict[str, Any]) -> list[str]:
+    """Sets the devices that nobody said: the fewest that these axes need."""
+    if "devices" in keys:
+        return []
     ranks = keys.get("tp", 1) * keys.get("cp", 1)
     experts = keys.get("ep", 1) * keys.get("etp", 1)
     shard = experts // gcd(experts, ranks)
-    least: int = ranks * keys.get("pp", 1) * keys.get("dp_replicate", 1) * shard
-    return least
+    keys["devices"] = ranks * keys.get("pp", 1) * keys.get("dp_replicate", 1) * shard
+    return [f"devices {keys['devices']}"]
 
 
 def usual_zero(keys: dict[str, Any], trainer: Framework, cluster: ClusterSpec) -> list[str]:

@@ -176,9 +176,19 @@ def layout_keys(request: Request) -> dict[str, Any]:
         "virtual_stages": request.chunks, "schedule": request.schedule, "stage_layers": request.stage_layers,
         "cp": request.cp, "cp_kind": request.cp_kind, "ep": request.ep, "etp": request.etp, "dp": request.dp,
         "dp_replicate": request.replicate, "zero_stage": request.zero, "micro_batch": request.micro_batch,
-        "global_batch": int(batch) if batch == int(batch) else batch, "recompute": request.recompute,
+        "global_batch": int(batch) if batch == int(batch) else batch, "recompute": _recompute(request),
         "precision": request.precision, "offload": request.offload,
     }  # fmt: skip
+
+
+def _recompute(request: Request) -> Any:
+    """Recomputation in the layout's words: a share of the blocks is every k-th, or a budget."""
+    if request.recompute != "share":
+        return "selective" if request.recompute == "core" else request.recompute
+    every = 1 / request.share if request.share else 0.0
+    if every and abs(every - round(every)) < 1e-9:
+        return {"every": round(every)}
+    return {"budget": 1 - request.share}
 
 
 _WORDS = {
