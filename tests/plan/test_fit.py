@@ -23,7 +23,7 @@ def runs() -> Runs:
 
 
 def test_constants_have_unit_range_and_source() -> None:
-    assert sum(fact.fitted for fact in facts()) <= 42
+    assert sum(fact.fitted for fact in facts()) <= 40
     for fact in facts():
         assert fact.low <= fact.value <= fact.high, fact.name
         assert fact.low <= fact.prior <= fact.high, fact.name

@@ -21,9 +21,11 @@ import numpy as np
 from scalewright.plan.chips import FAMILIES
 from scalewright.plan.constants import FILE, Constants, Fact, constants, facts
 from scalewright.plan.evaluate import Prepared, evaluate, prepare
+from scalewright.plan.rows import text
 from scalewright.plan.runs import MEASURED, Runs, read_table, runs_of
 from scalewright.spec.model import ModelSpec
 
+UNSTEADY = re.compile(r"whole-run average|single iteration")
 SCALE = 0.1  # an error of 10% counts as one unit of misfit
 PRIOR = 1.0  # a constant that lies its whole range away from what was known counts as so many units
 
@@ -43,7 +45,7 @@ def problem(
     runs: Runs, free: Sequence[Fact] | None = None, base: Constants | None = None, most: int = 150
 ) -> Problem:
     """The rows of a fit: at most `most` of a source, evenly spaced through its rows."""
-    use = np.isfinite(runs.seconds) & ~runs.apart & ~runs.converted
+    use = np.isfinite(runs.seconds) & ~runs.apart & ~runs.converted & steady(runs)
     index = []
     for source in dict.fromkeys(runs.source[use]):
         at = np.flatnonzero(use & (runs.source == source))
@@ -53,6 +55,14 @@ def problem(
     weight = np.array([min(1.0, counts[s] / 5) / counts[s] for s in some.source])
     chosen = tuple(free) if free is not None else tuple(fact for fact in facts() if fact.fitted)
     return Problem(prepare(some.requests), np.log(some.seconds), np.sqrt(weight), chosen, base or constants())
+
+
+def steady(runs: Runs) -> np.ndarray:
+    """Rows that time a steady step, as far as their notes say: only these are fitted on, all are scored.
+
+    An average over a whole run holds its failures and checkpoints, and a run's second iteration its start.
+    """
+    return np.array([not UNSTEADY.search(text(row, "notes")) for row in runs.rows], dtype=bool)
 
 
 def solve(task: Problem, start: Constants | None = None, steps: int = 12) -> Constants:
@@ -71,8 +81,7 @@ def solve(task: Problem, start: Constants | None = None, steps: int = 12) -> Con
 
     def misfit(z: np.ndarray) -> np.ndarray:
         error = (np.log(evaluate_seconds(task.prepared, constants_at(z))) - task.log_seconds) / SCALE
-        robust = np.sign(error) * np.sqrt(2 * (np.sqrt(1 + error**2) - 1))  # soft L1
-        return np.concatenate([task.weight * robust, (z - prior) * PRIOR])
+        return np.concatenate([task.weight * robust(error), (z - prior) * PRIOR])
 
     z = np.clip(z, 0.0, 1.0)
     residual, damping = misfit(z), 1e-2
@@ -96,6 +105,11 @@ def solve(task: Problem, start: Constants | None = None, steps: int = 12) -> Con
         if gain < 2e-5 * (residual @ residual):
             break
     return constants_at(z)
+
+
+def robust(error: np.ndarray) -> np.ndarray:
+    """Errors whose squares are the soft L1 cost: far rows pull no harder than near ones."""
+    return np.asarray(np.sign(error) * np.sqrt(2 * (np.sqrt(1 + error**2) - 1)))
 
 
 def _slopes(of: Callable[[np.ndarray], np.ndarray], z: np.ndarray, at: np.ndarray) -> np.ndarray:

@@ -18,7 +18,9 @@ from scalewright.spec.base import read_yaml
 DATA = Path(__file__).parent / "data"
 KERNELS = ("eager", "fused", "modern", "compiled", "xla")
 HOSTS = ("eager", "fused", "modern", "compiled", "xla", "deepspeed", "nanotron")
-ATTENTION = ("unfused", "softmax", "flash", "best")
+ATTENTION = ("unfused", "softmax", "flash1", "flash", "best")
+FUSED_ATTENTION = ATTENTION[2:]
+FLASH_2 = 2023.55  # as a year: FlashAttention 2 came in July 2023 (Dao 2023)
 SPLITS = ("equal", "cost", "even")
 
 
@@ -69,6 +71,8 @@ def find_framework(name: str, version: str | None = None) -> Framework:
             facts = {**defaults, **{word: value for word, value in entry.items() if word != "match"}}
             facts["held"] = tuple(facts["held"])
             facts["year"] = _year(text, facts["year"])
+            if facts["attention"] == "flash" and facts["year"] < FLASH_2:
+                facts["attention"] = "flash1"
             return Framework(name=key, **facts)
     raise AssertionError("the last entry matches everything")
 

@@ -2,6 +2,7 @@
 
     matrix product   max( FLOPs / (peak · e · depth(k) · waves(m, n)),  bytes / (rate · e_m) ) + gap
                      depth(k) = k / (k + k0)          waves = tiles / (whole waves of tiles), partly won back
+                     k0 = seconds from tile to tile · (peak / multiprocessors) / FLOPs of a tile and step of k
     attention        fused: FLOPs that mask and window leave / (peak · e · head size)
                      in memory: both products over the full square, and passes over the scores
     the rest         bytes · passes(generation of kernels) / (rate · e_m) + gap
@@ -19,13 +20,14 @@ import numpy as np
 from scalewright.plan import work as w
 from scalewright.plan.chips import FAMILIES
 from scalewright.plan.constants import Constants
-from scalewright.plan.frameworks import KERNELS
+from scalewright.plan.frameworks import ATTENTION, KERNELS
 from scalewright.plan.table import Facts, Unit
 
 BITS = ("bits32", "bits16", "bits8", "bits4")
 BLACKWELL = FAMILIES.index("blackwell")
 PHASES = 3
 TILE = 128  # rows and columns of a threadblock's tile, as CUTLASS and cuBLAS mostly choose it; the MXU's too
+ARRAY = 50e12  # FLOP/s of a unit beyond which it is one systolic array, not a multiprocessor
 SMALL_TILE = 1.1  # what a tile of 128 by 128 loses against one of 256 by 128: each operand is read more often
 CAST_BYTES = 4.0  # an operand of 8 bits: 2 bytes read, 1 written as it is and 1 transposed
 _MOVES = (w.MOVE, w.LOSS, w.PERMUTE)
@@ -97,7 +99,11 @@ def _prepared(k: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     large = np.maximum(_waves(m, n, 2 * TILE, k), 1.0)
     small = _waves(m, n, TILE, k) * SMALL_TILE
     k["waves"] = np.where(k["_tpu"] > 0, 0.0, np.minimum(large, small) - 1)
-    k["deep"] = 1.0 / np.maximum(k["k"], 1.0)
+    # a unit's seconds from tile to tile, over those of its products; an array of 128 by 128 fills in 128 steps
+    each = k["run_peak"] / k["_units"]
+    depth = np.maximum(k["k"], 1.0)
+    k["deep"] = np.where(each > ARRAY, 0.0, each / (2 * 2 * TILE * TILE) / depth)
+    k["padded"] = k["padded"] * np.where(each > ARRAY, 1 + TILE / depth, 1.0)
     # gradients of weights are added to what earlier micro-batches left: read and written once more
     k["added"] = np.where(k["phase"] == w.WEIGHT, k["groups"] * m * n * 2 * k["_held_grads"], 0.0)
     k["operands"] = np.where(k["plain"], 0.0, k["groups"] * (m + n) * k["k"])
@@ -168,11 +174,12 @@ def _attention(k: dict[str, np.ndarray], c: Constants) -> np.ndarray:
     family = k["family"]
     share = c.row("attention", FAMILIES)[family]
     old = (
-        (k["_attention"] == 2)
+        (k["_attention"] < ATTENTION.index("best"))
         & (family >= FAMILIES.index("hopper"))
         & (family <= FAMILIES.index("blackwell"))
     )
     share = share * np.where(old, c["kernel.flash2_hopper"], 1.0)
+    share = share * np.where(k["_attention"] == ATTENTION.index("flash1"), c["kernel.flash1"], 1.0)
     share = share * np.where(k["dim"] < 96, c["kernel.head64"], 1.0)
     again = np.where(k["phase"] > 0, c["kernel.backward"], 1.0)
     rate = _rate(k, c)
@@ -188,7 +195,7 @@ def _attention(k: dict[str, np.ndarray], c: Constants) -> np.ndarray:
     products = k["flops"] / (roof(family, k["width16"], k["_peak16"], k["_measured"], c) * 0.6)
     products = products * np.where(k["dim"] % 8 != 0, c["shape.misaligned"], 1.0)
     loose = products + 2 * scores * passes / rate + 5 * c["shape.gap"]
-    return np.asarray(np.where(k["_attention"] < 2, loose, fused))
+    return np.asarray(np.where(k["_attention"] < ATTENTION.index("flash1"), loose, fused))
 
 
 def _move(k: dict[str, np.ndarray], c: Constants) -> np.ndarray:

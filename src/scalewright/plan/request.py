@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from scalewright.plan.chips import Chip, chip_of
-from scalewright.plan.frameworks import Framework, find_framework
+from scalewright.plan.frameworks import FUSED_ATTENTION, Framework, find_framework
 from scalewright.spec.block import Sizes
 from scalewright.spec.cluster import ClusterSpec
 from scalewright.spec.layout import Layout, RecomputeBudget, RecomputeEvery
@@ -81,7 +81,7 @@ class Request:
         if self.flash is None:
             return usual
         if self.flash:
-            return usual if usual in ("flash", "best") else "flash"
+            return usual if usual in FUSED_ATTENTION else "flash"
         return usual if usual in ("unfused", "softmax") else "softmax"
 
     @property
