@@ -68,6 +68,7 @@ class Pricer:
     facts: Facts
     prices: Prices
     priced: int = 0
+    bounds: np.ndarray | None = None  # of every core, see Finder.bounds
 
     def steps(self, rows: Rows) -> Step:
         """Time of the rows."""
@@ -130,18 +131,25 @@ class Finder:
         self.best = np.full(unlike.shape[1] * 3, np.inf)  # score of every kind of layout, see `kinds`
         self.edge = np.inf  # what a layout must not exceed to matter
 
-    def run(self, tell: Tell | None = None, stop: Stop | None = None, cores_at_once: int = 128) -> None:
-        """Goes through all cores, most promising first."""
-        if not self.space.cores:
+    def run(
+        self,
+        tell: Tell | None = None,
+        stop: Stop | None = None,
+        only: np.ndarray | None = None,
+        at_once: int = 128,
+    ) -> None:
+        """Goes through all cores (or `only` some), most promising first."""
+        some = np.arange(self.space.cores) if only is None else only
+        if not len(some):
             return
-        self._seed()
-        bound = self._core_bounds()
-        order = np.argsort(bound, kind="stable")
-        for start in range(0, len(order), cores_at_once):
+        self._seed(some)
+        bound = self.bounds
+        order = some[np.argsort(bound[some], kind="stable")]
+        for start in range(0, len(order), at_once):
             if stop is not None and stop():
                 self.complete = False
                 return
-            some = order[start : start + cores_at_once]
+            some = order[start : start + at_once]
             if bound[some[0]] > self.edge:
                 break
             near = some[bound[some] <= self.edge]
@@ -149,11 +157,18 @@ class Finder:
             self.decided += int(self.space.sizes[some].sum())
             if tell is not None:
                 tell(start + len(some), len(order))
-        self.decided = self.space.size
+        self.decided = int(self.space.sizes[order].sum())
         if tell is not None:
             tell(len(order), len(order))
 
     # -- bounds -----------------------------------------------------------------------------------
+
+    @property
+    def bounds(self) -> np.ndarray:
+        """What every layout of a core costs at least; found once."""
+        if self.pricer.bounds is None:
+            self.pricer.bounds = self._core_bounds()
+        return self.pricer.bounds
 
     def _core_bounds(self) -> np.ndarray:
         """What every layout of a core costs at least."""
@@ -187,11 +202,11 @@ class Finder:
 
     # -- pricing ----------------------------------------------------------------------------------
 
-    def _seed(self) -> None:
+    def _seed(self, cores: np.ndarray) -> None:
         """A first edge: the usual layouts of the usual cores; what is best is priced again later."""
-        core = self.space.core
+        core = {key: values[cores] for key, values in self.space.core.items()}
         usual = (core["cp"] == core["cp"].min()) & (core["sp"] == (core["tp"] > 1))
-        rows = self.space.spread_pipes(self.space.bare(np.flatnonzero(usual)))
+        rows = self.space.spread_pipes(self.space.bare(cores[usual] if usual.any() else cores))
         names = [SCHEDULES.index(name) for name in ("1f1b", "interleaved")]
         kept = np.isin(self.space.pipe["schedule"][rows.pipe], names)
         rows = rows.take(kept) if kept.any() else rows

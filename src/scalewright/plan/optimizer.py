@@ -15,6 +15,7 @@ from scalewright.plan.data_parallel import WEIGHT_BYTES, Shares
 from scalewright.plan.request import OFFLOADS
 
 NEW_WEIGHTS = 4.0  # bytes a parameter that the step writes
+HOST_MEMORY = 50e9  # bytes/s of a host's memory for each device: 400 to 600 GB/s, which eight devices share
 ON_HOST = 12.0  # bytes a parameter that go to the host and back: gradients, weights, and states read there
 HIDES = 0.7  # of the computation, beside which the host's link works
 
@@ -33,10 +34,12 @@ def optimizer(at: Columns, held: Shares) -> np.ndarray:
     mine = mine + held.expert / np.where(t.zero >= 1, experts, 1.0)
     moved = mine * (at.trainer("grads") + 2 * at.trainer("held_optimizer") + NEW_WEIGHTS)
     seconds = moved * c["optimizer.bytes"] / at.memory_rate
-    away = offloaded(t.offload, "optimizer")
+    # the states of this package's FSDP follow the parameters to the host (spec/memory.py)
+    away = offloaded(t.offload, "optimizer") | (offloaded(t.offload, "parameters") & (at.trainer("own") > 0))
     if not away.any():
         return np.asarray(seconds)
-    return np.asarray(np.where(away, mine * ON_HOST / _host_rate(at) + seconds * 3, seconds))
+    there = seconds * np.maximum(at.memory_rate / HOST_MEMORY, 1.0)
+    return np.asarray(np.where(away, mine * ON_HOST / _host_rate(at) + there, seconds))
 
 
 def offload(at: Columns, held: Shares, micro: np.ndarray) -> np.ndarray:
@@ -46,7 +49,7 @@ def offload(at: Columns, held: Shares, micro: np.ndarray) -> np.ndarray:
         return np.zeros(len(t))
     kept = t.stages[:, 0] * at.region(at.facts.works["kept"][:, :, 0], w.BLOCK)
     weights = offloaded(t.offload, "parameters") * 2 * WEIGHT_BYTES * (held.dense + held.expert)
-    size = weights / np.maximum(t.dp, 1) + offloaded(t.offload, "activations") * 2 * kept
+    size = weights / np.maximum(held.shard, 1.0) + offloaded(t.offload, "activations") * 2 * kept
     return np.asarray(t.micros * np.maximum(size / _host_rate(at) - HIDES * micro, 0.0))
 
 

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from math import isfinite
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,8 @@ import numpy as np
 from scalewright.plan.constants import Constants
 from scalewright.plan.finder import Finder, Priced, make_pricer
 from scalewright.plan.fixed import no_layout, read_fixed
+from scalewright.plan.losers import near_losers
+from scalewright.plan.memory import GIB
 from scalewright.plan.objective import Objective, make_objective
 from scalewright.plan.pareto import pareto
 from scalewright.plan.predict import Prediction, predict_table
@@ -26,6 +27,7 @@ from scalewright.plan.request import Request, from_layout
 from scalewright.plan.shortage import too_large
 from scalewright.plan.space import Space, make_space
 from scalewright.plan.trainable import untrainable
+from scalewright.plan.why_not import UNLIMITED, compare
 from scalewright.spec.cluster import ClusterSpec
 from scalewright.spec.errors import UserError
 from scalewright.spec.layout import Layout
@@ -78,6 +80,18 @@ class Plan:
     template: Request
     assumed: list[str] = field(default_factory=list)
     constants: Constants | None = None
+    asked: dict[str, Any] = field(default_factory=dict)  # the arguments of the search, to search again
+
+    def again(self, **changes: Any) -> Plan:
+        """The same search with other arguments, without reasons."""
+        return search(self.model, self.cluster, **{**self.asked, "explain": False, **changes})
+
+    @property
+    def usable_gib(self) -> float:
+        """GiB of a device that a layout may take: what a device really allocates, less the headroom."""
+        held = self.best[0].prediction.of.outcome.memory
+        assert held is not None
+        return float(held.usable[0]) / GIB * (1.0 - self.headroom)
 
     @property
     def best_trainable(self) -> Choice | None:
@@ -127,9 +141,11 @@ def search(
     tell: Callable[[int, int], None] | None = None,
     stop: Callable[[], bool] | None = None,
     c: Constants | None = None,
+    explain: bool = True,
 ) -> Plan:
     """The best layouts of a run. `headroom`: share of the usable memory that stays free; `price`: of a device
     and hour; `tell(done, total)` as it goes; `stop()` true ends it with what was found so far.
+    Without `explain`, `pareto` and `why_not` stay empty.
 
     Raises UserError when nothing is legal, nothing fits, or an argument can't be.
     """
@@ -139,6 +155,11 @@ def search(
     cluster.check_devices(devices)
     plain = Layout.parse({"devices": devices, "precision": precision})
     template = from_layout(model, cluster, plain, length, framework, version, options)
+    asked = {
+        "devices": devices, "global_batch": global_batch, "seq_len": length, "framework": framework,
+        "version": version, "options": options, "precision": precision, "objective": objective,
+        "fixed": fixed, "headroom": headroom, "top": top, "price": price, "c": c,
+    }  # fmt: skip
     price = cluster.price_per_device_hour if price is None else price
     aim = make_objective(objective, template.chip, devices, price)
     axes = read_fixed(fixed or {}, template)
@@ -153,9 +174,10 @@ def search(
         if not finder.complete:
             raise UserError("stopped before a layout that fits was found", "plan", "let it run longer")
         raise too_large(finder.pricer, axes)
-    maker = _Maker(model, cluster, template, space, aim, c)
-    best = maker.choices(_different(finder, fitting, top))
-    front = maker.choices(pareto(finder, fitting))
+    maker = _Maker(model, cluster, template, space, aim, asked)
+    chosen = _different(finder, fitting, top)
+    best = maker.choices(chosen)
+    front = maker.choices(pareto(finder, fitting)) if explain else []
     plan = Plan(
         model=model,
         cluster=cluster,
@@ -176,7 +198,12 @@ def search(
         template=template,
         assumed=list(aim.assumed),
         constants=c,
+        asked=asked,
     )
+    if explain and found is not None:
+        losers = near_losers(finder, found, chosen)
+        pairs = zip(losers.axes, maker.choices(losers.rows), strict=True)
+        plan.why_not = [compare(axis, choice, best[0], plan.usable_gib) for axis, choice in pairs]
     plan.seconds = time.perf_counter() - began
     return plan
 
@@ -189,7 +216,7 @@ def _check_numbers(devices: int, global_batch: int, seq_len: int, headroom: floa
     ):  # fmt: skip
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
             raise UserError(f"{key} is {value}", "plan", f"use a whole number from 1 to {most:,}")
-    if not (isinstance(headroom, (int, float)) and isfinite(headroom) and 0 <= headroom < 1):
+    if not (isinstance(headroom, (int, float)) and (0 <= headroom < 1 or headroom == UNLIMITED)):
         raise UserError(
             f"headroom is {headroom}", "plan", "use a share of the memory from 0 up to 1, such as 0.1"
         )
@@ -204,22 +231,21 @@ class _Maker:
     template: Request
     space: Space
     aim: Objective
-    c: Constants | None
+    asked: Mapping[str, Any]
 
     def choices(self, priced: Priced) -> list[Choice]:
         """Choices in the rows' order."""
         layouts = [Layout.parse(self.space.keys(priced.rows, at)) for at in range(len(priced))]
         requests = [self._request(layout) for layout in layouts]
-        found: Iterable[Prediction] = predict_table(requests, self.c) if requests else ()
+        found: Iterable[Prediction] = predict_table(requests, self.asked["c"]) if requests else ()
         return [self._choice(one, layout, float(score))
                 for one, layout, score in zip(found, layouts, priced.score, strict=True)]  # fmt: skip
 
     def _request(self, layout: Layout) -> Request:
-        known = self.template
-        one = from_layout(
-            self.model, self.cluster, layout, known.seq_len, known.framework.name, None, known.options
-        )
-        return replace(one, framework=known.framework)
+        return from_layout(
+            self.model, self.cluster, layout, self.template.seq_len, self.asked["framework"],
+            self.asked["version"], self.asked["options"],
+        )  # fmt: skip
 
     def _choice(self, prediction: Prediction, layout: Layout, score: float) -> Choice:
         why = untrainable(self.model, layout, self.template.seq_len)
