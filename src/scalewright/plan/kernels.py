@@ -99,7 +99,7 @@ def _prepared(k: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     large = np.maximum(_waves(m, n, 2 * TILE, k), 1.0)
     small = _waves(m, n, TILE, k) * SMALL_TILE
     k["waves"] = np.where(k["_tpu"] > 0, 0.0, np.minimum(large, small) - 1)
-    # a unit's seconds from tile to tile, over those of its products; an array of 128 by 128 fills in 128 steps
+    # seconds from tile to tile, over those of its products; an array of 128 by 128 fills in 128 steps
     each = k["run_peak"] / k["_units"]
     depth = np.maximum(k["k"], 1.0)
     k["deep"] = np.where(each > ARRAY, 0.0, each / (2 * 2 * TILE * TILE) / depth)
