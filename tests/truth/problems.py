@@ -34,8 +34,8 @@ UNITS = {
 }  # fmt: skip
 PLAIN = {
     "ratio", "bool", "x", "s", "Hz", "bytes", "B/s", "B/param", "params", "tokens", "tokens/GPU",
-    "tokens/chip", "sequences", "steps", "elements", "psi", "calls", "ways", "chips", "GPUs", "microbatches", "F", "FLOPs",
-    "FLOPs/token", "FLOPs/byte", "OPs/byte", "FLOP/s", "OP/s", "FLOPs/USD",
+    "tokens/chip", "sequences", "steps", "elements", "psi", "calls", "ways", "chips", "GPUs",
+    "microbatches", "F", "FLOPs", "FLOPs/token", "FLOPs/byte", "OPs/byte", "FLOP/s", "OP/s", "FLOPs/USD",
 }  # fmt: skip
 
 
