@@ -19,11 +19,13 @@ from typing import Any
 from scalewright.machine.names import match_gpu
 from scalewright.machine.probe import copy_rate, load_torch, matmul_rate, synchronize, time_runs
 from scalewright.machine.processor import Processor, read_processor
+from scalewright.machine.timings import cpu_timings
 from scalewright.spec import cluster as named
 from scalewright.spec.cluster import ClusterSpec
 from scalewright.spec.errors import UserError
 from scalewright.spec.hardware import DeviceSpec
-from scalewright.spec.topology import LATENCY
+from scalewright.spec.timings import Timings
+from scalewright.spec.topology import LATENCY, Measured
 
 GPU_PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 
@@ -31,9 +33,23 @@ GPU_PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 def find_cluster(source: str | Path | dict[str, Any] | ClusterSpec, devices: int = 1) -> ClusterSpec:
     """The cluster of a name, a path or a dict, `local` included; raises UserError.
 
-    `devices` is how many processes share this machine's CPU when `local` has no GPU.
+    `devices` is how many processes share this machine's CPU when `local` has no GPU. Its kernels and messages
+    are timed then, in seconds, and remembered: a CPU's prices are made of nothing else.
     """
-    return named.load_cluster(source, local=lambda: local_cluster(devices))
+    return named.load_cluster(source, local=lambda: with_timings(local_cluster(devices), devices))
+
+
+def with_timings(cluster: ClusterSpec, devices: int, timings: Timings | None = None) -> ClusterSpec:
+    """A CPU's cluster with what its kernels take beside its rates; others as they are.
+
+    `timings`: as given, or probed (or remembered) for so many processes.
+    """
+    if cluster.device.kind != "cpu":
+        return cluster
+    found = timings or cpu_timings(devices)
+    versions = {"probe": str(found.version)}
+    measured = Measured(timings=found, when=found.when, how=found.how, software=versions)
+    return cluster.model_copy(update={"measured": measured})
 
 
 load_cluster = find_cluster  # its name in the Python API

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from scalewright.spec.cluster import ClusterSpec
 from scalewright.spec.errors import UserError, unknown
+from scalewright.spec.timings import Timings
 
 FAMILIES = ("volta", "ampere", "hopper", "blackwell", "tpu", "amd", "other")
 _PATTERNS = (
@@ -49,6 +50,7 @@ class Chip:
     measured: bool
     link_kind: str = "link"  # nvlink, xgmi, ici, pcie, ...: what joins a domain
     fabric_kind: str = "network"  # infiniband, ethernet, dcn
+    timings: Timings | None = None  # of a CPU: what its kernels and messages took, see cpu.py
 
     def peak(self, precision: str) -> tuple[str, float]:
         """The precision that matrix products run in, and its FLOP/s: a wider one where there is none.
@@ -115,6 +117,7 @@ def chip_of(cluster: ClusterSpec, node_gbps: float | None = None) -> Chip:
         fabric_delay=fabric.latency_s if fabric else (fast.latency_s if fast else 14e-6),
         host_rate=device.host_bytes_per_s or 16e9,
         measured=measured,
+        timings=cluster.measured.timings if cluster.measured else None,
         link_kind=fast.kind if fast else "link",
         fabric_kind=fabric.kind if fabric else "network",
     )

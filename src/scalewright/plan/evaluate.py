@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from scalewright.plan.constants import Constants, constants
+from scalewright.plan.cpu import reprice
 from scalewright.plan.frameworks import KERNELS
 from scalewright.plan.kernels import Flat, Prices, flatten, price
 from scalewright.plan.memory import Memory, memory
@@ -56,7 +57,7 @@ def evaluate(prepared: Prepared, c: Constants | None = None, with_memory: bool =
     """Prices everything."""
     c = c or constants()
     prices = price(prepared.flat, c)
-    found = step(prepared.table, prepared.facts, prices, c)
+    found = reprice(step(prepared.table, prepared.facts, prices, c), prepared.table, prepared.facts, c)
     held = memory(prepared.table, prepared.facts, c) if with_memory else None
     return Outcome(prepared.table, prepared.facts, found, held, prices)
 

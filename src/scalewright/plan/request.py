@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from scalewright.plan.chips import Chip, chip_of
+from scalewright.plan.curves import narrow_is_fast
 from scalewright.plan.frameworks import FUSED_ATTENTION, Framework, find_framework
 from scalewright.spec.block import Sizes
 from scalewright.spec.cluster import ClusterSpec
@@ -99,6 +100,8 @@ def auto_precision(chip: Chip, precision: str) -> str:
     """`auto`: bf16 where the device has it fast, else fp32 (as the trainer resolves it)."""
     if precision != "auto":
         return precision
+    if chip.timings is not None:
+        return "bf16" if narrow_is_fast(chip.timings) else "fp32"
     return "bf16" if "bf16" in dict(chip.peaks) and chip.kind != "cpu" else "fp32"
 
 

@@ -16,6 +16,7 @@ from pydantic import Field
 from scalewright.spec.base import Spec
 from scalewright.spec.errors import UserError
 from scalewright.spec.hardware import DeviceSpec, Link
+from scalewright.spec.timings import Timings
 
 LevelName = Literal["device", "domain", "node", "fabric"]
 LevelKind = Literal[
@@ -86,6 +87,7 @@ class Measured(Spec):
     matmul_flops: dict[str, float] = Field(default_factory=dict)  # precision -> FLOP/s of one device
     memory_bytes_per_s: float | None = Field(None, gt=0)
     levels: dict[LevelName, MeasuredLevel] = Field(default_factory=dict)
+    timings: Timings | None = None  # kernels and messages as curves: what a CPU is priced from
     when: str | None = None
     how: str = ""
     software: dict[str, str] = Field(default_factory=dict)

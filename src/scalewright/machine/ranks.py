@@ -1,0 +1,124 @@
+"""One of the processes of a probe: times kernels beside its neighbours, then messages between them.
+
+    python -m scalewright.machine.ranks RANK PROCESSES THREADS STORE SECONDS PRECISION...
+
+All processes time the same kernels at the same time, since they share caches and memory as training ranks do.
+Rank 0 prints the curves as one line of JSON. Messages go over Gloo, on this machine's loopback interface.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from scalewright.machine.kernels import curve, numpy_timings, torch_timings
+from scalewright.machine.probe import load_torch
+
+SIZES = (1 << 8, 1 << 14, 1 << 18, 1 << 20, 1 << 22)  # numbers of 4 bytes
+KINDS = ("all_reduce", "all_gather", "reduce_scatter", "send")
+
+
+def main(arguments: list[str]) -> None:
+    """Times, and prints."""
+    rank, world, threads = (int(word) for word in arguments[:3])
+    store, seconds, precisions = arguments[3], float(arguments[4]), arguments[5:]
+    torch = load_torch()
+    if torch is None:
+        curves = list(numpy_timings(seconds))
+    else:
+        torch.set_num_threads(threads)
+        warnings.simplefilter("ignore")  # torch renames collectives from one release to the next
+        curves = list(_curves(torch, rank, world, store, seconds, precisions))
+    if rank == 0:
+        print(json.dumps(curves), flush=True)
+
+
+def _curves(
+    torch: Any, rank: int, world: int, store: str, seconds: float, precisions: list[str]
+) -> Iterator[dict[str, Any]]:
+    if world > 1:
+        name = "lo" if sys.platform == "linux" else "lo0"
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
+        method = f"file://{store}" if sys.platform != "win32" else f"file:///{store}"
+        torch.distributed.init_process_group("gloo", init_method=method, rank=rank, world_size=world)
+        torch.distributed.barrier()
+    for precision in precisions:
+        try:
+            yield from torch_timings(torch, precision, seconds)
+        except (RuntimeError, NotImplementedError):  # no such kernels here
+            if precision == "fp32":
+                raise
+    if world > 1:
+        yield from _messages(torch, rank, world, seconds)
+        torch.distributed.destroy_process_group()
+
+
+def _messages(torch: Any, rank: int, world: int, seconds: float) -> Iterator[dict[str, Any]]:
+    """Curves over the bytes of the whole tensor, copies in and out of flat buffers included."""
+    points: dict[str, list[tuple[float, float]]] = {kind: [] for kind in KINDS}
+    for size in SIZES:
+        for kind, run in _exchanges(torch, rank, world, size).items():
+            points[kind].append((4.0 * size, _together(torch, run, seconds)))
+    for kind, found in points.items():
+        yield curve(kind, found)
+
+
+def _exchanges(torch: Any, rank: int, world: int, size: int) -> dict[str, Callable[[], Any]]:
+    distributed = torch.distributed
+    whole, part = torch.ones(size), torch.ones(size // world)
+    flat = torch.empty(size // world * world)
+    gather = getattr(distributed, "all_gather_single", None) or distributed.all_gather_into_tensor
+    scatter = getattr(distributed, "reduce_scatter_single", None) or distributed.reduce_scatter_tensor
+    if rank in (0, 1):
+        there = 1 - rank
+
+    def all_gather() -> None:
+        gather(flat, part.clone())
+        whole[: flat.numel()].copy_(flat)
+
+    def reduce_scatter() -> None:
+        flat.copy_(whole[: flat.numel()])
+        scatter(part, flat)
+
+    def send() -> None:  # there and back: two messages of half the size
+        half = whole[: max(1, size // 2)]
+        if rank == 0:
+            distributed.send(half, there)
+            distributed.recv(half, there)
+        elif rank == 1:
+            distributed.recv(half, there)
+            distributed.send(half, there)
+
+    return {
+        "all_reduce": lambda: distributed.all_reduce(whole),
+        "all_gather": all_gather,
+        "reduce_scatter": reduce_scatter,
+        "send": send,
+    }
+
+
+def _together(torch: Any, run: Callable[[], Any], seconds: float, calls: int = 4) -> float:
+    """Seconds of one of several calls in a row; every process makes as many, as rank 0 says."""
+    run()
+    torch.distributed.barrier()
+    start = time.perf_counter()
+    for _ in range(calls):
+        run()
+    rounds = torch.tensor([seconds / max(time.perf_counter() - start, 1e-6)])
+    torch.distributed.broadcast(rounds, 0)
+    times = []
+    for _ in range(min(12, max(3, int(rounds.item())))):
+        start = time.perf_counter()
+        for _ in range(calls):
+            run()
+        times.append((time.perf_counter() - start) / calls)
+    return min(times)  # several processes meet: any neighbour delays all of them
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,126 @@
+"""Timings of this machine's kernels and messages: probed by as many processes as are to train, and kept.
+
+    cpu_timings(2) ──► in ~/.cache/scalewright? ──► yes: read
+                              │ no
+                              ▼
+        ranks.py, ranks.py: processes that time at once ──► Timings ──► written there
+
+What is kept is for one processor, thread count, torch and version of this probe; what was probed on a busy
+machine is believed for minutes only, a quiet one's for a month.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from scalewright.machine.probe import load_torch
+from scalewright.machine.processor import Processor, read_processor
+from scalewright.spec.errors import RunError, UserError
+from scalewright.spec.timings import Timings
+
+VERSION = 1  # of the probe: a change in what it times makes what is remembered worthless
+SECONDS = 0.03  # of a kernel at one size
+PRECISIONS = ("fp32", "bf16")
+QUIET_DAYS, BUSY_MINUTES = 30.0, 10.0
+PATIENCE = 120.0  # seconds that a probe may take; it takes a few
+
+
+def cpu_timings(
+    processes: int = 1, seconds: float = SECONDS, folder: Path | None = None, fresh: bool = False
+) -> Timings:
+    """What kernels and messages take in each of `processes` processes that share this machine's CPU.
+
+    Read where it was probed before, unless `fresh`. `folder`: where that is kept (null: the user's cache).
+    """
+    processor = read_processor()
+    threads = _threads(processor, processes)
+    place = _file(folder or Path.home() / ".cache" / "scalewright", processor, processes, threads)
+    known = None if fresh else _remembered(place, processor)
+    if known is not None:
+        return known
+    found = probe(processes, threads, seconds)
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        partial = place.with_suffix(f".{os.getpid()}.part")
+        partial.write_text(json.dumps(found.dump()), encoding="utf-8")
+        os.replace(partial, place)
+    except OSError:
+        pass  # a home that can't be written to: probed again next time
+    return found
+
+
+def probe(processes: int, threads: int, seconds: float = SECONDS) -> Timings:
+    """Starts the processes and waits for their curves; raises RunError when one of them fails."""
+    load = _load()
+    with tempfile.TemporaryDirectory(prefix="scalewright-probe-") as folder:
+        command = [sys.executable, "-m", "scalewright.machine.ranks"]
+        rest = [str(processes), str(threads), str(Path(folder) / "store"), str(seconds), *PRECISIONS]
+        workers = [
+            subprocess.Popen(
+                [*command, str(rank), *rest], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            )
+            for rank in range(processes)
+        ]
+        try:
+            answers = [worker.communicate(timeout=PATIENCE) for worker in workers]
+        except subprocess.TimeoutExpired:
+            raise RunError(f"the probe of this machine took more than {PATIENCE:.0f} s") from None
+        finally:
+            for worker in workers:
+                if worker.poll() is None:
+                    worker.kill()
+                    worker.wait()
+    for rank, (worker, (_, complaint)) in enumerate(zip(workers, answers, strict=True)):
+        if worker.returncode:
+            last = (complaint.strip().splitlines() or ["no word"])[-1]
+            raise RunError(f"the probe of this machine failed in process {rank}: {last}")
+    curves = json.loads(answers[0][0].strip().splitlines()[-1])
+    when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    keys = {"processes": processes, "threads": threads, "curves": curves, "how": _how(), "when": when}
+    return Timings.parse({**keys, "load": load}, "probe")
+
+
+def _how() -> str:
+    torch = load_torch()
+    if torch is None:
+        return f"probe {VERSION}, numpy alone (no torch here): backwards are taken for twice their forwards"
+    return f"probe {VERSION}, torch {torch.__version__}"
+
+
+def _threads(processor: Processor, processes: int) -> int:
+    """Threads of each process, as the launcher gives them: a share of the cores, or torch's if fewer."""
+    torch = load_torch()
+    share = max(1, processor.usable_cores // processes)
+    return min(share, torch.get_num_threads()) if torch is not None else share
+
+
+def _load() -> float | None:
+    """Processes that are ready to run now; None where the system doesn't say."""
+    return round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None
+
+
+def _file(folder: Path, processor: Processor, processes: int, threads: int) -> Path:
+    torch = load_torch()
+    key: list[Any] = [VERSION, processor.model, processor.flags, processor.usable_cores, processes, threads]
+    key += [str(torch.__version__) if torch is not None else "numpy", sys.version_info[:2]]
+    digest = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:12]
+    return folder / f"timings-{processes}x{threads}-{digest}.json"
+
+
+def _remembered(place: Path, processor: Processor) -> Timings | None:
+    """What was probed before, where it is still to be believed."""
+    try:
+        age = time.time() - place.stat().st_mtime
+        found = Timings.parse(json.loads(place.read_text(encoding="utf-8")), str(place))
+    except (OSError, ValueError, UserError):
+        return None
+    busy = found.load is not None and found.load > 0.5 * processor.usable_cores
+    return found if age < (BUSY_MINUTES * 60 if busy else QUIET_DAYS * 86400) else None

@@ -1,0 +1,227 @@
+"""Prices on this machine's CPU, from curves that are given as data: sane, ordered, as the curves say."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from scalewright.plan.curves import Curves, narrow_is_fast
+from scalewright.plan.predict import Prediction, predict, predict_table
+from scalewright.plan.request import from_layout
+from scalewright.spec.cluster import ClusterSpec
+from scalewright.spec.layout import Layout
+from scalewright.spec.model import ModelSpec
+from scalewright.spec.operators import flops_per_token
+from scalewright.spec.timings import Timings
+
+FLOPS = 50e9  # of every product of the fake machine
+BYTES = 10e9  # of every pass over memory
+CALL = 2e-6  # of a kernel, however small
+LINK = 1e9
+MOVES = ("norm", "layer_norm", "gated", "activation", "rope", "residual", "embedding", "loss")
+SHAPE = {
+    "name": "small", "vocab_size": 1024, "hidden_size": 256, "intermediate_size": 704,
+    "num_hidden_layers": 8, "num_attention_heads": 8, "num_key_value_heads": 8, "context": 256,
+}  # fmt: skip
+MODEL = ModelSpec.parse(SHAPE)
+
+
+def straight(what: str, rate: float, start: float = CALL, **keys: Any) -> dict[str, Any]:
+    """The curve of a kernel that takes `start` and then so many units a second."""
+    sizes = [1e2, 1e4, 1e6, 1e8, 1e10]
+    return {"what": what, "sizes": sizes, "seconds": [start + size / rate for size in sizes], **keys}
+
+
+def fake(processes: int = 2, narrow: float = 0.5) -> Timings:
+    """A machine whose backward takes twice its forward; bf16 products at `narrow` times fp32's rate."""
+    curves: list[dict[str, Any]] = []
+    for precision, times in (("fp32", 1.0), ("bf16", narrow)):
+        for phase, slower in (("forward", 1.0), ("backward", 2.0)):
+            for what in ("linear", "attention"):
+                curves.append(
+                    straight(what, times * FLOPS / slower, phase=phase, precision=precision)
+                )  # fmt: skip
+            curves += [straight(what, BYTES / slower, phase=phase, precision=precision) for what in MOVES]
+    curves += [
+        straight("add", 1e9),
+        straight("optimizer", 1e9),
+        {"what": "watched", "sizes": [1], "seconds": [4e-6]},
+    ]
+    curves += [
+        straight(kind, LINK, 3e-4) for kind in ("all_reduce", "all_gather", "reduce_scatter", "send")
+    ]  # fmt: skip
+    return Timings.parse({"processes": processes, "threads": 1, "curves": curves})
+
+
+def machine(processes: int = 2, **keys: Any) -> ClusterSpec:
+    """This machine, as the probe would have found it."""
+    device = {
+        "id": "cpu", "name": "a CPU", "vendor": "none", "kind": "cpu", "peaks": {"fp32": 6e10, "bf16": 3e10},
+        "peak_source": "measured", "memory_bytes": 8e9, "memory_bytes_per_s": 1e10, "multiprocessors": 1,
+        "sources": ["a test"],
+    }  # fmt: skip
+    levels = [
+        {"name": "device", "kind": "memory", "size": 1, "bytes_per_s": 1e10, "latency_s": 0},
+        {"name": "node", "kind": "loopback", "size": processes, "bytes_per_s": LINK, "latency_s": 3e-5},
+    ]  # fmt: skip
+    return ClusterSpec.parse({
+        "name": "local", "device": device, "devices_per_node": processes, "nodes": 1,
+        "levels": levels[: 1 if processes == 1 else 2],
+        "measured": {"timings": fake(processes, **keys).dump()},
+    })  # fmt: skip
+
+
+def price(model: ModelSpec = MODEL, seq_len: int = 256, **layout: Any) -> Prediction:
+    keys = {"precision": "fp32", "global_batch": 8, **layout}
+    return predict(model, machine(keys.get("devices", 1)), Layout.parse(keys), seq_len)
+
+
+def seconds(model: ModelSpec = MODEL, seq_len: int = 256, **layout: Any) -> float:
+    return price(model, seq_len, **layout).step_time_s
+
+
+# -- curves ---------------------------------------------------------------------------------------
+
+
+def test_curve_is_exact_where_measured_flat_below_and_proportional_above() -> None:
+    curves = Curves(
+        Timings.parse(
+            {
+                "processes": 1,
+                "threads": 1,
+                "curves": [{"what": "add", "sizes": [10, 1000], "seconds": [1e-6, 1e-4]}],
+            }
+        )
+    )
+    assert curves("add", np.array([10.0, 1000.0])) == pytest.approx([1e-6, 1e-4])
+    assert float(curves("add", 1.0)) == pytest.approx(1e-6)
+    assert float(curves("add", 505.0)) == pytest.approx(5.05e-5)  # half way
+    assert float(curves("add", 5000.0)) == pytest.approx(5e-4)
+    assert float(curves("send", 5000.0)) == 0.0
+
+
+def test_falling_sizes_are_refused() -> None:
+    curve = {"what": "add", "sizes": [1000, 10], "seconds": [1e-4, 1e-6]}
+    with pytest.raises(Exception, match="ascending"):
+        Timings.parse({"processes": 1, "threads": 1, "curves": [curve]})
+
+
+def test_auto_is_bf16_only_where_products_are_faster_in_it() -> None:
+    assert narrow_is_fast(fake(narrow=2.0))
+    assert not narrow_is_fast(fake(narrow=1.1))
+    layout = Layout.parse({"global_batch": 8})
+    assert from_layout(MODEL, machine(1, narrow=2.0), layout, 256).precision == "bf16"
+    assert from_layout(MODEL, machine(1, narrow=0.5), layout, 256).precision == "fp32"
+
+
+# -- one process ----------------------------------------------------------------------------------
+
+
+def test_a_step_is_near_what_its_products_alone_take() -> None:
+    """The fake machine's products run at one rate; attention is priced over the full square."""
+    products = flops_per_token(MODEL, 256) * 256 * 8 / FLOPS
+    found = price(micro_batch=8)
+    assert 1.0 < found.breakdown["compute"] / products < 1.7
+    assert found.step_time_s == pytest.approx(sum(found.breakdown.values()))
+
+
+def test_twice_the_tokens_take_about_twice_the_time() -> None:
+    once, twice = seconds(micro_batch=8), seconds(micro_batch=8, global_batch=16)
+    assert 1.8 < twice / once < 2.1  # Adam and the step's own cost come once; sums of gradients are added
+    assert 1.9 < seconds(micro_batch=16, global_batch=16) / once < 2.1
+
+
+def test_more_layers_wider_layers_and_more_words_take_longer() -> None:
+    base = seconds()
+    deep = seconds(MODEL.replace(num_hidden_layers=16))
+    assert 1.7 < deep / base < 2.0  # embedding and head stay
+    assert seconds(MODEL.replace(intermediate_size=1408)) > 1.2 * base
+    assert seconds(MODEL.replace(vocab_size=8192)) > 1.2 * base
+    assert seconds(seq_len=128) < 0.6 * base
+
+
+def test_accumulation_costs_a_little() -> None:
+    assert 1.0 < seconds(micro_batch=1) / seconds(micro_batch=8) < 1.3
+
+
+def test_recomputation_costs_at_most_a_forward() -> None:
+    none, selective, every, full = (
+        seconds(recompute=kind) for kind in ("none", "selective", {"every": 2}, "full")
+    )
+    assert none < selective < full
+    assert none < every < full
+    assert 1.2 < full / none < 1.34
+
+
+# -- two processes --------------------------------------------------------------------------------
+
+TWO: dict[str, dict[str, Any]] = {
+    **{f"zero{stage}": {"zero_stage": stage, "micro_batch": 4} for stage in range(4)},
+    "tp": {"tp": 2},
+    "tp without sp": {"tp": 2, "sp": False},
+    **{
+        kind: {"pp": 2, "schedule": kind}
+        for kind in ("gpipe", "1f1b", "interleaved", "zb-h1", "zb-interleaved", "zbv", "dualpipev")
+    },
+}
+
+
+@pytest.mark.parametrize("name", TWO)
+def test_two_processes_take_between_half_and_twice_the_time_of_one(name: str) -> None:
+    found = price(devices=2, **TWO[name])
+    one = seconds(micro_batch=4)
+    assert 0.5 < found.step_time_s / one < 2.0
+    assert all(value >= 0 and math.isfinite(value) for value in found.breakdown.values())
+    assert found.step_time_s == pytest.approx(sum(found.breakdown.values()))
+
+
+def test_zero_stages_cost_more_the_more_they_send() -> None:
+    """Accumulated micro-batches: ZeRO-2 scatters in each, ZeRO-3 gathers in each as well."""
+    found = [seconds(devices=2, zero_stage=stage, micro_batch=1) for stage in range(4)]
+    assert found[1] < found[2] < found[3]
+    exchange = [price(devices=2, zero_stage=stage, micro_batch=1).breakdown["dp_exposed"] for stage in (1, 3)]
+    assert 3.0 < exchange[1] / exchange[0] < 8.0  # 4 micro-batches: 12 messages of a block where ZeRO-1 has 2
+
+
+def test_tensor_parallel_exchange_is_as_the_links_are() -> None:
+    """Without sp a block sums its stream four times; embedding and head once each."""
+    found = price(devices=2, tp=2, sp=False).breakdown["tp_exposed"]
+    once = 256 * 256 * 4 / LINK + 3e-4
+    assert found == pytest.approx(8 * (4 * 8 + 2) * once, rel=0.1)
+
+
+def test_a_bubble_shrinks_with_micro_batches() -> None:
+    share = [
+        price(devices=2, pp=2, global_batch=batch).breakdown["pp_bubble"]
+        / seconds(devices=2, pp=2, global_batch=batch)
+        for batch in (2, 8, 32)
+    ]
+    assert share[0] > 2 * share[1] > 4 * share[2] > 0
+
+
+def test_a_table_of_rows_equals_each_row_alone() -> None:
+    layouts = [
+        Layout.parse({"precision": "fp32", "global_batch": 8, "devices": 2, **keys}) for keys in TWO.values()
+    ]
+    cluster = machine(2)
+    together = predict_table([from_layout(MODEL, cluster, layout, 256) for layout in layouts])
+    alone = [predict(MODEL, cluster, layout, 256).step_time_s for layout in layouts]
+    assert [one.step_time_s for one in together] == pytest.approx(alone)
+
+
+def test_a_cpu_and_a_gpu_in_one_table_keep_their_own_prices() -> None:
+    from scalewright.spec.cluster import load_cluster
+
+    layout = Layout.parse({"global_batch": 8, "precision": "bf16"})
+    clusters = [machine(1), load_cluster("dgx-h100")]
+    together = predict_table([from_layout(MODEL, cluster, layout, 256) for cluster in clusters])
+    alone = [predict(MODEL, cluster, layout, 256).step_time_s for cluster in clusters]
+    assert [one.step_time_s for one in together] == pytest.approx(alone)
+
+
+def test_a_cluster_with_timings_is_a_file() -> None:
+    cluster = machine(2)
+    assert ClusterSpec.parse(cluster.dump()) == cluster
