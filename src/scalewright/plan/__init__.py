@@ -6,6 +6,7 @@
     memory.py, band.py     bytes, and how sure      predict.py     the answer
     score.py, fit.py       against what was measured; constants.py + data/constants.yaml: every number that
     was fitted
+    analytic/              textbooks' closed forms, to check a plan by hand (docs/rules-of-thumb.md)
 
 One row of a table and a single layout go through the same functions: they are written over arrays.
 """
