@@ -30,6 +30,7 @@ ZERO = {"none": 0, "ddp": 0, "zero0": 0, "zero1": 1, "zero2": 2, "zero3": 3, "fs
         "2": 2, "3": 3}  # fmt: skip
 WHOLE = ("ici_fsdp", "slices", "etp")
 NUMBERS = (*WHOLE, "node_gbps", "power_w", "capacity")
+BLANKS = ("", "unknown", "none", "null")  # as is "nan"
 
 
 class Blanks(list[str]):
@@ -47,14 +48,16 @@ class Blanks(list[str]):
 def number(row: Mapping[str, Any], key: str) -> float | None:
     """A cell as a number; None for a blank. Raises UserError for anything else."""
     text = row.get(key)
-    if text is None or (
-        isinstance(text, str) and text.strip().lower() in ("", "unknown", "none", "null", "nan")
-    ):
+    if text is None or text == "":
         return None
     try:
         value = float(text)
     except (TypeError, ValueError):
+        if str(text).strip().lower() in BLANKS:
+            return None
         raise UserError(f"{key} is {text!r}", "row", "give a number, or leave it blank") from None
+    if value != value and isinstance(text, str):
+        return None  # "nan" is how some tables write a blank
     if not math.isfinite(value) or value < 0 or value > 1e15:
         raise UserError(f"{key} is {text}", "row", "give a finite number of a sensible size")
     return value

@@ -20,7 +20,7 @@ from scalewright.spec import block
 from scalewright.spec.block import Operator, Sizes
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.operators import layer_kinds
-from scalewright.spec.tensors import TensorSpec, tensors
+from scalewright.spec.tensors import TensorSpec, block_tensors, outer_tensors
 
 # regions
 BEFORE, BLOCK, AFTER, EXTRA = range(4)
@@ -174,21 +174,21 @@ def _totals(model: ModelSpec) -> tuple[dict[tuple[int, str], float], ...]:
     """Elements by region and role: of the model's tensors, one dict; blocks as an average block."""
     found: dict[tuple[int, str], float] = {}
     layers = model.num_hidden_layers
-    kinds = dict(layer_kinds(model))
 
     def add(tensor: TensorSpec, region: int, share: float) -> None:
         role = "tied" if tensor.tied_to and region == BEFORE else tensor.role
         found[region, role] = found.get((region, role), 0.0) + tensor.size * share
 
-    for tensor in tensors(model, mtp=True):
+    for tensor in outer_tensors(model, mtp=True):
         if tensor.name.startswith("mtp."):
             add(tensor, EXTRA, 1.0)
         elif tensor.layer < 0:
             add(tensor, BEFORE, 1.0)
-        elif tensor.layer >= layers:
+        else:
             add(tensor, AFTER, 1.0)
-        elif tensor.layer in kinds:
-            add(tensor, BLOCK, kinds[tensor.layer] / layers)
+    for layer, alike in layer_kinds(model):
+        for tensor in block_tensors(model, layer):
+            add(tensor, BLOCK, alike / layers)
     return (found,)
 
 

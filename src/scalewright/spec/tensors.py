@@ -78,9 +78,10 @@ def _tensors(model: ModelSpec, mtp: bool) -> tuple[TensorSpec, ...]:
     return tuple(found)
 
 
-def outer_tensors(model: ModelSpec) -> tuple[TensorSpec, ...]:
-    """The tensors that are in no block: embedding, final norm, head."""
-    return (*_before(model), *_after(model))
+def outer_tensors(model: ModelSpec, mtp: bool = False) -> tuple[TensorSpec, ...]:
+    """The tensors outside the main model's blocks: embedding, final norm, head; `mtp`: and its layers."""
+    extra = [t for index in range(model.mtp_layers) for t in _mtp(model, f"mtp.{index}")] if mtp else []
+    return (*_before(model), *_after(model), *extra)
 
 
 def block_tensors(model: ModelSpec, layer: int) -> tuple[TensorSpec, ...]:
