@@ -50,8 +50,8 @@ class ShardedGradients:
     FSDP reduces on its own in a backward that runs whole, as it goes. It is kept quiet, and `end` reduces, in
     schedules that split the backward, where its own reduction would come after the input part, before there
     are gradients; and with a user's own module, whose ranks and micro-batches may each leave other parameters
-    unused, in ZeRO-1 and before torch 2.12. A stage whose embedding another stage of this rank multiplies with (the tied head of a
-    V) is reduced when both are done.
+    unused, in ZeRO-1 and before torch 2.12. A stage whose embedding another stage of this rank multiplies
+    with (the tied head of a V) is reduced when both are done.
     """
 
     def __init__(self, stages: Mapping[int, nn.Module], weights: Weights, layout: Layout) -> None:
@@ -221,8 +221,8 @@ def apply_shard(
         fully_shard(block, mesh=over, mp_policy=policy, reshard_after_forward=reshard, offload_policy=where)
     fully_shard(model, mesh=over, mp_policy=policy, reshard_after_forward=False, offload_policy=where)
     # Ranks whose own module leaves other parameters unused must still reduce the same ones. In ZeRO-1 (FSDP's
-    # zeros would be bf16 beside sums in fp32, which it refuses to send together) and where FSDP can't be told,
-    # that is `accumulate_now`'s.
+    # zeros would be bf16 beside sums in fp32, which it refuses to send together), and where FSDP can't be
+    # told, that is `accumulate_now`'s.
     for module in _sharded(model):
         module.set_gradient_divide_factor(1.0)
         module.set_force_sum_reduction_for_comms(True)
