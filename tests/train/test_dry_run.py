@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from tests.conftest import Answer
 from tests.runs import MODEL
 from torch import Tensor
@@ -59,6 +60,20 @@ def test_notes_say_what_was_taken_for_granted() -> None:
     notes = " ".join(dry_run(run_of({"precision": "auto"}, cluster="dgx-h100")).notes)
     assert "auto was taken for bf16" in notes
     assert "no data at nowhere" in notes
+
+
+@pytest.mark.parametrize(("device", "precision"), [("cuda", "bf16"), ("mps", "fp32")])
+def test_the_devices_need_not_be_here(device: str, precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    found = dry_run(run_of({"precision": "auto"}, device=device))
+    assert found.run.layout.precision == precision
+
+
+def test_data_may_be_named_without_their_suffix(tmp_path: Path) -> None:
+    for name in ("tokens.bin", "tokens.idx"):
+        (tmp_path / name).touch()
+    there = {"train": str(tmp_path / "tokens"), "seq_len": 16}
+    assert not any("no data" in note for note in dry_run(run_of({}, data=there)).notes)
 
 
 def test_a_mistake_is_found_as_in_training() -> None:

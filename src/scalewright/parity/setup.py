@@ -7,7 +7,6 @@ run ──model, layout, data that fit──► layout's run     out_dir, tracki
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from scalewright.parity.layouts import by_hand, one_device, smallest, with_micro_batches, without_idle_chunks
@@ -41,7 +40,7 @@ def set_up(run: RunSpec, *, device: str, steps: int, micro_batch: int | None = N
     """
     room = find_room(device)
     model = load_model_spec(run.model) if isinstance(run.model, str) else run.model
-    seq_len = _seq_len(run)
+    seq_len = run.seq_len
     layout = without_idle_chunks(run.layout)
     if isinstance(model, ModelSpec):
         check_layout(layout, model, seq_len, train=True)
@@ -119,12 +118,6 @@ def _legal(layout: Layout, model: ModelSpec, seq_len: int) -> bool:
     return True
 
 
-def _seq_len(run: RunSpec) -> int:
-    if isinstance(run.data, DataSpec):
-        return run.data.seq_len
-    return int(run.data.arguments.get("seq_len", 1024))
-
-
 def _differences(before: Any, after: Any) -> list[str]:
     """`key old -> new` of every key that shrinking changed."""
     if before == after or isinstance(before, PythonRef):
@@ -143,7 +136,8 @@ def _data(
 ) -> tuple[Any, list[str]]:
     """The data to train on: the run's own, folded into a small vocabulary if need be, or random tokens."""
     vocabulary = model.vocab_size if isinstance(model, ModelSpec) else None
-    if isinstance(run.data, DataSpec) and (missing := _missing(run.data)):
+    if isinstance(run.data, DataSpec) and (paths := run.data.missing()):
+        missing = paths[0]
         if vocabulary is None:
             raise UserError(
                 f"no data at {missing}", "data.train", "prepare it: a model of one's own needs it"
@@ -162,12 +156,3 @@ def _data(
         "seq_len": seq_len,
     }
     return folded, []
-
-
-def _missing(data: DataSpec) -> str | None:
-    """The first training source that isn't there; a source may be a path without its suffix."""
-    for source in data.train:
-        path = Path(source.path).expanduser()
-        if not any(Path(f"{path}{suffix}").exists() for suffix in ("", ".bin", ".idx")):
-            return source.path
-    return None

@@ -39,9 +39,7 @@ class Source(Spec):
     format: Literal["auto", "uint16", "uint32", "int32"] = (
         "auto"  # bare numbers without a header say their type here
     )
-    eod: int | None = Field(
-        None, ge=0
-    )  # the token that ends a document, for files that don't say it themselves
+    eod: int | None = Field(None, ge=0)  # the token that ends a document, where files don't say it
 
 
 class DataSpec(Spec):
@@ -63,6 +61,15 @@ class DataSpec(Spec):
             if key in data:
                 data[key] = _sources(data[key])
         return data
+
+    def missing(self) -> list[str]:
+        """The training sources that aren't there; a source may be a path without its suffix."""
+        paths = {source.path: Path(source.path).expanduser() for source in self.train}
+        return [
+            given
+            for given, path in paths.items()
+            if not any(Path(f"{path}{suffix}").exists() for suffix in ("", ".bin", ".idx"))
+        ]
 
 
 def _sources(value: Any) -> Any:
@@ -164,9 +171,7 @@ class RunSpec(Spec):
     checkpoint: CheckpointSpec = CheckpointSpec()
     track: TrackSpec = TrackSpec()
     profile: ProfileSpec = ProfileSpec()
-    environment: dict[str, Any] | None = (
-        None  # written by `train`: versions, git state and machine of the run
-    )
+    environment: dict[str, Any] | None = None  # written by `train`: versions, git state, machine of the run
 
     @model_validator(mode="before")
     @classmethod
@@ -192,6 +197,13 @@ class RunSpec(Spec):
     def folder(self) -> Path:
         """`out_dir`, as a path."""
         return Path(self.out_dir or f"runs/{self.name}")
+
+    @property
+    def seq_len(self) -> int:
+        """Tokens per sequence; a user's own data may say `seq_len` among its arguments."""
+        if isinstance(self.data, DataSpec):
+            return self.data.seq_len
+        return int(self.data.arguments.get("seq_len", 1024))
 
 
 def load_run(path: str | Path, overrides: list[str] | tuple[str, ...] = ()) -> RunSpec:

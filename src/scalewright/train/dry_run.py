@@ -116,8 +116,7 @@ def _plan(resolved: Resolved) -> tuple[RunSpec, list[str]]:
         notes.append("compile was left out: memory is that of the uncompiled blocks")
     data = run.data
     if isinstance(data, DataSpec):
-        missing = [source.path for source in data.train if not Path(source.path).exists()]
-        if missing:
+        if missing := data.missing():
             notes.append(f"there are no data at {', '.join(missing)} yet; none were needed")
         if data.packing and data.document_mask:
             notes.append("every row was taken to hold several documents, with an attention mask")
@@ -127,9 +126,13 @@ def _plan(resolved: Resolved) -> tuple[RunSpec, list[str]]:
 
 
 def _precision(run: RunSpec) -> str:
-    """What `auto` will be on the run's devices: a named cluster's, or this machine's."""
+    """What `auto` will be on the run's devices: a named cluster's, this machine's, or GPUs elsewhere."""
     if run.cluster != "local":
         return "bf16" if load_cluster(run.cluster).device.peak("bf16") else "fp32"
+    if run.device == "cuda" and not torch.cuda.is_available():
+        return "bf16"
+    if run.device == "mps":
+        return "fp32"
     return choose_precision("auto", torch.device(device_kind(run)[0]))
 
 

@@ -37,10 +37,8 @@ class Resolved:
 
     @property
     def seq_len(self) -> int:
-        """Tokens per sequence; a user's own data may say `seq_len` among its arguments."""
-        if isinstance(self.run.data, DataSpec):
-            return self.run.data.seq_len
-        return int(self.run.data.arguments.get("seq_len", 1024))
+        """Tokens per sequence."""
+        return self.run.seq_len
 
 
 def resolve(run: RunSpec, *, read_data: bool = True) -> Resolved:
@@ -67,9 +65,9 @@ def resolve(run: RunSpec, *, read_data: bool = True) -> Resolved:
         _check_own_model(layout)
     if read_data:
         _check_vocabulary(model, open_data(run.data, "train", run.seed))
-    filled = run.replace(model=model.dump(), out_dir=str(run.folder))
-    resolved = Resolved(filled, 0)
-    return Resolved(_with_steps(filled, resolved.seq_len), _steps(filled, resolved.seq_len))
+    steps = _steps(run)
+    length = {**run.train.dump(), "tokens": None, "steps": steps}
+    return Resolved(run.replace(model=model.dump(), out_dir=str(run.folder), train=length), steps)
 
 
 def refuse_unready(layout: Layout) -> None:
@@ -97,14 +95,10 @@ def _check_own_model(layout: Layout) -> None:
         )
 
 
-def _steps(run: RunSpec, seq_len: int) -> int:
+def _steps(run: RunSpec) -> int:
     if run.train.tokens is not None:
-        return max(1, math.ceil(run.train.tokens / (run.layout.batch * seq_len)))
+        return max(1, math.ceil(run.train.tokens / (run.layout.batch * run.seq_len)))
     return run.train.steps or 0
-
-
-def _with_steps(run: RunSpec, seq_len: int) -> RunSpec:
-    return run.replace(train={**run.train.dump(), "tokens": None, "steps": _steps(run, seq_len)})
 
 
 def _check_context(model: ModelSpec, seq_len: int | None) -> None:
