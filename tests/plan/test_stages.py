@@ -53,7 +53,7 @@ def test_the_worst_stage_is_the_predictions_memory(framework: str, keys: dict[st
 def test_the_clock_says_what_the_step_says(framework: str, keys: dict[str, Any]) -> None:
     """3%, what the closed forms of unequal ranks may be off with a head of a block or two.
 
-    6% with four chunks: there the head lies in one of a rank's stages, and the closed form spreads it.
+    7% with four chunks: there the head lies in one of a rank's stages, and the closed form spreads it.
     """
     found = run(framework, **keys)
     parts, detail = found.breakdown, found.of.outcome.step.detail
@@ -67,7 +67,7 @@ def test_the_clock_says_what_the_step_says(framework: str, keys: dict[str, Any])
         "pp_exposed",
         "other",
     )
-    error = 0.06 if keys.get("virtual_stages") == 4 else 0.03
+    error = 0.07 if keys.get("virtual_stages") == 4 else 0.03
     alone = float(detail["fixed"][0] + detail["late"][0])  # a step's own, not its micro-batches'
     assert pipeline(found).makespan == pytest.approx(sum(parts[name] for name in names) - alone, rel=error)
 

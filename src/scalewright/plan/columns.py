@@ -38,14 +38,17 @@ class Place:
 
 
 def places(table: Table) -> tuple[Place, Place, Place]:
-    """The fullest rank between the ends, the first and the last; with one rank, that one thrice."""
+    """The fullest rank between the ends, the first and the last; with one rank, that one thrice.
+
+    With two ranks there is none between: the fullest is one of them without its end, which is never worse.
+    """
     p = table.pp
     one, folded, ways = p == 1, _FOLDED[table.schedule], table.schedule == DUALPIPE
     share = np.where(ways & ~one, 0.5, 1.0)
     alone = one.astype(float)
     blocks = table.stages
     return (
-        Place(np.minimum(1.0, p - 1), blocks[:, 0], alone, alone),
+        Place(blocks[:, 4], blocks[:, 0], alone, alone),
         Place(np.zeros_like(p), blocks[:, 1], share, np.where(one | folded, share, 0.0)),
         Place(
             p - 1, blocks[:, 2], np.where(one | ways, share, 0.0), np.where(one | ways | ~folded, share, 0.0)

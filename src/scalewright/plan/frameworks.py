@@ -21,7 +21,7 @@ HOSTS = ("eager", "fused", "modern", "compiled", "xla", "deepspeed", "nanotron")
 ATTENTION = ("unfused", "softmax", "flash1", "flash", "best")
 FUSED_ATTENTION = ATTENTION[2:]
 FLASH_2 = 2023.55  # as a year: FlashAttention 2 came in July 2023 (Dao 2023)
-SPLITS = ("equal", "cost", "even")
+SPLITS = ("equal", "cost", "even", "balanced")
 
 
 @dataclass(frozen=True)

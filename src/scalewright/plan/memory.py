@@ -11,7 +11,7 @@ the rank between that holds the most.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -35,7 +35,7 @@ class Memory:
 
     parts: dict[str, np.ndarray]
     peak: np.ndarray
-    stages: np.ndarray  # [rows, 3]: fullest inner, first, last
+    stages: np.ndarray  # [rows, 3 or 4]: fullest between the ends, first, last, and second where it differs
     usable: np.ndarray
 
     @property
@@ -47,9 +47,15 @@ class Memory:
 def memory(table: Table, facts: Facts, c: Constants) -> Memory:
     """The memory of every row."""
     block = block_bytes(table, facts, c)
-    found = [rank_memory(table, facts, c, place, block) for place in places(table)]
+    between, first, last = places(table)
+    second = replace(between, rank=np.minimum(1.0, table.pp - 1), blocks=table.stages[:, 3])
+    found = [rank_memory(table, facts, c, place, block) for place in (between, first, last)]
+    if (second.blocks != between.blocks).any():  # less full than a later one, but with more under way
+        found.append(rank_memory(table, facts, c, second, block))
     totals = np.stack([np.asarray(sum(parts.values())) for parts in found], 1)
     totals[:, 0] = np.where(table.pp > 2, totals[:, 0], 0.0)  # there is none between two
+    if len(found) > 3:
+        totals[:, 3] = np.where(table.pp > 2, totals[:, 3], 0.0)
     worst = totals.argmax(1)
     parts = {kind: np.choose(worst, [one[kind] for one in found]) for kind in KINDS}
     usable = table.gather(facts.chips["capacity"] * facts.trainers["usable"])

@@ -21,6 +21,7 @@ from scalewright.plan.frameworks import ATTENTION, HOSTS, KERNELS, SPLITS, Frame
 from scalewright.plan.request import CP_KINDS, OFFLOADS, SCHEDULES, Request
 from scalewright.spec.block import Sizes
 from scalewright.spec.model import ModelSpec
+from scalewright.spec.placement import balanced_layers
 from scalewright.spec.schedules.action import V_SHAPED, stage_ranks
 
 RECOMPUTE = ("none", "core", "selective", "full", "share", "modules", "policy", "unknown")
@@ -76,7 +77,7 @@ class Table:
     recompute: np.ndarray  # index into RECOMPUTE
     offload: np.ndarray  # index into OFFLOADS
     cp_kind: np.ndarray  # index into CP_KINDS
-    stages: np.ndarray  # [rows, 3] blocks of the fullest, the first and the last pipeline rank
+    stages: np.ndarray  # [rows, 5] as `stage_blocks`
     dp: np.ndarray
 
     def __len__(self) -> int:
@@ -107,7 +108,7 @@ def table(requests: Sequence[Request]) -> Table:
     columns = {
         name: np.array([float(getattr(r, name)) for r in requests]) for name in LAYOUT_COLUMNS
     }  # fmt: skip
-    stages = np.array([stage_blocks(r) for r in requests], dtype=float).reshape(len(requests), 3)
+    stages = np.array([stage_blocks(r) for r in requests], dtype=float).reshape(len(requests), 5)
     return Table(
         units=tuple(units), unit=unit, stages=stages,
         schedule=np.array([SCHEDULES.index(r.schedule) if r.schedule in SCHEDULES else 1 for r in requests]),
@@ -121,19 +122,30 @@ def table(requests: Sequence[Request]) -> Table:
 # -- where the blocks go --------------------------------------------------------------------------
 
 
-def stage_blocks(request: Request) -> tuple[float, float, float]:
-    """Blocks of the fullest, the first and the last pipeline rank; all stages of a rank together."""
-    if request.stage_layers is None and request.schedule not in FOLDED:
-        chunks = request.chunks
-        return cut(request.model, request.framework.split, request.pp, chunks)
-    per = [0.0] * request.pp
+def stage_blocks(request: Request) -> tuple[float, float, float, float, float]:
+    """Blocks of the fullest rank between the ends, of the first, the last, the second; and the fullest's number.
+
+    All stages of a rank together. Memory is highest on one of these four: earlier ranks have more
+    micro-batches under way, fuller ones more weights.
+    """
     stages = stage_counts(request)
-    owners = stage_ranks(request.schedule, request.pp, request.chunks)
+    return _rank_blocks(stages, request.schedule, request.pp, request.chunks)
+
+
+@lru_cache(maxsize=65536)
+def _rank_blocks(
+    stages: tuple[int, ...], schedule: str, pp: int, chunks: int
+) -> tuple[float, float, float, float, float]:
+    owners = stage_ranks(schedule, pp, chunks) if pp > 1 else (0,) * len(stages)
+    per = [0.0] * pp
     for stage, rank in enumerate(owners):
         per[rank] += stages[stage % len(stages)]
     if len(owners) > len(stages):  # dualpipe has every stage twice, and half of the micro-batches in each
         per = [count / 2 for count in per]
-    return max(per), per[0], per[-1]
+    between = per[1:-1] or [max(per)]
+    fullest = max(between)
+    rank = min(1 + between.index(fullest), pp - 1)
+    return fullest, per[0], per[-1], per[min(1, pp - 1)], float(rank)
 
 
 def stage_counts(request: Request) -> tuple[int, ...]:
@@ -144,13 +156,6 @@ def stage_counts(request: Request) -> tuple[int, ...]:
     return cut_stages(request.model, request.framework.split, request.pp, parts // request.pp)
 
 
-def cut(model: ModelSpec, split: str, pp: int, chunks: int) -> tuple[float, float, float]:
-    """Blocks of the fullest, the first and the last rank, stages going round the ranks (see `cut_stages`)."""
-    stages = cut_stages(model, split, pp, chunks)
-    per = [float(sum(stages[rank::pp])) for rank in range(pp)]
-    return max(per), per[0], per[-1]
-
-
 @lru_cache(maxsize=65536)
 def cut_stages(model: ModelSpec, split: str, pp: int, chunks: int) -> tuple[int, ...]:
     """How a trainer cuts the blocks into pp x chunks stages.
@@ -158,12 +163,14 @@ def cut_stages(model: ModelSpec, split: str, pp: int, chunks: int) -> tuple[int,
     equal   as many in each; where that doesn't go, all are full but the last ones
     even    the same, but embedding, head and multi-token layers take a block's place each, as in
             Megatron Core's pipeline layout of DeepSeek-V3, `Et|(tt|)*30mL`
-    cost    nanotron's rule: block i goes to the first rank whose share of the summed cost, head included,
-            reaches it
+    balanced  this package's own: weights balanced, the head's with the last block (spec/placement.py)
+    cost    nanotron's rule: a rank takes blocks until they exceed its share of the summed cost, head included
     """
     layers, stages = model.num_hidden_layers, pp * chunks
     if stages == 1:
         return (layers,)
+    if split == "balanced" and stages <= layers:
+        return balanced_layers(model, stages)
     if split == "cost" and chunks == 1:
         return _cut_by_cost(model, pp)
     extra = model.mtp_layers
@@ -176,12 +183,16 @@ def cut_stages(model: ModelSpec, split: str, pp: int, chunks: int) -> tuple[int,
 
 
 def _cut_by_cost(model: ModelSpec, pp: int) -> tuple[int, ...]:
+    """nanotron's `build_model`: block after block to a rank, until the share of the cost is exceeded."""
     d, f = model.hidden_size, model.intermediate_size
-    one = 4.0 * d * d + 3.0 * d * f
-    costs = np.cumsum([one] * model.num_hidden_layers + [float(model.vocab_size * d)])
-    edges = costs[-1] * (np.arange(1, pp + 1) / pp)
-    rank = np.searchsorted(edges * (1 + 1e-12), costs[:-1])
-    return tuple(int(n) for n in np.bincount(np.minimum(rank, pp - 1), minlength=pp))
+    block, head = 4.0 * d * d + 3.0 * d * f, float(model.vocab_size * d)
+    total = model.num_hidden_layers * block + head
+    counts, rank = [0] * pp, 0
+    for layer in range(model.num_hidden_layers):
+        counts[rank] += 1
+        if (layer + 1) * block > total * (rank + 1) / pp:
+            rank += 1
+    return tuple(counts)
 
 
 # -- numbers of units -----------------------------------------------------------------------------

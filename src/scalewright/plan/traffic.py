@@ -25,7 +25,7 @@ def bytes_by_axis(at: Columns) -> dict[str, np.ndarray]:
     replicated = np.where(t.zero == 0, grads, grads + WEIGHT_BYTES)
     times = np.where(gathers_once(at) > 0, 1.0, t.micros)
     gathers = np.where(t.zero >= 3, times * (2 * WEIGHT_BYTES + grads), replicated) * (held.group > 1)
-    blocks, whole = t.stages.mean(1) * t.micros, at.rerun[0]
+    blocks, whole = t.stages[:, 0] * t.micros, at.rerun[0]
     return {
         "tp": blocks * (2 + whole) * tensor_parallel(at).bytes,
         "dp": (held.dense + held.expert) * gathers,

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 from typing import Literal
 
@@ -190,13 +191,19 @@ def held(layout: Layout) -> dict[Literal["parameter", "gradient", "optimizer"], 
 
 
 def stage_layers(model: ModelSpec, layout: Layout) -> tuple[int, ...]:
-    """Layers of every pipeline stage: `layout.stage_layers`, or a cut that balances weights per stage.
+    """Layers of every pipeline stage: `layout.stage_layers`, or a cut that balances weights per stage."""
+    if layout.stage_layers is not None:
+        return layout.stage_layers
+    return balanced_layers(model, layout.stages)
+
+
+@lru_cache(maxsize=1024)
+def balanced_layers(model: ModelSpec, stages: int) -> tuple[int, ...]:
+    """Layers of every stage of a cut that balances weights.
 
     The embedding only looks rows up, so it costs a stage nothing; the head costs its matrix.
     """
-    if layout.stage_layers is not None:
-        return layout.stage_layers
-    if layout.stages == 1:
+    if stages == 1:
         return (model.num_hidden_layers,)
     cost = [0.0] * model.num_hidden_layers
     for tensor in tensors(model):
@@ -208,7 +215,7 @@ def stage_layers(model: ModelSpec, layout: Layout) -> tuple[int, ...]:
             )
             cost[tensor.layer] += tensor.size * active
     cost[-1] += model.vocab_size * model.hidden_size
-    return balance(cost, layout.stages)
+    return balance(cost, stages)
 
 
 def balance(cost: list[float], stages: int) -> tuple[int, ...]:

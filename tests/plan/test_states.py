@@ -1,0 +1,78 @@
+"""This package's own trainer: what a rank holds, and what it sends, is the spec's, to the byte."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from scalewright.plan.memory import GIB
+from scalewright.plan.predict import predict
+from scalewright.plan.stages import stages
+from scalewright.spec.cluster import load_cluster
+from scalewright.spec.grid import make_grid
+from scalewright.spec.layout import Layout
+from scalewright.spec.memory import gathered_bytes, state_bytes
+from scalewright.spec.model import ModelSpec
+from scalewright.spec.presets import load_model_spec
+
+CLUSTER = load_cluster({"like": "dgx-h100", "nodes": 64})
+SEQ_LEN = 1024
+MODELS = {
+    "llama-3.2-1b": load_model_spec("llama-3.2-1b"),  # tied
+    "llama-3.1-8b": load_model_spec("llama-3.1-8b"),
+    "gpt2-124m": load_model_spec("gpt2-124m"),  # tied, biases, learned positions, 50257 words
+    "gemma-3-1b": load_model_spec("gemma-3-1b"),  # tied, four norms a block, heads' norms, one KV head
+}
+LAYOUTS: list[dict[str, Any]] = [
+    {"devices": 1, "global_batch": 4},
+    {"devices": 1, "precision": "fp32"},
+    {"devices": 8, "zero_stage": 0, "global_batch": 16},
+    {"devices": 8, "zero_stage": 0, "precision": "fp32"},
+    {"devices": 8, "zero_stage": 1, "global_batch": 32},
+    {"devices": 8, "zero_stage": 2, "global_batch": 32},
+    {"devices": 8, "zero_stage": 3, "global_batch": 32},
+    {"devices": 24, "zero_stage": 3},  # rows aren't multiples of 24
+    {"devices": 32, "dp_replicate": 4, "zero_stage": 3, "global_batch": 64},
+    {"devices": 32, "dp_replicate": 2, "zero_stage": 1},
+    {"devices": 8, "zero_stage": 3, "recompute": "full"},
+    {"devices": 8, "zero_stage": 3, "offload": "all"},
+    {"devices": 4, "zero_stage": 0, "offload": "optimizer"},
+    {"devices": 4, "tp": 4, "zero_stage": 0},
+    {"devices": 4, "tp": 2, "sp": False, "zero_stage": 3, "recompute": {"every": 2}},
+    {"devices": 16, "tp": 4, "zero_stage": 3, "global_batch": 16},
+    {"devices": 4, "pp": 4, "zero_stage": 0, "global_batch": 8},
+    {"devices": 8, "pp": 2, "zero_stage": 3, "global_batch": 32},
+    {"devices": 8, "pp": 4, "schedule": "gpipe", "zero_stage": 1, "global_batch": 16},
+    {"devices": 8, "pp": 2, "schedule": "interleaved", "zero_stage": 2, "global_batch": 32},
+    {"devices": 8, "pp": 4, "schedule": "zb-h1", "zero_stage": 3, "global_batch": 32},
+    {"devices": 8, "pp": 2, "schedule": "zbv", "zero_stage": 3, "global_batch": 32},
+    {"devices": 16, "pp": 4, "schedule": "dualpipev", "tp": 2, "zero_stage": 1, "global_batch": 32},
+    {"devices": 32, "pp": 2, "tp": 4, "dp_replicate": 2, "zero_stage": 3, "global_batch": 32},
+]
+CASES = [
+    pytest.param(name, keys, id=f"{name} {keys}") for name in MODELS for keys in LAYOUTS
+]  # fmt: skip
+
+
+def parse(name: str, keys: dict[str, Any]) -> tuple[ModelSpec, Layout]:
+    model, layout = MODELS[name], Layout.parse({"precision": "bf16", **keys})
+    if layout.tp > 1 and model.num_attention_heads % layout.tp:
+        pytest.skip("heads that tp doesn't divide")
+    return model, layout
+
+
+@pytest.mark.parametrize(("name", "keys"), CASES)
+def test_states_are_the_specs_on_every_pipeline_rank(name: str, keys: dict[str, Any]) -> None:
+    model, layout = parse(name, keys)
+    found = predict(model, CLUSTER, layout, SEQ_LEN)
+    low = layout.precision == "bf16"
+    for stage in stages(found):
+        rank = next(r for r in range(layout.devices) if make_grid(layout).coords(r)["pp"] == stage["rank"])
+        held = state_bytes(model, layout, rank, bf16=low)
+        memory = {kind: value * GIB for kind, value in stage["memory_gib"].items()}
+        # sums of integers in floats, through averages over blocks: the last bits alone
+        assert memory["parameters"] == pytest.approx(held.parameters, rel=1e-12)
+        assert memory["gradients"] == pytest.approx(held.gradients, rel=1e-12)
+        assert memory["optimizer"] == pytest.approx(held.optimizer, rel=1e-12)
+        assert memory["buffers"] >= sum(gathered_bytes(model, layout, rank, bf16=low).values())
