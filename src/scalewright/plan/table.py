@@ -123,7 +123,7 @@ def table(requests: Sequence[Request]) -> Table:
 
 
 def stage_blocks(request: Request) -> tuple[float, float, float, float, float]:
-    """Blocks of the fullest rank between the ends, of the first, the last, the second; and the fullest's number.
+    """Blocks of the fullest rank between the ends, the first, the last, the second; and the fullest's number.
 
     All stages of a rank together. Memory is highest on one of these four: earlier ranks have more
     micro-batches under way, fuller ones more weights.
