@@ -18,9 +18,11 @@ from functools import lru_cache
 
 import numpy as np
 
+from scalewright.plan import timeline
 from scalewright.plan import work as w
 from scalewright.plan.constants import Constants
 from scalewright.plan.curves import Curves, curves_of
+from scalewright.plan.kernels import Prices
 from scalewright.plan.request import SCHEDULES
 from scalewright.plan.table import RECOMPUTE, Facts, Table, Unit
 from scalewright.plan.timeline import PARTS, Step
@@ -102,23 +104,22 @@ def _operator(model: ModelSpec, o: Operator, curves: Curves, precision: str) -> 
 # -- a step ---------------------------------------------------------------------------------------
 
 
-def reprice(step: Step, table: Table, facts: Facts, c: Constants) -> Step:
-    """The step with the rows of CPUs priced by their curves; others stay as they are."""
+def step(table: Table, facts: Facts, prices: Prices, c: Constants) -> Step:
+    """The step of every row: CPUs with curves by them, all others by peaks and links."""
+    found = timeline.step(table, facts, prices, c)
     mine = np.array([unit.chip.timings is not None for unit in table.units])[table.unit]
     if not mine.any():
-        return step
-    parts = {name: np.where(mine, 0.0, step.parts[name]) for name in PARTS}
+        return found
+    parts = {name: np.where(mine, 0.0, found.parts[name]) for name in PARTS}
     for timings in {unit.chip.timings for unit in table.units if unit.chip.timings is not None}:
         rows = np.array([unit.chip.timings == timings for unit in table.units])[table.unit]
         at = np.flatnonzero(rows)
-        found = _Step(table.take(at), facts, curves_of(timings), timings, c).parts()
-        for name, seconds in found.items():
+        for name, seconds in _Step(table.take(at), facts, curves_of(timings), timings, c).parts().items():
             parts[name][at] = seconds
-    total = np.asarray(sum(parts.values()))
-    detail = {name: np.where(mine, 0.0, values) for name, values in step.detail.items()}
-    return replace(
-        step, seconds=total, parts=parts, host=np.where(mine, 0.0, step.host), detail=detail
-    )  # fmt: skip
+    detail = {name: np.where(mine, 0.0, values) for name, values in found.detail.items()}
+    detail["fixed"] = np.where(mine, parts["other"], detail.get("fixed", 0.0))
+    host = np.where(mine, 0.0, found.host)
+    return replace(found, seconds=np.asarray(sum(parts.values())), parts=parts, host=host, detail=detail)
 
 
 class _Step:

@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from scalewright.plan.constants import Constants, constants
-from scalewright.plan.cpu import reprice
+from scalewright.plan.cpu import step
 from scalewright.plan.frameworks import KERNELS
 from scalewright.plan.kernels import Flat, Prices, flatten, price
 from scalewright.plan.memory import Memory, memory
 from scalewright.plan.request import Request
 from scalewright.plan.table import RECOMPUTE, Facts, Table, table, unit_facts
-from scalewright.plan.timeline import Step, step
+from scalewright.plan.timeline import Step
 
 LADDER = ("none", "core")  # what a trainer's recipe turns on, in order, until the run fits; then see _least
 
@@ -57,7 +57,7 @@ def evaluate(prepared: Prepared, c: Constants | None = None, with_memory: bool =
     """Prices everything."""
     c = c or constants()
     prices = price(prepared.flat, c)
-    found = reprice(step(prepared.table, prepared.facts, prices, c), prepared.table, prepared.facts, c)
+    found = step(prepared.table, prepared.facts, prices, c)
     held = memory(prepared.table, prepared.facts, c) if with_memory else None
     return Outcome(prepared.table, prepared.facts, found, held, prices)
 

@@ -17,13 +17,14 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from scalewright.plan.constants import Constants, constants
+from scalewright.plan.cpu import step
 from scalewright.plan.kernels import Prices, flatten, price
 from scalewright.plan.memory import Memory, memory
 from scalewright.plan.objective import Objective
 from scalewright.plan.request import OFFLOADS, SCHEDULES
 from scalewright.plan.space import Rows, Space
 from scalewright.plan.table import Facts, unit_facts
-from scalewright.plan.timeline import Step, step
+from scalewright.plan.timeline import Step
 
 WINDOW, WIDEST = 1.10, 1.5
 BATCH = 8192  # rows that are priced at once: what fits the processor's cache
