@@ -1,0 +1,198 @@
+"""The planner's figures on the measured runs: as shipped, and with sources, families, generations left out.
+
+    runs ──► shipped constants            ──► score                         (constants that saw every source)
+         ├─► fitted without one source    ──► its rows scored, each source in turn: the figure to believe
+         ├─► ... one family of models     ──► the same
+         ├─► ... one generation of devices ─► the same
+         └─► llm-analysis                 ──► the rows that it can express
+
+Everything that the page and the plots show is in one `Figures`.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from scalewright.plan.baselines import baselines
+from scalewright.plan.constants import facts
+from scalewright.plan.fit import groups_of, left_out, mean_error
+from scalewright.plan.predict import Predictions, predict_table
+from scalewright.plan.profile import held_out_error
+from scalewright.plan.rank import rankings
+from scalewright.plan.runs import MEASURED, Runs, read_table, runs_of
+from scalewright.plan.score import layout_groups, score
+
+KINDS = ("source", "family", "generation")
+PROFILE_ROWS = (4, 8, 16)
+COLUMNS = ("id", "iteration_s", "forward_s", "memory_gib", "refused")
+
+
+@dataclass
+class Figures:
+    """All numbers of the page; arrays have one entry a run that could be expressed."""
+
+    runs: Runs
+    found: Predictions
+    left_out: dict[str, np.ndarray]  # seconds, by what was left out
+    shipped: dict[str, Any]  # score() with the constants as shipped
+    scored: dict[str, dict[str, Any]]  # score() of left_out
+    profiles: dict[str, dict[int, dict[str, float]]]
+    constants: dict[str, int]
+    peer: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def plain(self) -> np.ndarray:
+        """Runs that count: timed, neither stalled nor suspect, not converted from FLOPs."""
+        runs = self.runs
+        mask: np.ndarray = np.isfinite(runs.seconds) & ~runs.apart & ~runs.converted
+        return mask
+
+    def error(self, kind: str | None = "source") -> np.ndarray:
+        """predicted / measured - 1, left out by `kind`, or as shipped (None)."""
+        seconds = self.found.p50 if kind is None else self.left_out[kind]
+        return np.asarray(seconds / self.runs.seconds - 1)
+
+
+def collect(sources: list[str] | None = None) -> Figures:
+    """Fits and scores everything: minutes on one core; `sources` takes only those, for a trial."""
+    rows = [row for row in read_table(MEASURED) if not sources or row["source"] in sources]
+    runs = runs_of(rows)
+    outs = {kind: left_out(runs, kind) for kind in KINDS}
+    whole = None if not sources else rows
+    profiles = {
+        source: {many: held_out_error(_of(runs, source), many) for many in PROFILE_ROWS}
+        for source in ("vtrain-multi", "llm-foundry-mpt", "dgxc-benchmarking", "megatron-bridge")
+        if (runs.source == source).sum() > max(PROFILE_ROWS)
+    }
+    return Figures(
+        runs, predict_table(runs.requests), outs, score(whole),
+        {kind: score(whole, seconds=seconds) for kind, seconds in outs.items()}, profiles,
+        {"fitted": sum(fact.fitted for fact in facts()), "all": len(facts())},
+    )  # fmt: skip
+
+
+def _of(runs: Runs, source: str) -> Runs:
+    return runs.take(runs.source == source)
+
+
+def by_group(figures: Figures, kind: str) -> list[dict[str, Any]]:
+    """For every group that was left out: rows, median error and bias, left out and as shipped."""
+    groups, plain = groups_of(figures.runs, kind), figures.plain
+    out, shipped = figures.error(kind), figures.error(None)
+    found = []
+    for group in dict.fromkeys(groups.tolist()):
+        at = plain & (groups == group) & np.isfinite(out)
+        if at.any():
+            found.append({
+                "group": group, "rows": int(at.sum()),
+                "left_out": 100 * float(np.median(np.abs(out[at]))), "bias": 100 * float(np.median(out[at])),
+                "shipped": 100 * float(np.median(np.abs(shipped[at]))),
+            })  # fmt: skip
+    return found
+
+
+def means(figures: Figures) -> dict[str, float]:
+    """The mean over sources of the median error, by what was left out."""
+    found = {"nothing": mean_error(figures.runs, figures.found.p50)}
+    return found | {kind: mean_error(figures.runs, figures.left_out[kind]) for kind in KINDS}
+
+
+def rival_errors(figures: Figures) -> dict[str, np.ndarray]:
+    """Relative errors of the four baselines."""
+    return {
+        name: seconds / figures.runs.seconds - 1 for name, seconds in baselines(figures.found.outcome).items()
+    }
+
+
+# -- llm-analysis ---------------------------------------------------------------------------------
+
+
+def ask_peer(runs: Runs) -> list[dict[str, Any]]:
+    """Every run through llm-analysis; raises ImportError where it isn't installed."""
+    from harness.llm_analysis_rows import predicted, refusal
+
+    answers = []
+    for row, request in zip(runs.rows, runs.requests, strict=True):
+        why = refusal(request)
+        answer: dict[str, Any] = {"id": row["id"], "refused": why or ""}
+        if why is None:
+            try:
+                answer |= {name: f"{value:.6g}" for name, value in predicted(request).items()}
+            except AssertionError as error:
+                answer["refused"] = f"it says: {error}"
+        answers.append(answer)
+    return answers
+
+
+def save_peer(answers: list[dict[str, Any]], path: Path) -> None:
+    """Writes the answers as a table."""
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(answers)
+
+
+def compare_peer(figures: Figures, answers: list[dict[str, Any]]) -> dict[str, Any]:
+    """What llm-analysis can express and how far it is off, beside ours on the same rows."""
+    by_id = {answer["id"]: answer for answer in answers}
+    rows = [by_id.get(str(row["id"]), {}) for row in figures.runs.rows]
+    seconds = {
+        name: np.array([float(row.get(name) or np.nan) for row in rows])
+        for name in ("iteration_s", "forward_s", "memory_gib")
+    }
+    asked = figures.plain & np.isfinite(seconds["iteration_s"])
+    every = {**{name: seconds[name] for name in ("iteration_s", "forward_s")},
+             "ours": figures.left_out["source"], "ours, shipped": figures.found.p50}  # fmt: skip
+    sources = {}
+    for source in dict.fromkeys(figures.runs.source[asked].tolist()):
+        at = asked & (figures.runs.source == source)
+        far = {name: np.abs(value[at] / figures.runs.seconds[at] - 1) for name, value in every.items()}
+        sources[source] = {"rows": int(at.sum())} | {n: 100 * float(np.median(e)) for n, e in far.items()}
+    counted = [one for one in sources.values() if one["rows"] >= 5]
+    return {
+        "expressed": int(np.isfinite(seconds["iteration_s"]).sum()), "timed": int(asked.sum()),
+        "refused": dict(Counter(row["refused"] for row in rows if row.get("refused")).most_common()),
+        "sources": sources,
+        "mean": {name: float(np.mean([one[name] for one in counted])) for name in every} if counted else {},
+        "ranking": {name: _ranking(figures, value, asked) for name, value in every.items()},
+        "memory": _peer_memory(figures, seconds["memory_gib"]),
+    }  # fmt: skip
+
+
+def _ranking(figures: Figures, seconds: np.ndarray, rows: np.ndarray) -> dict[str, Any]:
+    """Ranking of vTrain's multi-node layouts by these predictions, among the rows that have them."""
+    part = _of(_only(figures.runs, rows), "vtrain-multi")
+    predicted = seconds[rows & (figures.runs.source == "vtrain-multi")]
+    groups = rankings(*layout_groups(part, predicted)) if len(part) else []
+    return {
+        "groups": len(groups),
+        "tau": float(np.mean([one.tau for one in groups])) if groups else None,
+        "regret": [one.regret for one in groups],
+    }
+
+
+def _only(runs: Runs, rows: np.ndarray) -> Runs:
+    return runs.take(rows)
+
+
+def _peer_memory(figures: Figures, gib: np.ndarray) -> dict[str, Any]:
+    """Median error of memory by source, its and ours, on the rows that both have."""
+    held = figures.found.outcome.memory
+    assert held is not None
+    ours = held.peak / 2**30
+    found = {}
+    at_all = np.isfinite(gib) & np.isfinite(figures.runs.memory) & ~figures.runs.apart
+    for source in dict.fromkeys(figures.runs.source[at_all].tolist()):
+        at = at_all & (figures.runs.source == source)
+        real = figures.runs.memory[at]
+        found[source] = {
+            "rows": int(at.sum()), "it": 100 * float(np.median(np.abs(gib[at] / real - 1))),
+            "ours": 100 * float(np.median(np.abs(ours[at] / real - 1))),
+        }  # fmt: skip
+    return found

@@ -1,0 +1,229 @@
+"""docs/accuracy.md as text: its tables from `Figures`, its prose from accuracy_page.md.jinja."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jinja2 import Environment, StrictUndefined
+
+from harness.accuracy_figures import Figures, by_group, means, rival_errors
+from harness.accuracy_reasons import FAR_SOURCES, row_reason
+
+TEMPLATE = Path(__file__).with_name("accuracy_page.md.jinja")
+RIVALS = ("model", "hardware", "model and bubble", "hardware and bubble")
+WORST, WORST_OF_ONE = 24, 4  # rows among the worst, and of one source
+
+
+def page(figures: Figures, date: str) -> str:
+    """The whole page."""
+    shipped, out = figures.shipped, figures.scored["source"]
+    best = shipped["overall"]["best_baseline"]
+    theirs = np.abs(rival_errors(figures)[best])[figures.plain]
+    nearer = 100 * float((np.abs(figures.error())[figures.plain] < theirs).mean())
+    far = [name for name, one in out["sources"].items() if one["rows"] >= 10 and one["median_error_pct"] > 25]
+    refused = ": " + "; ".join(f"{one['id']}: {one['error']}" for one in shipped["refused"][:40])
+    words = {
+        "date": date, "rows": f"{shipped['rows']:,}", "plain": f"{int(figures.plain.sum()):,}",
+        "fitted": figures.constants["fitted"], "constants": figures.constants["all"], "nearer": pct(nearer),
+        "head": head(figures), "families": groups(figures, "family", "families of models"),
+        "generations": groups(figures, "generation", "generations of devices"),
+        "sources": sources(figures), "far": ", ".join(far) or "none", "why_far": why_far(figures),
+        "apart": apart(figures), "covered": pct(out["overall"]["coverage_pct"]),
+        "covered_shipped": pct(shipped["overall"]["coverage_pct"]), "ranking": ranking(figures),
+        "memory": memory(figures), "fits": fits(figures), "profiles": profiles(figures),
+        "peer": peer(figures), "worst": worst(figures), "expressed": pct(shipped["expressed_pct"]),
+        "refused": refused if shipped["refused"] else " are expressed",
+    }  # fmt: skip
+    environment = Environment(undefined=StrictUndefined, keep_trailing_newline=True, trim_blocks=True)
+    return environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(words)
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table; the first column is text, the others are numbers."""
+    lines = ["| " + " | ".join(head) + " |", "| --- |" + " ---: |" * (len(head) - 1)]
+    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
+
+
+def pct(value: float | None, signed: bool = False) -> str:
+    """A figure in percent; a dash where there is none."""
+    if value is None or not np.isfinite(value):
+        return "–"
+    return f"{value:+.1f}" if signed else f"{value:.1f}"
+
+
+def head(f: Figures) -> str:
+    """The figures that the planner is judged by, beside their aims."""
+    mean, out, shipped = means(f), f.scored["source"]["overall"], f.shipped["overall"]
+    best = shipped["best_baseline"]
+    fit = f.shipped.get("fits", {})
+    vtrain = f.scored["source"]["sources"].get("vtrain-multi", {})
+    rows = [
+        ["step time: mean over sources of the median, the source left out", pct(mean["source"]), "≤ 12"],
+        ["– a family of models left out", pct(mean["family"]), ""],
+        ["– a generation of devices left out", pct(mean["generation"]), ""],
+        ["– constants as shipped, which saw every source", pct(mean["nothing"]), ""],
+        [f"best baseline: half of the peak, {best} FLOPs", pct(shipped[f"half of peak, {best}"]), ""],
+        ["sources on which we beat it, left out", pct(out["sources_better_than_it_pct"]), "≥ 80"],
+        ["bias, left out: mean over sources of the median", pct(out["bias_pct"], True), "within ±5"],
+        ["vTrain's multi-node layouts, left out", pct(vtrain.get("median_error_pct")), "≤ 8"],
+        ["measurements between p10 and p90, left out", pct(out["coverage_pct"]), "75 to 90"],
+        ["rows expressed", pct(f.shipped["expressed_pct"]), "≥ 95"],
+        ["memory: mean over sources of the median", pct(f.shipped["memory"]["median_error_pct"]), "≤ 8"],
+        ["fits or not, balanced, of nanotron's runs", pct(fit.get("balanced_pct")), "≥ 96"],
+    ]  # fmt: skip
+    return table(["%", "here", "aim"], rows)
+
+
+def groups(f: Figures, kind: str, title: str) -> str:
+    """Errors of every group that was left out."""
+    rows = [
+        [one["group"], str(one["rows"]), pct(one["left_out"]), pct(one["bias"], True), pct(one["shipped"])]
+        for one in by_group(f, kind)
+    ]
+    return table([title, "rows", "left out", "bias", "shipped"], rows)
+
+
+def sources(f: Figures) -> str:
+    """Every source beside the baselines, the largest first."""
+    out, shipped = f.scored["source"]["sources"], f.shipped["sources"]
+    rows = []
+    for name, one in sorted(out.items(), key=lambda item: -item[1]["rows"]):
+        figures = [one["median_error_pct"], one["p90_error_pct"], shipped[name]["median_error_pct"],
+                   one["coverage_pct"], *(one[f"half of peak, {rival}"] for rival in RIVALS)]  # fmt: skip
+        cells = [pct(value) for value in figures]
+        rows.append([name, f"{one['rows']:.0f}", cells[0], pct(one["bias_pct"], True), *cells[1:]])
+    title = ["source", "rows", "left out", "bias", "p90", "shipped", "in band", "half of peak, model",
+             *RIVALS[1:]]  # fmt: skip
+    return table(title, rows)
+
+
+def why_far(f: Figures) -> str:
+    """A line for every source that has a reason."""
+    out = f.scored["source"]["sources"]
+    lines = [
+        f"- **{n}** ({pct(out[n]['median_error_pct'])}%): {FAR_SOURCES[n]}" for n in FAR_SOURCES if n in out
+    ]
+    return "\n".join(lines)
+
+
+def apart(f: Figures) -> str:
+    """Rows that are scored apart."""
+    rows = [
+        [name, f"{one['rows']:.0f}", pct(one["median_error_pct"]), pct(one["bias_pct"], True)]
+        for name, one in f.scored["source"]["apart"].items()
+    ]
+    return table(["apart", "rows", "left out", "bias"], rows)
+
+
+def ranking(f: Figures) -> str:
+    """Kendall's tau and regret by sweep, left out and as shipped."""
+    rows = []
+    for kind, scored in (("left out", f.scored["source"]), ("shipped", f.shipped)):
+        for title, found in ranked(scored["ranking"]).items():
+            if found:
+                taus, costs = [g["tau"] for g in found], [100 * g["regret"] for g in found]
+                layouts = str(sum(g["layouts"] for g in found))
+                numbers = [f"{np.nanmean(taus):.2f}", f"{np.nanmin(taus):.2f}", pct(float(np.mean(costs)))]
+                rows.append([f"{title}, {kind}", str(len(found)), layouts, *numbers, pct(max(costs))])
+    return table(["", "groups", "layouts", "mean τ", "worst τ", "mean regret, %", "worst, %"], rows)
+
+
+def ranked(found: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
+    """The groups of at least ten layouts, by sweep."""
+
+    def of(source: str, most: int = 10**6) -> list[Mapping[str, Any]]:
+        mine = (g for g in found if g["group"][0] == source and g["layouts"] >= 10)
+        return [g for g in mine if int(g["group"][4]) <= most]
+
+    return {
+        "vTrain multi-node": of("vtrain-multi"), "vTrain single node": of("vtrain-single"),
+        "nanotron, up to 128 devices": of("ultrascale-playbook", 128),
+        "nanotron, all": of("ultrascale-playbook"),
+    }  # fmt: skip
+
+
+def memory(f: Figures) -> str:
+    """Errors of the memory of the worst rank."""
+    rows = []
+    for name, one in f.shipped["memory"]["sources"].items():
+        figures = [pct(one["median_error_pct"]), pct(one["bias_pct"], True), pct(one["p90_error_pct"])]
+        rows.append([name, f"{one['rows']:.0f}", *figures])
+    return table(["source", "rows", "error", "bias", "p90"], rows)
+
+
+def fits(f: Figures) -> str:
+    """Whether runs that ran, and runs that didn't, are told apart."""
+    found = f.shipped.get("fits")
+    if not found:
+        return ""
+    ran, failed = pct(found["ran_right_pct"]), pct(found["out_of_memory_right_pct"])
+    return (
+        f"Of the {found['ran']:,} runs of nanotron's sweep that ran, {ran}% are predicted to fit; of its"
+        f" {found['out_of_memory']:,} that ran out of memory, {failed}% not to:"
+        f" {pct(found['balanced_pct'])}% balanced."
+    )
+
+
+def profiles(f: Figures) -> str:
+    """What a few rows of a table do for the others."""
+    whole = {s: by for s, by in f.profiles.items() if all("median_error_pct" in one for one in by.values())}
+    if not whole:
+        return "No source here has enough rows."
+    rows = []
+    for source, by in whole.items():
+        pairs = ((one["before_median_error_pct"], one["median_error_pct"]) for one in by.values())
+        rows.append([source, *(f"{pct(before)} → {pct(after)}" for before, after in pairs)])
+    return table(["source", *(f"K = {many}" for many in next(iter(whole.values())))], rows)
+
+
+def peer(f: Figures) -> dict[str, Any]:
+    """What the page says of llm-analysis; empty where nobody asked it."""
+    found = f.peer
+    if not found:
+        return {}
+    order = {"iteration_s": "iteration", "forward_s": "forward × 3", "ours": "ours, left out"}
+    rows = [
+        [name, str(one["rows"]), *(pct(one[key]) for key in order)] for name, one in found["sources"].items()
+    ]
+    if found["mean"]:
+        mean = [pct(found["mean"][key]) for key in order]
+        rows.append(["**mean of sources with five rows**", str(found["timed"]), *mean])
+    ranks = []
+    for key, label in order.items():
+        one = found["ranking"][key]
+        if one["tau"] is not None:
+            ranks.append(
+                [label, f"{one['tau']:.2f}", " and ".join(pct(100 * cost) for cost in one["regret"])]
+            )
+    held = [
+        [name, str(one["rows"]), pct(one["it"]), pct(one["ours"])] for name, one in found["memory"].items()
+    ]
+    return {
+        "version": found["version"], "file": found["file"], "expressed": f"{found['expressed']:,}",
+        "timed": f"{found['timed']:,}",
+        "refused": "; ".join(f"{why} ({many})" for why, many in found["refused"].items()) or "none",
+        "sources": table(["median absolute error, %", "rows", *order.values()], rows),
+        "ranking": table(["ranking", "mean τ", "regret by group, %"], ranks),
+        "memory": table(["source", "rows", "llm-analysis", "ours, shipped"], held),
+    }  # fmt: skip
+
+
+def worst(f: Figures) -> str:
+    """The rows that are farthest off, and why."""
+    error, shipped = f.error(), f.error(None)
+    use = np.flatnonzero(f.plain & np.isfinite(error))
+    rows: list[list[str]] = []
+    of_one = dict.fromkeys(f.runs.source.tolist(), 0)
+    for i in use[np.argsort(-np.abs(np.log1p(error[use])))]:
+        source = str(f.runs.source[i])
+        of_one[source] += 1
+        if of_one[source] <= WORST_OF_ONE and len(rows) < WORST:
+            r, row = f.runs.requests[i], f.runs.rows[i]
+            layout = f"{r.devices} × {r.chip.name}, tp {r.tp} pp {r.pp} ep {r.ep} mbs {r.micro_batch}"
+            far = [pct(100 * float(one[i]), True) for one in (error, shipped)]
+            why = row_reason(row, r, float(error[i]))
+            rows.append([str(row["id"]), source, r.model.name, layout, *far, why])
+    return table(["row", "source", "model", "layout", "left out", "shipped", "why"], rows)
