@@ -82,7 +82,7 @@ def rows_of(best: Estimate) -> tuple[list[tuple[str, Mapping[str, float], float]
 
 
 def by_rank(stages: Sequence[Stage]) -> list[Group]:
-    """A bar for every pipeline rank, which may hold several stages; for every stage where no rank is named."""
+    """A bar for every pipeline rank, which may hold several stages; for every stage where none is named."""
     if any(stage.rank is None for stage in stages):
         return [Group("stage", one.number, one.number, one.layers, one.memory) for one in stages]
     found = []

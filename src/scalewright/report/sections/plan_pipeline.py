@@ -21,6 +21,7 @@ KINDS = ("forward", "backward", "backward_input", "backward_weight")
 NAMES = ("forward", "backward", "backward, inputs", "backward, weights")
 MOST_BOXES = 40_000  # a browser redraws so many in a few hundredths of a second
 MOST_ACTIONS = 400_000  # computations that are put on the clock: some seconds
+MOST_STAGES = 1024
 HEAD = 0.75  # of the boxes that are kept, those of the beginning
 TICKS = 2_000_000  # whole numbers for the times: a millionth of the step is finer than any screen
 
@@ -80,6 +81,8 @@ def put_on_the_clock(best: Estimate) -> Pipeline | str:
         return "The plan doesn't say how long each stage takes (stages), so its pipeline isn't drawn."
     if micros is None:
         return "The layout's micro-batches aren't whole, so its pipeline isn't drawn."
+    if pp * chunks > MOST_STAGES:
+        return f"The pipeline isn't drawn: it has {pp * chunks:,} stages."
     drawn = fewer(micros, pp, pp * chunks * 2)
     try:
         plan = schedule(kind, pp, chunks, drawn)
