@@ -25,14 +25,22 @@ from scalewright.plan.pareto import pareto
 from scalewright.plan.predict import Prediction, predict_table
 from scalewright.plan.request import Request, from_layout
 from scalewright.plan.shortage import too_large
-from scalewright.plan.space import Space, make_space
+from scalewright.plan.space import Fixed, Space, make_space
 from scalewright.plan.trainable import untrainable
 from scalewright.plan.why_not import UNLIMITED, compare
 from scalewright.spec.cluster import ClusterSpec
 from scalewright.spec.errors import UserError
+from scalewright.spec.huggingface import why_not_running
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
+from scalewright.spec.schedules.action import KINDS, PLANNED_ONLY
 
+TRAINABLE: Fixed = {
+    "cp": (1,),
+    "ep": (1,),
+    "etp": (1,),
+    "schedule": tuple(kind for kind in KINDS if kind not in PLANNED_ONLY),
+}
 MOST_DEVICES, MOST_BATCH, MOST_LENGTH = 10**7, 10**9, 10**8
 
 
@@ -69,6 +77,7 @@ class Plan:
     objective: Objective
     headroom: float
     best: list[Choice]
+    trainable: Choice | None  # the best that `train` runs; None when none can be found
     pareto: list[Choice]
     why_not: list[dict[str, Any]]
     evaluated: int  # layouts that were judged: priced, or certain to be worse by a bound
@@ -83,8 +92,10 @@ class Plan:
     asked: dict[str, Any] = field(default_factory=dict)  # the arguments of the search, to search again
 
     def again(self, **changes: Any) -> Plan:
-        """The same search with other arguments, without reasons."""
-        return search(self.model, self.cluster, **{**self.asked, "explain": False, **changes})
+        """The same search with other arguments, without reasons; `fixed` comes on top of what was fixed."""
+        asked = {**self.asked, "explain": False, **changes}
+        asked["fixed"] = {**(self.asked["fixed"] or {}), **(asked["fixed"] or {})}
+        return search(self.model, self.cluster, **asked)
 
     @property
     def usable_gib(self) -> float:
@@ -92,11 +103,6 @@ class Plan:
         held = self.best[0].prediction.of.outcome.memory
         assert held is not None
         return float(held.usable[0]) / GIB * (1.0 - self.headroom)
-
-    @property
-    def best_trainable(self) -> Choice | None:
-        """The best of the listed layouts that `train` runs."""
-        return next((choice for choice in self.best if choice.trainable), None)
 
     def dump(self) -> dict[str, Any]:
         """Plain data: the keys of `plan --json`."""
@@ -116,6 +122,7 @@ class Plan:
             "seconds": self.seconds,
             "complete": self.complete,
             "best": [choice.dump() for choice in self.best],
+            "best_trainable": self.trainable.dump() if self.trainable else None,
             "pareto": [choice.dump() for choice in self.pareto],
             "why_not": self.why_not,
             "assumed": self.assumed,
@@ -187,6 +194,7 @@ def search(
         objective=aim,
         headroom=headroom,
         best=best,
+        trainable=next((choice for choice in best if choice.trainable), None),
         pareto=front,
         why_not=[],
         evaluated=finder.decided,
@@ -201,6 +209,7 @@ def search(
         asked=asked,
     )
     if explain and found is not None:
+        plan.trainable = _best_trainable(plan)
         losers = near_losers(finder, found, chosen)
         pairs = zip(losers.axes, maker.choices(losers.rows), strict=True)
         plan.why_not = [compare(axis, choice, best[0], plan.usable_gib) for axis, choice in pairs]
@@ -250,6 +259,22 @@ class _Maker:
     def _choice(self, prediction: Prediction, layout: Layout, score: float) -> Choice:
         why = untrainable(self.model, layout, self.template.seq_len)
         return Choice(prediction, layout, why, score, self.aim.value(score, prediction.tokens))
+
+
+def _best_trainable(plan: Plan) -> Choice | None:
+    """The best layout that `train` runs: the best of all, or that of a search of those alone."""
+    if plan.best[0].trainable or why_not_running(plan.model) is not None:
+        return plan.best[0] if plan.best[0].trainable else None
+    given = dict(plan.asked["fixed"] or {})
+    for axis, ready in TRAINABLE.items():
+        value = given.get(axis, ready)
+        values = value if isinstance(value, (list, tuple)) else (value,)
+        given[axis] = tuple(one for one in values if one in ready)
+    try:
+        found = plan.again(fixed=given, top=1).best[0] if all(given.values()) else None
+    except UserError:
+        return plan.trainable
+    return found if found is not None and found.trainable else plan.trainable
 
 
 def _different(finder: Finder, fitting: Priced, top: int) -> Priced:

@@ -41,6 +41,7 @@ AXES = (
     "zero_stage", "micro_batch", "recompute", "offload",
 )  # fmt: skip
 Fixed = Mapping[str, tuple[Any, ...]]
+TIMED: Fixed = {"cp": (1,), "ep": (1,), "etp": (1,), "offload": ("none",)}  # axes that no probe has timed
 
 
 @dataclass
@@ -263,6 +264,8 @@ def legal(model: ModelSpec, seq_len: int, **keys: Any) -> bool:
 
 def make_space(template: Request, global_batch: int, fixed: Fixed) -> Space:
     """The space of a run; axes in `fixed` have only those values. Empty when no layout is legal."""
+    if template.chip.timings is not None:  # processes of one machine, priced by what was timed there
+        fixed = {**TIMED, **fixed}
     pipe, pipes = _pipes(template, fixed)
     cores, units = _cores(template, global_batch, fixed, set(pipes))
     shard, shards = _shards(cores, fixed)

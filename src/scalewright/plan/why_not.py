@@ -151,11 +151,9 @@ def _forbidden(plan: Plan, asked: Mapping[str, Any], error: UserError) -> dict[s
     options = []
     for key in asked:
         rest = {name: value for name, value in asked.items() if name != key}
-        try:
-            found = plan.again(fixed=rest, top=1).best[0]
-        except UserError:
-            continue
-        options.append((found.score, key, found))
+        found = _fitting(plan, rest) if rest else plan.best[0]
+        if found is not None:
+            options.append((found.score, key, found))
     if not options:
         return {"why": f"{why}; {error.how}" if error.how else why, "rule": error.what, "mend": error.how}
     _, key, found = min(options, key=lambda option: option[0])
