@@ -1,14 +1,21 @@
-"""Opens rank 0's record of a run: files, console and trackers, and says what is about to run."""
+"""Opens rank 0's record of a run: its folder, files, console and trackers, and says what is about to run."""
 
 from __future__ import annotations
 
 import os
+import shutil
+from pathlib import Path
+from typing import Any
 
 import torch
 
+from scalewright.data.dataset import Dataset
+from scalewright.spec.base import write_yaml
+from scalewright.spec.errors import UserError
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.operators import flops_per_token
 from scalewright.spec.run import RunSpec
+from scalewright.spec.tensors import count
 from scalewright.track.console import Console
 from scalewright.track.environment import environment
 from scalewright.track.events import EventsFile
@@ -20,6 +27,22 @@ from scalewright.train.network import Network
 from scalewright.train.precision import Peak
 from scalewright.train.record import Record
 from scalewright.train.resolve import Resolved
+
+
+def write_folder(run: RunSpec, dataset: Dataset) -> None:
+    """The resolved run file and the tokenizer, so that the folder stands alone; raises UserError."""
+    folder = run.folder
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_yaml(folder / "run.yaml.tmp", run.replace(environment=environment()).dump())
+        os.replace(folder / "run.yaml.tmp", folder / "run.yaml")  # a full disk leaves the old one whole
+        tokenizer: Path | None = dataset.tokenizer_path
+        if tokenizer is not None and tokenizer.exists():
+            shutil.copyfile(tokenizer, folder / "tokenizer.json")
+    except OSError as error:
+        raise UserError(
+            f"cannot write: {error.strerror}", str(folder), "free space, or set out_dir"
+        ) from None
 
 
 def open_record(
@@ -36,7 +59,7 @@ def open_record(
 ) -> Record:
     """Rank 0's writers, opened to go on from `place`; `notes` and then start or resume become events."""
     folder, done = run.folder, place.step
-    parameters = sum(w.placement.tensor.size for w in network.parallel.weights)
+    parameters = _parameters(resolved, network)
     flops = _flops_per_token(resolved, parameters)
     events = EventsFile(folder / "events.jsonl")
     metrics = MetricsFile(folder / "metrics.jsonl", resume_step=done, events=events)
@@ -59,23 +82,29 @@ def open_record(
     console.start()
     for note in notes:
         record.event("fault", note, step=done)
-    record.event(
-        "resume" if resumed_from else "start",
-        f"resumed from step {done}" if resumed_from else "",
-        step=done,
-        **({"path": resumed_from} if resumed_from else {}),
-        run_id=run_id,
-        world=run.layout.devices,
-        precision=run.layout.precision,
-        parameters=parameters,
-        flops_per_token=flops,
-        peak_flops=peak.flops,
-        peak_source=peak.source,
-        peak_device=peak.device,
-        peak_how=peak.how,
-        pid=os.getpid(),
-    )
+    facts = {"run_id": run_id, "parameters": parameters, "flops_per_token": flops, **_facts(run, peak)}
+    if resumed_from:
+        record.event("resume", f"resumed from step {done}", step=done, path=resumed_from, **facts)
+    else:
+        record.event("start", step=done, **facts)
     return record
+
+
+def _facts(run: RunSpec, peak: Peak) -> dict[str, Any]:
+    """What a start and a resume say of the devices."""
+    return {
+        "world": run.layout.devices,
+        "precision": run.layout.precision,
+        **{f"peak_{key}": getattr(peak, key) for key in ("flops", "source", "device", "how")},
+        "pid": os.getpid(),
+    }
+
+
+def _parameters(resolved: Resolved, network: Network) -> int:
+    """Of the whole model: a pipeline's rank holds its own stages alone, a user's own module is held whole."""
+    if isinstance(resolved.model, ModelSpec):
+        return count(resolved.model).total
+    return sum(weight.placement.tensor.size for weight in network.parallel.weights)
 
 
 def _flops_per_token(resolved: Resolved, parameters: int) -> float:
@@ -89,7 +118,8 @@ def _description(run: RunSpec, parameters: int, peak: Peak) -> list[str]:
     name = run.model.name if isinstance(run.model, ModelSpec) else "your model"
     layout = run.layout
     split = f"{layout.devices} x {run.device}" if layout.devices > 1 else run.device
-    kind = f"zero {layout.zero_stage}" if layout.devices > 1 else ""
+    sizes = [f"{key} {getattr(layout, key)}" for key in ("pp", "tp") if getattr(layout, key) > 1]
+    kind = ", ".join([*sizes, f"zero {layout.zero_stage}"]) if layout.devices > 1 else ""
     best = f"peak {peak.flops / 1e12:.3g} TFLOP/s a device ({peak.source})" if peak.flops else "peak unknown"
     parts = [
         f"{name} {_short(parameters)}",

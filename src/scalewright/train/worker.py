@@ -6,18 +6,15 @@ join -> precision, mesh -> network -> optimizer -> newest checkpoint that verifi
 
 from __future__ import annotations
 
-import os
-import shutil
 import time
 import uuid
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from scalewright.checkpoint.read import set_aside
+from scalewright.checkpoint.read import CheckpointReader, set_aside
 from scalewright.checkpoint.write import as_states, save
 from scalewright.data.dataset import Dataset, open_data
 from scalewright.evaluate.validate import validate
@@ -25,8 +22,7 @@ from scalewright.launch.context import RankContext
 from scalewright.parallel.collectives import barrier, from_rank_zero
 from scalewright.parallel.execute import Loss
 from scalewright.parallel.mesh import Mesh, join_world, leave_world, make_mesh
-from scalewright.spec.base import write_yaml
-from scalewright.spec.errors import RunError, Stopped, UserError
+from scalewright.spec.errors import RunError, Stopped
 from scalewright.spec.grid import make_grid
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.run import RunSpec
@@ -38,7 +34,7 @@ from scalewright.train.loop import Job, loop
 from scalewright.train.loss import DEFAULT_LOSS, build_loss
 from scalewright.train.network import Network, build_network, first_weights, load_python
 from scalewright.train.optimizer import base_rate, build_optimizer, read_states
-from scalewright.train.precision import choose_precision, earlier_peak, find_peak
+from scalewright.train.precision import Peak, choose_precision, earlier_peak, find_peak
 from scalewright.train.record import Record
 from scalewright.train.resolve import Resolved
 from scalewright.train.resume import (
@@ -48,7 +44,7 @@ from scalewright.train.resume import (
     plain_model,
     restore,
 )
-from scalewright.train.scribe import open_record
+from scalewright.train.scribe import open_record, write_folder
 from scalewright.train.signals import StopRequest
 from scalewright.train.step import Step
 
@@ -114,14 +110,11 @@ class _Rank:
         kept: ExitStack | None = None,
     ) -> _Rank:
         """Builds everything up to the first step; `kept` (None: nobody) holds the run's folder."""
-        run, model = resolved.run, resolved.model
+        model = resolved.model
         kv_heads = model.kv_heads if isinstance(model, ModelSpec) else None
-        mesh = make_mesh(make_grid(run.layout, kv_heads), context.rank, device)
-        asked = run.layout.precision
-        precision = from_rank_zero(choose_precision(asked, device) if mesh.rank == 0 else None, mesh)
-        run = run.replace(layout={**run.layout.dump(), "precision": precision}, device=device.type)
-        torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
-        network = build_network(run, mesh, bf16=precision == "bf16")
+        mesh = make_mesh(make_grid(resolved.run.layout, kv_heads), context.rank, device)
+        run = _on_devices(resolved.run, mesh)
+        network = build_network(run, mesh, bf16=run.layout.precision == "bf16")
         optimizer = build_optimizer(run.optimizer, network.parallel.weights, load_python)
         vocabulary = model.vocab_size if isinstance(model, ModelSpec) else None
         loss = build_loss(run.loss, run.train.z_loss, load_python, mesh, vocabulary)
@@ -131,21 +124,13 @@ class _Rank:
             kept.enter_context(claim_folder(run))
         barrier(mesh)
         reader, notes = find_resume(run, mesh)
-        peak = None
-        if mesh.rank == 0:  # measured while the others wait
-            before = earlier_peak(run.folder, precision, mesh.world) if reader else None
-            peak = before or find_peak(run.cluster, precision, device)
+        peak = _peak(run, mesh, again=reader is not None) if mesh.rank == 0 else None
         barrier(mesh)
-        begin = Place()
-        if reader is None:
-            first_weights(run, network, mesh)
-        else:
-            check_same_run(run, reader)
-            begin = restore(reader, network, optimizer)
+        begin = _begin(run, reader, network, optimizer, mesh)
         run_id = from_rank_zero(reader.manifest.run_id if reader else uuid.uuid4().hex[:12], mesh)
         record = None
         if mesh.rank == 0 and peak is not None:
-            _write_folder(run, dataset)
+            write_folder(run, dataset)
             notes += [f"set {name} aside" for name in set_aside(run.folder / "checkpoints", begin.step)]
             came_from = str(reader.folder) if reader else None
             record = open_record(resolved, run, peak, network, begin, run_id, came_from, notes, quiet=quiet)
@@ -287,23 +272,35 @@ class _Rank:
         }
 
 
+def _on_devices(run: RunSpec, mesh: Mesh) -> RunSpec:
+    """The run with the precision that rank 0's device chooses, which torch is set to, and the device."""
+    asked = run.layout.precision
+    precision = from_rank_zero(choose_precision(asked, mesh.device) if mesh.rank == 0 else None, mesh)
+    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
+    return run.replace(layout={**run.layout.dump(), "precision": precision}, device=mesh.device.type)
+
+
+def _peak(run: RunSpec, mesh: Mesh, *, again: bool) -> Peak:
+    """The device's peak, measured while the others wait; that of an earlier call for a run that goes on."""
+    precision = run.layout.precision
+    before = earlier_peak(run.folder, precision, mesh.world) if again else None
+    return before or find_peak(run.cluster, precision, mesh.device)
+
+
+def _begin(
+    run: RunSpec,
+    reader: CheckpointReader | None,
+    network: Network,
+    optimizer: torch.optim.Optimizer,
+    mesh: Mesh,
+) -> Place:
+    """First weights, or a checkpoint's with all that goes with them; where the run then stands."""
+    if reader is None:
+        first_weights(run, network, mesh)
+        return Place()
+    check_same_run(run, reader)
+    return restore(reader, network, optimizer)
+
+
 def _validates(run: RunSpec) -> bool:
     return run.train.valid_every > 0
-
-
-def _write_folder(run: RunSpec, dataset: Dataset) -> None:
-    """The resolved run file and the tokenizer, so that the folder stands alone."""
-    from scalewright.track.environment import environment
-
-    folder = run.folder
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        write_yaml(folder / "run.yaml.tmp", run.replace(environment=environment()).dump())
-        os.replace(folder / "run.yaml.tmp", folder / "run.yaml")  # a full disk leaves the old one whole
-        tokenizer: Path | None = dataset.tokenizer_path
-        if tokenizer is not None and tokenizer.exists():
-            shutil.copyfile(tokenizer, folder / "tokenizer.json")
-    except OSError as error:
-        raise UserError(
-            f"cannot write: {error.strerror}", str(folder), "free space, or set out_dir"
-        ) from None
