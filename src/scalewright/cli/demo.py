@@ -1,6 +1,7 @@
 """The main job, end to end, on this machine and the text that comes along: what `make demo` shows.
 
-    Shakespeare -> tokens -> train on 2 processes -> one is killed -> resume -> evaluate -> sample -> report
+    plan for this machine -> Shakespeare -> tokens -> train on 2 processes as planned -> one is killed ->
+    resume -> evaluate -> sample -> what was predicted beside what was measured -> report
 
 Everything lands in one folder, with the run file to start one's own from.
 """
@@ -16,11 +17,16 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from scalewright.spec.errors import RunError
 
+if TYPE_CHECKING:
+    from scalewright.plan.search import Choice, Plan
+    from scalewright.spec.cluster import ClusterSpec
+
 VOCABULARY, SEQ_LEN, BATCH = 1024, 256, 4
+DEVICES = 2  # processes
 STEPS = 560  # two minutes or so on two cores of 0.1 TFLOP/s; small batches learn most per token here
 MODEL = {
     "name": "demo",
@@ -46,6 +52,9 @@ class Summary:
     validation_bits_per_byte: float | None = None
     resumes: int = 0
     predicted_step_time_s: float | None = None
+    predicted_p10_s: float | None = None
+    predicted_p90_s: float | None = None
+    layout: dict[str, Any] | None = None  # what the planner chose
     measured_step_time_s: float | None = None
     report: str | None = None
 
@@ -59,27 +68,29 @@ def run_demo(out: Path, quiet: bool = False) -> dict[str, Any]:
 
     started = time.perf_counter()
     say = _speaker(quiet)
-    prepare_workers(PRELOAD)
     if aside := _set_aside(out):
         say("", f"an earlier demo was in {out}; it is in {aside} now")
-    say("1/6", "preparing Shakespeare's plays: text to tokens")
+    summary = Summary()
+    layout = _plan(summary, say)
+    prepare_workers(PRELOAD)  # not before: the probe of this machine wants it for itself
+    say("2/7", "preparing Shakespeare's plays: text to tokens")
     data = prepare("shakespeare", out / "data", vocab_size=VOCABULARY, progress=None)
     say("", f"{data.input_bytes / 1e6:.1f} MB of text, {VOCABULARY} tokens in the vocabulary")
     run_file = out / "demo.yaml"
-    write_yaml(run_file, _run(out))
-    summary = Summary()
+    write_yaml(run_file, _run(out, layout))
     _train(run_file, out, summary, started, say, quiet)
-    say("4/6", "evaluating on text that it has not seen")
+    say("5/7", "evaluating on text that it has not seen")
     summary.validation_bits_per_byte = _evaluate(out)
     say("", f"{summary.validation_bits_per_byte:.3f} bits per byte")
-    say("5/6", "writing on from a prompt")
+    say("6/7", "writing on from a prompt")
     sample = _sample(out)
     say("", "\n" + sample + "\n")
     _measure(out, summary)
+    say("", beside(summary))
     summary.seconds = round(time.perf_counter() - started, 1)
     summary.report = str(out / "report.html")
     _write_summary(out, summary)
-    say("6/6", "writing the report")
+    say("7/7", "writing the report")
     from scalewright.report.run import write_report
 
     write_report(out)
@@ -98,7 +109,83 @@ def _set_aside(out: Path) -> Path | None:
     return out.rename(aside)
 
 
-def _run(out: Path) -> dict[str, Any]:
+def this_machine() -> ClusterSpec:
+    """This machine's CPU as two processes find it: probed in seconds, or remembered."""
+    from scalewright.machine.local import local_cluster, with_timings
+
+    return with_timings(local_cluster(DEVICES, device="cpu"), DEVICES)
+
+
+def make_plan(cluster: ClusterSpec) -> Plan:
+    """Every layout of the demo's model on two processes, priced."""
+    from scalewright.plan.search import search
+    from scalewright.spec.model import ModelSpec
+
+    model = ModelSpec.parse(MODEL)
+    return search(model, cluster, devices=DEVICES, seq_len=SEQ_LEN, global_batch=BATCH, explain=False)
+
+
+def _plan(summary: Summary, say: Callable[..., None]) -> dict[str, Any]:
+    """Plans for this machine, says what was chosen and why; the layout of the run."""
+    say("1/7", "planning: how fast are this machine's kernels and messages, and which layout suits them?")
+    plan = make_plan(this_machine())
+    chosen = next(choice for choice in plan.best if choice.trainable)
+    found = chosen.prediction
+    summary.predicted_step_time_s = round(found.step_time_s, 4)
+    summary.predicted_p10_s = round(found.number("p10"), 4)
+    summary.predicted_p90_s = round(found.number("p90"), 4)
+    summary.layout = chosen.layout.dump()
+    for line in explain(plan, chosen):
+        say("", line)
+    return summary.layout
+
+
+def explain(plan: Plan, chosen: Choice) -> list[str]:
+    """Which layout, what a step of it should take, and why not the others."""
+    found = chosen.prediction
+    low, high = found.number("p10"), found.number("p90")
+    lines = [
+        f"{plan.evaluated} layouts in {plan.seconds:.2f} s; the fastest: {outline(chosen)}",
+        f"a step should take {found.step_time_s * 1e3:.0f} ms ({low * 1e3:.0f} to {high * 1e3:.0f})",
+    ]
+    from scalewright.plan.predict import bottleneck
+
+    seen = {outline(chosen)}
+    for other in plan.best:
+        name, seconds = outline(other), other.prediction.step_time_s
+        if name not in seen:
+            seen.add(name)
+            lines.append(f"not {name}: {seconds * 1e3:.0f} ms; {bottleneck(other.prediction)}")
+    return lines[:4]
+
+
+def outline(choice: Choice) -> str:
+    """A layout in a few words."""
+    layout = choice.layout
+    words = [f"{axis} {size}" for axis in ("tp", "pp") if (size := getattr(layout, axis)) > 1]
+    if layout.pp > 1:
+        words.append(layout.schedule)
+    if layout.dp > 1:
+        words.append(f"dp {layout.dp}, zero {layout.zero_stage}")
+    words += [f"micro-batch {layout.micro_batch}", choice.prediction.request.precision]
+    return ", ".join(words)
+
+
+def beside(summary: Summary) -> str:
+    """What was predicted and what came of it."""
+    predicted, measured = summary.predicted_step_time_s, summary.measured_step_time_s
+    if not predicted or not measured:
+        return "no step to compare with the plan"
+    low, high = summary.predicted_p10_s or predicted, summary.predicted_p90_s or predicted
+    share = 100 * (predicted / measured - 1)
+    said = "as expected" if low <= measured <= high else "outside what the plan expected"
+    said += " (other work on this machine counts, too)" if measured > high else ""
+    return (
+        f"a step was to take {predicted * 1e3:.0f} ms and took {measured * 1e3:.0f} ({share:+.0f}%): {said}"
+    )
+
+
+def _run(out: Path, layout: dict[str, Any]) -> dict[str, Any]:
     """The run file: a small Llama-shaped model on two processes."""
     return {
         "version": 1,
@@ -106,7 +193,7 @@ def _run(out: Path) -> dict[str, Any]:
         "out_dir": str(out),
         "device": "cpu",
         "model": MODEL,
-        "layout": {"devices": 2, "zero_stage": 3, "micro_batch": BATCH // 2, "global_batch": BATCH},
+        "layout": layout,
         "data": {
             "train": [{"path": str(out / "data")}],
             "valid": [{"path": str(out / "data")}],
@@ -125,14 +212,14 @@ def _train(
     """Trains; a worker is killed on the way, and the same call goes on from the last checkpoint."""
     from scalewright.train.run import train
 
-    say("2/6", "training a Llama-shaped model on 2 processes; at some point one of them gets killed")
+    say("3/7", "training a Llama-shaped model on 2 processes; at some point one of them gets killed")
     with _Assassin(out, started) as watcher:
         try:
             train(run_file, quiet=quiet, on_start=watcher.begin)
         except RunError as error:
             if not watcher.struck:
                 raise
-            say("3/6", f"as planned: {error}")
+            say("4/7", f"as planned: {error}")
             summary.resumes += 1
             train(run_file, quiet=quiet)
     summary.first_loss_s = watcher.first_loss_s
