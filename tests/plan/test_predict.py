@@ -82,7 +82,7 @@ def test_bytes_are_counted_as_users_count_them() -> None:
     assert none == pytest.approx(4 * params)  # all-reduce: the tensor, once, in fp32
     assert one == pytest.approx((4 + 2) * params)  # a scatter's input, a gather's output
     assert three == pytest.approx(2 * (2 * 2 + 4) * params)  # two micro-batches, each gathered twice
-    tp = predict(LLAMA, H100, layout(tp=4, recompute="none"), 4096).comm_bytes["tp"]
+    tp = predict(LLAMA, H100, layout(tp=4), 4096, framework="megatron").comm_bytes["tp"]
     stream = 4096 * 4096 * 2
     micros = 128 // 16
     assert tp == pytest.approx(

@@ -15,6 +15,7 @@ from scalewright.spec.layout import Layout
 from scalewright.spec.memory import gathered_bytes, state_bytes
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.presets import load_model_spec
+from scalewright.spec.traffic import step_traffic
 
 CLUSTER = load_cluster({"like": "dgx-h100", "nodes": 64})
 SEQ_LEN = 1024
@@ -48,6 +49,7 @@ LAYOUTS: list[dict[str, Any]] = [
     {"devices": 8, "pp": 4, "schedule": "zb-h1", "zero_stage": 3, "global_batch": 32},
     {"devices": 8, "pp": 2, "schedule": "zbv", "zero_stage": 3, "global_batch": 32},
     {"devices": 16, "pp": 4, "schedule": "dualpipev", "tp": 2, "zero_stage": 1, "global_batch": 32},
+    {"devices": 8, "pp": 2, "schedule": "dualpipev", "zero_stage": 3, "global_batch": 16},
     {"devices": 32, "pp": 2, "tp": 4, "dp_replicate": 2, "zero_stage": 3, "global_batch": 32},
 ]
 CASES = [
@@ -76,3 +78,24 @@ def test_states_are_the_specs_on_every_pipeline_rank(name: str, keys: dict[str, 
         assert memory["gradients"] == pytest.approx(held.gradients, rel=1e-12)
         assert memory["optimizer"] == pytest.approx(held.optimizer, rel=1e-12)
         assert memory["buffers"] >= sum(gathered_bytes(model, layout, rank, bf16=low).values())
+
+
+AXES = {
+    "dp": ("dp_shard", "dp_replicate"),
+    "tp": ("tp", "etp", "kv"),
+    "cp": ("cp",),
+    "ep": ("ep",),
+    "pp": ("pp", "tie"),
+}
+
+
+@pytest.mark.parametrize(("name", "keys"), CASES)
+def test_traffic_is_the_specs(name: str, keys: dict[str, Any]) -> None:
+    """Of the busiest rank on each axis; and `step_traffic` is what the trainer's dry run counts."""
+    model, layout = parse(name, keys)
+    found = predict(model, CLUSTER, layout, SEQ_LEN).comm_bytes
+    each = layout.devices // layout.pp
+    tables = [step_traffic(model, layout, SEQ_LEN, pp * each) for pp in range(layout.pp)]
+    for axis, parts in AXES.items():
+        most = max(sum(t.bytes for (on, _), t in one.items() if on in parts) for one in tables)
+        assert found[axis] == pytest.approx(most, rel=1e-12), axis

@@ -21,7 +21,13 @@ import numpy as np
 from scalewright.plan import collectives as x
 from scalewright.plan import work as w
 from scalewright.plan.columns import Columns
-from scalewright.plan.request import CP_KINDS
+from scalewright.plan.request import CP_KINDS, SCHEDULES
+
+
+# Schedules that run one micro-batch's forward with another's backward, so that each computes while the other
+# exchanges: "both all-to-all and PP communication can be fully hidden" (DeepSeek-AI 2024 §3.2.1); all but the ends.
+PAIRED = [SCHEDULES.index(kind) for kind in ("dualpipe", "dualpipev")]
+PAIRED_HIDES = 0.9
 
 
 @dataclass(frozen=True)
@@ -79,5 +85,10 @@ def expert_parallel(at: Columns) -> Exchange:
     met = domains * (1 - (1 - 1 / domains) ** top_k) / top_k
     far = np.where((at.trainer("dedup") > 0) & (domains > 1), met, 1.0)
     once = x.all_to_all(size, t.ep, one, at.links, far)
-    hidden = at.c["overlap.ep"] * at.trainer("overlap_ep")
-    return Exchange(2 * once * sparse * (1 - hidden), np.where(t.ep > 1, 2 * size * sparse, 0.0))
+    both = 2 * once * sparse
+    hidden = both * at.c["overlap.ep"] * at.trainer("overlap_ep")
+    paired = np.isin(t.schedule, PAIRED) & (t.pp > 1)
+    if paired.any():
+        cover = PAIRED_HIDES * np.minimum(both, at.region(at.forward, w.BLOCK))
+        hidden = np.maximum(hidden, paired * cover * (1 - at.c["overlap.slow"]))
+    return Exchange(both - hidden, np.where(t.ep > 1, 2 * size * sparse, 0.0))

@@ -11,19 +11,16 @@ n: parameters on the rank after tensor, pipeline and expert parallelism.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 
 from scalewright.plan import work as w
 from scalewright.plan.columns import DUALPIPE, Place
 from scalewright.plan.optimizer import offloaded
+from scalewright.plan.padded import TIED, padded
 from scalewright.plan.request import SCHEDULES
 from scalewright.plan.table import Facts, Table
-from scalewright.spec.layout import Layout
-from scalewright.spec.memory import FP32, STATES, padded_rows
-from scalewright.spec.model import ModelSpec
-from scalewright.spec.placement import local_shape, place
+from scalewright.spec.memory import FP32, STATES
 
 PIPEDREAM = SCHEDULES.index("pipedream")
 
@@ -102,12 +99,17 @@ def _usual(table: Table, facts: Facts, at: Place) -> States:
 # -- this package's own ---------------------------------------------------------------------------
 
 
+def fsdp(table: Table) -> tuple[np.ndarray, np.ndarray]:
+    """Rows whose parameters are FSDP's (spec/memory.py: `is_sharded`), and the ranks that share them."""
+    ranks = table.dp * table.cp / table.replicate
+    sharded = (table.zero >= 1) & ((ranks > 1) | offloaded(table.offload, "parameters"))
+    return sharded, np.where(sharded, ranks, 1.0)
+
+
 def _own(table: Table, facts: Facts, at: Place) -> States:
     """spec/memory.py's `state_bytes` of ranks that are 0 along all axes but pp: their shards are largest."""
-    ranks = table.dp * table.cp / table.replicate
+    sharded, ranks = fsdp(table)
     away = offloaded(table.offload, "parameters")
-    sharded = (table.zero >= 1) & ((ranks > 1) | away)
-    ranks = np.where(sharded, ranks, 1.0)
     dense, tensors = _padded(table, facts, at, ranks)
     expert = elements(table, facts, at)[1]
     experts = np.where(sharded, np.maximum(ranks * table.tp / (table.ep * table.etp), 1.0), 1.0)
@@ -131,41 +133,8 @@ def _own(table: Table, facts: Facts, at: Place) -> States:
 
 def _padded(table: Table, facts: Facts, at: Place, ranks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Elements of a rank's dense tensors, padded in rows to a multiple of `ranks`; and how many tensors."""
-    pairs, inverse = np.unique(table.unit * 2.0**31 + ranks, return_inverse=True)
-    regions = []
-    for index, many in zip(*np.divmod(pairs.astype(np.int64), 2**31), strict=True):
-        unit = table.units[int(index)]
-        regions.append(padded_regions(unit.model, unit.sizes.tp, int(many)))
-    found = np.array(regions)
-    found = found[inverse.reshape(-1)]  # [rows, REGIONS + 1, 2]
+    found = padded(table, ranks)
     count = _regions(table, at)
     total = sum(count[region][:, None] * found[:, region] for region in count)
-    total = total + np.where(_apart(table, at), 1.0, 0.0)[:, None] * found[:, w.REGIONS]
+    total = total + np.where(_apart(table, at), 1.0, 0.0)[:, None] * found[:, TIED]
     return total[:, 0], total[:, 1]
-
-
-@lru_cache(maxsize=65536)
-def padded_regions(model: ModelSpec, tp: int, ranks: int) -> tuple[tuple[float, float], ...]:
-    """By region, and of a tied matrix alone: padded elements, and tensors; blocks as an average block."""
-    found = [[0.0, 0.0] for _ in range(w.REGIONS + 1)]
-    layers = model.num_hidden_layers
-    for shape, layer, tied in _local_shapes(model, tp):
-        inside = 0 <= layer < layers
-        region = w.BLOCK if inside else w.BEFORE if layer < 0 else w.AFTER
-        share = 1 / layers if inside else 1.0
-        for where in (region, w.REGIONS) if tied else (region,):
-            found[where][0] += share * padded_rows(shape, ranks)
-            found[where][1] += share
-    return tuple((one, many) for one, many in found)
-
-
-@lru_cache(maxsize=1024)
-def _local_shapes(model: ModelSpec, tp: int) -> tuple[tuple[tuple[int, ...], int, bool], ...]:
-    """Of every dense tensor: its shape on a tensor-parallel rank, its layer, whether a head shares it."""
-    layout = Layout(devices=tp, tp=tp, zero_stage=0)
-    coords, sizes = {"tp": 0}, {"tp": tp}
-    return tuple(
-        (local_shape(one, coords, sizes), one.tensor.layer, bool(one.tensor.tied_to))
-        for one in place(model, layout)
-        if not one.tensor.role.startswith("expert")
-    )

@@ -14,43 +14,30 @@ from functools import lru_cache
 
 import numpy as np
 
-from scalewright.plan import work as w
-from scalewright.plan.chips import FAMILIES, WIDTHS, Chip
-from scalewright.plan.constants import constants
-from scalewright.plan.frameworks import ATTENTION, HOSTS, KERNELS, SPLITS, Framework
 from scalewright.plan.request import CP_KINDS, OFFLOADS, SCHEDULES, Request
-from scalewright.spec.block import Sizes
+from scalewright.plan.units import Facts, Unit, unit_facts, unit_of
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.placement import balanced_layers
 from scalewright.spec.schedules.action import V_SHAPED, stage_ranks
 
+__all__ = [
+    "FOLDED",
+    "RECOMPUTE",
+    "Facts",
+    "Table",
+    "Unit",
+    "stage_blocks",
+    "stage_counts",
+    "table",
+    "unit_facts",
+    "unit_of",
+]
 RECOMPUTE = ("none", "core", "selective", "full", "share", "modules", "policy", "unknown")
-OWN = "scalewright"  # the trainer whose bytes are known exactly
 FOLDED = (*V_SHAPED, "dualpipe")  # schedules whose first rank holds both ends of the model
-NODE_WISE = ("deepep", "hybridep", "flex")  # dispatchers that send a token to a node once
-LAYOUT_COLUMNS = (
-    "seq_len", "devices", "tp", "sp", "pp", "chunks", "cp", "ep", "etp", "replicate", "zero",
-    "micro_batch", "micros",
-    "share",
+NUMBERS = (  # columns that a request has by the same name
+    "seq_len", "devices", "tp", "sp", "pp", "chunks", "cp", "ep", "etp", "dp", "replicate", "zero",
+    "micro_batch", "micros", "share",
 )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Unit:
-    """What decides the price of an operator list."""
-
-    model: ModelSpec
-    sizes: Sizes
-    chip: Chip
-    framework: Framework
-    precision: str
-    attention: str
-    options: tuple[tuple[str, str], ...]
-
-    @property
-    def work(self) -> w.Work:
-        """The operators of these sizes, from the cache."""
-        return w.work(self.model, self.sizes)
 
 
 @dataclass
@@ -93,30 +80,28 @@ class Table:
         return np.asarray(values[self.unit])
 
 
-def unit_of(request: Request) -> Unit:
-    """The unit that a request's operators belong to."""
-    return Unit(
-        request.model, request.sizes, request.chip, request.framework, request.precision, request.attention,
-        tuple(sorted(request.options.items())),
-    )  # fmt: skip
-
-
 def table(requests: Sequence[Request]) -> Table:
     """Requests as columns."""
     units: dict[Unit, int] = {}
     unit = np.array([units.setdefault(unit_of(r), len(units)) for r in requests], dtype=np.intp)
-    columns = {
-        name: np.array([float(getattr(r, name)) for r in requests]) for name in LAYOUT_COLUMNS
-    }  # fmt: skip
-    stages = np.array([stage_blocks(r) for r in requests], dtype=float).reshape(len(requests), 5)
+    numbers = np.array([[getattr(r, name) for name in NUMBERS] for r in requests], dtype=float)
+    stages = np.array([stage_blocks(r) for r in requests], dtype=float)
     return Table(
-        units=tuple(units), unit=unit, stages=stages,
-        schedule=np.array([SCHEDULES.index(r.schedule) if r.schedule in SCHEDULES else 1 for r in requests]),
-        recompute=np.array([RECOMPUTE.index(r.recompute) for r in requests]),
-        offload=np.array([OFFLOADS.index(r.offload) for r in requests]),
-        cp_kind=np.array([CP_KINDS.index(r.cp_kind) for r in requests]),
-        dp=np.array([float(r.dp) for r in requests]), **columns,
-    )  # fmt: skip
+        units=tuple(units),
+        unit=unit,
+        stages=stages.reshape(len(requests), 5),
+        schedule=_indices(SCHEDULES, [r.schedule for r in requests]),
+        recompute=_indices(RECOMPUTE, [r.recompute for r in requests]),
+        offload=_indices(OFFLOADS, [r.offload for r in requests]),
+        cp_kind=_indices(CP_KINDS, [r.cp_kind for r in requests]),
+        **dict(zip(NUMBERS, numbers.reshape(len(requests), len(NUMBERS)).T.copy(), strict=True)),
+    )
+
+
+def _indices(words: Sequence[str], given: Sequence[str]) -> np.ndarray:
+    """Words by their numbers."""
+    number = {word: index for index, word in enumerate(words)}
+    return np.array([number[word] for word in given], dtype=np.intp)
 
 
 # -- where the blocks go --------------------------------------------------------------------------
@@ -193,110 +178,3 @@ def _cut_by_cost(model: ModelSpec, pp: int) -> tuple[int, ...]:
         if (layer + 1) * block > total * (rank + 1) / pp:
             rank += 1
     return tuple(counts)
-
-
-# -- numbers of units -----------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Facts:
-    """Numbers of every unit, as arrays over units."""
-
-    chips: dict[str, np.ndarray]
-    trainers: dict[str, np.ndarray]
-    works: dict[str, np.ndarray]
-
-
-def unit_facts(units: Sequence[Unit]) -> Facts:
-    """What the formulas read of devices, trainers and operator lists, gathered once a table."""
-    return Facts(_chip_facts(units), _trainer_facts(units), _work_facts(units))
-
-
-def _array(units: Sequence[Unit], of: object) -> np.ndarray:
-    return np.array([float(of(u)) for u in units])  # type: ignore[operator]
-
-
-def _chip_facts(units: Sequence[Unit]) -> dict[str, np.ndarray]:
-    names = ("family", "memory_rate", "units", "capacity", "domain", "link_rate", "link_delay",
-    "pair_rate", "node",
-             "fabric_rate", "fabric_delay", "host_rate")  # fmt: skip
-    found = {name: _array(units, lambda u, n=name: getattr(u.chip, n)) for name in names}
-    peaks = [(u.chip.peak(u.precision), u.chip.peak("fp32" if u.precision in ("fp32", "tf32") else "bf16"))
-             for u in units]  # fmt: skip
-    found["peak"] = np.array([main[1] for main, _ in peaks])
-    found["width"] = np.array([float(WIDTHS[main[0]]) for main, _ in peaks])
-    found["peak16"] = np.array([plain[1] for _, plain in peaks])
-    found["width16"] = np.array([float(WIDTHS[plain[0]]) for _, plain in peaks])
-    found["measured"] = _array(units, lambda u: u.chip.measured)
-    found["power"] = _array(units, _power)
-    found["tpu"] = _array(units, lambda u: u.chip.kind == "tpu")
-    found["xgmi"] = found["pair_rate"] < found["link_rate"]
-    return found
-
-
-def _power(unit: Unit) -> float:
-    """The device's power limit over its generation's usual one; what isn't known counts as usual."""
-    usual = constants().get(f"power.{FAMILIES[unit.chip.family]}", 0.0)
-    limit = dict(unit.options).get("power_w")
-    mine = float(limit) if limit else constants().get(f"power.{unit.chip.name}", usual)
-    return mine / usual if usual else 1.0
-
-
-def _trainer_facts(units: Sequence[Unit]) -> dict[str, np.ndarray]:
-    def option(u: Unit, name: str) -> str | None:
-        return dict(u.options).get(name)
-
-    def kernels(u: Unit) -> str:
-        usual = u.framework.kernels
-        compiled = option(u, "compile") in ("1", "true") and usual in ("eager", "fused")
-        return "compiled" if compiled else usual
-
-    def host(u: Unit) -> str:
-        compiled = option(u, "compile") in ("1", "true") and u.framework.host not in ("xla",)
-        graphs = option(u, "cuda_graphs") in ("1", "true")
-        return "xla" if graphs else "compiled" if compiled else u.framework.host
-
-    found = {
-        name: _array(units, lambda u, n=name: getattr(u.framework, n))
-        for name in ("overlap_grads", "overlap_zero1", "overlap_params", "overlap_p2p", "grads", "logits",
-        "year", "known", "dropout",
-                     "buffers_gib", "gathered", "shared", "usable")
-    }  # fmt: skip
-    found["overlap_tp"] = _array(
-        units,
-        lambda u: (
-            u.framework.overlap_tp
-            if option(u, "tp_overlap") is None and option(u, "async_tp") is None
-            else (option(u, "tp_overlap") in ("1", "true") or option(u, "async_tp") in ("1", "true"))
-        ),
-    )
-    found["overlap_ep"] = _array(units, lambda u: option(u, "ep_overlap") in ("1", "true"))
-    found["kernels"] = _array(units, lambda u: KERNELS.index(kernels(u)))
-    found["host"] = _array(units, lambda u: HOSTS.index(host(u)))
-    found["attention"] = _array(units, lambda u: ATTENTION.index(u.attention))
-    found["split"] = _array(units, lambda u: SPLITS.index(u.framework.split))
-    found["dedup"] = _array(units, lambda u: u.framework.year >= 2025 or option(u, "dispatcher") in NODE_WISE)
-    found["own"] = _array(units, lambda u: u.framework.name == OWN)
-    # this package's own: 16-bit copies beside the fp32 masters
-    found["copies"] = _array(units, lambda u: 2.0 * (u.framework.name == OWN and WIDTHS[u.precision] > 0))
-    found["by_block"] = _array(units, lambda u: u.framework.buckets == "block")
-    found["whole_p2p"] = _array(units, lambda u: u.framework.p2p == "whole")
-    found["capacity_factor"] = _array(units, lambda u: float(option(u, "capacity") or 1.0))
-    for index, name in enumerate(("held_weights", "held_grads", "held_optimizer")):
-        found[name] = _array(units, lambda u, i=index: u.framework.held[i])
-    return found
-
-
-def _work_facts(units: Sequence[Unit]) -> dict[str, np.ndarray]:
-    works = [u.work for u in units]
-    names = ("stream", "sparse", "routed", "key_value", "blocks")
-    found = {name: np.array([float(getattr(one, name)) for one in works]) for name in names}
-    found["kept"] = np.array([one.kept for one in works])  # [units, REGIONS, KEPT]
-    found["dense"] = np.array([one.dense for one in works])  # [units, REGIONS]
-    found["expert"] = np.array([one.expert for one in works])
-    found["tied"] = np.array([w.tied_elements(u.model, u.sizes.tp) for u in units])
-    found["vocab"] = np.array([float(u.model.vocab_size) for u in units])
-    found["top_k"] = np.array([float(u.model.moe.top_k) if u.model.moe else 1.0 for u in units])
-    found["parallel"] = np.array([float(u.model.residual != "sequential") for u in units])
-    found["heads"] = np.array([float(u.model.num_attention_heads) for u in units])
-    return found

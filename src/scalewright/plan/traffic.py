@@ -14,22 +14,38 @@ import numpy as np
 from scalewright.plan.columns import Columns
 from scalewright.plan.data_parallel import WEIGHT_BYTES, gathers_once, shares
 from scalewright.plan.exchange import context_parallel, expert_parallel, tensor_parallel
+from scalewright.plan.own_traffic import covered, own_bytes
 from scalewright.plan.pipeline import message_bytes
+from scalewright.plan.request import SCHEDULES
+from scalewright.plan.table import FOLDED
 
 AXES = ("tp", "dp", "cp", "ep", "pp")
+_FOLDED = np.array([name in FOLDED for name in SCHEDULES])
 
 
 def bytes_by_axis(at: Columns) -> dict[str, np.ndarray]:
     """Bytes of the fullest rank by axis, a number a row."""
+    found = _usual(at)
+    rows = covered(at)
+    if not rows.any():
+        return found
+    own = own_bytes(at)
+    return {axis: np.where(rows, own[axis], found[axis]) for axis in AXES}
+
+
+def _usual(at: Columns) -> dict[str, np.ndarray]:
+    """Of trainers in general: the tensors that their techniques' papers exchange (see exchange.py)."""
     t, held, grads = at.table, shares(at), at.trainer("grads")
     replicated = np.where(t.zero == 0, grads, grads + WEIGHT_BYTES)
     times = np.where(gathers_once(at) > 0, 1.0, t.micros)
     gathers = np.where(t.zero >= 3, times * (2 * WEIGHT_BYTES + grads), replicated) * (held.group > 1)
+    across = np.where((t.zero >= 3) & (t.replicate > 1), grads / held.shard, 0.0)  # between replicas, once
     blocks, whole = t.stages[:, 0] * t.micros, at.rerun[0]
+    tie = np.where((t.pp > 1) & ~_FOLDED[t.schedule], at.work("tied") * grads, 0.0)
     return {
         "tp": blocks * (2 + whole) * tensor_parallel(at).bytes,
-        "dp": (held.dense + held.expert) * gathers,
+        "dp": (held.dense + held.expert) * (gathers + across),
         "cp": blocks * (3 + whole) * context_parallel(at).bytes,
         "ep": blocks * (2 + whole) * expert_parallel(at).bytes,
-        "pp": np.where(t.pp > 1, 2 * t.chunks * message_bytes(at) * t.micros, 0.0),
+        "pp": np.where(t.pp > 1, 2 * t.chunks * message_bytes(at) * t.micros, 0.0) + tie,
     }
