@@ -23,9 +23,8 @@ from scalewright.plan import work as w
 from scalewright.plan.columns import Columns
 from scalewright.plan.request import CP_KINDS, SCHEDULES
 
-
-# Schedules that run one micro-batch's forward with another's backward, so that each computes while the other
-# exchanges: "both all-to-all and PP communication can be fully hidden" (DeepSeek-AI 2024 §3.2.1); all but the ends.
+# Schedules that run a micro-batch's forward with another's backward, so that one computes while the other
+# exchanges: the all-to-alls are hidden (DeepSeek-AI 2024 §3.2.1), all but the pipeline's ends.
 PAIRED = [SCHEDULES.index(kind) for kind in ("dualpipe", "dualpipev")]
 PAIRED_HIDES = 0.9
 
