@@ -194,9 +194,13 @@ def peer(f: Figures) -> dict[str, Any]:
     ranks = []
     for key, label in order.items():
         one = found["ranking"][key]
-        if one["tau"] is not None:
+        if one["groups"]:
             ranks.append(
-                [label, f"{one['tau']:.2f}", " and ".join(pct(100 * cost) for cost in one["regret"])]
+                [
+                    label,
+                    "–" if np.isnan(one["tau"]) else f"{one['tau']:.2f}",
+                    " and ".join(pct(100 * cost) for cost in one["regret"]),
+                ]
             )
     held = [
         [name, str(one["rows"]), pct(one["it"]), pct(one["ours"])] for name, one in found["memory"].items()

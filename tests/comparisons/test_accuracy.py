@@ -1,0 +1,76 @@
+"""The page of accuracy, made from a few sources by the script; llm-analysis refuses what it has no words for."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from harness.accuracy_figures import COLUMNS, save_peer
+from harness.accuracy_page import pct, table
+from harness.accuracy_reasons import row_reason
+from harness.llm_analysis_rows import refusal
+
+from scalewright.plan.runs import MEASURED, Runs, read_table, runs_of
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCES = ("vtrain-multi", "megatron-2020", "nemo-24.07")
+
+
+@pytest.fixture(scope="module")
+def runs() -> Runs:
+    return runs_of([row for row in read_table(MEASURED) if row["source"] in (*SOURCES, "megatron-bridge")])
+
+
+def test_the_script(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    command = [sys.executable, "comparisons/accuracy.py", "--out", str(tmp_path), "--sources", *SOURCES]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=250)
+    text = (tmp_path / "accuracy.md").read_text(encoding="utf-8")
+    result = json.loads(next(tmp_path.glob("*-accuracy.json")).read_text(encoding="utf-8"))
+    for name in ("scatter", "sources", "size", "coverage", "ranking", "memory"):
+        assert (tmp_path / "accuracy" / f"{name}.png").stat().st_size > 5000
+        assert f"accuracy/{name}.png" in text
+    assert {one["group"] for one in result["left_out"]["source"]} == set(SOURCES)
+    # left out, a source is never nearer than by chance to what was fitted on it: the two are different runs
+    for one in result["left_out"]["source"]:
+        assert one["left_out"] != one["shipped"]
+        assert f"| {one['group']} | {one['rows']} | {pct(one['left_out'])} |" in text
+    assert "| nan" not in text
+    assert "{{" not in text
+
+
+def test_llm_analysis_refuses_what_it_has_no_words_for(runs: Runs) -> None:
+    reasons = [refusal(request) for request in runs.requests]
+    for request, why in zip(runs.requests, reasons, strict=True):
+        if request.model.moe or request.cp > 1 or request.tp > 8:
+            assert why
+    assert any(why is None for why in reasons)
+
+
+def test_the_peers_answers_are_compared_on_its_own_rows(tmp_path: Path) -> None:
+    """The saved table is what the page reads: as many rows as runs, each with answers or a reason."""
+    path = max((ROOT / "comparisons" / "results").glob("*-llm-analysis-*.csv"))
+    answers = read_table(path)
+    assert tuple(answers[0]) == COLUMNS
+    assert all(bool(answer["iteration_s"]) != bool(answer["refused"]) for answer in answers)
+    again = tmp_path / "again.csv"
+    save_peer(answers, again)
+    assert again.read_text(encoding="utf-8") == path.read_text(encoding="utf-8")
+
+
+def test_a_reason_for_a_row(runs: Runs) -> None:
+    at = runs.source.tolist().index("megatron-bridge")
+    experts = next(i for i in range(at, len(runs)) if runs.requests[i].model.moe)
+    assert "early" in row_reason(runs.rows[experts], runs.requests[experts], -0.4)
+    assert "late" in row_reason(runs.rows[experts], runs.requests[experts], 0.4)
+    assert row_reason({"source": "elsewhere"}, runs.requests[0], 0.4) == "unknown"
+
+
+def test_tables() -> None:
+    assert table(["a", "b"], [["x", pct(1.26)], ["y", pct(-2.0, signed=True)]]).splitlines() == [
+        "| a | b |", "| --- | ---: |", "| x | 1.3 |", "| y | -2.0 |",
+    ]  # fmt: skip
+    assert pct(None) == pct(float("nan")) == "–"
