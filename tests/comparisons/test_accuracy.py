@@ -1,4 +1,4 @@
-"""The page of accuracy, made from a few sources by the script; llm-analysis refuses what it has no words for."""
+"""The page of accuracy, made from a few sources by the script; llm-analysis refuses what it can't express."""
 
 from __future__ import annotations
 
