@@ -22,7 +22,7 @@ from scalewright.plan.losers import near_losers
 from scalewright.plan.memory import GIB
 from scalewright.plan.objective import Objective, make_objective
 from scalewright.plan.pareto import pareto
-from scalewright.plan.predict import Prediction, predict_table
+from scalewright.plan.predict import Prediction, layout_keys, predict_table
 from scalewright.plan.request import Request, from_layout
 from scalewright.plan.shortage import too_large
 from scalewright.plan.space import Fixed, Space, make_space
@@ -59,10 +59,21 @@ class Choice:
         """Whether `train` runs this layout today."""
         return self.untrainable is None
 
+    @property
+    def keys(self) -> dict[str, Any]:
+        """The layout as files and flags have it, dp beside it."""
+        keys = {**self.layout.dump(), "dp": self.layout.dp}
+        return {key: keys[key] for key in layout_keys(self.prediction.request)}
+
     def dump(self) -> dict[str, Any]:
         """The keys of `predict`, and whether it can be trained."""
-        return {**self.prediction.dump(), "trainable": self.trainable, "untrainable": self.untrainable,
-                "objective_value": self.value}  # fmt: skip
+        return {
+            **self.prediction.dump(),
+            "layout": self.keys,
+            "trainable": self.trainable,
+            "untrainable": self.untrainable,
+            "objective_value": self.value,
+        }
 
 
 @dataclass

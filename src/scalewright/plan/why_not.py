@@ -32,8 +32,7 @@ LEAST = 0.1  # of the difference: smaller parts aren't named
 def compare(axis: str, one: Choice, best: Choice, usable_gib: float) -> dict[str, Any]:
     """An entry of `why_not`: how a layout differs from the best, in numbers and in one line."""
     ours, theirs = best.prediction, one.prediction
-    layout = theirs.dump()["layout"]
-    mine = ours.dump()["layout"]
+    layout, mine = one.keys, best.keys
     keys = axis.split(", ") if axis else []
     others = [key for key in layout if axis and key not in (*keys, *FOLLOWS) and layout[key] != mine[key]]
     words = ", ".join(f"{key} {_value(layout[key])} instead of {_value(mine[key])}" for key in keys)
