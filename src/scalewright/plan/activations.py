@@ -40,23 +40,29 @@ def under_way(table: Table, rank: np.ndarray) -> np.ndarray:
     """Micro-batches whose activations a pipeline rank holds at once, in whole ranks' worth."""
     p, v, m = table.pp, table.chunks, table.micros
     held = np.minimum(m, p - rank)
-    loops = np.minimum(m * v, 2 * (p - rank - 1) + (v - 1) * p + 1) / v
-    formulas = {
-        "gpipe": m,
-        "interleaved": loops,
-        "zb-h1": np.minimum(m, p),
-        "zb-interleaved": np.minimum(m, p),
-        "zbv": np.minimum(m, p),
-        "dualpipev": np.minimum(m, p + 0.5),
-        "dualpipe": np.minimum(m, p + 1),
-    }
-    for index, kind in enumerate(SCHEDULES):
-        if kind in formulas and (rows := table.schedule == index).any():
-            held = np.where(rows, formulas[kind], held)
-    held = np.where(
-        (table.schedule == SCHEDULES.index("1f1b")) & (v > 1), loops, held
-    )  # only chunks were stated
-    return np.where(p > 1, held, 1.0)
+    for index in np.unique(table.schedule):
+        kind = SCHEDULES[index]
+        if kind in _UNDER_WAY:
+            held = np.where(table.schedule == index, _UNDER_WAY[kind](p, v, m, rank), held)
+    return np.asarray(np.where(p > 1, held, 1.0))
+
+
+def _loops(p: np.ndarray, v: np.ndarray, m: np.ndarray, rank: np.ndarray) -> np.ndarray:
+    """Interleaved 1F1B, and with one chunk stated 1F1B itself."""
+    chunks = np.minimum(m * v, 2 * (p - rank - 1) + (v - 1) * p + 1) / v
+    return np.where(v > 1, chunks, np.minimum(m, p - rank))
+
+
+_UNDER_WAY: dict[str, Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray], np.ndarray]] = {
+    "gpipe": lambda p, v, m, rank: m,
+    "1f1b": _loops,  # a run may state chunks alone
+    "interleaved": _loops,
+    "zb-h1": lambda p, v, m, rank: np.minimum(m, p),
+    "zb-interleaved": lambda p, v, m, rank: np.minimum(m, p),
+    "zbv": lambda p, v, m, rank: np.minimum(m, p),
+    "dualpipev": lambda p, v, m, rank: np.minimum(m, p + 0.5),
+    "dualpipe": lambda p, v, m, rank: np.minimum(m, p + 1),
+}
 
 
 def block_bytes(table: Table, facts: Facts, c: Constants) -> tuple[np.ndarray, np.ndarray]:

@@ -20,7 +20,7 @@ from scalewright.plan.activations import block_bytes, under_way
 from scalewright.plan.columns import Place, places
 from scalewright.plan.constants import Constants
 from scalewright.plan.optimizer import offloaded
-from scalewright.plan.states import elements, states
+from scalewright.plan.states import Padded, elements, padded_sums, states
 from scalewright.plan.table import Facts, Table
 
 KINDS = ("parameters", "gradients", "optimizer", "activations", "buffers", "other")
@@ -46,12 +46,12 @@ class Memory:
 
 def memory(table: Table, facts: Facts, c: Constants) -> Memory:
     """The memory of every row."""
-    block = block_bytes(table, facts, c)
+    block, sums = block_bytes(table, facts, c), padded_sums(table, facts)
     between, first, last = places(table)
     second = replace(between, rank=np.minimum(1.0, table.pp - 1), blocks=table.stages[:, 3])
-    found = [rank_memory(table, facts, c, place, block) for place in (between, first, last)]
+    found = [rank_memory(table, facts, c, place, block, sums) for place in (between, first, last)]
     if (second.blocks != between.blocks).any():  # less full than a later one, but with more under way
-        found.append(rank_memory(table, facts, c, second, block))
+        found.append(rank_memory(table, facts, c, second, block, sums))
     totals = np.stack([np.asarray(sum(parts.values())) for parts in found], 1)
     totals[:, 0] = np.where(table.pp > 2, totals[:, 0], 0.0)  # there is none between two
     if len(found) > 3:
@@ -63,11 +63,19 @@ def memory(table: Table, facts: Facts, c: Constants) -> Memory:
 
 
 def rank_memory(
-    table: Table, facts: Facts, c: Constants, at: Place, block: tuple[np.ndarray, np.ndarray]
+    table: Table,
+    facts: Facts,
+    c: Constants,
+    at: Place,
+    block: tuple[np.ndarray, np.ndarray],
+    sums: Padded | None,
 ) -> dict[str, np.ndarray]:
-    """Bytes by kind on one pipeline rank; `block`: what one keeps, and takes to rebuild (`block_bytes`)."""
+    """Bytes by kind on one pipeline rank.
+
+    `block`: what one keeps, and takes to rebuild (`block_bytes`); `sums`: `padded_sums`.
+    """
     u, works, trainers = table.unit, facts.works, facts.trainers
-    held = states(table, facts, at)
+    held = states(table, facts, at, sums)
     alive = under_way(table, at.rank)
     kept, rebuilt = block
     blocks = kept * at.blocks * alive

@@ -130,7 +130,7 @@ class _Rank:
         return np.asarray(t.micros * (times * at.work("stream") + loss + norms))
 
     def again(self) -> np.ndarray:
-        """Blocks whose forward runs a second time; of every k-th block of each stage, and all under a budget."""
+        """Blocks whose forward runs a second time: every k-th of a stage, and all of them under a budget."""
         t, n = self.t, self.place.blocks
         every = np.rint(1 / np.maximum(t.share, 1e-9))
         whole = np.abs(every * t.share - 1) > 1e-9  # no such k: a budget

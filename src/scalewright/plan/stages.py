@@ -23,6 +23,7 @@ from scalewright.plan.microbatch import Micro, exchanges, micro
 from scalewright.plan.pipeline import message_seconds, unhidden
 from scalewright.plan.predict import Prediction
 from scalewright.plan.request import Request
+from scalewright.plan.states import padded_sums
 from scalewright.plan.table import stage_counts
 from scalewright.spec.schedule import Action, StageCost, Timing, schedule, simulate, stage_ranks
 
@@ -156,8 +157,9 @@ class _Cut:
         pp, step = self.request.pp, self.of.of.outcome.step
         table = step.at.table.take(np.full(pp, self.of.row))
         place = self._places(self._rank_stages, list(range(pp)))
-        block = block_bytes(table, step.at.facts, step.at.c)
-        found = rank_memory(table, step.at.facts, step.at.c, place, block)
+        facts, c = step.at.facts, step.at.c
+        block, sums = block_bytes(table, facts, c), padded_sums(table, facts)
+        found = rank_memory(table, facts, c, place, block, sums)
         return [{kind: float(found[kind][rank]) / GIB for kind in KINDS} for rank in range(pp)]
 
     @cached_property

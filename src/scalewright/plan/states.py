@@ -17,7 +17,7 @@ import numpy as np
 from scalewright.plan import work as w
 from scalewright.plan.columns import DUALPIPE, Place
 from scalewright.plan.optimizer import offloaded
-from scalewright.plan.padded import TIED, padded
+from scalewright.plan.padded import ALL, TENSORS, TIED, padded
 from scalewright.plan.request import SCHEDULES
 from scalewright.plan.table import Facts, Table
 from scalewright.spec.memory import FP32, STATES
@@ -51,14 +51,31 @@ def elements(table: Table, facts: Facts, at: Place) -> tuple[np.ndarray, np.ndar
     return np.asarray(dense + copy), np.asarray(expert)
 
 
-def states(table: Table, facts: Facts, at: Place) -> States:
-    """What a rank holds all step."""
+def states(table: Table, facts: Facts, at: Place, sums: Padded | None) -> States:
+    """What a rank holds all step; `sums` as `padded_sums` gives them."""
+    if sums is None:
+        return _usual(table, facts, at)
+    own = _own(table, facts, at, sums)
+    return own if sums.own.all() else own.where(sums.own, _usual(table, facts, at))
+
+
+@dataclass(frozen=True)
+class Padded:
+    """What the sums over this package's own tensors need, the same for all ranks of a pipeline."""
+
+    own: np.ndarray  # rows that are this package's
+    sharded: np.ndarray
+    ranks: np.ndarray
+    regions: np.ndarray  # as `padded`
+
+
+def padded_sums(table: Table, facts: Facts) -> Padded | None:
+    """Sums over this package's own tensors; None where a table has none of its rows."""
     own = facts.trainers["own"][table.unit] > 0
     if not own.any():
-        return _usual(table, facts, at)
-    if own.all():
-        return _own(table, facts, at)
-    return _own(table, facts, at).where(own, _usual(table, facts, at))
+        return None
+    sharded, ranks = fsdp(table)
+    return Padded(own, sharded, ranks, padded(table, ranks))
 
 
 def versions(table: Table, rank: np.ndarray) -> np.ndarray:
@@ -106,11 +123,11 @@ def fsdp(table: Table) -> tuple[np.ndarray, np.ndarray]:
     return sharded, np.where(sharded, ranks, 1.0)
 
 
-def _own(table: Table, facts: Facts, at: Place) -> States:
+def _own(table: Table, facts: Facts, at: Place, sums: Padded) -> States:
     """spec/memory.py's `state_bytes` of ranks that are 0 along all axes but pp: their shards are largest."""
-    sharded, ranks = fsdp(table)
+    sharded, ranks = sums.sharded, sums.ranks
     away = offloaded(table.offload, "parameters")
-    dense, tensors = _padded(table, facts, at, ranks)
+    dense, tensors = _dense(table, at, sums.regions)
     expert = elements(table, facts, at)[1]
     experts = np.where(sharded, np.maximum(ranks * table.tp / (table.ep * table.etp), 1.0), 1.0)
     shard = dense / ranks + expert / experts
@@ -131,10 +148,12 @@ def _own(table: Table, facts: Facts, at: Place) -> States:
     )
 
 
-def _padded(table: Table, facts: Facts, at: Place, ranks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Elements of a rank's dense tensors, padded in rows to a multiple of `ranks`; and how many tensors."""
-    found = padded(table, ranks)
+def _dense(table: Table, at: Place, regions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """A rank's padded elements of dense tensors, and how many tensors."""
     count = _regions(table, at)
-    total = sum(count[region][:, None] * found[:, region] for region in count)
-    total = total + np.where(_apart(table, at), 1.0, 0.0)[:, None] * found[:, TIED]
-    return total[:, 0], total[:, 1]
+    copy = _apart(table, at).astype(float)
+    size, many = (
+        sum(count[region] * regions[:, region, what] for region in count) + copy * regions[:, TIED, what]
+        for what in (ALL, TENSORS)
+    )
+    return np.asarray(size), np.asarray(many)

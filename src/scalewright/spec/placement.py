@@ -19,8 +19,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import accumulate
 from math import prod
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
@@ -226,27 +227,41 @@ def balance(cost: list[float], stages: int) -> tuple[int, ...]:
 
     best[s][n] = min over k of best[s-1][k] and items k..n, by (dearest run, sum of the runs' squares)
     """
-    total = [0.0]
-    for item in cost:
-        total.append(total[-1] + item)
-    items = len(cost)
-    never = (float("inf"), float("inf"))
-    best = [[never] * (items + 1) for _ in range(stages + 1)]
-    cut = [[0] * (items + 1) for _ in range(stages + 1)]
-    best[0][0] = (0.0, 0.0)
-    for stage in range(1, stages + 1):
-        for end in range(stage, items + 1):
-            for start in range(stage - 1, end):
-                run = total[end] - total[start]
-                dearest, squares = best[stage - 1][start]
-                found = (max(dearest, run), squares + run * run)
-                if found < best[stage][end]:
-                    best[stage][end], cut[stage][end] = found, start
-    sizes, end = [], items
+    items = tuple(cost)
+    rows = [
+        _best_cuts(items, stage) for stage in range(stages + 1)
+    ]  # each from the one before, which is kept
+    sizes, end = [], len(items)
     for stage in range(stages, 0, -1):
-        sizes.append(end - cut[stage][end])
-        end = cut[stage][end]
+        start = rows[stage].cut[end]
+        sizes.append(end - start)
+        end = start
     return tuple(reversed(sizes))
+
+
+class _Cuts(NamedTuple):
+    """Of a number of stages, for each number of items: the best cut's measure, and where its last run starts."""
+
+    best: tuple[tuple[float, float], ...]
+    cut: tuple[int, ...]
+
+
+@lru_cache(maxsize=4096)
+def _best_cuts(cost: tuple[float, ...], stage: int) -> _Cuts:
+    items, never = len(cost), (float("inf"), float("inf"))
+    if stage == 0:
+        return _Cuts(((0.0, 0.0), *[never] * items), (0,) * (items + 1))
+    total = list(accumulate(cost, initial=0.0))
+    before = _best_cuts(cost, stage - 1).best
+    best, cut = [never] * (items + 1), [0] * (items + 1)
+    for end in range(stage, items + 1):
+        for start in range(stage - 1, end):
+            run = total[end] - total[start]
+            dearest, squares = before[start]
+            found = (max(dearest, run), squares + run * run)
+            if found < best[end]:
+                best[end], cut[end] = found, start
+    return _Cuts(tuple(best), tuple(cut))
 
 
 def _stage_of_layer(model: ModelSpec, layout: Layout) -> dict[int, int]:
