@@ -20,6 +20,7 @@ from scalewright.report.sections import (
     plan_pareto,
     plan_pipeline,
     plan_ranks,
+    plan_scaling,
     plan_time,
 )
 
@@ -31,6 +32,7 @@ SECTIONS: tuple[Callable[[PlanDocument], Section | None], ...] = (
     plan_time.what_if_section,
     plan_pareto.section,
     plan_layouts.section,
+    plan_scaling.section,
     plan_ranks.section,
     plan_evidence.section,
 )

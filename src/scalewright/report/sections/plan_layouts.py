@@ -9,7 +9,6 @@ from scalewright.report.layout_words import layout_words
 from scalewright.report.page import Section
 from scalewright.spec.words import count, decimal, share, short_time
 
-REASONS = ("why", "reason", "cost", "costs", "says", "what")
 MOST_LINES = 40
 
 
@@ -17,14 +16,15 @@ def section(document: PlanDocument) -> Section | None:
     """The table and the lines; None for a single layout that was given."""
     if not document.searched:
         return None
-    lost = [
-        line for line in (why(one) for one in document.why_not[:MOST_LINES]) if line["text"] or line["name"]
-    ]
+    asked = [document.read.part("asked")] if document.read.data.get("asked") else []
+    lost = [why(one) for one in document.why_not[:MOST_LINES]]
     data = {
         "rows": [row(rank, one, document.best[0]) for rank, one in enumerate(document.best, 1)],
+        "asked": [why(one) for one in asked],
         "why_not": lost,
         "left_out": max(len(document.why_not) - MOST_LINES, 0),
-        "run_file": document.read.text("run_file"),
+        "written": written(document),
+        "objective": aim(document),
         "counts": counts(document),
     }
     return Section("layouts", "Layouts", "plan_layouts.html", data)
@@ -33,16 +33,23 @@ def section(document: PlanDocument) -> Section | None:
 def counts(document: PlanDocument) -> list[str]:
     """How many were looked at."""
     evaluated, feasible = document.read.number("evaluated"), document.read.number("feasible")
-    objective = document.read.text("objective")
+    objective, headroom = document.read.text("objective"), document.read.number("headroom")
     return [
         part
         for part in (
             f"{evaluated:,.0f} layouts evaluated" if evaluated is not None else "",
             f"{feasible:,.0f} fit" if feasible is not None else "",
-            f"ordered by {objective}" if objective else "",
+            f"best by {objective}" if objective else "",
+            f"{share(headroom)} of the memory kept free" if headroom else "",
         )
         if part
     ]
+
+
+def aim(document: PlanDocument) -> str:
+    """The column of what was asked for, where that isn't the time."""
+    objective = document.read.text("objective")
+    return "" if objective in ("", "time") else document.read.text("objective_unit") or objective
 
 
 def row(rank: int, one: Estimate, best: Estimate) -> dict[str, Any]:
@@ -58,6 +65,7 @@ def row(rank: int, one: Estimate, best: Estimate) -> dict[str, Any]:
         "tokens": f"{count(one.read.number('tokens_per_s'))}/s",
         "mfu": share(one.read.number("mfu")),
         "memory": f"{decimal(one.peak_gib, 3)} GiB",
+        "value": decimal(one.read.number("objective_value"), 4),
         "bottleneck": one.read.text("bottleneck"),
         "trainable": one.read.data.get("trainable"),
         "untrainable": one.read.text("untrainable"),
@@ -65,8 +73,23 @@ def row(rank: int, one: Estimate, best: Estimate) -> dict[str, Any]:
 
 
 def why(one: Reader) -> dict[str, str]:
-    """A loser: its layout or name, and what costs it."""
-    layout = one.data.get("layout")
-    name = " · ".join(layout_words(layout)) if isinstance(layout, dict) else ""
-    said = [str(one.data[key]) for key in REASONS if isinstance(one.data.get(key), str)]
-    return {"name": name or one.text("change") or one.text("name"), "text": "; ".join(said)}
+    """A loser: what is different about it, its layout, and what costs it."""
+    words = " · ".join(layout_words(one.part("layout").data)) if one.data.get("layout") else ""
+    change, said = one.text("change"), one.text("why")
+    return {
+        "name": change or words,
+        "layout": words if change else "",
+        "text": said.removeprefix(f"{change}: "),
+        "untrainable": one.text("untrainable"),
+    }
+
+
+def written(document: PlanDocument) -> str:
+    """Which run file was written, and of which layout."""
+    file = document.read.text("run_file")
+    if not file:
+        return ""
+    layout = document.read.part("run_file_layout").data
+    of = f" of {' · '.join(layout_words(layout))}" if layout else ""
+    cannot = document.read.text("run_file_untrainable")
+    return f"Written as {file}: the run file{of}." + (f" Not trainable yet: {cannot}." if cannot else "")

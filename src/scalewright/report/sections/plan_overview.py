@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from scalewright.report.document import Estimate, PlanDocument
 from scalewright.report.layout_words import layout_words
 from scalewright.report.page import Section
@@ -21,8 +23,19 @@ def section(document: PlanDocument) -> Section | None:
         "bottleneck": best.read.text("bottleneck"),
         "fix": fix(best),
         "untrainable": best.read.text("untrainable"),
+        **trainable(document, best),
     }
     return Section("overview", "Answer", "plan_overview.html", data)
+
+
+def trainable(document: PlanDocument, best: Estimate) -> dict[str, Any]:
+    """The best layout that `train` runs, where that isn't the best of all."""
+    if not best.read.text("untrainable") or not document.read.data.get("best_trainable"):
+        return {"trainable": [], "trainable_note": ""}
+    other = Estimate.of(document.read.part("best_trainable"))
+    slower = f"{100 * (other.seconds / best.seconds - 1):+.1f}%".replace("-", "−")
+    note = f"{short_time(other.seconds)} a step, {slower}"
+    return {"trainable": layout_words(other.layout), "trainable_note": note}
 
 
 def status(document: PlanDocument) -> tuple[str, str]:

@@ -17,6 +17,7 @@ from scalewright.report.scale import say_tick, ticks
 from scalewright.spec.words import decimal, short_time
 
 MOST_POINTS = 600
+WIDE, HIGH = 0.02, 0.06  # of the frame: a numbered dot
 
 
 def section(document: PlanDocument) -> Section | None:
@@ -32,7 +33,7 @@ def section(document: PlanDocument) -> Section | None:
         xs.append(usable)
     x_frame, y_frame = framed(xs), framed(ys)
     points = [point(one, x_frame, y_frame, 0) for one in front]
-    points += [point(one, x_frame, y_frame, rank) for rank, one in enumerate(best, 1)]
+    points += together([point(one, x_frame, y_frame, rank) for rank, one in enumerate(best, 1)])
     line = (usable - x_frame[0]) / (x_frame[1] - x_frame[0]) if usable is not None else None
     data = {
         "points": points,
@@ -70,9 +71,24 @@ def point(one: Estimate, xs: tuple[float, float], ys: tuple[float, float], rank:
         "x": at(memory(one), xs),
         "y": 1 - at(one.seconds, ys),
         "rank": rank,
+        "label": "",
         "name": " · ".join(layout_words(one.layout)),
         "value": f"{short_time(one.seconds)} a step, {decimal(one.peak_gib, 3)} GiB",
     }
+
+
+def together(points: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Numbered dots that would cover each other as one, with all their numbers and names."""
+    heads: list[dict[str, Any]] = []
+    for dot in points:
+        near = (one for one in heads if abs(one["x"] - dot["x"]) < WIDE and abs(one["y"] - dot["y"]) < HIGH)
+        head = next(near, None)
+        if head is None:
+            heads.append(dict(dot, label=str(dot["rank"])))
+        else:
+            head["label"] += f" {dot['rank']}"
+            head["name"] += f"\n{dot['rank']}: {dot['name']}, {dot['value']}"
+    return heads[::-1]  # the best is drawn last, above the others
 
 
 def staircase(points: list[dict[str, Any]]) -> str:

@@ -20,7 +20,7 @@ from scalewright.spec.schedule import COMPUTE, Schedule, Timing, schedule, simul
 KINDS = ("forward", "backward", "backward_input", "backward_weight")
 NAMES = ("forward", "backward", "backward, inputs", "backward, weights")
 MOST_BOXES = 40_000  # a browser redraws so many in a few hundredths of a second
-MOST_ACTIONS = 400_000  # computations that are put on the clock: some seconds
+MOST_ACTIONS = 120_000  # computations that are put on the clock: some seconds
 MOST_STAGES = 1024
 HEAD = 0.75  # of the boxes that are kept, those of the beginning
 TICKS = 2_000_000  # whole numbers for the times: a millionth of the step is finer than any screen
