@@ -17,6 +17,7 @@ VERBS = (
     "demo",
     "doctor",
     "presets",
+    "plan",
     "predict",
     "score",
     "prepare",
@@ -52,7 +53,15 @@ def test_every_verb_has_help(call_cli, verb):
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--help"], ["train", "--help"], ["presets", "--help"], ["predict", "--help"], ["--version"]],
+    [
+        ["--help"],
+        ["train", "--help"],
+        ["presets", "--help"],
+        ["predict", "--help"],
+        ["plan", "--help"],
+        ["score", "--help"],
+        ["--version"],
+    ],
 )
 def test_help_imports_nothing_heavy(arguments):
     script = (

@@ -13,6 +13,7 @@ from scalewright.cli.verbs.doctor import doctor
 from scalewright.cli.verbs.evaluate import evaluate
 from scalewright.cli.verbs.generate import generate
 from scalewright.cli.verbs.parity import parity
+from scalewright.cli.verbs.plan import plan
 from scalewright.cli.verbs.predict import predict
 from scalewright.cli.verbs.prepare import prepare
 from scalewright.cli.verbs.report import report
@@ -25,6 +26,7 @@ def register(app: typer.Typer) -> None:
     app.command("demo", rich_help_panel="Start here")(demo)
     app.command("doctor", rich_help_panel="Start here")(doctor)
     app.add_typer(_presets(), name="presets", rich_help_panel="Start here")
+    app.command("plan", rich_help_panel="Plan")(plan)
     app.command("predict", rich_help_panel="Plan")(predict)
     app.command("score", rich_help_panel="Plan")(score)
     app.command("prepare", rich_help_panel="Train")(prepare)

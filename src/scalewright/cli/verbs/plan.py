@@ -1,0 +1,126 @@
+"""`scalewright plan MODEL --cluster C --devices N --seq-len S --global-batch B`: the best layout of a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from scalewright.cli.options import Json, one_of
+from scalewright.cli.verbs.predict import (
+    LAYOUT,
+    Cluster,
+    Framework,
+    Model,
+    Options,
+    Price,
+    Tokens,
+    Version,
+    read_recompute,
+    read_switches,
+)
+from scalewright.spec.errors import UserError
+
+AIMS = ("time", "cost", "energy", "tokens-per-dollar")
+INTERRUPTED = 130
+
+
+def plan(
+    model: Model = None,
+    cluster: Cluster = None,
+    devices: Annotated[int | None, typer.Option(help="All devices.")] = None,
+    nodes: Annotated[int | None, typer.Option(help="The same, in the cluster's nodes.")] = None,
+    seq_len: Annotated[int | None, typer.Option(help="Tokens of a sequence.")] = None,
+    global_batch: Annotated[int | None, typer.Option(help="Sequences of a step.")] = None,
+    global_batch_tokens: Annotated[int | None, typer.Option(help="The same, in tokens.")] = None,
+    objective: Annotated[
+        str, typer.Option(metavar="|".join(AIMS), callback=one_of("objective", AIMS), help="What is best.")
+    ] = "time",
+    fix: Annotated[
+        str | None, typer.Option(metavar="KEY=VALUE,...", help="Hold axes: tp=8,pp=4 or tp=[4,8].")
+    ] = None,
+    precision: Annotated[str, typer.Option(help="auto, fp32, tf32, bf16, fp16, fp8, ...")] = "auto",
+    memory_headroom: Annotated[float, typer.Option(help="Share of the memory to leave free, as 0.1.")] = 0.0,
+    top: Annotated[int, typer.Option(metavar="K", min=1, max=1000, help="Layouts to show.")] = 5,
+    why_not: Annotated[
+        str | None, typer.Option(metavar="KEY=VALUE,...", help="Why this layout isn't the best: tp=4,pp=8.")
+    ] = None,
+    scaling: Annotated[
+        str | None,
+        typer.Option(metavar="A..B", help="The same run on A to B devices, doubling; or 8,24,96."),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the run file there.")] = None,
+    data: Annotated[str | None, typer.Option(metavar="DIR", help="The run file's token shards.")] = None,
+    framework: Framework = None,
+    software_version: Version = None,
+    options: Options = None,
+    tokens: Tokens = None,
+    price: Price = None,
+    json: Json = False,
+) -> None:
+    """Find the best layout of a run, and say why others lose.
+
+    \b
+    scalewright plan llama-3.1-8b --cluster dgx-h100 --devices 64 --seq-len 8192 --global-batch 512
+    scalewright plan llama-3.1-8b --cluster dgx-h100 --devices 64 --seq-len 8192 --global-batch 512 --fix tp=8
+    """
+    for what, value in (("MODEL", model), ("--cluster", cluster)):
+        if value is None:
+            how = "write `scalewright plan MODEL --cluster C --devices N --seq-len S --global-batch B`"
+            raise UserError(f"{what} is missing", "scalewright plan", how)
+    if data is not None and out is None:
+        raise UserError("--data is for the run file", "--data", "add --out run.yaml")
+    counts = read_counts(scaling) if scaling else None
+    from scalewright.api import plan as search
+    from scalewright.cli.output import only_answer, print_json
+    from scalewright.cli.searching import searching
+
+    with only_answer(json), searching() as shown:
+        found = search(
+            str(model), str(cluster), devices, seq_len, global_batch, nodes=nodes,
+            global_batch_tokens=global_batch_tokens, objective=objective, fix=read_axes(fix, "--fix"),
+            memory_headroom=memory_headroom, top=top, precision=precision, framework=framework,
+            software_version=software_version, options=read_switches(options), tokens=tokens, price=price,
+            scaling=counts, why_not=read_axes(why_not, "--why-not") if why_not else None, out=out,
+            data=data, tell=shown.tell, stop=shown.stop,
+        )  # fmt: skip
+    if json:
+        print_json(found)
+    else:
+        from scalewright.cli.search_tables import show_plan
+
+        show_plan(found)
+    if not found["complete"]:
+        raise typer.Exit(INTERRUPTED)
+
+
+def read_axes(text: str | None, flag: str) -> dict[str, Any]:
+    """`tp=8,pp=4` as keys of a layout."""
+    from scalewright.cli.pairs import parse_pairs
+
+    found = parse_pairs(text, flag, sorted(LAYOUT | {"dp"}))
+    if isinstance(found.get("recompute"), str):
+        found["recompute"] = read_recompute(found["recompute"])
+    return found
+
+
+def read_counts(text: str) -> list[int]:
+    """`8..4096` as 8, 16, ..., 4096; `8,24,96` as they are. Raises UserError."""
+    how = "write 8..4096, or 8,16,24"
+    low, dots, high = text.partition("..")
+    try:
+        found = [int(low), int(high)] if dots else [int(part) for part in text.split(",") if part.strip()]
+    except ValueError:
+        raise UserError(f"scaling is '{text}'", "--scaling", how) from None
+    if not found or min(found) < 1 or max(found) > 10**7:
+        raise UserError(f"scaling is '{text}'", "--scaling", "give counts from 1 to 10,000,000, as 8..4096")
+    if not dots:
+        return sorted(set(found))
+    first, last = found
+    if first > last:
+        raise UserError(f"scaling is '{text}'", "--scaling", f"write {last}..{first}")
+    counts = [first]
+    while counts[-1] * 2 <= last:
+        counts.append(counts[-1] * 2)
+    return counts if counts[-1] == last else [*counts, last]

@@ -1,0 +1,136 @@
+"""A question to the planner, as users put it, and the whole answer: the keys of `plan --json`.
+
+Question --search--> Plan: best, pareto, why_not      (plan/search.py)
+    each best layout as `predict` gives it            (plan/answer.py)
+    one layout asked about: why it isn't chosen       (plan/why_not.py)
+    the same on other device counts                   (plan/scaling.py)
+    a run file that `train` takes                     (plan/run_file.py)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from scalewright.plan import defaults
+from scalewright.plan.answer import answer
+from scalewright.plan.run_file import run_file
+from scalewright.plan.scaling import scaling
+from scalewright.plan.search import Choice, Plan, search
+from scalewright.plan.why_not import why_not as explain_loss
+from scalewright.spec.cluster import ClusterSpec
+from scalewright.spec.errors import UserError
+from scalewright.spec.model import ModelSpec
+from scalewright.spec.presets import load_model_spec
+
+Tell = Callable[[int, int], None]
+Stop = Callable[[], bool]
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is searched: the run, and how the search is to go (`keys` of plan/search.py)."""
+
+    model: ModelSpec
+    cluster: ClusterSpec
+    devices: int
+    global_batch: int
+    seq_len: int
+    counts: tuple[int, ...]
+    keys: Mapping[str, Any]
+    assumed: tuple[str, ...]
+
+    @classmethod
+    def of(
+        cls,
+        model: str | Mapping[str, Any] | ModelSpec,
+        cluster: ClusterSpec,
+        sizes: Mapping[str, Any],
+        seq_len: int | None,
+        counts: Sequence[int] | None,
+        *,
+        framework: str | None,
+        version: str | None,
+        **keys: Any,
+    ) -> Question:
+        """Checks and fills what was said. Raises UserError."""
+        spec = load_model_spec(model)
+        length, notes = defaults.resolve_length(spec, seq_len)
+        many = tuple(defaults.check_whole("devices", count) for count in counts or ())
+        said = defaults.resolve_sizes(sizes, cluster, length)
+        devices = said.get("devices") or max(many, default=None) or cluster.devices
+        if devices is None:
+            raise UserError("devices is missing", "plan", "give --devices, or --nodes")
+        if "global_batch" not in said:
+            how = "give --global-batch in sequences, or --global-batch-tokens"
+            raise UserError("global_batch is missing", "plan", how)
+        if "devices" not in said:
+            notes.append(f"devices {devices}")
+        _, trainers = defaults.resolve_trainer(framework, version)
+        keys |= {"framework": framework or defaults.OURS, "version": version}
+        assumed = (*notes, *trainers, *cluster.assumed)
+        return cls(spec, cluster, devices, said["global_batch"], length, many, keys, assumed)
+
+    def search(self, tell: Tell | None = None, stop: Stop | None = None) -> Plan:
+        """The best layouts. Raises UserError when there is none."""
+        return search(
+            self.model, self.cluster, devices=self.devices, seq_len=self.seq_len,
+            global_batch=self.global_batch, tell=tell, stop=stop, **self.keys,
+        )  # fmt: skip
+
+    def answer(
+        self,
+        tokens: float | None = None,
+        why_not: Mapping[str, Any] | None = None,
+        out: str | Path | None = None,
+        data: str | None = None,
+        explain: bool = True,
+        tell: Tell | None = None,
+        stop: Stop | None = None,
+    ) -> dict[str, Any]:
+        """The keys of `plan --json`; writes the run file where `out` is given. Raises UserError."""
+        plan = self.search(tell, stop)
+        found = plan.dump()
+        found["assumed"] = [*self.assumed, *found["assumed"]]
+        found["best"] = [self._choice(one, tokens, explain) for one in plan.best]
+        found["pareto"] = [self._choice(one, tokens, False) for one in plan.pareto]
+        found["best_trainable"] = self._choice(plan.trainable, tokens, False) if plan.trainable else None
+        if why_not is not None:
+            found["asked"] = explain_loss(plan, why_not)
+        if self.counts and plan.complete:
+            found["scaling"] = self._scaling(stop)
+        if out is not None:
+            found |= self._write(plan, Path(out), data)
+        return found
+
+    def _choice(self, one: Choice, tokens: float | None, explain: bool) -> dict[str, Any]:
+        """A layout as `predict` gives it, and whether `train` runs it."""
+        keys = answer(
+            one.prediction, tokens=tokens, price=self.keys["price"], explain=explain, assumed=self.assumed
+        )
+        return keys | {
+            "trainable": one.trainable,
+            "untrainable": one.untrainable,
+            "objective_value": one.value,
+        }
+
+    def _scaling(self, stop: Stop | None) -> dict[str, Any]:
+        keys = {**self.keys, "seq_len": self.seq_len, "global_batch": self.global_batch, "stop": stop}
+        found: dict[str, Any] = scaling(self.model, self.cluster, self.counts, **keys).dump()
+        return found
+
+    def _write(self, plan: Plan, path: Path, data: str | None) -> dict[str, Any]:
+        """Writes the run file of the best layout that `train` runs; none where it runs none, and why."""
+        choice = plan.trainable
+        if choice is None:
+            return {"run_file": None, "run_file_untrainable": plan.best[0].untrainable}
+        text = run_file(plan, choice, data=data)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        except OSError as error:
+            what = f"cannot write the file: {error.strerror}"
+            raise UserError(what, str(path), "choose another path") from None
+        return {"run_file": str(path), "run_file_untrainable": None, "run_file_to_fill": data is None}

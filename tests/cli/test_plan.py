@@ -1,0 +1,256 @@
+"""`plan`: the promised keys, fixed axes, the run file, one line for each mistake, and Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from tests.cli.blocked import run_without_torch
+
+import scalewright as sw
+from scalewright.cli.verbs.plan import read_counts
+
+SMALL = [
+    "llama-3.2-1b",
+    "--cluster",
+    "dgx-h100",
+    "--devices",
+    "8",
+    "--seq-len",
+    "2048",
+    "--global-batch",
+    "64",
+]
+
+
+@pytest.fixture(scope="module")
+def found():
+    """One answer that several tests look at."""
+    return sw.plan("llama-3.2-1b", "dgx-h100", 8, 2048, 64, tokens=1e11, price=2.0)
+
+
+def planned(call_cli, *arguments):
+    answer = call_cli("plan", *SMALL, *arguments, "--json")
+    assert answer.code == 0, answer.err
+    return answer.json()
+
+
+# -- keys -----------------------------------------------------------------------------------------
+
+
+def test_every_promised_key(found):
+    assert {"evaluated", "feasible", "seconds", "best", "pareto", "why_not", "assumed"} <= set(found)
+    one = sw.predict("llama-3.2-1b", "dgx-h100", {"devices": 8}, 2048, tokens=1e11, price=2.0)
+    for best in found["best"]:
+        assert set(one) <= set(best)
+        assert {"trainable", "untrainable"} <= set(best)
+    json.dumps(found, allow_nan=False)
+
+
+def test_the_best_is_first_and_each_is_what_predict_says(found):
+    times = [one["step_time_s"]["p50"] for one in found["best"]]
+    assert times == sorted(times)
+    assert len(times) <= 5
+    for one in found["best"]:
+        again = sw.predict("llama-3.2-1b", "dgx-h100", one["layout"], 2048, tokens=1e11, price=2.0)
+        assert again["step_time_s"]["p50"] == pytest.approx(one["step_time_s"]["p50"], rel=1e-9)
+        assert again["memory_gib"] == pytest.approx(one["memory_gib"], rel=1e-9)
+
+
+def test_the_front_falls_in_memory_as_it_rises_in_time(found):
+    points = [(one["step_time_s"]["p50"], one["memory_gib"]["peak"]) for one in found["pareto"]]
+    assert points == sorted(points)
+    assert [gib for _, gib in points] == sorted((gib for _, gib in points), reverse=True)
+
+
+def test_the_command_says_the_same_as_python(call_cli, found):
+    again = planned(call_cli, "--tokens", "1e11", "--price", "2")
+    assert [one["layout"] for one in again["best"]] == [one["layout"] for one in found["best"]]
+    nodes = call_cli(
+        "plan", "llama-3.2-1b", "--cluster", "dgx-h100", "--nodes", "1", "--seq-len", "2048",
+        "--global-batch-tokens", str(64 * 2048), "--json",
+    ).json()  # fmt: skip
+    assert nodes["best"][0]["layout"] == found["best"][0]["layout"]
+
+
+def test_fixed_axes_are_kept(call_cli):
+    for one in planned(call_cli, "--fix", "tp=2,zero-stage=1", "--top", "3")["best"]:
+        assert (one["layout"]["tp"], one["layout"]["zero_stage"]) == (2, 1)
+    assert {one["layout"]["pp"] for one in planned(call_cli, "--fix", "pp=[2,4]")["best"]} <= {2, 4}
+
+
+def test_headroom_is_left(call_cli):
+    for one in planned(call_cli, "--memory-headroom", "0.5")["best"]:
+        assert one["memory_gib"]["peak"] <= 0.5 * one["device"]["usable_gib"]
+
+
+@pytest.mark.parametrize("aim", ["cost", "energy", "tokens-per-dollar"])
+def test_objectives(call_cli, aim):
+    best = planned(call_cli, "--objective", aim, "--price", "2")["best"]
+    values = [one["objective_value"] for one in best]
+    assert values == sorted(values, reverse=aim == "tokens-per-dollar")
+
+
+def test_scaling_has_a_row_a_count(call_cli):
+    scaling = planned(call_cli, "--scaling", "2..8")["scaling"]
+    assert [row["devices"] for row in scaling["rows"]] == [2, 4, 8]
+    assert 0 <= scaling["serial_share"] <= 1
+
+
+@pytest.mark.parametrize(
+    ("text", "counts"),
+    [("8..64", [8, 16, 32, 64]), ("8..50", [8, 16, 32, 50]), ("24,8,96", [8, 24, 96]), ("4..4", [4])],
+)
+def test_ranges_of_counts(text, counts):
+    assert read_counts(text) == counts
+
+
+# -- the run file ---------------------------------------------------------------------------------
+
+
+def test_the_run_file_is_one_that_train_takes(call_cli, tmp_path):
+    answer = planned(call_cli, "--out", tmp_path / "new" / "run.yaml", "--data", "data/x")
+    spec = sw.load_run(answer["run_file"])
+    assert spec.layout.devices == 8
+    assert spec.layout.batch == 64
+    assert answer["run_file_untrainable"] is None
+    shown = call_cli("plan", *SMALL, "--out", tmp_path / "run.yaml", "--data", "data/x").out
+    assert f"scalewright train {tmp_path / 'run.yaml'}" in shown
+
+
+def test_what_train_can_not_run_is_said(call_cli, tmp_path):
+    answer = call_cli(
+        "plan", "deepseek-v2-lite", "--cluster", "dgx-h100", "--devices", "16", "--seq-len", "2048",
+        "--global-batch", "64", "--fix", "pp=2,tp=1,cp=1", "--out", tmp_path / "run.yaml",
+    )  # fmt: skip
+    assert answer.code == 0, answer.err
+    assert "no run file: `train` can't run this yet" in answer.out
+    assert not (tmp_path / "run.yaml").exists()
+
+
+def test_the_tables_tell_all_of_it(call_cli):
+    shown = call_cli("plan", *SMALL, "--why-not", "tp=8", "--scaling", "4..8").out
+    for word in ("layouts judged", "step", "MFU", "GiB", "why not", "time against memory", "what if",
+                 "nearest measured runs", "assumed", "--out run.yaml", "serial"):  # fmt: skip
+        assert word in shown, word
+
+
+# -- mistakes -------------------------------------------------------------------------------------
+
+WRONG = [
+    (["--fix", "tpp=8"], "unknown key 'tpp' (--fix): did you mean 'tp'"),
+    (["--fix", "tp=3"], "tp 3"),
+    (["--fix", "tp=nan"], "tp is 'nan'"),
+    (["--fix", "devices=8"], "devices is not an axis"),
+    (["--fix", "schedule=1f1c"], "unknown schedule '1f1c'"),
+    (["--fix", "tp=16"], "tp 16"),
+    (["--objective", "tiem"], "did you mean 'time'"),
+    (["--objective", "cost"], "needs a price"),
+    (["--memory-headroom", "nan"], "headroom is nan"),
+    (["--memory-headroom", "1.5"], "headroom is 1.5"),
+    (["--memory-headroom", "0.999"], "fits on no layout"),
+    (["--top", "0"], "--top"),
+    (["--precision", "bf61"], "precision is 'bf61'"),
+    (["--scaling", "8..4..2"], "scaling is '8..4..2'"),
+    (["--scaling", "64..8"], "write 8..64"),
+    (["--scaling", "0..8"], "scaling is '0..8'"),
+    (["--scaling", "many"], "scaling is 'many'"),
+    (["--tokens", "nan"], "tokens is nan"),
+    (["--price", "-1", "--objective", "cost"], "price is -1"),
+    (["--data", "x"], "add --out run.yaml"),
+    (["--why-not", "tpp=8"], "unknown key 'tpp' (--why-not)"),
+    (["--nodes", "2"], "devices 8 and nodes 2"),
+    (["--global-batch-tokens", "100"], "not divisible by seq_len"),
+    (["--out", "/proc/nowhere/run.yaml"], "cannot write the file"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "words"), WRONG, ids=[" ".join(one) for one, _ in WRONG])
+def test_a_mistake_is_one_line(call_cli, arguments, words):
+    answer = call_cli("plan", *SMALL, *arguments)
+    assert answer.code == 2
+    assert answer.out == ""
+    assert words in answer.error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["llama-3.2-1", "--cluster", "dgx-h100", "--devices", "8", "--global-batch", "8"], "'llama-3.2-1b'"),
+        (["llama-3.2-1b", "--cluster", "dgx-h10", "--devices", "8", "--global-batch", "8"], "'dgx-h100'"),
+        (["llama-3.2-1b", "--cluster", "dgx-h100", "--global-batch", "8"], "devices is missing"),
+        (["llama-3.2-1b", "--cluster", "dgx-h100", "--devices", "8"], "global_batch is missing"),
+        (["llama-3.2-1b", "--devices", "8", "--global-batch", "8"], "--cluster is missing"),
+        (["--cluster", "dgx-h100"], "MODEL is missing"),
+        (["llama-3.2-1b", "-c", "dgx-h100", "--devices", "0", "--global-batch", "8"], "devices is 0"),
+        (
+            ["llama-3.2-1b", "-c", "dgx-h100", "--devices", "99999999999", "--global-batch", "8"],
+            "devices is 9",
+        ),
+        (["llama-3.2-1b", "-c", "dgx-h100", "--devices", "7", "--global-batch", "9"], "global_batch 9"),
+        (["llama-3.1-405b", "-c", "t4", "--devices", "2", "--global-batch", "2"], "fits on no layout"),
+    ],
+)
+def test_questions_that_have_no_answer(call_cli, arguments, words):
+    answer = call_cli("plan", *arguments, "--seq-len", "2048")
+    assert answer.code == 2
+    assert answer.out == ""
+    assert words in answer.error
+
+
+# -- Ctrl-C, torch, terminals ---------------------------------------------------------------------
+
+
+def test_what_was_found_before_ctrl_c_is_printed(call_cli, monkeypatch):
+    """The search is told to stop after its first batch, as a Ctrl-C tells it."""
+    monkeypatch.setattr("scalewright.cli.searching.Shown.stop", stop_after(2))
+    large = "--cluster dgx-h100 --devices 512 --seq-len 8192 --global-batch 1024 --json"
+    answer = call_cli("plan", "llama-3.1-70b", *large.split())
+    assert answer.code == 130
+    found = answer.json()
+    assert found["complete"] is False
+    assert found["best"]
+
+
+def stop_after(times):
+    asked = []
+
+    def stop(self):
+        asked.append(1)
+        return len(asked) > times
+
+    return stop
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals")
+def test_ctrl_c_is_no_traceback():
+    script = [sys.executable, "-m", "scalewright", "plan", "gpt3-175b", "--cluster", "dgx-a100-80g",
+              "--devices", "4096", "--seq-len", "2048", "--global-batch", "4096"]  # fmt: skip
+    done = subprocess.Popen(script, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    time.sleep(1.5)
+    done.send_signal(signal.SIGINT)
+    out, err = done.communicate(timeout=120)
+    assert "Traceback" not in err
+    assert done.returncode in (130, 2) or (done.returncode == 0 and out), err
+
+
+def test_without_torch(tmp_path):
+    done = run_without_torch(
+        ["plan", *SMALL, "--json"],
+        ["plan", *SMALL, "--out", str(tmp_path / "run.yaml"), "--data", "x", "--why-not", "tp=8"],
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_calling_the_package_is_the_function():
+    import scalewright.plan
+
+    assert callable(sw.plan)
+    assert scalewright.plan is sw.plan
+    with pytest.raises(sw.UserError, match="unknown model"):
+        sw.plan("nobody", "dgx-h100", 8, 2048, 8)
