@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
+from scalewright.plan.cells import read_options
 from scalewright.plan.frameworks import find_framework
 from scalewright.plan.predict import predict_rows, resolve_rows
 from scalewright.plan.request import Request
-from scalewright.plan.rows import known_name, read_options, request_of
+from scalewright.plan.row_model import known_name
+from scalewright.plan.rows import request_of
 from scalewright.plan.runs import MEASURED, measured_seconds, read_table
 from scalewright.spec.errors import UserError
 from scalewright.spec.tensors import count
@@ -134,3 +136,14 @@ def test_no_row_breaks_the_others() -> None:
     assert len(answers) == len(broken)
     for answer in answers:
         assert "error" in answer or 0 < answer["step_time_s"]["p50"] < float("inf")
+
+
+def test_what_dp_leaves_goes_to_blank_axes() -> None:
+    """Inside a node to tp, the rest to pp; n_devices follows from the axes where it is blank."""
+    bare = {**ROW, "tp": "", "pp": ""}
+    assert (request_of({**bare, "dp": 8}).tp, request_of({**bare, "dp": 8}).pp) == (8, 1)
+    assert (request_of({**bare, "dp": 4}).tp, request_of({**bare, "dp": 4}).pp) == (8, 2)
+    assert request_of({**ROW, "tp": "", "dp": 4}).tp == 4
+    found = request_of({**ROW, "n_devices": "", "dp": 4})
+    assert found.devices == 32
+    assert "n_devices 32" in found.assumed

@@ -15,11 +15,12 @@ from functools import lru_cache
 from math import log2
 from typing import Any
 
+from scalewright.plan.cells import number, text
 from scalewright.plan.chips import FAMILIES
 from scalewright.plan.constants import Constants
 from scalewright.plan.predict import Prediction, predict_table
 from scalewright.plan.request import Request
-from scalewright.plan.rows import number, request_of, text
+from scalewright.plan.rows import request_of
 from scalewright.plan.runs import MEASURED, measured_seconds, read_table
 from scalewright.spec.errors import UserError
 from scalewright.spec.tensors import count

@@ -18,10 +18,10 @@ from pathlib import Path
 
 import numpy as np
 
+from scalewright.plan.cells import text
 from scalewright.plan.chips import FAMILIES
 from scalewright.plan.constants import FILE, Constants, Fact, constants, facts
 from scalewright.plan.evaluate import Prepared, evaluate, prepare
-from scalewright.plan.rows import text
 from scalewright.plan.runs import MEASURED, Runs, read_table, runs_of
 from scalewright.spec.model import ModelSpec
 

@@ -16,11 +16,12 @@ from typing import Any
 import numpy as np
 
 from scalewright.plan.band import quantiles, spread
+from scalewright.plan.cells import text
 from scalewright.plan.constants import Constants, constants
 from scalewright.plan.evaluate import Outcome, evaluate, prepare
 from scalewright.plan.memory import GIB, KINDS
 from scalewright.plan.request import Request, from_layout
-from scalewright.plan.rows import has_no_layout, request_of, text
+from scalewright.plan.rows import has_no_layout, request_of
 from scalewright.plan.timeline import AXES, PARTS
 from scalewright.plan.usual import best_usual
 from scalewright.spec.cluster import ClusterSpec

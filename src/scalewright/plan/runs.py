@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
+from scalewright.plan.cells import number, text
 from scalewright.plan.predict import resolve_rows
 from scalewright.plan.request import Request
-from scalewright.plan.rows import number, text
 from scalewright.spec.errors import UserError
 from scalewright.spec.operators import flops_per_token
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from scalewright.plan.cells import number
 from scalewright.plan.constants import Constants
 from scalewright.plan.evaluate import evaluate, prepare
 from scalewright.plan.request import Request
-from scalewright.plan.rows import number
 
 
 def best_usual(
