@@ -50,6 +50,10 @@ def test_steps_and_tokens_together(spec):
         ({"layout": {"devices": 2, "cp": 2}}, "cp 2 can be planned but not trained yet"),
         ({"layout": {"devices": 2, "etp": 2}}, "etp 2 can be planned but not trained yet"),
         ({"layout": {"zero_stage": 0, "offload": "parameters"}}, "offload parameters needs zero_stage 3"),
+        (
+            {"model": {"moe": {"num_experts": 4, "top_k": 2, "moe_intermediate_size": 8}}},
+            "mixtures of experts are counted but don't run yet",
+        ),
         ({"layout": {"precision": "fp8"}}, "precision fp8 can be planned but not trained"),
         ({"layout": {"recompute": {"budget": 0.01}}}, "less than the blocks' inputs alone"),
         ({"layout": {"recompute": {"every": 4}}}, "more than the 3 layers"),

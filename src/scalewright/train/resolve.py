@@ -13,6 +13,7 @@ from typing import Any
 
 from scalewright.data.dataset import Dataset, open_data
 from scalewright.launch.local import cores
+from scalewright.model.support import check_runs
 from scalewright.spec.errors import UserError
 from scalewright.spec.layout import Layout, RecomputeBudget
 from scalewright.spec.layout_check import check_layout
@@ -47,22 +48,9 @@ def resolve(run: RunSpec, *, read_data: bool = True) -> Resolved:
     `read_data` false leaves the data unopened: a dry run can do without them.
     """
     model = load_model_spec(run.model) if isinstance(run.model, str) else run.model
-    layout = run.layout
-    refuse_unready(layout)
+    check_trainable(model, run.layout, run.data.seq_len if isinstance(run.data, DataSpec) else None)
     if run.checkpoint.async_:
         raise UserError("asynchronous saving is not there yet", "checkpoint.async", "use async: false")
-    if layout.precision not in ("auto", "fp32", "tf32", "bf16"):
-        raise UserError(
-            f"precision {layout.precision} can be planned but not trained yet",
-            "layout",
-            "use auto, fp32 or bf16",
-        )
-    seq_len = run.data.seq_len if isinstance(run.data, DataSpec) else None
-    if isinstance(model, ModelSpec):
-        check_layout(layout, model, seq_len, train=True)
-        _check_context(model, seq_len)
-    else:
-        _check_own_model(layout)
     if read_data:
         _check_vocabulary(model, open_data(run.data, "train", run.seed))
     steps = _steps(run)
@@ -70,11 +58,27 @@ def resolve(run: RunSpec, *, read_data: bool = True) -> Resolved:
     return Resolved(run.replace(model=model.dump(), out_dir=str(run.folder), train=length), steps)
 
 
-def refuse_unready(layout: Layout) -> None:
-    """Raises UserError for an axis that can be planned but not trained yet."""
+def check_trainable(model: ModelSpec | PythonRef, layout: Layout, seq_len: int | None) -> None:
+    """Raises UserError for a model or a layout that can't be trained, or one that can't have the other.
+
+    `seq_len` is null when only the data know it.
+    """
+    if isinstance(model, ModelSpec):
+        check_runs(model)
     for key, value in (("cp", layout.cp), ("ep", layout.ep), ("etp", layout.etp)):
         if value > 1:
             raise UserError(f"{key} {value} can be planned but not trained yet", "layout", f"use {key} 1")
+    if layout.precision not in ("auto", "fp32", "tf32", "bf16"):
+        raise UserError(
+            f"precision {layout.precision} can be planned but not trained yet",
+            "layout",
+            "use auto, fp32 or bf16",
+        )
+    if isinstance(model, ModelSpec):
+        check_layout(layout, model, seq_len, train=True)
+        _check_context(model, seq_len)
+    else:
+        _check_own_model(layout)
 
 
 def _check_own_model(layout: Layout) -> None:
