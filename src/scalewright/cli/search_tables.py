@@ -152,7 +152,6 @@ def _next(found: Answer) -> None:
     if found["run_file_to_fill"]:
         emit("         fill its `data` line first (marked FILL-IN)")
     nodes = -(-found["devices"] // best["device"]["per_node"])
-    how = (
-        f"  (under srun, torchrun or mpirun on {nodes:,} nodes; --dry-run tries it here)" if nodes > 1 else ""
-    )
-    emit(f"[bold]next[/]     scalewright train {path}{how}")
+    emit(f"[bold]next[/]     scalewright train {path}")
+    if nodes > 1:
+        emit(f"         under srun, torchrun or mpirun on {nodes:,} nodes; with --dry-run it is tried here")

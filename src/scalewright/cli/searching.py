@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
+from scalewright.spec.errors import UserError
+
 
 @dataclass
 class Shown:
@@ -38,8 +40,13 @@ class Shown:
 def searching() -> Iterator[Shown]:
     """While it lasts, Ctrl-C asks the search to end, and a terminal shows how far it is."""
     shown = Shown()
-    with _interrupts(shown), _bar(shown):
-        yield shown
+    try:
+        with _interrupts(shown), _bar(shown):
+            yield shown
+    except UserError:
+        if shown.stop():  # stopped before anything was found: that is no mistake of the user's
+            raise KeyboardInterrupt from None
+        raise
 
 
 @contextlib.contextmanager
