@@ -36,6 +36,7 @@ from scalewright.plan.predict import predict
 from scalewright.plan.rank import kendall_tau, regret
 from scalewright.spec.cluster import ClusterSpec
 from scalewright.spec.layout import Layout
+from scalewright.spec.layout_check import check_layout
 from scalewright.spec.model import ModelSpec
 from scalewright.train.run import train
 
@@ -62,8 +63,8 @@ def shape(words: int, hidden: int, inner: int, layers: int, heads: int, kv: int)
 
 SETTINGS: dict[str, Setting] = {
     "parity": Setting(shape(67, 24, 40, 5, 4, 2), 16),  # the matrix's own: all of it is the host's
-    "narrow": Setting(shape(2048, 192, 512, 8, 6, 3), 128),
-    "wide": Setting(shape(4096, 384, 1024, 8, 6, 3), 128),
+    "narrow": Setting(shape(2048, 192, 512, 8, 6, 2), 128),
+    "wide": Setting(shape(4096, 384, 1024, 8, 6, 2), 128),
     "long": Setting(shape(1024, 256, 704, 4, 4, 2), 512, 4),
 }
 AGAIN = {"selective": "selective", "full": "full", "every2": {"every": 2}, "budget": {"budget": 0.5}}
@@ -147,9 +148,9 @@ def main() -> None:
             for case in cases if number % 2 == 0 else reversed(cases):
                 ask(case, places[case.layout.devices])
                 case.measured.append(measure(case, folder / f"{number}-{case.setting}-{case.name}"))
+                result.put("cases", [one.dump() for one in cases if one.measured])
             result.put("timings", {count: place.dump()["measured"] for count, place in places.items()})
         result.put("load_averages", [*loads, load_average()])
-        result.put("cases", [case.dump() for case in cases])
         show(result, cases)
         result.close()
 
@@ -160,7 +161,9 @@ def choose(options: argparse.Namespace) -> Iterator[Case]:
     for setting in names:
         usual = list(LAYOUTS) if setting == "narrow" else list(SOME)
         for name in options.layouts or (QUICK if options.quick else usual):
-            yield Case(setting, name, layout_of(name, SETTINGS[setting].batch))
+            layout = layout_of(name, SETTINGS[setting].batch)
+            check_layout(layout, model_of(setting), SETTINGS[setting].seq_len, train=True)
+            yield Case(setting, name, layout)
 
 
 def layout_of(name: str, batch: int) -> Layout:

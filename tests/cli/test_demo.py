@@ -1,0 +1,45 @@
+"""What the demo says of its plan, on a machine that is given as data; the demo itself takes minutes."""
+
+from __future__ import annotations
+
+from fake_machine import machine
+from scalewright.cli import demo
+from scalewright.cli.demo import Summary, beside, make_plan, outline
+
+
+def test_the_plan_is_a_layout_that_train_runs(monkeypatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(demo, "this_machine", lambda: machine(2))
+    summary = Summary()
+    layout = demo._plan(summary, lambda step, text: said.append(text))
+    assert layout == summary.layout
+    assert (layout["devices"], layout["global_batch"], layout["precision"]) == (2, demo.BATCH, "fp32")
+    assert summary.predicted_p10_s < summary.predicted_step_time_s < summary.predicted_p90_s
+    best = make_plan(machine(2)).best[0]
+    assert outline(best) in said[1]
+    assert f"{summary.predicted_step_time_s * 1e3:.0f} ms" in said[2]
+    assert any(line.startswith("not ") for line in said[3:])
+
+
+def test_the_run_file_holds_the_planned_layout(tmp_path) -> None:
+    from scalewright.train.run import read_run
+
+    layout = make_plan(machine(2)).best[0].layout
+    run = read_run(demo._run(tmp_path, layout.dump()), ())
+    assert run.layout == layout
+
+
+def test_predicted_beside_measured() -> None:
+    said = beside(
+        Summary(
+            predicted_step_time_s=0.1, predicted_p10_s=0.08, predicted_p90_s=0.12, measured_step_time_s=0.11
+        )
+    )
+    assert said.startswith("a step was to take 100 ms and took 110 (-9%): as expected")
+    slow = beside(
+        Summary(
+            predicted_step_time_s=0.1, predicted_p10_s=0.08, predicted_p90_s=0.12, measured_step_time_s=0.4
+        )
+    )
+    assert "outside what the plan expected" in slow
+    assert "no step" in beside(Summary())
