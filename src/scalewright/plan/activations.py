@@ -50,7 +50,7 @@ def under_way(table: Table, rank: np.ndarray) -> np.ndarray:
 def _loops(p: np.ndarray, v: np.ndarray, m: np.ndarray, rank: np.ndarray) -> np.ndarray:
     """Interleaved 1F1B, and with one chunk stated 1F1B itself."""
     chunks = np.minimum(m * v, 2 * (p - rank - 1) + (v - 1) * p + 1) / v
-    return np.where(v > 1, chunks, np.minimum(m, p - rank))
+    return np.asarray(np.where(v > 1, chunks, np.minimum(m, p - rank)))
 
 
 _UNDER_WAY: dict[str, Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray], np.ndarray]] = {

@@ -24,8 +24,17 @@ _PATTERNS = (
 )
 # Precisions by the width of a matrix product's inputs: 0 = 32 bits, 1 = 16, 2 = 8, 3 = 4.
 WIDTHS = {"fp32": 0, "tf32": 0, "bf16": 1, "fp16": 1, "fp8": 2, "mxfp8": 2, "int8": 2, "fp4": 3, "nvfp4": 3}
-_FALLBACK = {"fp4": "fp8", "nvfp4": "fp8", "fp8": "bf16", "mxfp8": "bf16", "int8": "bf16", "bf16": "fp16",
-             "fp16": "bf16", "tf32": "fp32"}  # fmt: skip
+# What a device without a precision runs instead.
+_FALLBACK = {
+    "fp4": "fp8",
+    "nvfp4": "fp8",
+    "fp8": "bf16",
+    "mxfp8": "bf16",
+    "int8": "bf16",
+    "bf16": "fp16",
+    "fp16": "bf16",
+    "tf32": "fp32",
+}
 
 
 @dataclass(frozen=True)

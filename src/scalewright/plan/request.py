@@ -90,10 +90,16 @@ class Request:
         """What one rank sees of a micro-batch."""
         width = 4 if self.precision in ("fp32", "tf32") else 2
         return Sizes(
-            self.micro_batch, self.seq_len, self.tp, self.sp and self.tp > 1, self.cp, self.ep, self.etp,
-            width,
-            "fused",
-        )  # fmt: skip
+            batch=self.micro_batch,
+            seq_len=self.seq_len,
+            tp=self.tp,
+            sp=self.sp and self.tp > 1,
+            cp=self.cp,
+            ep=self.ep,
+            etp=self.etp,
+            width=width,
+            attention="fused",
+        )
 
 
 def auto_precision(chip: Chip, precision: str) -> str:
@@ -114,25 +120,52 @@ def from_layout(
     version: str | None = None,
     options: Mapping[str, str] | None = None,
 ) -> Request:
-    """A layout of the spec as a request; what is illegal is found by the layout's own checks."""
+    """A layout of the spec as a request; what is illegal is found by the layout's own checks.
+
+    Raises UserError for a precision that the device hasn't.
+    """
     given = dict(options or {})
     trainer = find_framework(framework, version)
     gbps = given.get("node_gbps")
     chip = chip_of(cluster, float(gbps) if gbps else None)
-    kind, share = "none", 1.0
-    if isinstance(layout.recompute, RecomputeEvery):
-        kind, share = "share", 1 / layout.recompute.every
-    elif isinstance(layout.recompute, RecomputeBudget):
-        kind, share = "share", 1 - layout.recompute.budget
-    else:
-        kind = layout.recompute
-        if kind == "selective" and trainer.name != "scalewright":
-            kind = trainer.selective  # elsewhere the word means something else
+    kind, share = recompute_of(layout, trainer)
     precision = auto_precision(chip, layout.precision)
     chip.peak(precision)  # raises when the device can't
     return Request(
-        model, chip, trainer, precision, seq_len, layout.devices, layout.tp,
-        bool(layout.sp), layout.pp, layout.virtual_stages or 1, layout.schedule, layout.cp, layout.cp_kind,
-        layout.ep, layout.etp, layout.dp_replicate, layout.zero_stage or 0, layout.micro_batch,
-        float(layout.accumulation), kind, share, layout.offload, layout.stage_layers, None, given, (),
-    )  # fmt: skip
+        model=model,
+        chip=chip,
+        framework=trainer,
+        precision=precision,
+        seq_len=seq_len,
+        devices=layout.devices,
+        tp=layout.tp,
+        sp=bool(layout.sp),
+        pp=layout.pp,
+        chunks=layout.virtual_stages or 1,
+        schedule=layout.schedule,
+        cp=layout.cp,
+        cp_kind=layout.cp_kind,
+        ep=layout.ep,
+        etp=layout.etp,
+        replicate=layout.dp_replicate,
+        zero=layout.zero_stage or 0,
+        micro_batch=layout.micro_batch,
+        micros=float(layout.accumulation),
+        recompute=kind,
+        share=share,
+        offload=layout.offload,
+        stage_layers=layout.stage_layers,
+        options=given,
+    )
+
+
+def recompute_of(layout: Layout, trainer: Framework) -> tuple[str, float]:
+    """A layout's recomputation as the table has it: kind, and of blocks the share where that is "share"."""
+    kind = layout.recompute
+    if isinstance(kind, RecomputeEvery):
+        return "share", 1 / kind.every
+    if isinstance(kind, RecomputeBudget):
+        return "share", 1 - kind.budget
+    if kind == "selective" and trainer.name != "scalewright":
+        return trainer.selective, 1.0  # elsewhere the word means something else
+    return kind, 1.0

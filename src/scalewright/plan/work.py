@@ -29,9 +29,20 @@ REGIONS = 4
 FORWARD, INPUT, WEIGHT = range(3)
 # classes of kernels
 MATMUL, GROUPED, ATTENTION, MOVE, LOSS, PERMUTE = range(6)
-_FUSED = {"attention.q": 1, "attention.k": 1, "attention.v": 1, "mlp.gate": 2, "mlp.up": 2, "experts.gate": 3,
-          "experts.up": 3, "shared.gate": 4, "shared.up": 4}  # fmt: skip
+# Projections of one input, which trainers write as one matrix product: those of equal number.
+_FUSED = {
+    "attention.q": 1,
+    "attention.k": 1,
+    "attention.v": 1,
+    "mlp.gate": 2,
+    "mlp.up": 2,
+    "experts.gate": 3,
+    "experts.up": 3,
+    "shared.gate": 4,
+    "shared.up": 4,
+}
 # The columns of a kernel
+Kernel = tuple[float, ...]
 KERNEL = ("kind", "phase", "region", "count", "m", "n", "k", "groups", "flops", "bytes", "mark", "dim")
 COLUMN = {name: index for index, name in enumerate(KERNEL)}
 # What a region keeps for the backward (bytes) and holds (elements), and what an average block sends (bytes)
@@ -80,7 +91,7 @@ def _listed(model: ModelSpec, sizes: Sizes) -> Work:
     regions.append((AFTER, 1.0, tuple(block.after(model, sizes))))
     for index in range(model.mtp_layers):
         regions.append((EXTRA, 1.0, tuple(block.multi_token(model, sizes, index))))
-    rows: list[tuple[float, ...]] = []
+    rows: list[Kernel] = []
     kept = np.zeros((REGIONS, len(KEPT)))
     for region, share, found in regions:
         for operator in _merged(found):
@@ -103,69 +114,72 @@ def _merged(found: Iterable[Operator]) -> list[Operator]:
     for operator in found:
         same = _FUSED.get(".".join(operator.name.rsplit(".", 2)[-2:]), 0)
         if same and same == last and done[-1].shape and operator.shape:
-            head = done[-1]
-            rows, out, into = head.shape or (0, 0, 0)
-            done[-1] = Operator(
-                head.name, head.kind, head.layer, (), (rows, out + operator.shape[1], into), head.groups,
-                head.flops + operator.flops, head.flops_causal + operator.flops_causal,
-                head.flops_input + operator.flops_input, head.flops_weight + operator.flops_weight,
-                read=head.read + operator.read - rows * into * 2.0, written=head.written + operator.written,
-            )  # fmt: skip
+            done[-1] = _joined(done[-1], operator)
         else:
             done.append(operator)
         last = same
     return done
 
 
-def _kernels(o: Operator, region: int, share: float) -> list[tuple[float, ...]]:
+def _joined(head: Operator, more: Operator) -> Operator:
+    """Two products of one input as one, which reads that input once."""
+    rows, out, into = head.shape or (0, 0, 0)
+    columns = more.shape[1] if more.shape else 0
+    return replace(
+        head,
+        weights=(),
+        shape=(rows, out + columns, into),
+        flops=head.flops + more.flops,
+        flops_causal=head.flops_causal + more.flops_causal,
+        flops_input=head.flops_input + more.flops_input,
+        flops_weight=head.flops_weight + more.flops_weight,
+        read=head.read + more.read - rows * into * 2.0,
+        written=head.written + more.written,
+    )
+
+
+def _kernels(o: Operator, region: int, share: float) -> list[Kernel]:
     """The kernels of an operator's forward and backward."""
     moved = o.read + o.written
     if o.kind in ("linear", "grouped_linear", "head", "router"):
-        kind = GROUPED if o.kind == "grouped_linear" else MATMUL
-        rows, n, k = o.shape or (0, 0, 0)
-        m = rows / o.groups  # of each group
-        plain = float(o.kind in ("head", "router"))  # never below 16 bits
-        sizes = ((FORWARD, m, n, k), (INPUT, m, k, n), (WEIGHT, n, k, m))
-        return [
-            (kind, phase, region, share, a, b, c, o.groups, o.flops, moved, plain, 0.0)
-            for phase, a, b, c in sizes
-        ]
+        return _products(o, region, share, moved)
     if o.kind == "attention":
         rows, keys, heads = o.shape or (0, 0, 1)
         width = o.flops / (2.0 * rows * keys * heads)  # q·k and its product with v, of one head
+        left = o.flops_causal / o.flops
+        place = (float(rows), float(keys), float(heads), 1.0)
         return [
-            (
-                ATTENTION,
-                phase,
-                region,
-                share,
-                rows,
-                keys,
-                heads,
-                1,
-                flops,
-                moved,
-                o.flops_causal / o.flops,
-                width / 2,
-            )
+            (ATTENTION, phase, region, share, *place, flops, moved, left, width / 2)
             for phase, flops in ((FORWARD, o.flops), (INPUT, o.flops_input))
         ]
     kind = LOSS if o.kind == "loss" else PERMUTE if o.kind in ("dispatch", "combine") else MOVE
+    nothing = (0.0, 0.0, 0.0, 1.0, 0.0)
+    return [(kind, phase, region, share, *nothing, moved, 0.0, 0.0) for phase in (FORWARD, INPUT)]
+
+
+def _products(o: Operator, region: int, share: float, moved: float) -> list[Kernel]:
+    """A matrix product thrice: forward, and the gradients of its input and of its weight."""
+    kind = GROUPED if o.kind == "grouped_linear" else MATMUL
+    rows, n, k = o.shape or (0, 0, 0)
+    m = rows / o.groups  # of each group
+    plain = float(o.kind in ("head", "router"))  # never below 16 bits
+    sizes = ((FORWARD, m, n, k), (INPUT, m, k, n), (WEIGHT, n, k, m))
     return [
-        (kind, phase, region, share, 0, 0, 0, 1, 0.0, moved, 0.0, 0.0)
-        for phase in (FORWARD, INPUT)
-    ]  # fmt: skip
+        (kind, phase, region, share, a, b, c, o.groups, o.flops, moved, plain, 0.0)
+        for phase, a, b, c in sizes
+    ]
 
 
 def _kept(found: Sequence[Operator]) -> tuple[float, ...]:
+    """Bytes that a region keeps for the backward, in the order of KEPT."""
     none = sum(o.saved for o in found)
     core = sum(o.saved - o.saved_core for o in found)
     selective = sum(o.saved_selective for o in found)
     full = sum(o.saved_full for o in found)
     norms = sum(o.written for o in found if o.kind == "norm")
     gates = sum(o.written for o in found if o.kind == "activation")
-    pairs = sum(o.shape[0] * o.shape[1] * o.shape[2]
-                for o in found if o.kind == "attention" and o.shape)  # fmt: skip
+    shapes = [o.shape for o in found if o.kind == "attention" and o.shape]
+    pairs = sum(rows * keys * heads for rows, keys, heads in shapes)
     return none, core, selective, full, norms + gates, float(pairs)
 
 

@@ -240,7 +240,7 @@ def balance(cost: list[float], stages: int) -> tuple[int, ...]:
 
 
 class _Cuts(NamedTuple):
-    """Of a number of stages, for each number of items: the best cut's measure, and where its last run starts."""
+    """Of a number of stages, for each number of items: the best cut's measure, and its last run's start."""
 
     best: tuple[tuple[float, float], ...]
     cut: tuple[int, ...]
