@@ -215,7 +215,7 @@ def test_the_scatter_names_its_dots(tmp_path: Path) -> None:
         """
         const area = document.querySelector("[data-scatter]");
         const press = (key) => area.dispatchEvent(new KeyboardEvent("keydown", { key }));
-        press("ArrowLeft");
+        press("ArrowRight"); press("ArrowRight"); press("ArrowRight"); press("ArrowRight");
         const last = area.querySelector(".tip").textContent;
         press("Escape");
         return [last, area.querySelector(".tip").hidden, area.querySelectorAll(".dot").length];
