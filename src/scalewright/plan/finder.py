@@ -23,10 +23,12 @@ from scalewright.plan.memory import Memory, memory
 from scalewright.plan.objective import Objective
 from scalewright.plan.request import OFFLOADS, SCHEDULES
 from scalewright.plan.space import Rows, Space
-from scalewright.plan.table import Facts, unit_facts
+from scalewright.plan.table import Facts, Table, unit_facts
 from scalewright.plan.timeline import Step
 
 WINDOW, WIDEST = 1.10, 1.5
+HOST_BYTES = 250e9  # of a host's memory for each device, as a DGX H100 has 2 TB for eight
+MOVED = ("parameters", "gradients", "optimizer", "activations")  # kinds of memory that offloading moves
 BATCH = 8192  # rows that are priced at once: what fits the processor's cache
 Tell = Callable[[int, int], None]
 Stop = Callable[[], bool]
@@ -71,6 +73,12 @@ class Pricer:
     priced: int = 0
     bounds: np.ndarray | None = None  # of every core, see Finder.bounds
 
+    @property
+    def limit(self) -> float:
+        """Bytes that a layout may take on a device: all units are of one kind and trainer."""
+        usable = self.facts.chips["capacity"] * self.facts.trainers["usable"]
+        return float(usable[0]) * (1.0 - self.headroom)
+
     def steps(self, rows: Rows) -> Step:
         """Time of the rows."""
         return step(self.space.table(rows), self.facts, self.prices, self.c)
@@ -86,10 +94,25 @@ class Pricer:
             part = rows.take(slice(start, start + BATCH))
             table = self.space.table(part)
             taken, held = step(table, self.facts, self.prices, self.c), memory(table, self.facts, self.c)
-            fits = held.peak <= held.usable * (1.0 - self.headroom)
+            fits = self.fits(table, held)
             found.append(Priced(part, self.objective.score(taken.parts), taken.seconds, held.peak, fits))
         self.priced += len(rows)
         return Priced.join(found)
+
+    def fits(self, table: Table, held: Memory) -> np.ndarray:
+        """Rows that fit: on the device, with the headroom kept free, and what is offloaded on its host."""
+        fits = np.asarray(held.peak <= held.usable * (1.0 - self.headroom))
+        away = np.flatnonzero(fits & (table.offload != OFFLOADS.index("none")))
+        if len(away) and self.headroom >= 0:
+            fits[away] = self.on_host(table, held, away) <= HOST_BYTES
+        return fits
+
+    def on_host(self, table: Table, held: Memory, at: np.ndarray) -> np.ndarray:
+        """Bytes of some of the rows that are on the host, of one device."""
+        some = table.take(at)
+        some.offload = np.full(len(at), OFFLOADS.index("none"))
+        here = memory(some, self.facts, self.c)
+        return np.asarray(sum(np.maximum(here.parts[kind] - held.parts[kind][at], 0.0) for kind in MOVED))
 
     def leanest(self, rows: Rows, offload: bool = True) -> Rows:
         """The rows with all recomputed, and all offloaded."""

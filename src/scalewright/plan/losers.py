@@ -46,6 +46,7 @@ def near_losers(finder: Finder, found: Priced, best: Priced) -> Losers:
     unlike = {axis: values != mine[axis] for axis, values in theirs.items()}
     changes = np.sum([unlike[axis] for axis in AXES], axis=0)
     fastest = float(best.score[0])
+    lacking = found.peak > finder.pricer.limit  # of the device: what is too much for a host is left out
     axes: list[str] = []
     picked: list[Priced] = []
     for axis in AXES:
@@ -53,7 +54,7 @@ def near_losers(finder: Finder, found: Priced, best: Priced) -> Losers:
         if slower is None and axis in ENOUGH:
             slower = _elsewhere(finder, axis, int(mine[axis]))
         alone = (changes == 1) | ((changes == 2) & (unlike["schedule"] & unlike["chunks"]))
-        faster = _first(found, unlike[axis] & alone & ~found.fits & (found.score < fastest))
+        faster = _first(found, unlike[axis] & alone & lacking & (found.score < fastest))
         for one in (slower, faster):
             if one is not None:
                 axes.append(NAMES.get(axis, axis))

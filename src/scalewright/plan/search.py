@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from scalewright.plan.constants import Constants
-from scalewright.plan.finder import Finder, Priced, make_pricer
+from scalewright.plan.finder import HOST_BYTES, Finder, Priced, make_pricer
 from scalewright.plan.fixed import no_layout, read_fixed
 from scalewright.plan.losers import near_losers
 from scalewright.plan.memory import GIB
@@ -215,7 +215,7 @@ def search(
         seconds=0.0,
         complete=finder.complete,
         template=template,
-        assumed=list(aim.assumed),
+        assumed=[*aim.assumed, *_host_assumed([*best, *front])],
         constants=c,
         asked=asked,
     )
@@ -270,6 +270,13 @@ class _Maker:
     def _choice(self, prediction: Prediction, layout: Layout, score: float) -> Choice:
         why = untrainable(self.model, layout, self.template.seq_len)
         return Choice(prediction, layout, why, score, self.aim.value(score, prediction.tokens))
+
+
+def _host_assumed(choices: Iterable[Choice]) -> list[str]:
+    """What is taken for granted of hosts, where something is offloaded to them."""
+    if all(choice.layout.offload == "none" for choice in choices):
+        return []
+    return [f"a host has {HOST_BYTES / 1e9:.0f} GB of memory for each of its devices"]
 
 
 def _best_trainable(plan: Plan) -> Choice | None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from scalewright.plan.finder import Pricer, make_pricer
+from scalewright.plan.finder import HOST_BYTES, Pricer, make_pricer
 from scalewright.plan.memory import GIB
 from scalewright.plan.space import Fixed, Rows, Space, make_space
 from scalewright.spec.errors import UserError
@@ -20,15 +20,13 @@ MOST_TIMES = 4096  # the longest that the mend looks for devices
 def too_large(pricer: Pricer, fixed: Fixed) -> UserError:
     """The error for a space in which nothing fits."""
     space = pricer.space
-    short, keys = _leanest(pricer)
+    short, of, keys = _leanest(pricer)
     model, device = space.template.model.name, space.template.chip.name
-    shape = (
-        f"tp {keys['tp']}, pp {keys['pp']}, zero_stage {keys['zero_stage']}, recompute {keys['recompute']}"
-    )
+    shape = f"tp {keys['tp']}, pp {keys['pp']}, zero_stage {keys['zero_stage']}, recompute {_text(keys['recompute'])}"
     if keys["offload"] != "none":
         shape += f", offload {keys['offload']}"
     what = f"{model} fits on no layout of {space.template.devices} {device}: "
-    what += f"the leanest ({shape}) lacks {short / GIB:.1f} GiB"
+    what += f"the leanest ({shape}) lacks {short / GIB:.1f} GiB {of}".rstrip()
     hints = [f"use {enough} devices" for enough in [_devices(pricer, fixed)] if enough]
     hints += ["leave offload open"] if fixed.get("offload", ("all",)) == ("none",) else []
     hints += ["fix fewer axes"] if fixed else []
@@ -36,6 +34,13 @@ def too_large(pricer: Pricer, fixed: Fixed) -> UserError:
     return UserError(
         what, "memory", ", or ".join(hints) or "use devices with more memory, or a smaller model"
     )
+
+
+def _text(recompute: object) -> str:
+    """As a layout's line has it: `full`, `every 2`."""
+    if not isinstance(recompute, dict):
+        return str(recompute)
+    return " ".join(str(part) for pair in recompute.items() for part in pair)
 
 
 def _lean_rows(space: Space) -> Rows:
@@ -51,13 +56,16 @@ def _lean_rows(space: Space) -> Rows:
     return space.spread_offloads(rows)
 
 
-def _leanest(pricer: Pricer) -> tuple[float, dict[str, object]]:
-    """Bytes that the leanest layout lacks, and its keys."""
+def _leanest(pricer: Pricer) -> tuple[float, str, dict[str, object]]:
+    """Bytes that the leanest layout lacks, of what, and its keys."""
     rows = _lean_rows(pricer.space)
     held = pricer.memories(rows)
-    lacks = held.peak - held.usable * (1 - pricer.headroom)
+    limit = held.usable * (1 - pricer.headroom)
+    lacks = held.peak - limit
+    fine = np.flatnonzero(lacks <= 0)
+    lacks[fine] = pricer.on_host(pricer.space.table(rows), held, fine) - HOST_BYTES
     at = int(lacks.argmin())
-    return float(lacks[at]), pricer.space.keys(rows, at)
+    return float(lacks[at]), "of host memory" if at in fine else "", pricer.space.keys(rows, at)
 
 
 def _devices(pricer: Pricer, fixed: Fixed) -> int | None:
