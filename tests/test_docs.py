@@ -75,6 +75,7 @@ def test_commands_run(name, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)  # a page's commands together; each has its own limit
 @pytest.mark.parametrize("name", [n for n in NAMES if "<!-- run: slow -->" in (ROOT / n).read_text("utf-8")])
 def test_slow_commands_run(name, tmp_path):
     run_blocks([b for b in shell_blocks(name) if b.mark.startswith("run")], tmp_path)
