@@ -127,18 +127,23 @@ def join_world(
     attempt: int = 0,
     shared_store: bool = False,
 ) -> None:
-    """Joins the others at `rendezvous` (file:///... or tcp://host:port); NCCL for GPUs, Gloo for the rest.
+    """Joins the others at `rendezvous` (file:///... or tcp://host:port).
 
     A restarted job (attempt > 0) looks its peers up where the old attempt's addresses can't be.
     """
     dist.init_process_group(
-        "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo",
+        backend_for(device),
         store=_meeting_point(rank, world, rendezvous, attempt, shared_store),
         rank=rank,
         world_size=world,
         timeout=TIMEOUT,
         device_id=device if device.type == "cuda" else None,
     )
+
+
+def backend_for(device: torch.device) -> str:
+    """NCCL for a GPU's tensors, Gloo for the CPU's."""
+    return "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
 
 
 def _meeting_point(rank: int, world: int, rendezvous: str, attempt: int, shared_store: bool) -> Any:

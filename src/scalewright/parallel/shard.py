@@ -36,7 +36,7 @@ from torch.distributed.fsdp import (
 )
 
 from scalewright.model.decoder import Decoder
-from scalewright.parallel.mesh import Mesh
+from scalewright.parallel.mesh import Mesh, backend_for
 from scalewright.parallel.stages import tied_stages
 from scalewright.parallel.weights import Weights
 from scalewright.spec.layout import Layout
@@ -241,7 +241,7 @@ def _device_mesh(mesh: Mesh) -> DeviceMesh:
         return mesh.hsdp_mesh()
     if not dist.is_initialized():
         store = dist.HashStore()  # type: ignore[attr-defined]
-        dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+        dist.init_process_group(backend_for(mesh.device), store=store, rank=0, world_size=1)
     alone = dist.new_group([mesh.rank], use_local_synchronization=True)
     replicas = mesh.group("dp_replicate")
     if replicas is None:
