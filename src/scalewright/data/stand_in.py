@@ -87,4 +87,4 @@ class RandomTokens:
         targets[:, :-1][begins[:, 1:]] = IGNORED  # a document's first token is nobody's target
         documents = np.cumsum(begins, axis=1, dtype=np.int32) - 1
         starts = np.maximum.accumulate(np.where(begins, places, 0), axis=1)
-        return Batch(tokens, targets, places - starts, documents.astype(np.int32), ids)
+        return Batch(tokens, targets, places - starts, documents, ids)
