@@ -49,9 +49,7 @@ class Figures:
     @property
     def plain(self) -> np.ndarray:
         """Runs that count: timed, neither stalled nor suspect, not converted from FLOPs."""
-        runs = self.runs
-        mask: np.ndarray = np.isfinite(runs.seconds) & ~runs.apart & ~runs.converted
-        return mask
+        return self.runs.plain
 
     def error(self, kind: str | None = "source") -> np.ndarray:
         """predicted / measured - 1, left out by `kind`, or as shipped (None)."""

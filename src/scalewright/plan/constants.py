@@ -81,9 +81,15 @@ def facts() -> tuple[Fact, ...]:
 
 def _fact(name: str, entry: Mapping[str, Any]) -> Fact:
     return Fact(
-        name, float(entry["value"]), str(entry["unit"]), float(entry["low"]), float(entry["high"]),
-        bool(entry.get("fitted", False)), float(entry.get("prior", entry["value"])), str(entry["source"]),
-    )  # fmt: skip
+        name=name,
+        value=float(entry["value"]),
+        unit=str(entry["unit"]),
+        low=float(entry["low"]),
+        high=float(entry["high"]),
+        fitted=bool(entry.get("fitted", False)),
+        prior=float(entry.get("prior", entry["value"])),
+        source=str(entry["source"]),
+    )
 
 
 @lru_cache(maxsize=1)

@@ -45,7 +45,7 @@ def problem(
     runs: Runs, free: Sequence[Fact] | None = None, base: Constants | None = None, most: int = 150
 ) -> Problem:
     """The rows of a fit: at most `most` of a source, evenly spaced through its rows."""
-    use = np.isfinite(runs.seconds) & ~runs.apart & ~runs.converted & steady(runs)
+    use = runs.plain & steady(runs)
     index = []
     for source in dict.fromkeys(runs.source[use]):
         at = np.flatnonzero(use & (runs.source == source))
@@ -201,7 +201,7 @@ def main() -> None:
 
 def mean_error(runs: Runs, seconds: np.ndarray, least: int = 5) -> float:
     """Mean over sources (with enough rows) of the median absolute error, in percent."""
-    use = np.isfinite(runs.seconds) & np.isfinite(seconds) & ~runs.apart & ~runs.converted
+    use = runs.plain & np.isfinite(seconds)
     error = np.abs(seconds / runs.seconds - 1)
     medians = [
         np.median(error[at]) for s in set(runs.source) if (at := use & (runs.source == s)).sum() >= least

@@ -18,10 +18,9 @@ from scalewright.plan.evaluate import prepare
 from scalewright.plan.fit import evaluate_seconds, problem, solve
 from scalewright.plan.runs import Runs
 
-COMMON = (
-    "host.launch", "host.step", "link.fast", "link.fabric", "shape.depth", "shape.wave", "kernel.square",
-    "overlap.dp", "overlap.tp", "wait.straggler", "memory.loss",
-)  # fmt: skip
+HOST = ("host.launch", "host.step", "wait.straggler")
+LINKS = ("link.fast", "link.fabric", "overlap.dp", "overlap.tp")
+KERNELS = ("shape.depth", "shape.wave", "kernel.square", "memory.loss")
 WEIGHT = 0.7  # of one's own run against what was known: the square root of how many sources it counts for
 
 
@@ -29,7 +28,13 @@ def free_facts(runs: Runs) -> tuple[Fact, ...]:
     """The constants that these runs may move, around their shipped values, a little beyond the range."""
     families = {FAMILIES[request.chip.family] for request in runs.requests}
     kernels = {request.framework.kernels for request in runs.requests}
-    names = {*COMMON, *(f"matmul.{f}" for f in families), *(f"attention.{f}" for f in families)}
+    names = {
+        *HOST,
+        *LINKS,
+        *KERNELS,
+        *(f"matmul.{f}" for f in families),
+        *(f"attention.{f}" for f in families),
+    }
     names |= {f"passes.{kind}" for kind in kernels}
     now = constants()
     found = []
@@ -51,7 +56,7 @@ def profile(runs: Runs, most: int = 150) -> Constants:
 
 def spaced(runs: Runs, many: int) -> np.ndarray:
     """`many` usable rows, evenly spaced through the step times: a mask over the runs."""
-    use = np.flatnonzero(np.isfinite(runs.seconds) & ~runs.apart & ~runs.converted)
+    use = np.flatnonzero(runs.plain)
     order = use[np.argsort(runs.seconds[use], kind="stable")]
     mask = np.zeros(len(runs), dtype=bool)
     mask[order[np.unique(np.linspace(0, len(order) - 1, min(many, len(order))).round().astype(int))]] = True
@@ -62,7 +67,7 @@ def held_out_error(runs: Runs, many: int) -> dict[str, float]:
     """Fits a profile on `many` runs and compares the rest: errors in percent, before and after."""
     chosen = spaced(runs, many)
     fitted = profile(runs.take(chosen))
-    rest = ~chosen & np.isfinite(runs.seconds) & ~runs.apart & ~runs.converted
+    rest = ~chosen & runs.plain
     if not rest.any():
         return {"fitted_on": int(chosen.sum()), "rows": 0}
     prepared = prepare(runs.requests)
@@ -70,8 +75,9 @@ def held_out_error(runs: Runs, many: int) -> dict[str, float]:
         np.abs(evaluate_seconds(prepared, c) / runs.seconds - 1)[rest] for c in (constants(), fitted)
     )
     return {
-        "fitted_on": int(chosen.sum()), "rows": int(rest.sum()),
+        "fitted_on": int(chosen.sum()),
+        "rows": int(rest.sum()),
         "before_median_error_pct": 100 * float(np.median(before)),
         "median_error_pct": 100 * float(np.median(after)),
         "mape_pct": 100 * float(np.mean(after)),
-    }  # fmt: skip
+    }

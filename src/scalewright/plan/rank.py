@@ -1,7 +1,9 @@
 """Does the planner pick well? Kendall's tau and regret over groups of layouts of one model on one machine.
 
-tau      (pairs in the same order - pairs in the opposite order) / sqrt(pairs untied in one x untied in the
-other) regret   measured time of the layout that is predicted fastest / measured time of the fastest - 1
+    tau      (pairs in the same order - in the opposite order) / sqrt(pairs untied in one x in the other)
+    regret   measured time of the layout that is predicted fastest / measured time of the fastest - 1
+
+Tau is Kendall's tau-b (Kendall 1945); both are plain numbers: a regret of 0.05 costs 5%.
 """
 
 from __future__ import annotations

@@ -9,14 +9,14 @@ into one by the stated convention of their counting and kept apart (`converted`)
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from scalewright.plan.cells import number, text
+from scalewright.plan.cells import Row, number, text
 from scalewright.plan.predict import resolve_rows
 from scalewright.plan.request import Request
 from scalewright.spec.errors import UserError
@@ -24,7 +24,12 @@ from scalewright.spec.operators import flops_per_token
 
 DATA = Path(__file__).parent / "data"
 MEASURED, OUT_OF_MEMORY = DATA / "measured_runs.csv", DATA / "oom_runs.csv"
-Row = Mapping[str, Any]
+# What every run of nanotron's sweep has in common and its table of runs out of memory doesn't say.
+NANOTRON_SWEEP: dict[str, Any] = {
+    "framework": "nanotron", "model": "", "mlp_mats": 3, "device": "H100-80GB-SXM", "cp": 1, "ep": 1,
+    "vpp": 1, "recompute": "none", "precision": "bf16", "flash": 1,
+}  # fmt: skip
+SAME = ("id", "layers", "hidden", "heads", "ffn", "vocab", "seq", "n_devices", "dp", "tp", "pp", "mbs", "gbs")
 
 
 @dataclass
@@ -43,14 +48,18 @@ class Runs:
     def __len__(self) -> int:
         return len(self.rows)
 
+    @property
+    def plain(self) -> np.ndarray:
+        """Rows that count: timed, no fault of the cluster, not converted from FLOPs."""
+        mask: np.ndarray = np.isfinite(self.seconds) & ~self.apart & ~self.converted
+        return mask
+
     def take(self, at: np.ndarray) -> Runs:
         """Some of the rows, by index or mask."""
         index = np.flatnonzero(at) if at.dtype == bool else at
-        return Runs(
-            [self.rows[i] for i in index], [self.requests[i] for i in index], self.seconds[index],
-            self.memory[index],
-            self.apart[index], self.converted[index], self.source[index], self.refused,
-        )  # fmt: skip
+        columns = (self.seconds, self.memory, self.apart, self.converted, self.source)
+        rows, requests = [self.rows[i] for i in index], [self.requests[i] for i in index]
+        return Runs(rows, requests, *(column[index] for column in columns), self.refused)
 
 
 def read_table(path: str | Path) -> list[dict[str, str]]:
@@ -80,11 +89,17 @@ def runs_of(rows: Iterable[Row]) -> Runs:
             requests.append(asked)
         except UserError as error:
             refused.append({"id": text(row, "id"), "error": str(error)})
-    flags = np.array([text(row, "stall") == "1" or text(row, "suspect") == "1" for row in kept], dtype=bool)
+    faults = [text(row, "stall") == "1" or text(row, "suspect") == "1" for row in kept]
     return Runs(
-        kept, requests, np.array([t[0] for t in times]), np.array([t[1] for t in times]), flags,
-        np.array([t[2] for t in times], dtype=bool), np.array([text(row, "source") for row in kept]), refused,
-    )  # fmt: skip
+        rows=kept,
+        requests=requests,
+        seconds=np.array([time[0] for time in times]),
+        memory=np.array([time[1] for time in times]),
+        apart=np.array(faults, dtype=bool),
+        converted=np.array([time[2] for time in times], dtype=bool),
+        source=np.array([text(row, "source") for row in kept]),
+        refused=refused,
+    )
 
 
 def measured_seconds(row: Row, request: Request) -> tuple[float, bool]:
@@ -114,13 +129,10 @@ def measured_seconds(row: Row, request: Request) -> tuple[float, bool]:
 def oom_row(row: Row) -> dict[str, Any]:
     """A row of the out-of-memory table in the columns of the other (its notes give what it leaves out)."""
     zero = int(number(row, "zero_stage") or 0)
-    return {
-        "id": row["id"], "framework": "nanotron", "model": "", "params_b": row["model_params_b"],
-        "layers": row["layers"], "hidden": row["hidden"], "heads": row["heads"], "kv_heads": row["heads"],
-        "ffn": row["ffn"], "mlp_mats": 3, "vocab": row["vocab"], "seq": row["seq"], "device": "H100-80GB-SXM",
-        "n_devices": row["n_devices"], "dp": row["dp"], "tp": row["tp"], "pp": row["pp"], "cp": 1, "ep": 1,
-        "vpp": 1,
-        "sp": int(int(row["tp"]) > 1), "sharding": ("none", "zero1", "zero2", "zero3")[zero],
-        "mbs": row["mbs"],
-        "gbs": row["gbs"], "recompute": "none", "precision": "bf16", "flash": 1, "outcome": row["outcome"],
-    }  # fmt: skip
+    stated = {
+        "params_b": row["model_params_b"],
+        "kv_heads": row["heads"],
+        "sp": int(int(row["tp"]) > 1),
+        "sharding": ("none", "zero1", "zero2", "zero3")[zero],
+    }
+    return {**NANOTRON_SWEEP, **{key: row[key] for key in (*SAME, "outcome")}, **stated}

@@ -47,7 +47,7 @@ def score(
     seconds: np.ndarray | None = None,
     fit: int | None = None,
 ) -> dict[str, Any]:
-    """Scores a table of measured runs (null: the bundled ones, and the bundled runs out of memory).
+    """Scores a table of measured runs, errors in percent; null: the bundled one, and its runs out of memory.
 
     `seconds` replaces the predicted times, row by row of those that could be expressed: those of a fit
     that left each row's source out, for one.
@@ -77,7 +77,7 @@ def _times(runs: Runs, found: Predictions, predicted: np.ndarray) -> dict[str, A
     shift = predicted / found.p50
     within = (runs.seconds >= found.p10 * shift) & (runs.seconds <= found.p90 * shift)
     timed = np.isfinite(runs.seconds)
-    plain = timed & ~runs.apart & ~runs.converted
+    plain = runs.plain
     sources: dict[str, dict[str, float]] = {}
     apart: dict[str, dict[str, float]] = {}
     rivals = {name: np.abs(value / runs.seconds - 1) for name, value in baselines(found.outcome).items()}
@@ -113,10 +113,8 @@ def _overall(sources: Mapping[str, Mapping[str, float]], rivals: Mapping[str, An
         return {"sources": 0}
     best = min(rivals, key=lambda name: means[f"half of peak, {name}"])
     beaten = [one["median_error_pct"] < one[f"half of peak, {best}"] for one in counted.values()]
-    return {
-        "sources": len(counted), **means, "best_baseline": best,
-        "sources_better_than_it_pct": 100 * float(np.mean(beaten)),
-    }  # fmt: skip
+    share = 100 * float(np.mean(beaten))
+    return {"sources": len(counted), **means, "best_baseline": best, "sources_better_than_it_pct": share}
 
 
 def _memory(runs: Runs, found: Predictions) -> dict[str, Any]:
@@ -134,31 +132,37 @@ def _memory(runs: Runs, found: Predictions) -> dict[str, Any]:
 
 def layout_groups(runs: Runs, predicted: np.ndarray) -> tuple[list[tuple[str, ...]], np.ndarray, np.ndarray]:
     """Rows that differ in nothing but the layout: one model, machine, batch and trainer."""
-    use = np.flatnonzero(np.isfinite(runs.seconds) & ~runs.apart & ~runs.converted)
+    use = np.flatnonzero(runs.plain)
     keys: list[tuple[str, ...]] = []
     for index in use:
-        r, row = runs.requests[index], runs.rows[index]
-        batch = f"{r.global_batch:.0f}"
-        keys.append((str(runs.source[index]), r.model.name, str(r.model.num_hidden_layers), r.chip.name,
-        str(r.devices),
-                     str(r.seq_len), batch, r.precision, str(row.get("framework", ""))))  # fmt: skip
+        r = runs.requests[index]
+        model = (r.model.name, str(r.model.num_hidden_layers))
+        machine = (r.chip.name, str(r.devices))
+        work = (str(r.seq_len), f"{r.global_batch:.0f}", r.precision)
+        trainer = str(runs.rows[index].get("framework", ""))
+        keys.append((str(runs.source[index]), *model, *machine, *work, trainer))
     return keys, predicted[use], runs.seconds[use]
 
 
 def _worst(runs: Runs, predicted: np.ndarray, many: int = 20) -> list[dict[str, Any]]:
     error = predicted / runs.seconds - 1
-    use = np.flatnonzero(np.isfinite(error) & ~runs.apart & ~runs.converted)
-    order = use[np.argsort(-np.abs(np.log1p(error[use])))][:many]
-    return [
-        {
-            "id": str(runs.rows[i].get("id", "")), "source": str(runs.source[i]),
-            "model": runs.requests[i].model.name,
-            "device": runs.requests[i].chip.name, "devices": runs.requests[i].devices,
-            "measured_s": float(runs.seconds[i]), "predicted_s": float(predicted[i]),
-            "error_pct": 100 * float(error[i]),
-        }
-        for i in order
-    ]  # fmt: skip
+    use = np.flatnonzero(np.isfinite(error) & runs.plain)
+    worst = []
+    for i in use[np.argsort(-np.abs(np.log1p(error[use])))][:many]:
+        request = runs.requests[i]
+        worst.append(
+            {
+                "id": str(runs.rows[i].get("id", "")),
+                "source": str(runs.source[i]),
+                "model": request.model.name,
+                "device": request.chip.name,
+                "devices": request.devices,
+                "measured_s": float(runs.seconds[i]),
+                "predicted_s": float(predicted[i]),
+                "error_pct": 100 * float(error[i]),
+            }
+        )
+    return worst
 
 
 def fits(
@@ -175,6 +179,9 @@ def fits(
     assert out is not None
     right_ran, right_out = float(held.fits[ran].mean()), float((~out.fits).mean())
     return {
-        "ran": int(ran.sum()), "out_of_memory": len(failed), "ran_right_pct": 100 * right_ran,
-        "out_of_memory_right_pct": 100 * right_out, "balanced_pct": 50 * (right_ran + right_out),
-    }  # fmt: skip
+        "ran": int(ran.sum()),
+        "out_of_memory": len(failed),
+        "ran_right_pct": 100 * right_ran,
+        "out_of_memory_right_pct": 100 * right_out,
+        "balanced_pct": 50 * (right_ran + right_out),
+    }
