@@ -18,7 +18,7 @@ from scalewright.plan.columns import Columns, Place
 from scalewright.plan.exchange import Exchange, context_parallel, expert_parallel, tensor_parallel
 from scalewright.plan.frameworks import HOSTS
 from scalewright.plan.kernels import immature
-from scalewright.spec.schedules.bubble import RankCost
+from scalewright.spec.schedules.unequal import RankCost
 
 CORNER = 6  # how sharply device and host take turns in being the slower
 

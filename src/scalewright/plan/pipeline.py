@@ -1,6 +1,6 @@
 """Seconds that a pipeline adds to its slowest rank's work: fill, drain, and messages that nothing hides.
 
-    bubble    step of unequal ranks (spec/schedules/bubble.py: step_columns) - m t_slowest
+    bubble    step of unequal ranks (spec/schedules/unequal.py) - m t_slowest
     messages  once · (2 (p - 1) + 2 v m · what isn't hidden)     p ranks, v chunks, m micro-batches
 
 A fill's first and last message wait for nobody. In between a trainer with overlap.p2p hides that share.
@@ -14,7 +14,7 @@ from scalewright.plan import collectives as x
 from scalewright.plan.columns import Columns
 from scalewright.plan.microbatch import Micro
 from scalewright.plan.request import SCHEDULES
-from scalewright.spec.schedules.bubble import RankCost, step_columns
+from scalewright.spec.schedules.unequal import RankCost, step_columns
 
 
 def bubble(at: Columns, ranks: tuple[Micro, Micro, Micro], slowest: np.ndarray) -> np.ndarray:

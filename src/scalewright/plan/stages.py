@@ -5,7 +5,7 @@
 
 The timeline's formulas look at three ranks only; here every rank goes through them, so that the slowest and
 the fullest of these are the step's. The simulated pipeline takes what the step's micro-batches, bubble and
-messages take, within the closed forms' own error (spec/schedules/bubble.py: `step_columns`).
+messages take, within the closed forms' own error (spec/schedules/unequal.py).
 """
 
 from __future__ import annotations
