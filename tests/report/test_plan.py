@@ -232,3 +232,57 @@ def test_the_planners_own_answers_are_drawn(tmp_path: Path) -> None:
     assert "The parts make" not in page.body  # they add up
     data = json.loads(re.search(r'id="drawings">(.*?)</script>', page.text, re.DOTALL)[1])  # type: ignore[index]
     assert data[0]["seconds"] == pytest.approx(pipeline(plain).makespan)  # drawn as the planner counts it
+
+
+def test_from_the_command_line(call_cli: Any, tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps(make_plan()))
+    made = call_cli("report", path, "--json").json()
+    assert made == {"report": str(tmp_path / "plan.html")}
+    assert read_page(Path(made["report"])).having("section")
+    path.write_text('{"best": [{"layout": {}}]}')
+    refused = call_cli("report", path)
+    assert refused.code == 2
+    assert "plan.json: best[0] has no layout with a step time" in refused.error
+
+
+def test_what_else_a_search_may_hold(tmp_path: Path) -> None:
+    rows = [
+        {"devices": 32, "step_time_s": 13.1, "tokens_per_s": 40100, "speedup": 1.0, "efficiency": 1.0,
+         "prediction": make_estimate()},
+        {"devices": 4096, "step_time_s": None, "problem": "no layout of 4096 devices fits"},
+    ]  # fmt: skip
+    scaling = {
+        "rows": rows, "serial_share": 3.7e-5, "limit": 26815.0, "fit_error": 0.028,
+        "serial_part": [{"part": "compute", "words": "computing", "seconds": 0.1, "share": 0.397}],
+    }  # fmt: skip
+    best = make_plan()["best"]
+    best[0] |= {"trainable": False, "untrainable": "zb-pq is not run yet", "objective_value": 12.34}
+    asked = {"change": "", "layout": {**best[0]["layout"], "tp": 8}, "why": "tp 8: 12.2% worse"}
+    page = _page(
+        tmp_path,
+        make_plan(
+            best=best, best_trainable=best[1], asked=asked, scaling=scaling, objective="cost", headroom=0.05,
+            objective_unit="cost of a step", run_file="run.yaml", run_file_layout=best[1]["layout"],
+        ),
+    )  # fmt: skip
+    for said in (
+        "On more devices", "no layout of 4096 devices fits", "Amdahl's law, fitted): 0.0037%", "26,815 times",
+        "off by 2.8% at most", "computing 39.7%", "What was asked about", "tp 8: 12.2% worse",
+        "best by cost", "5.0% of the memory kept free", "cost of a step", "12.34",
+        "Written as run.yaml: the run file of tp 8", "The best that train runs 7.77 s a step, +9.3%",
+        "not trainable yet: zb-pq is not run yet",
+    ):  # fmt: skip
+        assert said in page.body, said
+
+
+def test_numbered_dots_that_would_cover_each_other_are_one(tmp_path: Path) -> None:
+    best = make_plan()["best"]
+    twin = copy.deepcopy(best[0])
+    twin["layout"]["recompute"] = "full"
+    page = _page(tmp_path, make_plan(best=[best[0], twin, best[2]]))
+    dots = re.findall(r'class="dot best[^"]*"[^>]*data-name="([^"]*)"[^>]*>([^<]*)</i>', page.text)
+    assert [label for _, label in dots] == ["3", "1 2"]
+    assert "recompute selective" in dots[1][0]
+    assert "\n2: " in dots[1][0]
+    assert "recompute full" in dots[1][0]

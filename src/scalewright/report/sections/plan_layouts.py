@@ -17,10 +17,11 @@ def section(document: PlanDocument) -> Section | None:
     if not document.searched:
         return None
     asked = [document.read.part("asked")] if document.read.data.get("asked") else []
-    lost = [why(one) for one in document.why_not[:MOST_LINES]]
+    known = document.best[0].read.text("untrainable") if document.best else ""  # said once is enough
+    lost = [why(one, known) for one in document.why_not[:MOST_LINES]]
     data = {
         "rows": [row(rank, one, document.best[0]) for rank, one in enumerate(document.best, 1)],
-        "asked": [why(one) for one in asked],
+        "asked": [why(one, known) for one in asked],
         "why_not": lost,
         "left_out": max(len(document.why_not) - MOST_LINES, 0),
         "written": written(document),
@@ -67,12 +68,11 @@ def row(rank: int, one: Estimate, best: Estimate) -> dict[str, Any]:
         "memory": f"{decimal(one.peak_gib, 3)} GiB",
         "value": decimal(one.read.number("objective_value"), 4),
         "bottleneck": one.read.text("bottleneck"),
-        "trainable": one.read.data.get("trainable"),
-        "untrainable": one.read.text("untrainable"),
+        "untrainable": untrainable(one.read, best.read.text("untrainable") if rank > 1 else ""),
     }
 
 
-def why(one: Reader) -> dict[str, str]:
+def why(one: Reader, known: str) -> dict[str, str]:
     """A loser: what is different about it, its layout, and what costs it."""
     words = " · ".join(layout_words(one.part("layout").data)) if one.data.get("layout") else ""
     change, said = one.text("change"), one.text("why")
@@ -80,8 +80,14 @@ def why(one: Reader) -> dict[str, str]:
         "name": change or words,
         "layout": words if change else "",
         "text": said.removeprefix(f"{change}: "),
-        "untrainable": one.text("untrainable"),
+        "untrainable": untrainable(one, known),
     }
+
+
+def untrainable(one: Reader, known: str) -> str:
+    """Why `train` can't run it yet; empty where the best layout has the same reason."""
+    found = one.text("untrainable")
+    return "" if found == known else found
 
 
 def written(document: PlanDocument) -> str:
