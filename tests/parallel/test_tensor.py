@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from model.tiny_specs import SPECS
+from parallel.spread import whole
 from parallel.tensor_cases import (
     TOLERANCE,
     away,
@@ -19,13 +20,13 @@ from parallel.tensor_cases import (
     inputs,
     mesh_of,
     parallel,
-    whole,
 )
 from scalewright.model.decoder import Decoder
 from scalewright.parallel.collectives import all_sum
 from scalewright.parallel.mesh import Mesh, make_mesh
 from scalewright.parallel.tensor import apply_tensor, cut_parameters
 from scalewright.parallel.vocabulary import make_columns, parallel_cross_entropy
+from scalewright.parallel.weights import hold
 from scalewright.spec.grid import make_grid
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
@@ -249,3 +250,14 @@ def compiled_on_rank(mesh: Mesh, layout: Layout) -> dict[str, dict[str, float]]:
 def test_blocks_compile_whole():
     """aot_eager: the same operators, decomposed into smaller ones."""
     assert_near(run_world(compiled_on_rank, {"devices": 2, "tp": 2}))
+
+
+def test_a_mesh_that_does_not_know_the_kv_heads_is_refused():
+    """Its ranks would each update a copy of a head with a part of the gradient."""
+    spec, layout = MODELS["qwen3-mqa"], Layout.parse({"devices": 4, "tp": 4, "zero_stage": 0})
+    placements, mesh = place(spec, layout), Mesh(0, make_grid(layout), CPU, {})
+    with torch.device("meta"):
+        decoder = Decoder(spec)
+    cut_parameters(decoder, placements, mesh)
+    with pytest.raises(ValueError, match="summed over 'kv'"):
+        hold(decoder, placements, mesh)
