@@ -30,6 +30,7 @@ from scalewright.plan.score import layout_groups, score
 
 KINDS = ("source", "family", "generation")
 PROFILE_ROWS = (4, 8, 16)
+PROFILED = ("vtrain-multi", "bloom-chronicles", "llm-foundry-mpt", "dgxc-benchmarking", "megatron-bridge")
 COLUMNS = ("id", "iteration_s", "forward_s", "memory_gib", "refused")
 
 
@@ -65,7 +66,7 @@ def collect(sources: list[str] | None = None) -> Figures:
     whole = None if not sources else rows
     profiles = {
         source: {many: held_out_error(_of(runs, source), many) for many in PROFILE_ROWS}
-        for source in ("vtrain-multi", "llm-foundry-mpt", "dgxc-benchmarking", "megatron-bridge")
+        for source in PROFILED
         if (runs.source == source).sum() > max(PROFILE_ROWS)
     }
     return Figures(

@@ -11,6 +11,7 @@ import pytest
 from scalewright.plan.constants import FILE, Constants, constants, facts
 from scalewright.plan.evaluate import prepare
 from scalewright.plan.fit import evaluate_seconds, problem, solve, write
+from scalewright.plan.profile import profile
 from scalewright.plan.runs import MEASURED, Runs, read_table, runs_of
 from scalewright.spec.errors import UserError
 
@@ -71,3 +72,16 @@ def test_constants_are_looked_up_as_arrays() -> None:
     made = Constants({"a.x": 1.0, "a.y": 2.0})
     assert np.array_equal(made.row("a", ("y", "x")), [2.0, 1.0])
     assert made.with_values({"a.x": 3.0})["a.x"] == 3.0
+
+
+def test_runs_that_tell_nothing_move_nothing(runs: Runs) -> None:
+    """A profile is kept only where it predicts held-out runs better than the shipped constants do."""
+    generator = np.random.default_rng(0)
+    some = runs.take(np.arange(12))
+    shipped = evaluate_seconds(prepare(some.requests), constants())
+    noise = np.exp(generator.normal(0, 0.3, 12))
+    random = replace(some, seconds=shipped * noise)
+    assert profile(random).values == constants().values
+    slower = replace(some, seconds=shipped * 1.15)
+    moved = evaluate_seconds(prepare(some.requests), profile(slower))
+    assert np.median(np.abs(moved / slower.seconds - 1)) < 0.06

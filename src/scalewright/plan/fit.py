@@ -46,6 +46,7 @@ def problem(
 ) -> Problem:
     """The rows of a fit: at most `most` of a source, evenly spaced through its rows."""
     use = runs.plain & steady(runs)
+    use = use if use.any() else runs.plain
     index = []
     for source in dict.fromkeys(runs.source[use]):
         at = np.flatnonzero(use & (runs.source == source))

@@ -3,7 +3,8 @@
     the shipped constants --(a few runs)--> the same, with the rates of this device, host and links moved
 
 Only what these runs can tell is moved: the generation's matrix products, its memory-bound kernels and
-attention, the host, the links, stragglers. Everything is pulled to the shipped value.
+attention, the host, the links, stragglers. Everything is pulled to the shipped value, and how hard is what
+predicts some of the runs best from the others: runs that have little in common move nothing.
 """
 
 from __future__ import annotations
@@ -21,20 +22,17 @@ from scalewright.plan.runs import Runs
 HOST = ("host.launch", "host.step", "wait.straggler")
 LINKS = ("link.fast", "link.fabric", "overlap.dp", "overlap.tp")
 KERNELS = ("shape.depth", "shape.wave", "kernel.square", "memory.loss")
-WEIGHT = 0.7  # of one's own run against what was known: the square root of how many sources it counts for
+# Of one's own run against what was known: the square root of how many sources it counts for.
+WEIGHTS = (0.0, 0.25, 0.7)
+FOLDS = 4
 
 
 def free_facts(runs: Runs) -> tuple[Fact, ...]:
     """The constants that these runs may move, around their shipped values, a little beyond the range."""
     families = {FAMILIES[request.chip.family] for request in runs.requests}
     kernels = {request.framework.kernels for request in runs.requests}
-    names = {
-        *HOST,
-        *LINKS,
-        *KERNELS,
-        *(f"matmul.{f}" for f in families),
-        *(f"attention.{f}" for f in families),
-    }
+    names = {*HOST, *LINKS, *KERNELS}
+    names |= {f"{kind}.{family}" for kind in ("matmul", "attention") for family in families}
     names |= {f"passes.{kind}" for kind in kernels}
     now = constants()
     found = []
@@ -48,10 +46,34 @@ def free_facts(runs: Runs) -> tuple[Fact, ...]:
     return tuple(found)
 
 
-def profile(runs: Runs, most: int = 150) -> Constants:
-    """The constants of a machine and trainer, from its own runs."""
-    task = problem(runs, free=free_facts(runs), most=most)
-    return solve(replace(task, weight=np.full(len(task.log_seconds), WEIGHT)))
+def profile(runs: Runs, most: int = 40) -> Constants:
+    """The constants of a machine and trainer, from at most `most` of its own runs."""
+    runs = runs.take(spaced(runs, most))
+    if len(runs) < 2:
+        return _fitted(runs, WEIGHTS[1])
+    errors = [_crossed(runs, weight) for weight in WEIGHTS]
+    return _fitted(runs, WEIGHTS[int(np.argmin(errors))])
+
+
+def _fitted(runs: Runs, weight: float) -> Constants:
+    if weight == 0:
+        return constants()
+    task = problem(runs, free=free_facts(runs))
+    return solve(replace(task, weight=np.full(len(task.log_seconds), weight)))
+
+
+def _crossed(runs: Runs, weight: float) -> float:
+    """The mean absolute error of log seconds of runs that were held out of a fit on the others, by turns."""
+    order = np.argsort(runs.seconds, kind="stable")
+    fold = np.empty(len(runs), dtype=int)
+    fold[order] = np.arange(len(runs)) % min(FOLDS, len(runs))
+    error = np.empty(len(runs))
+    for turn in range(int(fold.max()) + 1):
+        held = fold == turn
+        mine = runs.take(held)
+        seconds = evaluate_seconds(prepare(mine.requests), _fitted(runs.take(~held), weight))
+        error[held] = np.abs(np.log(seconds / mine.seconds))
+    return float(error.mean())
 
 
 def spaced(runs: Runs, many: int) -> np.ndarray:
