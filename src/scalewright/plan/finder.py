@@ -150,7 +150,7 @@ class Finder:
 
     def __post_init__(self) -> None:
         self.space = self.pricer.space
-        axes = np.stack([self.space.core[key] for key in ("tp", "pp", "cp", "ep")])
+        axes = np.stack([self.space.core[key] for key in ("tp", "pp", "ep")])
         unlike, self.kind_of_core = np.unique(axes, axis=1, return_inverse=True)
         self.best = np.full(unlike.shape[1] * 3, np.inf)  # score of every kind of layout, see `kinds`
         self.edge = np.inf  # what a layout must not exceed to matter
@@ -288,8 +288,10 @@ class Finder:
         self.edge = max(known[0] * self.window, min(last, known[0] * WIDEST)) * (1 + 1e-9)
 
     def kinds(self, rows: Rows) -> np.ndarray:
-        """What makes layouts really different: tp, pp, cp, ep, and how they shard (not, optimizer, all)."""
+        """What makes layouts really different: tp, pp, ep, and what they shard (nothing, states, all)."""
         shard = np.array([0, 1, 1, 2])[self.space.shard["zero"][rows.shard]]
+        alone = self.space.core["dp"][rows.core] * self.space.core["cp"][rows.core] == 1
+        shard = np.where(alone, 0, shard)  # over one rank nothing is sharded
         return np.asarray(self.kind_of_core[rows.core] * 3 + shard)
 
     def ranked(self, priced: Priced) -> np.ndarray:

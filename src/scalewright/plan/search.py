@@ -1,7 +1,7 @@
 """`plan`: every legal layout of a run is searched; the best come with predictions, the others with reasons.
 
 model, cluster, devices, batch --> Space (plan/space.py) --> Finder (plan/finder.py) --> Plan
-    best        the K best layouts that really differ (tp, pp, cp, ep, how they shard)
+    best        the K best layouts that really differ (tp, pp, ep, what they shard)
     pareto      those that no other beats in both time and memory
     why_not     what costs the nearest losers (plan/why_not.py)
 """

@@ -11,6 +11,7 @@ import numpy as np
 
 from scalewright.plan.finder import HOST_BYTES, Pricer, make_pricer
 from scalewright.plan.memory import GIB
+from scalewright.plan.request import OFFLOADS
 from scalewright.plan.space import Fixed, Rows, Space, make_space
 from scalewright.spec.errors import UserError
 
@@ -22,7 +23,8 @@ def too_large(pricer: Pricer, fixed: Fixed) -> UserError:
     space = pricer.space
     short, of, keys = _leanest(pricer)
     model, device = space.template.model.name, space.template.chip.name
-    shape = f"tp {keys['tp']}, pp {keys['pp']}, zero_stage {keys['zero_stage']}, recompute {_text(keys['recompute'])}"
+    shape = f"tp {keys['tp']}, pp {keys['pp']}, zero_stage {keys['zero_stage']}, "
+    shape += f"recompute {_text(keys['recompute'])}"
     if keys["offload"] != "none":
         shape += f", offload {keys['offload']}"
     what = f"{model} fits on no layout of {space.template.devices} {device}: "
@@ -60,12 +62,12 @@ def _leanest(pricer: Pricer) -> tuple[float, str, dict[str, object]]:
     """Bytes that the leanest layout lacks, of what, and its keys."""
     rows = _lean_rows(pricer.space)
     held = pricer.memories(rows)
-    limit = held.usable * (1 - pricer.headroom)
-    lacks = held.peak - limit
-    fine = np.flatnonzero(lacks <= 0)
-    lacks[fine] = pricer.on_host(pricer.space.table(rows), held, fine) - HOST_BYTES
+    here = held.peak - held.usable * (1 - pricer.headroom)
+    table = pricer.space.table(rows)
+    there = pricer.on_host(table, held, np.arange(len(rows))) - HOST_BYTES
+    lacks = np.maximum(here, np.where(table.offload != OFFLOADS.index("none"), there, -np.inf))
     at = int(lacks.argmin())
-    return float(lacks[at]), "of host memory" if at in fine else "", pricer.space.keys(rows, at)
+    return float(lacks[at]), "of host memory" if there[at] > here[at] else "", pricer.space.keys(rows, at)
 
 
 def _devices(pricer: Pricer, fixed: Fixed) -> int | None:
