@@ -30,7 +30,7 @@ import numpy as np
 from harness.facts import facts, load_average
 from harness.result import Result, facts_text, table
 
-from scalewright.machine.local import local_cluster, with_timings
+from scalewright.machine.local import timed_cluster
 from scalewright.machine.timings import cpu_timings
 from scalewright.plan.predict import predict
 from scalewright.plan.rank import kendall_tau, regret
@@ -180,9 +180,7 @@ def model_of(setting: str) -> ModelSpec:
 
 def probe(counts: Sequence[int]) -> dict[int, ClusterSpec]:
     """This machine as so many processes find it, timed here and now."""
-    return {
-        count: with_timings(local_cluster(count), count, cpu_timings(count, fresh=True)) for count in counts
-    }
+    return {count: timed_cluster(count, cpu_timings(count, fresh=True)) for count in counts}
 
 
 def ask(case: Case, place: ClusterSpec) -> None:

@@ -128,7 +128,7 @@ def test_find_cluster_takes_local_and_every_other_name(monkeypatch: pytest.Monke
         asked.append(devices)
         return find_cluster("t4")
 
-    monkeypatch.setattr(local, "local_cluster", probe)
+    monkeypatch.setattr(local, "_local", probe)
     assert find_cluster("Local", devices=3).name == "t4"
     assert asked == [3]
     assert find_cluster("dgx-h100").name == "dgx-h100"
@@ -137,7 +137,7 @@ def test_find_cluster_takes_local_and_every_other_name(monkeypatch: pytest.Monke
 
 
 def test_the_python_api_takes_local_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local, "local_cluster", lambda devices: find_cluster("t4"))
+    monkeypatch.setattr(local, "_local", lambda devices: find_cluster("t4"))
     assert scalewright.load_cluster("local").name == "t4"
 
 

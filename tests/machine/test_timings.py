@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
+from fake_machine import FLOPS, LINK, fake
+from scalewright.machine import local
 from scalewright.machine import timings as module
 from scalewright.machine.kernels import curve, numpy_timings
-from scalewright.machine.local import local_cluster, with_timings
+from scalewright.machine.local import find_cluster, timed_cluster
 from scalewright.machine.timings import cpu_timings, probe
 from scalewright.spec.errors import RunError
 from scalewright.spec.timings import Timings
@@ -114,10 +116,17 @@ def test_a_process_that_fails_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
         probe(1, 1, seconds=0.001)
 
 
-def test_only_a_cpu_is_priced_by_curves() -> None:
-    cpu = local_cluster(1, device="cpu", seconds=0.01)
-    found = with_timings(cpu, 1, some()).measured
-    assert found is not None
-    assert found.timings == some()
-    gpu = cpu.model_copy(update={"device": cpu.device.model_copy(update={"kind": "gpu"})})
-    assert with_timings(gpu, 1) is gpu
+def test_rates_are_read_off_the_curves() -> None:
+    cluster = timed_cluster(2, fake(2, narrow=2.0))
+    assert cluster.device.peak("fp32") == pytest.approx(FLOPS, rel=0.01)
+    assert cluster.device.peak("bf16") == pytest.approx(2 * FLOPS, rel=0.01)
+    assert cluster.level_for(2).bytes_per_s == pytest.approx(LINK, rel=0.01)
+    assert (cluster.devices, cluster.peak_source) == (2, "measured")
+
+
+def test_local_is_timed_where_there_is_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "cpu_timings", fake)
+    monkeypatch.setattr(local, "load_torch", lambda: None)
+    measured = find_cluster("local", devices=2).measured
+    assert measured is not None
+    assert measured.timings == fake(2)

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from fake_machine import FLOPS, LINK, fake, machine
-from scalewright.plan.curves import Curves, narrow_is_fast
+from scalewright.plan.curves import Curves, beyond_timed, narrow_is_fast
+from scalewright.plan.explain import evidence
 from scalewright.plan.predict import Prediction, predict, predict_table
 from scalewright.plan.request import from_layout
 from scalewright.spec.cluster import ClusterSpec
@@ -176,3 +177,14 @@ def test_a_cpu_and_a_gpu_in_one_table_keep_their_own_prices() -> None:
 def test_a_cluster_with_timings_is_a_file() -> None:
     cluster = machine(2)
     assert ClusterSpec.parse(cluster.dump()) == cluster
+
+
+def test_the_evidence_is_the_probe() -> None:
+    found = evidence(price(devices=2))
+    assert found["nearest"] == []
+    assert found["probe"].startswith("2 processes of 1 thread timed")
+    assert found["extrapolates"] == []
+    assert beyond_timed(fake(1), "fp8", 2) == [
+        "kernels in fp8 (timed: fp32, bf16)",
+        "2 processes (timed: 1 at once)",
+    ]

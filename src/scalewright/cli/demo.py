@@ -111,9 +111,9 @@ def _set_aside(out: Path) -> Path | None:
 
 def this_machine() -> ClusterSpec:
     """This machine's CPU as two processes find it: probed in seconds, or remembered."""
-    from scalewright.machine.local import local_cluster, with_timings
+    from scalewright.machine.local import timed_cluster
 
-    return with_timings(local_cluster(DEVICES, device="cpu"), DEVICES)
+    return timed_cluster(DEVICES)
 
 
 def make_plan(cluster: ClusterSpec) -> Plan:

@@ -36,7 +36,7 @@ def show_details(found: Answer) -> None:
     _bars("memory of the worst rank", _memory(found), gib)
     _bars("time of a step", _times(found), seconds)
     emit(f"[bold]bottleneck[/]  {found['bottleneck']}")
-    _what_if(found.get("what_if") or ())
+    _what_if(found.get("what_if") or (), found["fits"])
     _evidence(found.get("evidence"))
 
 
@@ -155,8 +155,10 @@ def bar(share: float, width: int = WIDTH) -> str:
     return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
 
 
-def _what_if(rows: Sequence[Answer], many: int = 6) -> None:
-    helping = [one for one in rows if one["gain_pct"] > 0.5][:many]
+def _what_if(rows: Sequence[Answer], fits: bool, many: int = 6) -> None:
+    """What would help; of a layout that fits, only what still does."""
+    useful = [one for one in rows if not (fits and "does not fit" in one["change"])]
+    helping = [one for one in useful if one["gain_pct"] > 0.5][:many]
     if not helping:
         return
     emit(f"\n[bold]what if[/]{'':<25} {'step':>9}  {'speed':>8}")
@@ -167,7 +169,10 @@ def _what_if(rows: Sequence[Answer], many: int = 6) -> None:
 def _evidence(found: Answer | None) -> None:
     if not found:
         return
-    emit("\n[bold]nearest measured runs[/]")
+    if probe := found.get("probe"):
+        emit(f"\n[bold]priced from[/]  {probe}")
+    if found["nearest"]:
+        emit("\n[bold]nearest measured runs[/]")
     for one in found["nearest"]:
         off = 100 * (one["predicted"] / one["measured"] - 1)
         where = f"{one['model']} on {one['n_devices']:,} x {one['device']} ({one['source']})"

@@ -36,20 +36,57 @@ def find_cluster(source: str | Path | dict[str, Any] | ClusterSpec, devices: int
     `devices` is how many processes share this machine's CPU when `local` has no GPU. Its kernels and messages
     are timed then, in seconds, and remembered: a CPU's prices are made of nothing else.
     """
-    return named.load_cluster(source, local=lambda: with_timings(local_cluster(devices), devices))
+    return named.load_cluster(source, local=lambda: _local(devices))
 
 
-def with_timings(cluster: ClusterSpec, devices: int, timings: Timings | None = None) -> ClusterSpec:
-    """A CPU's cluster with what its kernels take beside its rates; others as they are.
+def _local(devices: int) -> ClusterSpec:
+    torch = load_torch()
+    gpu = torch is not None and (torch.cuda.is_available() or torch.backends.mps.is_available())
+    return local_cluster(devices) if gpu else timed_cluster(devices)
 
-    `timings`: as given, or probed (or remembered) for so many processes.
+
+def timed_cluster(devices: int, timings: Timings | None = None) -> ClusterSpec:
+    """This machine's CPU, shared by so many processes, with what its kernels and messages take.
+
+    `timings`: as given, or probed (or remembered). Peak, memory and link rates are read off them.
     """
-    if cluster.device.kind != "cpu":
-        return cluster
     found = timings or cpu_timings(devices)
-    versions = {"probe": str(found.version)}
-    measured = Measured(timings=found, when=found.when, how=found.how, software=versions)
-    return cluster.model_copy(update={"measured": measured})
+    device = _cpu_device(devices, _timed_rates(found))
+    how, link = f"{found.how} {found.when}".strip(), _best_rate(found, "send")
+    levels = [_level("device", "memory", 1, device.memory_bytes_per_s, how)]
+    if devices > 1:
+        rate = min(link or device.memory_bytes_per_s, device.memory_bytes_per_s)
+        levels.append(_level("node", "loopback", devices, rate, f"{how}: a message between two processes"))
+    measured = Measured(timings=found, when=found.when, how=found.how)
+    keys = {"name": "local", "device": device, "devices_per_node": devices, "nodes": 1, "levels": levels}
+    return ClusterSpec.parse({**keys, "measured": measured.dump()})
+
+
+def _best_rate(timings: Timings, what: str, precision: str | None = None) -> float | None:
+    """The most units a second of a forward, over the sizes that were timed; None when it wasn't."""
+    curves = [c for c in timings.curves if (c.what, c.phase, c.precision) == (what, "forward", precision)]
+    rates = [size / s for curve in curves for size, s in zip(curve.sizes, curve.seconds, strict=True)]
+    return max(rates, default=None)
+
+
+def _timed_rates(timings: Timings) -> dict[str, Any]:
+    """A device's rates as its curves have them: the fastest product, and sums of numbers beyond any cache."""
+    peaks = {name: _best_rate(timings, "linear", name) for name in timings.precisions}
+    add = next((curve for curve in timings.curves if curve.what == "add"), None)
+    # a sum in place reads two numbers of 4 bytes and writes one
+    memory = 12.0 * add.sizes[-1] / add.seconds[-1] if add else None
+    if memory is None:
+        raise UserError("these timings lack sums of numbers (add)", "local", "probe this machine again")
+    where = f"each of {timings.processes} processes of {timings.threads} threads at once"
+    return {
+        "kind": "cpu",
+        "peaks": {name: rate for name, rate in peaks.items() if rate},
+        "peak_source": "measured",
+        "memory_bytes_per_s": memory,
+        "sources": [
+            f"measured: fastest product and largest sum, {where}; {timings.how} {timings.when}".strip()
+        ],
+    }
 
 
 load_cluster = find_cluster  # its name in the Python API
@@ -71,7 +108,9 @@ def local_cluster(devices: int = 1, device: str = "auto", seconds: float = 0.3) 
         return _gpu_cluster(torch, seconds)
     if mps and device in ("auto", "mps"):
         return _one_node(_apple_device(torch, seconds), 1)
-    return _one_node(_cpu_device(devices, seconds), devices)
+    cores = read_processor().usable_cores / devices
+    rates = _measured_device("cpu", seconds, "cpu", ("fp32", "bf16"), cores)
+    return _one_node(_cpu_device(devices, rates), devices)
 
 
 def _one_node(device: DeviceSpec, count: int) -> ClusterSpec:
@@ -122,8 +161,8 @@ def _measured_device(
     }
 
 
-def _cpu_device(devices: int, seconds: float) -> DeviceSpec:
-    """This CPU, or the share of it that each of `devices` processes has."""
+def _cpu_device(devices: int, rates: dict[str, Any]) -> DeviceSpec:
+    """This CPU, or the share of it that each of `devices` processes has, with rates as measured."""
     processor = read_processor()
     return DeviceSpec.parse(
         {
@@ -136,7 +175,7 @@ def _cpu_device(devices: int, seconds: float) -> DeviceSpec:
                 f"{processor.usable_cores} of {processor.logical_cores} cores usable",
                 "instruction sets: " + (", ".join(processor.flags) or "none that matter here"),
             ],
-            **_measured_device("cpu", seconds, "cpu", ("fp32", "bf16"), processor.usable_cores / devices),
+            **rates,
         },
         "local",
     )

@@ -55,3 +55,21 @@ def narrow_is_fast(timings: Timings) -> bool:
     )
     ratios = [a / b for a, b in zip(wide, narrow, strict=True)]
     return sum(wide) / sum(narrow) >= BF16_MARGIN and min(ratios) >= 1
+
+
+def probe_words(timings: Timings) -> str:
+    """What was timed, when, and beside how much other work, in a line."""
+    many = f"{timings.processes} process" + ("es" if timings.processes > 1 else "")
+    threads = f"{timings.threads} thread" + ("s" if timings.threads > 1 else "")
+    load = "" if timings.load is None else f", load {timings.load:g}"
+    return f"{many} of {threads} timed {timings.when or 'here'}{load} ({timings.how or 'as given'})"
+
+
+def beyond_timed(timings: Timings, precision: str, devices: int) -> list[str]:
+    """What of a run the probe didn't time."""
+    found = []
+    if precision not in timings.precisions:
+        found.append(f"kernels in {precision} (timed: {', '.join(timings.precisions)})")
+    if devices > timings.processes:
+        found.append(f"{devices} processes (timed: {timings.processes} at once)")
+    return found

@@ -18,6 +18,7 @@ from typing import Any
 from scalewright.plan.cells import number, text
 from scalewright.plan.chips import FAMILIES
 from scalewright.plan.constants import Constants
+from scalewright.plan.curves import beyond_timed, probe_words
 from scalewright.plan.predict import Prediction, predict_table
 from scalewright.plan.request import Request
 from scalewright.plan.rows import request_of
@@ -150,8 +151,15 @@ def _leaner(r: Request) -> Iterator[Change]:
 
 
 def evidence(found: Prediction, many: int = 3, c: Constants | None = None) -> dict[str, Any]:
-    """The nearest measured runs beside their predictions, and what of this one lies outside all of them."""
+    """The nearest measured runs beside their predictions, and what of this one lies outside all of them.
+
+    A CPU's evidence is its own probe: no published run says anything of it.
+    """
     request = found.request
+    if request.chip.timings is not None:
+        outside = beyond_timed(request.chip.timings, request.precision, request.devices)
+        probed = probe_words(request.chip.timings)
+        return {"nearest": [], "extrapolates": outside, "framework": request.framework.name, "probe": probed}
     near = sorted(_measured(), key=lambda run: _distance(run, request))[:many]
     priced = predict_table([run for run, _, _ in near], c)
     nearest = [
