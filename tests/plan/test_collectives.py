@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -43,3 +45,15 @@ def test_dispatch_by_domain_sends_less() -> None:
     all_copies = x.all_to_all(1e9 * ONE, 64 * ONE, ONE, wires())
     once = x.all_to_all(1e9 * ONE, 64 * ONE, ONE, wires(), 0.5)
     assert once[0] == pytest.approx(all_copies[0] / 2)
+
+
+def test_a_torus_too_short_to_close_sends_one_way() -> None:
+    def seconds(chips: int, group: int) -> float:
+        torus = x.Torus(2 * ONE, 16 * ONE, chips * ONE)
+        links = replace(wires(domain=256), torus=torus)
+        return float(x.gather(1e9 * ONE, group * ONE, ONE, links)[0])
+
+    closed, opened = seconds(256, 256), seconds(64, 64)  # 16 x 16 wraps, 8 x 8 doesn't
+    assert closed == pytest.approx(255 / 256 * 1e9 / 100e9)
+    assert opened == pytest.approx(2 * 63 / 64 * 1e9 / 100e9)
+    assert seconds(256, 64) == pytest.approx(opened / 2)

@@ -59,6 +59,8 @@ class Chip:
     measured: bool
     link_kind: str = "link"  # nvlink, xgmi, ici, pcie, ...: what joins a domain
     fabric_kind: str = "network"  # infiniband, ethernet, dcn
+    torus_axes: int = 0  # of the domain's links; 0: no torus
+    wraps_at: int = 1  # length from which an axis of it closes
     timings: Timings | None = None  # of a CPU: what its kernels and messages took, see cpu.py
 
     def peak(self, precision: str) -> tuple[str, float]:
@@ -128,5 +130,7 @@ def chip_of(cluster: ClusterSpec, node_gbps: float | None = None) -> Chip:
         measured=measured,
         timings=cluster.measured.timings if cluster.measured else None,
         link_kind=fast.kind if fast else "link",
+        torus_axes=(fast.torus_axes or 0) if fast else 0,
+        wraps_at=(fast.wraps_at or 1) if fast else 1,
         fabric_kind=fabric.kind if fabric else "network",
     )

@@ -3,12 +3,17 @@
     group of g ranks, every s-th rank          inside a domain: k = min(g, domain / s) of them; g / k domains
 
     gather, scatter   ring: (g-1)/g · B over the slower of the fast links and k shares of the fabric, g-1 hops
-    all-reduce        both, one after the other; by a tree where that has the smaller delay: 2 log2 hops
+                      (Patarasuk and Yuan 2009)
+    all-reduce        both, one after the other; by a double binary tree, whose delay is 2 log2 hops, where
+                      that is less (Sanders et al. 2009; NCCL 2.4)
     all-to-all        the part that stays inside, and the part that leaves over one share of the fabric
 
-B: bytes of the whole tensor (gather's output, scatter's input). k ranks of a domain drive k NICs, so that
-a group that spans nodes has the sum of their rates (NCCL's rings do so): a flat ring over one NIC is twice
-to eight times too slow. On a torus an axis that doesn't close has half the rate.
+B: bytes of the whole tensor (gather's output, scatter's input). k ranks of a domain drive k NICs, so that a
+group that spans nodes has the sum of their rates, as NCCL's rings do: a flat ring over one NIC is twice to
+eight times too slow. In-network reduction (SHARP) and congestion are left out.
+
+A torus whose axes are too short to close, as small slices of a TPU pod, sends one way round: half the rate
+(scaling book, part 3). A group that doesn't fill its slice is taken as laid over all axes.
 """
 
 from __future__ import annotations
@@ -33,10 +38,30 @@ class Wires:
     slow_delay: np.ndarray
     start: float  # s
     hop: float  # s
+    torus: Torus | None = None
 
 
-def wires(chips: dict[str, np.ndarray], unit: np.ndarray, c: Constants) -> Wires:
-    """The links of every row, at the rates that collectives reach on them."""
+@dataclass(frozen=True)
+class Torus:
+    """The torus under a table's rows; a number a row, `axes` 0 where there is none."""
+
+    axes: np.ndarray
+    wraps_at: np.ndarray  # length from which an axis closes
+    slice: np.ndarray  # devices of the job that share one torus
+
+    def share(self, group: np.ndarray, stride: np.ndarray) -> np.ndarray:
+        """The share of a device's rate that a group has: half where it fills a slice too short to close."""
+        side = np.rint(self.slice ** (1 / np.maximum(self.axes, 1.0)))
+        opened = (self.axes > 0) & (group * stride >= self.slice) & (side < self.wraps_at)
+        return np.where(opened, 0.5, 1.0)
+
+
+def wires(chips: dict[str, np.ndarray], unit: np.ndarray, devices: np.ndarray, c: Constants) -> Wires:
+    """The links of every row, at the rates that collectives reach on them; `devices` of the whole job."""
+    torus = None
+    if chips["torus_axes"].any():
+        shared = np.minimum(devices, chips["domain"][unit])
+        torus = Torus(chips["torus_axes"][unit], chips["wraps_at"][unit], shared)
     return Wires(
         domain=chips["domain"][unit],
         fast=(chips["link_rate"] * c["link.fast"])[unit],
@@ -45,12 +70,20 @@ def wires(chips: dict[str, np.ndarray], unit: np.ndarray, c: Constants) -> Wires
         slow_delay=chips["fabric_delay"][unit],
         start=c["link.start"],
         hop=c["link.hop"],
+        torus=torus,
     )
 
 
 def inside(group: np.ndarray, stride: np.ndarray, links: Wires) -> np.ndarray:
     """Ranks of a group that share a domain."""
     return np.asarray(np.clip(np.floor(links.domain / stride), 1, group))
+
+
+def inside_rate(group: np.ndarray, stride: np.ndarray, links: Wires) -> np.ndarray:
+    """Bytes/s one way that a rank of a group has inside its domain."""
+    if links.torus is None:
+        return links.fast
+    return np.asarray(links.fast * links.torus.share(group, stride))
 
 
 def gather(
@@ -61,8 +94,8 @@ def gather(
     `pieces`: collectives that the bytes are cut into, one after the other.
     """
     k, nodes = inside(group, stride, links), group / inside(group, stride, links)
-    share = (group - 1) / group
-    rate = np.where(nodes > 1, np.minimum(np.where(k > 1, links.fast, np.inf), links.slow * k), links.fast)
+    share, fast = (group - 1) / group, inside_rate(group, stride, links)
+    rate = np.where(nodes > 1, np.minimum(np.where(k > 1, fast, np.inf), links.slow * k), fast)
     hops = np.where(nodes > 1, np.minimum(group - 1, LONGEST) * links.hop, (k - 1) * links.fast_delay)
     return np.where((group > 1) & (size > 0), size * share / rate + pieces * (links.start + hops), 0.0)
 
@@ -87,7 +120,11 @@ def all_to_all(
     k = inside(group, stride, links)
     near, far = size * (k - 1) / group, leaves * size * (group - k) / group
     delay = np.where(group > k, links.slow_delay, links.fast_delay)
-    return np.where(group > 1, np.maximum(near / links.fast, far / links.slow) + links.start + delay, 0.0)
+    return np.where(
+        group > 1,
+        np.maximum(near / inside_rate(group, stride, links), far / links.slow) + links.start + delay,
+        0.0,
+    )
 
 
 def send(size: np.ndarray, stride: np.ndarray, span: np.ndarray, links: Wires) -> np.ndarray:

@@ -96,7 +96,7 @@ class Columns:
     @cached_property
     def links(self) -> Wires:
         """The links under every row."""
-        return wires(self.facts.chips, self.table.unit, self.c)
+        return wires(self.facts.chips, self.table.unit, self.table.devices, self.c)
 
     @cached_property
     def memory_rate(self) -> np.ndarray:

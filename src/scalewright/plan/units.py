@@ -93,7 +93,7 @@ def _columns(
 
 _CHIP = (
     "family", "memory_rate", "units", "capacity", "domain", "link_rate", "link_delay", "pair_rate", "node",
-    "fabric_rate", "fabric_delay", "host_rate", "measured",
+    "fabric_rate", "fabric_delay", "host_rate", "measured", "torus_axes", "wraps_at",
 )  # fmt: skip
 _TRAINER = (
     "overlap_grads", "overlap_zero1", "overlap_params", "overlap_p2p", "grads", "logits", "year", "known",
