@@ -105,7 +105,8 @@ def _pareto(rows: Sequence[Answer]) -> None:
     step = max(1, -(-len(rows) // MANY))
     for one in [*rows[:-1:step], rows[-1]]:
         emit(f"  {seconds(one['step_time_s']['p50']):>9}  {gib(one['memory_gib']['peak']):>9}  {words(one)}")
-    emit(f"  ({len(rows)} in all; --json has them)" if step > 1 else "")
+    if step > 1:
+        emit(f"  ({len(rows)} in all; --json has them)")
 
 
 def _scaling(found: Answer | None) -> None:
