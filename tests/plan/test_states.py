@@ -14,6 +14,7 @@ from scalewright.spec.grid import make_grid
 from scalewright.spec.layout import Layout
 from scalewright.spec.memory import gathered_bytes, state_bytes
 from scalewright.spec.model import ModelSpec
+from scalewright.spec.operators import activation_bytes
 from scalewright.spec.presets import load_model_spec
 from scalewright.spec.traffic import step_traffic
 
@@ -99,3 +100,17 @@ def test_traffic_is_the_specs(name: str, keys: dict[str, Any]) -> None:
     for axis, parts in AXES.items():
         most = max(sum(t.bytes for (on, _), t in one.items() if on in parts) for one in tables)
         assert found[axis] == pytest.approx(most, rel=1e-12), axis
+
+
+@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+@pytest.mark.parametrize("name", MODELS)
+def test_activations_are_the_specs_and_what_eager_kernels_keep_beside(name: str, recompute: str) -> None:
+    """Of one device: up to a quarter more than the spec's blocks, which are those of fused kernels.
+
+    Logits count twice: the loss's backward holds their gradient beside them, both in fp32.
+    """
+    model, layout = parse(name, {"devices": 1, "recompute": recompute})
+    found = predict(model, CLUSTER, layout, SEQ_LEN).memory_gib["activations"] * GIB
+    logits = 4.0 * SEQ_LEN * model.vocab_size
+    blocks = activation_bytes(model, layout, SEQ_LEN) - logits
+    assert blocks <= found - 2 * logits <= 1.25 * blocks

@@ -65,12 +65,14 @@ def _replicated(at: Columns, held: Shares, micro: np.ndarray) -> np.ndarray:
     t, c = at.table, at.c
     pieces = np.where(at.trainer("by_block") > 0, t.stages[:, 0], 1.0)
     reduce = _both(at, held, at.trainer("grads"), held.group, pieces)
-    fetch = _both(at, held, WEIGHT_BYTES, held.group, pieces)
+    fetch = _both(at, held, weight_bytes(at), held.group, pieces)
     whole = np.where(t.zero == 0, 2 * reduce, reduce)  # an all-reduce is a scatter and a gather
     beside = np.where(t.zero >= 1, at.trainer("overlap_zero1"), 1.0) * at.trainer("overlap_grads")
     hidden_back = micro * BACKWARD * c["overlap.dp"] * beside
     hidden_front = micro * (1 - BACKWARD) * c["overlap.dp"] * at.trainer("overlap_params")
-    gradients = np.maximum(whole - hidden_back, LEAST * whole)
+    # this package's own ZeRO 2 reduces after every micro-batch, beside its backward
+    times = np.where((at.trainer("own") > 0) & (t.zero == 2), t.micros, 1.0)
+    gradients = times * np.maximum(whole - hidden_back, LEAST * whole)
     parameters = np.where(t.zero >= 1, np.maximum(fetch - hidden_front, LEAST * fetch), 0.0)
     return np.asarray((gradients + parameters) * (held.group > 1))
 
@@ -79,7 +81,7 @@ def _sharded(at: Columns, held: Shares, micro: np.ndarray) -> np.ndarray:
     """FSDP, block by block; what is hidden slows the computation that hides it (overlap.slow)."""
     t, c = at.table, at.c
     blocks = np.maximum(t.stages[:, 0], 1.0)
-    fetch = _both(at, held, WEIGHT_BYTES, held.shard, blocks)
+    fetch = _both(at, held, weight_bytes(at), held.shard, blocks)
     reduce = _both(at, held, at.trainer("grads"), held.shard, blocks)
     traffic = 2 * fetch + reduce
     cover = micro * c["overlap.fsdp"]
@@ -94,12 +96,18 @@ def _sharded(at: Columns, held: Shares, micro: np.ndarray) -> np.ndarray:
 def _both(
     at: Columns, held: Shares, width: np.ndarray | float, group: np.ndarray, pieces: np.ndarray
 ) -> np.ndarray:
-    """Seconds of a gather, or scatter: of dense parameters over their group, of experts' over theirs."""
+    """Seconds of a gather or scatter: dense parameters over their group, experts' over theirs."""
     t = at.table
     found = x.gather(held.dense * width, group, t.tp, at.links, pieces)
     if not held.expert.any():
         return found
     return np.asarray(found + x.gather(held.expert * width, held.experts, t.ep * t.etp, at.links, pieces))
+
+
+def weight_bytes(at: Columns) -> np.ndarray:
+    """Bytes of a parameter as it is gathered: 2; of this package's own 4, where it computes in fp32."""
+    wide = (at.trainer("own") > 0) & (at.trainer("copies") == 0)
+    return np.where(wide, 2 * WEIGHT_BYTES, WEIGHT_BYTES)
 
 
 def gathers_once(at: Columns) -> np.ndarray:

@@ -17,6 +17,7 @@ import numpy as np
 
 from scalewright.plan import work as w
 from scalewright.plan.columns import Columns, Place, places
+from scalewright.plan.data_parallel import weight_bytes
 from scalewright.plan.optimizer import offloaded
 from scalewright.plan.padded import ALL, SUM_KV, SUM_TP, TIED, padded
 from scalewright.plan.request import SCHEDULES
@@ -95,7 +96,7 @@ class _Rank:
         # an embedding whose two ends are both here (a V) is reduced when both have given all
         once = np.where(self.tied & self.folded & (t.pp > 1), 1.0, reductions)
         reduced = (blocks + end) * reductions + start * once
-        sent = at_width(self.at) * gathered + FP32 * reduced
+        sent = weight_bytes(self.at) * gathered + FP32 * reduced
         between = np.where(t.replicate > 1, FP32 * whole / self.ranks, 0.0)
         return np.where(self.sharded, np.where(self.ranks > 1, sent, 0.0) + between, plain)
 
@@ -146,8 +147,3 @@ class _Rank:
         fold = 4.0 - 2 * (rank == 0) - 2 * (rank == t.pp - 1)
         own = np.floor(self.at.work("stream") / np.where(t.sp > 0, t.tp, 1.0))
         return np.where(t.pp > 1, np.where(self.folded, fold, loop) * own * t.micros, 0.0)
-
-
-def at_width(at: Columns) -> np.ndarray:
-    """Bytes of a gathered parameter: as the run computes."""
-    return np.where(at.trainer("copies") > 0, at.trainer("copies"), float(FP32))
