@@ -6,7 +6,9 @@ import pytest
 import torch
 
 from runs import assert_same_bits, bits, events, merge, rows, run, run_data, weights
+from scalewright.spec.errors import UserError
 from scalewright.spec.run import load_run
+from scalewright.train import run as door
 from scalewright.train.loop import seed_step
 
 KEYS = {
@@ -109,3 +111,21 @@ def test_a_traced_step(tmp_path):
 def test_precision_auto_is_written_resolved(tmp_path):
     result = run(run_data(tmp_path, layout={"precision": "auto"}, train={"steps": 1}))
     assert load_run(f"{result.out_dir}/run.yaml").layout.precision in ("fp32", "bf16")
+
+
+@pytest.mark.parametrize(
+    ("layout", "says"),
+    [
+        ({"devices": 3, "tp": 3}, "not divisible by tp 3"),
+        ({"devices": 8, "pp": 8}, "more than the model's 3 layers"),
+        ({"devices": 2, "pp": 2, "schedule": "interleaved"}, "more than the model's 3 layers"),
+    ],
+)
+def test_a_layout_that_cannot_be_is_refused_before_a_process_starts(tmp_path, monkeypatch, layout, says):
+    started = []
+    monkeypatch.setattr(door, "prepare_workers", started.append)
+    monkeypatch.setattr(door, "run_local", lambda *given, **keys: started.append(given))
+    with pytest.raises(UserError, match=says):
+        run(run_data(tmp_path, layout=layout))
+    assert started == []
+    assert not (tmp_path / "out").exists()

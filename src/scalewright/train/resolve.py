@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scalewright.data.dataset import Dataset, open_data
+from scalewright.data.dataset import open_data
 from scalewright.launch.local import cores
 from scalewright.model.support import check_runs
 from scalewright.spec.errors import UserError
@@ -51,11 +51,12 @@ def resolve(run: RunSpec, *, read_data: bool = True) -> Resolved:
     check_trainable(model, run.layout, run.data.seq_len if isinstance(run.data, DataSpec) else None)
     if run.checkpoint.async_:
         raise UserError("asynchronous saving is not there yet", "checkpoint.async", "use async: false")
-    if read_data:
-        _check_vocabulary(model, open_data(run.data, "train", run.seed))
     steps = _steps(run)
     length = {**run.train.dump(), "tokens": None, "steps": steps}
-    return Resolved(run.replace(model=model.dump(), out_dir=str(run.folder), train=length), steps)
+    resolved = Resolved(run.replace(model=model.dump(), out_dir=str(run.folder), train=length), steps)
+    if read_data:
+        check_data(resolved)
+    return resolved
 
 
 def check_trainable(model: ModelSpec | PythonRef, layout: Layout, seq_len: int | None) -> None:
@@ -115,7 +116,10 @@ def _check_context(model: ModelSpec, seq_len: int | None) -> None:
         )
 
 
-def _check_vocabulary(model: ModelSpec | PythonRef, data: Dataset) -> None:
+def check_data(resolved: Resolved) -> None:
+    """Opens a run's training data; raises UserError where there are none, or where the model lacks words."""
+    model, run = resolved.model, resolved.run
+    data = open_data(run.data, "train", run.seed)
     if isinstance(model, ModelSpec) and data.vocab_size and data.vocab_size > model.vocab_size:
         raise UserError(
             f"the data's vocabulary {data.vocab_size} is more than the model's vocab_size {model.vocab_size}",

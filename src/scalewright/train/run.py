@@ -22,7 +22,7 @@ from scalewright.launch.settings import make_deterministic
 from scalewright.spec.errors import RunError, Stopped, UserError
 from scalewright.spec.run import RunSpec, load_run
 from scalewright.track.events import EventsFile
-from scalewright.train.resolve import check_workers, device_kind, plain, resolve, unplain
+from scalewright.train.resolve import check_data, check_workers, device_kind, plain, resolve, unplain
 
 
 @dataclass(frozen=True)
@@ -58,15 +58,14 @@ def train(
     this machine has. `on_start` is told the process ids of the local workers. Raises UserError for a mistake
     in the run, RunError when it failed, Stopped when a signal asked it to stop and it saved.
     """
-    spec = read_run(run, overrides)
-    if simulate:
-        spec = spec.replace(device="cpu")
+    spec = read_run(run, [*overrides, "device=cpu"] if simulate else overrides)
     context = find_context()
     world = spec.layout.devices
     local = context.alone and world > 1
+    resolved = resolve(spec, read_data=False)  # what can't be is refused before a process starts
     if local:
         prepare_workers(PRELOAD)
-    resolved = resolve(spec)
+    check_data(resolved)
     kind, count = device_kind(resolved.run)
     if spec.deterministic:
         make_deterministic()
