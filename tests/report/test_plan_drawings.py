@@ -226,3 +226,17 @@ def test_the_scatter_names_its_dots(tmp_path: Path) -> None:
     assert name.endswith("8.24 s a step, 25.9 GiB")
     assert hidden
     assert dots == 6
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"devices": 10**9}, "1,000,000,000 devices are too many"),
+        ({"devices": 63}, "devices 63 is not divisible"),
+        ({"virtual_stages": 10**9}, ""),
+    ],
+)
+def test_sizes_that_no_map_can_have_are_a_sentence(changes: dict[str, int], said: str) -> None:
+    found = plan_ranks.section(read_document(make_estimate(**changes, stages=[])))
+    assert found is not None
+    assert said in found.data["missing"]

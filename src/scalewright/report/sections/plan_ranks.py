@@ -17,6 +17,7 @@ from scalewright.spec.grid import AXES, Grid, make_grid
 from scalewright.spec.layout import Layout
 from scalewright.spec.schedules.action import LOOP
 
+MOST_DEVICES = 1_000_000
 MOST_RANKS = 4096  # squares on the map
 SIZES = ("devices", "tp", "pp", "cp", "ep", "etp", "dp_replicate")
 LINKS = {
@@ -60,12 +61,13 @@ def section(document: PlanDocument) -> Section | None:
     best = document.first
     if best is None or best.size("devices") == 1:
         return None
+    if best.size("devices") > MOST_DEVICES:
+        return missing(f"{best.size('devices'):,} devices are too many")
     try:
         sizes = {name: best.layout[name] for name in SIZES if name in best.layout}
-        chunks = {name: best.layout[name] for name in ("schedule", "virtual_stages") if name in best.layout}
-        layout = Layout.parse({**sizes, **chunks}, "layout")
+        layout = Layout.parse(sizes, "layout")
     except UserError as error:
-        return Section("ranks", "Who talks to whom", "plan_ranks.html", {"missing": f"No map: {error.what}."})
+        return missing(error.what)
     grid, levels = make_grid(layout), levels_of(document)
     node = int(document.device.number("per_node") or 0) or layout.devices
     found = [axis(grid, one, best, levels) for one in axes_of(layout)]
@@ -87,6 +89,11 @@ def section(document: PlanDocument) -> Section | None:
         "axes": [{key: one[key] for key in ("name", "size", "digits", "talk", "bytes")} for one in found],
     }
     return Section("ranks", "Who talks to whom", "plan_ranks.html", data, drawings=[drawing] if found else [])
+
+
+def missing(why: str) -> Section:
+    """A sentence in the map's place."""
+    return Section("ranks", "Who talks to whom", "plan_ranks.html", {"missing": f"No map: {why}."})
 
 
 def levels_of(document: PlanDocument) -> list[Level]:
