@@ -84,11 +84,9 @@ def _array(units: Sequence[Unit], of: Callable[[Unit], float]) -> np.ndarray:
     return np.array([float(of(u)) for u in units])
 
 
-def _columns(
-    units: Sequence[Unit], of: Callable[[Unit], object], names: Sequence[str]
-) -> dict[str, np.ndarray]:
-    """Attributes of a part of every unit, as arrays."""
-    return {name: np.array([float(getattr(of(unit), name)) for unit in units]) for name in names}
+def _columns(parts: Sequence[object], names: Sequence[str]) -> dict[str, np.ndarray]:
+    """Attributes of one part of every unit, as arrays."""
+    return {name: np.array([float(getattr(part, name)) for part in parts]) for name in names}
 
 
 _CHIP = (
@@ -103,7 +101,7 @@ _WORK = ("stream", "sparse", "routed", "key_value", "blocks")
 
 
 def _chip_facts(units: Sequence[Unit]) -> dict[str, np.ndarray]:
-    found = _columns(units, lambda u: u.chip, _CHIP)
+    found = _columns([u.chip for u in units], _CHIP)
     for name, of in (("", _precision), ("16", _plain_precision)):
         peaks = [of(unit) for unit in units]
         found[f"peak{name}"] = np.array([rate for _, rate in peaks])
@@ -132,7 +130,7 @@ def _power(unit: Unit) -> float:
 
 
 def _trainer_facts(units: Sequence[Unit]) -> dict[str, np.ndarray]:
-    found = _columns(units, lambda u: u.framework, _TRAINER)
+    found = _columns([u.framework for u in units], _TRAINER)
     own = [u.framework.name == OWN for u in units]
     found |= {
         "overlap_tp": _array(units, _overlaps_tp),
@@ -176,7 +174,7 @@ def _overlaps_tp(unit: Unit) -> bool:
 
 def _work_facts(units: Sequence[Unit]) -> dict[str, np.ndarray]:
     works = [u.work for u in units]
-    found = _columns(units, lambda u: u.work, _WORK)
+    found = _columns(works, _WORK)
     found["kept"] = np.array([one.kept for one in works])  # [units, REGIONS, KEPT]
     found["dense"] = np.array([one.dense for one in works])  # [units, REGIONS]
     found["expert"] = np.array([one.expert for one in works])
