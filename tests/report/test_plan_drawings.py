@@ -237,6 +237,8 @@ def test_the_scatter_names_its_dots(tmp_path: Path) -> None:
     ],
 )
 def test_sizes_that_no_map_can_have_are_a_sentence(changes: dict[str, int], said: str) -> None:
-    found = plan_ranks.section(read_document(make_estimate(**changes, stages=[])))
+    document = make_estimate(stages=[])
+    document["layout"] |= changes
+    found = plan_ranks.section(read_document(document))
     assert found is not None
     assert said in found.data["missing"]

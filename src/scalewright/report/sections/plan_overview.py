@@ -101,7 +101,7 @@ def tiles(document: PlanDocument, best: Estimate) -> list[Tile | None]:
         band = f"p10–p90 {short_time(best.low)} – {short_time(best.high)}"
     flops = number("tflops_per_device")
     hardware = number("hfu")
-    rates = [f"{flops:.0f} TFLOP/s per device"] if flops else []
+    rates = [f"{decimal(flops, 3)} TFLOP/s per device"] if flops else []
     rates += [f"HFU {share(hardware)}"] if hardware else []
     total = best.read.part("total")
     days, hours, cost = total.number("days"), total.number("device_hours"), total.number("cost")

@@ -17,7 +17,7 @@ from scalewright.report.scale import say_tick, ticks
 from scalewright.spec.words import decimal, short_time
 
 MOST_POINTS = 600
-WIDE, HIGH = 0.02, 0.06  # of the frame: a numbered dot
+WIDE, HIGH = 0.03, 0.06  # of the frame: a numbered dot
 
 
 def section(document: PlanDocument) -> Section | None:
