@@ -57,16 +57,28 @@ def test_a_row_of_the_space_is_the_layout_that_predict_prices(
         assert one.fits == priced.fits[at]
 
 
-@pytest.mark.parametrize("objective", ["time", "energy"])
-@pytest.mark.parametrize(("model", "devices"), [(LLAMA, 8), (MIXTRAL, 8)])
-def test_the_best_is_that_of_pricing_everything(model: Any, devices: int, objective: str) -> None:
-    plan = search(model, H100, devices=devices, seq_len=4096, global_batch=16, objective=objective, top=3)
-    space = make_space(template(model, devices), 16, {})
+@pytest.mark.parametrize(
+    ("model", "devices", "objective", "fixed"),
+    [
+        (LLAMA, 8, "time", {}),
+        (LLAMA, 8, "energy", {}),
+        (MIXTRAL, 8, "energy", {}),
+        (LLAMA, 16, "time", {"recompute": ("full", "selective")}),
+        (LLAMA, 16, "time", {"offload": ("optimizer", "all"), "recompute": ({"every": 5}, "full")}),
+    ],
+)
+def test_the_best_is_that_of_pricing_everything(
+    model: Any, devices: int, objective: str, fixed: dict[str, Any]
+) -> None:
+    arguments: dict[str, Any] = {"devices": devices, "seq_len": 4096, "global_batch": 16, "fixed": fixed}
+    plan = search(model, H100, objective=objective, top=3, **arguments)
+    space = make_space(template(model, devices), 16, fixed)
     aim = make_objective(objective, plan.template.chip, devices, None)
     priced = make_pricer(space, aim, 0.0).price(every_row(space))
     assert len(priced) == space.size == plan.evaluated
     assert plan.best[0].score == pytest.approx(priced.score[priced.fits].min(), rel=1e-9)
-    assert plan.priced < len(priced)
+    assert plan.priced <= len(priced)
+    check_layout(plan.best[0].layout, model, 4096)
 
 
 def test_what_can_be_trained_passes_the_specs_checks() -> None:

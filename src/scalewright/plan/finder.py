@@ -23,12 +23,13 @@ from scalewright.plan.memory import Memory, memory
 from scalewright.plan.objective import Objective
 from scalewright.plan.request import OFFLOADS, SCHEDULES
 from scalewright.plan.space import Rows, Space
-from scalewright.plan.table import Facts, Table, unit_facts
+from scalewright.plan.table import RECOMPUTE, Facts, Table, unit_facts
 from scalewright.plan.timeline import Step
 
 WINDOW, WIDEST = 1.10, 1.5
 HOST_BYTES = 250e9  # of a host's memory for each device, as a DGX H100 has 2 TB for eight
 MOVED = ("parameters", "gradients", "optimizer", "activations")  # kinds of memory that offloading moves
+MOST_SEEDS = 60_000  # rows that are priced for a first edge
 BATCH = 8192  # rows that are priced at once: what fits the processor's cache
 Tell = Callable[[int, int], None]
 Stop = Callable[[], bool]
@@ -78,10 +79,6 @@ class Pricer:
         """Bytes that a layout may take on a device: all units are of one kind and trainer."""
         usable = self.facts.chips["capacity"] * self.facts.trainers["usable"]
         return float(usable[0]) * (1.0 - self.headroom)
-
-    def steps(self, rows: Rows) -> Step:
-        """Time of the rows."""
-        return step(self.space.table(rows), self.facts, self.prices, self.c)
 
     def memories(self, rows: Rows) -> Memory:
         """Memory of the rows."""
@@ -205,6 +202,7 @@ class Finder:
             table = space.table(space.bare(part))
             table.stages, table.chunks = stages[part], np.ones(len(part))
             table.schedule = np.full(len(part), SCHEDULES.index("1f1b"))
+            table.recompute = np.full(len(part), RECOMPUTE.index("none"))
             taken = step(table, self.pricer.facts, self.pricer.prices, self.pricer.c)
             found.append(self._certain(taken, ("compute", "tp_exposed", "cp_exposed")))
         return np.concatenate(found)
@@ -220,9 +218,16 @@ class Finder:
         rows = self.space.spread_pipes(self.space.bare(cores))
         if not len(rows):
             return rows
-        taken = self.pricer.steps(rows)
+        table = self.space.table(rows)
+        table.recompute = np.full(len(rows), RECOMPUTE.index("none"))
+        taken = step(table, self.pricer.facts, self.pricer.prices, self.pricer.c)
         parts = ("compute", "tp_exposed", "cp_exposed", "ep_exposed", "pp_bubble", "pp_exposed")
         return rows.take(self._certain(taken, parts) <= self.edge)
+
+    @property
+    def has_plain(self) -> bool:
+        """Whether every row has a form without recomputation and offload, which costs the least time."""
+        return self.space.reruns[0][0] == "none" and OFFLOADS[self.space.offloads[0]] == "none"
 
     # -- pricing ----------------------------------------------------------------------------------
 
@@ -237,21 +242,24 @@ class Finder:
         rows = self.space.spread_shards(rows)
         plain = self.space.shard["replicate"][rows.shard] == 1
         rows = self.space.spread_reruns(rows.take(plain) if plain.any() else rows)
-        if len(rows) > 60_000:
-            rows = rows.take(np.linspace(0, len(rows) - 1, 60_000).astype(int))
+        rows = rows if self.has_plain else self.space.spread_offloads(rows)
+        if len(rows) > MOST_SEEDS:
+            rows = rows.take(np.linspace(0, len(rows) - 1, MOST_SEEDS).astype(int))
         if len(rows):
             self._note(self.pricer.price(rows))
             self.pricer.priced -= len(rows)
 
     def _cores(self, cores: np.ndarray) -> None:
         rows = self.space.spread_shards(self._pipes(cores))
+        if not self.has_plain:  # the axes are fixed so that no row bounds the others
+            rows = self.space.spread_offloads(self.space.spread_reruns(rows))
         if not len(rows):
             return
         plain = self.pricer.price(rows)
         self._keep(plain)
         open_rows = plain.take((~plain.fits) & (plain.score <= self.edge))
         rows = open_rows.rows
-        if not len(rows):
+        if not len(rows) or not self.has_plain:
             return
         rows = rows.take(self.pricer.may_fit(rows))
         self._lean(rows)

@@ -19,7 +19,7 @@ def pareto(finder: Finder, fitting: Priced, most: int = 40) -> Priced:
     """The front among layouts up to `finder.window` slower than the best, fastest first; at most `most`."""
     near = fitting.take(fitting.score <= fitting.score.min() * finder.window * (1 + 1e-9))
     front = near.take(front_of(near.score, near.peak))
-    plain = near.take((near.rows.rerun == 0) & (near.rows.offload == 0))
+    plain = near.take(finder.has_plain & (near.rows.rerun == 0) & (near.rows.offload == 0))
     floor = _floor(finder, plain.rows) if len(plain) else np.zeros(0)
     at = np.searchsorted(front.score, plain.score * (1 + 1e-12), side="right") - 1
     leaner = plain.take(floor < np.where(at >= 0, front.peak[np.maximum(at, 0)], np.inf))

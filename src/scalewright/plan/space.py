@@ -328,7 +328,7 @@ def _meshes(template: Request, fixed: Fixed) -> Iterator[tuple[int, bool, int, s
     widest = MOST_NODES * max(chip.node, chip.domain)
     for tp in fixed.get("tp", tuple(t for t in tensor_sizes(template) if t <= widest)):
         usual = (True,) if model.moe else (True, False)
-        for sp in fixed.get("sp", usual) if tp > 1 else (False,):
+        for sp in (s for s in fixed.get("sp", usual if tp > 1 else (False,)) if tp > 1 or not s):
             longest = max(1, seq_len // LEAST_TOKENS)
             some = tuple(c for c in divisors(template.devices) if c <= longest)
             for cp in fixed.get("cp", some):
