@@ -94,6 +94,11 @@ class Columns:
         return self._found[key]
 
     @cached_property
+    def visits(self) -> np.ndarray:
+        """How often a micro-batch comes to a rank: once a chunk; in dualpipe to one of its two stages."""
+        return np.where(self.table.schedule == DUALPIPE, 1.0, self.table.chunks)
+
+    @cached_property
     def links(self) -> Wires:
         """The links under every row."""
         return wires(self.facts.chips, self.table.unit, self.table.devices, self.c)

@@ -1,7 +1,7 @@
 """Seconds that a pipeline adds to its slowest rank's work: fill, drain, and messages that nothing hides.
 
     bubble    step of unequal ranks (spec/schedules/unequal.py) - m t_slowest
-    messages  once · (2 (p - 1) + 2 v m · what isn't hidden)     p ranks, v chunks, m micro-batches
+    messages  once · (2 (p - 1) + 2 v m · what isn't hidden)     p ranks, v visits of each of m micro-batches
 
 A fill's first and last message wait for nobody. In between a trainer with overlap.p2p hides that share.
 """
@@ -72,5 +72,5 @@ def unhidden(at: Columns) -> np.ndarray:
 def messages(at: Columns) -> np.ndarray:
     """Exposed seconds of all messages of a step."""
     t = at.table
-    hops = 2 * (t.pp - 1) + 2 * t.chunks * t.micros * unhidden(at)
+    hops = 2 * (t.pp - 1) + 2 * at.visits * t.micros * unhidden(at)
     return np.where(t.pp > 1, hops * message_seconds(at), 0.0)

@@ -47,5 +47,5 @@ def _usual(at: Columns) -> dict[str, np.ndarray]:
         "dp": (held.dense + held.expert) * (gathers + across),
         "cp": blocks * (3 + whole) * context_parallel(at).bytes,
         "ep": blocks * (2 + whole) * expert_parallel(at).bytes,
-        "pp": np.where(t.pp > 1, 2 * t.chunks * message_bytes(at) * t.micros, 0.0) + tie,
+        "pp": np.where(t.pp > 1, 2 * at.visits * message_bytes(at) * t.micros, 0.0) + tie,
     }
