@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from report.browser import in_browser, needs_browser
 from report.page_checks import read_page
 from report.run_folders import make_run, train_row, write_lines
 from scalewright.report import write_report
@@ -166,3 +167,19 @@ def test_it_needs_no_torch(tmp_path: Path) -> None:
         "assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@needs_browser
+def test_the_browser_finds_no_fault(tmp_path: Path) -> None:
+    page = write_report(make_run(tmp_path / "run"))
+    said = in_browser(
+        page,
+        """
+        const area = document.querySelector(".area");
+        area.dispatchEvent(new KeyboardEvent("keydown", { key: "Home" }));
+        const first = document.querySelector(".cursor span").textContent;
+        document.getElementById("theme").click();
+        return [first, document.documentElement.dataset.theme];
+        """,
+    )
+    assert said == ["step 1", "dark"]

@@ -122,13 +122,18 @@ class Estimate:
         memory = read.part("memory_gib").numbers()
         fits = read.data.get("fits")
         return cls(
-            read, layout, seconds, times.number("p10"), times.number("p90"),
+            read,
+            layout,
+            seconds,
+            times.number("p10"),
+            times.number("p90"),
             fits if isinstance(fits, bool) else None,
             memory.get("peak", read.number("peak_gib")),
             {kind: memory[kind] for kind in KINDS if kind in memory},
-            read.part("time_breakdown_s").numbers(), read.part("comm_bytes").numbers(),
+            read.part("time_breakdown_s").numbers(),
+            read.part("comm_bytes").numbers(),
             tuple(_stage(one) for one in read.parts("stages")),
-        )  # fmt: skip
+        )
 
     def size(self, axis: str) -> int:
         """The size of an axis of the layout, 1 where it isn't said."""

@@ -113,17 +113,21 @@ def tiles(document: PlanDocument, best: Estimate) -> list[Tile | None]:
         tile("Step time", best.seconds, short_time(best.seconds), band),
         tile("Tokens", rate, f"{count(rate)}/s", f"{count(per_device)}/s per device" if per_device else ""),
         tile(
-            "MFU", number("mfu"), share(number("mfu")),
+            "MFU",
+            number("mfu"),
+            share(number("mfu")),
             ", ".join(rates),
         ),
         tile(
-            "Memory", best.peak_gib, f"{decimal(best.peak_gib, 3)} GiB",
+            "Memory",
+            best.peak_gib,
+            f"{decimal(best.peak_gib, 3)} GiB",
             "the fullest rank" + (f", of {decimal(usable, 3)} usable" if usable else ""),
         ),
         tile("Days", days, decimal(days, 3), "for all tokens"),
         tile("Device-hours", hours, count(hours), "for all tokens"),
         tile("Cost", cost, count(cost), "in the currency of the price"),
-    ]  # fmt: skip
+    ]
 
 
 def fix(best: Estimate) -> str:

@@ -45,8 +45,10 @@ def lines(scaling: Reader) -> list[str]:
     said += f", so no count is more than {limit:,.0f} times as fast as one device" if limit else ""
     said += f"; the fit is off by {share(error)} at most." if error is not None else "."
     found = [said]
-    parts = [f"{part.text('words') or part.text('part')} {share(part.number('share'))}"
-             for part in scaling.parts("serial_part")]  # fmt: skip
+    parts = [
+        f"{part.text('words') or part.text('part')} {share(part.number('share'))}"
+        for part in scaling.parts("serial_part")
+    ]
     if parts:
         found.append("What doesn't shrink: " + ", ".join(parts) + ".")
     return found

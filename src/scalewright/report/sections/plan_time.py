@@ -49,11 +49,16 @@ def rows(best: Estimate) -> list[dict[str, Any]]:
     """Every part that takes time; the bars start where the one before ends."""
     found, before = [], 0.0
     for number, key, seconds in parts(best.parts):
-        found.append({
-            "number": number, "name": PARTS.get(key, key.replace("_", " ")), "seconds": short_time(seconds),
-            "share": share(seconds / best.seconds), "start": before / best.seconds,
-            "width": seconds / best.seconds,
-        })  # fmt: skip
+        found.append(
+            {
+                "number": number,
+                "name": PARTS.get(key, key.replace("_", " ")),
+                "seconds": short_time(seconds),
+                "share": share(seconds / best.seconds),
+                "start": before / best.seconds,
+                "width": seconds / best.seconds,
+            }
+        )
         before += seconds
     return found
 
