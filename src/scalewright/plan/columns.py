@@ -94,6 +94,11 @@ class Columns:
         return self._found[key]
 
     @cached_property
+    def fullest(self) -> np.ndarray:
+        """Blocks of the fullest rank, wherever it is."""
+        return np.asarray(self.table.stages[:, :3].max(1))
+
+    @cached_property
     def visits(self) -> np.ndarray:
         """How often a micro-batch comes to a rank: once a chunk; in dualpipe to one of its two stages."""
         return np.where(self.table.schedule == DUALPIPE, 1.0, self.table.chunks)

@@ -37,7 +37,7 @@ class Shares:
 
 def shares(at: Columns) -> Shares:
     """What the fullest rank holds, whole, and over how many ranks it may be shared."""
-    t, n = at.table, at.table.stages[:, 0]
+    t, n = at.table, at.fullest
     before, after, extra = (at.dense(region) for region in (w.BEFORE, w.AFTER, w.EXTRA))
     ends = np.where(t.pp > 1, np.maximum(before, after + at.work("tied")), before + after)
     group = t.dp * t.cp
@@ -63,7 +63,7 @@ def data_parallel(at: Columns, held: Shares, micro: np.ndarray) -> np.ndarray:
 def _replicated(at: Columns, held: Shares, micro: np.ndarray) -> np.ndarray:
     """ZeRO 0 to 2: gradients beside the last backward, parameters beside the next forward."""
     t, c = at.table, at.c
-    pieces = np.where(at.trainer("by_block") > 0, t.stages[:, 0], 1.0)
+    pieces = np.where(at.trainer("by_block") > 0, at.fullest, 1.0)
     reduce = _both(at, held, at.trainer("grads"), held.group, pieces)
     fetch = _both(at, held, weight_bytes(at), held.group, pieces)
     whole = np.where(t.zero == 0, 2 * reduce, reduce)  # an all-reduce is a scatter and a gather
@@ -80,7 +80,7 @@ def _replicated(at: Columns, held: Shares, micro: np.ndarray) -> np.ndarray:
 def _sharded(at: Columns, held: Shares, micro: np.ndarray) -> np.ndarray:
     """FSDP, block by block; what is hidden slows the computation that hides it (overlap.slow)."""
     t, c = at.table, at.c
-    blocks = np.maximum(t.stages[:, 0], 1.0)
+    blocks = np.maximum(at.fullest, 1.0)
     fetch = _both(at, held, weight_bytes(at), held.shard, blocks)
     reduce = _both(at, held, at.trainer("grads"), held.shard, blocks)
     traffic = 2 * fetch + reduce

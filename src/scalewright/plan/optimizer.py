@@ -47,7 +47,7 @@ def offload(at: Columns, held: Shares, micro: np.ndarray) -> np.ndarray:
     t = at.table
     if not t.offload.any():
         return np.zeros(len(t))
-    kept = t.stages[:, 0] * at.region(at.facts.works["kept"][:, :, 0], w.BLOCK)
+    kept = at.fullest * at.region(at.facts.works["kept"][:, :, 0], w.BLOCK)
     weights = offloaded(t.offload, "parameters") * 2 * WEIGHT_BYTES * (held.dense + held.expert)
     size = weights / np.maximum(held.shard, 1.0) + offloaded(t.offload, "activations") * 2 * kept
     return np.asarray(t.micros * np.maximum(size / _host_rate(at) - HIDES * micro, 0.0))

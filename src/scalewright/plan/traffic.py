@@ -40,7 +40,7 @@ def _usual(at: Columns) -> dict[str, np.ndarray]:
     times = np.where(gathers_once(at) > 0, 1.0, t.micros)
     gathers = np.where(t.zero >= 3, times * (2 * WEIGHT_BYTES + grads), replicated) * (held.group > 1)
     across = np.where((t.zero >= 3) & (t.replicate > 1), grads / held.shard, 0.0)  # between replicas, once
-    blocks, whole = t.stages[:, 0] * t.micros, at.rerun[0]
+    blocks, whole = at.fullest * t.micros, at.rerun[0]
     tie = np.where((t.pp > 1) & ~_FOLDED[t.schedule], at.work("tied") * grads, 0.0)
     return {
         "tp": blocks * (2 + whole) * tensor_parallel(at).bytes,
