@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from scalewright.plan.constants import constants
+from scalewright.plan.frameworks import find_framework
 from scalewright.plan.memory import GIB
 from scalewright.plan.predict import predict, predict_table
 from scalewright.plan.request import from_layout
@@ -107,8 +107,9 @@ def test_traffic_is_the_specs(name: str, keys: dict[str, Any]) -> None:
 @pytest.mark.parametrize("recompute", ["none", "selective", "full"])
 @pytest.mark.parametrize("name", MODELS)
 def test_activations_are_the_specs_and_what_eager_kernels_keep_beside(name: str, recompute: str) -> None:
-    """Of one device: the spec's blocks, of fused kernels, and `memory.copies` of some outputs beside them.
+    """Of one device: the spec's blocks, which are those of fused kernels, and some outputs beside them.
 
+    Eager norms and activations keep up to 2.5 times their outputs more: copies in fp32, and what is cast back.
     Logits count twice: the loss's backward holds their gradient beside them, both in fp32. 15%: the final
     norm is counted with the logits.
     """
@@ -116,11 +117,10 @@ def test_activations_are_the_specs_and_what_eager_kernels_keep_beside(name: str,
     found = predict(model, CLUSTER, layout, SEQ_LEN).memory_gib["activations"] * GIB
     logits = 4.0 * SEQ_LEN * model.vocab_size
     blocks = activation_bytes(model, layout, SEQ_LEN) - logits
-    if recompute == "none":
-        inside = [o for o in operators(model, layout, SEQ_LEN) if 0 <= o.layer < model.num_hidden_layers]
-        outputs = sum(o.written for o in inside if o.kind in ("norm", "activation"))
-        blocks += constants()["memory.copies"] * outputs
-    assert 0.999 * blocks <= found - 2 * logits <= 1.15 * blocks
+    inside = [o for o in operators(model, layout, SEQ_LEN) if 0 <= o.layer < model.num_hidden_layers]
+    outputs = sum(o.written for o in inside if o.kind in ("norm", "activation"))
+    beside = 2.5 * outputs if recompute == "none" else 0.0
+    assert 0.999 * blocks <= found - 2 * logits <= 1.15 * (blocks + beside)
 
 
 def test_a_table_of_all_says_what_each_says_alone() -> None:

@@ -75,9 +75,8 @@ def block_bytes(table: Table, facts: Facts, c: Constants) -> tuple[np.ndarray, n
     masks = np.where(dropout, stream, 0.0)
     eager = np.isin(trainers["kernels"], _EAGER) * kept[:, 4]
     u = table.unit
-    none = kept[:, 0][u] + eager[u] * np.where(table.pp > 1, c["memory.copies_pipeline"], c["memory.copies"])
-    gathered = np.where((trainers["gathered"][u] > 0) & (table.sp > 0), 2.0 * stream[u], 0.0)
-    whole = none + (scores + masks)[u] + gathered
+    none = (kept[:, 0] + eager * trainers["eager_kept"])[u]
+    whole = none + (scores + masks)[u]
     inside = none + masks[u]
     full = kept[:, 3][u]
     kinds: dict[str, Callable[[], np.ndarray]] = {

@@ -50,7 +50,7 @@ class Framework:
     dropout: bool
     year: float
     buffers_gib: float
-    gathered: bool
+    eager_kept: float
     shared: float
     usable: float
 

@@ -95,7 +95,7 @@ _CHIP = (
 )  # fmt: skip
 _TRAINER = (
     "overlap_grads", "overlap_zero1", "overlap_params", "overlap_p2p", "grads", "logits", "year", "known",
-    "dropout", "buffers_gib", "gathered", "shared", "usable",
+    "dropout", "buffers_gib", "eager_kept", "shared", "usable",
 )  # fmt: skip
 _WORK = ("stream", "sparse", "routed", "key_value", "blocks")
 
