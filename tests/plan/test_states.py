@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from scalewright.plan.frameworks import find_framework
 from scalewright.plan.memory import GIB
 from scalewright.plan.predict import predict, predict_table
 from scalewright.plan.request import from_layout
@@ -109,7 +108,7 @@ def test_traffic_is_the_specs(name: str, keys: dict[str, Any]) -> None:
 def test_activations_are_the_specs_and_what_eager_kernels_keep_beside(name: str, recompute: str) -> None:
     """Of one device: the spec's blocks, which are those of fused kernels, and some outputs beside them.
 
-    Eager norms and activations keep up to 2.5 times their outputs more: copies in fp32, and what is cast back.
+    Eager norms and activations keep up to 2.5 times their outputs more: copies in fp32, what is cast back.
     Logits count twice: the loss's backward holds their gradient beside them, both in fp32. 15%: the final
     norm is counted with the logits.
     """
