@@ -2,18 +2,21 @@
 
     linear  attention  norm  gated  activation  rope  residual  embedding  loss  add  optimizer
 
-Forward and backward apart, through autograd, written as the model's own code writes them: an operator of many
-small steps costs what its steps cost. Sizes span what fits a cache and what doesn't. One thread is timed by
-its own clock, which stands still while something else has the core. torch is imported by the caller;
-`numpy_timings` is for a machine without it, and coarse.
+As in a step, many forwards come first and their backwards after, in the opposite order, each on numbers of
+its own: what a backward reads was written long before, weights come from memory, memory comes and goes.
+
+    f f f f f f ──► b b b b b b      seconds of a forward, and of a backward: the sums by their count
+
+They are written as the model's own code writes them: an operator of many small steps costs what they cost.
+One thread is timed by its own clock, which stands still while something else has the core. torch is imported
+by the caller; `numpy_timings` is for a machine without it, and coarse.
 """
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -21,34 +24,43 @@ import numpy as np
 
 from scalewright.machine.probe import TORCH_TYPES
 
-ROWS = ((16, 64), (128, 256), (512, 512), (2048, 768))  # tokens and hidden size of the memory-bound kernels
-PRODUCTS = ((16, 32, 64), (128, 64, 176), (128, 384, 1024), (512, 384, 1024), (1024, 768, 2048))
-SQUARES = ((1, 16, 2, 16), (1, 64, 4, 32), (1, 256, 8, 64), (4, 256, 8, 64))  # batch, tokens, heads, dim
+ROWS = ((16, 64), (128, 256), (512, 512), (2048, 512))  # tokens and hidden size of the memory-bound kernels
+PRODUCTS = ((16, 32, 64), (128, 64, 176), (128, 384, 1024), (512, 384, 1024), (512, 768, 2048))
+SQUARES = ((1, 16, 2, 16), (1, 64, 4, 32), (1, 256, 4, 64), (2, 512, 4, 64))  # batch, tokens, heads, dim
 VOCABULARIES = ((16, 64), (128, 1024), (512, 8192))  # tokens and words
-ELEMENTS = (1 << 10, 1 << 16, 1 << 20, 1 << 23)
-COLD_BYTES, COPIES = 48e6, 64  # a layer's weights come from memory: all others were read since the last time
+ELEMENTS = (1 << 8, 1 << 14, 1 << 18, 1 << 22)
+COLD_BYTES, MOST = 32e6, 32  # what a row of kernels touches together, and how many they are at most
+TURN_S = 0.05  # what a row of forwards and backwards may take, where that leaves at least two of them
 QUARTILE = 0.25  # whatever else runs can only add to a time
 ALIKE = ("add", "optimizer", "watched")  # the same whatever a run computes in
 Clock = Callable[[], float]
+Forward = Callable[[], Any]
+Backward = Callable[[Any], Any]
+Instance = tuple[Forward, Backward | None]  # on numbers of its own; the backward takes the forward's output
 
 
 @dataclass(frozen=True)
 class Case:
-    """One kernel at one size: a forward, and what makes its backward from the forward's output."""
+    """One kernel at one size: FLOPs, bytes or elements of a forward (`Timing` says which)."""
 
     what: str
     size: float
-    forward: Callable[[], Any]
-    backward: Callable[[Any], Any] | None = None
+    touched: float  # bytes of an instance's numbers, about
+    make: Callable[[], Instance]
     backward_size: float | None = None
 
 
-def torch_timings(torch: Any, precision: str, seconds: float) -> Iterator[dict[str, Any]]:
-    """Every kernel's curves in `precision`, as plain data for `Timing`; each case takes about `seconds`."""
+def torch_timings(
+    torch: Any, precision: str, seconds: float, meet: Callable[[], Any] = lambda: None
+) -> Iterator[dict[str, Any]]:
+    """Every kernel's curves in `precision`, as plain data for `Timing`; each case takes about `seconds`.
+
+    `meet` is called before each: all processes time the same kernel at the same time.
+    """
     clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
     found: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for case in torch_cases(torch, precision):
-        forward, backward = _times(case, seconds, clock)
+        forward, backward = times(case, seconds, clock, meet)
         found.setdefault((case.what, "forward"), []).append((case.size, forward))
         if backward is not None:
             size = case.backward_size or case.size
@@ -69,29 +81,46 @@ def curve(
     }  # fmt: skip
 
 
-def quick(times: Sequence[float]) -> float:
+def quick(found: Sequence[float]) -> float:
     """The quartile of the fast runs."""
-    return sorted(times)[int(QUARTILE * (len(times) - 1))]
+    return sorted(found)[int(QUARTILE * (len(found) - 1))]
 
 
-def _times(
-    case: Case, seconds: float, clock: Clock = time.perf_counter, most: int = 40
+def times(
+    case: Case,
+    seconds: float,
+    clock: Clock = time.perf_counter,
+    meet: Callable[[], Any] = lambda: None,
+    most: int = 20,
 ) -> tuple[float, float | None]:
-    """Seconds of a forward and of a backward."""
+    """Seconds of a forward and of a backward, among their like."""
+    first = case.make()
+    _row([first], clock)  # pays for set-up
+    once = sum(_row([first], clock))
+    many = min(MOST, int(COLD_BYTES / case.touched), int(TURN_S / max(once, 1e-9)))
+    row = [first, *(case.make() for _ in range(max(2, many) - 1))]
+    _row(row, clock)
+    meet()
     forward: list[float] = []
     backward: list[float] = []
     end = time.perf_counter() + seconds
-    while len(forward) < 3 or (time.perf_counter() < end and len(forward) < most):
-        start = clock()
-        out = case.forward()
-        middle = clock()
-        forward.append(middle - start)
-        if case.backward is not None:
-            case.backward(out)
-            backward.append(clock() - middle)
-        if len(forward) == 2 and forward[1] > 4 * seconds:  # a slow machine: once has to do
-            break
-    return quick(forward[1:]), quick(backward[1:]) if backward else None  # the first pays for set-up
+    while len(forward) < 2 or (time.perf_counter() < end and len(forward) < most):
+        ahead, back = _row(row, clock)
+        forward.append(ahead / len(row))
+        backward.append(back / len(row))
+    return quick(forward), None if first[1] is None else quick(backward)
+
+
+def _row(row: Sequence[Instance], clock: Clock) -> tuple[float, float]:
+    """Seconds of all forwards, and of all backwards in the opposite order."""
+    start = clock()
+    outputs = [forward() for forward, _ in row]
+    middle = clock()
+    for _, backward in reversed(row):
+        out = outputs.pop()
+        if backward is not None:
+            backward(out)
+    return middle - start, clock() - middle
 
 
 # -- torch ----------------------------------------------------------------------------------------
@@ -105,58 +134,78 @@ def torch_cases(torch: Any, precision: str) -> Iterator[Case]:
     def random(*shape: int, kind: Any = dtype) -> Any:
         return torch.randn(*shape, generator=generator).to(kind).requires_grad_()
 
-    functional = torch.nn.functional
-    for rows, k, n in PRODUCTS:
-        x, weight = random(rows, k), random(n, k)
-        many = min(COPIES, 1 + int(COLD_BYTES / (n * k * dtype.itemsize)))
-        layers = [weight, *(weight.detach().clone().requires_grad_() for _ in range(many - 1))]
-        run = _in_turn(functional.linear, x, layers)
-        yield _case("linear", 2.0 * rows * k * n, run, x, *layers)
-    for batch, tokens, heads, dim in SQUARES:
-        three = [random(batch, heads, tokens, dim) for _ in range(3)]
-        attend = partial(functional.scaled_dot_product_attention, *three, is_causal=True)
-        yield _case("attention", 4.0 * batch * heads * tokens**2 * dim, attend, *three)
     width = dtype.itemsize
+    for rows, k, n in PRODUCTS:
+        make = partial(_linear, torch, random, rows, k, n)
+        yield Case("linear", 2.0 * rows * k * n, width * (rows * k + rows * n + 2.0 * n * k), make)
+    for batch, tokens, heads, dim in SQUARES:
+        shape = (batch, heads, tokens, dim)
+        make, size = partial(_attention, torch, random, shape), float(batch * heads * tokens * dim)
+        yield Case("attention", 4.0 * size * tokens, width * 8 * size, make)
     for rows, hidden in ROWS:
         yield from _moves(torch, random, rows, hidden, width)
     for rows, words in VOCABULARIES:
-        yield _embedding(functional, random, torch, rows, words)
-        yield _loss(torch, random, rows, words)
+        yield _embedding(torch, random, rows, words, width)
+        make, once = partial(_loss, torch, random, rows, words), float(rows * words)
+        yield Case("loss", once * (width + 4), 2 * once * (width + 4), make)
     if precision == "fp32":
         yield from _updates(torch)
-        yield Case("watched", 1.0, _watched(torch))
+        yield Case("watched", 1.0, 1e6, lambda: (_watched(torch), None))
 
 
-def _in_turn(linear: Callable[..., Any], x: Any, layers: list[Any]) -> Callable[[], Any]:
-    """A product with one layer's weights after the other's."""
-    turns = itertools.cycle(layers)
-    return lambda: linear(x, next(turns))
-
-
-def _case(what: str, size: float, forward: Callable[[], Any], *leaves: Any) -> Case:
+def _instance(forward: Forward, *leaves: Any) -> Instance:
     def backward(out: Any) -> None:
         out.backward(out.detach())
         for leaf in leaves:
             leaf.grad = None
 
-    return Case(what, size, forward, backward)
+    return forward, backward
+
+
+def _linear(torch: Any, random: Any, rows: int, k: int, n: int) -> Instance:
+    x, weight = random(rows, k), random(n, k)
+    return _instance(partial(torch.nn.functional.linear, x, weight), x, weight)
+
+
+def _attention(torch: Any, random: Any, shape: tuple[int, ...]) -> Instance:
+    three = [random(*shape) for _ in range(3)]
+    attend = torch.nn.functional.scaled_dot_product_attention
+    return _instance(partial(attend, *three, is_causal=True), *three)
 
 
 def _moves(torch: Any, random: Any, rows: int, hidden: int, width: int) -> Iterator[Case]:
     """Kernels bound by memory, or by Python where they are small; sizes: bytes read and written forward."""
-    functional = torch.nn.functional
-    x, y = random(rows, hidden), random(rows, hidden)
-    scale, shift = random(hidden, kind=torch.float32), random(hidden, kind=torch.float32)
-    scale, shift = (t.detach().to(x.dtype).requires_grad_() for t in (scale, shift))
-    once = float(rows * hidden * width)
-    shape = (hidden,)
-    yield _case("norm", 2 * once, lambda: functional.rms_norm(x, shape, scale, 1e-5), x, scale)
-    yield _case(
-        "layer_norm", 2 * once, lambda: functional.layer_norm(x, shape, scale, shift), x, scale, shift
-    )
-    yield _case("gated", 3 * once, lambda: functional.silu(x) * y, x, y)
-    yield _case("activation", 2 * once, lambda: functional.gelu(x, approximate="tanh"), x)
-    yield _case("residual", 3 * once, lambda: x + y, x, y)
+    functional, once = torch.nn.functional, float(rows * hidden * width)
+
+    def norm() -> Instance:
+        x, scale = random(rows, hidden), random(hidden)
+        return _instance(lambda: functional.rms_norm(x, (hidden,), scale, 1e-5), x, scale)
+
+    def layer_norm() -> Instance:
+        x, scale, shift = random(rows, hidden), random(hidden), random(hidden)
+        return _instance(lambda: functional.layer_norm(x, (hidden,), scale, shift), x, scale, shift)
+
+    def gated() -> Instance:
+        gate, up = random(rows, hidden), random(rows, hidden)
+        return _instance(lambda: functional.silu(gate) * up, gate, up)
+
+    def activation() -> Instance:
+        x = random(rows, hidden)
+        return _instance(lambda: functional.gelu(x, approximate="tanh"), x)
+
+    def residual() -> Instance:
+        x, y = random(rows, hidden), random(rows, hidden)
+        return _instance(lambda: x + y, x, y)
+
+    yield Case("norm", 2 * once, 4 * once, norm)
+    yield Case("layer_norm", 2 * once, 4 * once, layer_norm)
+    yield Case("gated", 3 * once, 6 * once, gated)
+    yield Case("activation", 2 * once, 4 * once, activation)
+    yield Case("residual", 3 * once, 6 * once, residual)
+    yield Case("rope", 2 * once, 8 * once, partial(_rope, torch, random, rows, hidden))
+
+
+def _rope(torch: Any, random: Any, rows: int, hidden: int) -> Instance:
     heads = random(1, rows, hidden // 32, 32)
     cos, sin = (random(1, rows, 1, 16, kind=torch.float32).detach() for _ in range(2))
 
@@ -165,23 +214,23 @@ def _moves(torch: Any, random: Any, rows: int, hidden: int, width: int) -> Itera
         parts = [first * cos - second * sin, second * cos + first * sin]
         return torch.cat(parts, dim=-1).to(heads.dtype)
 
-    yield _case("rope", 2 * once, rotate, heads)
+    return _instance(rotate, heads)
 
 
-def _embedding(functional: Any, random: Any, torch: Any, rows: int, words: int, hidden: int = 256) -> Case:
+def _embedding(torch: Any, random: Any, rows: int, words: int, width: int, hidden: int = 256) -> Case:
     """A look-up; its backward fills a gradient of the whole table."""
-    table, tokens = random(words, hidden), torch.arange(rows) % words
-    width = table.element_size()
-    look = _case(
-        "embedding", 2.0 * rows * hidden * width, partial(functional.embedding, tokens, table), table
-    )
-    return replace(look, backward_size=float(words * hidden * width))
+
+    def make() -> Instance:
+        table, tokens = random(words, hidden), torch.arange(rows) % words
+        return _instance(partial(torch.nn.functional.embedding, tokens, table), table)
+
+    table = float(words * hidden * width)
+    return Case("embedding", 2.0 * rows * hidden * width, 2 * table, make, table)
 
 
-def _loss(torch: Any, random: Any, rows: int, words: int) -> Case:
+def _loss(torch: Any, random: Any, rows: int, words: int) -> Instance:
     """Cross-entropy whose gradient is made in place, as the trainer's."""
     logits, targets = random(rows, words).detach(), torch.zeros(rows, dtype=torch.int64)
-    size = float(rows * words * (logits.element_size() + 4))
 
     def forward() -> Any:
         logs = torch.log_softmax(logits, dim=-1, dtype=torch.float32)
@@ -195,23 +244,29 @@ def _loss(torch: Any, random: Any, rows: int, words: int) -> Case:
         gradient.mul_(torch.ones(rows, 1))
         return gradient.to(logits.dtype)
 
-    return Case("loss", size, forward, backward)
+    return forward, backward
 
 
 def _updates(torch: Any) -> Iterator[Case]:
     """What a step does to fp32 numbers: sums of gradients, their norm, and Adam."""
-    for size in ELEMENTS:
-        weight = torch.randn(size, generator=torch.Generator().manual_seed(0)).requires_grad_()
+
+    def add(size: int) -> Instance:
+        return partial(torch.zeros(size).add_, torch.ones(size)), None
+
+    def update(size: int) -> Instance:
+        weight = torch.ones(size).requires_grad_()
         weight.grad = torch.ones(size)
-        total = torch.zeros(size)
-        yield Case("add", float(size), partial(total.add_, weight.grad))
         adam = torch.optim.AdamW([weight], lr=1e-9, fused=True)
 
-        def update(adam: Any = adam, weight: Any = weight) -> None:
+        def run() -> None:
             torch._foreach_norm([weight.grad])
             adam.step()
 
-        yield Case("optimizer", float(size), update)
+        return run, None
+
+    for size in ELEMENTS:
+        yield Case("add", float(size), 8.0 * size, partial(add, size))
+        yield Case("optimizer", float(size), 16.0 * size, partial(update, size))
 
 
 def _watched(torch: Any) -> Callable[[], Any]:
@@ -233,27 +288,32 @@ def _watched(torch: Any) -> Callable[[], Any]:
 
 # -- numpy, where there is no torch ---------------------------------------------------------------
 
+MOVES = ("norm", "layer_norm", "gated", "activation", "rope", "residual", "embedding", "loss")
+
 
 def numpy_timings(seconds: float) -> Iterator[dict[str, Any]]:
     """Products and passes over memory in numpy; backwards are taken for twice their forwards."""
     generator = np.random.default_rng(0)
+
+    def random(*shape: int) -> Any:
+        return generator.standard_normal(shape, dtype=np.float32)
+
+    def seconds_of(call: Callable[..., Any], *shapes: tuple[int, ...]) -> float:
+        case = Case("", 0.0, 1e6, lambda: (partial(call, *(random(*shape) for shape in shapes)), None))
+        return times(case, seconds)[0]
+
     points: dict[str, list[tuple[float, float]]] = {}
     for rows, k, n in PRODUCTS:
-        x, weight = generator.standard_normal((rows, k)), generator.standard_normal((k, n))
-        x, weight = x.astype(np.float32), weight.astype(np.float32)
-        once, _ = _times(Case("linear", 0, partial(np.matmul, x, weight)), seconds)
-        points.setdefault("linear", []).append((2.0 * rows * k * n, once))
+        points.setdefault("linear", []).append((2.0 * rows * k * n, seconds_of(np.matmul, (rows, k), (k, n))))
     for size in ELEMENTS:
-        x = generator.standard_normal(size).astype(np.float32)
-        once, _ = _times(Case("add", 0, partial(np.add, x, x, np.empty_like(x))), seconds)
+        once, moved = seconds_of(np.add, (size,), (size,)), seconds_of(np.tanh, (size,))
         points.setdefault("add", []).append((float(size), once))
         points.setdefault("optimizer", []).append((float(size), 6 * once))
-        moved, _ = _times(Case("move", 0, partial(np.tanh, x)), seconds)
-        for what in ("norm", "layer_norm", "gated", "activation", "rope", "residual", "embedding", "loss"):
+        for what in MOVES:
             points.setdefault(what, []).append((8.0 * size, moved))
     points["attention"] = points["linear"]
     for what, some in points.items():
-        precision = None if what in ("add", "optimizer") else "fp32"
+        precision = None if what in ALIKE else "fp32"
         yield curve(what, some, "forward", precision)
         if precision:
             yield curve(what, [(size, 2 * s) for size, s in some], "backward", precision)

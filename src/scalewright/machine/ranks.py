@@ -47,9 +47,10 @@ def _curves(
         method = f"file://{store}" if sys.platform != "win32" else f"file:///{store}"
         torch.distributed.init_process_group("gloo", init_method=method, rank=rank, world_size=world)
         torch.distributed.barrier()
+    meet = torch.distributed.barrier if world > 1 else lambda: None
     for precision in precisions:
         try:
-            yield from torch_timings(torch, precision, seconds)
+            yield from torch_timings(torch, precision, seconds, meet)
         except (RuntimeError, NotImplementedError):  # no such kernels here
             if precision == "fp32":
                 raise
@@ -102,22 +103,25 @@ def _exchanges(torch: Any, rank: int, world: int, size: int) -> dict[str, Callab
     }
 
 
-def _together(torch: Any, run: Callable[[], Any], seconds: float, calls: int = 4) -> float:
-    """Seconds of one of several calls in a row; every process makes as many, as rank 0 says."""
-    run()
-    torch.distributed.barrier()
-    start = time.perf_counter()
-    for _ in range(calls):
-        run()
-    rounds = torch.tensor([seconds / max(time.perf_counter() - start, 1e-6)])
-    torch.distributed.broadcast(rounds, 0)
-    times = []
-    for _ in range(min(12, max(3, int(rounds.item())))):
+def _together(torch: Any, run: Callable[[], Any], seconds: float) -> float:
+    """Seconds of one call, among work as in a step: whoever computes has to be woken for a message.
+
+    Every process makes as many calls, as rank 0 says.
+    """
+    work = torch.ones(192, 192)
+
+    def once() -> float:
+        torch.mm(work, work)
         start = time.perf_counter()
-        for _ in range(calls):
-            run()
-        times.append((time.perf_counter() - start) / calls)
-    return min(times)  # several processes meet: any neighbour delays all of them
+        run()
+        return time.perf_counter() - start
+
+    once()
+    torch.distributed.barrier()
+    many = torch.tensor([seconds / max(once(), 1e-6)])
+    torch.distributed.broadcast(many, 0)
+    times = sorted(once() for _ in range(min(40, max(6, int(many.item())))))
+    return times[len(times) // 2]
 
 
 if __name__ == "__main__":

@@ -26,8 +26,8 @@ from scalewright.machine.processor import Processor, read_processor
 from scalewright.spec.errors import RunError, UserError
 from scalewright.spec.timings import Timings
 
-VERSION = 1  # of the probe: a change in what it times makes what is remembered worthless
-SECONDS = 0.03  # of a kernel at one size
+VERSION = 2  # of the probe: a change in what it times makes what is remembered worthless
+SECONDS = 0.02  # of a kernel at one size
 PRECISIONS = ("fp32", "bf16")
 QUIET_DAYS, BUSY_MINUTES = 30.0, 10.0
 PATIENCE = 120.0  # seconds that a probe may take; it takes a few

@@ -45,6 +45,7 @@ class Seconds:
     forward: np.ndarray
     backward: np.ndarray
     light: float  # a block's forward without matrix products
+    light_back: float  # and its backward
     core: float  # attention's core
     operators: float  # of a block
 
@@ -58,17 +59,19 @@ def unit_seconds(model: ModelSpec, sizes: Sizes, precision: str, timings: Timing
     curves = curves_of(timings)
     precision = precision if precision in curves.precisions else "fp32"
     forward, backward = np.zeros(w.REGIONS), np.zeros(w.REGIONS)
-    light = core = many = 0.0
+    light = light_back = core = many = 0.0
     for region, share, found in _regions(model, sizes):
         for operator in found:
             ahead, back = _operator(model, operator, curves, precision)
             forward[region] += share * ahead
             backward[region] += share * back
             if region == w.BLOCK:
-                light += share * (0.0 if operator.shape and operator.kind != "attention" else ahead)
+                if not operator.shape or operator.kind == "attention":
+                    light += share * ahead
+                    light_back += share * back
                 core += share * (ahead if operator.kind == "attention" else 0.0)
                 many += share
-    return Seconds(forward, backward, light, core, many)
+    return Seconds(forward, backward, light, light_back, core, many)
 
 
 def _regions(model: ModelSpec, sizes: Sizes) -> list[tuple[int, float, Sequence[Operator]]]:
@@ -76,7 +79,11 @@ def _regions(model: ModelSpec, sizes: Sizes) -> list[tuple[int, float, Sequence[
     for first, many in layer_kinds(model):
         share = many / model.num_hidden_layers
         found.append((w.BLOCK, share, tuple(block.block(model, sizes, first))))
-    return [*found, (w.AFTER, 1.0, tuple(block.after(model, sizes)))]
+    found.append((w.AFTER, 1.0, tuple(block.after(model, sizes))))
+    return [
+        *found,
+        *((w.EXTRA, 1.0, tuple(block.multi_token(model, sizes, i))) for i in range(model.mtp_layers)),
+    ]
 
 
 def _operator(model: ModelSpec, o: Operator, curves: Curves, precision: str) -> tuple[float, float]:
@@ -92,6 +99,8 @@ def _operator(model: ModelSpec, o: Operator, curves: Curves, precision: str) -> 
         kind = "layer_norm"
     elif o.kind == "activation" and model.gated:
         kind = "gated"
+    elif o.kind in ("dispatch", "combine"):  # rows that are moved; what sorts them isn't timed
+        kind = "residual"
     back = size
     if o.kind == "embedding":
         back = sum(weight.size for weight in o.weights) * (FP32 if precision == "fp32" else 2.0)
@@ -131,10 +140,16 @@ class _Step:
         g = table.gather
         self.forward = np.array([one.forward for one in priced])[table.unit]
         self.backward = np.array([one.backward for one in priced])[table.unit]
-        self.light = g(np.array([one.light for one in priced]))
+        self.light, self.light_back = (
+            g(np.array([getattr(one, name) for one in priced])) for name in ("light", "light_back")
+        )
         self.core = g(np.array([one.core for one in priced]))
         self.operators = g(np.array([one.operators for one in priced]))
-        self.stream = g(facts.works["stream"])
+        self.stream, self.key_value = g(facts.works["stream"]), g(facts.works["key_value"])
+        self.group = table.dp * table.cp  # that shares gradients
+        self.whole = np.select(
+            [table.recompute == RECOMPUTE.index(name) for name in ("full", "share")], [1.0, table.share], 0.0
+        )
         self.works = {name: facts.works[name][table.unit] for name in ("dense", "expert", "tied")}
         self.width = np.where(g(np.array([u.precision in ("fp32", "tf32") for u in table.units])), 4.0, 2.0)
         kinds = np.array(SCHEDULES)[table.schedule]
@@ -155,7 +170,7 @@ class _Step:
         }  # fmt: skip
         send = self._messages()
         return {
-            **{name: chosen[name] for name in ("compute", "recompute", "tp_exposed")},
+            **{name: chosen[name] for name in ("compute", "recompute", "tp_exposed", "cp_exposed")},
             "dp_exposed": self._data_parallel() + self._partial_sums(),
             "pp_bubble": np.where(t.pp > 1, others * self._fill(), 0.0),
             "pp_exposed": send,
@@ -169,8 +184,10 @@ class _Step:
         alone = t.pp == 1
         first = alone | (stage == 1)
         last = np.where(self.folded & ~alone, stage == 1, alone | (stage == 2))
-        ends = {w.BEFORE: first, w.AFTER: last}
+        ends = {w.BEFORE: first, w.AFTER: last, w.EXTRA: last}
         compute = n * (self.forward[:, w.BLOCK] + self.backward[:, w.BLOCK])
+        # a backward in two parts: that of the weights goes through all but the products again
+        compute = compute + self.split * n * self.light_back
         for region, has in ends.items():
             compute = compute + has * (self.forward[:, region] + self.backward[:, region])
         again = self._again() * n
@@ -178,11 +195,19 @@ class _Step:
             t.tp > 1, first * self._leave(0.0) + last * self._enter(0.0), 0.0
         )
         held = self._elements(n, first, last)
-        adds = np.where((t.zero == 0) & (t.dp > 1), 1.0, (t.micros - 1) / t.micros)
-        adds = np.where(t.zero >= 2, adds / np.maximum(t.dp / t.replicate, 1), adds)
+        adds = np.where((t.zero == 0) & (self.group > 1), 1.0, (t.micros - 1) / t.micros)
+        adds = np.where(t.zero >= 2, adds / np.maximum(self.group / t.replicate, 1), adds)
+        turned = (3 + self.whole) * (t.cp - 1) * self.curves("send", self.key_value)
         loops = n * self.operators * self.c["cpu.call"] * np.where(self.split, 2.0, 1.0)
         other = loops + adds * self._each(held, "add")
-        return {"compute": compute, "recompute": again, "tp_exposed": exchange, "other": other}
+        cp = np.where(t.cp > 1, n * turned, 0.0)
+        return {
+            "compute": compute,
+            "recompute": again,
+            "tp_exposed": exchange,
+            "cp_exposed": cp,
+            "other": other,
+        }
 
     def _again(self) -> np.ndarray:
         """What a block's backward redoes of its forward, and what looking at each operator costs."""
@@ -200,7 +225,8 @@ class _Step:
     def _message(self, kind: str, size: np.ndarray, group: np.ndarray) -> np.ndarray:
         """Seconds of a collective whose whole tensor has so many bytes."""
         ring = (group - 1) / np.maximum(group, 1) / self.share
-        return np.where((group > 1) & (size > 0), ring * self.curves(kind, size), 0.0)
+        seconds = ring * self.curves(kind, size) + self.c["cpu.message"]
+        return np.where((group > 1) & (size > 0), seconds, 0.0)
 
     def _enter(self, again: np.ndarray | float) -> np.ndarray:
         """Into column-parallel layers, forward and backward."""
@@ -234,8 +260,8 @@ class _Step:
         rest = self._elements(0 * n, True, True)
         whole = FP32 * (n * one + rest)
         buckets = np.maximum(np.ceil(whole / BUCKET_BYTES), 1.0)
-        reduce = buckets * self._message("all_reduce", whole / buckets, t.dp)
-        shard = t.dp / np.maximum(t.replicate, 1)
+        reduce = buckets * self._message("all_reduce", whole / buckets, self.group)
+        shard = self.group / np.maximum(t.replicate, 1)
         micros = t.micros
         gathers = np.where(t.zero >= 3, np.where(self.split, 3.0, 2.0) * micros, 1.0)
         ends = np.where((t.zero >= 3) & (t.pp == 1), micros, 1.0)
@@ -289,7 +315,7 @@ class _Step:
         t = self.t
         n = t.stages[:, :3].max(1)
         held = self._elements(n, True, t.pp == 1)
-        shard = np.where(t.zero >= 1, np.maximum(t.dp / np.maximum(t.replicate, 1), 1.0), 1.0)
+        shard = np.where(t.zero >= 1, np.maximum(self.group / np.maximum(t.replicate, 1), 1.0), 1.0)
         copies = np.where(self.width < FP32, self._each(held / shard, "add"), 0.0)
         return np.asarray(self._each(held / shard, "optimizer") + copies)
 
@@ -297,5 +323,5 @@ class _Step:
 def _of(unit: Unit, timings: Timings) -> Seconds:
     """A unit's seconds; units of other machines are not asked for."""
     if unit.chip.timings != timings:
-        return Seconds(np.zeros(w.REGIONS), np.zeros(w.REGIONS), 0.0, 0.0, 0.0)
+        return Seconds(np.zeros(w.REGIONS), np.zeros(w.REGIONS), 0.0, 0.0, 0.0, 0.0)
     return unit_seconds(unit.model, unit.sizes, unit.precision, timings)
