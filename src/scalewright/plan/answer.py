@@ -75,6 +75,8 @@ def links(chip: Chip) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     if chip.domain > 1:
         found.append({"kind": chip.link_kind, "devices": chip.domain, "bytes_per_s": chip.link_rate})
+    if found and chip.fabric_kind == "network":  # no network beyond the domain
+        return found
     return [*found, {"kind": chip.fabric_kind, "devices": None, "bytes_per_s": chip.fabric_rate}]
 
 
