@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scalewright.plan.finder import make_pricer
+from scalewright.plan.axes import make_space
 from scalewright.plan.objective import make_objective
 from scalewright.plan.predict import predict, predict_table
+from scalewright.plan.pricer import make_pricer
 from scalewright.plan.request import Request, from_layout
 from scalewright.plan.search import search
-from scalewright.plan.space import Rows, Space, make_space
+from scalewright.plan.space import Rows, Space
 from scalewright.spec.cluster import load_cluster
 from scalewright.spec.errors import UserError
 from scalewright.spec.layout import Layout
@@ -123,9 +124,14 @@ def test_a_hundred_thousand_layouts_a_second() -> None:
 def test_stop_gives_what_was_found_so_far() -> None:
     calls: list[tuple[int, int]] = []
     plan = search(
-        MIXTRAL, H100, devices=64, seq_len=4096, global_batch=256,
-        tell=lambda done, total: calls.append((done, total)), stop=lambda: len(calls) >= 3,
-    )  # fmt: skip
+        MIXTRAL,
+        H100,
+        devices=64,
+        seq_len=4096,
+        global_batch=256,
+        tell=lambda done, total: calls.append((done, total)),
+        stop=lambda: len(calls) >= 3,
+    )
     assert not plan.complete
     assert plan.evaluated < plan.space
     assert plan.best

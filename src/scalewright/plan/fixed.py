@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from scalewright.plan.axes import AXES, Fixed, divisors, make_space, tensor_sizes
 from scalewright.plan.request import CP_KINDS, OFFLOADS, SCHEDULES, Request
-from scalewright.plan.space import AXES, Fixed, Space, divisors, make_space, tensor_sizes
+from scalewright.plan.space import Space
 from scalewright.spec.errors import UserError, unknown
 from scalewright.spec.layout import Layout
 from scalewright.spec.layout_check import check_layout

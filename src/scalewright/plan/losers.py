@@ -12,12 +12,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scalewright.plan.finder import Finder, Priced
+from scalewright.plan.finder import Finder
+from scalewright.plan.pricer import Priced
 from scalewright.plan.space import Rows, Space
 
 CORE_AXES = ("tp", "sp", "pp", "cp", "kind", "ep", "etp", "micro_batch")
-NAMES = {"kind": "cp_kind", "zero": "zero_stage", "replicate": "dp_replicate", "chunks": "virtual_stages",
-         "rerun": "recompute"}  # fmt: skip
+NAMES = {  # of the axes that a layout calls otherwise
+    "kind": "cp_kind",
+    "chunks": "virtual_stages",
+    "zero": "zero_stage",
+    "replicate": "dp_replicate",
+    "rerun": "recompute",
+}
 AXES = (*CORE_AXES, "schedule", "chunks", "zero", "replicate", "rerun", "offload")
 ENOUGH = ("tp", "pp", "cp", "ep", "micro_batch")  # looked for anew where no row near the best has another
 

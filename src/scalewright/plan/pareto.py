@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from scalewright.plan.finder import Finder, Priced
+from scalewright.plan.finder import Finder
+from scalewright.plan.pricer import Priced
 from scalewright.plan.space import Rows
 
 

@@ -16,7 +16,7 @@ from scalewright.spec.model import ModelSpec
 from scalewright.spec.presets import is_preset, load_model_spec
 
 if TYPE_CHECKING:
-    from scalewright.plan.search import Choice, Plan
+    from scalewright.plan.choices import Choice, Plan
 
 FILL = "FILL-IN: a folder of token shards, as `scalewright prepare` writes it"
 PLACEHOLDER = "DATA_FOLDER"

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from scalewright.plan.search import Choice, Plan, search
+from scalewright.plan.search import Choice, search
 from scalewright.plan.why_not import PART_WORDS
 from scalewright.spec.cluster import ClusterSpec
 from scalewright.spec.errors import UserError
@@ -98,11 +98,12 @@ def scaling(
     if not counts:
         raise UserError("no device counts to plan for", "scaling", "give a range such as 8..4096")
     found: list[tuple[int, Choice | None, str | None]] = []
+    keys = {**arguments, "global_batch": global_batch, "top": 1, "explain": False, "stop": stop}
     for done, devices in enumerate(counts):
         if stop is not None and stop():
             break
         try:
-            plan = _plan(model, cluster, devices, global_batch, stop, arguments)
+            plan = search(model, cluster, devices=devices, **keys)
             found.append((devices, plan.best[0], None))
         except UserError as error:
             found.append((devices, None, str(error)))
@@ -112,14 +113,6 @@ def scaling(
         how = str(found[-1][2]) if found else "let it run on"
         raise UserError("no count has a layout that fits", "scaling", how)
     return _curve(found, global_batch)
-
-
-def _plan(
-    model: ModelSpec, cluster: ClusterSpec, devices: int, global_batch: int, stop: Callable[[], bool] | None,
-    arguments: dict[str, Any],
-) -> Plan:  # fmt: skip
-    keys = {**arguments, "top": 1, "explain": False, "stop": stop}
-    return search(model, cluster, devices=devices, global_batch=global_batch, **keys)
 
 
 def _curve(found: list[tuple[int, Choice | None, str | None]], global_batch: int) -> Scaling:
@@ -159,5 +152,5 @@ def _serial_parts(few: int, first: Choice, many: int, last: Choice) -> list[dict
     above = {part: after[part] - before[part] * few / many for part in after}
     total = sum(value for value in above.values() if value > 0)
     order = sorted((part for part in above if above[part] > 0.01 * total), key=lambda part: -above[part])
-    return [{"part": part, "words": PART_WORDS.get(part, part), "seconds": above[part],
-             "share": above[part] / total} for part in order]  # fmt: skip
+    rows = ((part, PART_WORDS.get(part, part), above[part], above[part] / total) for part in order)
+    return [dict(zip(("part", "words", "seconds", "share"), row, strict=True)) for row in rows]

@@ -9,10 +9,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from scalewright.plan.finder import HOST_BYTES, Pricer, make_pricer
+from scalewright.plan.axes import Fixed, make_space
 from scalewright.plan.memory import GIB
+from scalewright.plan.pricer import HOST_BYTES, Pricer, make_pricer
 from scalewright.plan.request import OFFLOADS
-from scalewright.plan.space import Fixed, Rows, Space, make_space
+from scalewright.plan.space import Rows, Space
 from scalewright.spec.errors import UserError
 
 MOST_TIMES = 4096  # the longest that the mend looks for devices

@@ -17,14 +17,20 @@ from scalewright.spec.errors import UserError
 from scalewright.spec.words import short_time
 
 if TYPE_CHECKING:
-    from scalewright.plan.search import Choice, Plan
+    from scalewright.plan.choices import Choice, Plan
 
 PART_WORDS = {
-    "compute": "computing", "recompute": "recomputing", "tp_exposed": "tensor-parallel exchange",
-    "dp_exposed": "gradients and parameters", "cp_exposed": "context-parallel exchange",
-    "ep_exposed": "dispatch to experts", "pp_bubble": "pipeline bubble", "pp_exposed": "pipeline messages",
-    "optimizer": "optimizer and offload", "other": "host and stragglers",
-}  # fmt: skip
+    "compute": "computing",
+    "recompute": "recomputing",
+    "tp_exposed": "tensor-parallel exchange",
+    "dp_exposed": "gradients and parameters",
+    "cp_exposed": "context-parallel exchange",
+    "ep_exposed": "dispatch to experts",
+    "pp_bubble": "pipeline bubble",
+    "pp_exposed": "pipeline messages",
+    "optimizer": "optimizer and offload",
+    "other": "host and stragglers",
+}
 FOLLOWS = ("dp", "cp_kind", "stage_layers")  # keys that the others imply, or that tell little
 LEAST = 0.1  # of the difference: smaller parts aren't named
 
@@ -86,8 +92,9 @@ def differences(ours: Prediction, theirs: Prediction, most: int = 3) -> str:
     """The parts of a step that differ most, growing ones first: `+1 s computing, -0.3 s pipeline bubble`."""
     found = {part: theirs.breakdown[part] - ours.breakdown[part] for part in theirs.breakdown}
     scale = max((abs(value) for value in found.values()), default=0.0)
-    some = sorted((p for p in found if abs(found[p]) >= LEAST * scale and scale > 1e-4 * ours.step_time_s),
-                  key=lambda p: -abs(found[p]))[:most]  # fmt: skip
+    least = LEAST * scale if scale > 1e-4 * ours.step_time_s else float("inf")
+    large = (part for part in found if abs(found[part]) >= least)
+    some = sorted(large, key=lambda part: -abs(found[part]))[:most]
     some.sort(key=lambda part: -found[part])
     return ", ".join(
         f"{'+' if found[p] > 0 else '-'}{short_time(abs(found[p]))} {PART_WORDS.get(p, p)}" for p in some
