@@ -147,3 +147,21 @@ def test_what_dp_leaves_goes_to_blank_axes() -> None:
     found = request_of({**ROW, "n_devices": "", "dp": 4})
     assert found.devices == 32
     assert "n_devices 32" in found.assumed
+
+
+def test_options_that_no_published_row_has() -> None:
+    """Each changes the request or the step as its meaning says."""
+
+    def seconds(**changes: Any) -> float:
+        return float(predict_rows([{**ROW, **changes}])[0]["step_time_s"]["p50"])
+
+    assert request_of({**ROW, "options": "parallel_block=1"}).model.residual == "parallel"
+    assert seconds(options="parallel_block=1") < seconds()  # one sum over tp for attention and MLP
+    cells = {"core_attn": "core", "mlp,layernorm": "share", "layernorm+moe_act": "modules"}
+    for modules, kind in cells.items():
+        row = {**ROW, "recompute": "selective", "options": f"recompute_modules={modules}"}
+        assert request_of(row).recompute == kind
+    assert seconds(recompute="selective", options="recompute_modules=mlp") < seconds(recompute="full")
+    sharded = {"sharding": "fsdp", "pp": 1, "tp": 1, "mbs": 1, "gbs": 64, "options": "node_gbps=100"}
+    assert seconds(**{**sharded, "options": "node_gbps=100;fp8_gather=1"}) < seconds(**sharded)
+    assert any("hybrid" in line for line in request_of({**ROW, "options": "hybrid=mamba"}).assumed)

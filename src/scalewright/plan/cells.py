@@ -63,6 +63,11 @@ def text(row: Row, key: str) -> str:
     return "" if value is None else str(value).strip()
 
 
+def says(options: Mapping[str, str], key: str) -> bool:
+    """Whether an option is there and on."""
+    return options.get(key, "").lower() in ("1", "true")
+
+
 def check_sizes(row: Row) -> None:
     """Raises UserError for a size that is no whole number between what it may be at least and at most."""
     for key, most in MOST.items():

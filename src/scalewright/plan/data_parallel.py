@@ -105,9 +105,10 @@ def _both(
 
 
 def weight_bytes(at: Columns) -> np.ndarray:
-    """Bytes of a parameter as it is gathered: 2; of this package's own 4, where it computes in fp32."""
+    """Bytes of a parameter as it is gathered: 2, or 1 in fp8; of scalewright 4 where it computes in fp32."""
     wide = (at.trainer("own") > 0) & (at.trainer("copies") == 0)
-    return np.where(wide, 2 * WEIGHT_BYTES, WEIGHT_BYTES)
+    usual = np.where(at.trainer("fp8_gather") > 0, 1.0, WEIGHT_BYTES)
+    return np.where(wide, 2 * WEIGHT_BYTES, usual)
 
 
 def gathers_once(at: Columns) -> np.ndarray:

@@ -8,11 +8,12 @@ and each is named in `assumed`. `source` and `id` are never looked at.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from scalewright.plan.cells import Blanks, Row, check_sizes, number, read_options, text
+from scalewright.plan.cells import Blanks, Row, check_sizes, number, read_options, says, text
 from scalewright.plan.chips import Chip, chip_of
 from scalewright.plan.frameworks import Framework, find_framework
 from scalewright.plan.request import SCHEDULES, Request, auto_precision
@@ -24,6 +25,7 @@ from scalewright.spec.model import ModelSpec
 SHARDING = {"none": 0, "ddp": 0, "zero0": 0, "zero1": 1, "zero2": 2, "zero3": 3, "fsdp": 3, "hsdp": 3}
 SHARDING |= {str(stage): stage for stage in range(4)}
 DEVICES = 256
+FEED_FORWARD = 0.65  # of a block's products: 8 of 12 h^2 in a plain one, more in a gated one
 FLAGS = {"1": True, "true": True, "0": False, "false": False}
 
 
@@ -56,15 +58,19 @@ def request_of(row: Row) -> Request:
         assumed.append("framework (not known: its date's usual trainer)")
     chip = _chip(text(row, "device"), options.get("node_gbps"))
     seq = assumed.fill(row, "seq", 4096 if model.context >= 4096 else model.context)
+    if says(options, "parallel_block"):
+        model = model.replace(residual="parallel")
+    if "hybrid" in options:
+        assumed.append("layers of other kinds (hybrid) priced as attention blocks")
     split = _split(row, framework, chip, assumed, options)
     if model.moe is not None and number(row, "ep") is None:
         assumed.append("ep 1")
     _check_split(model, split, seq)
+    recompute, share = _recompute(row, framework, options, assumed)
     return Request(
         model, chip, framework, _precision(row, framework, chip, assumed), seq, split.devices, split.tp,
         split.sp, split.pp, split.chunks, _schedule(options, split.chunks), split.cp, "ring", split.ep,
-        split.etp, split.replicate, split.zero, split.micro_batch, split.micros,
-        _recompute(row, framework, assumed), 1.0,
+        split.etp, split.replicate, split.zero, split.micro_batch, split.micros, recompute, share,
         "all" if "offload" in text(row, "framework").lower() else "none", None,
         _flash(row, framework, assumed), options, tuple(assumed),
     )  # fmt: skip
@@ -96,17 +102,28 @@ def _precision(row: Row, framework: Framework, chip: Chip, assumed: Blanks) -> s
     return precision
 
 
-def _recompute(row: Row, framework: Framework, assumed: Blanks) -> str:
-    """Published tables say `selective` for attention's inside (Korthikanti et al. 2022), or XLA's policy."""
+def _recompute(
+    row: Row, framework: Framework, options: Mapping[str, str], assumed: Blanks
+) -> tuple[str, float]:
+    """What runs again in the backward, and of what share of a block where that is the kind.
+
+    Published tables say `selective` for attention's inside (Korthikanti et al. 2022), or XLA's policy; where
+    modules are named, Megatron's: `core_attn`, `mlp`, `moe`, and small ones (`layernorm`, `moe_act`, ...).
+    """
     word = text(row, "recompute").lower()
     if word in ("none", "0", "false"):
-        return "none"
+        return "none", 1.0
     if word == "full":
-        return "full"
+        return "full", 1.0
+    modules = {name for name in re.split(r"[^a-z_]+", options.get("recompute_modules", "").lower()) if name}
+    if modules & {"mlp", "moe"}:
+        return "share", FEED_FORWARD
+    if modules:
+        return ("core" if modules == {"core_attn"} else "modules"), 1.0
     if word == "selective":
-        return framework.selective
+        return framework.selective, 1.0
     assumed.append("recompute (the least that fits)")
-    return "unknown"
+    return "unknown", 1.0
 
 
 def _schedule(options: Mapping[str, str], chunks: int) -> str:

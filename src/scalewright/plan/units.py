@@ -135,6 +135,7 @@ def _trainer_facts(units: Sequence[Unit]) -> dict[str, np.ndarray]:
     found |= {
         "overlap_tp": _array(units, _overlaps_tp),
         "overlap_ep": _array(units, lambda u: u.says("ep_overlap")),
+        "fp8_gather": _array(units, lambda u: u.says("fp8_gather")),
         "kernels": _array(units, lambda u: KERNELS.index(_kernels(u))),
         "host": _array(units, lambda u: HOSTS.index(_host(u))),
         "attention": _array(units, lambda u: ATTENTION.index(u.attention)),
