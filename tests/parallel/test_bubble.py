@@ -81,7 +81,8 @@ def measure(mesh: Mesh, layout: Layout, kinds: list[tuple[str, int]], cost: list
         stages = Stages(sleepers)  # type: ignore[arg-type]
         times = ActionTimes(mesh)
         sync = LocalGradients(Weights([]))
-        pipeline = Pipeline(stages, this, mesh, sync, torch.float32, times)
+        pipeline = Pipeline(stages, this, mesh, sync, torch.float32)
+        pipeline.recorder = times
         micros = [Micro(torch.zeros(1, 2, dtype=torch.long), torch.zeros(1, 2), {})] * this.accumulation
         wanted, steps = formula(kind, virtual_stages, this, cost), [1.0]
         while min(steps) > wanted + POINTS / 2 and len(steps) <= TRIES:

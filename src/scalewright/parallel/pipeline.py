@@ -68,11 +68,11 @@ class Pipeline:
         mesh: Mesh,
         gradients: GradientSync,
         dtype: torch.dtype,
-        pairs: bool = False,
     ) -> None:
         self.layout, self.mesh, self.gradients = layout, mesh, gradients
         self.cuts = cast(dict[int, Decoder], stages.stages)
-        self.dtype, self.pairs = dtype, pairs
+        self.dtype = dtype
+        self.pairs = False  # whether both receives of a pair come first (dualpipev)
         self.recorder = Recorder()
         self.rank = mesh.index("pp")
         self.messages = Messages(mesh)
