@@ -55,9 +55,15 @@ class Predictions:
     def lists(self) -> dict[str, list[Any]]:
         """The columns that answers are made of, as plain numbers: one conversion for all rows."""
         step, held = self.outcome.step, _memory(self)
-        found = {"p10": self.p10, "p50": self.p50, "p90": self.p90, "flops": step.flops,
-        "hardware": step.hardware,
-                 "fits": held.fits, "peak": held.peak / GIB}  # fmt: skip
+        found = {
+            "p10": self.p10,
+            "p50": self.p50,
+            "p90": self.p90,
+            "flops": step.flops,
+            "hardware": step.hardware,
+            "fits": held.fits,
+            "peak": held.peak / GIB,
+        }
         found |= {f"time.{part}": step.parts[part] for part in PARTS}
         found |= {f"bytes.{axis}": step.bytes[axis] for axis in AXES}
         found |= {f"memory.{kind}": held.parts[kind] / GIB for kind in KINDS}
@@ -117,7 +123,7 @@ class Prediction:
 
     @property
     def comm_bytes(self) -> dict[str, float]:
-        """Bytes by axis, per device and step."""
+        """Bytes that the busiest device of each axis sends in a step (plan/traffic.py)."""
         return {axis: self.number(f"bytes.{axis}") for axis in AXES}
 
     @property
@@ -173,13 +179,26 @@ def layout_keys(request: Request) -> dict[str, Any]:
     """The layout in the words of files and flags."""
     batch = request.global_batch
     return {
-        "devices": request.devices, "tp": request.tp, "sp": request.sp, "pp": request.pp,
-        "virtual_stages": request.chunks, "schedule": request.schedule, "stage_layers": request.stage_layers,
-        "cp": request.cp, "cp_kind": request.cp_kind, "ep": request.ep, "etp": request.etp, "dp": request.dp,
-        "dp_replicate": request.replicate, "zero_stage": request.zero, "micro_batch": request.micro_batch,
-        "global_batch": int(batch) if batch == int(batch) else batch, "recompute": _recompute(request),
-        "precision": request.precision, "offload": request.offload,
-    }  # fmt: skip
+        "devices": request.devices,
+        "tp": request.tp,
+        "sp": request.sp,
+        "pp": request.pp,
+        "virtual_stages": request.chunks,
+        "schedule": request.schedule,
+        "stage_layers": request.stage_layers,
+        "cp": request.cp,
+        "cp_kind": request.cp_kind,
+        "ep": request.ep,
+        "etp": request.etp,
+        "dp": request.dp,
+        "dp_replicate": request.replicate,
+        "zero_stage": request.zero,
+        "micro_batch": request.micro_batch,
+        "global_batch": int(batch) if batch == int(batch) else batch,
+        "recompute": _recompute(request),
+        "precision": request.precision,
+        "offload": request.offload,
+    }
 
 
 def _recompute(request: Request) -> Any:
@@ -195,11 +214,15 @@ def _recompute(request: Request) -> Any:
 _WORDS = {
     "compute": "matrix products, attention and memory-bound kernels",
     "recompute": "recomputation of activations",
-    "tp_exposed": "tensor-parallel exchange", "dp_exposed": "gradients and parameters that nothing hides",
-    "cp_exposed": "context-parallel exchange", "ep_exposed": "dispatch to experts and back",
-    "pp_bubble": "the pipeline's fill and drain", "pp_exposed": "messages between pipeline stages",
-    "optimizer": "the optimizer's step", "other": "the host, stragglers and what a step always costs",
-}  # fmt: skip
+    "tp_exposed": "tensor-parallel exchange",
+    "dp_exposed": "gradients and parameters that nothing hides",
+    "cp_exposed": "context-parallel exchange",
+    "ep_exposed": "dispatch to experts and back",
+    "pp_bubble": "the pipeline's fill and drain",
+    "pp_exposed": "messages between pipeline stages",
+    "optimizer": "the optimizer's step",
+    "other": "the host, stragglers and what a step always costs",
+}
 
 
 def bottleneck(found: Prediction) -> str:

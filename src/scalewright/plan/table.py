@@ -35,9 +35,22 @@ __all__ = [
 RECOMPUTE = ("none", "core", "selective", "full", "share", "modules", "policy", "unknown")
 FOLDED = (*V_SHAPED, "dualpipe")  # schedules whose first rank holds both ends of the model
 NUMBERS = (  # columns that a request has by the same name
-    "seq_len", "devices", "tp", "sp", "pp", "chunks", "cp", "ep", "etp", "dp", "replicate", "zero",
-    "micro_batch", "micros", "share",
-)  # fmt: skip
+    "seq_len",
+    "devices",
+    "tp",
+    "sp",
+    "pp",
+    "chunks",
+    "cp",
+    "ep",
+    "etp",
+    "dp",
+    "replicate",
+    "zero",
+    "micro_batch",
+    "micros",
+    "share",
+)
 
 
 @dataclass

@@ -33,9 +33,17 @@ from scalewright.plan.traffic import AXES, bytes_by_axis
 __all__ = ["AXES", "PARTS", "Step", "step"]
 
 PARTS = (
-    "compute", "tp_exposed", "dp_exposed", "cp_exposed", "ep_exposed", "pp_bubble", "pp_exposed", "optimizer",
-    "recompute", "other",
-)  # fmt: skip
+    "compute",
+    "tp_exposed",
+    "dp_exposed",
+    "cp_exposed",
+    "ep_exposed",
+    "pp_bubble",
+    "pp_exposed",
+    "optimizer",
+    "recompute",
+    "other",
+)
 TPU_STEP = 0.3  # of host.step: XLA's host has the next step ready
 
 

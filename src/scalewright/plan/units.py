@@ -90,13 +90,37 @@ def _columns(parts: Sequence[object], names: Sequence[str]) -> dict[str, np.ndar
 
 
 _CHIP = (
-    "family", "memory_rate", "units", "capacity", "domain", "link_rate", "link_delay", "pair_rate", "node",
-    "fabric_rate", "fabric_delay", "host_rate", "measured", "torus_axes", "wraps_at",
-)  # fmt: skip
+    "family",
+    "memory_rate",
+    "units",
+    "capacity",
+    "domain",
+    "link_rate",
+    "link_delay",
+    "pair_rate",
+    "node",
+    "fabric_rate",
+    "fabric_delay",
+    "host_rate",
+    "measured",
+    "torus_axes",
+    "wraps_at",
+)
 _TRAINER = (
-    "overlap_grads", "overlap_zero1", "overlap_params", "overlap_p2p", "grads", "logits", "year", "known",
-    "dropout", "buffers_gib", "eager_kept", "shared", "usable",
-)  # fmt: skip
+    "overlap_grads",
+    "overlap_zero1",
+    "overlap_params",
+    "overlap_p2p",
+    "grads",
+    "logits",
+    "year",
+    "known",
+    "dropout",
+    "buffers_gib",
+    "eager_kept",
+    "shared",
+    "usable",
+)
 _WORK = ("stream", "sparse", "routed", "key_value", "blocks")
 
 
