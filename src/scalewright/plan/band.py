@@ -32,6 +32,7 @@ def spread(outcome: Outcome, requests: Sequence[Request], unknown: np.ndarray, c
         parts[name] for name in ("tp_exposed", "dp_exposed", "cp_exposed", "ep_exposed", "pp_exposed")
     )
     wide = t.devices > t.gather(chips["domain"])
+    timed = np.array([request.chip.timings is not None for request in requests])  # its own probe says enough
     guesses = np.array([_guesses(request.assumed) for request in requests], dtype=float)
     square = (
         c["band.base"] ** 2
@@ -41,7 +42,7 @@ def spread(outcome: Outcome, requests: Sequence[Request], unknown: np.ndarray, c
         + (c["band.links"] * links / seconds * np.where(wide, 1.0, 0.5)) ** 2
         + (c["band.host"] * np.minimum(outcome.step.host, 1.0)) ** 2
         + (c["band.guess"] ** 2) * guesses
-        + (c["band.device"] * np.isin(t.gather(chips["family"]), list(NEVER_MEASURED))) ** 2
+        + (c["band.device"] * np.isin(t.gather(chips["family"]), list(NEVER_MEASURED)) * ~timed) ** 2
     )
     result: np.ndarray = np.sqrt(square)
     return result

@@ -45,7 +45,6 @@ class Seconds:
     forward: np.ndarray
     backward: np.ndarray
     light: float  # a block's forward without matrix products
-    light_back: float  # and its backward
     core: float  # attention's core
     operators: float  # of a block
 
@@ -59,19 +58,17 @@ def unit_seconds(model: ModelSpec, sizes: Sizes, precision: str, timings: Timing
     curves = curves_of(timings)
     precision = precision if precision in curves.precisions else "fp32"
     forward, backward = np.zeros(w.REGIONS), np.zeros(w.REGIONS)
-    light = light_back = core = many = 0.0
+    light = core = many = 0.0
     for region, share, found in _regions(model, sizes):
         for operator in found:
             ahead, back = _operator(model, operator, curves, precision)
             forward[region] += share * ahead
             backward[region] += share * back
             if region == w.BLOCK:
-                if not operator.shape or operator.kind == "attention":
-                    light += share * ahead
-                    light_back += share * back
+                light += share * (0.0 if operator.shape and operator.kind != "attention" else ahead)
                 core += share * (ahead if operator.kind == "attention" else 0.0)
                 many += share
-    return Seconds(forward, backward, light, light_back, core, many)
+    return Seconds(forward, backward, light, core, many)
 
 
 def _regions(model: ModelSpec, sizes: Sizes) -> list[tuple[int, float, Sequence[Operator]]]:
@@ -140,9 +137,7 @@ class _Step:
         g = table.gather
         self.forward = np.array([one.forward for one in priced])[table.unit]
         self.backward = np.array([one.backward for one in priced])[table.unit]
-        self.light, self.light_back = (
-            g(np.array([getattr(one, name) for one in priced])) for name in ("light", "light_back")
-        )
+        self.light = g(np.array([one.light for one in priced]))
         self.core = g(np.array([one.core for one in priced]))
         self.operators = g(np.array([one.operators for one in priced]))
         self.stream, self.key_value = g(facts.works["stream"]), g(facts.works["key_value"])
@@ -186,8 +181,6 @@ class _Step:
         last = np.where(self.folded & ~alone, stage == 1, alone | (stage == 2))
         ends = {w.BEFORE: first, w.AFTER: last, w.EXTRA: last}
         compute = n * (self.forward[:, w.BLOCK] + self.backward[:, w.BLOCK])
-        # a backward in two parts: that of the weights goes through all but the products again
-        compute = compute + self.split * n * self.light_back
         for region, has in ends.items():
             compute = compute + has * (self.forward[:, region] + self.backward[:, region])
         again = self._again() * n
@@ -198,7 +191,7 @@ class _Step:
         adds = np.where((t.zero == 0) & (self.group > 1), 1.0, (t.micros - 1) / t.micros)
         adds = np.where(t.zero >= 2, adds / np.maximum(self.group / t.replicate, 1), adds)
         turned = (3 + self.whole) * (t.cp - 1) * self.curves("send", self.key_value)
-        loops = n * self.operators * self.c["cpu.call"] * np.where(self.split, 2.0, 1.0)
+        loops = n * self.operators * (self.c["cpu.call"] + self.split * self.c["cpu.split"])
         other = loops + adds * self._each(held, "add")
         cp = np.where(t.cp > 1, n * turned, 0.0)
         return {
@@ -323,5 +316,5 @@ class _Step:
 def _of(unit: Unit, timings: Timings) -> Seconds:
     """A unit's seconds; units of other machines are not asked for."""
     if unit.chip.timings != timings:
-        return Seconds(np.zeros(w.REGIONS), np.zeros(w.REGIONS), 0.0, 0.0, 0.0, 0.0)
+        return Seconds(np.zeros(w.REGIONS), np.zeros(w.REGIONS), 0.0, 0.0, 0.0)
     return unit_seconds(unit.model, unit.sizes, unit.precision, timings)
