@@ -97,10 +97,13 @@ class Finder:
             part = np.arange(start, min(start + BATCH, space.cores))
             table = space.table(space.bare(part))
             table.stages, table.chunks = stages[part], np.ones(len(part))
-            table.schedule = np.full(len(part), SCHEDULES.index("1f1b"))
             table.recompute = np.full(len(part), RECOMPUTE.index("none"))
-            taken = step(table, self.pricer.facts, self.pricer.prices, self.pricer.c)
-            found.append(self._certain(taken, ("compute", "tp_exposed", "cp_exposed")))
+            least_of = []
+            for kind in ("1f1b", "dualpipe"):  # the ends of the model on a rank each, or half of both on each
+                table.schedule = np.full(len(part), SCHEDULES.index(kind))
+                taken = step(table, self.pricer.facts, self.pricer.prices, self.pricer.c)
+                least_of.append(self._certain(taken, ("compute", "tp_exposed", "cp_exposed")))
+            found.append(np.minimum(*least_of))
         return np.concatenate(found)
 
     def _certain(self, taken: Step, parts: tuple[str, ...]) -> np.ndarray:

@@ -68,7 +68,9 @@ def _check_value(key: str, value: Any, template: Request) -> None:
     if key == "tp":
         some["sp"] = False
     why = f"{key} {value} does not divide devices {template.devices}"
-    if key != "dp" and key != "dp_replicate" and template.devices % value == 0:
+    if key in ("ep", "etp") and template.model.moe is None:
+        why = f"{key} {value} but this model has no experts"
+    elif key not in ("dp", "dp_replicate") and template.devices % value == 0:
         try:
             check_layout(Layout.parse(some), template.model, template.seq_len)
         except UserError as error:

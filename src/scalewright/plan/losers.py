@@ -50,6 +50,9 @@ def near_losers(finder: Finder, found: Priced, best: Priced) -> Losers:
     mine = {axis: values[0] for axis, values in columns(space, best.rows).items()}
     theirs = columns(space, found.rows)
     unlike = {axis: values != mine[axis] for axis, values in theirs.items()}
+    one_rank = space.core["dp"][found.rows.core] * space.core["cp"][found.rows.core] == 1
+    for axis in ("zero", "replicate"):  # over one rank nothing is sharded
+        unlike[axis] &= ~one_rank
     changes = np.sum([unlike[axis] for axis in AXES], axis=0)
     fastest = float(best.score[0])
     lacking = found.peak > finder.pricer.limit  # of the device: what is too much for a host is left out
