@@ -45,3 +45,23 @@ def test_extrapolation_is_said() -> None:
     said = " | ".join(extrapolates(run(devices=8, cluster="mi300x").request))
     assert "amd" in said
     assert extrapolates(run().request) == []
+
+
+def test_changes_keep_to_the_layouts_rules() -> None:
+    """A split backward allows no recomputation, 25 heads no tp of 2; neither is offered."""
+    split = run(devices=8, pp=2, schedule="zb-h1", micro_batch=8, global_batch=64)
+    assert not split.fits
+    fix = smallest_fix(split)
+    assert fix is not None
+    assert "recompute" not in fix["change"]
+    layout = Layout.parse({"devices": 8, "global_batch": 8})
+    odd = predict(load_model_spec("gpt2-1.5b"), load_cluster("dgx-h100"), layout, 1024)
+    assert not any(row["change"].startswith("tp") for row in what_if(odd))
+    short = predict(load_model_spec("tiny"), load_cluster("dgx-h100"), layout, 1)
+    assert not any(row["change"].startswith("cp") for row in what_if(short))
+
+
+def test_experts_are_an_axis_too() -> None:
+    layout = Layout.parse({"devices": 8, "ep": 4, "global_batch": 8})
+    found = what_if(predict(load_model_spec("mixtral-8x7b"), load_cluster("dgx-h100"), layout, 2048))
+    assert {"ep x2", "ep / 2"} <= {row["change"].split(",")[0] for row in found}

@@ -9,7 +9,7 @@ All of them price changed requests in one table.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import lru_cache
 from math import log2
@@ -19,11 +19,13 @@ from scalewright.plan.cells import number, text
 from scalewright.plan.chips import FAMILIES
 from scalewright.plan.constants import Constants
 from scalewright.plan.curves import beyond_timed, probe_words
-from scalewright.plan.predict import Prediction, predict_table
+from scalewright.plan.predict import Prediction, layout_keys, predict_table
 from scalewright.plan.request import Request
 from scalewright.plan.rows import request_of
 from scalewright.plan.runs import MEASURED, measured_seconds, read_table
 from scalewright.spec.errors import UserError
+from scalewright.spec.layout import Layout
+from scalewright.spec.layout_check import is_legal
 from scalewright.spec.tensors import count
 
 Change = tuple[str, Request]
@@ -34,7 +36,7 @@ Change = tuple[str, Request]
 
 def what_if(found: Prediction, c: Constants | None = None) -> list[dict[str, Any]]:
     """Changes and what each gains in tokens per second and device (percent), best first."""
-    changes = [*_hardware(found.request), *_axes(found.request)]
+    changes = [*_hardware(found.request), *_legal_ones(found.request, _axes(found.request))]
     priced = predict_table([request for _, request in changes], c)
     rate = found.tokens / found.step_time_s / found.request.devices
     rows = []
@@ -70,11 +72,30 @@ def _axes(r: Request) -> Iterator[Change]:
             moved = _resized(r, axis, changed)
             if moved is not None:
                 yield words, moved
+    if r.model.moe is not None:
+        yield "ep x2", replace(r, ep=2 * r.ep)
+        if r.ep % 2 == 0:
+            yield "ep / 2", replace(r, ep=r.ep // 2)
     if r.recompute != "none":
         yield "recompute none", replace(r, recompute="none")
     layers = r.model.num_hidden_layers
     if r.pp > 1 and r.chunks == 1 and layers % (2 * r.pp) == 0 and r.stage_layers is None:
         yield "virtual_stages 2", replace(r, chunks=2, schedule="interleaved")
+
+
+def _legal_ones(r: Request, changes: Iterable[Change]) -> list[Change]:
+    """The changes that the layout's rules allow; all of them for a run that itself is beyond the rules."""
+    some = list(changes)
+    return [(words, one) for words, one in some if _is_legal(one)] if _is_legal(r) else some
+
+
+def _is_legal(r: Request) -> bool:
+    """Whether it is a layout of the spec, with this model and length; measured runs needn't be."""
+    keys = layout_keys(r)
+    try:
+        return is_legal(Layout.parse({k: v for k, v in keys.items() if k != "dp"}), r.model, r.seq_len)
+    except UserError:
+        return False
 
 
 def _resized(r: Request, axis: str, size: int) -> Request | None:
@@ -83,7 +104,7 @@ def _resized(r: Request, axis: str, size: int) -> Request | None:
         return None
     sizes = {"tp": r.tp, "pp": r.pp, "cp": r.cp, axis: size}
     product = sizes["tp"] * sizes["pp"] * sizes["cp"]
-    if r.devices % product or sizes["tp"] > r.model.num_attention_heads:
+    if r.devices % product or sizes["tp"] > r.model.num_attention_heads or r.seq_len % sizes["cp"]:
         return None
     dp = r.devices // product
     micros = r.global_batch / (r.micro_batch * dp)
@@ -102,7 +123,7 @@ def _resized(r: Request, axis: str, size: int) -> Request | None:
         micros=micros,
         chunks=chunks,
         schedule=schedule,
-        sp=r.sp or sizes["tp"] > r.tp,
+        sp=sizes["tp"] > 1 and (r.sp or sizes["tp"] > r.tp),
     )
 
 
@@ -116,7 +137,9 @@ def smallest_fix(found: Prediction, c: Constants | None = None) -> dict[str, Any
     """
     if found.fits:
         return None
-    changes = list(_leaner(found.request))
+    changes = _legal_ones(found.request, _leaner(found.request))
+    if not changes:
+        return None
     priced = predict_table([request for _, request in changes], c)
     options: list[dict[str, Any]] = [
         {"change": words, "fits": one.fits, "peak_gib": one.peak_gib, "step_time_s": one.step_time_s}

@@ -43,6 +43,11 @@ def check_layout(
         raise UserError(problem.what, "layout", find_mend(case, CHECKS, turn, problem))
 
 
+def is_legal(layout: Layout, model: ModelSpec, seq_len: int | None = None) -> bool:
+    """Whether `check_layout` lets it pass; much quicker where it doesn't, as no mend is looked for."""
+    return first_problem(Case(layout, model, seq_len, False), CHECKS) is None
+
+
 # -- tensor and expert parallelism ----------------------------------------------------------------
 
 
