@@ -64,7 +64,8 @@ def stages(found: Prediction) -> list[dict[str, Any]]:
 def pipeline(found: Prediction) -> Timing:
     """The schedule of a step on the clock; raises UserError where there is none of these sizes.
 
-    A trainer that doesn't send beside its computation is held up by every message, at both ends.
+    A trainer that doesn't send beside its computation is held up by every message, at both ends. Of
+    pipedream it is the first step: the fill that later ones don't pay is in it.
     """
     cut, request = _Cut(found), found.request
     plan = schedule(request.schedule, request.pp, request.chunks, max(1, round(request.micros)))
@@ -134,7 +135,7 @@ class _Cut:
         alone = self._micro(
             self._places([[s] for s in range(len(self.layers))], list(self.owners[: len(self.layers)]))
         )
-        slower = (ranks.total / ranks.device * self._scale(ranks))[
+        slower = (ranks.total / np.maximum(ranks.device, 1e-30) * self._scale(ranks))[
             list(self.owners[: len(self.layers)])
         ] * times
         forward, weight = alone.front * slower, alone.weight * slower
