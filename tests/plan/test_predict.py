@@ -13,6 +13,7 @@ from scalewright.plan.stages import stages
 from scalewright.spec.cluster import load_cluster
 from scalewright.spec.errors import UserError
 from scalewright.spec.layout import Layout
+from scalewright.spec.operators import flops_per_token, recompute_flops
 from scalewright.spec.presets import load_model_spec
 from scalewright.spec.schedule import StageCost, idle_time
 
@@ -105,6 +106,14 @@ def test_bubbles_are_the_schedules(kind: str, chunks: int) -> None:
     inner = stages(found)[1]["seconds"]
     cost = StageCost(inner["forward"], inner["backward_input"], inner["backward_weight"])
     assert found.breakdown["pp_bubble"] == pytest.approx(idle_time(kind, 4, chunks, 32, cost), rel=0.03)
+
+
+@pytest.mark.parametrize("recompute", ["none", "selective", "full", {"every": 2}])
+def test_hardware_flops_are_the_models_and_what_runs_again(recompute: object) -> None:
+    shape = layout(devices=8, global_batch=8, recompute=recompute)
+    answer = predict(LLAMA, H100, shape, 4096).dump()
+    again = recompute_flops(LLAMA, shape, 4096) / (4096 * flops_per_token(LLAMA, 4096))
+    assert answer["hfu"] / answer["mfu"] == pytest.approx(1 + again, rel=1e-9)
 
 
 def test_mixtures_and_latent_attention_are_priced() -> None:

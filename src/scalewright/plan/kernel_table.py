@@ -52,6 +52,7 @@ class Flat:
     classes: tuple[Class, ...]
     square: np.ndarray  # FLOPs of a forward [units, REGIONS], attention over the full square
     masked: np.ndarray  # the same as mask and window leave them
+    core: np.ndarray  # of these, what attention's core has
     units: int
 
 
@@ -74,11 +75,12 @@ def flatten(units: Sequence[Unit], facts: Facts) -> Flat:
     forward = column["flops"] * column["count"] * (column["phase"] == w.FORWARD)
     left = np.where(column["kind"] == w.ATTENTION, column["mark"], 1.0)
     shape = (len(works), w.REGIONS)
-    square, masked = (
+    inside = forward * left * (column["kind"] == w.ATTENTION)
+    square, masked, core = (
         np.bincount(region, flops, len(works) * w.REGIONS).reshape(shape)
-        for flops in (forward, forward * left)
+        for flops in (forward, forward * left, inside)
     )
-    return Flat(tuple(classes), square, masked, len(works))
+    return Flat(tuple(classes), square, masked, core, len(works))
 
 
 def _tiled(k: Arrays, u: Arrays) -> Arrays:

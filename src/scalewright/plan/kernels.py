@@ -44,6 +44,7 @@ class Prices:
     core: np.ndarray  # [units, REGIONS, 2]: forward, backward
     flops: np.ndarray  # [units, REGIONS] of a forward, attention as the mask leaves it
     square: np.ndarray  # the same, attention over the full square
+    core_flops: np.ndarray  # of `flops`, what attention's core has
 
 
 def price(flat: Flat, c: Constants) -> Prices:
@@ -57,7 +58,7 @@ def price(flat: Flat, c: Constants) -> Prices:
         total = total + found
         if one.name == "attention":
             core = found[:, :, :2]
-    return Prices(total, core, flat.masked, flat.square)
+    return Prices(total, core, flat.masked, flat.square, flat.core)
 
 
 def roof(

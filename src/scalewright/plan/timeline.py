@@ -109,7 +109,10 @@ def flops(at: Columns) -> tuple[np.ndarray, np.ndarray]:
     """Model FLOPs of a step on all devices together, and with what recomputation adds."""
     t, per = at.table, at.prices.flops
     ranks = t.tp * t.cp * t.dp * t.micros
-    block = at.region(per, w.BLOCK) * at.work("blocks")
+    blocks = at.work("blocks") * ranks
+    block = at.region(per, w.BLOCK) * blocks
     ends = sum(at.region(per, region) for region in (w.BEFORE, w.AFTER, w.EXTRA))
-    forward = (block + ends) * ranks
-    return 3 * forward, 3 * forward + at.rerun[0] * block * ranks
+    forward = block + ends * ranks
+    whole, inside = at.rerun
+    again = whole * block + inside * at.region(at.prices.core_flops, w.BLOCK) * blocks
+    return 3 * forward, 3 * forward + again
