@@ -50,6 +50,7 @@ def test_every_promised_key(found):
         assert set(one) <= set(best)
         assert {"trainable", "untrainable"} <= set(best)
     json.dumps(found, allow_nan=False)
+    assert {"framework scalewright", "precision bf16 (auto)"} <= set(found["assumed"])
 
 
 def test_the_best_is_first_and_each_is_what_predict_says(found):

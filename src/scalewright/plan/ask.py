@@ -94,6 +94,8 @@ class Question:
         plan = self.search(tell, stop)
         found = plan.dump()
         found["assumed"] = [*self.assumed, *found["assumed"]]
+        if self.keys.get("precision", "auto") == "auto":
+            found["assumed"].append(f"precision {plan.template.precision} (auto)")
         found["best"] = [self._choice(one, tokens, explain) for one in plan.best]
         found["pareto"] = [self._choice(one, tokens, False) for one in plan.pareto]
         found["best_trainable"] = self._choice(plan.trainable, tokens, False) if plan.trainable else None
