@@ -7,7 +7,7 @@ A value is YAML on one line; commas inside brackets belong to it. Keys may be ke
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 from scalewright.spec.errors import UserError, unknown
@@ -46,11 +46,6 @@ def merge(flags: dict[str, Any], pairs: dict[str, Any], flag: str) -> dict[str, 
             raise UserError(f"{key} {said[key]} and {key} {value} are both given", flag, "give one of them")
         said[key] = value
     return said
-
-
-def optional(parse: Callable[[str], Any]) -> Callable[[str | None], Any]:
-    """A parser that leaves what wasn't given alone."""
-    return lambda text: None if text is None else parse(text)
 
 
 def split_outside(text: str) -> list[str]:
