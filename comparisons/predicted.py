@@ -41,7 +41,7 @@ from scalewright.spec.model import ModelSpec
 from scalewright.train.run import train
 
 WARM = 2  # steps that are left out at a run's start
-RUN_S, LEAST, MOST = 1.5, 5, 12  # what a run's steps are to take together, and how many they are
+RUN_S, LEAST, MOST = 1.2, 4, 12  # what a run's steps are to take together, and how many they are
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "one-device-accumulated": {"micro_batch": 1},
     **{f"one-device-recompute-{key}": {"recompute": kind, "micro_batch": 2} for key, kind in AGAIN.items()},
     **{f"dp2-zero{stage}": {"zero_stage": stage, "micro_batch": 2} for stage in range(4)},
-    **{f"dp2-zero{stage}-accumulated": {"zero_stage": stage, "micro_batch": 1} for stage in range(4)},
+    **{f"dp2-zero{stage}-accumulated": {"zero_stage": stage, "micro_batch": 1} for stage in (0, 3)},
     "tp2": {"tp": 2, "micro_batch": 4},
     "tp2-no-sp": {"tp": 2, "sp": False, "micro_batch": 4},
     "tp2-accumulated": {"tp": 2, "micro_batch": 1},
@@ -83,7 +83,7 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "tp2-recompute-full": {"tp": 2, "micro_batch": 2, "recompute": "full"},
     "pp2-recompute-selective": {"pp": 2, "micro_batch": 1, "recompute": "selective"},
 }  # fmt: skip
-SOME = ("one-device", "dp2-zero0", "dp2-zero3", "tp2-no-sp", "tp2", "pp2-1f1b", "pp2-zbv")
+SOME = ("one-device", "dp2-zero0", "dp2-zero3", "tp2-no-sp", "pp2-1f1b")  # of the other settings
 QUICK = ("one-device", "dp2-zero1", "pp2-1f1b")
 
 

@@ -15,6 +15,7 @@ from scalewright.machine import local
 from scalewright.machine import timings as module
 from scalewright.machine.kernels import curve, numpy_timings
 from scalewright.machine.local import find_cluster, timed_cluster
+from scalewright.machine.ranks import _streams
 from scalewright.machine.timings import cpu_timings, probe
 from scalewright.spec.errors import RunError
 from scalewright.spec.timings import Timings
@@ -73,6 +74,12 @@ def test_numpy_stands_in_for_torch_in_every_kernel_of_a_step() -> None:
     found = Timings.parse({"processes": 1, "threads": 1, "curves": list(numpy_timings(0.0005))})
     assert {one.what for one in found.curves} >= STEP | {"add", "optimizer"}
     assert found.precisions == ("fp32",)
+
+
+def test_a_stream_stands_in_for_messages() -> None:
+    found = {one["what"]: one["seconds"] for one in _streams()}
+    assert found.keys() == MESSAGES
+    assert found["all_gather"][-1] < found["all_reduce"][-1] < 60
 
 
 def test_what_was_probed_is_kept(tmp_path: Path, counted: list[Any]) -> None:

@@ -142,18 +142,21 @@ def _plan(summary: Summary, say: Callable[..., None]) -> dict[str, Any]:
 
 def explain(plan: Plan, chosen: Choice) -> list[str]:
     """Which layout, what a step of it should take, and why not the others."""
+    from scalewright.plan.predict import bottleneck
+
     found = chosen.prediction
     low, high = found.number("p10"), found.number("p90")
     lines = [
         f"{plan.evaluated} layouts in {plan.seconds:.2f} s; the fastest: {outline(chosen)}",
         f"a step should take {found.step_time_s * 1e3:.0f} ms ({low * 1e3:.0f} to {high * 1e3:.0f})",
     ]
-    from scalewright.plan.predict import bottleneck
-
+    load = found.request.chip.timings.load if found.request.chip.timings else None
+    if load is not None and load > DEVICES / 2:
+        lines[1] += f"; other work runs beside it (load {load:.1f}), and will slow it"
     seen = {outline(chosen)}
     for other in plan.best:
         name, seconds = outline(other), other.prediction.step_time_s
-        if name not in seen:
+        if name not in seen and other.trainable:
             seen.add(name)
             lines.append(f"not {name}: {seconds * 1e3:.0f} ms; {bottleneck(other.prediction)}")
     return lines[:4]

@@ -18,6 +18,7 @@ from typing import Any
 
 from scalewright.machine.kernels import curve, numpy_timings, torch_timings
 from scalewright.machine.probe import load_torch
+from scalewright.spec.topology import LATENCY
 
 SIZES = (1 << 8, 1 << 14, 1 << 18, 1 << 20, 1 << 22)  # numbers of 4 bytes
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "send")
@@ -29,7 +30,7 @@ def main(arguments: list[str]) -> None:
     store, seconds, precisions = arguments[3], float(arguments[4]), arguments[5:]
     torch = load_torch()
     if torch is None:
-        curves = list(numpy_timings(seconds))
+        curves = [*numpy_timings(seconds), *(_streams() if world > 1 and rank == 0 else ())]
     else:
         torch.set_num_threads(threads)
         warnings.simplefilter("ignore")  # torch renames collectives from one release to the next
@@ -57,6 +58,16 @@ def _curves(
     if world > 1:
         yield from _messages(torch, rank, world, seconds)
         torch.distributed.destroy_process_group()
+
+
+def _streams() -> Iterator[dict[str, Any]]:
+    """Messages where there is no Gloo to time: a start and a TCP stream, whose bytes a collective halves."""
+    from scalewright.machine.local import loopback_rate
+
+    rate, start = loopback_rate(1 << 24), LATENCY["loopback"][0]
+    for kind in KINDS:
+        share = 0.5 if kind in ("all_gather", "reduce_scatter") else 1.0
+        yield curve(kind, [(4.0 * size, 4 * start + share * 4.0 * size / rate) for size in SIZES])
 
 
 def _messages(torch: Any, rank: int, world: int, seconds: float) -> Iterator[dict[str, Any]]:

@@ -18,8 +18,8 @@ def demo(
 ) -> None:
     """The main job in one command: text to trained model.
 
-    Prepares a text, trains a small model on two processes, has one killed, resumes, evaluates, prints
-    a sample and writes a report. Takes minutes.
+    Plans for this machine, prepares a text, trains a small model on two processes, has one killed,
+    resumes, evaluates, prints a sample and writes a report, predicted beside measured. Takes minutes.
     """
     from scalewright.cli.demo import run_demo
     from scalewright.cli.output import only_answer, print_json
