@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from jinja2 import Environment, StrictUndefined
 
+from harness.accuracy_elsewhere import elsewhere
 from harness.accuracy_figures import Figures, by_group, means, rival_errors
 from harness.accuracy_reasons import FAR_SOURCES, row_reason
 
@@ -34,7 +35,8 @@ def page(figures: Figures, date: str) -> str:
         "apart": apart(figures), "covered": pct(out["overall"]["coverage_pct"]),
         "covered_shipped": pct(shipped["overall"]["coverage_pct"]), "ranking": ranking(figures),
         "memory": memory(figures), "fits": fits(figures), "profiles": profiles(figures),
-        "peer": peer(figures), "worst": worst(figures), "expressed": pct(shipped["expressed_pct"]),
+        "peer": peer(figures), "elsewhere": beyond(), "worst": worst(figures),
+        "expressed": pct(shipped["expressed_pct"]),
         "refused": refused if shipped["refused"] else " are expressed",
     }  # fmt: skip
     environment = Environment(undefined=StrictUndefined, keep_trailing_newline=True, trim_blocks=True)
@@ -212,6 +214,23 @@ def peer(f: Figures) -> dict[str, Any]:
         "sources": table(["median absolute error, %", "rows", *order.values()], rows),
         "ranking": table(["ranking", "mean τ", "regret by group, %"], ranks),
         "memory": table(["source", "rows", "llm-analysis", "ours, shipped"], held),
+    }  # fmt: skip
+
+
+def beyond() -> dict[str, str]:
+    """Runs that papers print and no table of ours holds."""
+    found = elsewhere()
+    rows = [
+        [one["run"], one["paper"], f"{one['published']:.0f}", f"{one['predicted']:.0f}",
+         pct(one["error_pct"], True), "yes" if one["in_band"] else "no"]
+        for one in found
+    ]  # fmt: skip
+    errors = np.array([one["error_pct"] for one in found])
+    head = ["run", "from", "published tokens/s a device", "predicted", "error of step time, %", "in band"]
+    inside = sum(bool(one["in_band"]) for one in found)
+    return {
+        "table": table(head, rows), "median": pct(float(np.median(np.abs(errors)))),
+        "bias": pct(float(np.median(errors)), True), "inside": f"{inside} of {len(found)}",
     }  # fmt: skip
 
 
