@@ -31,7 +31,7 @@ from scalewright.plan.table import RECOMPUTE, Facts, Table
 
 SCORES = 2.0  # bytes of a score in memory; with dropout its mask and the dropped copy, too
 SCORES_DROPPED = 5.0  # Korthikanti et al. 2022 eq. 1: 5 a s^2 b
-MODULES, POLICY = 0.7, 0.5  # what trainers' own recipes keep of a block: Megatron's modules, XLA's policy
+POLICY = 0.5  # what XLA's own recipes keep of a block
 _IN_MEMORY = [ATTENTION.index("unfused"), ATTENTION.index("softmax")]
 _EAGER = [KERNELS.index("eager"), KERNELS.index("fused")]
 
@@ -84,7 +84,7 @@ def block_bytes(table: Table, facts: Facts, c: Constants) -> tuple[np.ndarray, n
         "selective": lambda: np.where(square[u], inside, kept[:, 2][u]),
         "full": lambda: full,
         "share": lambda: (1 - table.share) * whole + table.share * full,
-        "modules": lambda: MODULES * whole,
+        "modules": lambda: trainers["modules_kept"][u] * whole,
         "policy": lambda: POLICY * (whole + full),
     }
     chosen = whole

@@ -51,6 +51,7 @@ class Framework:
     year: float
     buffers_gib: float
     eager_kept: float
+    modules_kept: float
     shared: float
     usable: float
 

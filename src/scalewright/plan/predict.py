@@ -204,7 +204,8 @@ def layout_keys(request: Request) -> dict[str, Any]:
 def _recompute(request: Request) -> Any:
     """Recomputation in the layout's words: a share of the blocks is every k-th, or a budget."""
     if request.recompute != "share":
-        return "selective" if request.recompute == "core" else request.recompute
+        selective = request.recompute in ("core", request.framework.selective)
+        return "selective" if selective else request.recompute
     every = 1 / request.share if request.share else 0.0
     if every and abs(every - round(every)) < 1e-9:
         return {"every": round(every)}

@@ -118,6 +118,7 @@ _TRAINER = (
     "dropout",
     "buffers_gib",
     "eager_kept",
+    "modules_kept",
     "shared",
     "usable",
 )
