@@ -102,6 +102,11 @@ def means(figures: Figures) -> dict[str, float]:
     return found | {kind: mean_error(figures.runs, figures.left_out[kind]) for kind in KINDS}
 
 
+def in_words(key: str) -> str:
+    """A baseline's key as it is read."""
+    return key.replace("_", " ")
+
+
 def rival_errors(figures: Figures) -> dict[str, np.ndarray]:
     """Relative errors of the four baselines."""
     return {

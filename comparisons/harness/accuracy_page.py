@@ -10,11 +10,11 @@ import numpy as np
 from jinja2 import Environment, StrictUndefined
 
 from harness.accuracy_elsewhere import elsewhere
-from harness.accuracy_figures import Figures, by_group, means, rival_errors
+from harness.accuracy_figures import Figures, by_group, in_words, means, rival_errors
 from harness.accuracy_reasons import FAR_SOURCES, row_reason
 
 TEMPLATE = Path(__file__).with_name("accuracy_page.md.jinja")
-RIVALS = ("model", "hardware", "model and bubble", "hardware and bubble")
+RIVALS = ("model", "hardware", "model_and_bubble", "hardware_and_bubble")
 WORST, WORST_OF_ONE = 24, 4  # rows among the worst, and of one source
 
 
@@ -67,7 +67,7 @@ def head(f: Figures) -> str:
         ["– a family of models left out", pct(mean["family"]), ""],
         ["– a generation of devices left out", pct(mean["generation"]), ""],
         ["– constants as shipped, which saw every source", pct(mean["nothing"]), ""],
-        [f"best baseline: half of the peak, {best} FLOPs", pct(shipped[f"half of peak, {best}"]), ""],
+        [f"best baseline: half of peak, {in_words(best)} FLOPs", pct(shipped[f"baseline_{best}_pct"]), ""],
         ["sources on which we beat it, left out", pct(out["sources_better_than_it_pct"]), "≥ 80"],
         ["bias, left out: mean over sources of the median", pct(out["bias_pct"], True), "within ±5"],
         ["vTrain's multi-node layouts, left out", pct(vtrain.get("median_error_pct")), "≤ 8"],
@@ -94,11 +94,11 @@ def sources(f: Figures) -> str:
     rows = []
     for name, one in sorted(out.items(), key=lambda item: -item[1]["rows"]):
         figures = [one["median_error_pct"], one["p90_error_pct"], shipped[name]["median_error_pct"],
-                   one["coverage_pct"], *(one[f"half of peak, {rival}"] for rival in RIVALS)]  # fmt: skip
+                   one["coverage_pct"], *(one[f"baseline_{rival}_pct"] for rival in RIVALS)]  # fmt: skip
         cells = [pct(value) for value in figures]
         rows.append([name, f"{one['rows']:.0f}", cells[0], pct(one["bias_pct"], True), *cells[1:]])
     title = ["source", "rows", "left out", "bias", "p90", "shipped", "in band", "half of peak, model",
-             *RIVALS[1:]]  # fmt: skip
+             *(in_words(rival) for rival in RIVALS[1:])]  # fmt: skip
     return table(title, rows)
 
 

@@ -18,7 +18,7 @@ matplotlib.use("Agg")
 from matplotlib import pyplot
 from matplotlib.axes import Axes
 
-from harness.accuracy_figures import Figures
+from harness.accuracy_figures import Figures, in_words
 from scalewright.plan.band import SIGMA
 from scalewright.plan.chips import FAMILIES
 
@@ -78,11 +78,16 @@ def _sources(figures: Figures, axes: Axes) -> None:
     shipped, best = figures.shipped["sources"], figures.shipped["overall"]["best_baseline"]
     names = sorted((n for n in out if out[n]["rows"] >= 5), key=lambda n: -out[n]["median_error_pct"])
     y = np.arange(len(names))
-    key = f"half of peak, {best}"
+    key = f"baseline_{best}_pct"
     for shift, values, color, label in (
         (-0.27, [out[n]["median_error_pct"] for n in names], "#0072b2", "ours, source left out"),
         (0.0, [shipped[n]["median_error_pct"] for n in names], "#56b4e9", "ours, as shipped"),
-        (0.27, [shipped[n][key] for n in names], "#bbbbbb", f"half of the peak, {best} FLOPs"),
+        (
+            0.27,
+            [shipped[n][key] for n in names],
+            "#bbbbbb",
+            f"half of the peak, {in_words(best)} FLOPs",
+        ),
     ):
         axes.barh(y - shift, values, 0.26, color=color, label=label)
     axes.set(yticks=y, yticklabels=[f"{n} ({int(out[n]['rows'])})" for n in names], xlim=(0, 60),

@@ -34,7 +34,7 @@ def test_time_is_right_and_beats_half_of_peak(figures: dict[str, Any]) -> None:
     assert figures["expressed_pct"] >= 95
     assert overall["median_error_pct"] <= 7
     assert abs(overall["bias_pct"]) <= 5
-    assert overall["median_error_pct"] < 0.5 * overall[f"half of peak, {overall['best_baseline']}"]
+    assert overall["median_error_pct"] < 0.5 * overall[f"baseline_{overall['best_baseline']}_pct"]
     assert overall["sources_better_than_it_pct"] >= 80
     assert figures["sources"]["vtrain-multi"]["median_error_pct"] <= 8
 

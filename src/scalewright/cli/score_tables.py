@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,7 +10,7 @@ from scalewright.cli.output import print_table
 from scalewright.cli.plan_tables import emit, seconds
 
 Figures = Mapping[str, Any]
-BASELINE = "half of peak, "
+BASELINE = re.compile(r"baseline_(\w+)_pct")  # the key of a baseline's error
 
 
 def show_score(found: Figures) -> None:
@@ -34,7 +35,7 @@ def _sources(found: Figures) -> None:
         return
     best = overall.get("best_baseline")
     rows = [_source(name, one, best) for name, one in sources.items()]
-    columns = ("source", "rows", "error", "mean error", "bias", "in p10-p90", f"baseline: {best}")
+    columns = ("source", "rows", "error", "mean error", "bias", "in p10-p90", f"baseline: {words(best)}")
     emit("\n[bold]step time[/] (error: the median of |predicted / measured - 1|)")
     print_table(columns, rows)
     if "median_error_pct" not in overall:
@@ -44,17 +45,22 @@ def _sources(found: Figures) -> None:
         f"error [bold]{overall['median_error_pct']:.1f}%[/], mean error {overall['mape_pct']:.1f}%, "
         f"bias {overall['bias_pct']:+.1f}%, in p10-p90 {overall['coverage_pct']:.0f}%"
     )
-    rivals = {key: value for key, value in overall.items() if key.startswith(BASELINE)}
+    rivals = {match[1]: value for key, value in overall.items() if (match := BASELINE.fullmatch(key))}
     for name, value in sorted(rivals.items(), key=lambda item: item[1]):
-        emit(f"  every device at {name:<42} {value:>5.1f}%")
+        emit(f"  every device at {f'half of peak, {words(name)} FLOPs':<42} {value:>5.1f}%")
     if (better := overall.get("sources_better_than_it_pct")) is not None:
         emit(f"  better than the best of these on {better:.0f}% of the sources")
     for kind, value in (found.get("left_out") or {}).items():
         emit(f"  each {kind} left out: {value:.1f}%")
 
 
+def words(name: str | None) -> str:
+    """A key as it is read."""
+    return (name or "").replace("_", " ")
+
+
 def _source(name: str, one: Figures, best: str | None) -> tuple[str, ...]:
-    rival = one.get(f"{BASELINE}{best}")
+    rival = one.get(f"baseline_{best}_pct")
     return (
         name, f"{one['rows']:,.0f}", pct(one["median_error_pct"]), pct(one["mape_pct"]),
         f"{one['bias_pct']:+.1f}%", f"{one.get('coverage_pct', 0):.0f}%", "" if rival is None else pct(rival),

@@ -12,7 +12,7 @@ from scalewright.plan.evaluate import Outcome
 from scalewright.plan.table import RECOMPUTE
 
 SHARE = 0.5
-NAMES = ("model", "hardware", "model and bubble", "hardware and bubble")
+NAMES = ("model", "hardware", "model_and_bubble", "hardware_and_bubble")
 
 
 def baselines(outcome: Outcome) -> dict[str, np.ndarray]:

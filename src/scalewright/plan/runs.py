@@ -57,9 +57,16 @@ class Runs:
     def take(self, at: np.ndarray) -> Runs:
         """Some of the rows, by index or mask."""
         index = np.flatnonzero(at) if at.dtype == bool else at
-        columns = (self.seconds, self.memory, self.apart, self.converted, self.source)
-        rows, requests = [self.rows[i] for i in index], [self.requests[i] for i in index]
-        return Runs(rows, requests, *(column[index] for column in columns), self.refused)
+        return Runs(
+            rows=[self.rows[i] for i in index],
+            requests=[self.requests[i] for i in index],
+            seconds=self.seconds[index],
+            memory=self.memory[index],
+            apart=self.apart[index],
+            converted=self.converted[index],
+            source=self.source[index],
+            refused=self.refused,
+        )
 
 
 def read_table(path: str | Path) -> list[dict[str, str]]:

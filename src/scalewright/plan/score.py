@@ -86,7 +86,7 @@ def _times(runs: Runs, found: Predictions, predicted: np.ndarray) -> dict[str, A
         if at.any():
             sources[source] = summary(error[at], within[at])
             for name, far in rivals.items():
-                sources[source][f"half of peak, {name}"] = 100 * float(np.median(far[at]))
+                sources[source][f"baseline_{name}_pct"] = 100 * float(np.median(far[at]))
         for word, mask in (
             ("converted", timed & runs.converted & ~runs.apart),
             ("stall or suspect", timed & runs.apart),
@@ -106,13 +106,13 @@ def _overall(sources: Mapping[str, Mapping[str, float]], rivals: Mapping[str, An
         "mape_pct",
         "bias_pct",
         "coverage_pct",
-        *(f"half of peak, {name}" for name in rivals),
+        *(f"baseline_{name}_pct" for name in rivals),
     )
     means = {key: float(np.mean([one[key] for one in counted.values()])) for key in keys} if counted else {}
     if not counted:
         return {"sources": 0}
-    best = min(rivals, key=lambda name: means[f"half of peak, {name}"])
-    beaten = [one["median_error_pct"] < one[f"half of peak, {best}"] for one in counted.values()]
+    best = min(rivals, key=lambda name: means[f"baseline_{name}_pct"])
+    beaten = [one["median_error_pct"] < one[f"baseline_{best}_pct"] for one in counted.values()]
     share = 100 * float(np.mean(beaten))
     return {"sources": len(counted), **means, "best_baseline": best, "sources_better_than_it_pct": share}
 
