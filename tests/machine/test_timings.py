@@ -21,7 +21,7 @@ from scalewright.spec.errors import RunError
 from scalewright.spec.timings import Timings
 
 STEP = {
-    "linear", "attention", "norm", "layer_norm", "gated", "activation", "rope", "residual", "embedding",
+    "linear", "attention", "attention_narrow", "norm", "layer_norm", "gated", "activation", "rope", "residual", "embedding",
     "loss",
 }  # fmt: skip
 MESSAGES = {"all_reduce", "all_gather", "reduce_scatter", "send"}
@@ -72,7 +72,7 @@ def test_one_process_sends_nothing() -> None:
 
 def test_numpy_stands_in_for_torch_in_every_kernel_of_a_step() -> None:
     found = Timings.parse({"processes": 1, "threads": 1, "curves": list(numpy_timings(0.0005))})
-    assert {one.what for one in found.curves} >= STEP | {"add", "optimizer"}
+    assert {one.what for one in found.curves} >= (STEP - {"attention_narrow"}) | {"add", "optimizer"}
     assert found.precisions == ("fp32",)
 
 

@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fake_machine import FLOPS, LINK, fake, machine
+from fake_machine import FLOPS, LINK, fake, machine, straight
 from scalewright.plan.constants import constants
+from scalewright.plan.cpu import unit_seconds
 from scalewright.plan.curves import Curves, beyond_timed, narrow_is_fast
 from scalewright.plan.explain import evidence
 from scalewright.plan.predict import Prediction, predict, predict_table
 from scalewright.plan.request import from_layout
+from scalewright.spec.block import sizes
 from scalewright.spec.cluster import ClusterSpec
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
@@ -107,6 +109,22 @@ def test_recomputation_costs_at_most_a_forward() -> None:
     assert none < selective < full
     assert none < every < full
     assert 1.2 < full / none < 1.34
+
+
+def test_attention_lies_between_narrow_and_wide_heads() -> None:
+    """Heads of 32 at half the rate of 64: the core of a model with heads of 48 costs the mean of both."""
+    timings = fake(1)
+    slow = [
+        straight("attention_narrow", FLOPS / 2 / times, phase=phase, precision="fp32")
+        for phase, times in (("forward", 1.0), ("backward", 2.0))
+    ]
+    changed = timings.replace(curves=[*(curve.dump() for curve in timings.curves), *slow])
+    found = {}
+    for dim in (32, 48, 64):
+        model = MODEL.replace(head_dim=dim, num_attention_heads=4, num_key_value_heads=4)
+        cores = [unit_seconds(model, sizes(Layout(), 256), "fp32", each).core for each in (timings, changed)]
+        found[dim] = cores[1] / cores[0]
+    assert found == pytest.approx({32: 2.0, 48: 1.5, 64: 1.0}, rel=0.02)
 
 
 # -- two processes --------------------------------------------------------------------------------

@@ -27,7 +27,8 @@ from scalewright.machine.probe import TORCH_TYPES
 
 ROWS = ((16, 64), (128, 256), (512, 512), (2048, 512))  # tokens and hidden size of the memory-bound kernels
 PRODUCTS = ((16, 32, 64), (128, 64, 176), (128, 384, 1024), (512, 384, 1024), (512, 768, 2048))
-SQUARES = ((1, 16, 2, 16), (1, 64, 4, 32), (1, 256, 4, 64), (2, 512, 4, 64))  # batch, tokens, heads, dim
+SQUARES = ((1, 16, 2), (1, 64, 4), (1, 256, 4), (2, 512, 4))  # batch, tokens, heads
+HEADS = {"attention": 64, "attention_narrow": 32}  # a narrow head has as much softmax and half the FLOPs
 VOCABULARIES = ((16, 64), (128, 1024), (512, 8192))  # tokens and words
 ELEMENTS = (1 << 8, 1 << 14, 1 << 18, 1 << 22)
 COLD_BYTES, MOST = 32e6, 32  # what a row of kernels touches together, and how many they are at most
@@ -139,10 +140,11 @@ def torch_cases(torch: Any, precision: str) -> Iterator[Case]:
     for rows, k, n in PRODUCTS:
         make = partial(_linear, torch, random, rows, k, n)
         yield Case("linear", 2.0 * rows * k * n, width * (rows * k + rows * n + 2.0 * n * k), make)
-    for batch, tokens, heads, dim in SQUARES:
-        shape = (batch, heads, tokens, dim)
-        make, size = partial(_attention, torch, random, shape), float(batch * heads * tokens * dim)
-        yield Case("attention", 4.0 * size * tokens, width * 8 * size, make)
+    for what, dim in HEADS.items():
+        for batch, tokens, heads in SQUARES:
+            shape = (batch, heads, tokens, dim)
+            make, size = partial(_attention, torch, random, shape), float(batch * heads * tokens * dim)
+            yield Case(what, 4.0 * size * tokens, width * 8 * size, make)
     for rows, hidden in ROWS:
         yield from _moves(torch, random, rows, hidden, width)
     for rows, words in VOCABULARIES:

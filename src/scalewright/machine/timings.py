@@ -26,7 +26,7 @@ from scalewright.machine.processor import Processor, read_processor
 from scalewright.spec.errors import RunError, UserError
 from scalewright.spec.timings import Timings
 
-VERSION = 2  # of the probe: a change in what it times makes what is remembered worthless
+VERSION = 3  # of the probe: a change in what it times makes what is remembered worthless
 SECONDS = 0.02  # of a kernel at one size
 PRECISIONS = ("fp32", "bf16")
 QUIET_DAYS, BUSY_MINUTES = 30.0, 10.0

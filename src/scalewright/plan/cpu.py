@@ -85,13 +85,13 @@ def _regions(model: ModelSpec, sizes: Sizes) -> list[tuple[int, float, Sequence[
 
 def _operator(model: ModelSpec, o: Operator, curves: Curves, precision: str) -> tuple[float, float]:
     """Seconds of an operator's forward and backward."""
+    if o.kind == "attention":
+        return _attention(o, curves, precision, "forward"), _attention(o, curves, precision, "backward")
     moved = o.read + o.written
     kind: str = o.kind
     size = moved
     if o.kind in ("linear", "grouped_linear", "router", "head"):
         kind, size = "linear", o.flops
-    elif o.kind == "attention":
-        size = o.flops
     elif o.kind == "norm" and not model.norm_type.startswith("rmsnorm"):
         kind = "layer_norm"
     elif o.kind == "activation" and model.gated:
@@ -105,6 +105,15 @@ def _operator(model: ModelSpec, o: Operator, curves: Curves, precision: str) -> 
         float(curves(kind, size, "forward", precision)),
         float(curves(kind, back, "backward", precision)),
     )
+
+
+def _attention(o: Operator, curves: Curves, precision: str, phase: str) -> float:
+    """Seconds of attention's core, between those of heads of 32 and of 64."""
+    rows, keys, heads = o.shape or (1, 1, 1)
+    wide = float(curves("attention", o.flops, phase, precision))
+    narrow = float(curves("attention_narrow", o.flops, phase, precision)) or wide
+    share = min(max(o.flops / (4.0 * rows * keys * heads) / 32 - 1, 0.0), 1.0)
+    return narrow + share * (wide - narrow)
 
 
 # -- a step ---------------------------------------------------------------------------------------

@@ -18,8 +18,8 @@ from pydantic import Field, model_validator
 from scalewright.spec.base import Spec
 
 What = Literal[
-    "linear", "attention", "norm", "layer_norm", "gated", "activation", "rope", "residual", "embedding",
-    "loss", "add", "optimizer", "watched", "all_reduce", "all_gather", "reduce_scatter", "send",
+    "linear", "attention", "attention_narrow", "norm", "layer_norm", "gated", "activation", "rope", "residual",
+    "embedding", "loss", "add", "optimizer", "watched", "all_reduce", "all_gather", "reduce_scatter", "send",
 ]  # fmt: skip
 Phase = Literal["forward", "backward"]
 
@@ -27,9 +27,10 @@ Phase = Literal["forward", "backward"]
 class Timing(Spec):
     """One kernel or message.
 
-    Sizes are FLOPs of the forward (linear, attention: over the full square), elements (add, optimizer), bytes
-    that the forward reads and writes (of an embedding's backward: those of its table), bytes of the whole
-    tensor (messages), or operators (watched: what selective recomputation's bookkeeping adds to each).
+    Sizes are FLOPs of the forward (linear; attention over the full square, with heads of 64 or, narrow, of
+    32), elements (add, optimizer), bytes that the forward reads and writes (of an embedding's backward: those
+    of its table), bytes of the whole tensor (messages), or operators (watched: what selective
+    recomputation's bookkeeping adds to each).
     """
 
     what: What
