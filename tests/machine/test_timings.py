@@ -21,8 +21,8 @@ from scalewright.spec.errors import RunError
 from scalewright.spec.timings import Timings
 
 STEP = {
-    "linear", "attention", "attention_narrow", "norm", "layer_norm", "gated", "activation", "rope", "residual", "embedding",
-    "loss",
+    "linear", "attention", "attention_narrow", "norm", "layer_norm", "gated", "activation", "rope",
+    "residual", "embedding", "loss",
 }  # fmt: skip
 MESSAGES = {"all_reduce", "all_gather", "reduce_scatter", "send"}
 

@@ -18,8 +18,9 @@ from pydantic import Field, model_validator
 from scalewright.spec.base import Spec
 
 What = Literal[
-    "linear", "attention", "attention_narrow", "norm", "layer_norm", "gated", "activation", "rope", "residual",
-    "embedding", "loss", "add", "optimizer", "watched", "all_reduce", "all_gather", "reduce_scatter", "send",
+    "linear", "attention", "attention_narrow", "norm", "layer_norm", "gated", "activation", "rope",
+    "residual", "embedding", "loss", "add", "optimizer", "watched",
+    "all_reduce", "all_gather", "reduce_scatter", "send",
 ]  # fmt: skip
 Phase = Literal["forward", "backward"]
 
