@@ -108,7 +108,7 @@ def plan(
     global_batch_tokens: int | None = None,
     objective: str = "time",
     fix: Mapping[str, Any] | None = None,
-    memory_headroom: float = 0.0,
+    memory_headroom: float | None = None,
     top: int = 5,
     precision: str = "auto",
     framework: str | None = None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from typing import Any
 
@@ -209,3 +210,17 @@ def test_what_an_expert_would_sign() -> None:
     assert layout.micro_batch // layout.cp <= 2
     assert layout.offload == "none"
     assert 0.3 < plan.best[0].prediction.dump()["mfu"] < 0.6
+
+
+def test_headroom_is_given_up_where_nothing_fits_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody asked for it, so it must not be the reason for a refusal."""
+    asked = {"devices": 8, "seq_len": 4096, "global_batch": 8, "fixed": {"offload": "none"}}
+    usual = search(LLAMA, H100, **asked)
+    assert usual.headroom == 0.05
+    assert "5% of the memory kept free" in usual.assumed
+    monkeypatch.setattr(sys.modules[search.__module__], "HEADROOM", 0.9)
+    found = search(LLAMA, H100, **asked)
+    assert found.headroom == 0.0
+    assert not any("kept free" in one for one in found.assumed)
+    with pytest.raises(UserError, match="fits on no layout"):
+        search(LLAMA, H100, **asked, headroom=0.9)

@@ -41,7 +41,9 @@ def plan(
         str | None, typer.Option(metavar="KEY=VALUE,...", help="Hold axes: tp=8,pp=4 or tp=[4,8].")
     ] = None,
     precision: Annotated[str, typer.Option(help="auto, fp32, tf32, bf16, fp16, fp8, ...")] = "auto",
-    memory_headroom: Annotated[float, typer.Option(help="Share of the memory to leave free, as 0.1.")] = 0.0,
+    memory_headroom: Annotated[
+        float | None, typer.Option(help="Share of the memory to leave free; default 0.05.")
+    ] = None,
     top: Annotated[int, typer.Option(metavar="K", min=1, max=1000, help="Layouts to show.")] = 5,
     why_not: Annotated[
         str | None, typer.Option(metavar="KEY=VALUE,...", help="Why this layout isn't the best: tp=4,pp=8.")
