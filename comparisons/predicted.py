@@ -32,8 +32,8 @@ from harness.result import Result, facts_text, table
 
 from scalewright.machine.local import timed_cluster
 from scalewright.machine.timings import cpu_timings
+from scalewright.plan.measured.rank import kendall_tau, regret
 from scalewright.plan.predict import predict
-from scalewright.plan.rank import kendall_tau, regret
 from scalewright.spec.cluster import ClusterSpec
 from scalewright.spec.layout import Layout
 from scalewright.spec.layout_check import check_layout

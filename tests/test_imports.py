@@ -65,6 +65,13 @@ def files(folder: str) -> list[Path]:
     return sorted((SOURCE / folder).rglob("*.py"))
 
 
+def is_module(name: str) -> bool:
+    """Whether a dotted name is a module or a folder of ours."""
+    first, *rest = name.split(".")
+    path = SOURCE.joinpath(*rest)
+    return first == "scalewright" and (path.is_dir() or path.with_suffix(".py").is_file())
+
+
 def imports(path: Path) -> Iterator[tuple[str, bool, int]]:
     """(module, lazy, line) of every import in a file; `if TYPE_CHECKING:` blocks don't count."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
@@ -81,10 +88,11 @@ def imports(path: Path) -> Iterator[tuple[str, bool, int]]:
             elif isinstance(child, ast.ImportFrom):
                 base = package[: len(package) - child.level + 1] if child.level else []
                 module = ".".join([*base, *([child.module] if child.module else [])])
-                if module == "scalewright":  # `from scalewright import spec` names the folder in the alias
-                    yield from ((f"scalewright.{alias.name}", lazy, child.lineno) for alias in child.names)
-                else:
-                    yield module, lazy, child.lineno
+                inside = [f"{module}.{alias.name}" for alias in child.names]
+                modules = {name for name in inside if is_module(name)}  # `from scalewright import spec`
+                if len(modules) < len(inside):
+                    modules.add(module)
+                yield from ((name, lazy, child.lineno) for name in sorted(modules))
             inner = isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
             yield from walk(child, lazy or inner)
 
@@ -133,6 +141,55 @@ def test_the_table_has_no_circle():
 
     for folder in EVERYTHING - {"cli", "learn"}:
         visit(folder, ())
+
+
+# The planner's own folders, and which of the others each may import; files beside them: see the test below.
+PLAN: dict[str, set[str]] = {
+    "cost": set(),
+    "analytic": {"cost"},
+    "rows": {"cost"},
+    "measured": {"cost", "rows"},
+    "search": {"cost"},
+}
+
+
+@pytest.mark.parametrize("depth", [1, 2], ids=["folders and files beside them", "files"])
+def test_the_planner_has_no_circle(depth):
+    """Nor inside: what one folder of it imports never leads back to that folder, and no file to itself."""
+    real: dict[str, set[str]] = {}
+    for path in files("plan"):
+        parts = path.relative_to(SOURCE / "plan").with_suffix("").parts[:depth]
+        targets = (module.split(".")[2 : 2 + depth] for module, _, _ in imports(path) if in_plan(module))
+        real.setdefault(".".join(parts), set()).update(".".join(target) for target in targets)
+    done: set[str] = set()
+
+    def visit(name: str, above: tuple[str, ...]) -> None:
+        assert name not in above, f"a circle: {' -> '.join([*above, name])}"
+        if name not in done:
+            for other in sorted(real.get(name, set()) - {name}):
+                visit(other, (*above, name))
+            done.add(name)
+
+    for name in real:
+        visit(name, ())
+
+
+def in_plan(module: str) -> bool:
+    """Whether a module is below scalewright.plan."""
+    return module.startswith("scalewright.plan.")
+
+
+def test_the_planner_s_folders_import_what_they_may():
+    present = {path.name for path in (SOURCE / "plan").iterdir() if path.is_dir() and any(path.glob("*.py"))}
+    assert present == set(PLAN)
+    problems = [
+        f"{path.relative_to(SOURCE)}:{line} imports {module}"
+        for folder, allowed in PLAN.items()
+        for path in files(f"plan/{folder}")
+        for module, _, line in imports(path)
+        if in_plan(module) and module.split(".")[2] in present - allowed - {folder}
+    ]
+    assert not problems
 
 
 @pytest.mark.parametrize("folder", sorted(NO_TORCH_EVER))

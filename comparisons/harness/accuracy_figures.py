@@ -19,14 +19,14 @@ from typing import Any
 
 import numpy as np
 
-from scalewright.plan.baselines import baselines
 from scalewright.plan.constants import facts
-from scalewright.plan.fit import groups_of, left_out, mean_error
+from scalewright.plan.measured.baselines import baselines
+from scalewright.plan.measured.fit import groups_of, left_out, mean_error
+from scalewright.plan.measured.profile import held_out_error
+from scalewright.plan.measured.rank import rankings
+from scalewright.plan.measured.runs import MEASURED, Runs, read_table, runs_of
+from scalewright.plan.measured.score import layout_groups, score
 from scalewright.plan.predict import Predictions, predict_table
-from scalewright.plan.profile import held_out_error
-from scalewright.plan.rank import rankings
-from scalewright.plan.runs import MEASURED, Runs, read_table, runs_of
-from scalewright.plan.score import layout_groups, score
 
 KINDS = ("source", "family", "generation")
 PROFILE_ROWS = (4, 8, 16)

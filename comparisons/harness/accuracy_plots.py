@@ -19,8 +19,8 @@ from matplotlib import pyplot
 from matplotlib.axes import Axes
 
 from harness.accuracy_figures import Figures, in_words
-from scalewright.plan.band import SIGMA
 from scalewright.plan.chips import FAMILIES
+from scalewright.plan.cost.band import SIGMA
 
 COLORS = {"volta": "#7f7f7f", "ampere": "#0072b2", "hopper": "#009e73", "blackwell": "#d55e00",
           "tpu": "#cc79a7", "amd": "#e69f00", "other": "#000000"}  # fmt: skip

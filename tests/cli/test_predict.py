@@ -11,7 +11,7 @@ import pytest
 from tests.cli.blocked import run_without_torch
 
 import scalewright as sw
-from scalewright.plan.runs import MEASURED, read_table
+from scalewright.plan.measured.runs import MEASURED, read_table
 
 ASKED = ["llama-3.1-8b", "--cluster", "dgx-h100", "--seq-len", "4096"]
 LAYOUT = ["--devices", "64", "--tp", "4", "--pp", "2", "--zero-stage", "1", "--global-batch", "128"]

@@ -13,7 +13,7 @@ from harness.accuracy_page import pct, table
 from harness.accuracy_reasons import row_reason
 from harness.llm_analysis_rows import refusal
 
-from scalewright.plan.runs import MEASURED, Runs, read_table, runs_of
+from scalewright.plan.measured.runs import MEASURED, Runs, read_table, runs_of
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ("vtrain-multi", "megatron-2020", "nemo-24.07")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from scalewright.plan.measured.runs import MEASURED, read_table
 from scalewright.plan.predict import predict, predict_rows, predict_table
 from scalewright.plan.request import from_layout
-from scalewright.plan.rows import request_of
-from scalewright.plan.runs import MEASURED, read_table
+from scalewright.plan.rows.rows import request_of
 from scalewright.plan.stages import stages
 from scalewright.spec.cluster import load_cluster
 from scalewright.spec.errors import UserError

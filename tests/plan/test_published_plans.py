@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from scalewright.plan.predict import predict
-from scalewright.plan.search import search
-from scalewright.plan.why_not import why_not
+from scalewright.plan.search.search import search
+from scalewright.plan.search.why_not import why_not
 from scalewright.spec.cluster import load_cluster
 from scalewright.spec.layout import Layout
 from scalewright.spec.presets import load_model_spec

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from scalewright.plan.measured.runs import MEASURED, read_table
 from scalewright.plan.predict import predict, predict_rows
-from scalewright.plan.runs import MEASURED, read_table
 from scalewright.spec.cluster import load_cluster
 from scalewright.spec.layout import Layout
 from scalewright.spec.presets import load_model_spec

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from scalewright.plan.memory import GIB
+from scalewright.plan.cost.memory import GIB
 from scalewright.plan.predict import predict
 from scalewright.spec.cluster import load_cluster
 from scalewright.spec.layout import Layout

@@ -119,7 +119,7 @@ def read_rows(file: Iterable[str], path: str, told: Callable[[str], None]) -> It
 
 def columns() -> list[str]:
     """The columns of the bundled table of measured runs: what a row may say."""
-    from scalewright.plan.runs import MEASURED
+    from scalewright.plan.measured.runs import MEASURED
 
     with open(MEASURED, newline="", encoding="utf-8") as file:
         return next(csv.reader(file))

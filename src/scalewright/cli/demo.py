@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from scalewright.spec.errors import RunError
 
 if TYPE_CHECKING:
-    from scalewright.plan.search import Choice, Plan
+    from scalewright.plan.search.search import Choice, Plan
     from scalewright.spec.cluster import ClusterSpec
 
 VOCABULARY, SEQ_LEN, BATCH = 1024, 256, 4
@@ -118,7 +118,7 @@ def this_machine() -> ClusterSpec:
 
 def make_plan(cluster: ClusterSpec) -> Plan:
     """Every layout of the demo's model on two processes, priced."""
-    from scalewright.plan.search import search
+    from scalewright.plan.search.search import search
     from scalewright.spec.model import ModelSpec
 
     model = ModelSpec.parse(MODEL)

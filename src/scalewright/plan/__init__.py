@@ -1,12 +1,12 @@
 """How much, how fast, does it fit: a layout's cost from the operators, the schedule and the topology.
 
-    rows.py, request.py    what is asked            work.py        the operators of a rank, as arrays
-    chips.py, frameworks.py   whose device, whose kernels          kernels.py     seconds of each
-    collectives.py, exchange.py   seconds on the links             timeline.py    one step of the pipeline
-    memory.py, band.py     bytes, and how sure      predict.py     the answer
-    score.py, fit.py       against what was measured; constants.py + data/constants.yaml: every number that
-    was fitted
-    analytic/              textbooks' closed forms, to check a plan by hand (docs/rules-of-thumb.md)
+    request.py, chips.py, frameworks.py   what is asked: a layout of a run, whose device, whose kernels
+    constants.py + data/constants.yaml    every number that no data sheet gives, fitted or read
+    cost/       the formulas: seconds and bytes           rows/      rows of tables as requests
+    predict.py, stages.py, explain.py     one layout's answer, each of its pipeline ranks, the reasons
+    search/     the best of all layouts                   measured/  against what was measured; the fit
+    ask.py, answer.py                     a question as users put it, and the whole answer
+    analytic/   textbooks' closed forms, to check a plan by hand (docs/rules-of-thumb.md)
 
 One row of a table and a single layout go through the same functions: they are written over arrays.
 """

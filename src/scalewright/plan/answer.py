@@ -16,8 +16,8 @@ from typing import Any
 
 from scalewright.plan.chips import Chip
 from scalewright.plan.constants import Constants
+from scalewright.plan.cost.memory import GIB
 from scalewright.plan.explain import evidence, smallest_fix, what_if
-from scalewright.plan.memory import GIB
 from scalewright.plan.predict import Prediction
 from scalewright.plan.request import Request
 from scalewright.plan.stages import stages

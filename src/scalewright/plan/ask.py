@@ -1,10 +1,10 @@
 """A question to the planner, as users put it, and the whole answer: the keys of `plan --json`.
 
-Question --search--> Plan: best, pareto, why_not      (plan/search.py)
+Question --search--> Plan: best, pareto, why_not      (plan/search/search.py)
     each best layout as `predict` gives it            (plan/answer.py)
-    one layout asked about: why it isn't chosen       (plan/why_not.py)
-    the same on other device counts                   (plan/scaling.py)
-    a run file that `train` takes                     (plan/run_file.py)
+    one layout asked about: why it isn't chosen       (plan/search/why_not.py)
+    the same on other device counts                   (plan/search/scaling.py)
+    a run file that `train` takes                     (plan/search/run_file.py)
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import Any
 
 from scalewright.plan import defaults
 from scalewright.plan.answer import answer
-from scalewright.plan.run_file import run_file
-from scalewright.plan.scaling import scaling
-from scalewright.plan.search import Choice, Plan, search
-from scalewright.plan.why_not import why_not as explain_loss
+from scalewright.plan.search.run_file import run_file
+from scalewright.plan.search.scaling import scaling
+from scalewright.plan.search.search import Choice, Plan, search
+from scalewright.plan.search.why_not import why_not as explain_loss
 from scalewright.spec.cluster import ClusterSpec
 from scalewright.spec.errors import UserError
 from scalewright.spec.model import ModelSpec
@@ -31,7 +31,7 @@ Stop = Callable[[], bool]
 
 @dataclass(frozen=True)
 class Question:
-    """What is searched: the run, and how the search is to go (`keys` of plan/search.py)."""
+    """What is searched: the run, and how the search is to go (`keys` of plan/search/search.py)."""
 
     model: ModelSpec
     cluster: ClusterSpec

@@ -12,10 +12,10 @@ from collections.abc import Iterable, Mapping
 from math import gcd, isfinite
 from typing import Any
 
-from scalewright.plan.cells import MOST
 from scalewright.plan.chips import WIDTHS
 from scalewright.plan.frameworks import Framework, find_framework, framework_names
 from scalewright.plan.request import Request
+from scalewright.plan.rows.cells import MOST
 from scalewright.spec.cluster import ClusterSpec
 from scalewright.spec.errors import UserError, nearest
 from scalewright.spec.layout import Layout

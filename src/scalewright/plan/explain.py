@@ -15,14 +15,14 @@ from functools import lru_cache
 from math import log2
 from typing import Any
 
-from scalewright.plan.cells import number, text
 from scalewright.plan.chips import FAMILIES
 from scalewright.plan.constants import Constants
 from scalewright.plan.curves import beyond_timed, probe_words
+from scalewright.plan.measured.runs import MEASURED, measured_seconds, read_table
 from scalewright.plan.predict import Prediction, layout_keys, predict_table
 from scalewright.plan.request import Request
-from scalewright.plan.rows import request_of
-from scalewright.plan.runs import MEASURED, measured_seconds, read_table
+from scalewright.plan.rows.cells import number, text
+from scalewright.plan.rows.rows import request_of
 from scalewright.spec.errors import UserError
 from scalewright.spec.layout import Layout
 from scalewright.spec.layout_check import is_legal

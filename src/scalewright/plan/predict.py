@@ -15,15 +15,15 @@ from typing import Any
 
 import numpy as np
 
-from scalewright.plan.band import quantiles, spread
-from scalewright.plan.cells import text
 from scalewright.plan.constants import Constants, constants
-from scalewright.plan.evaluate import Outcome, evaluate, prepare
-from scalewright.plan.memory import GIB, KINDS
+from scalewright.plan.cost.band import quantiles, spread
+from scalewright.plan.cost.evaluate import Outcome, evaluate, prepare
+from scalewright.plan.cost.memory import GIB, KINDS
+from scalewright.plan.cost.timeline import AXES, PARTS
 from scalewright.plan.request import Request, from_layout
-from scalewright.plan.rows import has_no_layout, request_of
-from scalewright.plan.timeline import AXES, PARTS
-from scalewright.plan.usual import best_usual
+from scalewright.plan.rows.cells import text
+from scalewright.plan.rows.rows import has_no_layout, request_of
+from scalewright.plan.rows.usual import best_usual
 from scalewright.spec.cluster import ClusterSpec
 from scalewright.spec.errors import UserError
 from scalewright.spec.layout import Layout
@@ -123,7 +123,7 @@ class Prediction:
 
     @property
     def comm_bytes(self) -> dict[str, float]:
-        """Bytes that the busiest device of each axis sends in a step (plan/traffic.py)."""
+        """Bytes that the busiest device of each axis sends in a step (plan/cost/traffic.py)."""
         return {axis: self.number(f"bytes.{axis}") for axis in AXES}
 
     @property

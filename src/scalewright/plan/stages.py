@@ -16,15 +16,15 @@ from typing import Any
 
 import numpy as np
 
-from scalewright.plan.activations import block_bytes
-from scalewright.plan.columns import Columns, Place
-from scalewright.plan.memory import GIB, KINDS, rank_memory
-from scalewright.plan.microbatch import Micro, exchanges, micro
-from scalewright.plan.pipeline import message_seconds, unhidden
+from scalewright.plan.cost.activations import block_bytes
+from scalewright.plan.cost.columns import Columns, Place
+from scalewright.plan.cost.memory import GIB, KINDS, rank_memory
+from scalewright.plan.cost.microbatch import Micro, exchanges, micro
+from scalewright.plan.cost.pipeline import message_seconds, unhidden
+from scalewright.plan.cost.states import padded_sums
+from scalewright.plan.cost.table import stage_counts
 from scalewright.plan.predict import Prediction
 from scalewright.plan.request import Request
-from scalewright.plan.states import padded_sums
-from scalewright.plan.table import stage_counts
 from scalewright.spec.schedule import Action, StageCost, Timing, schedule, simulate, stage_ranks
 
 

@@ -180,6 +180,6 @@ def _counts(text: str) -> list[int]:
 
 def read_switches(text: str | None) -> dict[str, str]:
     """`key=value;key=value` (commas do as well) of a trainer."""
-    from scalewright.plan.cells import read_options
+    from scalewright.plan.rows.cells import read_options
 
     return read_options((text or "").replace(",", ";"))

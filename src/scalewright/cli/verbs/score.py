@@ -10,7 +10,7 @@ from scalewright.cli.options import Json
 from scalewright.spec.errors import UserError
 
 if TYPE_CHECKING:
-    from scalewright.plan.runs import Runs
+    from scalewright.plan.measured.runs import Runs
 
 Row = dict[str, Any]
 
@@ -54,8 +54,8 @@ def score(
 
 def compare(file: str | None, oom: str | None, fit: int | None, left_out: bool) -> Row:
     """The figures of a table, or of the bundled one; raises UserError where nothing can be compared."""
-    from scalewright.plan.runs import MEASURED, OUT_OF_MEMORY, read_table, runs_of
-    from scalewright.plan.score import score as score_runs
+    from scalewright.plan.measured.runs import MEASURED, OUT_OF_MEMORY, read_table, runs_of
+    from scalewright.plan.measured.score import score as score_runs
 
     rows, broken = (read_table(MEASURED), []) if file is None else _read(file)
     failed = read_oom(oom) if oom else read_table(OUT_OF_MEMORY) if file is None else None
@@ -105,7 +105,7 @@ def _left_out(runs: Runs) -> tuple[Any, dict[str, float]]:
     """Seconds predicted without each row's source, and the mean errors without each kind of group."""
     import numpy as np
 
-    from scalewright.plan.fit import left_out, mean_error
+    from scalewright.plan.measured.fit import left_out, mean_error
 
     timed = np.isfinite(runs.seconds) & ~runs.apart & ~runs.converted
     if len(set(runs.source[timed])) < 3:
@@ -118,7 +118,7 @@ def _left_out(runs: Runs) -> tuple[Any, dict[str, float]]:
 
 def read_oom(path: str) -> list[dict[str, str]]:
     """The rows of a table in the columns of the bundled one of runs out of memory; raises UserError."""
-    from scalewright.plan.runs import OUT_OF_MEMORY, read_table
+    from scalewright.plan.measured.runs import OUT_OF_MEMORY, read_table
 
     needed = [name for name in read_table(OUT_OF_MEMORY)[0] if name != "source_ref"]
     rows = read_table(path)

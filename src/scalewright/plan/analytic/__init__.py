@@ -11,6 +11,6 @@
     datasheet.py    a data sheet's numbers from the parts they are made of
 
 These are the rules of thumb to check a plan against by hand; the planner prices shapes, links and kernels
-(`predict.py`). Where `spec/` has the arithmetic already (operators, counts, schedules, placement), these
+(`plan/cost/`). Where `spec/` has the arithmetic already (operators, counts, schedules, placement), these
 functions call it. `tests/truth` holds all of them against published answers.
 """

@@ -6,8 +6,8 @@
     torus axis      B / two-way rate                       closed: both directions at once, (n-1)/n left out
 
 Thakur et al. 2005; Rabenseifner 2004; scaling book, part 3. B is the whole tensor in bytes, rates are bytes/s
-one way unless said, delays are seconds. Rings are those that plans are priced with (`plan/collectives.py`),
-on one level of links at their printed rate.
+one way unless said, delays are seconds. Rings are those that plans are priced with
+(`plan/cost/collectives.py`), on one level of links at their printed rate.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from math import inf, log2, prod
 
 import numpy as np
 
-from scalewright.plan import collectives
+from scalewright.plan.cost import collectives
 from scalewright.spec.traffic_papers import ring_volume
 
 

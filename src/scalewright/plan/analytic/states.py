@@ -9,7 +9,7 @@
     ZeRO stage   0: none of it shared out   1: optimizer   2: and gradients   3: and weights
 
 Rajbhandari et al. 2020 §3.1 and §5. These are a recipe's bytes; what this package's own trainer holds, tensor
-by tensor, is in `spec/memory.py`, and what a plan's worst rank holds in `plan/memory.py`.
+by tensor, is in `spec/memory.py`, and what a plan's worst rank holds in `plan/cost/memory.py`.
 """
 
 from __future__ import annotations

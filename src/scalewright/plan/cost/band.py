@@ -1,0 +1,59 @@
+"""How sure a prediction is: a spread around its median that grows with what is unknown or out of range.
+
+    log seconds ~ normal(log p50, s)        p10, p90 = p50 · exp(-+1.2816 s)
+    s^2 = base^2 + sum over what makes this row uncertain (band.* in plan/data/constants.yaml)
+
+unknown trainer · recomputation that nobody stated · no layout at all · a batch or a shape that had to be
+assumed · experts · time that waits for the host or for links between nodes · a device generation that was
+never measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from scalewright.plan.chips import FAMILIES
+from scalewright.plan.constants import Constants
+from scalewright.plan.cost.evaluate import Outcome
+from scalewright.plan.request import Request
+
+SIGMA = 1.2816  # of a normal: 10% lie below -1.2816 s
+NEVER_MEASURED = frozenset(FAMILIES.index(name) for name in ("amd", "other"))
+
+
+def spread(outcome: Outcome, requests: Sequence[Request], unknown: np.ndarray, c: Constants) -> np.ndarray:
+    """The standard deviation of log seconds, a number a row."""
+    t, parts = outcome.table, outcome.step.parts
+    seconds = outcome.step.seconds
+    trainer, chips, works = outcome.facts.trainers, outcome.facts.chips, outcome.facts.works
+    links = sum(
+        parts[name] for name in ("tp_exposed", "dp_exposed", "cp_exposed", "ep_exposed", "pp_exposed")
+    )
+    wide = t.devices > t.gather(chips["domain"])
+    timed = np.array([request.chip.timings is not None for request in requests])  # its own probe says enough
+    guesses = np.array([_guesses(request.assumed) for request in requests], dtype=float)
+    square = (
+        c["band.base"] ** 2
+        + (c["band.trainer"] * (1 - t.gather(trainer["known"]))) ** 2
+        + (c["band.recompute"] * unknown) ** 2
+        + (c["band.experts"] * (t.gather(works["sparse"]) > 0)) ** 2
+        + (c["band.links"] * links / seconds * np.where(wide, 1.0, 0.5)) ** 2
+        + (c["band.host"] * np.minimum(outcome.step.host, 1.0)) ** 2
+        + (c["band.guess"] ** 2) * guesses
+        + (c["band.device"] * np.isin(t.gather(chips["family"]), list(NEVER_MEASURED)) * ~timed) ** 2
+    )
+    result: np.ndarray = np.sqrt(square)
+    return result
+
+
+def _guesses(assumed: Sequence[str]) -> int:
+    """How many of the assumptions move the time much: layout, batch, shape."""
+    heavy = ("tp ", "pp ", "mbs ", "gbs ", "shape ", "layers ", "layout", "seq ", "heads ")
+    return sum(line.startswith(heavy) for line in assumed)
+
+
+def quantiles(seconds: np.ndarray, sigma: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """p10 and p90."""
+    return seconds * np.exp(-SIGMA * sigma), seconds * np.exp(SIGMA * sigma)

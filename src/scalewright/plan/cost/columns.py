@@ -1,0 +1,143 @@
+"""What all parts of a step read: numbers of units as columns, one a row, each gathered when first asked for.
+
+    facts (a number a unit) --unit index--> Columns.chip("domain"), .trainer("year"), .work("stream")
+
+and the pipeline ranks that stand for all: the fullest between the ends, the first, the last (`Place`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from scalewright.plan.constants import Constants
+from scalewright.plan.cost import work as w
+from scalewright.plan.cost.collectives import Wires, wires
+from scalewright.plan.cost.kernels import Prices
+from scalewright.plan.cost.table import FOLDED, RECOMPUTE, Facts, Table
+from scalewright.plan.request import SCHEDULES
+
+DUALPIPE = SCHEDULES.index("dualpipe")
+_FOLDED = np.array([name in FOLDED for name in SCHEDULES])
+
+
+@dataclass(frozen=True)
+class Place:
+    """A pipeline rank of every row: its number, its blocks, and which ends of the model it computes.
+
+    `first`, `last`: the share of the micro-batches whose embedding, whose head it computes; 1 or 0, and in
+    dualpipe, whose two ways have a rank's end each, 1/2.
+    """
+
+    rank: np.ndarray
+    blocks: np.ndarray
+    first: np.ndarray
+    last: np.ndarray
+
+
+def places(table: Table) -> tuple[Place, Place, Place]:
+    """The fullest rank between the ends, the first and the last; with one rank, that one thrice.
+
+    With two ranks there is none between: the fullest is one of them without its end, which is never worse.
+    """
+    p = table.pp
+    one, folded, ways = p == 1, _FOLDED[table.schedule], table.schedule == DUALPIPE
+    share = np.where(ways & ~one, 0.5, 1.0)
+    alone = one.astype(float)
+    blocks = table.stages
+    return (
+        Place(blocks[:, 4], blocks[:, 0], alone, alone),
+        Place(np.zeros_like(p), blocks[:, 1], share, np.where(one | folded, share, 0.0)),
+        Place(
+            p - 1, blocks[:, 2], np.where(one | ways, share, 0.0), np.where(one | ways | ~folded, share, 0.0)
+        ),
+    )
+
+
+class Columns:
+    """A table's rows with the numbers of their units beside them."""
+
+    def __init__(self, table: Table, facts: Facts, prices: Prices, c: Constants) -> None:
+        self.table, self.facts, self.prices, self.c = table, facts, prices, c
+        self._found: dict[tuple[str, str], np.ndarray] = {}
+
+    def chip(self, name: str) -> np.ndarray:
+        """A number of the rows' devices."""
+        return self._gather("chip", name, self.facts.chips)
+
+    def trainer(self, name: str) -> np.ndarray:
+        """A number of the rows' trainers."""
+        return self._gather("trainer", name, self.facts.trainers)
+
+    def work(self, name: str) -> np.ndarray:
+        """A number of the rows' operator lists."""
+        return self._gather("work", name, self.facts.works)
+
+    def region(self, values: np.ndarray, region: int) -> np.ndarray:
+        """A unit's number of one region [units, REGIONS] as a column."""
+        return np.asarray(values[:, region][self.table.unit])
+
+    def dense(self, region: int) -> np.ndarray:
+        """This rank's parameters of a region that data parallelism shares."""
+        return self.region(self.facts.works["dense"], region)
+
+    def expert(self, region: int) -> np.ndarray:
+        """This rank's parameters of a region's experts."""
+        return self.region(self.facts.works["expert"], region)
+
+    def _gather(self, group: str, name: str, values: dict[str, np.ndarray]) -> np.ndarray:
+        key = (group, name)
+        if key not in self._found:
+            self._found[key] = self.table.gather(values[name])
+        return self._found[key]
+
+    @cached_property
+    def fullest(self) -> np.ndarray:
+        """Blocks of the fullest rank, wherever it is."""
+        return np.asarray(self.table.stages[:, :3].max(1))
+
+    @cached_property
+    def visits(self) -> np.ndarray:
+        """How often a micro-batch comes to a rank: once a chunk; in dualpipe to one of its two stages."""
+        return np.where(self.table.schedule == DUALPIPE, 1.0, self.table.chunks)
+
+    @cached_property
+    def links(self) -> Wires:
+        """The links under every row."""
+        return wires(self.facts.chips, self.table.unit, self.table.devices, self.c)
+
+    @cached_property
+    def memory_rate(self) -> np.ndarray:
+        """Bytes/s that kernels reach in a device's memory."""
+        return np.asarray(self.chip("memory_rate") * self.c["memory.rate"])
+
+    @cached_property
+    def forward(self) -> np.ndarray:
+        """Seconds of a forward's kernels [units, REGIONS]."""
+        return np.asarray(self.prices.seconds[:, :, w.FORWARD])
+
+    @cached_property
+    def weight(self) -> np.ndarray:
+        """Seconds of the backward's weight part [units, REGIONS]."""
+        return np.asarray(self.prices.seconds[:, :, w.WEIGHT])
+
+    @cached_property
+    def backward(self) -> np.ndarray:
+        """Seconds of a whole backward [units, REGIONS]."""
+        return np.asarray(self.prices.seconds[:, :, w.INPUT] + self.weight)
+
+    @cached_property
+    def rerun(self) -> tuple[np.ndarray, np.ndarray]:
+        """Shares of a block's forward that run again in the backward: all of it, and attention's core."""
+        kind, c = self.table.recompute, self.c
+        whole = np.array([_WHOLE.get(name, 0.0) for name in RECOMPUTE])
+        whole[RECOMPUTE.index("modules")] = c["recompute.modules"]
+        whole[RECOMPUTE.index("policy")] = c["recompute.policy"]
+        shares = np.where(kind == RECOMPUTE.index("share"), self.table.share, whole[kind])
+        return shares, _CORE[kind]
+
+
+_WHOLE = {"full": 1.0}
+_CORE = np.array([float(name in ("core", "selective")) for name in RECOMPUTE])

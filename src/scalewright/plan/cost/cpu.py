@@ -1,0 +1,329 @@
+"""A step on CPU processes, from curves that a probe measured on the machine itself (spec/timings.py).
+
+    an operator     seconds(curve of its kind, its FLOPs or bytes), forward and backward
+    a collective    seconds(curve of its kind, its bytes), as often as this trainer sends (spec/traffic.py)
+    a micro-batch   blocks · (forward + backward + what runs again) + exchanges: Gloo works on the cores that
+                    compute, so that nothing hides behind anything
+    a step          micro-batches, pipeline's fill, gradients and parameters, Adam, what every step costs
+
+The rest of the planner prices devices by peaks and links; this replaces the seconds of rows whose chip has
+curves. Processes share caches, memory and the loopback: the probe ran as many of them at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+
+from scalewright.plan.constants import Constants
+from scalewright.plan.cost import timeline
+from scalewright.plan.cost import work as w
+from scalewright.plan.cost.kernels import Prices
+from scalewright.plan.cost.table import RECOMPUTE, Facts, Table, Unit
+from scalewright.plan.cost.timeline import PARTS, Step
+from scalewright.plan.curves import Curves, curves_of
+from scalewright.plan.request import SCHEDULES
+from scalewright.spec import block
+from scalewright.spec.block import Operator, Sizes
+from scalewright.spec.model import ModelSpec
+from scalewright.spec.operators import layer_kinds
+from scalewright.spec.timings import Timings
+from scalewright.spec.traffic import BUCKET_BYTES
+
+FP32 = 4.0
+SPLIT = ("zb-h1", "zb-interleaved", "zbv", "dualpipev")  # backward in two parts
+FOLDED = ("zbv", "dualpipev")  # the first pipeline rank has the last stage, too
+
+
+@dataclass(frozen=True)
+class Seconds:
+    """One unit's seconds a micro-batch: [REGIONS] forward and backward, and of a block what runs again."""
+
+    forward: np.ndarray
+    backward: np.ndarray
+    light: float  # a block's forward without matrix products
+    core: float  # attention's core
+    operators: float  # of a block
+
+
+# -- kernels --------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=4096)
+def unit_seconds(model: ModelSpec, sizes: Sizes, precision: str, timings: Timings) -> Seconds:
+    """The operators of a rank priced one by one; blocks as an average block."""
+    curves = curves_of(timings)
+    precision = precision if precision in curves.precisions else "fp32"
+    forward, backward = np.zeros(w.REGIONS), np.zeros(w.REGIONS)
+    light = core = many = 0.0
+    for region, share, found in _regions(model, sizes):
+        for operator in found:
+            ahead, back = _operator(model, operator, curves, precision)
+            forward[region] += share * ahead
+            backward[region] += share * back
+            if region == w.BLOCK:
+                light += share * (0.0 if operator.shape and operator.kind != "attention" else ahead)
+                core += share * (ahead if operator.kind == "attention" else 0.0)
+                many += share
+    return Seconds(forward, backward, light, core, many)
+
+
+def _regions(model: ModelSpec, sizes: Sizes) -> list[tuple[int, float, Sequence[Operator]]]:
+    found: list[tuple[int, float, Sequence[Operator]]] = [(w.BEFORE, 1.0, tuple(block.before(model, sizes)))]
+    for first, many in layer_kinds(model):
+        share = many / model.num_hidden_layers
+        found.append((w.BLOCK, share, tuple(block.block(model, sizes, first))))
+    found.append((w.AFTER, 1.0, tuple(block.after(model, sizes))))
+    return [
+        *found,
+        *((w.EXTRA, 1.0, tuple(block.multi_token(model, sizes, i))) for i in range(model.mtp_layers)),
+    ]
+
+
+def _operator(model: ModelSpec, o: Operator, curves: Curves, precision: str) -> tuple[float, float]:
+    """Seconds of an operator's forward and backward."""
+    if o.kind == "attention":
+        return _attention(o, curves, precision, "forward"), _attention(o, curves, precision, "backward")
+    moved = o.read + o.written
+    kind: str = o.kind
+    size = moved
+    if o.kind in ("linear", "grouped_linear", "router", "head"):
+        kind, size = "linear", o.flops
+    elif o.kind == "norm" and not model.norm_type.startswith("rmsnorm"):
+        kind = "layer_norm"
+    elif o.kind == "activation" and model.gated:
+        kind = "gated"
+    elif o.kind in ("dispatch", "combine"):  # rows that are moved; what sorts them isn't timed
+        kind = "residual"
+    back = size
+    if o.kind == "embedding":
+        back = sum(weight.size for weight in o.weights) * (FP32 if precision == "fp32" else 2.0)
+    return (
+        float(curves(kind, size, "forward", precision)),
+        float(curves(kind, back, "backward", precision)),
+    )
+
+
+def _attention(o: Operator, curves: Curves, precision: str, phase: str) -> float:
+    """Seconds of attention's core, between those of heads of 32 and of 64."""
+    rows, keys, heads = o.shape or (1, 1, 1)
+    wide = float(curves("attention", o.flops, phase, precision))
+    narrow = float(curves("attention_narrow", o.flops, phase, precision)) or wide
+    share = min(max(o.flops / (4.0 * rows * keys * heads) / 32 - 1, 0.0), 1.0)
+    return narrow + share * (wide - narrow)
+
+
+# -- a step ---------------------------------------------------------------------------------------
+
+
+def step(table: Table, facts: Facts, prices: Prices, c: Constants) -> Step:
+    """The step of every row: CPUs with curves by them, all others by peaks and links."""
+    found = timeline.step(table, facts, prices, c)
+    mine = np.array([unit.chip.timings is not None for unit in table.units])[table.unit]
+    if not mine.any():
+        return found
+    parts = {name: np.where(mine, 0.0, found.parts[name]) for name in PARTS}
+    for timings in {unit.chip.timings for unit in table.units if unit.chip.timings is not None}:
+        rows = np.array([unit.chip.timings == timings for unit in table.units])[table.unit]
+        at = np.flatnonzero(rows)
+        for name, seconds in _Step(table.take(at), facts, curves_of(timings), timings, c).parts().items():
+            parts[name][at] = seconds
+    detail = {name: np.where(mine, 0.0, values) for name, values in found.detail.items()}
+    detail["fixed"] = np.where(mine, parts["other"], detail.get("fixed", 0.0))
+    host = np.where(mine, 0.0, found.host)
+    return replace(found, seconds=np.asarray(sum(parts.values())), parts=parts, host=host, detail=detail)
+
+
+class _Step:
+    """The parts of a step of some rows that share one machine's curves."""
+
+    def __init__(self, table: Table, facts: Facts, curves: Curves, timings: Timings, c: Constants) -> None:
+        self.t, self.curves, self.c = table, curves, c
+        priced = [_of(unit, timings) for unit in table.units]
+        g = table.gather
+        self.forward = np.array([one.forward for one in priced])[table.unit]
+        self.backward = np.array([one.backward for one in priced])[table.unit]
+        self.light = g(np.array([one.light for one in priced]))
+        self.core = g(np.array([one.core for one in priced]))
+        self.operators = g(np.array([one.operators for one in priced]))
+        self.stream, self.key_value = g(facts.works["stream"]), g(facts.works["key_value"])
+        self.group = table.dp * table.cp  # that shares gradients
+        self.whole = np.select(
+            [table.recompute == RECOMPUTE.index(name) for name in ("full", "share")], [1.0, table.share], 0.0
+        )
+        self.works = {name: facts.works[name][table.unit] for name in ("dense", "expert", "tied")}
+        self.width = np.where(g(np.array([u.precision in ("fp32", "tf32") for u in table.units])), 4.0, 2.0)
+        kinds = np.array(SCHEDULES)[table.schedule]
+        self.split, self.folded = np.isin(kinds, SPLIT) & (table.pp > 1), np.isin(kinds, FOLDED)
+        self.share = np.maximum(timings.processes - 1, 1) / timings.processes  # of a ring that was measured
+
+    def parts(self) -> dict[str, np.ndarray]:
+        """Seconds by part."""
+        t, c = self.t, self.c
+        ranks = [self._micro(stage) for stage in range(3)]
+        totals = np.stack([sum(parts.values()) for parts in ranks])
+        totals[0] = np.where(t.pp > 2, totals[0], 0.0)
+        totals[2] = np.where(t.pp > 1, totals[2], 0.0)
+        slow, which = totals.max(0), totals.argmax(0)
+        others = np.where(t.pp > 2, t.pp - 2, 0) * totals[0] + totals[1] + totals[2] - slow
+        chosen = {
+            name: t.micros * np.choose(which, [one[name] for one in ranks]) for name in ranks[0]
+        }  # fmt: skip
+        send = self._messages()
+        return {
+            **{name: chosen[name] for name in ("compute", "recompute", "tp_exposed", "cp_exposed")},
+            "dp_exposed": self._data_parallel() + self._partial_sums(),
+            "pp_bubble": np.where(t.pp > 1, others * self._fill(), 0.0),
+            "pp_exposed": send,
+            "optimizer": self._optimizer(),
+            "other": chosen["other"] + c["cpu.step"],
+        }
+
+    def _micro(self, stage: int) -> dict[str, np.ndarray]:
+        """A micro-batch on the fullest inner (0), first (1) or last (2) pipeline rank."""
+        t, n = self.t, self.t.stages[:, stage]
+        alone = t.pp == 1
+        first = alone | (stage == 1)
+        last = np.where(self.folded & ~alone, stage == 1, alone | (stage == 2))
+        ends = {w.BEFORE: first, w.AFTER: last, w.EXTRA: last}
+        compute = n * (self.forward[:, w.BLOCK] + self.backward[:, w.BLOCK])
+        for region, has in ends.items():
+            compute = compute + has * (self.forward[:, region] + self.backward[:, region])
+        again = self._again() * n
+        exchange = n * self._tensor_parallel() + np.where(
+            t.tp > 1, first * self._leave(0.0) + last * self._enter(0.0), 0.0
+        )
+        held = self._elements(n, first, last)
+        adds = np.where((t.zero == 0) & (self.group > 1), 1.0, (t.micros - 1) / t.micros)
+        adds = np.where(t.zero >= 2, adds / np.maximum(self.group / t.replicate, 1), adds)
+        turned = (3 + self.whole) * (t.cp - 1) * self.curves("send", self.key_value)
+        loops = n * self.operators * (self.c["cpu.call"] + self.split * self.c["cpu.split"])
+        other = loops + adds * self._each(held, "add")
+        cp = np.where(t.cp > 1, n * turned, 0.0)
+        return {
+            "compute": compute,
+            "recompute": again,
+            "tp_exposed": exchange,
+            "cp_exposed": cp,
+            "other": other,
+        }
+
+    def _again(self) -> np.ndarray:
+        """What a block's backward redoes of its forward, and what looking at each operator costs."""
+        t, kind = self.t, self.t.recompute
+        whole = self.forward[:, w.BLOCK]
+        looked = self.operators * self.c["cpu.watched"] * self.curves("watched", 1.0)
+        select = [
+            kind == RECOMPUTE.index("full"), kind == RECOMPUTE.index("share"),
+            kind == RECOMPUTE.index("core"), kind == RECOMPUTE.index("selective"),
+        ]  # fmt: skip
+        return np.asarray(np.select(select, [whole, t.share * whole, self.core, self.light + looked], 0.0))
+
+    # -- exchanges --------------------------------------------------------------------------------
+
+    def _message(self, kind: str, size: np.ndarray, group: np.ndarray) -> np.ndarray:
+        """Seconds of a collective whose whole tensor has so many bytes."""
+        ring = (group - 1) / np.maximum(group, 1) / self.share
+        seconds = ring * self.curves(kind, size) + self.c["cpu.message"]
+        return np.where((group > 1) & (size > 0), seconds, 0.0)
+
+    def _enter(self, again: np.ndarray | float) -> np.ndarray:
+        """Into column-parallel layers, forward and backward."""
+        t = self.t
+        parts = (1 + again) * self._message("all_gather", self.stream, t.tp)
+        parts = parts + self._message("reduce_scatter", self.stream, t.tp)
+        return np.where(t.sp > 0, parts, self._message("all_reduce", self.stream, t.tp))
+
+    def _leave(self, again: np.ndarray | float) -> np.ndarray:
+        """Out of row-parallel layers, forward and backward."""
+        t = self.t
+        parts = (1 + again) * self._message("reduce_scatter", self.stream, t.tp)
+        parts = parts + self._message("all_gather", self.stream, t.tp)
+        return np.where(t.sp > 0, parts, (1 + again) * self._message("all_reduce", self.stream, t.tp))
+
+    def _tensor_parallel(self) -> np.ndarray:
+        """A block's exchanges; with sequence parallelism the backward gathers its inputs again."""
+        t = self.t
+        kind = t.recompute
+        redone = np.where(kind == RECOMPUTE.index("none"), 0.0, np.where(
+            kind == RECOMPUTE.index("share"), t.share, 1.0))  # fmt: skip
+        gathers = np.where(kind == RECOMPUTE.index("none"), 1.0, redone)
+        found = 2 * self._enter(gathers) + self._leave(redone) + self._leave(0.0)
+        return np.where(t.tp > 1, found, 0.0)
+
+    def _data_parallel(self) -> np.ndarray:
+        """Gradients in buckets; or parameters gathered and gradients scattered, block by block."""
+        t = self.t
+        n = t.stages[:, :3].max(1)
+        one = self.works["dense"][:, w.BLOCK] + self.works["expert"][:, w.BLOCK]
+        rest = self._elements(0 * n, True, True)
+        whole = FP32 * (n * one + rest)
+        buckets = np.maximum(np.ceil(whole / BUCKET_BYTES), 1.0)
+        reduce = buckets * self._message("all_reduce", whole / buckets, self.group)
+        shard = self.group / np.maximum(t.replicate, 1)
+        micros = t.micros
+        gathers = np.where(t.zero >= 3, np.where(self.split, 3.0, 2.0) * micros, 1.0)
+        ends = np.where((t.zero >= 3) & (t.pp == 1), micros, 1.0)
+        scatters = np.where(t.zero >= 2, micros, 1.0)
+        sharded = n * (
+            gathers * self._message("all_gather", one * self.width, shard)
+            + scatters * self._message("reduce_scatter", one * FP32, shard)
+        )
+        sharded = sharded + ends * self._message("all_gather", rest * self.width, shard)
+        sharded = sharded + scatters * self._message("reduce_scatter", rest * FP32, shard)
+        across = self._message("all_reduce", whole / np.maximum(shard, 1), t.replicate)
+        # reading and writing flat buffers is in the curves; its hooks and lists are Python's
+        hooks = (gathers + scatters) * (n + 1) * self.c["cpu.shard"]
+        found = sharded + across + np.where(shard > 1, hooks, 0.0)
+        return np.asarray(np.where(t.zero >= 1, found, reduce))
+
+    def _partial_sums(self) -> np.ndarray:
+        """Norms' gradients under tensor parallelism, and the report of a step: small sums."""
+        t = self.t
+        small = self._message("all_reduce", np.full(len(t), 1024.0), t.devices)
+        return np.asarray(2 * small + np.where(t.tp > 1, small, 0.0))
+
+    def _messages(self) -> np.ndarray:
+        """Activations and their gradients between pipeline ranks."""
+        t = self.t
+        size = self.stream / np.where(t.sp > 0, t.tp, 1.0)
+        borders = np.where(self.folded, 2 * t.chunks - 2, 2 * t.chunks - np.where(t.pp == 2, 1, 0))
+        borders = np.maximum(borders, 1.0)  # of one rank, with those on other ranks
+        return np.asarray(np.where(t.pp > 1, t.micros * 2 * borders * self.curves("send", size), 0.0))
+
+    def _fill(self) -> np.ndarray:
+        """The share of the other ranks' time a micro-batch that a pipeline starts and ends with."""
+        t = self.t
+        third = np.where(self.split, 1 / 3, 1.0)
+        return np.asarray(third / np.where(self.folded | self.split, 1.0, t.chunks))
+
+    # -- numbers ----------------------------------------------------------------------------------
+
+    def _elements(self, blocks: np.ndarray, first: np.ndarray | bool, last: np.ndarray | bool) -> np.ndarray:
+        """Parameters of a pipeline rank."""
+        both = self.works["dense"] + self.works["expert"]
+        split = (self.t.pp > 1) & np.asarray(last) & ~np.asarray(first)
+        found = blocks * both[:, w.BLOCK] + np.asarray(first) * both[:, w.BEFORE]
+        return np.asarray(found + np.asarray(last) * both[:, w.AFTER] + split * self.works["tied"])
+
+    def _each(self, elements: np.ndarray, what: str) -> np.ndarray:
+        """Seconds of a pass over so many numbers, which lie in tensors of about a block's twelfth."""
+        return np.asarray(np.where(elements > 0, self.curves(what, elements), 0.0))
+
+    def _optimizer(self) -> np.ndarray:
+        t = self.t
+        n = t.stages[:, :3].max(1)
+        held = self._elements(n, True, t.pp == 1)
+        shard = np.where(t.zero >= 1, np.maximum(self.group / np.maximum(t.replicate, 1), 1.0), 1.0)
+        copies = np.where(self.width < FP32, self._each(held / shard, "add"), 0.0)
+        return np.asarray(self._each(held / shard, "optimizer") + copies)
+
+
+def _of(unit: Unit, timings: Timings) -> Seconds:
+    """A unit's seconds; units of other machines are not asked for."""
+    if unit.chip.timings != timings:
+        return Seconds(np.zeros(w.REGIONS), np.zeros(w.REGIONS), 0.0, 0.0, 0.0)
+    return unit_seconds(unit.model, unit.sizes, unit.precision, timings)

@@ -1,0 +1,79 @@
+"""A table priced: time and memory of every row, in one pass over arrays; the door to all formulas.
+
+requests --> Prepared (nothing in it depends on a constant) --> Outcome: Step, Memory
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from scalewright.plan.constants import Constants, constants
+from scalewright.plan.cost.cpu import step
+from scalewright.plan.cost.kernels import Flat, Prices, flatten, price
+from scalewright.plan.cost.memory import Memory, memory
+from scalewright.plan.cost.table import RECOMPUTE, Facts, Table, table, unit_facts
+from scalewright.plan.cost.timeline import Step
+from scalewright.plan.frameworks import KERNELS
+from scalewright.plan.request import Request
+
+LADDER = ("none", "core")  # what a trainer's recipe turns on, in order, until the run fits; then see _least
+
+
+@dataclass
+class Prepared:
+    """A table and what follows from its units."""
+
+    table: Table
+    facts: Facts
+    flat: Flat
+    unknown: np.ndarray  # rows whose recomputation nobody stated
+
+
+@dataclass
+class Outcome:
+    """Time and memory of every row of a table."""
+
+    table: Table
+    facts: Facts
+    step: Step
+    memory: Memory | None
+    prices: Prices
+
+
+def prepare(requests: Sequence[Request] | Table, c: Constants | None = None) -> Prepared:
+    """The table of these requests; a run that doesn't state its recomputation gets the least that fits."""
+    built = requests if isinstance(requests, Table) else table(requests)
+    facts = unit_facts(built.units)
+    unknown = built.recompute == RECOMPUTE.index("unknown")
+    if unknown.any():
+        built = replace(built, recompute=_least(built, facts, unknown, c or constants()))
+    return Prepared(built, facts, flatten(built.units, facts), unknown)
+
+
+def evaluate(prepared: Prepared, c: Constants | None = None, with_memory: bool = True) -> Outcome:
+    """Prices everything."""
+    c = c or constants()
+    prices = price(prepared.flat, c)
+    found = step(prepared.table, prepared.facts, prices, c)
+    held = memory(prepared.table, prepared.facts, c) if with_memory else None
+    return Outcome(prepared.table, prepared.facts, found, held, prices)
+
+
+def _least(built: Table, facts: Facts, unknown: np.ndarray, c: Constants) -> np.ndarray:
+    """The first rung of the ladder on which a row fits.
+
+    The last rung is whole blocks, or what the trainer's generation does instead: Megatron's recipes of
+    2024 and later rebuild some modules, XLA keeps what a policy says.
+    """
+    kernels = built.gather(facts.trainers["kernels"])
+    modules = (kernels == KERNELS.index("modern")) & (built.gather(facts.trainers["year"]) >= 2024)
+    last = np.where(modules, RECOMPUTE.index("modules"), RECOMPUTE.index("full"))
+    last = np.where(kernels == KERNELS.index("xla"), RECOMPUTE.index("policy"), last)
+    chosen, open_rows = built.recompute.copy(), unknown.copy()
+    for rung in LADDER:
+        chosen = np.where(open_rows, RECOMPUTE.index(rung), chosen)
+        open_rows &= ~memory(replace(built, recompute=chosen), facts, c).fits
+    return np.where(open_rows, last, chosen)

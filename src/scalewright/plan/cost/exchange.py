@@ -1,0 +1,93 @@
+"""What a block exchanges with other ranks in one micro-batch: exposed seconds of a forward, and bytes.
+
+    tensor parallel    two all-reduces of the residual stream a block, or as many pairs of gather and scatter
+                       (Shoeybi et al. 2019 §3; Korthikanti et al. 2022 §4.2.2); one where attention and MLP
+                       run side by side
+    context parallel   ring: keys and values to the next rank, cp - 1 times, beside the core
+                       (Liu et al. 2023); ulysses: all-to-all of heads (Jacobs et al. 2023);
+                       or a gather of keys and values (Dubey et al. 2024 §3.3.2)
+    expert parallel    dispatch and combine: all-to-alls of the routed tokens (Lepikhin et al. 2020 §3.2)
+
+Bytes are counted as users count them (spec/traffic.py): all-reduce the tensor, gather its output, scatter its
+input, all-to-all and send what is sent.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from scalewright.plan.cost import collectives as x
+from scalewright.plan.cost import work as w
+from scalewright.plan.cost.columns import Columns
+from scalewright.plan.request import CP_KINDS, SCHEDULES
+
+# Schedules that run a micro-batch's forward with another's backward, so that one computes while the other
+# exchanges: the all-to-alls are hidden (DeepSeek-AI 2024 §3.2.1), all but the pipeline's ends.
+PAIRED = [SCHEDULES.index(kind) for kind in ("dualpipe", "dualpipev")]
+PAIRED_HIDES = 0.9
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """Of one block and micro-batch: exposed seconds of the forward, and bytes of the forward."""
+
+    seconds: np.ndarray
+    bytes: np.ndarray
+
+
+def tensor_parallel(at: Columns) -> Exchange:
+    """Sums of the residual stream over tp ranks; overlapped trainers hide overlap.tp of them."""
+    t, stream = at.table, at.work("stream")
+    one, sparse = np.ones(len(t)), at.work("sparse")
+    ordinary = 2.0 - at.work("parallel")
+    times = ordinary * (1 - sparse) + sparse * np.where(t.etp > 1, 2.0, 1.0)
+    whole = x.all_reduce(stream, t.tp, one, at.links)
+    halves = 2 * x.gather(stream, t.tp, one, at.links)
+    hidden = at.c["overlap.tp"] * at.trainer("overlap_tp")
+    seconds = times * np.where(t.sp > 0, halves, whole) * (1 - hidden)
+    size = np.where(t.tp > 1, times * stream * np.where(t.sp > 0, 2.0, 1.0), 0.0)
+    return Exchange(seconds, size)
+
+
+def context_parallel(at: Columns) -> Exchange:
+    """Keys and values among cp ranks; a ring hides behind attention's core, but for its start."""
+    t, size = at.table, at.work("key_value")
+    nothing = np.zeros(len(t))
+    if not (t.cp > 1).any():
+        return Exchange(nothing, nothing)
+    core = at.region(at.prices.core[:, :, 0], w.BLOCK)
+    ring = (t.cp - 1) * x.send(size, t.tp, t.tp * t.cp, at.links)
+    whole = x.gather(size * t.cp, t.cp, t.tp, at.links)
+    turn = x.all_to_all(2 * at.work("stream") / t.tp + size, t.cp, t.tp, at.links)
+    exposed = np.select(
+        [t.cp_kind == CP_KINDS.index("ring"), t.cp_kind == CP_KINDS.index("ulysses")],
+        [np.maximum(ring - core * (t.cp - 1) / t.cp, 0.1 * ring), turn],
+        whole,
+    )
+    return Exchange(np.where(t.cp > 1, exposed, 0.0), np.where(t.cp > 1, size * (t.cp - 1), 0.0))
+
+
+def expert_parallel(at: Columns) -> Exchange:
+    """Dispatch and combine; a dispatcher that knows of domains sends a token to each domain once.
+
+    Of `domains`, top_k evenly spread experts meet domains (1 - (1 - 1/domains)^top_k).
+    """
+    t = at.table
+    nothing = np.zeros(len(t))
+    if not (t.ep > 1).any():
+        return Exchange(nothing, nothing)
+    one, sparse = np.ones(len(t)), at.work("sparse")
+    size = at.work("routed") * at.trainer("capacity_factor")
+    domains, top_k = t.ep / x.inside(t.ep, one, at.links), at.work("top_k")
+    met = domains * (1 - (1 - 1 / domains) ** top_k) / top_k
+    far = np.where((at.trainer("dedup") > 0) & (domains > 1), met, 1.0)
+    once = x.all_to_all(size, t.ep, one, at.links, far)
+    both = 2 * once * sparse
+    hidden = both * at.c["overlap.ep"] * at.trainer("overlap_ep")
+    paired = np.isin(t.schedule, PAIRED) & (t.pp > 1)
+    if paired.any():
+        cover = PAIRED_HIDES * np.minimum(both, at.region(at.forward, w.BLOCK))
+        hidden = np.maximum(hidden, paired * cover * (1 - at.c["overlap.slow"]))
+    return Exchange(both - hidden, np.where(t.ep > 1, 2 * size * sparse, 0.0))

@@ -1,0 +1,112 @@
+"""All kernels of all units as flat arrays, by class, with what no constant changes worked out.
+
+    units --> works --> one row a kernel --> classes: matmul, attention, move
+                                             k: the kernel's own numbers     u: its unit's, beside it
+
+A fit of constants makes it once. A matrix product runs in tiles of 128 by 128, or 256 by 128, as CUTLASS and
+cuBLAS mostly choose them:
+
+    padded   edges of tiles that stick out       waves   the last wave of tiles leaves units idle
+    deep     seconds from tile to tile against those of a tile's products: more where a unit is faster
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from scalewright.plan.cost import work as w
+from scalewright.plan.cost.units import Facts, Unit
+
+PHASES = 3
+TILE = 128  # rows and columns of a threadblock's tile; and of the MXU
+ARRAY = 50e12  # FLOP/s of a unit beyond which it is one systolic array, not a multiprocessor
+SMALL_TILE = 1.1  # what a tile of 128 by 128 loses against one of 256 by 128: operands are read more often
+CLASSES = {
+    "matmul": (w.MATMUL, w.GROUPED),
+    "attention": (w.ATTENTION,),
+    "move": (w.MOVE, w.LOSS, w.PERMUTE),
+}
+_CHIP = ("family", "power", "memory_rate", "units", "peak", "width", "peak16", "width16", "measured", "tpu")
+_TRAINER = ("kernels", "attention", "dropout", "year", "held_grads")
+
+Arrays = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Class:
+    """Kernels of one class: place in the sums [units, REGIONS, PHASES], own numbers, and their units'."""
+
+    name: str
+    place: np.ndarray
+    k: Arrays
+    u: Arrays
+
+
+@dataclass(frozen=True)
+class Flat:
+    """The kernels of all units, and their FLOPs."""
+
+    classes: tuple[Class, ...]
+    square: np.ndarray  # FLOPs of a forward [units, REGIONS], attention over the full square
+    masked: np.ndarray  # the same as mask and window leave them
+    core: np.ndarray  # of these, what attention's core has
+    units: int
+
+
+def flatten(units: Sequence[Unit], facts: Facts) -> Flat:
+    """The kernels of all units as one array, by class."""
+    works = [unit.work for unit in units]
+    rows = np.concatenate([one.kernels for one in works]) if works else np.zeros((0, len(w.KERNEL)))
+    unit = np.repeat(np.arange(len(works)), [len(one.kernels) for one in works])
+    beside = {name: facts.chips[name] for name in _CHIP} | {name: facts.trainers[name] for name in _TRAINER}
+    column = {name: rows[:, at] for name, at in w.COLUMN.items()}
+    region = unit * w.REGIONS + column["region"].astype(int)
+    place = region * PHASES + column["phase"].astype(int)
+    classes = []
+    for name, kinds in CLASSES.items():
+        at = np.flatnonzero(np.isin(column["kind"], kinds))
+        k = {key: np.ascontiguousarray(values[at]) for key, values in column.items()}
+        u = {key: values[unit[at]] for key, values in beside.items()}
+        u |= {key: u[key].astype(int) for key in ("family", "width16", "kernels")}
+        classes.append(Class(name, place[at], {**k, **_tiled(k, u)} if name == "matmul" else k, u))
+    forward = column["flops"] * column["count"] * (column["phase"] == w.FORWARD)
+    left = np.where(column["kind"] == w.ATTENTION, column["mark"], 1.0)
+    shape = (len(works), w.REGIONS)
+    inside = forward * left * (column["kind"] == w.ATTENTION)
+    square, masked, core = (
+        np.bincount(region, flops, len(works) * w.REGIONS).reshape(shape)
+        for flops in (forward, forward * left, inside)
+    )
+    return Flat(tuple(classes), square, masked, core, len(works))
+
+
+def _tiled(k: Arrays, u: Arrays) -> Arrays:
+    """What tiles make of matrix products' shapes, and what goes with them."""
+    plain = (k["mark"] > 0) | (u["width"] < 2)  # runs in 16 bits or more whatever the run's precision
+    peak = np.where(plain, u["peak16"], u["peak"])
+    m, n, depth = (np.maximum(k[name], 1.0) for name in ("m", "n", "k"))
+    large = np.maximum(_waves(m, n, 2 * TILE, k, u), 1.0)
+    small = _waves(m, n, TILE, k, u) * SMALL_TILE
+    each = peak / u["units"]
+    padded = (np.ceil(m / TILE) * TILE / m) * (np.ceil(n / TILE) * TILE / n)
+    return {
+        "plain": plain,
+        "peak": peak,
+        "width": np.where(plain, u["width16"], u["width"]).astype(int),
+        "waves": np.where(u["tpu"] > 0, 0.0, np.minimum(large, small) - 1),
+        # seconds from tile to tile, over those of its products; an array of 128 by 128 fills in 128 steps
+        "deep": np.where(each > ARRAY, 0.0, each / (2 * 2 * TILE * TILE) / depth),
+        "padded": padded * np.where(each > ARRAY, 1 + TILE / depth, 1.0),
+        # gradients of weights are added to what earlier micro-batches left: read and written once more
+        "added": np.where(k["phase"] == w.WEIGHT, k["groups"] * m * n * 2 * u["held_grads"], 0.0),
+        "operands": np.where(plain, 0.0, k["groups"] * (m + n) * k["k"]),
+    }
+
+
+def _waves(m: np.ndarray, n: np.ndarray, rows: int, k: Arrays, u: Arrays) -> np.ndarray:
+    """Time of whole waves of tiles over that of the tiles alone."""
+    tiles = np.ceil(m / rows) * np.ceil(n / TILE) * k["groups"]
+    return np.asarray(np.ceil(tiles / u["units"]) * u["units"] / np.maximum(tiles, 1.0))

@@ -1,0 +1,139 @@
+"""Seconds of every kernel on its device: a roofline whose roof depends on the shape.
+
+    matrix product   max( FLOPs / (peak · e · depth(k) · waves(m, n)),  bytes / (rate · e_m) ) + gap
+                     depth(k) = k / (k + k0)          waves = tiles / (whole waves of tiles), partly won back
+                     k0 = seconds from tile to tile · (peak / multiprocessors) / FLOPs of a tile and step of k
+    attention        fused: FLOPs that mask and window leave / (peak · e · head size)
+                     in memory: both products over the full square, and passes over the scores
+    the rest         bytes · passes(generation of kernels) / (rate · e_m) + gap
+
+e, e_m, k0, passes: plan/data/constants.yaml. Eight- and four-bit products also cast their operands.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from scalewright.plan.chips import FAMILIES
+from scalewright.plan.constants import Constants
+from scalewright.plan.cost import work as w
+from scalewright.plan.cost.kernel_table import PHASES, Arrays, Flat, flatten
+from scalewright.plan.frameworks import ATTENTION, KERNELS
+
+__all__ = ["Flat", "Prices", "flatten", "immature", "price", "roof"]
+
+BITS = ("bits32", "bits16", "bits8", "bits4")
+HOPPER, BLACKWELL = FAMILIES.index("hopper"), FAMILIES.index("blackwell")
+FLASH1, BEST = ATTENTION.index("flash1"), ATTENTION.index("best")
+CAST_BYTES = 4.0  # an operand of 8 bits: 2 bytes read, 1 written as it is and 1 transposed
+REACHED = 0.95  # of a measured peak, which a matrix product reached already
+SMALL_HEAD = 96  # elements below which a head fills the tensor cores worse
+UNFUSED, NO_DROPOUT = 1.6, 0.7  # passes over the scores: softmax not fused; no mask to make and apply
+BATCHED = 0.6  # of a large product's roof: products of a head each
+LOOSE_KERNELS = 5  # of an attention whose scores lie in memory
+MOVE_BACK = 1.5  # bytes of a memory-bound kernel's backward over its forward's
+
+
+@dataclass(frozen=True)
+class Prices:
+    """Seconds on the device: [units, REGIONS, PHASES], and attention's core alone."""
+
+    seconds: np.ndarray
+    core: np.ndarray  # [units, REGIONS, 2]: forward, backward
+    flops: np.ndarray  # [units, REGIONS] of a forward, attention as the mask leaves it
+    square: np.ndarray  # the same, attention over the full square
+    core_flops: np.ndarray  # of `flops`, what attention's core has
+
+
+def price(flat: Flat, c: Constants) -> Prices:
+    """Seconds, by unit, region and phase."""
+    shape = (flat.units, w.REGIONS, PHASES)
+    total: np.ndarray = np.zeros(shape)
+    core: np.ndarray = total[:, :, :2]
+    for one in flat.classes:
+        seconds = _PRICES[one.name](one.k, one.u, c) * one.k["count"]
+        found = np.bincount(one.place, seconds, int(np.prod(shape))).reshape(shape)
+        total = total + found
+        if one.name == "attention":
+            core = found[:, :, :2]
+    return Prices(total, core, flat.masked, flat.square, flat.core)
+
+
+def roof(
+    family: np.ndarray, width: np.ndarray, peak: np.ndarray, measured: np.ndarray, c: Constants
+) -> np.ndarray:
+    """FLOP/s that a large matrix product reaches; a measured peak is what one reached already."""
+    narrow = c.row("narrow", BITS)[width]
+    narrow = np.where((width == 2) & (family == BLACKWELL), c["narrow.blackwell8"], narrow)
+    share = c.row("matmul", FAMILIES)[family] * narrow
+    return np.asarray(peak * np.where(measured > 0, REACHED, share))
+
+
+def immature(year: np.ndarray, kernels: np.ndarray, c: Constants) -> np.ndarray:
+    """How much slower a trainer of that date handles experts than one of 2026; XLA compiles its own."""
+    late = np.where(kernels == KERNELS.index("xla"), 0.0, np.clip(2026.0 - year, -0.7, 2.0))
+    return np.exp(c["moe.maturity"] * late)
+
+
+def _matmul(k: Arrays, u: Arrays, c: Constants) -> np.ndarray:
+    """A matrix product: the slower of its FLOPs and its bytes (Williams et al. 2009), and its casts.
+
+    A TPU streams its operands beside the products: shape.reuse FLOPs a byte.
+    """
+    fast = roof(u["family"], k["width"], k["peak"], u["measured"], c) * u["power"] ** c["power.exponent"]
+    lost = k["padded"] * (1 + c["shape.wave"] * k["waves"]) * (1 + c["shape.depth"] * k["deep"])
+    experts = c["shape.grouped"] / immature(u["year"], u["kernels"], c)
+    grouped = np.where(k["kind"] == w.GROUPED, experts, 1.0)
+    compute = k["flops"] * lost / (fast * grouped)
+    compute = compute + u["tpu"] * k["flops"] / (c["shape.reuse"] * u["memory_rate"])
+    rate = _rate(u, c)
+    cast = k["operands"] * (c["memory.cast"] * CAST_BYTES) / rate
+    gaps = np.where(k["plain"], 1, 3) * c["shape.gap"]
+    return np.asarray(np.maximum(compute, k["bytes"] / rate) + (cast + k["added"] / rate) + gaps)
+
+
+def _attention(k: Arrays, u: Arrays, c: Constants) -> np.ndarray:
+    """Attention's core, fused (Dao 2023) or with its scores in memory, by the trainer's kernel."""
+    return np.where(u["attention"] < FLASH1, _loose(k, u, c), _fused(k, u, c))
+
+
+def _fused(k: Arrays, u: Arrays, c: Constants) -> np.ndarray:
+    """FLOPs that mask and window leave, at a share of the peak that kernel, generation and head size set."""
+    family = u["family"]
+    share = c.row("attention", FAMILIES)[family]
+    old = (u["attention"] < BEST) & (family >= HOPPER) & (family <= BLACKWELL)
+    share = share * np.where(old, c["kernel.flash2_hopper"], 1.0)
+    share = share * np.where(u["attention"] == FLASH1, c["kernel.flash1"], 1.0)
+    share = share * np.where(k["dim"] < SMALL_HEAD, c["kernel.head64"], 1.0)
+    again = np.where(k["phase"] > 0, c["kernel.backward"], 1.0)
+    compute = k["flops"] * k["mark"] * again / (u["peak16"] * share)
+    return np.asarray(np.maximum(compute, k["bytes"] / _rate(u, c)) + c["shape.gap"])
+
+
+def _loose(k: Arrays, u: Arrays, c: Constants) -> np.ndarray:
+    """Both products over the full square, and passes over scores of 2 bytes, forward as many as back."""
+    scores = k["m"] * k["n"] * k["k"]
+    passes = c["kernel.square"] * np.where(u["attention"] == 0, UNFUSED, 1.0)
+    passes = passes * np.where(u["dropout"] > 0, 1.0, NO_DROPOUT)
+    fast = roof(u["family"], u["width16"], u["peak16"], u["measured"], c) * BATCHED
+    products = k["flops"] / fast * np.where(k["dim"] % 8 != 0, c["shape.misaligned"], 1.0)
+    return np.asarray(products + 2 * scores * passes / _rate(u, c) + LOOSE_KERNELS * c["shape.gap"])
+
+
+def _move(k: Arrays, u: Arrays, c: Constants) -> np.ndarray:
+    """Kernels bound by memory: bytes, as often as the generation of kernels passes over them."""
+    passes = c.row("passes", KERNELS)[u["kernels"]]
+    loss = np.where(u["kernels"] >= KERNELS.index("compiled"), 1.0, c["memory.loss"])
+    factor = np.select([k["kind"] == w.LOSS, k["kind"] == w.PERMUTE], [loss, c["memory.permute"]], passes)
+    back = np.where(k["phase"] > 0, MOVE_BACK, 1.0)
+    return np.asarray(k["bytes"] * factor * back / _rate(u, c) + c["shape.gap"] * passes)
+
+
+def _rate(u: Arrays, c: Constants) -> np.ndarray:
+    """Bytes/s that kernels reach in a device's memory."""
+    return np.asarray(u["memory_rate"] * c["memory.rate"])
+
+
+_PRICES = {"matmul": _matmul, "attention": _attention, "move": _move}

@@ -1,0 +1,111 @@
+"""Bytes on the fullest rank, by kind: what is held all step, and what is alive at its worst moment.
+
+    parameters, gradients, optimizer    states.py        whole or a share, as the ZeRO stage says
+    activations                         activations.py   of the micro-batches under way, and the logits
+    buffers                             what is gathered for compute, buckets, workspace of libraries
+    other                               a block that is being rebuilt, and what the allocator can't reuse
+
+The first pipeline rank has the most micro-batches under way, the last one the logits: both are looked at, and
+the rank between that holds the most.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from scalewright.plan.constants import Constants
+from scalewright.plan.cost import work as w
+from scalewright.plan.cost.activations import block_bytes, under_way
+from scalewright.plan.cost.columns import Place, places
+from scalewright.plan.cost.optimizer import offloaded
+from scalewright.plan.cost.states import Padded, elements, padded_sums, states
+from scalewright.plan.cost.table import Facts, Table
+
+KINDS = ("parameters", "gradients", "optimizer", "activations", "buffers", "other")
+GIB = float(2**30)
+GATHERED = 2  # blocks whose weights FSDP holds whole at once: the one that works and the next
+ON_WAY = 0.1  # of offloaded activations that are on the device all the same
+
+
+@dataclass
+class Memory:
+    """Bytes of the worst rank by kind, of three pipeline ranks in sum, and what a device offers."""
+
+    parts: dict[str, np.ndarray]
+    peak: np.ndarray
+    stages: np.ndarray  # [rows, 3 or 4]: fullest between the ends, first, last, and second where it differs
+    usable: np.ndarray
+
+    @property
+    def fits(self) -> np.ndarray:
+        """Whether the worst rank stays below what a device really allocates."""
+        return self.peak <= self.usable
+
+
+def memory(table: Table, facts: Facts, c: Constants) -> Memory:
+    """The memory of every row."""
+    block, sums = block_bytes(table, facts, c), padded_sums(table, facts)
+    between, first, last = places(table)
+    second = replace(between, rank=np.minimum(1.0, table.pp - 1), blocks=table.stages[:, 3])
+    found = [rank_memory(table, facts, c, place, block, sums) for place in (between, first, last)]
+    if (second.blocks != between.blocks).any():  # less full than a later one, but with more under way
+        found.append(rank_memory(table, facts, c, second, block, sums))
+    totals = np.stack([np.asarray(sum(parts.values())) for parts in found], 1)
+    totals[:, 0] = np.where(table.pp > 2, totals[:, 0], 0.0)  # there is none between two
+    if len(found) > 3:
+        totals[:, 3] = np.where(table.pp > 2, totals[:, 3], 0.0)
+    worst = totals.argmax(1)
+    parts = {kind: np.choose(worst, [one[kind] for one in found]) for kind in KINDS}
+    usable = table.gather(facts.chips["capacity"] * facts.trainers["usable"])
+    return Memory(parts, totals.max(1), totals, usable)
+
+
+def rank_memory(
+    table: Table,
+    facts: Facts,
+    c: Constants,
+    at: Place,
+    block: tuple[np.ndarray, np.ndarray],
+    sums: Padded | None,
+) -> dict[str, np.ndarray]:
+    """Bytes by kind on one pipeline rank.
+
+    `block`: what one keeps, and takes to rebuild (`block_bytes`); `sums`: `padded_sums`.
+    """
+    u, works, trainers = table.unit, facts.works, facts.trainers
+    held = states(table, facts, at, sums)
+    alive = under_way(table, at.rank)
+    kept, rebuilt = block
+    blocks = kept * at.blocks * alive
+    ends = works["kept"][:, :, 0]
+    first, last = at.first > 0, at.last > 0
+    edge = first * ends[:, w.BEFORE][u] * alive
+    # the loss lets one micro-batch's logits go before the next one's come
+    logits = last * ((ends[:, w.AFTER] + ends[:, w.EXTRA]) * trainers["logits"] / 4.0)[u] * c["memory.logits"]
+    slack = c["memory.slack"] * (blocks + edge)
+    away = offloaded(table.offload, "activations")
+    return {
+        "parameters": held.parameters,
+        "gradients": held.gradients,
+        "optimizer": held.optimizer,
+        "activations": np.where(away, blocks * ON_WAY, blocks) + edge + logits,
+        "buffers": held.gathered + _buffers(table, facts, at),
+        "other": rebuilt + slack,
+    }
+
+
+def _buffers(table: Table, facts: Facts, at: Place) -> np.ndarray:
+    """What FSDP gathers and reduces at once, a trainer's buckets, and workspace that is always there."""
+    u, trainers = table.unit, facts.trainers
+    weights = (facts.works["dense"][:, w.BLOCK] + facts.works["expert"][:, w.BLOCK]) * (
+        2.0 + trainers["grads"]
+    )
+    gathered = np.where(table.zero >= 3, GATHERED * weights[u], 0.0)
+    shared = trainers["shared"][u]
+    found = gathered + (trainers["buffers_gib"] * GIB)[u] * (table.devices > 1)
+    if shared.any():
+        dense, expert = elements(table, facts, at)
+        found = found + np.where((table.dp > 1) & (table.zero < 3), (dense + expert) * shared, 0.0)
+    return np.asarray(found)

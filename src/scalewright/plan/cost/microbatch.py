@@ -1,0 +1,112 @@
+"""Seconds of one micro-batch on one pipeline rank: kernels, exposed exchanges, waits for the host.
+
+    forward   n (f + tp + ep + cp) + ends        n: blocks of the rank
+    backward  n (b + again + (1 + r) (tp + ep) + (2 + r) cp) + ends        r: share of blocks that run again
+    waits     (device^6 + host^6)^(1/6) - device: the slower of both, rounded where they are alike
+
+Context parallelism exchanges keys and values twice in a backward: to recompute scores, and their gradients.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from scalewright.plan.cost import work as w
+from scalewright.plan.cost.columns import Columns, Place
+from scalewright.plan.cost.exchange import Exchange, context_parallel, expert_parallel, tensor_parallel
+from scalewright.plan.cost.kernels import immature
+from scalewright.plan.frameworks import HOSTS
+from scalewright.spec.schedules.unequal import RankCost
+
+CORNER = 6  # how sharply device and host take turns in being the slower
+
+
+@dataclass(frozen=True)
+class Exchanges:
+    """What a block exchanges, by axis."""
+
+    tp: Exchange
+    cp: Exchange
+    ep: Exchange
+
+
+def exchanges(at: Columns) -> Exchanges:
+    """All three, priced once for all ranks of a pipeline."""
+    return Exchanges(tensor_parallel(at), context_parallel(at), expert_parallel(at))
+
+
+@dataclass(frozen=True)
+class Micro:
+    """A micro-batch on one pipeline rank; seconds a row."""
+
+    compute: np.ndarray
+    recompute: np.ndarray
+    tp: np.ndarray
+    cp: np.ndarray
+    ep: np.ndarray
+    host: np.ndarray  # waits for the host
+    front: np.ndarray  # the forward's part of all but the waits
+    weight: np.ndarray  # the backward's weight part of all but the waits
+
+    @property
+    def device(self) -> np.ndarray:
+        """Without waits for the host."""
+        return np.asarray(self.compute + self.recompute + self.tp + self.cp + self.ep)
+
+    @property
+    def total(self) -> np.ndarray:
+        """Forward and backward."""
+        return np.asarray(self.device + self.host)
+
+    @property
+    def cost(self) -> RankCost:
+        """Forward, backward and its weight part, each with its share of the waits."""
+        slower = self.total / np.maximum(self.device, 1e-30)
+        return RankCost(self.front * slower, (self.device - self.front) * slower, self.weight * slower)
+
+
+def micro(at: Columns, place: Place, sent: Exchanges) -> Micro:
+    """A micro-batch on the rank that `place` says."""
+    n = place.blocks
+    f, b, wg = (at.region(one, w.BLOCK) for one in (at.forward, at.backward, at.weight))
+    core = at.region(at.prices.core[:, :, 0], w.BLOCK)
+    front, back, weight = n * f, n * b, n * wg
+    for share, regions in ((place.first, (w.BEFORE,)), (place.last, (w.AFTER, w.EXTRA))):
+        if not share.any():
+            continue
+        front = front + share * sum(at.region(at.forward, region) for region in regions)
+        back = back + share * sum(at.region(at.backward, region) for region in regions)
+        weight = weight + share * sum(at.region(at.weight, region) for region in regions)
+    whole, inside = at.rerun
+    again = n * (whole * f + inside * core)
+    tp, cp, ep = sent.tp.seconds, sent.cp.seconds, sent.ep.seconds
+    device = (front + back) + again + n * (2 + whole) * (tp + ep) + n * (3 + whole) * cp
+    waits = (device**CORNER + host_seconds(at, n) ** CORNER) ** (1 / CORNER) - device
+    return Micro(
+        compute=front + back,
+        recompute=again,
+        tp=n * (2 + whole) * tp,
+        cp=n * (3 + whole) * cp,
+        ep=n * (2 + whole) * ep,
+        host=waits,
+        front=front + n * (tp + ep + cp),
+        weight=weight,
+    )
+
+
+def host_seconds(at: Columns, blocks: np.ndarray) -> np.ndarray:
+    """Seconds that the host needs to launch a micro-batch of so many blocks."""
+    c, t = at.c, at.table
+    kind = at.trainer("host").astype(int)
+    one = c["host.launch"] * c.row("host", HOSTS)[kind]
+    one = one * np.where(t.tp > 1, c["host.tp_factor"], 1.0) * (1 + 0.33 * at.rerun[0])
+    one = one * (1 + 0.8 * at.work("sparse") * immature(at.trainer("year"), at.trainer("kernels"), c))
+    # nanotron's runs on several nodes wait for the host with tp and pp together, more with every tp rank
+    node = np.maximum(at.chip("node"), 1.0)
+    wide = (kind == HOSTS.index("nanotron")) & (t.pp > 1) & (t.tp > 1) & (t.devices > node)
+    if wide.any():
+        slower = t.tp ** c["host.wide_tp"] * np.maximum(t.tp / node, 1.0) ** c["host.wide_cross"]
+        one = np.where(wide, c["host.launch"] * c["host.nanotron"] * slower, one)
+    return np.asarray(one * (blocks + 1))

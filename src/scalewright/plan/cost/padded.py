@@ -1,0 +1,63 @@
+"""Elements of this package's own tensors as FSDP holds them: padded in rows, summed by region of the model.
+
+    padded = sum over tensors of ceil(rows / ranks) · ranks · columns          (spec/memory.py: `padded_rows`)
+
+From the spec's placements: one sum a model, tensor-parallel size and number of ranks.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+
+from scalewright.plan.cost import work as w
+from scalewright.plan.cost.table import Table
+from scalewright.spec.layout import Layout
+from scalewright.spec.memory import padded_rows
+from scalewright.spec.model import ModelSpec
+from scalewright.spec.placement import local_shape, place
+
+TIED = w.REGIONS  # a region more: a head's matrix that is the embedding's, where it lies on another rank
+# What is summed: elements; tensors; elements whose gradients tp ranks, and kv ranks, have yet to sum
+ALL, TENSORS, SUM_TP, SUM_KV = range(4)
+
+
+def padded(table: Table, ranks: np.ndarray) -> np.ndarray:
+    """[rows, REGIONS + 1, 4]: every row's sums, `ranks` to share each tensor; of blocks an average one."""
+    pairs, inverse = np.unique(table.unit * 2.0**31 + ranks, return_inverse=True)
+    found = []
+    for index, many in zip(*np.divmod(pairs.astype(np.int64), 2**31), strict=True):
+        unit = table.units[int(index)]
+        found.append(_regions(unit.model, unit.sizes.tp, unit.sizes.sp, int(many)))
+    return np.array(found)[inverse.reshape(-1)]
+
+
+@lru_cache(maxsize=65536)
+def _regions(model: ModelSpec, tp: int, sp: bool, ranks: int) -> np.ndarray:
+    found = np.zeros((w.REGIONS + 1, 4))
+    layers = model.num_hidden_layers
+    for shape, layer, tied, sums in _local_shapes(model, tp, sp):
+        inside = 0 <= layer < layers
+        region = w.BLOCK if inside else w.BEFORE if layer < 0 else w.AFTER
+        size = padded_rows(shape, ranks)
+        numbers = np.array([size, 1.0, size * ("tp" in sums), size * ("kv" in sums)])
+        found[region] += numbers
+        if tied:
+            found[TIED] += numbers
+    found[w.BLOCK] /= layers
+    return found
+
+
+@lru_cache(maxsize=1024)
+def _local_shapes(
+    model: ModelSpec, tp: int, sp: bool
+) -> tuple[tuple[tuple[int, ...], int, bool, tuple[str, ...]], ...]:
+    """Of every dense tensor: shape on a tensor-parallel rank, layer, whether tied, sums that it waits for."""
+    layout = Layout(devices=tp, tp=tp, sp=sp, zero_stage=0)
+    coords, sizes = {"tp": 0}, {"tp": tp}
+    return tuple(
+        (local_shape(one, coords, sizes), one.tensor.layer, bool(one.tensor.tied_to), one.grad_sum)
+        for one in place(model, layout)
+        if not one.tensor.role.startswith("expert")
+    )

@@ -1,0 +1,76 @@
+"""Seconds that a pipeline adds to its slowest rank's work: fill, drain, and messages that nothing hides.
+
+    bubble    step of unequal ranks (spec/schedules/unequal.py) - m t_slowest
+    messages  once · (2 (p - 1) + 2 v m · what isn't hidden)     p ranks, v visits of each of m micro-batches
+
+A fill's first and last message wait for nobody. In between a trainer with overlap.p2p hides that share.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from scalewright.plan.cost import collectives as x
+from scalewright.plan.cost.columns import Columns
+from scalewright.plan.cost.microbatch import Micro
+from scalewright.plan.request import SCHEDULES
+from scalewright.spec.schedules.unequal import RankCost, step_columns
+
+
+def bubble(at: Columns, ranks: tuple[Micro, Micro, Micro], slowest: np.ndarray) -> np.ndarray:
+    """Seconds that the step is longer than `slowest`'s micro-batches; ranks: fullest between, first, last."""
+    t = at.table
+    found = np.zeros(len(t))
+    piped = t.pp > 1
+    if not piped.any():
+        return found
+    between, first, last = (one.cost for one in ranks)
+    total = _sums(at, between, first, last)
+    for index, kind in enumerate(SCHEDULES):
+        rows = np.flatnonzero(piped & (t.schedule == index))
+        if not len(rows):
+            continue
+        costs = (_take(first, rows), _take(between, rows), _take(last, rows))
+        sizes = (t.pp[rows], t.chunks[rows], t.micros[rows])
+        found[rows] = step_columns(kind, *sizes, costs, _take(total, rows))
+        found[rows] = np.maximum(found[rows] - t.micros[rows] * slowest[rows], 0.0)
+    return found
+
+
+def _sums(at: Columns, between: RankCost, first: RankCost, last: RankCost) -> RankCost:
+    """Over all ranks. Those between hold what blocks the ends leave, on average less than the fullest."""
+    t = at.table
+    left = at.work("blocks") - t.stages[:, 1] - t.stages[:, 2]
+    times = np.clip(left / np.maximum(t.stages[:, 0], 1.0), 0.0, np.maximum(t.pp - 2, 0.0))
+    return RankCost(
+        first.forward + times * between.forward + last.forward,
+        first.backward + times * between.backward + last.backward,
+        first.weight + times * between.weight + last.weight,
+    )
+
+
+def _take(cost: RankCost, rows: np.ndarray) -> RankCost:
+    return RankCost(cost.forward[rows], cost.backward[rows], cost.weight[rows])
+
+
+def message_bytes(at: Columns) -> np.ndarray:
+    """Bytes of one activation that a rank sends: its part, or all of it where tp ranks repeat each other."""
+    return np.asarray(at.work("stream") / np.where(at.trainer("whole_p2p") > 0, 1.0, at.table.tp))
+
+
+def message_seconds(at: Columns) -> np.ndarray:
+    """Seconds of one message to the next stage."""
+    t = at.table
+    return np.asarray(x.send(message_bytes(at), t.devices / t.pp, t.devices, at.links) + at.c["link.message"])
+
+
+def unhidden(at: Columns) -> np.ndarray:
+    """The share of a message that holds up the computation, once the pipeline runs."""
+    return np.asarray(1 - at.c["overlap.p2p"] * at.trainer("overlap_p2p"))
+
+
+def messages(at: Columns) -> np.ndarray:
+    """Exposed seconds of all messages of a step."""
+    t = at.table
+    hops = 2 * (t.pp - 1) + 2 * at.visits * t.micros * unhidden(at)
+    return np.where(t.pp > 1, hops * message_seconds(at), 0.0)

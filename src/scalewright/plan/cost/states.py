@@ -1,0 +1,159 @@
+"""Weights, gradients and optimizer states of a pipeline rank, in bytes.
+
+    trainers in general    n · bytes a parameter (plan/data/frameworks.yaml: held), each whole or a share,
+                           as the ZeRO stage says (Rajbhandari et al. 2020 §5)
+    this package's own     spec/memory.py, to the byte: fp32 shards padded in their rows; what ZeRO 1 and 2
+                           hold whole from a forward to the step's end lies beside them, among the buffers
+
+n: parameters on the rank after tensor, pipeline and expert parallelism.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from scalewright.plan.cost import work as w
+from scalewright.plan.cost.columns import DUALPIPE, Place
+from scalewright.plan.cost.optimizer import offloaded
+from scalewright.plan.cost.padded import ALL, TENSORS, TIED, padded
+from scalewright.plan.cost.table import Facts, Table
+from scalewright.plan.request import SCHEDULES
+from scalewright.spec.memory import FP32, STATES
+
+PIPEDREAM = SCHEDULES.index("pipedream")
+
+
+@dataclass(frozen=True)
+class States:
+    """Bytes of a rank, a number a row; `gathered`: whole copies beside shards."""
+
+    parameters: np.ndarray
+    gradients: np.ndarray
+    optimizer: np.ndarray
+    gathered: np.ndarray
+
+    def where(self, rows: np.ndarray, other: States) -> States:
+        """These in `rows`, the other's elsewhere."""
+        names = ("parameters", "gradients", "optimizer", "gathered")
+        return States(*(np.where(rows, getattr(self, name), getattr(other, name)) for name in names))
+
+
+def elements(table: Table, facts: Facts, at: Place) -> tuple[np.ndarray, np.ndarray]:
+    """Parameters on a rank: those that data parallelism shares, and those of experts."""
+    u, works = table.unit, facts.works
+    count = _regions(table, at)
+    copy = np.where(_apart(table, at), works["tied"][u], 0.0)
+    dense, expert = (
+        sum(count[region] * works[kind][:, region][u] for region in count) for kind in ("dense", "expert")
+    )
+    return np.asarray(dense + copy), np.asarray(expert)
+
+
+def states(table: Table, facts: Facts, at: Place, sums: Padded | None) -> States:
+    """What a rank holds all step; `sums` as `padded_sums` gives them."""
+    if sums is None:
+        return _usual(table, facts, at)
+    own = _own(table, facts, at, sums)
+    return own if sums.own.all() else own.where(sums.own, _usual(table, facts, at))
+
+
+@dataclass(frozen=True)
+class Padded:
+    """What the sums over this package's own tensors need, the same for all ranks of a pipeline."""
+
+    own: np.ndarray  # rows that are this package's
+    sharded: np.ndarray
+    ranks: np.ndarray
+    regions: np.ndarray  # as `padded`
+
+
+def padded_sums(table: Table, facts: Facts) -> Padded | None:
+    """Sums over this package's own tensors; None where a table has none of its rows."""
+    own = facts.trainers["own"][table.unit] > 0
+    if not own.any():
+        return None
+    sharded, ranks = fsdp(table)
+    return Padded(own, sharded, ranks, padded(table, ranks))
+
+
+def versions(table: Table, rank: np.ndarray) -> np.ndarray:
+    """Copies of its weights that a rank keeps: PipeDream's, one a forward under way (Harlap et al. 2018)."""
+    return np.where(table.schedule == PIPEDREAM, table.pp - rank, 1.0)
+
+
+def _regions(table: Table, at: Place) -> dict[int, np.ndarray]:
+    """How often a rank holds each region; dualpipe's ranks hold two stages, whose work `at` counts half."""
+    times = np.where((table.schedule == DUALPIPE) & (table.pp > 1), 2.0, 1.0)
+    first, last = times * at.first, times * at.last
+    return {w.BEFORE: first, w.BLOCK: times * at.blocks, w.AFTER: last, w.EXTRA: last}
+
+
+def _apart(table: Table, at: Place) -> np.ndarray:
+    """Where a tied head's matrix is on a rank that doesn't hold the embedding."""
+    return np.asarray((at.last > 0) & (at.first == 0))
+
+
+def _usual(table: Table, facts: Facts, at: Place) -> States:
+    """Bytes a parameter, times the rank's share."""
+    u, zero, group = table.unit, table.zero, table.dp * table.cp
+    dense, expert = elements(table, facts, at)
+    shard = np.where(zero >= 3, group / table.replicate, group)
+    experts = np.maximum(shard * table.tp / (table.ep * table.etp), 1.0)
+    whole, share = dense + expert, dense / shard + expert / experts
+    weights, grads, adam = (facts.trainers[f"held_{name}"][u] for name in ("weights", "grads", "optimizer"))
+    parameters = np.where(zero >= 3, share, whole) * weights * versions(table, at.rank)
+    return States(
+        np.where(offloaded(table.offload, "parameters"), 0.0, parameters),
+        np.where(zero >= 2, share, whole) * grads,
+        np.where(offloaded(table.offload, "optimizer"), 0.0, np.where(zero >= 1, share, whole) * adam),
+        # FSDP in a pipeline gathers and reduces once a step (data_parallel.gathers_once): both stay whole
+        np.where((zero >= 3) & (table.pp > 1), whole * (2.0 + grads), 0.0),
+    )
+
+
+# -- this package's own ---------------------------------------------------------------------------
+
+
+def fsdp(table: Table) -> tuple[np.ndarray, np.ndarray]:
+    """Rows whose parameters are FSDP's (spec/memory.py: `is_sharded`), and the ranks that share them."""
+    ranks = table.dp * table.cp / table.replicate
+    sharded = (table.zero >= 1) & ((ranks > 1) | offloaded(table.offload, "parameters"))
+    return sharded, np.where(sharded, ranks, 1.0)
+
+
+def _own(table: Table, facts: Facts, at: Place, sums: Padded) -> States:
+    """spec/memory.py's `state_bytes` of ranks that are 0 along all axes but pp: their shards are largest."""
+    sharded, ranks = sums.sharded, sums.ranks
+    away = offloaded(table.offload, "parameters")
+    dense, tensors = _dense(table, at, sums.regions)
+    expert = elements(table, facts, at)[1]
+    experts = np.where(sharded, np.maximum(ranks * table.tp / (table.ep * table.etp), 1.0), 1.0)
+    shard = dense / ranks + expert / experts
+    each, apart = STATES["adamw"]
+    copies = facts.trainers["copies"][table.unit]
+    kept = FP32 * shard + np.where(sharded, 0.0, copies * shard)
+    adam_away = offloaded(table.offload, "optimizer") & ~away
+    kept = np.where(adam_away & ~sharded & (copies > 0), copies * shard, kept)
+    gathered = np.where(
+        sharded & (table.zero <= 2), np.where(copies > 0, copies, FP32) * (dense + expert), 0.0
+    )
+    waiting = np.where(sharded & (table.zero == 1), FP32 * (dense + expert), 0.0)
+    return States(
+        np.where(away, 0.0, kept * versions(table, at.rank)),
+        np.where(away, 0.0, FP32 * shard),
+        np.where(away | adam_away, 0.0, each * FP32 * shard + apart * tensors),
+        gathered + waiting,
+    )
+
+
+def _dense(table: Table, at: Place, regions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """A rank's padded elements of dense tensors, and how many tensors."""
+    count = _regions(table, at)
+    copy = _apart(table, at).astype(float)
+    size, many = (
+        sum(count[region] * regions[:, region, what] for region in count) + copy * regions[:, TIED, what]
+        for what in (ALL, TENSORS)
+    )
+    return np.asarray(size), np.asarray(many)

@@ -1,0 +1,193 @@
+"""Many requests side by side: a column for every number that the formulas read.
+
+    requests --> units: distinct (model, sizes, device, trainer, precision), whose operators are priced once
+             --> columns: one number a row, and the row's unit
+
+A search fills the columns itself, from products of axes; one request is a table of one row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from functools import lru_cache
+
+import numpy as np
+
+from scalewright.plan.cost.units import Facts, Unit, unit_facts, unit_of
+from scalewright.plan.request import CP_KINDS, OFFLOADS, SCHEDULES, Request
+from scalewright.spec.model import ModelSpec
+from scalewright.spec.placement import balanced_layers
+from scalewright.spec.schedules.action import V_SHAPED, stage_ranks
+
+__all__ = [
+    "FOLDED",
+    "RECOMPUTE",
+    "Facts",
+    "Table",
+    "Unit",
+    "stage_blocks",
+    "stage_counts",
+    "table",
+    "unit_facts",
+    "unit_of",
+]
+RECOMPUTE = ("none", "core", "selective", "full", "share", "modules", "policy", "unknown")
+FOLDED = (*V_SHAPED, "dualpipe")  # schedules whose first rank holds both ends of the model
+NUMBERS = (  # columns that a request has by the same name
+    "seq_len",
+    "devices",
+    "tp",
+    "sp",
+    "pp",
+    "chunks",
+    "cp",
+    "ep",
+    "etp",
+    "dp",
+    "replicate",
+    "zero",
+    "micro_batch",
+    "micros",
+    "share",
+)
+
+
+@dataclass
+class Table:
+    """Columns of equal length; `unit` indexes `units`."""
+
+    units: tuple[Unit, ...]
+    unit: np.ndarray
+    seq_len: np.ndarray
+    devices: np.ndarray
+    tp: np.ndarray
+    sp: np.ndarray
+    pp: np.ndarray
+    chunks: np.ndarray
+    cp: np.ndarray
+    ep: np.ndarray
+    etp: np.ndarray
+    replicate: np.ndarray
+    zero: np.ndarray
+    micro_batch: np.ndarray
+    micros: np.ndarray
+    share: np.ndarray
+    schedule: np.ndarray  # index into SCHEDULES
+    recompute: np.ndarray  # index into RECOMPUTE
+    offload: np.ndarray  # index into OFFLOADS
+    cp_kind: np.ndarray  # index into CP_KINDS
+    stages: np.ndarray  # [rows, 5] as `stage_blocks`
+    dp: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.unit)
+
+    def take(self, rows: np.ndarray) -> Table:
+        """A table of some of the rows."""
+        columns = {f.name: getattr(self, f.name)[rows] for f in fields(self) if f.name != "units"}
+        return Table(units=self.units, **columns)
+
+    def gather(self, values: np.ndarray) -> np.ndarray:
+        """A number of each unit as a column."""
+        return np.asarray(values[self.unit])
+
+
+def table(requests: Sequence[Request]) -> Table:
+    """Requests as columns."""
+    units: dict[Unit, int] = {}
+    unit = np.array([units.setdefault(unit_of(r), len(units)) for r in requests], dtype=np.intp)
+    numbers = np.array([[getattr(r, name) for name in NUMBERS] for r in requests], dtype=float)
+    stages = np.array([stage_blocks(r) for r in requests], dtype=float)
+    return Table(
+        units=tuple(units),
+        unit=unit,
+        stages=stages.reshape(len(requests), 5),
+        schedule=_indices(SCHEDULES, [r.schedule for r in requests]),
+        recompute=_indices(RECOMPUTE, [r.recompute for r in requests]),
+        offload=_indices(OFFLOADS, [r.offload for r in requests]),
+        cp_kind=_indices(CP_KINDS, [r.cp_kind for r in requests]),
+        **dict(zip(NUMBERS, numbers.reshape(len(requests), len(NUMBERS)).T.copy(), strict=True)),
+    )
+
+
+def _indices(words: Sequence[str], given: Sequence[str]) -> np.ndarray:
+    """Words by their numbers."""
+    number = {word: index for index, word in enumerate(words)}
+    return np.array([number[word] for word in given], dtype=np.intp)
+
+
+# -- where the blocks go --------------------------------------------------------------------------
+
+
+def stage_blocks(request: Request) -> tuple[float, float, float, float, float]:
+    """Blocks of the fullest rank between the ends, the first, the last, the second; and the fullest's number.
+
+    All stages of a rank together. Memory is highest on one of these four: earlier ranks have more
+    micro-batches under way, fuller ones more weights.
+    """
+    stages = stage_counts(request)
+    return _rank_blocks(stages, request.schedule, request.pp, request.chunks)
+
+
+@lru_cache(maxsize=65536)
+def _rank_blocks(
+    stages: tuple[int, ...], schedule: str, pp: int, chunks: int
+) -> tuple[float, float, float, float, float]:
+    owners = stage_ranks(schedule, pp, chunks) if pp > 1 else (0,) * len(stages)
+    per = [0.0] * pp
+    for stage, rank in enumerate(owners):
+        per[rank] += stages[stage % len(stages)]
+    if len(owners) > len(stages):  # dualpipe has every stage twice, and half of the micro-batches in each
+        per = [count / 2 for count in per]
+    between = per[1:-1] or [max(per)]
+    fullest = max(between)
+    rank = min(1 + between.index(fullest), pp - 1)
+    return fullest, per[0], per[-1], per[min(1, pp - 1)], float(rank)
+
+
+def stage_counts(request: Request) -> tuple[int, ...]:
+    """Blocks of every pipeline stage, in the model's order (dualpipe: of each of its pp parts)."""
+    if request.stage_layers:
+        return request.stage_layers
+    parts = request.pp * (1 if request.schedule == "dualpipe" else request.chunks)
+    return cut_stages(request.model, request.framework.split, request.pp, parts // request.pp)
+
+
+@lru_cache(maxsize=65536)
+def cut_stages(model: ModelSpec, split: str, pp: int, chunks: int) -> tuple[int, ...]:
+    """How a trainer cuts the blocks into pp x chunks stages.
+
+    equal   as many in each; where that doesn't go, all are full but the last ones
+    even    the same, but embedding, head and multi-token layers take a block's place each, as in
+            Megatron Core's pipeline layout of DeepSeek-V3, `Et|(tt|)*30mL`
+    balanced  this package's own: weights balanced, the head's with the last block (spec/placement.py)
+    cost    nanotron's rule: a rank takes blocks until they exceed its share of the summed cost, head included
+    """
+    layers, stages = model.num_hidden_layers, pp * chunks
+    if stages == 1:
+        return (layers,)
+    if split == "balanced" and stages <= layers:
+        return balanced_layers(model, stages)
+    if split == "cost" and chunks == 1:
+        return _cut_by_cost(model, pp)
+    extra = model.mtp_layers
+    if layers % stages and split == "even" and (layers + 2 + extra) % stages == 0:
+        inner = (layers + 2 + extra) // stages
+        if inner > 1 + extra:
+            return (inner - 1, *[inner] * (stages - 2), inner - 1 - extra)
+    full = -(-layers // stages)
+    return tuple(max(0, min(full, layers - full * stage)) for stage in range(stages))
+
+
+def _cut_by_cost(model: ModelSpec, pp: int) -> tuple[int, ...]:
+    """nanotron's `build_model`: block after block to a rank, until the share of the cost is exceeded."""
+    d, f = model.hidden_size, model.intermediate_size
+    block, head = 4.0 * d * d + 3.0 * d * f, float(model.vocab_size * d)
+    total = model.num_hidden_layers * block + head
+    counts, rank = [0] * pp, 0
+    for layer in range(model.num_hidden_layers):
+        counts[rank] += 1
+        if (layer + 1) * block > total * (rank + 1) / pp:
+            rank += 1
+    return tuple(counts)

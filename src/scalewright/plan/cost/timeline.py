@@ -1,0 +1,118 @@
+"""One optimizer step from seconds of kernels and collectives: what runs after what, and hides behind it.
+
+    a rank's micro-batch   microbatch.py      kernels, exposed tp, cp and ep exchange, waits for the host
+    the pipeline           pipeline.py        m · slowest rank + bubble + exposed messages
+    data parallelism       data_parallel.py   what the last backward (first forward) doesn't hide;
+                                              FSDP: of every micro-batch
+    optimizer, offload     optimizer.py       bytes of the states, the host's link
+    step                   + what a step always costs (host.step)
+                           + stragglers: wait.straggler of the step a doubling of nodes
+
+Stragglers: a step ends with the slowest of n nodes. Of n alike, independent delays the largest grows with the
+logarithm of n, whatever their distribution's exponential tail (Gumbel 1958), hence seconds · s · log2(n).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from scalewright.plan.constants import Constants
+from scalewright.plan.cost import work as w
+from scalewright.plan.cost.columns import Columns, places
+from scalewright.plan.cost.data_parallel import data_parallel, shares
+from scalewright.plan.cost.kernels import Prices
+from scalewright.plan.cost.microbatch import exchanges, micro
+from scalewright.plan.cost.optimizer import offload, optimizer
+from scalewright.plan.cost.pipeline import bubble, messages
+from scalewright.plan.cost.table import Facts, Table
+from scalewright.plan.cost.traffic import AXES, bytes_by_axis
+
+__all__ = ["AXES", "PARTS", "Step", "step"]
+
+PARTS = (
+    "compute",
+    "tp_exposed",
+    "dp_exposed",
+    "cp_exposed",
+    "ep_exposed",
+    "pp_bubble",
+    "pp_exposed",
+    "optimizer",
+    "recompute",
+    "other",
+)
+TPU_STEP = 0.3  # of host.step: XLA's host has the next step ready
+
+
+@dataclass
+class Step:
+    """Seconds of a step by part; a number a row."""
+
+    seconds: np.ndarray
+    parts: dict[str, np.ndarray]
+    flops: np.ndarray  # model FLOPs of a step, on all devices, attention as the mask leaves it
+    hardware: np.ndarray  # with recomputation
+    host: np.ndarray  # share of the computation that waits for the host
+    at: Columns
+    detail: dict[str, np.ndarray] = field(default_factory=dict)
+
+    @cached_property
+    def bytes(self) -> dict[str, np.ndarray]:
+        """Bytes that a device sends in a step, by axis (plan/cost/traffic.py)."""
+        return bytes_by_axis(self.at)
+
+
+def step(table: Table, facts: Facts, prices: Prices, c: Constants) -> Step:
+    """The step of every row."""
+    at = Columns(table, facts, prices, c)
+    sent, m = exchanges(at), table.micros
+    ranks = [micro(at, place, sent) for place in places(table)]
+    totals = np.stack([one.total for one in ranks])
+    slow, which = totals.max(0), totals.argmax(0)
+    fill, message = bubble(at, (ranks[0], ranks[1], ranks[2]), slow), messages(at)
+    held = shares(at)
+    dp = data_parallel(at, held, slow)
+    states = optimizer(at, held) + offload(at, held, slow)
+    fixed = c["host.step"] * np.where(at.chip("tpu") > 0, TPU_STEP, 1.0)
+    plain = m * slow + fill + message + dp + states + fixed
+    late = (
+        plain
+        * c["wait.straggler"]
+        * np.log2(np.maximum(table.devices / np.maximum(at.chip("node"), 1.0), 1.0))
+    )
+    of = {
+        name: m * np.choose(which, [getattr(one, name) for one in ranks])
+        for name in ("compute", "recompute", "tp", "cp", "ep", "host")
+    }
+    parts = {
+        "compute": of["compute"],
+        "tp_exposed": of["tp"],
+        "dp_exposed": dp,
+        "cp_exposed": of["cp"],
+        "ep_exposed": of["ep"],
+        "pp_bubble": fill,
+        "pp_exposed": message,
+        "optimizer": states,
+        "recompute": of["recompute"],
+        "other": of["host"] + fixed + late,
+    }
+    forward, hardware = flops(at)
+    detail = {"slow": slow, "late": late, "fixed": fixed}
+    share = of["host"] / np.maximum(plain, 1e-12)
+    return Step(plain + late, parts, forward, hardware, share, at, detail)
+
+
+def flops(at: Columns) -> tuple[np.ndarray, np.ndarray]:
+    """Model FLOPs of a step on all devices together, and with what recomputation adds."""
+    t, per = at.table, at.prices.flops
+    ranks = t.tp * t.cp * t.dp * t.micros
+    blocks = at.work("blocks") * ranks
+    block = at.region(per, w.BLOCK) * blocks
+    ends = sum(at.region(per, region) for region in (w.BEFORE, w.AFTER, w.EXTRA))
+    forward = block + ends * ranks
+    whole, inside = at.rerun
+    again = whole * block + inside * at.region(at.prices.core_flops, w.BLOCK) * blocks
+    return 3 * forward, 3 * forward + again

@@ -1,0 +1,219 @@
+"""What decides the price of an operator list, and the numbers that the formulas read of it.
+
+    unit = (model, sizes, device, trainer, precision, attention, options)
+    facts: a number a unit, of its device, its trainer and its operators; arrays over the units of a table
+
+A search of a million layouts has some hundred units.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from scalewright.plan.chips import FAMILIES, WIDTHS, Chip
+from scalewright.plan.constants import constants
+from scalewright.plan.cost import work as w
+from scalewright.plan.frameworks import ATTENTION, HOSTS, KERNELS, SPLITS, Framework
+from scalewright.plan.request import Request
+from scalewright.spec.block import Sizes
+from scalewright.spec.model import ModelSpec
+
+OWN = "scalewright"  # the trainer whose bytes are known exactly
+NODE_WISE = ("deepep", "hybridep", "flex")  # dispatchers that send a token to a node once
+YES = ("1", "true")
+
+
+@dataclass(frozen=True)
+class Unit:
+    """What decides the price of an operator list."""
+
+    model: ModelSpec
+    sizes: Sizes
+    chip: Chip
+    framework: Framework
+    precision: str
+    attention: str
+    options: tuple[tuple[str, str], ...]
+
+    @property
+    def work(self) -> w.Work:
+        """The operators of these sizes, from the cache."""
+        return w.work(self.model, self.sizes)
+
+    def option(self, name: str) -> str | None:
+        """An option of the run, as it is written."""
+        return next((value for key, value in self.options if key == name), None)
+
+    def says(self, name: str) -> bool:
+        """Whether an option is turned on."""
+        return self.option(name) in YES
+
+
+def unit_of(request: Request) -> Unit:
+    """The unit that a request's operators belong to."""
+    options = tuple(sorted(request.options.items()))
+    return Unit(
+        request.model,
+        request.sizes,
+        request.chip,
+        request.framework,
+        request.precision,
+        request.attention,
+        options,
+    )
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Numbers of every unit, as arrays over units."""
+
+    chips: dict[str, np.ndarray]
+    trainers: dict[str, np.ndarray]
+    works: dict[str, np.ndarray]
+
+
+def unit_facts(units: Sequence[Unit]) -> Facts:
+    """What the formulas read of devices, trainers and operator lists, gathered once a table."""
+    return Facts(_chip_facts(units), _trainer_facts(units), _work_facts(units))
+
+
+def _array(units: Sequence[Unit], of: Callable[[Unit], float]) -> np.ndarray:
+    return np.array([float(of(u)) for u in units])
+
+
+def _columns(parts: Sequence[object], names: Sequence[str]) -> dict[str, np.ndarray]:
+    """Attributes of one part of every unit, as arrays."""
+    return {name: np.array([float(getattr(part, name)) for part in parts]) for name in names}
+
+
+_CHIP = (
+    "family",
+    "memory_rate",
+    "units",
+    "capacity",
+    "domain",
+    "link_rate",
+    "link_delay",
+    "pair_rate",
+    "node",
+    "fabric_rate",
+    "fabric_delay",
+    "host_rate",
+    "measured",
+    "torus_axes",
+    "wraps_at",
+)
+_TRAINER = (
+    "overlap_grads",
+    "overlap_zero1",
+    "overlap_params",
+    "overlap_p2p",
+    "grads",
+    "logits",
+    "year",
+    "known",
+    "dropout",
+    "buffers_gib",
+    "eager_kept",
+    "modules_kept",
+    "shared",
+    "usable",
+)
+_WORK = ("stream", "sparse", "routed", "key_value", "blocks")
+
+
+def _chip_facts(units: Sequence[Unit]) -> dict[str, np.ndarray]:
+    found = _columns([u.chip for u in units], _CHIP)
+    for name, of in (("", _precision), ("16", _plain_precision)):
+        peaks = [of(unit) for unit in units]
+        found[f"peak{name}"] = np.array([rate for _, rate in peaks])
+        found[f"width{name}"] = np.array([float(WIDTHS[precision]) for precision, _ in peaks])
+    found["power"] = _array(units, _power)
+    found["tpu"] = _array(units, lambda u: u.chip.kind == "tpu")
+    return found
+
+
+def _precision(unit: Unit) -> tuple[str, float]:
+    """What matrix products run in, and its FLOP/s."""
+    return unit.chip.peak(unit.precision)
+
+
+def _plain_precision(unit: Unit) -> tuple[str, float]:
+    """What never runs in less than 16 bits runs in."""
+    return unit.chip.peak("fp32" if unit.precision in ("fp32", "tf32") else "bf16")
+
+
+def _power(unit: Unit) -> float:
+    """The device's power limit over its generation's usual one; what isn't known counts as usual."""
+    usual = constants().get(f"power.{FAMILIES[unit.chip.family]}", 0.0)
+    limit = unit.option("power_w")
+    mine = float(limit) if limit else constants().get(f"power.{unit.chip.name}", usual)
+    return mine / usual if usual else 1.0
+
+
+def _trainer_facts(units: Sequence[Unit]) -> dict[str, np.ndarray]:
+    found = _columns([u.framework for u in units], _TRAINER)
+    own = [u.framework.name == OWN for u in units]
+    found |= {
+        "overlap_tp": _array(units, _overlaps_tp),
+        "overlap_ep": _array(units, lambda u: u.says("ep_overlap")),
+        "fp8_gather": _array(units, lambda u: u.says("fp8_gather")),
+        "kernels": _array(units, lambda u: KERNELS.index(_kernels(u))),
+        "host": _array(units, lambda u: HOSTS.index(_host(u))),
+        "attention": _array(units, lambda u: ATTENTION.index(u.attention)),
+        "split": _array(units, lambda u: SPLITS.index(u.framework.split)),
+        "dedup": _array(units, lambda u: u.framework.year >= 2025 or u.option("dispatcher") in NODE_WISE),
+        "by_block": _array(units, lambda u: u.framework.buckets == "block"),
+        "whole_p2p": _array(units, lambda u: u.framework.p2p == "whole"),
+        "capacity_factor": _array(units, lambda u: float(u.option("capacity") or 1.0)),
+        "own": np.array(own, dtype=float),
+        # this package's own: 16-bit copies beside the fp32 masters
+        "copies": np.where(own, _array(units, lambda u: 2.0 * (WIDTHS[u.precision] > 0)), 0.0),
+    }
+    for index, name in enumerate(("held_weights", "held_grads", "held_optimizer")):
+        found[name] = np.array([u.framework.held[index] for u in units])
+    return found
+
+
+def _kernels(unit: Unit) -> str:
+    """The generation of a trainer's kernels: with `compile` that of torch.compile."""
+    usual = unit.framework.kernels
+    return "compiled" if unit.says("compile") and usual in ("eager", "fused") else usual
+
+
+def _host(unit: Unit) -> str:
+    """The generation of its host: CUDA graphs launch as XLA does, a step at once."""
+    if unit.says("cuda_graphs") or unit.framework.host == "xla":
+        return "xla"
+    return "compiled" if unit.says("compile") else unit.framework.host
+
+
+def _overlaps_tp(unit: Unit) -> bool:
+    """Whether tensor-parallel traffic is split and runs beside the products."""
+    if unit.option("tp_overlap") is None and unit.option("async_tp") is None:
+        return unit.framework.overlap_tp
+    return unit.says("tp_overlap") or unit.says("async_tp")
+
+
+def _work_facts(units: Sequence[Unit]) -> dict[str, np.ndarray]:
+    works = [u.work for u in units]
+    found = _columns(works, _WORK)
+    found["kept"] = np.array([one.kept for one in works])  # [units, REGIONS, KEPT]
+    found["dense"] = np.array([one.dense for one in works])  # [units, REGIONS]
+    found["expert"] = np.array([one.expert for one in works])
+    found["tied"] = np.array([w.tied_elements(u.model, u.sizes.tp) for u in units])
+    found["top_k"] = _array(units, lambda u: u.model.moe.top_k if u.model.moe else 1.0)
+    found["parallel"] = _array(units, lambda u: u.model.residual != "sequential")
+    found["post_norm"] = _array(units, lambda u: u.model.norm_position in ("post", "both"))
+    found["statistics"] = _array(units, lambda u: _statistics(u.model))
+    return found
+
+
+def _statistics(model: ModelSpec) -> int:
+    """Numbers a token that a norm over all heads sums: squares, and of a LayerNorm the mean, too."""
+    if model.qk_norm != "full":
+        return 0
+    return 1 if model.norm_type.startswith("rmsnorm") else 2

@@ -1,0 +1,30 @@
+"""What a planner must beat: every device at half of its peak, whatever the layout.
+
+seconds = FLOPs / (devices · peak / 2)           FLOPs: the model's, or with what full recomputation adds
+with the bubble: · (1 + (p - 1) / (m v))         both counted as hardware would run it, attention unmasked
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from scalewright.plan.cost.evaluate import Outcome
+from scalewright.plan.cost.table import RECOMPUTE
+
+SHARE = 0.5
+NAMES = ("model", "hardware", "model_and_bubble", "hardware_and_bubble")
+
+
+def baselines(outcome: Outcome) -> dict[str, np.ndarray]:
+    """Seconds of a step of every row by each of the four, named as in NAMES."""
+    t, facts = outcome.table, outcome.facts
+    block, ends = outcome.prices.square[t.unit, 1], outcome.prices.square[t.unit][:, (0, 2, 3)].sum(1)
+    ranks = t.tp * t.cp * t.dp * t.micros
+    layers = t.gather(facts.works["blocks"])
+    model = 3 * (block * layers + ends) * ranks
+    full = t.recompute == RECOMPUTE.index("full")
+    hardware = model + np.where(full, block * layers * ranks, 0.0)
+    rate = t.gather(facts.chips["peak"]) * SHARE * t.devices
+    bubble = 1 + (t.pp - 1) / (t.micros * t.chunks)
+    seconds = (model / rate, hardware / rate, model / rate * bubble, hardware / rate * bubble)
+    return dict(zip(NAMES, seconds, strict=True))

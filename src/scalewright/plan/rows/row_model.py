@@ -1,0 +1,168 @@
+"""The model of a row: by its published name, by its dims, or by nothing but its size.
+
+    Llama-3-70B (truncated to 12 layers)  -->  the preset llama-3-70b, with the row's layers
+    layers 96, hidden 12288, heads 96     -->  those dims; blanks as the table's notes say
+    params_b 22                           -->  the usual shape of a model of that size
+
+Blanks: vocabulary 51,200; heads of 128; a plain MLP of 4 widths, or a gated one of 8/3; layers from the
+number of parameters, which also says whether the head is tied.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from scalewright.plan.rows.cells import MOST, Blanks, number, text
+from scalewright.spec.errors import UserError
+from scalewright.spec.model import ModelSpec
+from scalewright.spec.presets import is_preset, load_model_spec
+from scalewright.spec.shapes import new_preset
+from scalewright.spec.tensors import count
+
+VOCAB, CONTEXT, HEAD_DIM, TOP_K = 51200, 2048, 128, 2
+SMALL_VOCAB = 32000  # of a model of which only the size is known: Llama 2's
+LEAST_BILLIONS, MOST_BILLIONS = 1e-4, 1e5
+
+
+@dataclass(frozen=True)
+class Dims:
+    """A row's cells about its model; None for a blank."""
+
+    layers: float | None
+    hidden: float | None
+    heads: float | None
+    kv_heads: float | None
+    head_dim: float | None
+    ffn: float | None
+    mlp_mats: float | None  # 2 a plain MLP, 3 a gated one
+    vocab: float | None
+    experts: float | None
+    topk: float | None
+    params_b: float | None  # billions, embedding included
+    seq: float | None
+
+
+def model_of(row: Mapping[str, Any], assumed: Blanks) -> ModelSpec:
+    """The row's model; what was assumed for it is added. Raises UserError where too little is said."""
+    dims = Dims(**{key: number(row, key) for key in Dims.__annotations__})
+    model, notes = _build(text(row, "model"), dims)
+    assumed += notes
+    return model
+
+
+def known_name(name: str) -> str:
+    """A published name as presets write it: `Llama-3-70B (truncated to 12 layers)` -> `llama-3-70b`."""
+    plain = re.sub(r"\(.*?\)", "", name).strip().lower().replace(" ", "-").replace("_", "-")
+    return re.sub(r"^llama-?(\d)", r"llama-\1", plain)
+
+
+@lru_cache(maxsize=4096)
+def _build(name: str, dims: Dims) -> tuple[ModelSpec, tuple[str, ...]]:
+    found = _preset(known_name(name))
+    if found is not None and (dims.hidden is None or int(dims.hidden) == found.hidden_size):
+        changes: dict[str, Any] = {"context": int(dims.seq or found.context)}
+        if dims.layers:
+            changes["num_hidden_layers"] = int(dims.layers)
+        if dims.vocab:
+            changes["vocab_size"] = int(dims.vocab)
+        notes = () if dims.hidden else (f"dims of {found.name} (from the model's name)",)
+        return found.replace(**changes), notes
+    if dims.hidden is None:
+        return _of_size(name, dims)
+    blanks: list[str] = []
+    keys = _keys(name, dims, int(dims.hidden), blanks)
+    if dims.layers is None:
+        keys["num_hidden_layers"] = _layers(keys, dims.params_b)
+        blanks.append(f"layers {keys['num_hidden_layers']} (from params_b)")
+    else:
+        keys["num_hidden_layers"] = int(dims.layers)
+    return _tied_or_not(keys, dims.params_b), tuple(blanks)
+
+
+def _of_size(name: str, dims: Dims) -> tuple[ModelSpec, tuple[str, ...]]:
+    """A usual model of so many parameters."""
+    size = dims.params_b
+    if size is None:
+        raise UserError(
+            f"model '{name}' is unknown and has no dims", "row", "give layers, hidden, heads, ffn"
+        )
+    if not LEAST_BILLIONS <= size <= MOST_BILLIONS:
+        raise UserError(f"params_b is {size:g}", "row", "give billions of parameters, 0.0001 to 100000")
+    note = f"shape of a usual model of {size:g}B parameters"
+    return _usual(size, int(dims.seq or CONTEXT)), (note,)
+
+
+def _keys(name: str, dims: Dims, width: int, blanks: list[str]) -> dict[str, Any]:
+    """The keys of a model spec, all but its depth."""
+    heads = int(dims.heads or _usual_heads(width))
+    grouped = bool(dims.kv_heads and dims.heads and dims.kv_heads < dims.heads)
+    mats = dims.mlp_mats or (3 if grouped else 2)
+    gated = mats >= 3
+    ffn = int(dims.ffn or (width * 8 // 3 if gated else 4 * width))
+    for value, words in (
+        (dims.vocab, f"vocab {VOCAB}"),
+        (dims.heads, f"heads {heads} (of {width // heads})"),
+        (dims.mlp_mats, f"mlp_mats {mats:g}"),
+        (dims.ffn, "ffn of the usual ratio"),
+    ):
+        if value is None:
+            blanks.append(words)
+    even = max(2, width // heads // 2 * 2)
+    keys: dict[str, Any] = {
+        "name": name or "model", "family": "llama" if gated else "gpt2",
+        "vocab_size": int(dims.vocab or VOCAB), "hidden_size": width, "intermediate_size": ffn,
+        "num_attention_heads": heads, "num_key_value_heads": int(dims.kv_heads or heads),
+        "head_dim": int(dims.head_dim or even), "context": int(dims.seq or CONTEXT),
+        "mlp_type": "swiglu" if gated else "gelu", "norm_type": "rmsnorm" if gated else "layernorm",
+        "positions": "rope" if gated else "learned",
+    }  # fmt: skip
+    if dims.experts:
+        top_k = int(dims.topk or TOP_K)
+        if top_k > dims.experts:
+            raise UserError(f"topk {top_k} is more than {dims.experts:g} experts", "row", "make them agree")
+        keys["moe"] = {"num_experts": int(dims.experts), "top_k": top_k, "moe_intermediate_size": ffn}
+    return keys
+
+
+def _usual_heads(width: int) -> int:
+    """Heads of about 128: of the multiples of 16 that divide the width, the one nearest to width / 128."""
+    fits = [n for n in range(16, width // 32 + 1, 16) if width % n == 0]
+    return min(fits, key=lambda n: abs(n - width / HEAD_DIM)) if fits else max(1, width // HEAD_DIM)
+
+
+def _layers(keys: Mapping[str, Any], billions: float | None) -> int:
+    """The depth that has so many parameters."""
+    if billions is None:
+        raise UserError("layers and params_b are both blank", "row", "fill one of them")
+    one, two = (count(ModelSpec.parse({**keys, "num_hidden_layers": n})).total for n in (1, 2))
+    layers = max(1, round((billions * 1e9 - one) / (two - one)) + 1)
+    if layers > MOST["layers"]:
+        raise UserError(f"params_b {billions:g} of these dims are {layers:g} layers", "row", "check the dims")
+    return layers
+
+
+def _tied_or_not(keys: Mapping[str, Any], billions: float | None) -> ModelSpec:
+    """With a head of its own where the parameters say so; a plain MLP goes with a tied head."""
+    tied = ModelSpec.parse({**keys, "tie_word_embeddings": True})
+    if keys["mlp_type"] == "gelu":
+        return tied
+    plain = ModelSpec.parse({**keys, "tie_word_embeddings": False})
+    if billions is None:
+        return plain
+    return min((plain, tied), key=lambda model: abs(count(model).total - billions * 1e9))
+
+
+@lru_cache(maxsize=512)
+def _preset(name: str) -> ModelSpec | None:
+    """The published model of this name; never a path or an address."""
+    guesses = (name, name.replace("llama-3-405b", "llama-3.1-405b"), name.replace("-instruct", ""))
+    return next((load_model_spec(guess) for guess in guesses if is_preset(guess)), None)
+
+
+@lru_cache(maxsize=256)
+def _usual(billions: float, seq: int) -> ModelSpec:
+    return new_preset(billions * 1e9, "llama", SMALL_VOCAB).replace(context=seq)

@@ -1,0 +1,87 @@
+"""A layout for a run that doesn't state one: the fastest of the usual ones that fit.
+
+tp 1 2 4 8 x pp 1 2 4 8 16 x micro-batch 1 2 4 x ep, batch as stated or assumed; FSDP where the trainer is one
+that shards by it (and on a torus), else a sharded optimizer
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from scalewright.plan.constants import Constants
+from scalewright.plan.cost.evaluate import evaluate, prepare
+from scalewright.plan.request import Request
+from scalewright.plan.rows.cells import number
+
+
+def best_usual(
+    asked: Sequence[tuple[Request, Mapping[str, Any]]], c: Constants | None = None
+) -> list[Request]:
+    """For every request (and its row) the one with the fastest usual layout; the leanest where none fits."""
+    choices = [list(_candidates(r, number(row, "gbs"), number(row, "mbs"))) or [r] for r, row in asked]
+    outcome = evaluate(prepare([one for some in choices for one in some], c), c)
+    held = outcome.memory
+    assert held is not None
+    found, start = [], 0
+    for (request, _), some in zip(asked, choices, strict=True):
+        part = slice(start, start + len(some))
+        start += len(some)
+        rate = np.array([r.global_batch for r in some]) / outcome.step.seconds[part]
+        fits = held.fits[part]
+        best = int(np.argmax(np.where(fits, rate, 0.0))) if fits.any() else int(np.argmin(held.peak[part]))
+        found.append(_named(request, some[best]))
+    return found
+
+
+def _named(request: Request, chosen: Request) -> Request:
+    """The chosen request, with the choice among its assumptions."""
+    words = f"layout tp {chosen.tp}, pp {chosen.pp}, zero {chosen.zero}, mbs {chosen.micro_batch}"
+    words += f", ep {chosen.ep}" if chosen.ep > 1 else ""
+    words += " (the planner's own)"
+    kept = [
+        line
+        for line in request.assumed
+        if not line.startswith(("tp ", "pp ", "cp ", "mbs ", "gbs ", "sharding"))
+    ]
+    return replace(chosen, assumed=(*kept, words))
+
+
+def _candidates(request: Request, batch: float | None, mbs: float | None) -> Iterator[Request]:
+    torus = request.chip.kind == "tpu"
+    for tp, pp in product((1,) if torus else (1, 2, 4, 8), (1,) if torus else (1, 2, 4, 8, 16)):
+        model = request.model
+        if request.devices % (tp * pp) or pp > model.num_hidden_layers or tp > model.num_attention_heads:
+            continue
+        dp = request.devices // (tp * pp)
+        sharded = torus or (pp == 1 and tp == 1 and request.framework.zero == 3)
+        shape = replace(
+            request, tp=tp, pp=pp, sp=tp > 1 and request.framework.year >= 2023, zero=3 if sharded else 1
+        )
+        for micro in (int(mbs),) if mbs else (1, 2, 4):
+            total = batch or micro * dp * (4 * pp if pp > 1 else 1)
+            if total < micro * dp:
+                continue
+            batched = replace(shape, micro_batch=micro, micros=total / (micro * dp))
+            for chunks, ep in product(_chunks(request, pp), _experts(request, dp)):
+                schedule = "interleaved" if chunks > 1 else "1f1b"
+                yield replace(batched, chunks=chunks, schedule=schedule, ep=ep)
+
+
+def _experts(request: Request, dp: int) -> list[int]:
+    """Expert-parallel sizes: the stated one, else those that divide the experts and the ranks."""
+    moe = request.model.moe
+    if moe is None or request.ep > 1:
+        return [request.ep]
+    return [ep for ep in (1, 4, 8, 16, 32, 64) if moe.num_experts % ep == 0 and dp % ep == 0]
+
+
+def _chunks(request: Request, pp: int) -> list[int]:
+    """Virtual stages that Megatron's recipes use; other trainers run one stage a rank."""
+    layers = request.model.num_hidden_layers
+    wide = pp > 1 and request.framework.kernels == "modern"
+    return [1, *(v for v in (2, 4, 6) if wide and layers % (pp * v) == 0)]

@@ -1,0 +1,83 @@
+"""What a search makes small: a weighted sum of a step's parts, so that bounds on parts bound it.
+
+    time                 seconds                                      weight 1 for every part
+    cost                 seconds x devices x price / 3600             of a step
+    tokens-per-dollar    the same: at a fixed batch its inverse is as small when cost is
+    energy               devices x watts x sum of share x seconds     joules of a step; plan/data/energy.yaml
+
+With the number of devices fixed, time, cost and tokens per dollar agree on the best layout; the answer still
+states the figure that was asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from scalewright.plan.chips import Chip
+from scalewright.plan.cost.timeline import PARTS
+from scalewright.spec.base import read_yaml
+from scalewright.spec.errors import UserError, unknown
+
+FILE = Path(__file__).parents[1] / "data" / "energy.yaml"
+OBJECTIVES = ("time", "cost", "energy", "tokens-per-dollar")
+_SAME = ("compute", "recompute", "optimizer", "other")
+_KIND = {**{part: part for part in _SAME}, "pp_bubble": "bubble"}  # of the others: exposed
+
+
+@dataclass(frozen=True)
+class Objective:
+    """Weights of a step's parts; the score is their sum, and smaller is better."""
+
+    name: str
+    weights: Mapping[str, float]
+    unit: str
+    assumed: tuple[str, ...] = ()
+
+    def score(self, parts: Mapping[str, np.ndarray]) -> np.ndarray:
+        """The score of every row, from all or some of its parts (then a lower bound)."""
+        return np.asarray(sum(self.weights[part] * seconds for part, seconds in parts.items()))
+
+    def value(self, score: float, tokens: float) -> float:
+        """The figure that was asked for: seconds, cost or joules of a step, or tokens per unit of money."""
+        return tokens / score if self.name == "tokens-per-dollar" else score
+
+
+def make_objective(name: str, chip: Chip, devices: int, price: float | None) -> Objective:
+    """The objective of this name; `price` is of one device for an hour. Raises UserError."""
+    if name not in OBJECTIVES:
+        raise unknown("objective", name, OBJECTIVES)
+    if name == "time":
+        return Objective(name, dict.fromkeys(PARTS, 1.0), "s")
+    if name == "energy":
+        watts, shares, assumed = power(chip)
+        weights = {part: devices * watts * shares[_KIND.get(part, "exposed")] for part in PARTS}
+        return Objective(name, weights, "J", assumed)
+    if price is None or not isfinite(price) or price <= 0:
+        what = f"objective {name} needs a price" if price is None else f"price is {price}"
+        raise UserError(what, "price", "give what one device costs for an hour, as --price 2.50")
+    unit = "cost of a step" if name == "cost" else "tokens per unit of money"
+    return Objective(name, dict.fromkeys(PARTS, devices * price / 3600), unit)
+
+
+def power(chip: Chip) -> tuple[float, dict[str, float], tuple[str, ...]]:
+    """Watts of a device, the share of them that parts draw, and what of it is assumed."""
+    data = _data()
+    names = [name for name in data["power_w"] if chip.name.lower().startswith(name)]
+    found = data["power_w"][max(names, key=len) if names else "other"]
+    shares = {name: float(entry["value"]) for name, entry in data["share"].items()}
+    lines = [f"{chip.name} draws {found['value']} W under load ({found['source']})"]
+    lines += [f"{name} draws {value:.0%} of it" for name, value in shares.items()]
+    return float(found["value"]), shares, tuple(lines)
+
+
+@lru_cache(maxsize=1)
+def _data() -> dict[str, Any]:
+    data: dict[str, Any] = read_yaml(FILE)
+    return data

@@ -1,0 +1,71 @@
+"""A plan's layout as a `run.yaml` that `train` takes.
+
+    plan, choice --> model, cluster, layout (all keys), data (one marked line when no folder is given)
+
+What a plan doesn't decide (learning rate, steps) is left to the defaults of run.yaml.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from scalewright.spec.base import to_yaml
+from scalewright.spec.cluster import LOCAL, ClusterSpec, cluster_names, load_cluster
+from scalewright.spec.errors import UserError
+from scalewright.spec.model import ModelSpec
+from scalewright.spec.presets import is_preset, load_model_spec
+
+if TYPE_CHECKING:
+    from scalewright.plan.search.choices import Choice, Plan
+
+FILL = "FILL-IN: a folder of token shards, as `scalewright prepare` writes it"
+PLACEHOLDER = "DATA_FOLDER"
+
+
+def run_file(plan: Plan, choice: Choice | None = None, *, data: str | None = None) -> str:
+    """The YAML of a run with this layout (default: the best that `train` runs).
+
+    Raises UserError for a layout that `train` can't run, and when no layout of the plan can be trained.
+    """
+    choice = choice or plan.trainable
+    if choice is None:
+        why = plan.best[0].untrainable
+        raise UserError(f"`train` runs no layout of this plan: {why}", "plan", "plan it only")
+    if choice.untrainable is not None:
+        raise UserError(f"`train` can't run this layout yet: {choice.untrainable}", "plan", _instead(plan))
+    head = {"version": 1, "name": _name(plan), "model": _model(plan.model), "cluster": _cluster(plan.cluster)}
+    layout = {"layout": choice.layout.dump()}
+    folder = PLACEHOLDER if data is None else data
+    source = to_yaml({"data": {"train": [{"path": folder}], "seq_len": plan.seq_len}})
+    if data is None:
+        source = source.replace(PLACEHOLDER, f"{PLACEHOLDER}  # {FILL}")
+    return "\n".join([_comment(plan, choice), to_yaml(head) + to_yaml(layout) + source])
+
+
+def _comment(plan: Plan, choice: Choice) -> str:
+    """What was planned, as a comment."""
+    one = choice.prediction
+    times = f"{one.step_time_s:.4g} s a step, {one.peak_gib:.1f} GiB on the worst rank"
+    return f"# Planned for {plan.devices} devices of {plan.cluster.name}: {times} predicted."
+
+
+def _instead(plan: Plan) -> str:
+    return "take the plan's best trainable layout" if plan.trainable else "plan it only"
+
+
+def _name(plan: Plan) -> str:
+    return f"{plan.model.name}-{plan.devices}".replace("/", "-").replace(" ", "-")
+
+
+def _model(model: ModelSpec) -> str | dict[str, Any]:
+    """The preset's name, where the model is that preset; else the model in full."""
+    known = is_preset(model.name) and load_model_spec(model.name) == model
+    return model.name if known else model.dump()
+
+
+def _cluster(cluster: ClusterSpec) -> str | dict[str, Any]:
+    """The cluster's name where one is known by it; else the cluster in full."""
+    if cluster.name == LOCAL:
+        return LOCAL
+    known = cluster.name in cluster_names() and load_cluster(cluster.name) == cluster
+    return cluster.name if known else cluster.dump()

@@ -1,0 +1,156 @@
+"""The same run on more and more devices: the best layout of each count, and the part that doesn't shrink.
+
+    seconds(n) ~ w (s + (1 - s) / n)      Amdahl 1967: s is the serial share of one device's work w
+                                          fitted by least squares on relative errors over the counts that fit
+
+`what` names the serial part: the parts of a step that are farthest from having shrunk with the devices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from scalewright.plan.search.compare import PART_WORDS
+from scalewright.plan.search.search import Choice, search
+from scalewright.spec.cluster import ClusterSpec
+from scalewright.spec.errors import UserError
+from scalewright.spec.model import ModelSpec
+
+
+@dataclass(frozen=True)
+class Row:
+    """One count: the best layout, or why there is none."""
+
+    devices: int
+    choice: Choice | None
+    problem: str | None
+    speedup: float | None  # over the smallest count that fits
+    efficiency: float | None  # speedup over the ratio of the counts
+
+    def dump(self) -> dict[str, Any]:
+        """Plain data; the keys of `predict` under `prediction`."""
+        found = self.choice
+        return {
+            "devices": self.devices,
+            "step_time_s": found.prediction.step_time_s if found else None,
+            "tokens_per_s": found.prediction.tokens / found.prediction.step_time_s if found else None,
+            "speedup": self.speedup,
+            "efficiency": self.efficiency,
+            "problem": self.problem,
+            "prediction": found.dump() if found else None,
+        }
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """The curve, and what is fitted to it."""
+
+    rows: list[Row]
+    global_batch: int
+    serial_share: float | None  # of one device's work; None with fewer than two counts that fit
+    one_device_s: float | None  # seconds that the fit gives to one device
+    fit_error: float | None  # the largest relative error of the fit
+    what: list[dict[str, Any]]  # parts of the serial time, largest first: part, words, seconds, share
+
+    @property
+    def limit(self) -> float | None:
+        """The speed-up over one device that no count exceeds."""
+        return 1.0 / self.serial_share if self.serial_share else None
+
+    def dump(self) -> dict[str, Any]:
+        """Plain data: the keys of `plan --scaling --json`."""
+        return {
+            "global_batch": self.global_batch,
+            "rows": [row.dump() for row in self.rows],
+            "serial_share": self.serial_share,
+            "one_device_s": self.one_device_s,
+            "fit_error": self.fit_error,
+            "limit": self.limit,
+            "serial_part": self.what,
+        }
+
+
+def counts_between(first: int, last: int) -> list[int]:
+    """`8..4096`: 8, 16, 32, ... 4096; the last is always in. Raises UserError."""
+    if not 1 <= first <= last:
+        raise UserError(f"scaling {first}..{last} goes nowhere", "scaling", "smaller count first: 8..4096")
+    counts = [first]
+    while counts[-1] * 2 <= last:
+        counts.append(counts[-1] * 2)
+    return counts if counts[-1] == last else [*counts, last]
+
+
+def scaling(
+    model: ModelSpec,
+    cluster: ClusterSpec,
+    counts: Sequence[int],
+    *,
+    global_batch: int,
+    tell: Callable[[int, int], None] | None = None,
+    stop: Callable[[], bool] | None = None,
+    **arguments: Any,
+) -> Scaling:
+    """The best layout of every count at one global batch (strong scaling); `arguments` as for `search`."""
+    if not counts:
+        raise UserError("no device counts to plan for", "scaling", "give a range such as 8..4096")
+    found: list[tuple[int, Choice | None, str | None]] = []
+    keys = {**arguments, "global_batch": global_batch, "top": 1, "explain": False, "stop": stop}
+    for done, devices in enumerate(counts):
+        if stop is not None and stop():
+            break
+        try:
+            plan = search(model, cluster, devices=devices, **keys)
+            found.append((devices, plan.best[0], None))
+        except UserError as error:
+            found.append((devices, None, str(error)))
+        if tell is not None:
+            tell(done + 1, len(counts))
+    if all(choice is None for _, choice, _ in found):
+        how = str(found[-1][2]) if found else "let it run on"
+        raise UserError("no count has a layout that fits", "scaling", how)
+    return _curve(found, global_batch)
+
+
+def _curve(found: list[tuple[int, Choice | None, str | None]], global_batch: int) -> Scaling:
+    """Speed-ups over the first count that fits, and the fit."""
+    good = [(devices, choice) for devices, choice, _ in found if choice is not None]
+    base, first = good[0]
+    rows = []
+    for devices, choice, problem in found:
+        speedup = first.prediction.step_time_s / choice.prediction.step_time_s if choice else None
+        rows.append(Row(devices, choice, problem, speedup, speedup * base / devices if speedup else None))
+    if len(good) < 2:
+        return Scaling(rows, global_batch, None, None, None, [])
+    n = np.array([devices for devices, _ in good], dtype=float)
+    seconds = np.array([choice.prediction.step_time_s for _, choice in good])
+    constant, work = fit_amdahl(n, seconds)
+    error = float(np.abs((constant + work / n) / seconds - 1).max())
+    parts = _serial_parts(base, first, good[-1][0], good[-1][1])
+    return Scaling(rows, global_batch, constant / (constant + work), constant + work, error, parts)
+
+
+def fit_amdahl(n: np.ndarray, seconds: np.ndarray) -> tuple[float, float]:
+    """a and b of a + b / n, neither below zero, by least squares on relative errors."""
+    columns = np.stack([np.ones_like(n), 1 / n], 1) / seconds[:, None]
+    (constant, work), *_ = np.linalg.lstsq(columns, np.ones_like(n), rcond=None)
+    if constant < 0:
+        inverse = 1 / (n * seconds)
+        constant, work = 0.0, inverse.sum() / (inverse**2).sum()
+    elif work < 0:
+        inverse = 1 / seconds
+        constant, work = inverse.sum() / (inverse**2).sum(), 0.0
+    return float(constant), float(work)
+
+
+def _serial_parts(few: int, first: Choice, many: int, last: Choice) -> list[dict[str, Any]]:
+    """What of the last step is above a perfect share of the first, by part, largest first."""
+    before, after = first.prediction.breakdown, last.prediction.breakdown
+    above = {part: after[part] - before[part] * few / many for part in after}
+    total = sum(value for value in above.values() if value > 0)
+    order = sorted((part for part in above if above[part] > 0.01 * total), key=lambda part: -above[part])
+    rows = ((part, PART_WORDS.get(part, part), above[part], above[part] / total) for part in order)
+    return [dict(zip(("part", "words", "seconds", "share"), row, strict=True)) for row in rows]

@@ -1,0 +1,217 @@
+"""`plan`: every legal layout of a run is searched; the best come with predictions, the others with reasons.
+
+model, cluster, devices, batch --> Space (axes.py) --> Finder (finder.py) --> Plan (choices.py)
+    best        the K best layouts that really differ (tp, pp, ep, what they shard)
+    pareto      those that no other beats in both time and memory
+    why_not     what costs the nearest losers (compare.py)
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from scalewright.plan.constants import Constants
+from scalewright.plan.request import from_layout
+from scalewright.plan.search.axes import Fixed, make_space
+from scalewright.plan.search.choices import Choice, Maker, Plan
+from scalewright.plan.search.compare import compare
+from scalewright.plan.search.finder import Finder
+from scalewright.plan.search.fixed import no_layout, read_fixed
+from scalewright.plan.search.losers import near_losers
+from scalewright.plan.search.objective import make_objective
+from scalewright.plan.search.pareto import pareto
+from scalewright.plan.search.pricer import HOST_BYTES, Priced, make_pricer
+from scalewright.plan.search.shortage import too_large
+from scalewright.spec.cluster import ClusterSpec
+from scalewright.spec.errors import UserError
+from scalewright.spec.huggingface import why_not_running
+from scalewright.spec.layout import Layout
+from scalewright.spec.model import ModelSpec
+from scalewright.spec.schedules.action import KINDS, PLANNED_ONLY
+
+__all__ = ["Choice", "Plan", "again", "search"]
+
+TRAINABLE: Fixed = {
+    "cp": (1,),
+    "ep": (1,),
+    "etp": (1,),
+    "schedule": tuple(kind for kind in KINDS if kind not in PLANNED_ONLY),
+}
+# The planner's memory is off by 6% (median over sources, docs/accuracy.md): a layout that fits to the last
+# byte is as likely as not to run out of it.
+HEADROOM = 0.05
+UNLIMITED = -1e6  # headroom of a search that memory doesn't bind: every layout fits
+MOST = {"devices": 10**7, "global_batch": 10**9, "seq_len": 10**8, "top": 10**4}
+
+
+def search(
+    model: ModelSpec,
+    cluster: ClusterSpec,
+    *,
+    devices: int,
+    global_batch: int,
+    seq_len: int | None = None,
+    framework: str = "scalewright",
+    version: str | None = None,
+    options: Mapping[str, str] | None = None,
+    precision: str = "auto",
+    objective: str = "time",
+    fixed: Mapping[str, Any] | None = None,
+    headroom: float | None = None,
+    top: int = 5,
+    price: float | None = None,
+    tell: Callable[[int, int], None] | None = None,
+    stop: Callable[[], bool] | None = None,
+    c: Constants | None = None,
+    explain: bool = True,
+) -> Plan:
+    """The best layouts of a run.
+
+    `headroom`: share of the usable memory that stays free (null: HEADROOM, or none where nothing fits with
+    that); `price`: of a device and hour; `tell(done, total)` as it goes; `stop()` true ends it with what was
+    found so far. Without `explain`, `pareto` and `why_not` stay empty.
+
+    Raises UserError when nothing is legal, nothing fits, or an argument can't be.
+    """
+    began = time.perf_counter()
+    asked: dict[str, Any] = {
+        "devices": devices,
+        "global_batch": global_batch,
+        "seq_len": seq_len or model.context,
+        "top": top,
+        "framework": framework,
+        "version": version,
+        "options": options,
+        "precision": precision,
+        "objective": objective,
+        "fixed": fixed,
+        "headroom": HEADROOM if headroom is None else headroom,
+        "price": price,
+        "c": c,
+    }
+    maker, finder, axes = _prepare(model, cluster, asked)
+    finder.run(tell, stop)
+    found = Priced.join(finder.found) if finder.found else None
+    fitting = found.take(found.fits) if found is not None else None
+    if found is None or fitting is None or not len(fitting):
+        if not finder.complete:
+            raise UserError("stopped before a layout that fits was found", "plan", "let it run longer")
+        if headroom is None:
+            asked["headroom"] = 0.0
+            return search(model, cluster, **asked, tell=tell, stop=stop, explain=explain)
+        raise too_large(finder.pricer, axes)
+    chosen = _different(finder, fitting, top)
+    front = maker.choices(pareto(finder, fitting)) if explain else []
+    plan = _plan(maker, finder, maker.choices(chosen), front)
+    if explain:
+        plan.trainable = _best_trainable(plan)
+        losers = near_losers(finder, found, chosen)
+        pairs = zip(losers.axes, maker.choices(losers.rows), strict=True)
+        plan.why_not = [compare(axis, choice, plan.best[0], plan.usable_gib) for axis, choice in pairs]
+    plan.seconds = time.perf_counter() - began
+    return plan
+
+
+def again(plan: Plan, **changes: Any) -> Plan:
+    """A plan's search with other arguments, without reasons; `fixed` comes on top of what was fixed."""
+    asked = {**plan.asked, "explain": False, **changes}
+    asked["fixed"] = {**(plan.asked["fixed"] or {}), **(asked["fixed"] or {})}
+    return search(plan.model, plan.cluster, **asked)
+
+
+def _prepare(model: ModelSpec, cluster: ClusterSpec, asked: Mapping[str, Any]) -> tuple[Maker, Finder, Fixed]:
+    """What a search needs, its arguments checked."""
+    devices, batch, headroom = asked["devices"], asked["global_batch"], asked["headroom"]
+    _check_numbers(asked)
+    cluster.check_devices(devices)
+    plain = Layout.parse({"devices": devices, "precision": asked["precision"]})
+    trainer = (asked[key] for key in ("framework", "version", "options"))
+    template = from_layout(model, cluster, plain, asked["seq_len"], *trainer)
+    price = cluster.price_per_device_hour if asked["price"] is None else asked["price"]
+    aim = make_objective(asked["objective"], template.chip, devices, price)
+    axes = read_fixed(asked["fixed"] or {}, template)
+    space = make_space(template, batch, axes)
+    if not space.size:
+        raise no_layout(template, batch, axes)
+    finder = Finder(make_pricer(space, aim, headroom, asked["c"]), asked["top"])
+    return Maker(model, cluster, template, space, aim, asked), finder, axes
+
+
+def _check_numbers(asked: Mapping[str, Any]) -> None:
+    """Raises UserError for numbers that no run has."""
+    for key, most in MOST.items():
+        value = asked[key]
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+            raise UserError(f"{key} is {value}", "plan", f"use a whole number from 1 to {most:,}")
+    headroom = asked["headroom"]
+    if not (isinstance(headroom, (int, float)) and (0 <= headroom < 1 or headroom == UNLIMITED)):
+        how = "use a share of the memory from 0 up to 1, such as 0.1"
+        raise UserError(f"headroom is {headroom}", "plan", how)
+
+
+def _plan(maker: Maker, finder: Finder, best: list[Choice], front: list[Choice]) -> Plan:
+    """The plan, but for its reasons."""
+    asked = dict(maker.asked)
+    return Plan(
+        model=maker.model,
+        cluster=maker.cluster,
+        devices=asked["devices"],
+        seq_len=asked["seq_len"],
+        global_batch=asked["global_batch"],
+        objective=maker.aim,
+        headroom=asked["headroom"],
+        best=best,
+        trainable=next((choice for choice in best if choice.trainable), None),
+        pareto=front,
+        why_not=[],
+        evaluated=finder.decided,
+        priced=finder.pricer.priced,
+        space=maker.space.size,
+        feasible=finder.feasible,
+        seconds=0.0,
+        complete=finder.complete,
+        template=maker.template,
+        assumed=[*_kept_free(maker.asked), *maker.aim.assumed, *_host_assumed([*best, *front])],
+        constants=asked["c"],
+        asked=asked,
+    )
+
+
+def _kept_free(asked: Mapping[str, Any]) -> list[str]:
+    """What of the memory is left free; said as long as it isn't what was asked for."""
+    return [f"{asked['headroom']:.0%} of the memory kept free"] if asked["headroom"] == HEADROOM else []
+
+
+def _host_assumed(choices: Iterable[Choice]) -> list[str]:
+    """What is taken for granted of hosts, where something is offloaded to them."""
+    if all(choice.layout.offload == "none" for choice in choices):
+        return []
+    return [f"a host has {HOST_BYTES / 1e9:.0f} GB of memory for each of its devices"]
+
+
+def _best_trainable(plan: Plan) -> Choice | None:
+    """The best layout that `train` runs: the best of all, or that of a search of those alone."""
+    if plan.best[0].trainable or why_not_running(plan.model) is not None:
+        return plan.best[0] if plan.best[0].trainable else None
+    given = dict(plan.asked["fixed"] or {})
+    for axis, ready in TRAINABLE.items():
+        value = given.get(axis, ready)
+        values = value if isinstance(value, (list, tuple)) else (value,)
+        given[axis] = tuple(one for one in values if one in ready)
+    try:
+        found = again(plan, fixed=given, top=1).best[0] if all(given.values()) else None
+    except UserError:
+        return plan.trainable
+    return found if found is not None and found.trainable else plan.trainable
+
+
+def _different(finder: Finder, fitting: Priced, top: int) -> Priced:
+    """The best of every kind of layout, `top` of them, best first; of equals the plainest."""
+    order = finder.ranked(fitting)
+    kinds = finder.kinds(fitting.rows)[order]
+    _, first = np.unique(kinds, return_index=True)
+    return fitting.take(order[np.sort(first)[:top]])

@@ -1,0 +1,82 @@
+"""Why not this layout? What it costs beside the best, what memory it lacks, or which rule forbids it.
+
+slower          the parts of a step that grow, and those that shrink
+does not fit    the GiB that it lacks; the smallest change that makes it fit, and what that costs
+not legal       the rule; the best layout without the key that breaks it, and what that costs
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from scalewright.plan.explain import smallest_fix
+from scalewright.plan.search.choices import Choice, Plan
+from scalewright.plan.search.compare import compare, value_words
+from scalewright.plan.search.fixed import read_fixed
+from scalewright.plan.search.search import UNLIMITED, again
+from scalewright.spec.errors import UserError
+from scalewright.spec.words import short_time
+
+
+def why_not(plan: Plan, layout: Mapping[str, Any]) -> dict[str, Any]:
+    """Why a plan didn't choose the layouts with these keys: the best of them beside the plan's best.
+
+    {asked, verdict, why, ...}: verdict is "best", "slower", "does not fit" or "not legal"; the keys of
+    `compare` where there is a layout to compare. Raises UserError for an unknown key.
+    """
+    asked = {key: value for key, value in layout.items() if value is not None}
+    try:
+        read_fixed(asked, plan.template)
+        found = again(plan, fixed=asked, headroom=UNLIMITED, top=1).best[0]
+    except UserError as error:
+        if error.where == "fixed" and error.what.startswith("unknown"):
+            raise
+        return {"asked": asked, "verdict": "not legal", **_forbidden(plan, asked, error)}
+    best = plan.best[0]
+    fitting = _fitting(plan, asked)
+    if fitting is not None:
+        entry = compare("", fitting, best, plan.usable_gib)
+        verdict = "best" if fitting.score <= best.score * (1 + 1e-9) else "slower"
+        why = f"{_asked(asked)}: " + ("this is the best" if verdict == "best" else entry["why"])
+        if not fitting.trainable:
+            why += f"; {fitting.untrainable}"
+        return {"asked": asked, "verdict": verdict, **entry, "why": why}
+    entry = compare("", found, best, plan.usable_gib)
+    mend = smallest_fix(found.prediction, plan.constants)
+    why = f"{_asked(asked)}: {entry['why']}"
+    if mend is not None and mend["fits"]:
+        more = 100 * (mend["step_time_s"] / best.prediction.step_time_s - 1)
+        why += f"; with {mend['change']} it fits, at {short_time(mend['step_time_s'])} ({more:+.1f}%)"
+    return {"asked": asked, "verdict": "does not fit", **entry, "why": why, "smallest_fix": mend}
+
+
+def _asked(asked: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key} {value_words(value)}" for key, value in asked.items()) or "any layout"
+
+
+def _fitting(plan: Plan, asked: Mapping[str, Any]) -> Choice | None:
+    """The best layout with these keys that fits."""
+    try:
+        return again(plan, fixed=asked, top=1).best[0]
+    except UserError:
+        return None
+
+
+def _forbidden(plan: Plan, asked: Mapping[str, Any], error: UserError) -> dict[str, Any]:
+    """The rule that forbids the keys, and what the best layout costs without the key that is in the way."""
+    why = f"{_asked(asked)} is not legal: {error.what}"
+    options = []
+    for key in asked:
+        rest = {name: value for name, value in asked.items() if name != key}
+        found = _fitting(plan, rest) if rest else plan.best[0]
+        if found is not None:
+            options.append((found.score, key, found))
+    if not options:
+        return {"why": f"{why}; {error.how}" if error.how else why, "rule": error.what, "mend": error.how}
+    _, key, found = min(options, key=lambda option: option[0])
+    entry = compare("", found, plan.best[0], plan.usable_gib)
+    value = value_words(entry["layout"].get(key))
+    cost = f"{entry['slower_pct']:+.1f}%" if abs(entry["slower_pct"]) >= 0.05 else "nothing"
+    why += f"; with {key} {value} it is, and costs {cost} beside the best"
+    return {**entry, "why": why, "rule": error.what, "mend": f"{key} {value}"}

@@ -1,0 +1,59 @@
+"""The planner's arrays hold the spec's operators: the same FLOPs, parameters and activations."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from scalewright.plan.cost import work as w
+from scalewright.spec.block import Sizes
+from scalewright.spec.layout import Layout
+from scalewright.spec.operators import activation_bytes, forward_flops
+from scalewright.spec.presets import load_model_spec
+from scalewright.spec.tensors import count
+
+MODELS = ["llama-3.2-1b", "gemma-3-1b", "qwen3-30b-a3b", "deepseek-v2-lite", "gpt2-124m"]
+ONE = Sizes(1, 1024, 1, False, 1, 1, 1, 2, "fused")
+
+
+def column(work: w.Work, name: str) -> np.ndarray:
+    return work.kernels[:, w.COLUMN[name]]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_flops_and_parameters_are_the_specs(name: str) -> None:
+    model = load_model_spec(name).replace(mtp_layers=0)
+    found = w.work(model, ONE)
+    times = np.where(column(found, "region") == w.BLOCK, model.num_hidden_layers, 1)
+    forward = column(found, "phase") == w.FORWARD
+    flops = column(found, "flops") * column(found, "count") * times
+    # the same sums in another order: rounding alone
+    assert (flops * forward).sum() == pytest.approx(forward_flops(model, 1024, causal=False), rel=1e-9)
+    assert flops.sum() == pytest.approx(3 * forward_flops(model, 1024, causal=False), rel=1e-9)
+    regions = np.array([1, model.num_hidden_layers, 1, 0])
+    held = ((found.dense + found.expert) * regions).sum()
+    assert held == pytest.approx(count(model).total, rel=1e-9)
+
+
+@pytest.mark.parametrize("tp", [2, 4])
+def test_activations_are_the_specs(tp: int) -> None:
+    model = load_model_spec("llama-3.2-1b")
+    found = w.work(model, Sizes(2, 1024, tp, True, 1, 1, 1, 2, "fused"))
+    layout = Layout(devices=tp, tp=tp, zero_stage=1, micro_batch=2, precision="bf16")
+    kept = found.kept[:, w.KEPT.index("none")] * np.array([1, model.num_hidden_layers, 1, 0])
+    assert kept.sum() == pytest.approx(activation_bytes(model, layout, 1024), rel=1e-9)
+
+
+def test_multi_token_prediction_is_a_region_of_its_own() -> None:
+    model = load_model_spec("deepseek-v3")
+    found = w.work(model, ONE)
+    extra = column(found, "region") == w.EXTRA
+    assert extra.any()
+    assert found.dense[w.EXTRA] + found.expert[w.EXTRA] == pytest.approx(count(model).mtp, rel=1e-9)
+
+
+def test_projections_of_one_input_are_one_product() -> None:
+    model = load_model_spec("llama-3.2-1b")
+    found = w.work(model, ONE)
+    block = (column(found, "region") == w.BLOCK) & (column(found, "kind") == w.MATMUL)
+    assert (block & (column(found, "phase") == w.FORWARD)).sum() == 4  # qkv, o, gate-up, down

@@ -1,0 +1,167 @@
+"""Rows of measured runs: the columns' conventions, what a blank stands for, what can't be expressed."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from scalewright.plan.frameworks import find_framework
+from scalewright.plan.measured.runs import MEASURED, measured_seconds, read_table
+from scalewright.plan.predict import predict_rows, resolve_rows
+from scalewright.plan.request import Request
+from scalewright.plan.rows.cells import read_options
+from scalewright.plan.rows.row_model import known_name
+from scalewright.plan.rows.rows import request_of
+from scalewright.spec.errors import UserError
+from scalewright.spec.tensors import count
+
+ROW: dict[str, Any] = {
+    "framework": "Megatron-LM", "model": "mine", "layers": 24, "hidden": 2048, "heads": 16, "kv_heads": 16,
+    "ffn": 8192, "mlp_mats": 2, "vocab": 51200, "seq": 2048, "device": "A100-80GB-SXM", "n_devices": 64,
+    "tp": 2,    "pp": 4, "cp": 1, "ep": 1, "vpp": 1, "sp": 0, "sharding": "zero1", "mbs": 2, "gbs": 256,
+    "recompute": "full", "precision": "bf16", "flash": 1,
+}  # fmt: skip
+
+
+def test_a_full_row_assumes_nothing() -> None:
+    request = request_of(ROW)
+    assert (request.dp, request.micros, request.zero, request.recompute) == (8, 16, 1, "full")
+    assert request.assumed == ()
+
+
+def test_every_blank_is_named() -> None:
+    request = request_of(
+        {**ROW, "vocab": "", "heads": "", "kv_heads": "", "vpp": "", "precision": "", "gbs": ""}
+    )
+    said = " | ".join(request.assumed)
+    for word in ("vocab 51200", "heads 16", "vpp 1", "precision bf16", "gbs"):
+        assert word in said
+
+
+@pytest.mark.parametrize(
+    ("cells", "says"),
+    [
+        ({"n_devices": 63}, "does not divide"),
+        ({"dp": 9}, "dp 9"),
+        ({"device": "Z9000"}, "Z9000"),
+        ({"device": ""}, "no device"),
+        ({"gbs": "nan"}, None),  # a blank by another name
+        ({"gbs": "1e300"}, "finite"),
+        ({"mbs": "two"}, "give a number"),
+        ({"hidden": "", "params_b": "", "model": "nobody's"}, "no dims"),
+        ({"layers": "", "params_b": ""}, "params_b"),
+        ({"sharding": "shredded"}, "shredded"),
+        ({"options": "node_gbps=fast"}, "node_gbps"),
+        ({"options": "slices=0"}, "slices"),
+        ({"pp": 0.5}, "whole number"),
+        ({"cp": 4096, "n_devices": 32768}, "cp 4096"),
+    ],
+)
+def test_what_cannot_be_expressed_says_why(cells: dict[str, Any], says: str | None) -> None:
+    if says is None:
+        assert request_of({**ROW, **cells}).micros >= 1
+        return
+    with pytest.raises(UserError, match=says):
+        request_of({**ROW, **cells})
+
+
+def test_a_known_name_brings_what_the_columns_lack() -> None:
+    row = {
+        **ROW,
+        "model": "DeepSeek-V3",
+        "hidden": "",
+        "layers": "",
+        "heads": "",
+        "kv_heads": "",
+        "ffn": "",
+        "vocab": "",
+    }
+    model = request_of(row).model
+    assert model.mla is not None
+    assert model.moe is not None
+    assert known_name("Llama-3-70B (truncated to 12 layers)") == "llama-3-70b"
+
+
+def test_the_bundled_runs_are_all_expressed() -> None:
+    rows = read_table(MEASURED)
+    asked = resolve_rows(rows)
+    assert sum(isinstance(one, Request) for one in asked) >= 0.95 * len(rows)
+    # where dims and parameters are both given they agree: a gated MLP or a tied head read wrongly would not
+    far = [
+        abs(count(one.model).total / (float(row["params_b"]) * 1e9) - 1)
+        for row, one in zip(rows, asked, strict=True)
+        if isinstance(one, Request)
+        and row["params_b"]
+        and row["vocab"]
+        and row["source"] != "bloom-chronicles"
+    ]
+    assert sum(error < 0.03 for error in far) >= 0.97 * len(far)
+
+
+def test_source_and_id_are_no_inputs() -> None:
+    rows = read_table(MEASURED)[::211]
+    blank = [
+        {key: value for key, value in row.items() if key not in ("source", "id", "source_ref")}
+        for row in rows
+    ]
+    assert resolve_rows(rows) == resolve_rows(blank)
+
+
+def test_tflops_become_seconds_by_their_own_convention() -> None:
+    row = {**ROW, "tflops_per_device": 150, "notes": "HARDWARE FLOPs (x4/3, full recompute)"}
+    plain = {**row, "notes": "model FLOPs, not halved"}
+    seconds, converted = measured_seconds(row, request_of(row))
+    assert converted
+    assert seconds == pytest.approx(4 / 3 * measured_seconds(plain, request_of(plain))[0])
+
+
+def test_options_and_versions() -> None:
+    assert read_options("node_gbps=400; compile=1") == {"node_gbps": "400", "compile": "1"}
+    assert request_of({**ROW, "options": "node_gbps=400"}).chip.fabric_rate == pytest.approx(400e9 / 8 / 8)
+    assert find_framework("Megatron-Bridge 25.11").year == pytest.approx(2025 + 10 / 12)
+    assert find_framework("Megatron-LM (2021)").name == "megatron-2021"
+    assert not find_framework("something of 2031").known
+
+
+def test_no_row_breaks_the_others() -> None:
+    # cells of any kind in any column: every row gets a finite answer or a reason
+    rows = read_table(MEASURED)[::9]
+    cells: tuple[Any, ...] = ("", "0", "-1", "nan", "inf", "1e18", "abc", "3", "1000000", None, 2.5, True)
+    columns = [name for name in rows[0] if name != "id"]
+    chance = random.Random(0)
+    broken = [{**row, chance.choice(columns): chance.choice(cells)} for row in rows]
+    answers = predict_rows(broken)
+    assert len(answers) == len(broken)
+    for answer in answers:
+        assert "error" in answer or 0 < answer["step_time_s"]["p50"] < float("inf")
+
+
+def test_what_dp_leaves_goes_to_blank_axes() -> None:
+    """Inside a node to tp, the rest to pp; n_devices follows from the axes where it is blank."""
+    bare = {**ROW, "tp": "", "pp": ""}
+    assert (request_of({**bare, "dp": 8}).tp, request_of({**bare, "dp": 8}).pp) == (8, 1)
+    assert (request_of({**bare, "dp": 4}).tp, request_of({**bare, "dp": 4}).pp) == (8, 2)
+    assert request_of({**ROW, "tp": "", "dp": 4}).tp == 4
+    found = request_of({**ROW, "n_devices": "", "dp": 4})
+    assert found.devices == 32
+    assert "n_devices 32" in found.assumed
+
+
+def test_options_that_no_published_row_has() -> None:
+    """Each changes the request or the step as its meaning says."""
+
+    def seconds(**changes: Any) -> float:
+        return float(predict_rows([{**ROW, **changes}])[0]["step_time_s"]["p50"])
+
+    assert request_of({**ROW, "options": "parallel_block=1"}).model.residual == "parallel"
+    assert seconds(options="parallel_block=1") < seconds()  # one sum over tp for attention and MLP
+    cells = {"core_attn": "core", "mlp,layernorm": "share", "layernorm+moe_act": "modules"}
+    for modules, kind in cells.items():
+        row = {**ROW, "recompute": "selective", "options": f"recompute_modules={modules}"}
+        assert request_of(row).recompute == kind
+    assert seconds(recompute="selective", options="recompute_modules=mlp") < seconds(recompute="full")
+    sharded = {"sharding": "fsdp", "pp": 1, "tp": 1, "mbs": 1, "gbs": 64, "options": "node_gbps=100"}
+    assert seconds(**{**sharded, "options": "node_gbps=100;fp8_gather=1"}) < seconds(**sharded)
+    assert any("hybrid" in line for line in request_of({**ROW, "options": "hybrid=mamba"}).assumed)

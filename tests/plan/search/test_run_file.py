@@ -1,0 +1,70 @@
+"""A plan's run file is one that `train` takes, with every key of its layout."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from scalewright.plan.search.run_file import PLACEHOLDER, run_file
+from scalewright.plan.search.search import Plan, search
+from scalewright.spec.cluster import load_cluster
+from scalewright.spec.errors import UserError
+from scalewright.spec.layout import Layout
+from scalewright.spec.layout_check import check_layout
+from scalewright.spec.presets import load_model_spec
+from scalewright.spec.run import DataSpec, load_run
+
+LLAMA, H100 = load_model_spec("llama-3.1-8b"), load_cluster("dgx-h100")
+
+
+@pytest.fixture(scope="module")
+def plan() -> Plan:
+    return search(LLAMA, H100, devices=64, seq_len=4096, global_batch=128, top=10)
+
+
+def read(text: str, folder: Path) -> tuple[Layout, DataSpec, str, object]:
+    path = folder / "run.yaml"
+    path.write_text(text, encoding="utf-8")
+    run = load_run(path)
+    assert isinstance(run.data, DataSpec)
+    assert isinstance(run.model, str) or run.model == LLAMA.replace(name="mine")
+    return run.layout, run.data, run.name, run.cluster
+
+
+def test_a_run_file_holds_the_layout_whole(plan: Plan, tmp_path: Path) -> None:
+    text = run_file(plan, data="shards")
+    layout, data, _, cluster = read(text, tmp_path)
+    assert plan.trainable is not None
+    assert layout == plan.trainable.layout
+    check_layout(layout, LLAMA, data.seq_len, train=True)
+    assert (data.seq_len, data.train[0].path, cluster) == (4096, "shards", "dgx-h100")
+    assert all(f"{key}:" in text for key in Layout.model_fields)
+
+
+def test_without_data_one_marked_line_is_to_fill(plan: Plan, tmp_path: Path) -> None:
+    text = run_file(plan)
+    marked = [line for line in text.splitlines() if "FILL-IN" in line]
+    assert len(marked) == 1
+    _, data, _, _ = read(text, tmp_path)
+    assert data.train[0].path == PLACEHOLDER
+
+
+def test_a_model_and_a_cluster_of_ones_own_are_written_out(tmp_path: Path) -> None:
+    model, cluster = LLAMA.replace(name="mine"), load_cluster({"like": "dgx-h100", "nodes": 2})
+    own = search(model, cluster, devices=16, seq_len=4096, global_batch=32)
+    _, _, name, written = read(run_file(own, data="shards"), tmp_path)
+    assert name == "mine-16"
+    again = load_cluster(written)  # type: ignore[arg-type]
+    assert again.dump() == cluster.dump()
+
+
+def test_what_train_cannot_run_is_refused(plan: Plan) -> None:
+    mixtral = load_model_spec("mixtral-8x7b")
+    mixed = search(mixtral, H100, devices=16, seq_len=4096, global_batch=32, fixed={"tp": 1})
+    assert mixed.trainable is None
+    with pytest.raises(UserError, match="runs no layout of this plan"):
+        run_file(mixed)
+    planned = next(choice for choice in plan.best if not choice.trainable)
+    with pytest.raises(UserError, match="can't run this layout yet"):
+        run_file(plan, planned)

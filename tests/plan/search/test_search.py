@@ -1,0 +1,226 @@
+"""The search finds what pricing every layout one by one would find."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+from scalewright.plan.predict import predict, predict_table
+from scalewright.plan.request import Request, from_layout
+from scalewright.plan.search.axes import make_space
+from scalewright.plan.search.objective import make_objective
+from scalewright.plan.search.pricer import make_pricer
+from scalewright.plan.search.search import search
+from scalewright.plan.search.space import Rows, Space
+from scalewright.spec.cluster import load_cluster
+from scalewright.spec.errors import UserError
+from scalewright.spec.layout import Layout
+from scalewright.spec.layout_check import check_layout
+from scalewright.spec.presets import load_model_spec
+
+LLAMA, H100 = load_model_spec("llama-3.1-8b"), load_cluster("dgx-h100")
+MIXTRAL, GPT3 = load_model_spec("mixtral-8x7b"), load_model_spec("gpt3-175b")
+
+
+def template(
+    model: Any = LLAMA, devices: int = 16, seq_len: int = 4096, framework: str = "scalewright"
+) -> Request:
+    return from_layout(model, H100, Layout(devices=devices), seq_len, framework)
+
+
+def every_row(space: Space) -> Rows:
+    rows = space.spread_shards(space.spread_pipes(space.bare(np.arange(space.cores))))
+    return space.spread_offloads(space.spread_reruns(rows))
+
+
+@pytest.mark.parametrize(
+    ("model", "devices", "framework"),
+    [(LLAMA, 64, "scalewright"), (GPT3, 512, "megatron"), (MIXTRAL, 64, "nemo")],
+)
+def test_a_row_of_the_space_is_the_layout_that_predict_prices(
+    model: Any, devices: int, framework: str
+) -> None:
+    asked = template(model, devices, framework=framework)
+    space = make_space(asked, 256, {})
+    pricer = make_pricer(space, make_objective("time", asked.chip, devices, None), 0.0)
+    rows = every_row(space)
+    some = rows.take(np.sort(np.random.default_rng(1).choice(len(rows), 150, replace=False)))
+    priced = pricer.price(some)
+    for at in range(len(some)):
+        layout = Layout.parse(space.keys(some, at))
+        check_layout(layout, model, 4096)
+        one = predict(model, H100, layout, 4096, framework=framework)
+        assert one.step_time_s == pytest.approx(priced.seconds[at], rel=1e-9), layout
+        assert one.peak_gib * 2**30 == pytest.approx(priced.peak[at], rel=1e-9), layout
+        assert one.fits == priced.fits[at]
+
+
+@pytest.mark.parametrize(
+    ("model", "devices", "objective", "fixed"),
+    [
+        (LLAMA, 8, "time", {}),
+        (LLAMA, 8, "energy", {}),
+        (MIXTRAL, 8, "energy", {}),
+        (LLAMA, 16, "time", {"recompute": ("full", "selective")}),
+        (LLAMA, 16, "time", {"offload": ("optimizer", "all"), "recompute": ({"every": 5}, "full")}),
+    ],
+)
+def test_the_best_is_that_of_pricing_everything(
+    model: Any, devices: int, objective: str, fixed: dict[str, Any]
+) -> None:
+    arguments: dict[str, Any] = {"devices": devices, "seq_len": 4096, "global_batch": 16, "fixed": fixed}
+    plan = search(model, H100, objective=objective, top=3, **arguments)
+    space = make_space(template(model, devices), 16, fixed)
+    aim = make_objective(objective, plan.template.chip, devices, None)
+    priced = make_pricer(space, aim, 0.0).price(every_row(space))
+    assert len(priced) == space.size == plan.evaluated
+    assert plan.best[0].score == pytest.approx(priced.score[priced.fits].min(), rel=1e-9)
+    assert plan.priced <= len(priced)
+    check_layout(plan.best[0].layout, model, 4096)
+
+
+def test_what_can_be_trained_passes_the_specs_checks() -> None:
+    plan = search(LLAMA, H100, devices=64, seq_len=8192, global_batch=128, top=20)
+    for choice in [*plan.best, *plan.pareto]:
+        assert choice.prediction.fits
+        assert choice.layout.batch == 128
+        if choice.trainable:
+            check_layout(choice.layout, LLAMA, 8192, train=True)
+            assert choice.layout.cp == 1
+        else:
+            assert choice.untrainable
+    assert any(choice.trainable for choice in plan.best)
+
+
+def test_the_best_are_really_different() -> None:
+    plan = search(LLAMA, H100, devices=64, seq_len=8192, global_batch=128, top=8)
+    shards = {0: "nothing", 1: "states", 2: "states", 3: "all"}
+    kinds = {(x.layout.tp, x.layout.pp, shards[x.layout.zero_stage or 0]) for x in plan.best}
+    assert len(kinds) == len(plan.best) == 8
+    scores = [choice.score for choice in plan.best]
+    assert scores == sorted(scores)
+    times = [(x.prediction.step_time_s, -x.prediction.peak_gib) for x in plan.pareto]
+    assert times == sorted(times), "the front rises in time as it falls in memory"
+
+
+def test_a_hundred_thousand_layouts_a_second() -> None:
+    cluster = load_cluster("dgx-a100-80g")
+    began = time.process_time()
+    plan = search(GPT3, cluster, devices=4096, seq_len=2048, global_batch=1536)
+    taken = time.process_time() - began
+    assert plan.space == plan.evaluated > 1_000_000
+    assert taken < 2.0, "CPU seconds of this process: others share the machine"
+    space = make_space(plan.template, 1536, {})
+    pricer = make_pricer(space, plan.objective, 0.0)
+    rows = every_row(space).take(slice(0, 100_000))
+    began = time.process_time()
+    pricer.price(rows)
+    assert time.process_time() - began < 1.0, "100,000 layouts priced in full in a CPU second"
+
+
+def test_stop_gives_what_was_found_so_far() -> None:
+    calls: list[tuple[int, int]] = []
+    plan = search(
+        MIXTRAL,
+        H100,
+        devices=64,
+        seq_len=4096,
+        global_batch=256,
+        tell=lambda done, total: calls.append((done, total)),
+        stop=lambda: len(calls) >= 3,
+    )
+    assert not plan.complete
+    assert plan.evaluated < plan.space
+    assert plan.best
+    assert calls == sorted(calls)
+    assert len(calls) == 3
+
+
+def test_headroom_keeps_memory_free() -> None:
+    plan = search(LLAMA, H100, devices=8, seq_len=4096, global_batch=32, headroom=0.5)
+    usable = plan.template.chip.capacity * plan.template.framework.usable / 2**30
+    assert all(choice.prediction.peak_gib <= 0.5 * usable for choice in plan.best)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"fixed": {"tpp": 2}}, "unknown axis 'tpp' (fixed): did you mean 'tp'"),
+        ({"fixed": {"tp": 3}}, "tp 3 does not divide devices 64"),
+        ({"fixed": {"schedule": "1fb1"}}, "unknown schedule '1fb1' (fixed): did you mean '1f1b'?"),
+        ({"fixed": {"tp": 8, "pp": 16}}, "no legal layout has tp 8, pp 16"),
+        ({"fixed": {"zero_stage": 4}}, "zero_stage is 4"),
+        ({"fixed": {"ep": 2}}, "this model has no experts"),
+        ({"fixed": {"devices": 8}}, "devices is not an axis"),
+        ({"global_batch": 0}, "global_batch is 0"),
+        ({"headroom": 1.5}, "headroom is 1.5"),
+        ({"headroom": float("nan")}, "headroom is nan"),
+        ({"devices": 10**12}, "devices is 1000000000000"),
+        ({"objective": "speed"}, "unknown objective 'speed'"),
+        ({"objective": "cost"}, "objective cost needs a price"),
+        ({"global_batch": 1, "devices": 8192}, "global_batch 1 can't be dealt to 8192 devices"),
+        ({"devices": 4093}, "global_batch 128 can't be dealt to 4093 devices"),
+    ],
+)
+def test_mistakes_are_one_clear_line(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError) as caught:
+        search(LLAMA, H100, **{"devices": 64, "seq_len": 8192, "global_batch": 128, **changes})
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert caught.value.how
+
+
+def test_a_model_that_fits_nowhere_says_by_how_much_and_on_how_many_it_would() -> None:
+    with pytest.raises(UserError) as caught:
+        search(GPT3, H100, devices=8, seq_len=2048, global_batch=64, fixed={"offload": "none"})
+    message = str(caught.value)
+    assert "lacks" in message
+    enough = int(message.split(": use ")[1].split(" devices")[0])
+    assert search(GPT3, H100, devices=enough, seq_len=2048, global_batch=64, fixed={"offload": "none"}).best
+
+
+def test_the_price_makes_costs_and_not_another_order() -> None:
+    arguments: dict[str, Any] = {"devices": 64, "seq_len": 8192, "global_batch": 128, "price": 2.0}
+    by_time = search(LLAMA, H100, **arguments).best[0]
+    by_cost = search(LLAMA, H100, objective="cost", **arguments).best[0]
+    by_tokens = search(LLAMA, H100, objective="tokens-per-dollar", **arguments).best[0]
+    assert by_time.layout == by_cost.layout == by_tokens.layout
+    assert by_cost.value == pytest.approx(by_time.value * 64 * 2.0 / 3600)
+    assert by_tokens.value == pytest.approx(128 * 8192 / by_cost.value)
+
+
+def test_requests_of_choices_are_those_of_their_layouts() -> None:
+    plan = search(LLAMA, H100, devices=16, seq_len=4096, global_batch=32)
+    again = predict_table([choice.prediction.request for choice in plan.best])
+    for choice, one in zip(plan.best, again, strict=True):
+        assert one.step_time_s == pytest.approx(choice.score, rel=1e-9)
+
+
+def test_what_an_expert_would_sign() -> None:
+    llama = load_model_spec("llama-3.1-70b")
+    plan = search(llama, H100, devices=512, seq_len=8192, global_batch=1024)
+    layout = plan.best[0].layout
+    assert layout.tp in (2, 4, 8), "inside a node"
+    assert layout.sp
+    assert layout.pp <= 8
+    assert layout.micro_batch // layout.cp <= 2
+    assert layout.offload == "none"
+    assert 0.3 < plan.best[0].prediction.dump()["mfu"] < 0.6
+
+
+def test_headroom_is_given_up_where_nothing_fits_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody asked for it, so it must not be the reason for a refusal."""
+    asked = {"devices": 8, "seq_len": 4096, "global_batch": 8, "fixed": {"offload": "none"}}
+    usual = search(LLAMA, H100, **asked)
+    assert usual.headroom == 0.05
+    assert "5% of the memory kept free" in usual.assumed
+    monkeypatch.setattr(sys.modules[search.__module__], "HEADROOM", 0.9)
+    found = search(LLAMA, H100, **asked)
+    assert found.headroom == 0.0
+    assert not any("kept free" in one for one in found.assumed)
+    with pytest.raises(UserError, match="fits on no layout"):
+        search(LLAMA, H100, **asked, headroom=0.9)
