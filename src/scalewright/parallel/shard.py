@@ -83,9 +83,8 @@ class ShardedGradients:
     def begin(self, stage: int, last: bool) -> None:
         """Before a micro-batch; in a pipeline, before a backward (or its weight part) of a stage."""
         if self.split:
-            # Norms read their weights again in a weight part, and no hook gathers those in time.
-            for module in self.modules[stage] if self.zero_stage == 3 else ():
-                module.unshard()
+            if self.zero_stage == 3:
+                self._gather(stage)
             return
         if self.own:
             return
@@ -110,6 +109,16 @@ class ShardedGradients:
 
     def finish(self) -> None:
         """FSDP has let the current stream wait for its reductions at the end of each last backward."""
+
+    def _gather(self, stage: int) -> None:
+        """For a weight part: its norms read their weights again, and no hook gathers those in time.
+
+        FSDP's own hooks run again in it where a norm ends a block (Gemma's), and must not free what was
+        gathered: without these flags the gathers are no longer those of spec/traffic.py.
+        """
+        for module in self.modules[stage]:
+            module.unshard()
+            _set(module, sync=False, all_reduce=False, reshard=False)
 
     def _allow(self, module: FSDPModule, stage: int, last: bool) -> None:
         """Lets FSDP do what the ZeRO stage asks for in this micro-batch."""
