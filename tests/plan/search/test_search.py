@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from typing import Any
 
 import numpy as np
@@ -107,19 +106,12 @@ def test_the_best_are_really_different() -> None:
     assert times == sorted(times), "the front rises in time as it falls in memory"
 
 
-def test_a_hundred_thousand_layouts_a_second() -> None:
+def test_every_layout_is_judged_and_few_are_priced() -> None:
+    """What makes it fast; how fast is comparisons/planner_speed.py's to say."""
     cluster = load_cluster("dgx-a100-80g")
-    began = time.process_time()
     plan = search(GPT3, cluster, devices=4096, seq_len=2048, global_batch=1536)
-    taken = time.process_time() - began
     assert plan.space == plan.evaluated > 1_000_000
-    assert taken < 2.0, "CPU seconds of this process: others share the machine"
-    space = make_space(plan.template, 1536, {})
-    pricer = make_pricer(space, plan.objective, 0.0)
-    rows = every_row(space).take(slice(0, 100_000))
-    began = time.process_time()
-    pricer.price(rows)
-    assert time.process_time() - began < 1.0, "100,000 layouts priced in full in a CPU second"
+    assert plan.priced < plan.space / 20
 
 
 def test_stop_gives_what_was_found_so_far() -> None:

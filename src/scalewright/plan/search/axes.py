@@ -25,9 +25,7 @@ from scalewright.spec.layout_check import SPLIT_BACKWARD, check_layout
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.schedule import check_sizes
 
-LEAST_TOKENS = (
-    1024  # of a sequence on a context-parallel rank: below, the ring's messages have nothing to hide behind
-)
+LEAST_TOKENS = 1024  # of a sequence on a cp rank: below, the ring's messages have nothing to hide behind
 MOST_TOKENS = 65536  # of a micro-batch on a rank: above, kernels gain nothing and activations don't fit
 MOST_NODES = 2  # that a tensor-parallel group spans
 MOST_CHUNKS = 6  # virtual stages, where they don't divide the layers

@@ -1,0 +1,12 @@
+"""The script that times the planner: it runs, and its tables hold what it measured."""
+
+from __future__ import annotations
+
+
+def test_the_script(script):
+    data, text = script("planner_speed.py", "--quick")
+    assert data["gpt3-175b"]["space"] > 1_000_000
+    assert f"{data['gpt3-175b']['space']:,}" in text
+    assert data["rows of a table"]["many"] == 200
+    assert min(data["layouts priced in full"]["cpu_s"]) > 0
+    assert data["finished"] >= data["started"]
