@@ -226,9 +226,12 @@ def apply_shard(
     if offloads_parameters(layout):
         where = CPUOffloadPolicy(pin_memory=mesh.device.type == "cuda")
     over = _device_mesh(mesh)
+    blocks = list(blocks)
     for block in blocks:
         fully_shard(block, mesh=over, mp_policy=policy, reshard_after_forward=reshard, offload_policy=where)
     fully_shard(model, mesh=over, mp_policy=policy, reshard_after_forward=False, offload_policy=where)
+    if layout.pp > 1:
+        _prefetch_backward(model, blocks)
     # Ranks whose own module leaves other parameters unused must still reduce the same ones. In ZeRO-1 (FSDP's
     # zeros would be bf16 beside sums in fp32, which it refuses to send together), and where FSDP can't be
     # told, that is `accumulate_now`'s.
@@ -237,6 +240,23 @@ def apply_shard(
         module.set_force_sum_reduction_for_comms(True)
         if layout.zero_stage != 1 and _can_reduce_unused(module):
             module.set_reduce_scatter_unused_params(True)
+
+
+def _prefetch_backward(stage: nn.Module, blocks: list[nn.Module]) -> None:
+    """Each block's backward gathers the one below it ahead of time, and the lowest none.
+
+    By itself FSDP goes back through the forwards of all micro-batches since the step began. In a pipeline the
+    forward before the lowest block's is another micro-batch's highest block: gathered for nothing, at the
+    step's end too.
+    """
+    below = [*blocks[:1], *blocks]  # the lowest names itself, since an empty list would be no choice
+    for module, target in zip([*blocks, stage], below, strict=True):
+        _fsdp(module).set_modules_to_backward_prefetch([_fsdp(target)])
+
+
+def _fsdp(module: nn.Module) -> FSDPModule:
+    assert isinstance(module, FSDPModule)
+    return module
 
 
 def _can_reduce_unused(module: FSDPModule | type[FSDPModule]) -> bool:
