@@ -53,6 +53,12 @@ def exits_on_one(context: RankContext) -> None:
     time.sleep(60)
 
 
+def crashes_on_one(context: RankContext) -> None:
+    if context.rank == 1:
+        os.abort()
+    time.sleep(60)
+
+
 def stops_politely(context: RankContext) -> None:
     raise Stopped("saved")
 
@@ -113,6 +119,30 @@ def test_a_worker_that_leaves_without_a_word():
 
 def test_a_polite_stop_is_no_failure():
     assert isinstance(run_and_watch(stops_politely), Stopped)
+
+
+CRASH = """
+from launch.test_local import crashes_on_one
+from scalewright.launch.local import run_local
+if __name__ == "__main__":
+    run_local(crashes_on_one, (), 2, threads=1)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no signals to die of")
+def test_a_crash_in_native_code_says_where_it_was(tmp_path):
+    script = tmp_path / "crash.py"
+    script.write_text(CRASH)
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        env={**os.environ, "PYTHONPATH": str(TESTS)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert "worker 1 was killed by SIGABRT" in done.stderr
+    assert "Fatal Python error: Aborted" in done.stderr
+    assert "in crashes_on_one" in done.stderr
 
 
 SUPERVISOR = """

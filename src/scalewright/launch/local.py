@@ -10,6 +10,7 @@ target is a top-level function `target(context, *arguments)`; what it returns mu
 
 from __future__ import annotations
 
+import faulthandler
 import math
 import multiprocessing
 import os
@@ -130,6 +131,8 @@ def _work(
 ) -> None:
     """A worker's whole life; it answers through the pipe and leaves when the supervisor is gone."""
     use_loopback()
+    with suppress(Exception):  # a crash in native code says on stderr where it was, if there is one
+        faulthandler.enable()
     done = threading.Event()
     threading.Thread(target=_leave_with_supervisor, args=(pipe, done), daemon=True).start()
     try:
