@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from harness.facts import facts, load_average
 from harness.result import Result, facts_text, table
 
@@ -68,6 +69,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     options = parser.parse_args()
     rounds, steps = (1, 4) if options.quick else (options.rounds, options.steps)
+    torch.set_num_threads(1)  # one device, too: the layouts of two have a core each
     seq_len = 64 if options.quick else 128
     model = ModelSpec.parse(
         {"name": "small-llama", "context": seq_len, **(TINY if options.quick else SHAPE), **HEADS}
