@@ -27,8 +27,8 @@ from worlds import run_world
 
 POINTS = 0.05
 # Steps at most, until one is near enough: other work on the machine wakes a sleeper late, by milliseconds,
-# and can only make a bubble larger. On an idle one the first or second does; after every few, all sleep
-# twice as long, so that the same milliseconds are a smaller share.
+# which makes a bubble larger, or smaller where all ranks sleep on. On an idle one the first or second does;
+# after every few, all sleep twice as long, so that the same milliseconds are a smaller share.
 TRIES, FEW = 15, 5
 
 
@@ -71,7 +71,7 @@ def _loss(out: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def measure(mesh: Mesh, layout: Layout, kinds: list[tuple[str, int]], cost: list[float]) -> list[float]:
-    """For every kind of schedule: the bubble of its best step, as a share, of the rank that idles most."""
+    """For every kind of schedule: the bubble of its least disturbed step, as a share, of the idlest rank."""
     found = []
     for kind, virtual_stages in kinds:
         this = Layout.parse({**layout.dump(), "schedule": kind, "virtual_stages": virtual_stages})
@@ -85,14 +85,19 @@ def measure(mesh: Mesh, layout: Layout, kinds: list[tuple[str, int]], cost: list
         pipeline.recorder = times
         micros = [Micro(torch.zeros(1, 2, dtype=torch.long), torch.zeros(1, 2), {})] * this.accumulation
         wanted, steps = formula(kind, virtual_stages, this, cost), [1.0]
-        while min(steps) > wanted + POINTS / 2 and len(steps) <= TRIES:
+        while abs(nearest(steps, wanted) - wanted) > POINTS / 2 and len(steps) <= TRIES:
             longer = 2 ** ((len(steps) - 1) // FEW)
             for sleeper in sleepers.values():
                 sleeper.cost = StageCost(*(longer * seconds for seconds in cost))
             pipeline.train(micros, _loss, torch.ones(()))
             steps.append(bubble(times.gather(len(steps))))  # the same on all ranks
-        found.append(min(steps))
+        found.append(nearest(steps, wanted))
     return found
+
+
+def nearest(steps: list[float], wanted: float) -> float:
+    """Of the bubbles of some steps, the one that comes nearest to the wanted."""
+    return min(steps, key=lambda bubble: abs(bubble - wanted))
 
 
 def formula(kind: str, virtual_stages: int, layout: Layout, cost: list[float]) -> float:

@@ -99,8 +99,18 @@ def reduced(x: Tensor, team: str) -> Tensor:
 
 
 def gathered(x: Tensor, dim: int, team: str, size: int) -> Tensor:
-    """All ranks' x, joined along `dim`."""
-    started = torch.ops._c10d_functional.all_gather_into_tensor(x.contiguous(), size, team)
+    """All ranks' x, joined along `dim`.
+
+    Not by `all_gather_into_tensor`, unless a compiler needs a function: to Gloo that is ALLGATHER_COALESCED.
+    A Gloo group's two threads each note the name of what they did last in one string, without a lock; one
+    that is too long to lie within the string itself is then written into freed memory (torch 2.11 to 2.13).
+    """
+    x = x.contiguous()
+    if torch.compiler.is_compiling():
+        started = torch.ops._c10d_functional.all_gather_into_tensor(x, size, team)
+    else:
+        whole = x.new_empty(size * x.shape[0], *x.shape[1:])
+        started = torch.ops._c10d_functional.all_gather_into_tensor_out(x, size, team, out=whole)
     out: Tensor = torch.ops._c10d_functional.wait_tensor(started)  # [size * x.shape[0], ...]
     if dim == 0:
         return out
