@@ -24,6 +24,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 
 from scalewright.parallel.mesh import Mesh
 
@@ -101,12 +102,13 @@ def reduced(x: Tensor, team: str) -> Tensor:
 def gathered(x: Tensor, dim: int, team: str, size: int) -> Tensor:
     """All ranks' x, joined along `dim`.
 
-    Not by `all_gather_into_tensor`, unless a compiler needs a function: to Gloo that is ALLGATHER_COALESCED.
-    A Gloo group's two threads each note the name of what they did last in one string, without a lock; one
-    that is too long to lie within the string itself is then written into freed memory (torch 2.11 to 2.13).
+    Not by `all_gather_into_tensor`, which to Gloo is ALLGATHER_COALESCED. The two threads of a Gloo group
+    note the name of what they did last in one string, without a lock, and one that is too long to lie within
+    the string itself is then written into freed memory (torch 2.11 to 2.13). A compiler needs it, and to
+    tensors without memory torch describes the other call as if it made a second output.
     """
     x = x.contiguous()
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or isinstance(x, FakeTensor):
         started = torch.ops._c10d_functional.all_gather_into_tensor(x, size, team)
     else:
         whole = x.new_empty(size * x.shape[0], *x.shape[1:])
