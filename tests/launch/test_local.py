@@ -136,6 +136,7 @@ def test_a_crash_in_native_code_says_where_it_was(tmp_path):
     done = subprocess.run(
         [sys.executable, str(script)],
         env={**os.environ, "PYTHONPATH": str(TESTS)},
+        cwd=tmp_path,  # where a core file goes, on a machine that keeps them
         capture_output=True,
         text=True,
         timeout=120,

@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from scalewright.parallel import functions
 from scalewright.parallel.functions import Team
@@ -131,6 +132,27 @@ def test_shapes_without_a_network(fake_team):
         finally:
             if mode is not None:
                 mode.__exit__(None, None, None)
+
+
+class _Names(TorchDispatchMode):
+    """The operators that were called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.called: set[str] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.called.add(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+def test_gathers_keep_clear_of_the_call_that_corrupts_gloo(fake_team):
+    """`gathered` says why; a rank in some thousand runs died of it, of SIGABRT or SIGSEGV."""
+    with _Names() as names:
+        x = torch.zeros(2, 8, 3, requires_grad=True)
+        functions.sum_scatter(functions.gather_sum(x, 1, fake_team), 1, fake_team).sum().backward()
+    gathers = {name for name in names.called if "gather" in name}
+    assert gathers == {"_c10d_functional.all_gather_into_tensor_out.default"}
 
 
 def test_a_length_that_does_not_divide_is_refused(fake_team):

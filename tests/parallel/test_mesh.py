@@ -12,7 +12,6 @@ from scalewright.launch.context import RankContext
 from scalewright.launch.local import run_local
 from scalewright.parallel.collectives import (
     all_sum,
-    all_true,
     barrier,
     copy_from_rank_zero,
     from_rank_zero,
@@ -37,8 +36,6 @@ def look(mesh: Mesh, layout: Layout) -> dict[str, Any]:
             axis: dist.get_process_group_ranks(group) if group else None for axis, group in groups.items()
         },
         "sums": {axis: all_sum(mine.clone(), mesh, axis).tolist() for axis in axes},
-        "all": all_true(True, mesh),
-        "not all": all_true(mesh.rank != 1, mesh),
         "from zero": from_rank_zero({"rank": mesh.rank, "text": "ä" * 3}, mesh),
         "copied": copy_from_rank_zero(mine.clone(), mesh).tolist(),
         "gathered": gather_json("x" * mesh.rank, mesh),
@@ -67,8 +64,6 @@ def test_groups_join_the_ranks_that_the_grid_says(layout):
             (mine,) = [group for group in grid.groups(axis) if rank in group]
             assert ranks == (list(mine) if len(mine) > 1 else None), axis
             assert seen["sums"][axis] == [float(sum(mine)), float(len(mine))], axis
-        assert seen["all"] is True
-        assert seen["not all"] is False
         assert seen["from zero"] == {"rank": 0, "text": "äää"}
         assert seen["copied"] == [0.0, 1.0]
         assert seen["gathered"] == ["x" * other for other in range(layout["devices"])]
@@ -87,7 +82,6 @@ def test_a_rank_alone_needs_no_group():
     assert copy_from_rank_zero(tensor, mesh) is tensor
     assert from_rank_zero([1], mesh) == [1]
     assert gather_json([1], mesh) == [[1]]
-    assert all_true(False, mesh) is False
     barrier(mesh)
     assert mesh.group("loss") is None
     with pytest.raises(ValueError, match="one rank"):
@@ -106,6 +100,21 @@ def meet_again(context: RankContext, times: int) -> int:
 def test_worlds_that_follow_each_other_find_each_other():
     """A world's last rank deletes its file while a faster one is in the next already (`_meeting_point`)."""
     assert run_local(meet_again, (100,), 2, preload=PRELOAD) == 100
+
+
+def test_a_rank_that_failed_does_not_wait_for_nccls_goodbye(tmp_path, monkeypatch):
+    """NCCL's teardown waits for the others, who wait for this rank; Gloo's doesn't."""
+    backends = "cpu:gloo,cuda:nccl"
+    join_world(0, 1, (tmp_path / "store").as_uri(), CPU)
+    with monkeypatch.context() as patch:
+        patch.setattr(dist, "get_backend_config", lambda: backends)
+        leave_world(together=False)
+        assert dist.is_initialized()
+        leave_world()
+        assert not dist.is_initialized()
+    join_world(0, 1, (tmp_path / "store").as_uri(), CPU, attempt=1)
+    leave_world(together=False)
+    assert not dist.is_initialized()
 
 
 def test_an_attempt_has_a_file_of_its_own(tmp_path):

@@ -56,7 +56,7 @@ def markdown(lines: Sequence[Line]) -> str:
     import torch
 
     total = sum(line.seconds for line in lines)
-    fp32 = [line for line in lines if line.tolerance <= 1e-5]
+    fp32 = [line for line in lines if line.layout["precision"] == "fp32"]
     worst = max((max(n.loss_rel, n.grad_norm_rel, n.weights_rel) for n in fp32), default=0.0)
     head = [
         f"# Parity of {len(lines)} layouts with one device, {date.today()}",

@@ -27,16 +27,6 @@ def barrier(mesh: Mesh) -> None:
         dist.barrier(group=group)
 
 
-def all_true(value: bool, mesh: Mesh) -> bool:
-    """Whether every rank says yes."""
-    group = mesh.group("control")
-    if group is None:
-        return value
-    flag = torch.tensor([0 if value else 1])
-    dist.all_reduce(flag, group=group)
-    return int(flag.item()) == 0
-
-
 def from_rank_zero(value: Any, mesh: Mesh) -> Any:
     """Rank 0's value (JSON types) on every rank. JSON and not pickle: what arrives can't run code."""
     group = mesh.group("control")

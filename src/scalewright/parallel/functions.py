@@ -24,6 +24,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 
 from scalewright.parallel.mesh import Mesh
 
@@ -99,8 +100,19 @@ def reduced(x: Tensor, team: str) -> Tensor:
 
 
 def gathered(x: Tensor, dim: int, team: str, size: int) -> Tensor:
-    """All ranks' x, joined along `dim`."""
-    started = torch.ops._c10d_functional.all_gather_into_tensor(x.contiguous(), size, team)
+    """All ranks' x, joined along `dim`.
+
+    Not by `all_gather_into_tensor`, which to Gloo is ALLGATHER_COALESCED. The two threads of a Gloo group
+    note the name of what they did last in one string, without a lock, and one that is too long to lie within
+    the string itself is then written into freed memory (torch 2.11 to 2.13). A compiler needs it, and to
+    tensors without memory torch describes the other call as if it made a second output.
+    """
+    x = x.contiguous()
+    if torch.compiler.is_compiling() or isinstance(x, FakeTensor):
+        started = torch.ops._c10d_functional.all_gather_into_tensor(x, size, team)
+    else:
+        whole = x.new_empty(size * x.shape[0], *x.shape[1:])
+        started = torch.ops._c10d_functional.all_gather_into_tensor_out(x, size, team, out=whole)
     out: Tensor = torch.ops._c10d_functional.wait_tensor(started)  # [size * x.shape[0], ...]
     if dim == 0:
         return out

@@ -161,7 +161,11 @@ def _meeting_point(rank: int, world: int, rendezvous: str, attempt: int, shared_
     return PrefixStore(f"attempt-{attempt}", store)
 
 
-def leave_world() -> None:
-    """Takes this rank's process groups down, if there are any."""
-    if dist.is_initialized():
+def leave_world(*, together: bool = True) -> None:
+    """Takes this rank's process groups down, if there are any.
+
+    Not `together`: this rank failed, and others may sit in a collective that it won't come to. NCCL's goodbye
+    waits for them, up to TIMEOUT; its groups are left to the end of the process, which ends the connections.
+    """
+    if dist.is_initialized() and (together or "nccl" not in dist.get_backend_config()):
         dist.destroy_process_group()

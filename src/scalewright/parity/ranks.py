@@ -15,7 +15,6 @@ from typing import Any
 
 from scalewright.launch.context import RankContext
 from scalewright.launch.local import prepare_workers, run_local
-from scalewright.launch.settings import make_deterministic
 from scalewright.spec.run import OptimizerSpec, RunSpec
 from scalewright.train.resolve import plain, resolve
 from scalewright.train.run import PRELOAD, enter
@@ -84,8 +83,6 @@ def start(runs: Sequence[RunSpec], target: Target) -> None:
     prepare_workers(PRELOAD)
     jobs: list[dict[str, Any]] = []
     for run in runs:
-        if run.deterministic:
-            make_deterministic()
         device = "cpu" if run.device == "auto" else run.device
         jobs.append({**plain(resolve(run)), "device": device, "until": None, "quiet": True})
     run_local(target, (jobs,), world, preload=PRELOAD)

@@ -67,8 +67,6 @@ def train(
         prepare_workers(PRELOAD)
     check_data(resolved)
     kind, count = device_kind(resolved.run)
-    if spec.deterministic:
-        make_deterministic()
     data = {**plain(resolved), "device": kind, "until": steps, "quiet": quiet}
     try:
         if local:
@@ -114,7 +112,10 @@ def enter(context: RankContext, data: dict[str, Any]) -> dict[str, Any]:
     """One rank's entry, in whatever process it lives."""
     from scalewright.train.worker import work
 
-    return work(context, unplain(data), device=data["device"], until=data["until"], quiet=data["quiet"])
+    resolved = unplain(data)
+    if resolved.run.deterministic:
+        make_deterministic()  # here, since the fork server's environment is older than the run
+    return work(context, resolved, device=data["device"], until=data["until"], quiet=data["quiet"])
 
 
 def read_run(run: str | Path | dict[str, Any] | RunSpec, overrides: Sequence[str]) -> RunSpec:

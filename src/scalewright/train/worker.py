@@ -22,7 +22,7 @@ from scalewright.launch.context import RankContext
 from scalewright.parallel.collectives import barrier, from_rank_zero
 from scalewright.parallel.execute import Loss
 from scalewright.parallel.mesh import Mesh, join_world, leave_world, make_mesh
-from scalewright.spec.errors import RunError, Stopped
+from scalewright.spec.errors import RunError, Stopped, UserError
 from scalewright.spec.grid import make_grid
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.run import RunSpec
@@ -33,7 +33,7 @@ from scalewright.train.claim import claim_folder
 from scalewright.train.loop import Job, loop
 from scalewright.train.loss import DEFAULT_LOSS, build_loss
 from scalewright.train.network import Network, build_network, first_weights, load_python
-from scalewright.train.optimizer import base_rate, build_optimizer, read_states
+from scalewright.train.optimizer import base_rate, build_optimizer, check_first_states, read_states
 from scalewright.train.precision import Peak, choose_precision, earlier_peak, find_peak
 from scalewright.train.record import Record
 from scalewright.train.resolve import Resolved
@@ -54,7 +54,7 @@ def work(
 ) -> dict[str, Any]:
     """Trains as one rank; the answer has the keys of `train.run.Result`. Raises Stopped after a signal."""
     started = time.perf_counter()
-    place = torch.device(device, context.local_rank) if device == "cuda" else torch.device(device)
+    place = _device(device, context)
     if context.threads:
         torch.set_num_threads(context.threads)
     if device == "cuda":
@@ -72,12 +72,34 @@ def work(
             attempt=context.attempt,
             shared_store=context.shared_store,
         )
+    together = False
     try:
         with StopRequest() as stop, ExitStack() as kept:
             rank = _Rank.prepare(resolved, context, place, quiet, kept)
-            return rank.train(stop, until, started)
+            answer = rank.train(stop, until, started)
+        together = True
+        return answer
+    except Stopped:  # which all ranks had agreed on
+        together = True
+        raise
     finally:
-        leave_world()
+        leave_world(together=together)
+
+
+def _device(kind: str, context: RankContext) -> torch.device:
+    """This rank's own device. Some starters show each rank one GPU (srun --gpus-per-task=1)."""
+    if kind != "cuda":
+        return torch.device(kind)
+    count = torch.cuda.device_count()
+    if context.local_rank < count:
+        return torch.device(kind, context.local_rank)
+    if count == 1:
+        return torch.device(kind, 0)
+    raise UserError(
+        f"rank {context.rank} is number {context.local_rank} (from 0) of a node that shows it {count} GPUs",
+        "device",
+        f"start {count} ranks a node, or show each rank its own GPU",
+    )
 
 
 @dataclass
@@ -166,6 +188,8 @@ class _Rank:
         try:
             clip = getattr(self.run.optimizer, "clip_norm", 0.0)
             step = Step(self.network.parallel, self.optimizer, self.loss, self.mesh, clip)
+            if self.run.checkpoint.every or self.run.checkpoint.at_end:
+                check_first_states(self.optimizer, self.network.parallel.weights)
             base = base_rate(self.run.optimizer, self.optimizer)
             job = Job(
                 run=self.run,

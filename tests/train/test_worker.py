@@ -1,0 +1,46 @@
+"""A rank's beginning: which device is its own, and what its process was told before torch looks."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+
+from runs import run_data
+from scalewright.launch.context import RankContext
+from scalewright.spec.errors import UserError
+from scalewright.train import worker
+from scalewright.train.resolve import plain, resolve
+from scalewright.train.run import enter, read_run
+from scalewright.train.worker import _device
+
+
+@pytest.mark.parametrize(
+    ("local_rank", "shown", "device"),
+    [(0, 8, "cuda:0"), (3, 8, "cuda:3"), (3, 1, "cuda:0")],
+    ids=["first", "fourth", "a starter that shows one each"],
+)
+def test_a_rank_has_a_gpu_of_its_own(monkeypatch, local_rank, shown, device):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: shown)
+    assert _device("cuda", RankContext(local_rank, 8, local_rank, 8)) == torch.device(device)
+
+
+def test_more_ranks_than_gpus_is_said(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    with pytest.raises(UserError, match=r"rank 13 is number 5 \(from 0\) of a node that shows it 4 GPUs"):
+        _device("cuda", RankContext(13, 16, 5, 8))
+
+
+def test_a_cpu_has_no_number(monkeypatch):
+    assert _device("cpu", RankContext(3, 8, 3, 8)) == torch.device("cpu")
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_each_rank_settles_its_own_environment(monkeypatch, tmp_path, asked):
+    """The fork server's environment is older than the run, and workers inherit that."""
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    monkeypatch.setattr(worker, "work", lambda *_, **__: os.environ.get("CUBLAS_WORKSPACE_CONFIG"))
+    run = read_run(run_data(tmp_path, deterministic=asked), [])
+    data = {**plain(resolve(run)), "device": "cpu", "until": None, "quiet": True}
+    assert enter(RankContext(), data) == (":4096:8" if asked else None)
