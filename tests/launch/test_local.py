@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import time
+from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from runs import TESTS, alive, descendants, end, wait_for
 from scalewright.launch.context import RankContext
-from scalewright.launch.local import run_local
+from scalewright.launch.local import _watch, _Worker, run_local
 from scalewright.spec.errors import RunError, Stopped, UserError
 
 SECONDS = 20.0  # within which everybody must be gone, on a machine that is busy with other things
@@ -144,6 +147,31 @@ def test_a_crash_in_native_code_says_where_it_was(tmp_path):
     assert "worker 1 was killed by SIGABRT" in done.stderr
     assert "Fatal Python error: Aborted" in done.stderr
     assert "in crashes_on_one" in done.stderr
+
+
+class LeavesWhileLookedAt:
+    """A process that answers and leaves between two looks at it."""
+
+    exitcode = 0
+
+    def __init__(self, pipe: Connection, answer: Any) -> None:
+        self.sentinel, self._pipe, self._answer = pipe, pipe, answer
+
+    def is_alive(self) -> bool:
+        if not self._pipe.closed:
+            self._pipe.send(self._answer)
+            self._pipe.close()
+        return False
+
+    def join(self, timeout: float) -> None:
+        pass
+
+
+def test_an_answer_on_the_way_out_is_heard():
+    """An empty pipe, then answer and exit, then no process: on busy machines that was a death."""
+    ours, theirs = multiprocessing.Pipe()
+    worker = _Worker(LeavesWhileLookedAt(theirs, ("ok", "an answer")), ours)
+    assert _watch([worker]) == "an answer"
 
 
 SUPERVISOR = """

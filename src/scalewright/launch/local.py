@@ -167,10 +167,11 @@ def _watch(workers: list[_Worker]) -> Any:
     while pending and (deadline is None or time.monotonic() < deadline):
         wait([w.pipe for w in pending] + [w.process.sentinel for w in pending], timeout=0.2)
         for worker in list(pending):
+            alive = worker.process.is_alive()  # asked first: whoever is gone has sent what it had to say
             if worker.answer is None and worker.pipe.poll():
                 with suppress(EOFError, OSError):
                     worker.answer = worker.pipe.recv()
-            if worker.answer is None and worker.process.is_alive():
+            if worker.answer is None and alive:
                 continue
             rank = workers.index(worker)
             worker.answer = worker.answer or ("died", _exit_code(worker.process))
