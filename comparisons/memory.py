@@ -6,8 +6,8 @@
 
 CPU processes run the trainer's real program over Gloo in fp32, and a meter of live tensors stands where a
 GPU's allocator would. Kinds are each at their own highest; `gathered` is what data parallelism gathers into
-and reduces from; `kept` are activations that wait for the backward when the first loss begins. Exit code 1
-when a claim doesn't hold.
+and reduces from; `kept` are activations that wait for the backward when the first loss begins. Peaks are held
+against one device with the same micro-batch, which is measured too. Exit code 1 when a claim doesn't hold.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 
 from harness.facts import facts, load_average
 from harness.live_memory import Found, measure
-from harness.memory_cases import CASES, Case, Setting, falling
+from harness.memory_cases import CASES, Case, Setting, baseline, falling, with_baselines
 from harness.result import Result, facts_text, table
 
 from scalewright.spec.model import ModelSpec
@@ -75,20 +75,15 @@ def arguments() -> argparse.Namespace:
 
 
 def run(setting: Setting, names: list[str], result: Result) -> dict[str, dict[str, Any]]:
-    """Every case's numbers and claims; one device is always measured: others are held against it."""
+    """Every case's numbers and claims, and those of one device that they are held against."""
     cases: dict[str, dict[str, Any]] = {}
     one: Found = []
-    for case in CASES:
-        if case.name in names or case is CASES[0]:
-            found = measure(setting.model, case.keys, setting.seq_len)
-            one = one or found
-            cases[case.name] = answer(setting, case, found, one)
-            result.put("cases", cases)
-            print(
-                f"{case.name}: peak {_mb(max(rank['peak'] for rank in found))} MB",
-                file=sys.stderr,
-                flush=True,
-            )
+    for case in with_baselines(names):
+        found = measure(setting.model, case.keys, setting.seq_len)
+        one = one or found
+        cases[case.name] = answer(setting, case, found, one)
+        result.put("cases", cases)
+        print(f"{case.name}: peak {_mb(_highest(found))} MB", file=sys.stderr, flush=True)
     fell = falling({name: case["ranks"] for name, case in cases.items()})
     keys = ("kind", "from", "to", "fell")
     result.put("falling", [dict(zip(keys, entry, strict=True)) for entry in fell])
@@ -98,7 +93,8 @@ def run(setting: Setting, names: list[str], result: Result) -> dict[str, dict[st
 def answer(setting: Setting, case: Case, found: Found, one: Found) -> dict[str, Any]:
     """One case as plain data."""
     claims = case.claims(setting, case.keys, found, one)
-    return {"layout": case.keys, "ranks": found, "claims": [claim.dump() for claim in claims]}
+    plain = [claim.dump() for claim in claims]
+    return {"layout": case.keys, "baseline": baseline(case), "ranks": found, "claims": plain}
 
 
 def show(setting: Setting, cases: dict[str, dict[str, Any]], result: Result) -> None:
@@ -107,7 +103,8 @@ def show(setting: Setting, cases: dict[str, dict[str, Any]], result: Result) -> 
     result.say(
         f"A Llama of {setting.weights / 4e6:.1f}M parameters ({shape.num_hidden_layers} layers, hidden "
         f"{shape.hidden_size}), {setting.seq_len} tokens a row, AdamW in fp32. MB (1e6 bytes) on a rank; "
-        "where ranks differ, first and last.",
+        "where ranks differ, first and last. The last column divides the fullest rank's peak by that of one "
+        "device with the same micro-batch.",
     )
     heads = [
         "",
@@ -118,14 +115,16 @@ def show(setting: Setting, cases: dict[str, dict[str, Any]], result: Result) -> 
         "activations",
         "kept",
         "peak",
-        "of one device",
+        "held against",
+        "of its peak",
     ]
-    base = cases[CASES[0].name]["ranks"][0]["peak"]
     rows = []
     for name, case in cases.items():
         first, last = case["ranks"][0], case["ranks"][-1]
         cells = [_pair(first[kind], last[kind]) for kind in KINDS]
-        rows.append([name, *cells, f"{max(rank['peak'] for rank in case['ranks']) / base:.2f}"])
+        against = case["baseline"]
+        share = _highest(case["ranks"]) / _highest(cases[against]["ranks"])
+        rows.append([name, *cells, against, f"{share:.2f}"])
     result.say(table(heads, rows))
     rows = [
         [
@@ -148,6 +147,11 @@ def show(setting: Setting, cases: dict[str, dict[str, Any]], result: Result) -> 
         f"- {'' if e['fell'] else 'NOT '}{e['kind']}: {e['from']} > {e['to']}" for e in result.data["falling"]
     ]
     result.say("What falls, as it must:", "", *fell)
+
+
+def _highest(ranks: Found) -> int:
+    """The fullest rank's peak."""
+    return max(rank["peak"] for rank in ranks)
 
 
 def _mb(size: float) -> str:

@@ -1,12 +1,13 @@
 """What each technique does to a step's time and to traffic: the trainer's own runs, beside one device's.
 
-    python comparisons/step_time.py            1 and 2 CPU processes of one thread each; minutes
+    python comparisons/step_time.py            1, 2 and 4 CPU processes of one thread each; minutes
     python comparisons/step_time.py --quick    a tiny model, to see that it runs
+    --timed LAYOUT ...                         bytes of all, time of these: bytes don't mind a busy machine
 
 Every layout takes the same samples. Layouts take turns, round after round, so that a machine that slows down
 slows all of them; a layout's figure is the median over rounds of a run's median step. Two processes on two
-cores can at best halve a step: what is missing to 0.5 is communication, waiting, and work done twice. Bytes
-are those that one rank sends in a step (`spec/traffic.py`, which tests hold against real ranks).
+cores can at best halve a step, and four do no better: what is missing to 0.5 is communication, waiting, and
+work done twice. Bytes are watched in a run of their own, since watching takes time (harness/live_traffic.py).
 """
 
 from __future__ import annotations
@@ -21,11 +22,10 @@ from typing import Any
 import numpy as np
 import torch
 from harness.facts import facts, load_average
+from harness.live_traffic import Seen, busiest, measure
 from harness.result import Result, facts_text, table
 
-from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
-from scalewright.spec.traffic import step_traffic
 from scalewright.train.run import train
 
 SHAPE = {"vocab_size": 4096, "hidden_size": 384, "intermediate_size": 1024, "num_hidden_layers": 8}
@@ -46,6 +46,8 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "devices=2 zero_stage=2": {"devices": 2, "zero_stage": 2},
     "devices=2 zero_stage=3": {"devices": 2, "zero_stage": 3},
     "devices=2 zero_stage=3 offload=parameters": {"devices": 2, "zero_stage": 3, "offload": "parameters"},
+    "devices=2 zero_stage=3 offload=all": {"devices": 2, "zero_stage": 3, "offload": "all"},
+    "devices=4 dp_replicate=2 zero_stage=3": {"devices": 4, "dp_replicate": 2, "zero_stage": 3},
     "devices=2 tp=2 sp=false": {"devices": 2, "tp": 2, "sp": False},
     "devices=2 tp=2": {"devices": 2, "tp": 2},
     "devices=2 pp=2 schedule=gpipe": {"devices": 2, "pp": 2, "schedule": "gpipe"},
@@ -65,6 +67,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=10, help="steps of a turn")
     parser.add_argument("--quick", action="store_true", help="a tiny model, one round, nothing kept")
     parser.add_argument("--layouts", nargs="+", choices=LAYOUTS, metavar="LAYOUT", help="these alone")
+    parser.add_argument("--timed", nargs="+", choices=LAYOUTS, metavar="LAYOUT", help="time these alone")
     parser.add_argument("--out", type=Path, help="a folder for the result, instead of results/")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     options = parser.parse_args()
@@ -87,15 +90,23 @@ def main() -> None:
         tokens = np.random.default_rng(0).integers(0, model.vocab_size, 200_000, dtype=np.uint16)
         np.save(folder / "tokens.npy", tokens)
         names = ["one device", *(options.layouts or list(LAYOUTS)[1:])]
-        times: dict[str, list[float]] = {name: [] for name in names}
+        result.put("model", model.dump())
+        sent: dict[str, list[Seen]] = {}
+        for name in names:
+            run = describe(model, LAYOUTS[name], seq_len, steps, folder / "watched")
+            sent[name] = measure(run)
+            result.put("collectives", sent)
+        timed = [name for name in names if name == names[0] or name in (options.timed or names)]
+        times: dict[str, list[float]] = {name: [] for name in timed}
+        loads = [load_average()]
         for turn in range(rounds):
-            for name in names:
+            for name in timed:
                 run = describe(model, LAYOUTS[name], seq_len, steps, folder / f"{turn}-{name}")
                 times[name].append(step_seconds(run, steps))
-        result.put("model", model.dump())
-        result.put("load_average_at_the_end", load_average())
-        result.put("times_s", times)
-        show(result, model, seq_len, times)
+            loads.append(load_average())
+            result.put("times_s", times)
+            result.put("load_average_between_rounds", loads)
+        show(result, times, sent)
         result.close()
         if options.json:
             print(json.dumps(result.data))
@@ -124,40 +135,40 @@ def step_seconds(run: dict[str, Any], steps: int) -> float:
     rows = map(json.loads, (Path(out) / "metrics.jsonl").read_text().splitlines())
     seconds = [row["step_time_s"] for row in rows if row["kind"] == "train"]
     assert len(seconds) == steps
-    return statistics.median(seconds[WARM:])
+    return float(statistics.median(seconds[WARM:]))
 
 
-def show(result: Result, model: ModelSpec, seq_len: int, times: dict[str, list[float]]) -> None:
+def show(result: Result, times: dict[str, list[float]], sent: dict[str, list[Seen]]) -> None:
     """The table."""
     one = statistics.median(times["one device"])
-    rows = []
-    for name, found in times.items():
-        ratios = [mine / base for mine, base in zip(found, times["one device"], strict=True)]
-        layout = Layout.parse({"global_batch": BATCH, "precision": "fp32", **LAYOUTS[name]})
-        rows.append(
-            [
-                f"`{name}`",
-                f"{statistics.median(found) * 1e3:.0f}",
-                f"{statistics.median(ratios):.2f}",
-                f"{min(ratios):.2f} – {max(ratios):.2f}",
-                sent(model, layout, seq_len),
-            ]
-        )
+    rows = [
+        [f"`{name}`", *time_cells(times.get(name, []), times["one device"]), megabytes(busiest(seen))]
+        for name, seen in sent.items()
+    ]
     result.put("one_device_s", one)
+    load = load_average()
+    result.say(f"Load average at the end: {' '.join(map(str, load)) if load else 'unknown'}.")
     result.say(
-        table(["`layout`", "ms a step", "of one device", "range", "MB sent by the busiest rank"], rows)
+        "MB: what the busiest rank sends in one step on a ring, by axis, from the collectives that were seen."
     )
+    result.say(table(["`layout`", "ms a step", "of one device", "range", "MB sent in a step"], rows))
 
 
-def sent(model: ModelSpec, layout: Layout, seq_len: int) -> str:
-    """Megabytes by axis, of the rank that sends the most."""
-    best: dict[str, int] = {}
-    for rank in range(layout.devices):
-        by_axis: dict[str, int] = {}
-        for (axis, _), traffic in step_traffic(model, layout, seq_len, rank).items():
-            by_axis[axis] = by_axis.get(axis, 0) + traffic.bytes
-        best = max(best, by_axis, key=lambda found: sum(found.values()))
-    return ", ".join(f"{axis} {amount / 1e6:.1f}" for axis, amount in best.items() if amount) or "–"
+def time_cells(found: list[float], base: list[float]) -> list[str]:
+    """A layout's median step, and its ratios to one device's in the same rounds; dashes: it wasn't timed."""
+    if not found:
+        return ["–"] * 3
+    ratios = [mine / one for mine, one in zip(found, base, strict=True)]
+    return [
+        f"{statistics.median(found) * 1e3:.0f}",
+        f"{statistics.median(ratios):.2f}",
+        f"{min(ratios):.2f} – {max(ratios):.2f}",
+    ]
+
+
+def megabytes(by_axis: dict[str, float]) -> str:
+    """Bytes by axis as the table writes them."""
+    return ", ".join(f"{axis} {amount / 1e6:.1f}" for axis, amount in by_axis.items() if amount) or "–"
 
 
 if __name__ == "__main__":

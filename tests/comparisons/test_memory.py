@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from harness.live_memory import Found, measure
-from harness.memory_cases import CASES, FALLING, Case, Claim, Setting, falling
+from harness.memory_cases import (
+    BASELINES,
+    CASES,
+    FALLING,
+    ONE,
+    Case,
+    Claim,
+    Setting,
+    baseline,
+    falling,
+    with_baselines,
+)
 
 from scalewright.spec.model import ModelSpec
 
@@ -26,8 +39,8 @@ SETTING = Setting(
 BY_NAME = {case.name: case for case in CASES}
 # One of each technique; the others are slow.
 DEFAULT = {
-    "one device", "recompute full", "recompute {budget: 0.5}", "offload activations", "ZeRO-3 on 2",
-    "tp 2, sp", "pp 2, 1f1b", "pp 2, gpipe",
+    "one device", "micro-batch 1", "recompute full", "recompute {budget: 0.5}", "offload activations",
+    "ZeRO-3 on 2", "tp 2, sp", "pp 2, 1f1b", "pp 2, gpipe",
 }  # fmt: skip
 
 
@@ -55,6 +68,19 @@ def test_what_falls(measured):
     """After the others: of what they measured (all of it, when slow tests run)."""
     fell = falling(measured)
     assert [pair for pair in fell if not pair[3]] == []
+
+
+def test_a_pipeline_is_held_against_the_same_micro_batch():
+    """A smaller micro-batch saves memory by itself; `pp 2, 1f1b` falls without its help."""
+    for size, name in BASELINES.items():
+        assert BY_NAME[name].keys == {**ONE, "micro_batch": size}
+    assert baseline(BY_NAME["pp 2, 1f1b"]) == "micro-batch 1"
+    assert baseline(BY_NAME["ZeRO-3 on 4"]) == "one device"
+    assert ("peak", "micro-batch 1", "pp 2, 1f1b") in {
+        (kind, *pair) for kind, names in FALLING for pair in pairwise(names)
+    }
+    names = [case.name for case in with_baselines(["pp 2, gpipe"])]
+    assert names == ["one device", "micro-batch 1", "pp 2, gpipe"]
 
 
 def test_claims_can_fail():

@@ -7,6 +7,7 @@ record of its actions, as the report draws it.
 from __future__ import annotations
 
 import time
+from itertools import chain
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,14 +23,15 @@ from scalewright.parallel.stages import Stages
 from scalewright.parallel.timeline import ActionTimes
 from scalewright.parallel.weights import Weights
 from scalewright.spec.layout import Layout
-from scalewright.spec.schedule import COMPUTE, StageCost, bubble_fraction, stage_ranks
+from scalewright.spec.schedule import COMPUTE, RECEIVES, SENDS, StageCost, bubble_fraction, stage_ranks
 from worlds import run_world
 
 POINTS = 0.05
-# Steps at most, until one is near enough: other work on the machine wakes a sleeper late, by milliseconds,
-# which makes a bubble larger, or smaller where all ranks sleep on. On an idle one the first or second does;
-# after every few, all sleep twice as long, so that the same milliseconds are a smaller share.
-TRIES, FEW = 15, 5
+# Steps at most, until one is hardly disturbed: other work on the machine wakes a sleeper late, by
+# milliseconds. On an idle one the first does; in each next all sleep twice as long, up to so many times, so
+# that the same milliseconds are a smaller share.
+TRIES, LONGEST = 10, 8
+QUIET = 0.04  # of disturbance: measured bubbles are off by 0.3 to 0.6 of it, half of what a test lets pass
 
 
 class _Sleep(torch.autograd.Function):
@@ -71,33 +73,62 @@ def _loss(out: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def measure(mesh: Mesh, layout: Layout, kinds: list[tuple[str, int]], cost: list[float]) -> list[float]:
-    """For every kind of schedule: the bubble of its least disturbed step, as a share, of the idlest rank."""
+    """For every kind of schedule: the bubble of its least disturbed step, as a share, of the idlest rank.
+
+    What it should be isn't known here, so that it can't choose the step.
+    """
     found = []
     for kind, virtual_stages in kinds:
         this = Layout.parse({**layout.dump(), "schedule": kind, "virtual_stages": virtual_stages})
         owners = stage_ranks(kind, layout.pp, virtual_stages)
         mine = [stage for stage, owner in enumerate(owners) if owner == mesh.index("pp")]
         sleepers = {stage: Sleeper(stage == 0, StageCost(*cost)) for stage in mine}
-        stages = Stages(sleepers)  # type: ignore[arg-type]
         times = ActionTimes(mesh)
-        sync = LocalGradients(Weights([]))
-        pipeline = Pipeline(stages, this, mesh, sync, torch.float32)
+        stages = Stages(sleepers)  # type: ignore[arg-type]
+        pipeline = Pipeline(stages, this, mesh, LocalGradients(Weights([])), torch.float32)
         pipeline.recorder = times
         micros = [Micro(torch.zeros(1, 2, dtype=torch.long), torch.zeros(1, 2), {})] * this.accumulation
-        wanted, steps = formula(kind, virtual_stages, this, cost), [1.0]
-        while abs(nearest(steps, wanted) - wanted) > POINTS / 2 and len(steps) <= TRIES:
-            longer = 2 ** ((len(steps) - 1) // FEW)
+        steps: list[tuple[float, float]] = []  # (disturbance, bubble), the same on all ranks
+        while len(steps) < TRIES and min(steps, default=(1.0,))[0] > QUIET:
+            now = StageCost(*(min(2 ** len(steps), LONGEST) * seconds for seconds in cost))
             for sleeper in sleepers.values():
-                sleeper.cost = StageCost(*(longer * seconds for seconds in cost))
+                sleeper.cost = now
             pipeline.train(micros, _loss, torch.ones(()))
-            steps.append(bubble(times.gather(len(steps))))  # the same on all ranks
-        found.append(nearest(steps, wanted))
+            picture = times.gather(len(steps))
+            steps.append((disturbance(picture, now), bubble(picture)))
+        found.append(min(steps)[1])
     return found
 
 
-def nearest(steps: list[float], wanted: float) -> float:
-    """Of the bubbles of some steps, the one that comes nearest to the wanted."""
-    return min(steps, key=lambda bubble: abs(bubble - wanted))
+def disturbance(picture: dict[str, Any], cost: StageCost) -> float:
+    """Time of all ranks that is neither sleep nor wait for what another hasn't sent yet, as a share of sleep.
+
+    Late awakenings, slow messages, and whatever the runtime itself does.
+    """
+    slept = waited = passed = 0.0
+    sent = {
+        _message(action): action["end_s"] for action in chain(*picture["actions"]) if action["kind"] in SENDS
+    }
+    for actions in picture["actions"]:
+        passed += actions[-1]["end_s"]
+        slept += sum(_seconds(cost, action["kind"]) for action in actions if action["kind"] in COMPUTE)
+        received = (action for action in actions if action["kind"] in RECEIVES)
+        waited += sum(max(0.0, sent[_message(action)] - action["start_s"]) for action in received)
+    return (passed - slept - waited) / slept
+
+
+def _seconds(cost: StageCost, kind: str) -> float:
+    """How long an action sleeps."""
+    whole = cost.backward_input + cost.backward_weight
+    parts = {"backward_input": cost.backward_input, "backward_weight": cost.backward_weight}
+    return {"forward": cost.forward, "backward": whole, **parts}[kind]
+
+
+def _message(action: dict[str, Any]) -> tuple[str, int, int]:
+    """The same at both ends: what it is, the stage that made it, and of which micro-batch."""
+    way, _, what = action["kind"].partition("_")
+    made = action["stage"] if way == "send" else action["stage"] + (1 if what == "gradient" else -1)
+    return what, made, action["micro"]
 
 
 def formula(kind: str, virtual_stages: int, layout: Layout, cost: list[float]) -> float:
@@ -114,29 +145,87 @@ def bubble(picture: dict[str, Any]) -> float:
 
 
 PLAIN = [("gpipe", 1), ("1f1b", 1), ("zb-h1", 1)]
-CHUNKED = [("interleaved", 2), ("zb-interleaved", 2), ("zbv", 2), ("dualpipev", 2)]
+CHUNKED = [("interleaved", 2), ("zb-interleaved", 2), ("zbv", 2)]
+DUAL = [("dualpipev", 2)]
 
 
-def _check(ranks: int, micros: int, kinds: list[tuple[str, int]], cost: list[float]) -> None:
+Measured = dict[str, tuple[float, float]]  # kind -> (measured bubble, formula)
+
+
+def compared(ranks: int, micros: int, kinds: list[tuple[str, int]], cost: list[float]) -> Measured:
+    """Some schedules' bubbles beside their formulas."""
     layout = {"devices": ranks, "pp": ranks, "global_batch": micros}
     measured = run_world(measure, layout, kinds, cost)[0]
-    for (kind, virtual_stages), found in zip(kinds, measured, strict=True):
-        wanted = formula(kind, virtual_stages, Layout.parse(layout), cost)
-        assert abs(found - wanted) < POINTS, f"{kind}: measured {found:.3f}, formula {wanted:.3f}"
+    parsed = Layout.parse(layout)
+    formulas = [formula(kind, virtual_stages, parsed, cost) for kind, virtual_stages in kinds]
+    return {kind: pair for (kind, _), *pair in zip(kinds, measured, formulas, strict=True)}
 
 
-@pytest.mark.parametrize("kinds", [PLAIN, CHUNKED], ids=["plain", "chunked"])
-def test_bubbles_of_two_ranks(kinds: list[tuple[str, int]]) -> None:
-    _check(2, 4, kinds, [0.02, 0.02, 0.02])
+def check(found: Measured) -> None:
+    """Every schedule's formula is met: within points, and within half of it, so that 0 never is."""
+    for kind, (measured, wanted) in found.items():
+        tolerance = min(POINTS, wanted / 2)
+        assert abs(measured - wanted) < tolerance, f"{kind}: measured {measured:.3f}, formula {wanted:.3f}"
+
+
+# Few micro-batches, so that the smallest bubble, zb-interleaved's, is 11%: twice what a test lets pass.
+# dualpipev takes no fewer than 2 p; a short weight part, which fills little, leaves it 13%.
+RANKS, MICROS, SECONDS = 4, 4, [0.02, 0.02, 0.02]
+
+
+@pytest.fixture(scope="module")
+def plain() -> Measured:
+    return compared(RANKS, MICROS, PLAIN, SECONDS)
+
+
+def test_bubbles_of_one_stage_a_rank(plain: Measured) -> None:
+    check(plain)
+
+
+def test_another_schedules_formula_is_not_met(plain: Measured) -> None:
+    """1F1B's bubble is 43% here, ZB-H1's 20%: neither passes for the other."""
+    (slow, slow_formula), (fast, fast_formula) = plain["1f1b"], plain["zb-h1"]
+    assert slow_formula - fast_formula > 2 * POINTS
+    assert abs(slow - fast_formula) > POINTS
+    assert abs(fast - slow_formula) > POINTS
+
+
+def test_bubbles_of_chunks() -> None:
+    check(compared(RANKS, MICROS, CHUNKED, SECONDS))
+
+
+def test_bubble_of_dualpipev() -> None:
+    check(compared(RANKS, 2 * RANKS, DUAL, [0.02, 0.02, 0.005]))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kinds", [PLAIN, CHUNKED], ids=["plain", "chunked"])
-def test_bubbles_of_four_ranks(kinds: list[tuple[str, int]]) -> None:
-    _check(4, 9, kinds, [0.03, 0.03, 0.03])
+def test_bubbles_of_two_ranks() -> None:
+    check(compared(2, 2, [*PLAIN, *CHUNKED], [0.04, 0.04, 0.04]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kinds", [PLAIN, [*CHUNKED, *DUAL]], ids=["plain", "chunked"])
+def test_bubbles_of_pipelines_that_fill(kinds: list[tuple[str, int]]) -> None:
+    """As many micro-batches as the published formulas of zbv (2 p - 1) and dualpipev (2 p) ask for: 5.9%."""
+    check(compared(4, 8, kinds, [0.03, 0.03, 0.03]))
 
 
 @pytest.mark.slow
 def test_bubbles_of_uneven_parts() -> None:
     """An input part that takes longer than the weight part: what a long attention does."""
-    _check(4, 8, [("1f1b", 1), ("zb-h1", 1), ("interleaved", 2), ("zbv", 2)], [0.025, 0.04, 0.02])
+    kinds = [("1f1b", 1), ("zb-h1", 1), ("interleaved", 2), ("zbv", 2)]
+    check(compared(4, 8, kinds, [0.025, 0.04, 0.02]))
+
+
+def test_disturbance_is_all_but_sleep_and_due_waits() -> None:
+    """Both sleep 2 s; the message comes 1 s late, and the second wakes half a second late."""
+    sender = [
+        {"kind": "forward", "stage": 0, "micro": 0, "start_s": 0.0, "end_s": 2.0},
+        {"kind": "send_activation", "stage": 0, "micro": 0, "start_s": 2.0, "end_s": 2.0},
+    ]
+    receiver = [
+        {"kind": "receive_activation", "stage": 1, "micro": 0, "start_s": 0.0, "end_s": 3.0},
+        {"kind": "forward", "stage": 1, "micro": 0, "start_s": 3.0, "end_s": 5.5},
+    ]
+    picture = {"actions": [sender, receiver]}
+    assert disturbance(picture, StageCost(2.0, 1.0, 1.0)) == pytest.approx(1.5 / 4.0)

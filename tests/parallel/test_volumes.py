@@ -6,8 +6,11 @@
     and sequence p.      as much, and two gathers again to keep less   Korthikanti et al. 2022 §4.2.2
     pipeline             b s h a boundary and micro-batch              Narayanan et al. 2021 §3.2
 
-Numbers that pass on the wire: an all-reduce counts twice (it is a reduce-scatter and an all-gather). Sizes
-are powers of two, so that nothing is padded, and all numbers are fp32.
+Every kind on its own axis has its own number, and nothing else is sent but some scalars (loss and norm): an
+all-reduce instead of its two halves would sum to as much. What passes on the wire is summed beside the
+papers' totals: there an all-reduce counts twice. Groups are of four, where a share and what is left of it
+differ, and replicas are not as many as shards. Sizes are powers of two, so that nothing is padded; all
+numbers are fp32.
 """
 
 from __future__ import annotations
@@ -24,12 +27,12 @@ from scalewright.spec.model import ModelSpec
 from scalewright.spec.placement import place
 from scalewright.spec.run import RunSpec
 from scalewright.spec.tensors import count
-from scalewright.spec.traffic import Traffic
 from scalewright.spec.traffic_papers import (
+    PASSES,
     pipeline_volume,
     replica_volume,
+    ring_volume,
     tensor_volume,
-    wire_bytes,
     zero_volume,
 )
 from scalewright.train.network import build_network, first_weights
@@ -49,6 +52,7 @@ PSI = count(MODEL).total
 ROOT = sum(p.tensor.size for p in place(MODEL, Layout()) if not p.tensor.name.startswith("layers."))
 STREAM = B * S * H
 FP32 = 4
+SCALARS = 16  # numbers that aren't a model's: the loss, its tokens, the gradients' norm
 
 
 def measure(mesh: Mesh, layout: Layout, run: dict[str, Any]) -> Any:
@@ -64,57 +68,124 @@ def measure(mesh: Mesh, layout: Layout, run: dict[str, Any]) -> Any:
         return [[c.axis, c.kind, c.count, c.bytes] for c in watch.collectives]
 
 
-def sent(axis: str, **keys: Any) -> list[float]:
-    """Numbers that each rank sends over an axis in a step."""
+Sent = dict[
+    tuple[str, str], float
+]  # (axis, kind) -> numbers of its tensors: gathers' outputs, scatters' inputs
+
+
+def sent(**keys: Any) -> list[Sent]:
+    """What each rank sends in a step: all of it, but for the scalars."""
     layout = {"precision": "fp32", "micro_batch": B, **keys}
     data = {"train": "nowhere", "seq_len": S, "document_mask": False}
     run = RunSpec.parse({"model": KEYS, "layout": layout, "data": data})
     answers = run_world(measure, run.layout.dump(), run.dump())
-    tables = [{(on, kind): Traffic(n, size) for on, kind, n, size in found} for found in answers]
-    return [wire_bytes(table, axis) / FP32 for table in tables]
+    scalars = [size / FP32 for found in answers for axis, _, _, size in found if axis == "control"]
+    assert max(scalars) < SCALARS
+    tables = [[call for call in found if call[0] != "control"] for found in answers]
+    return [{(axis, kind): size / FP32 for axis, kind, _, size in table} for table in tables]
 
 
+def on_the_wire(table: Sent, axis: str) -> float:
+    """Numbers that pass, without the share (n - 1) / n."""
+    return sum(PASSES[kind] * size for (on, kind), size in table.items() if on == axis)
+
+
+def zero_kinds(stage: int, micros: int) -> Sent:
+    """Rajbhandari et al. 2020 §7, kind by kind, less what needn't be gathered again.
+
+    Gradients are reduced: by an all-reduce in stage 0, from then on scattered, from stage 2 after each
+    micro-batch. Parameters are gathered after the update, in stage 3 for each forward and each backward; but
+    embedding, last norm and head stay from forward to backward.
+    """
+    if stage == 0:
+        return {("dp_shard", "all_reduce"): PSI}
+    gathered = (2 * PSI - ROOT) * micros if stage == 3 else PSI
+    return {
+        ("dp_shard", "all_gather"): gathered,
+        ("dp_shard", "reduce_scatter"): PSI if stage == 1 else PSI * micros,
+    }
+
+
+def zero_total(stage: int, micros: int) -> float:
+    """The paper's volume, less the same."""
+    return zero_volume(PSI, stage, micros) - (ROOT * micros if stage == 3 else 0)
+
+
+@pytest.mark.parametrize("devices", [pytest.param(2, marks=pytest.mark.slow), 4])
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
-def test_zero(stage: int) -> None:
+def test_zero(stage: int, devices: int) -> None:
     micros = 3
-    kept = ROOT * micros if stage == 3 else 0  # embedding, last norm and head stay from forward to backward
-    numbers = sent("dp_shard", devices=2, zero_stage=stage, global_batch=2 * B * micros)
-    assert numbers == [zero_volume(PSI, stage, micros) - kept] * 2
+    found = sent(devices=devices, zero_stage=stage, global_batch=devices * B * micros)
+    assert found == [zero_kinds(stage, micros)] * devices
+    assert on_the_wire(found[0], "dp_shard") == zero_total(stage, micros)
 
 
 def test_zero_in_the_papers_own_case_of_one_micro_batch() -> None:
     for stage, times in ((1, 2), (2, 2), (3, 3)):
         kept = ROOT if stage == 3 else 0
-        assert sent("dp_shard", devices=2, zero_stage=stage) == [times * PSI - kept] * 2
+        for table in sent(devices=2, zero_stage=stage):
+            assert table == zero_kinds(stage, 1)
+            assert on_the_wire(table, "dp_shard") == times * PSI - kept
 
 
-@pytest.mark.slow
-def test_hsdp() -> None:
-    keys = {"devices": 4, "dp_replicate": 2, "zero_stage": 3, "global_batch": 4 * B * 2}
-    assert sent("dp_replicate", **keys) == [replica_volume(PSI, 2)] * 4
-    assert sent("dp_shard", **keys) == [zero_volume(PSI, 3, 2) - 2 * ROOT] * 4
+@pytest.mark.parametrize(("replicas", "shards"), [(2, 4), pytest.param(4, 2, marks=pytest.mark.slow)])
+def test_hsdp(replicas: int, shards: int) -> None:
+    """Between replicas each rank all-reduces its own part, once: the part is 1 / shards, not 1 / replicas."""
+    devices, micros = replicas * shards, 2
+    keys = {
+        "devices": devices,
+        "dp_replicate": replicas,
+        "zero_stage": 3,
+        "global_batch": devices * B * micros,
+    }
+    between: Sent = {("dp_replicate", "all_reduce"): PSI / shards}
+    found = sent(**keys)
+    assert found == [{**zero_kinds(3, micros), **between}] * devices
+    assert on_the_wire(found[0], "dp_replicate") == replica_volume(PSI, shards)
 
 
+def tensor_kinds(tp: int, sp: bool) -> Sent:
+    """A micro-batch of tensor parallelism (Shoeybi et al. 2019 §3), kind by kind.
+
+    A block has two parts, each entered and left, forward and backward: 4 all-reduces of b s h. Two more are
+    at the ends: out of the embedding, and into the head. With sequence parallelism each is its two halves,
+    one in the forward and one in the backward, and a block's two entries are gathered again in the backward
+    (Korthikanti et al. 2022 §4.2.2). Ours: two numbers a token are gathered for the loss; with sequence
+    parallelism the norms' gradients are summed, since each rank has seen only its tokens.
+    """
+    loss, pairs = 2 * B * S * tp, 4 * LAYERS + 2
+    if not sp:
+        return {("tp", "all_reduce"): pairs * STREAM, ("tp", "all_gather"): loss}
+    return {
+        ("tp", "all_gather"): (pairs + 2 * LAYERS) * STREAM + loss,
+        ("tp", "reduce_scatter"): pairs * STREAM,
+        ("tp", "all_reduce"): (2 * LAYERS + 1) * H,
+    }
+
+
+@pytest.mark.parametrize("tp", [pytest.param(2, marks=pytest.mark.slow), 4])
 @pytest.mark.parametrize("sp", [False, True])
-def test_tensor_and_sequence(sp: bool) -> None:
-    tp = 2
-    ends = 2 * STREAM * 2  # out of the embedding and into the head: an all-reduce each, or its two halves
-    loss = 2 * B * S * tp  # two numbers a token, gathered
-    norms = 2 * (2 * LAYERS + 1) * H if sp else 0  # their gradients: each rank has seen its tokens
-    for numbers in sent("tp", devices=tp, tp=tp, sp=sp):
-        blocks = numbers - ends - loss - norms
-        assert blocks * (tp - 1) / tp == tensor_volume(B, S, H, tp, LAYERS, sp)
+def test_tensor_and_sequence(sp: bool, tp: int) -> None:
+    found = sent(devices=tp, tp=tp, sp=sp)
+    expected = tensor_kinds(tp, sp)
+    assert found == [expected] * tp
+    ends = 2 * ring_volume("all_reduce", STREAM, tp)
+    loss = ring_volume("all_gather", 2 * B * S * tp, tp)
+    norms = ring_volume("all_reduce", (2 * LAYERS + 1) * H, tp) if sp else 0
+    ring = sum(ring_volume(kind, size, tp) for (_, kind), size in found[0].items())
+    assert ring - ends - loss - norms == tensor_volume(B, S, H, tp, LAYERS, sp)
 
 
 @pytest.mark.parametrize(
     ("schedule", "boundaries"),
     [
-        ("1f1b", [1, 1]),
+        ("1f1b", [1, 2, 2, 1]),
+        pytest.param("1f1b", [1, 1], marks=pytest.mark.slow),
         pytest.param("interleaved", [3, 3], marks=pytest.mark.slow),
         pytest.param("zbv", [2, 2], marks=pytest.mark.slow),
     ],
 )
 def test_pipeline(schedule: str, boundaries: list[int]) -> None:
-    micros = 4
-    numbers = sent("pp", devices=2, pp=2, schedule=schedule, global_batch=B * micros)
-    assert numbers == [pipeline_volume(B, S, H, micros, n) for n in boundaries]
+    micros, pp = 4, len(boundaries)
+    found = sent(devices=pp, pp=pp, schedule=schedule, global_batch=B * micros)
+    assert found == [{("pp", "send"): pipeline_volume(B, S, H, micros, n)} for n in boundaries]

@@ -40,9 +40,7 @@ def controls() -> Iterator[Runs]:
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=["activations", "optimizer"])
 @pytest.mark.parametrize("device", DEVICES)
-def test_what_saves_memory_changes_nothing(
-    device: str, layout: dict[str, Any], controls: Runs, folder: Path
-):
+def test_what_saves_memory_changes_nothing(device: str, layout: dict[str, Any], controls: Runs, folder: Path):
     """Deterministic kernels: a GPU's own sums may have another order in each run without them."""
     base = {"layout": {"micro_batch": 2, "precision": "fp32"}, "deterministic": True}
     run = RunSpec.parse(run_data(folder, **merge(base, {"layout": layout})))

@@ -1,0 +1,79 @@
+"""What every rank sends in one step of a layout, watched: its real program on CPU processes.
+
+    build the network -> one step, which makes what is made once -> one step, watched -> bytes on a ring
+
+Every rank runs the trainer's own code over Gloo; the meter is the tests' (`parallel/watch.py`), which sees
+each collective and its whole tensor. A gather's output and an all-reduce's tensor don't compare as they are:
+what a rank sends of each is said for a ring, the convention of the papers and of nccl-tests.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from scalewright.launch.context import RankContext
+from scalewright.launch.local import run_local
+from scalewright.parallel.collectives import gather_json
+from scalewright.parallel.mesh import Mesh, join_world, leave_world, make_mesh
+from scalewright.parallel.watch import Watch
+from scalewright.spec.grid import make_grid
+from scalewright.spec.model import ModelSpec
+from scalewright.spec.run import RunSpec
+from scalewright.spec.traffic_papers import ring_volume
+from scalewright.train.network import build_network, first_weights
+from scalewright.train.rehearse import Player
+from scalewright.train.resolve import resolve
+from scalewright.train.run import PRELOAD
+
+CPU = torch.device("cpu")
+Seen = list[dict[str, Any]]  # of one rank: axis, kind, group_size, count, bytes
+
+
+def measure(run: dict[str, Any]) -> list[Seen]:
+    """What each rank of a run sends in its second step; control traffic (some scalars) is left out."""
+    resolved = resolve(RunSpec.parse(run), read_data=False).run
+    world = resolved.layout.devices
+    found: list[Seen] = run_local(_enter, (resolved.dump(),), world, preload=PRELOAD, threads=1)
+    return found
+
+
+def on_a_ring(seen: Seen) -> dict[str, float]:
+    """Bytes that the rank sends over each axis.
+
+    (n - 1) / n of a gather's or a scatter's tensor, twice that of an all-reduce's, the whole of a message.
+    """
+    found: dict[str, float] = {}
+    for one in seen:
+        volume = ring_volume(one["kind"], one["bytes"], one["group_size"])
+        found[one["axis"]] = found.get(one["axis"], 0) + volume
+    return found
+
+
+def busiest(ranks: list[Seen]) -> dict[str, float]:
+    """`on_a_ring` of the rank that sends the most."""
+    return max(map(on_a_ring, ranks), key=lambda found: sum(found.values()))
+
+
+def _enter(context: RankContext, plain: dict[str, Any]) -> Any:
+    run = RunSpec.parse(plain)
+    torch.set_num_threads(1)
+    if not context.alone:
+        join_world(context.rank, context.world, context.rendezvous, CPU)
+    try:
+        assert isinstance(run.model, ModelSpec)
+        mesh = make_mesh(make_grid(run.layout, run.model.kv_heads), context.rank, CPU, share=False)
+        return gather_json(_watch(run, mesh), mesh)
+    finally:
+        leave_world()
+
+
+def _watch(run: RunSpec, mesh: Mesh) -> Seen:
+    network = build_network(run, mesh, bf16=run.layout.precision == "bf16")
+    with Watch(mesh) as watch:
+        player = Player(run, network.parallel, mesh, run.data.seq_len, watch)  # type: ignore[union-attr]
+        first_weights(run, network, mesh)
+        for _ in range(2):
+            player.run_step(run.layout.accumulation)
+        return [one.dump() for one in watch.collectives if one.axis != "control"]
