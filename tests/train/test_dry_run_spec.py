@@ -10,6 +10,7 @@ there is no tolerance.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -52,50 +53,57 @@ LAYOUTS: list[dict[str, Any]] = [
     {"devices": 4, "zero_stage": 1, "global_batch": 16},
     {"devices": 4, "zero_stage": 2, "global_batch": 16},
     {"devices": 4, "zero_stage": 2, "precision": "bf16", "global_batch": 16},
-    {"devices": 4, "zero_stage": 3, "global_batch": 16},
-    {"devices": 64, "zero_stage": 3, "precision": "bf16"},
-    {"devices": 16, "dp_replicate": 4, "zero_stage": 3},
+    {"devices": 4, "zero_stage": 0, "offload": "optimizer", "precision": "bf16"},
     {"devices": 16, "dp_replicate": 4, "zero_stage": 1, "global_batch": 32},
     {"devices": 4, "zero_stage": 3, "offload": "all", "global_batch": 8},
-    {"devices": 4, "zero_stage": 0, "offload": "optimizer", "precision": "bf16"},
-    {"devices": 2, "tp": 2},
+    {"devices": 64, "zero_stage": 3, "precision": "bf16"},
     {"devices": 4, "tp": 4, "sp": False, "precision": "bf16"},
-    {"devices": 16, "tp": 4, "global_batch": 8, "recompute": "full"},
     {"devices": 8, "tp": 2, "zero_stage": 1, "recompute": {"every": 2}},
     {"devices": 2, "pp": 2, "schedule": "gpipe", "global_batch": 8},
-    {"devices": 8, "pp": 4, "zero_stage": 0, "global_batch": 24},
     {"devices": 8, "pp": 2, "schedule": "interleaved", "zero_stage": 2, "global_batch": 32},
     {"devices": 8, "pp": 2, "zero_stage": 3, "global_batch": 32},
     {"devices": 8, "pp": 2, "schedule": "zb-h1", "zero_stage": 3, "global_batch": 32},
-    {"devices": 8, "pp": 2, "schedule": "zbv", "zero_stage": 1, "global_batch": 32},
-    {"devices": 8, "pp": 2, "schedule": "dualpipev", "tp": 2, "global_batch": 16},
-    {"devices": 16, "pp": 2, "tp": 2, "dp_replicate": 2, "zero_stage": 3, "global_batch": 32},
-    {"devices": 32, "pp": 2, "tp": 4, "zero_stage": 3, "precision": "bf16", "global_batch": 32},
     {"devices": 512, "pp": 4, "tp": 4, "dp_replicate": 2, "zero_stage": 3, "global_batch": 256},
+    {"devices": 16, "pp": 2, "tp": 2, "dp_replicate": 2, "zero_stage": 3, "global_batch": 32},
+    {"devices": 8, "pp": 2, "schedule": "zbv", "zero_stage": 1, "global_batch": 32},
+]
+# These also with rows of several documents, which is what users get: an attention mask, on every stage.
+MASKED: list[dict[str, Any]] = [
+    {"devices": 2, "tp": 2},
+    {"devices": 16, "tp": 4, "global_batch": 8, "recompute": "full"},
+    {"devices": 8, "pp": 4, "zero_stage": 0, "global_batch": 24},
+    {"devices": 4, "zero_stage": 3, "global_batch": 16},
+    {"devices": 16, "dp_replicate": 4, "zero_stage": 3},
+    {"devices": 32, "pp": 2, "tp": 4, "zero_stage": 3, "precision": "bf16", "global_batch": 32},
+    {"devices": 8, "pp": 2, "schedule": "dualpipev", "tp": 2, "global_batch": 16},
 ]
 
 
-def marks(index: int, turn: int) -> list[pytest.MarkDecorator]:
-    """A quarter of the cases runs by default."""
-    return [] if turn % 12 == 3 * index else [pytest.mark.slow]
+def cases() -> Iterator[Any]:
+    """Every layout with every model; by default with one of them, in turns, the others are slow.
+
+    Those that are masked are so by default, and slow without the mask. The order of the lists gives the
+    largest layouts to the smallest models.
+    """
+    for turn, keys in enumerate(LAYOUTS + MASKED):
+        often = keys in MASKED
+        for index, name in enumerate(MODELS):
+            for masked in (False, True) if often else (False,):
+                default = turn % len(MODELS) == index and masked == often
+                title = f"{name} masked {keys}" if masked else f"{name} {keys}"
+                yield pytest.param(name, keys, masked, id=title, marks=[] if default else [pytest.mark.slow])
 
 
-CASES = [
-    pytest.param(name, keys, id=f"{name} {keys}", marks=marks(index, turn))
-    for turn, keys in enumerate(LAYOUTS)
-    for index, name in enumerate(MODELS)
-]
-
-
-def play(name: str, keys: dict[str, Any]) -> tuple[ModelSpec, Layout, tuple[Group, ...]]:
+def play(name: str, keys: dict[str, Any], *, masked: bool) -> tuple[ModelSpec, Layout, tuple[Group, ...]]:
+    """The model, the layout and what their dry run says; `masked`: rows hold several documents."""
     model, layout = ModelSpec.parse(MODELS[name]), Layout.parse({"precision": "fp32", **keys})
-    data = {"train": "nowhere", "seq_len": SEQ_LEN, "document_mask": False}
+    data = {"train": "nowhere", "seq_len": SEQ_LEN, "document_mask": masked}
     return model, layout, dry_run({"model": model.dump(), "layout": layout.dump(), "data": data}).groups
 
 
-@pytest.mark.parametrize(("name", "keys"), CASES)
-def test_bytes_held_and_sent(name: str, keys: dict[str, Any]) -> None:
-    model, layout, groups = play(name, keys)
+@pytest.mark.parametrize(("name", "keys", "masked"), list(cases()))
+def test_bytes_held_and_sent(name: str, keys: dict[str, Any], masked: bool) -> None:
+    model, layout, groups = play(name, keys, masked=masked)
     assert sorted(rank for group in groups for rank in group.ranks) == list(range(layout.devices))
     bf16 = layout.precision == "bf16"
     for group in groups:
@@ -111,11 +119,12 @@ def test_bytes_held_and_sent(name: str, keys: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "recompute", "blocks"),
-    [("llama", "none", 0), ("llama", {"every": 2}, 2), ("gpt, tied, biases", "full", 4)],
+    ("name", "recompute", "blocks", "masked"),
+    [("llama", "none", 0, True), ("llama", {"every": 2}, 2, False), ("gpt, tied, biases", "full", 4, False)],
 )
-def test_flops(name: str, recompute: Any, blocks: int) -> None:
-    model, layout, groups = play(name, {"devices": 2, "global_batch": 8, "recompute": recompute})
+def test_flops(name: str, recompute: Any, blocks: int, masked: bool) -> None:
+    keys = {"devices": 2, "global_batch": 8, "recompute": recompute}
+    model, layout, groups = play(name, keys, masked=masked)
     forward = forward_flops(model, SEQ_LEN, causal=False)
     again = recompute_flops(model, layout, SEQ_LEN, causal=False)
     # torch's checkpoint stops when it has the last tensor that the backward needs: `down` doesn't run again
@@ -124,7 +133,7 @@ def test_flops(name: str, recompute: Any, blocks: int) -> None:
 
 
 def test_flops_of_all_stages_and_parts_together() -> None:
-    model, _, groups = play("llama", {"devices": 4, "pp": 2, "tp": 2, "global_batch": 6})
+    model, _, groups = play("llama", {"devices": 4, "pp": 2, "tp": 2, "global_batch": 6}, masked=False)
     forward = forward_flops(model, SEQ_LEN, causal=False)
     padded = 2 * SEQ_LEN * model.hidden_size  # 67 columns of the head are 2 x 34
     assert sum(len(group.ranks) * group.found.flops for group in groups) == 6 * 3 * (forward + padded)

@@ -20,7 +20,7 @@ from torch import Tensor
 from scalewright.checkpoint.format import committed, step_folder
 from scalewright.checkpoint.read import CheckpointReader, find_checkpoint
 from scalewright.checkpoint.write import Part, commit, make_empty, merge, write_parts
-from scalewright.model.huggingface import HuggingFaceFolder, torch_dtype, write_huggingface
+from scalewright.model.huggingface import MAX_SHARD_BYTES, HuggingFaceFolder, torch_dtype, write_huggingface
 from scalewright.model.load import is_checkpoint, open_huggingface
 from scalewright.spec.errors import RunError, UserError
 from scalewright.spec.layout import Layout
@@ -44,12 +44,14 @@ class Converted:
         return asdict(self)
 
 
-def convert(source: str | Path, out: str | Path, dtype: str | None = None) -> Converted:
+def convert(
+    source: str | Path, out: str | Path, dtype: str | None = None, max_shard_bytes: int = MAX_SHARD_BYTES
+) -> Converted:
     """Converts a checkpoint (or a run's newest) to a Hugging Face folder, or such a folder to a checkpoint.
 
-    `dtype` is that of the Hugging Face folder (default float32, as checkpoints are). Raises UserError when
-    the source is neither kind or `out` holds something already, RunError when what was written reads back
-    otherwise.
+    `dtype` is that of the Hugging Face folder (default float32, as checkpoints are), `max_shard_bytes` the
+    size of its files, and of the memory that is needed beside one tensor. Raises UserError when the source is
+    neither kind or `out` holds something already, RunError when what was written reads back otherwise.
     """
     source, out = Path(source), Path(out)
     if not source.exists():
@@ -59,7 +61,7 @@ def convert(source: str | Path, out: str | Path, dtype: str | None = None) -> Co
     if out.exists() and any(out.iterdir()):
         raise UserError("the folder is not empty", str(out), "give a new one")
     if is_checkpoint(source):
-        return _to_huggingface(find_checkpoint(source), out, dtype or "float32")
+        return _to_huggingface(find_checkpoint(source), out, dtype or "float32", max_shard_bytes)
     if (source / "config.json").exists():
         if dtype is not None:
             raise UserError("checkpoints are kept in float32", "--dtype", "leave it out")
@@ -71,7 +73,7 @@ def convert(source: str | Path, out: str | Path, dtype: str | None = None) -> Co
     )
 
 
-def _to_huggingface(folder: Path, out: Path, dtype: str) -> Converted:
+def _to_huggingface(folder: Path, out: Path, dtype: str, max_shard_bytes: int) -> Converted:
     reader = CheckpointReader(folder)
     if "python" in reader.manifest.model:
         raise UserError(
@@ -83,7 +85,7 @@ def _to_huggingface(folder: Path, out: Path, dtype: str) -> Converted:
         return reader.read("embed.weight" if name == "head.weight" and not reader.has(name) else name)
 
     tokenizer = next((p for p in (folder, folder.parent.parent) if (p / "tokenizer.json").exists()), None)
-    write_huggingface(out, spec, get, dtype, tokenizer_dir=tokenizer)
+    write_huggingface(out, spec, get, dtype, max_shard_bytes, tokenizer)
     checked, kind = 0, torch_dtype(dtype)
     back = open_huggingface(out)
     for tensor in tensors(spec):

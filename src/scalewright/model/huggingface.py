@@ -30,6 +30,7 @@ from scalewright.spec.huggingface import to_huggingface
 from scalewright.spec.model import ModelSpec
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+MAX_SHARD_BYTES = 5_000_000_000
 # What the families call the token that ends a text, for where no file says which it is.
 END_OF_TEXT = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>", "<｜end▁of▁sentence｜>")
 TOKENIZER_FILES = (
@@ -143,7 +144,7 @@ def write_huggingface(
     spec: ModelSpec,
     get_tensor: Callable[[str], Tensor],
     dtype: str = "float32",
-    max_shard_bytes: int = 5_000_000_000,
+    max_shard_bytes: int = MAX_SHARD_BYTES,
     tokenizer_dir: str | Path | None = None,
 ) -> list[Path]:
     """Writes a folder that `transformers` loads; gives the weight files' paths.
