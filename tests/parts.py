@@ -144,3 +144,83 @@ class Scaled(Words):
 def build_scalar() -> nn.Module:
     """A model with a parameter of no dimension."""
     return Scaled()
+
+
+class Turned(Words):
+    """With buffers that bf16 would harm: fp32 angles, complex rotations, whole numbers."""
+
+    def __init__(self) -> None:
+        super().__init__(67, 24, 2, 0.0)
+        angles = torch.arange(12) / 7
+        self.register_buffer("angles", angles)
+        self.register_buffer("rotations", torch.polar(torch.ones(12), angles))
+        self.register_buffer("count", torch.arange(300))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return super().forward(tokens) * self.rotations.imag.sum().to(self.head.weight.dtype)
+
+
+def build_turned() -> nn.Module:
+    """A model with buffers."""
+    return Turned()
+
+
+def build_shared(outside: bool = False) -> nn.Module:
+    """A model whose second block has a weight of its first; or one that lies outside of all blocks."""
+    model = Words(67, 24, 2, 0.0)
+    if outside:
+        model.first = model.blocks[0].norm
+    else:
+        model.blocks[1].up.weight = model.blocks[0].up.weight
+    return model
+
+
+def build_tied() -> nn.Module:
+    """A model whose head is its embedding: both lie outside of its blocks."""
+    model = Words(67, 24, 2, 0.0)
+    model.head.weight = model.embed.weight
+    return model
+
+
+def build_all_frozen() -> nn.Module:
+    """A model with nothing to train."""
+    return Words(67, 24, 2, 0.0).requires_grad_(False)
+
+
+def build_complex() -> nn.Module:
+    """A model with a complex parameter."""
+    model = Words(67, 24, 2, 0.0)
+    model.phase = nn.Parameter(torch.ones(3, dtype=torch.complex64))
+    return model
+
+
+class ByTensor(torch.optim.SGD):
+    """An optimizer that doesn't say whether it is elementwise: its step is of the whole tensor's length."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.grad /= parameter.grad.norm() + 1e-6
+        super().step(closure)
+
+
+class ByNumber(torch.optim.SGD):
+    """One that says that it is."""
+
+    elementwise = True
+
+
+def by_tensor(groups: Any, lr: float) -> torch.optim.Optimizer:
+    """A function that doesn't say it either."""
+    return ByTensor(groups, lr=lr)
+
+
+class Factored(torch.optim.SGD):
+    """State of another shape than the weight, as Adafactor's."""
+
+    def step(self, closure: Any = None) -> None:
+        super().step(closure)
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                self.state[parameter]["row"] = torch.zeros(parameter.shape[0], 2)

@@ -8,6 +8,8 @@ import pytest
 import torch
 from torch import nn
 
+from parts import Factored
+from runs import rows, run, run_data
 from scalewright.parallel.weights import Weights, hold
 from scalewright.spec.errors import UserError
 from scalewright.spec.placement import place_plain
@@ -16,6 +18,7 @@ from scalewright.train.network import describe, load_python
 from scalewright.train.optimizer import (
     base_rate,
     build_optimizer,
+    check_first_states,
     read_states,
     set_rate,
     write_states,
@@ -140,22 +143,32 @@ def test_state_out_and_in_again_is_the_same_run(keys):
         assert numbers == {"step": {"*": 3.0}}
 
 
-class Factored(torch.optim.SGD):
-    """State of another shape than the weight, as Adafactor's."""
-
-    def step(self, closure: Any = None) -> None:
-        super().step(closure)
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                self.state[parameter]["row"] = torch.zeros(parameter.shape[0], 2)
-
-
 def test_state_that_can_not_be_cut_is_refused():
     module, weights = small()
     optimizer = Factored(module.parameters(), lr=0.1)
     train(module, optimizer, 1)
     with pytest.raises(UserError, match="optimizer state 'row' of 'weight' has another shape"):
         read_states(optimizer, weights)
+    optimizer.state[module.weight] = {"history": []}
+    with pytest.raises(UserError, match="'history' of 'weight' is a list"):
+        read_states(optimizer, weights)
+
+
+def test_states_are_looked_at_after_the_first_update_and_only_then():
+    module, weights = small()
+    optimizer = Factored(module.parameters(), lr=0.1)
+    check_first_states(optimizer, weights)
+    with pytest.raises(UserError, match=r"'row' of 'weight' has another shape .*checkpoint.every=0"):
+        train(module, optimizer, 1)
+    train(module, optimizer, 1)
+
+
+def test_a_state_that_can_not_be_saved_ends_a_run_that_saves_in_its_first_step(tmp_path):
+    data = run_data(tmp_path, optimizer={"python": "parts:Factored", "lr": 0.1}, train={"steps": 3})
+    assert run(data).step == 3
+    with pytest.raises(UserError, match=r"'row' of .* has another shape"):
+        run({**data, "out_dir": str(tmp_path / "saves"), "checkpoint": {"at_end": True}})
+    assert rows(tmp_path / "saves") == []
 
 
 def test_an_optimizer_that_is_none():

@@ -6,14 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+import parts
 from runs import assert_same_bits, assert_same_run, merge, rows, run, run_data, weights
 from scalewright.parallel.mesh import Mesh
 from scalewright.spec.errors import UserError
 from scalewright.spec.layout import Layout
 from scalewright.spec.run import RunSpec
+from scalewright.train.dry_run import dry_run
 from scalewright.train.network import build_network
-from worlds import plain, run_world
+from worlds import one_rank, plain, run_world
 
 ZERO0 = {"devices": 2, "zero_stage": 0, "micro_batch": 2}
 ZERO3 = {"devices": 2, "zero_stage": 3, "micro_batch": 2, "recompute": "full"}
@@ -86,10 +89,6 @@ def test_frozen_parameters_stay(tmp_path, layout):
     decays = {"name": "adamw", "lr": 1e-2, "weight_decay": 0.5}
     base = {"model": {"python": "parts:build_frozen"}, "optimizer": decays, "train": {"steps": 4}, **SAVES}
     out = run(run_data(tmp_path, **merge(base, {"layout": layout}))).out_dir
-    import torch
-
-    import parts
-
     torch.manual_seed(3)
     first = parts.build_frozen().state_dict()
     found = weights(out, optimizer=True)
@@ -114,6 +113,70 @@ def test_first_weights_are_those_of_rank_zero():
     assert zero == one
     (again, _) = run_world(first_weights, ZERO0, "parts:build_by_chance")
     assert again != zero  # chance it was
+
+
+@pytest.mark.parametrize(
+    ("model", "layout", "says"),
+    [
+        ({"python": "parts:build_shared"}, ZERO3, "'blocks.0.up.weight' and 'blocks.1.up.weight' are one"),
+        (
+            {"python": "parts:build_shared", "outside": True},
+            ZERO3,
+            "'blocks.0.norm.weight' and 'first.weight",
+        ),
+        ({"python": "parts:build_all_frozen"}, {}, "no parameter of the model is to be trained"),
+        ({"python": "parts:build_complex"}, {}, "parameter 'phase' is complex64"),
+    ],
+)
+def test_a_model_that_can_not_be_trained_so(tmp_path, model, layout, says):
+    with pytest.raises(UserError, match=says) as caught:
+        dry_run(run_data(tmp_path, model=model, layout=layout))
+    assert caught.value.how
+
+
+@pytest.mark.parametrize(
+    ("model", "layout"), [("parts:build_shared", {**ZERO3, "zero_stage": 0}), ("parts:build_tied", ZERO3)]
+)
+def test_a_weight_may_be_shared_where_one_rank_or_one_unit_holds_it(tmp_path, model, layout):
+    base = run_data(tmp_path, model={"python": model}, train={"steps": 3})
+    mine = run(merge(base, {"layout": layout})).out_dir
+    control = run(merge(base, {"layout": {"micro_batch": 4}, "out_dir": str(tmp_path / "one")})).out_dir
+    assert_same_run(mine, control)
+
+
+@pytest.mark.parametrize("layout", [{}, {"offload": "parameters", "zero_stage": 3}], ids=["cast", "fsdp"])
+def test_bf16_is_for_parameters_alone(layout):
+    data = run_data(Path(), model={"python": "parts:build_turned"}, layout={**layout, "precision": "bf16"})
+    spec = RunSpec.parse(data)
+    mesh, _ = one_rank()
+    model = build_network(spec, mesh, bf16=True).parallel.model
+    own = parts.build_turned()
+    for name, buffer in own.named_buffers():
+        found = model.get_buffer(name)
+        assert found.dtype == buffer.dtype
+        assert torch.equal(found, buffer)
+    if not layout:
+        assert {p.dtype for p in model.parameters()} == {torch.bfloat16}
+
+
+def test_a_bf16_run_with_buffers(tmp_path):
+    """One device and FSDP agree to bf16's rounding: 8 bits."""
+    base = run_data(tmp_path, model={"python": "parts:build_turned"}, train={"steps": 3})
+    base = merge(base, {"layout": {"precision": "bf16"}})
+    one = run(merge(base, {"layout": {"micro_batch": 4}, "out_dir": str(tmp_path / "one")})).out_dir
+    two = run(merge(base, {"layout": ZERO3})).out_dir
+    assert_same_run(two, one, tolerance=2**-8)
+
+
+def test_an_optimizer_gets_parts_of_tensors_only_when_it_says_that_they_are_enough(tmp_path):
+    def with_(name: str, **layout: Any) -> dict[str, Any]:
+        own = {"python": name, "lr": 0.1}
+        return run_data(tmp_path, optimizer=own, layout=layout, train={"steps": 1})
+
+    with pytest.raises(UserError, match=r"parts:by_tensor doesn't say .*zero_stage=0"):
+        run(with_("parts:by_tensor", **ZERO3))
+    assert not (tmp_path / "out").exists()
+    run(with_("parts:by_tensor", devices=2, pp=2, micro_batch=2, zero_stage=0))  # whole tensors
 
 
 def test_a_single_number_can_not_be_sharded(tmp_path):

@@ -59,6 +59,14 @@ def test_steps_and_tokens_together(spec):
         ({"layout": {"recompute": {"every": 4}}}, "more than the 3 layers"),
         ({"checkpoint": {"async": True}}, "asynchronous saving is not there yet"),
         ({"model": {"positions": "learned", "context": 8}}, "more than the model's 8 learned positions"),
+        (
+            {
+                "model": {"positions": "learned", "context": 8},
+                "data": {"python": "parts:Counting", "seq_len": 9},
+            },
+            "seq_len 9 is more than the model's 8 learned positions",
+        ),
+        ({"data": {"python": "parts:Counting", "seq_len": "long"}}, "seq_len is 'long'"),
     ],
 )
 def test_what_can_not_run_is_refused_with_a_mend(spec, changes, says):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+import parts
 from runs import assert_same_bits, bits, events, merge, rows, run, run_data, weights
 from scalewright.spec.errors import UserError
 from scalewright.spec.run import load_run
@@ -113,19 +114,48 @@ def test_precision_auto_is_written_resolved(tmp_path):
     assert load_run(f"{result.out_dir}/run.yaml").layout.precision in ("fp32", "bf16")
 
 
+@pytest.fixture
+def started(monkeypatch):
+    """What would have been started."""
+    found: list[str] = []
+    monkeypatch.setattr(door, "prepare_workers", lambda *given: found.append("server"))
+    monkeypatch.setattr(door, "run_local", lambda *given, **keys: found.append("ranks"))
+    return found
+
+
+TP2 = {"devices": 2, "tp": 2}
+
+
 @pytest.mark.parametrize(
-    ("layout", "says"),
+    ("changes", "says"),
     [
-        ({"devices": 3, "tp": 3}, "not divisible by tp 3"),
-        ({"devices": 8, "pp": 8}, "more than the model's 3 layers"),
-        ({"devices": 2, "pp": 2, "schedule": "interleaved"}, "more than the model's 3 layers"),
+        ({"layout": {"devices": 3, "tp": 3}}, "not divisible by tp 3"),
+        ({"layout": {"devices": 8, "pp": 8}}, "more than the model's 3 layers"),
+        (
+            {"layout": {"devices": 2, "pp": 2, "schedule": "interleaved"}},
+            "more than the model's 3 layers",
+        ),
+        ({"layout": TP2, "data": {"seq_len": 15}}, "seq_len 15 is not divisible by the 2 parts"),
+        (
+            {"layout": TP2, "data": {"python": "parts:Counting", "seq_len": 15}},
+            "seq_len 15 is not divisible by the 2 parts",
+        ),
+        (
+            {"layout": TP2, "optimizer": {"python": "parts:ByTensor", "lr": 0.1}},
+            "doesn't say that it is elementwise",
+        ),
     ],
 )
-def test_a_layout_that_cannot_be_is_refused_before_a_process_starts(tmp_path, monkeypatch, layout, says):
-    started = []
-    monkeypatch.setattr(door, "prepare_workers", started.append)
-    monkeypatch.setattr(door, "run_local", lambda *given, **keys: started.append(given))
+def test_what_cannot_be_is_refused_before_a_process_starts(tmp_path, started, changes, says):
     with pytest.raises(UserError, match=says):
-        run(run_data(tmp_path, layout=layout))
+        run(run_data(tmp_path, **changes))
     assert started == []
+    assert not (tmp_path / "out").exists()
+
+
+def test_data_that_alone_know_their_length_are_asked_before_a_rank_starts(tmp_path, started, monkeypatch):
+    monkeypatch.setattr(parts.Counting.__init__, "__defaults__", (15, 67))
+    with pytest.raises(UserError, match="seq_len 15 is not divisible by the 2 parts"):
+        run(run_data(tmp_path, layout=TP2, data={"python": "parts:Counting"}))
+    assert started == ["server"]
     assert not (tmp_path / "out").exists()

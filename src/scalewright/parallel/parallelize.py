@@ -107,13 +107,23 @@ def parallelize(
         for number, stage in stages.items():
             apply_shard(stage, blocks[number], mesh, layout, bf16=bf16)
     elif bf16:
-        model.to(torch.bfloat16)
+        _cast(model)
     with memory or nullcontext():
         allocate(model, layout, mesh.device)
         weights = hold(model, placements, mesh)
         apply_offload(weights, layout, mesh.device)
         gradients = _gradients(stages, weights, layout, mesh, sharded=sharded, bf16=bf16)
         return Parallel(model, weights, gradients, _executor(model, layout, mesh, gradients, bf16=bf16))
+
+
+def _cast(model: nn.Module) -> None:
+    """Parameters in bf16, and nothing else, in place: FSDP casts no buffers, so no layout does.
+
+    A rotary table keeps its fp32 angles or its complex numbers.
+    """
+    for parameter in model.parameters():
+        if parameter.is_floating_point():
+            parameter.data = parameter.data.to(torch.bfloat16)
 
 
 def _gradients(

@@ -17,15 +17,16 @@ from scalewright.model.init import init_box
 from scalewright.model.python import build_python_model
 from scalewright.parallel.collectives import copy_from_rank_zero
 from scalewright.parallel.mesh import Mesh
-from scalewright.parallel.parallelize import Parallel, Source, fill, parallelize
+from scalewright.parallel.parallelize import Parallel, Source, fill, find_blocks, parallelize
 from scalewright.parallel.stages import cut_stages
 from scalewright.spec.errors import UserError
 from scalewright.spec.memory import is_sharded
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.placement import Box, place, place_plain
-from scalewright.spec.run import DataSpec, PythonRef, RunSpec
+from scalewright.spec.run import PythonRef, RunSpec
 from scalewright.spec.tensors import TensorSpec
 from scalewright.spec.user_code import import_object
+from scalewright.train.resolve import said_seq_len
 
 
 @dataclass(frozen=True)
@@ -54,14 +55,14 @@ def build_network(
             mesh,
             bf16=bf16,
             compile_blocks=compiled,
-            seq_len=run.data.seq_len if isinstance(run.data, DataSpec) else None,
+            seq_len=said_seq_len(run),
             memory=memory,
         )
         return Network(parallel, lambda t, box: init_box(t, model, run.seed, *box))
     if not isinstance(model, PythonRef):
         raise ValueError("resolve the run first: its model is still a name")
     module = build_python_model(model.python, model.arguments, run.seed).float()
-    _check_shapes(module, run)
+    _check_parameters(module, run)
     # rank 0's, in case the builder takes random numbers from elsewhere than torch
     values = {
         name: copy_from_rank_zero(p.detach().clone().cpu(), mesh) for name, p in module.named_parameters()
@@ -74,17 +75,51 @@ def build_network(
     return Network(parallel, None)
 
 
-def _check_shapes(module: nn.Module, run: RunSpec) -> None:
-    """Raises UserError for a parameter that fully sharded data parallelism has no rows of."""
+def _check_parameters(module: nn.Module, run: RunSpec) -> None:
+    """Raises UserError for parameters that can't be trained, or can't be sharded as the layout asks for."""
     layout = run.layout
-    if is_sharded(layout):
-        for name, parameter in module.named_parameters():
-            if parameter.dim() == 0:
-                raise UserError(
-                    f"parameter '{name}' is a single number, which zero_stage {layout.zero_stage} can't cut",
-                    "model",
-                    "give it the shape [1], or use zero_stage 0",
-                )
+    for name, parameter in module.named_parameters():
+        if not parameter.is_floating_point():
+            raise UserError(
+                f"parameter '{name}' is {str(parameter.dtype).removeprefix('torch.')}, and masters are fp32",
+                "model",
+                "keep real numbers in it (torch.view_as_real), or make it a buffer",
+            )
+        if is_sharded(layout) and parameter.dim() == 0:
+            raise UserError(
+                f"parameter '{name}' is a single number, which zero_stage {layout.zero_stage} can't cut",
+                "model",
+                "give it the shape [1], or use zero_stage 0",
+            )
+    if not any(parameter.requires_grad for parameter in module.parameters()):
+        raise UserError(
+            "no parameter of the model is to be trained",
+            "model",
+            "set requires_grad = True on those that are, in your builder",
+        )
+    if is_sharded(layout) and (shared := _shared_by_blocks(module)):
+        raise UserError(
+            f"'{shared[0]}' and '{shared[1]}' are one parameter, and zero_stage {layout.zero_stage} shards "
+            "each block by itself",
+            "model",
+            "use zero_stage 0, or give each block a parameter of its own",
+        )
+
+
+def _shared_by_blocks(module: nn.Module) -> tuple[str, str] | None:
+    """Two names of one parameter, in two blocks, or in a block and outside of all; None: there are none."""
+    block_of: dict[str, int] = {}  # by the beginning of a name
+    for number, block in enumerate(find_blocks(module)):
+        for prefix, found in module.named_modules(remove_duplicate=False):
+            if found is block:
+                block_of[f"{prefix}."] = number
+    first: dict[int, tuple[str, int | None]] = {}
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        owner = next((number for prefix, number in block_of.items() if name.startswith(prefix)), None)
+        other, its_owner = first.setdefault(id(parameter), (name, owner))
+        if owner != its_owner:
+            return other, name
+    return None
 
 
 def describe(module: nn.Module) -> list[TensorSpec]:

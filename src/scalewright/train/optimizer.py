@@ -20,12 +20,15 @@ from scalewright.parallel.offload import keep_states_on_host
 from scalewright.parallel.weights import Weight, Weights
 from scalewright.spec.errors import UserError
 from scalewright.spec.run import OptimizerSpec, PythonRef
+from scalewright.train.elementwise import check_made
 
 Named = dict[str, dict[str, Any]]
 
 
 class Lion(torch.optim.Optimizer):
     """EvoLved Sign Momentum (Chen et al. 2023, algorithm 2), for all tensors at once."""
+
+    elementwise = True
 
     def __init__(
         self, params: Any, lr: float, betas: tuple[float, float] = (0.9, 0.99), weight_decay: float = 0.0
@@ -61,7 +64,8 @@ def build_optimizer(
 ) -> torch.optim.Optimizer:
     """The run's optimizer over the local weights, wherever they lie.
 
-    A user's own is called with (groups, **arguments).
+    A user's own is called with (groups, **arguments). It gets parts of tensors only if it says that parts are
+    enough (`train/elementwise.py`); raises UserError.
     """
     optimizer = _build(spec, weights, load)
     keep_states_on_host(optimizer)
@@ -87,6 +91,8 @@ def _build(
             raise UserError(
                 f"{spec.python} gave a {type(made).__name__}", "optimizer", "return a torch.optim.Optimizer"
             )
+        if any(weight.box[1] != tuple(weight.placement.tensor.shape) for weight in trained):
+            check_made(spec, made)
         return made
     groups = [{"params": decayed, "weight_decay": spec.weight_decay}, {"params": plain, "weight_decay": 0.0}]
     groups = [group for group in groups if group["params"]]
@@ -118,23 +124,58 @@ def read_states(
 ) -> tuple[Named, dict[str, dict[str, float]]]:
     """The optimizer's tensors by (name, state), and its numbers (such as Adam's step) apart.
 
-    Raises UserError when a state has another shape than its weight: it could not be cut for another layout.
+    Raises UserError as `check_states` does.
     """
+    check_states(optimizer, weights)
     tensors: Named = {}
     numbers: dict[str, dict[str, float]] = {}
     for weight in weights:
         for key, value in optimizer.state.get(weight.master, {}).items():
             if isinstance(value, Tensor) and value.shape == weight.master.shape and value.dim() > 0:
                 tensors.setdefault(weight.name, {})[key] = value
-            elif isinstance(value, (int, float)) or (isinstance(value, Tensor) and value.numel() == 1):
-                numbers.setdefault(key, {})[weight.name] = float(value)
             elif value is not None:
-                raise UserError(
-                    f"optimizer state '{key}' of '{weight.name}' has another shape than the weight",
-                    "optimizer",
-                    "use an optimizer whose state is elementwise, or checkpoint.every=0 and at_end=false",
-                )
+                numbers.setdefault(key, {})[weight.name] = float(value)
     return tensors, {key: _compact(by_name) for key, by_name in numbers.items()}
+
+
+def check_states(optimizer: torch.optim.Optimizer, weights: Weights) -> None:
+    """Raises UserError when a checkpoint can't hold the optimizer's state.
+
+    What has another shape than its weight could not be cut for another layout.
+    """
+    for weight in weights:
+        for key, value in optimizer.state.get(weight.master, {}).items():
+            if value is None or isinstance(value, (int, float)):
+                continue
+            if not isinstance(value, Tensor):
+                problem = f"is a {type(value).__name__}, not a tensor or a number"
+            elif value.shape != weight.master.shape and value.numel() != 1:
+                problem = "has another shape than the weight"
+            else:
+                continue
+            raise UserError(
+                f"optimizer state '{key}' of '{weight.name}' {problem}, so a checkpoint can't hold it",
+                "optimizer",
+                "use one whose state is elementwise, or save nothing: "
+                "checkpoint.every=0 checkpoint.at_end=false",
+            )
+
+
+def check_first_states(optimizer: torch.optim.Optimizer, weights: Weights) -> None:
+    """Lets the optimizer's next update end with `check_states`: not hours later, at the first save.
+
+    No hook of torch's: where a class inherits from another optimizer, the inner `step` would call it, before
+    the outer one has made its states.
+    """
+    update = optimizer.step
+
+    def first(*arguments: Any, **keywords: Any) -> Any:
+        optimizer.step = update  # type: ignore[method-assign]
+        answer = update(*arguments, **keywords)
+        check_states(optimizer, weights)
+        return answer
+
+    optimizer.step = first  # type: ignore[method-assign]
 
 
 def _compact(by_name: dict[str, float]) -> dict[str, float]:

@@ -20,6 +20,7 @@ from scalewright.spec.layout_check import check_layout
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.presets import load_model_spec
 from scalewright.spec.run import DataSpec, PythonRef, RunSpec
+from scalewright.train.elementwise import check_named
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,8 @@ def resolve(run: RunSpec, *, read_data: bool = True) -> Resolved:
     `read_data` false leaves the data unopened: a dry run can do without them.
     """
     model = load_model_spec(run.model) if isinstance(run.model, str) else run.model
-    check_trainable(model, run.layout, run.data.seq_len if isinstance(run.data, DataSpec) else None)
+    check_trainable(model, run.layout, said_seq_len(run))
+    check_named(run.optimizer, run.layout)
     if run.checkpoint.async_:
         raise UserError("asynchronous saving is not there yet", "checkpoint.async", "use async: false")
     steps = _steps(run)
@@ -62,7 +64,7 @@ def resolve(run: RunSpec, *, read_data: bool = True) -> Resolved:
 def check_trainable(model: ModelSpec | PythonRef, layout: Layout, seq_len: int | None) -> None:
     """Raises UserError for a model or a layout that can't be trained, or one that can't have the other.
 
-    `seq_len` is null when only the data know it.
+    `seq_len` is null when only the data know it (`said_seq_len`).
     """
     if isinstance(model, ModelSpec):
         check_runs(model)
@@ -80,6 +82,19 @@ def check_trainable(model: ModelSpec | PythonRef, layout: Layout, seq_len: int |
         _check_context(model, seq_len)
     else:
         _check_own_model(layout)
+
+
+def said_seq_len(run: RunSpec) -> int | None:
+    """Tokens per sequence as the run file says them; None when a user's own data alone know.
+
+    Raises UserError for one that is no number.
+    """
+    if isinstance(run.data, DataSpec):
+        return run.data.seq_len
+    said = run.data.arguments.get("seq_len")
+    if said is not None and (not isinstance(said, int) or said < 1):
+        raise UserError(f"seq_len is {said!r}", "data", "give a whole number of tokens, from 1 on")
+    return said
 
 
 def _check_own_model(layout: Layout) -> None:
@@ -117,7 +132,10 @@ def _check_context(model: ModelSpec, seq_len: int | None) -> None:
 
 
 def check_data(resolved: Resolved) -> None:
-    """Opens a run's training data; raises UserError where there are none, or where the model lacks words."""
+    """Opens a run's training data; raises UserError where there are none, or where the model lacks words.
+
+    A user's own data whose arguments don't say how long a sequence is are asked for one sample.
+    """
     model, run = resolved.model, resolved.run
     data = open_data(run.data, "train", run.seed)
     if isinstance(model, ModelSpec) and data.vocab_size and data.vocab_size > model.vocab_size:
@@ -126,6 +144,8 @@ def check_data(resolved: Resolved) -> None:
             "model",
             f"use vocab_size {data.vocab_size}, or prepare the data with the model's tokenizer",
         )
+    if isinstance(model, ModelSpec) and said_seq_len(run) is None:
+        check_trainable(model, run.layout, data.batch([0]).tokens.shape[1])
 
 
 def device_kind(run: RunSpec) -> tuple[str, int]:
