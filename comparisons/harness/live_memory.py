@@ -13,24 +13,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scalewright.launch.context import RankContext
-from scalewright.launch.local import run_local
-from scalewright.parallel.collectives import gather_json
+from harness.live_ranks import on_every_rank
 from scalewright.parallel.host import is_host
 from scalewright.parallel.inputs import Micro
-from scalewright.parallel.mesh import Mesh, join_world, leave_world, make_mesh
+from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.parallelize import fill
 from scalewright.parallel.watch import Watch
-from scalewright.spec.grid import make_grid
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.run import RunSpec
 from scalewright.train.loss import build_loss
 from scalewright.train.network import build_network, load_python
 from scalewright.train.optimizer import build_optimizer
-from scalewright.train.run import PRELOAD
 from scalewright.train.step import Step
 
-CPU = torch.device("cpu")
 Found = list[dict[str, int]]  # of every rank: most bytes of each kind, `kept`, `peak`
 
 
@@ -48,24 +43,12 @@ def measure(model: ModelSpec, layout: dict[str, Any], seq_len: int) -> Found:
             "device": "cpu",
         }
     )
-    found: Found = run_local(_enter, (run.dump(),), run.layout.devices, preload=PRELOAD, threads=1)
-    return found
+    return on_every_rank(_measure, run)
 
 
-def _enter(context: RankContext, plain: dict[str, Any]) -> Any:
-    run = RunSpec.parse(plain)
-    torch.set_num_threads(1)
-    if not context.alone:
-        join_world(context.rank, context.world, context.rendezvous, CPU)
-    try:
-        assert isinstance(run.model, ModelSpec)
-        mesh = make_mesh(make_grid(run.layout, run.model.kv_heads), context.rank, CPU, share=False)
-        return gather_json(_measure(run, run.model, mesh), mesh)
-    finally:
-        leave_world()
-
-
-def _measure(run: RunSpec, model: ModelSpec, mesh: Mesh) -> dict[str, int]:
+def _measure(run: RunSpec, mesh: Mesh) -> dict[str, int]:
+    model = run.model
+    assert isinstance(model, ModelSpec)
     network = build_network(run, mesh, bf16=run.layout.precision == "bf16")
     assert network.random_source is not None
     fill(network.parallel.weights, network.random_source)

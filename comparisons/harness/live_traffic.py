@@ -11,32 +11,21 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
-from scalewright.launch.context import RankContext
-from scalewright.launch.local import run_local
-from scalewright.parallel.collectives import gather_json
-from scalewright.parallel.mesh import Mesh, join_world, leave_world, make_mesh
+from harness.live_ranks import on_every_rank
+from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.watch import Watch
-from scalewright.spec.grid import make_grid
-from scalewright.spec.model import ModelSpec
 from scalewright.spec.run import RunSpec
 from scalewright.spec.traffic_papers import ring_volume
 from scalewright.train.network import build_network, first_weights
 from scalewright.train.rehearse import Player
 from scalewright.train.resolve import resolve
-from scalewright.train.run import PRELOAD
 
-CPU = torch.device("cpu")
 Seen = list[dict[str, Any]]  # of one rank: axis, kind, group_size, count, bytes
 
 
 def measure(run: dict[str, Any]) -> list[Seen]:
     """What each rank of a run sends in its second step; control traffic (some scalars) is left out."""
-    resolved = resolve(RunSpec.parse(run), read_data=False).run
-    world = resolved.layout.devices
-    found: list[Seen] = run_local(_enter, (resolved.dump(),), world, preload=PRELOAD, threads=1)
-    return found
+    return on_every_rank(_watch, resolve(RunSpec.parse(run), read_data=False).run)
 
 
 def on_a_ring(seen: Seen) -> dict[str, float]:
@@ -54,19 +43,6 @@ def on_a_ring(seen: Seen) -> dict[str, float]:
 def busiest(ranks: list[Seen]) -> dict[str, float]:
     """`on_a_ring` of the rank that sends the most."""
     return max(map(on_a_ring, ranks), key=lambda found: sum(found.values()))
-
-
-def _enter(context: RankContext, plain: dict[str, Any]) -> Any:
-    run = RunSpec.parse(plain)
-    torch.set_num_threads(1)
-    if not context.alone:
-        join_world(context.rank, context.world, context.rendezvous, CPU)
-    try:
-        assert isinstance(run.model, ModelSpec)
-        mesh = make_mesh(make_grid(run.layout, run.model.kv_heads), context.rank, CPU, share=False)
-        return gather_json(_watch(run, mesh), mesh)
-    finally:
-        leave_world()
 
 
 def _watch(run: RunSpec, mesh: Mesh) -> Seen:
