@@ -165,6 +165,22 @@ def build_turned() -> nn.Module:
     return Turned()
 
 
+class Averaged(Words):
+    """With running means, which torch doesn't mix with bf16."""
+
+    def __init__(self) -> None:
+        super().__init__(67, 24, 2, 0.0)
+        self.means = nn.BatchNorm1d(67)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.means(super().forward(tokens).transpose(1, 2)).transpose(1, 2)
+
+
+def build_averaged() -> nn.Module:
+    """A model whose fp32 buffers meet bf16 activations."""
+    return Averaged()
+
+
 def build_shared(outside: bool = False) -> nn.Module:
     """A model whose second block has a weight of its first; or one that lies outside of all blocks."""
     model = Words(67, 24, 2, 0.0)
@@ -216,6 +232,13 @@ def by_tensor(groups: Any, lr: float) -> torch.optim.Optimizer:
     return ByTensor(groups, lr=lr)
 
 
+class Unsaid(Counting):
+    """Data whose arguments don't say how long its sequences are."""
+
+    def __init__(self, split: str, seed: int) -> None:
+        super().__init__(split, seed, 8)
+
+
 class Factored(torch.optim.SGD):
     """State of another shape than the weight, as Adafactor's."""
 
@@ -224,3 +247,11 @@ class Factored(torch.optim.SGD):
         for group in self.param_groups:
             for parameter in group["params"]:
                 self.state[parameter]["row"] = torch.zeros(parameter.shape[0], 2)
+
+
+class Interrupted(Factored):
+    """Asks its process to stop."""
+
+    def step(self, closure: Any = None) -> None:
+        super().step(closure)
+        os.kill(os.getpid(), signal.SIGTERM)

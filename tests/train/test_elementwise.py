@@ -41,7 +41,7 @@ def test_others_say_it(what: Any, says: bool):
 def test_a_function_may_say_it_for_what_it_returns(monkeypatch):
     made = parts.by_tensor([torch.zeros(2, requires_grad=True)], lr=0.1)
     ref = PythonRef(python="parts:by_tensor")
-    with pytest.raises(UserError, match=r"set elementwise = True on it; .*zero_stage=0"):
+    with pytest.raises(UserError, match=r"set elementwise = True on it, .*zero_stage=0"):
         check_made(ref, made)
     monkeypatch.setattr(parts.by_tensor, "elementwise", True, raising=False)
     check_made(ref, made)

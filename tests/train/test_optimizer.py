@@ -11,7 +11,7 @@ from torch import nn
 from parts import Factored
 from runs import rows, run, run_data
 from scalewright.parallel.weights import Weights, hold
-from scalewright.spec.errors import UserError
+from scalewright.spec.errors import RunError, UserError
 from scalewright.spec.placement import place_plain
 from scalewright.spec.run import OptimizerSpec, PythonRef
 from scalewright.train.network import describe, load_python
@@ -169,6 +169,13 @@ def test_a_state_that_can_not_be_saved_ends_a_run_that_saves_in_its_first_step(t
     with pytest.raises(UserError, match=r"'row' of .* has another shape"):
         run({**data, "out_dir": str(tmp_path / "saves"), "checkpoint": {"at_end": True}})
     assert rows(tmp_path / "saves") == []
+
+
+def test_a_run_that_saves_nothing_and_is_asked_to_stop_says_why_it_could_not(tmp_path):
+    data = run_data(tmp_path, optimizer={"python": "parts:Interrupted", "lr": 0.1}, train={"steps": 30})
+    with pytest.raises(RunError, match=r"'row' of .* has another shape"):
+        run(data)
+    assert 1 <= len(rows(tmp_path / "out")) < 30
 
 
 def test_an_optimizer_that_is_none():

@@ -10,7 +10,7 @@ import torch
 
 import parts
 from runs import assert_same_bits, assert_same_run, merge, rows, run, run_data, weights
-from scalewright.parallel.mesh import Mesh
+from scalewright.parallel.mesh import Mesh, leave_world
 from scalewright.spec.errors import UserError
 from scalewright.spec.layout import Layout
 from scalewright.spec.run import RunSpec
@@ -149,7 +149,10 @@ def test_bf16_is_for_parameters_alone(layout):
     data = run_data(Path(), model={"python": "parts:build_turned"}, layout={**layout, "precision": "bf16"})
     spec = RunSpec.parse(data)
     mesh, _ = one_rank()
-    model = build_network(spec, mesh, bf16=True).parallel.model
+    try:
+        model = build_network(spec, mesh, bf16=True).parallel.model
+    finally:
+        leave_world()
     own = parts.build_turned()
     for name, buffer in own.named_buffers():
         found = model.get_buffer(name)
@@ -166,6 +169,18 @@ def test_a_bf16_run_with_buffers(tmp_path):
     one = run(merge(base, {"layout": {"micro_batch": 4}, "out_dir": str(tmp_path / "one")})).out_dir
     two = run(merge(base, {"layout": ZERO3})).out_dir
     assert_same_run(two, one, tolerance=2**-8)
+
+
+@pytest.mark.parametrize("layout", [{}, ZERO3], ids=["one", "fsdp"])
+def test_buffers_that_bf16_meets_where_torch_mixes_nothing(tmp_path, layout):
+    data = run_data(
+        tmp_path, model={"python": "parts:build_averaged"}, layout={**layout, "precision": "bf16"}
+    )
+    says = r"buffers \(means.running_mean, means.running_var\) stay fp32.*layout.precision=fp32"
+    for start in (dry_run, run):
+        with pytest.raises(UserError, match=says):
+            start(data)
+    assert run(merge(data, {"layout": {"precision": "fp32"}, "train": {"steps": 1}})).step == 1
 
 
 def test_an_optimizer_gets_parts_of_tensors_only_when_it_says_that_they_are_enough(tmp_path):

@@ -29,6 +29,21 @@ def test_nulls_are_filled_and_it_goes_to_workers_and_back(spec):
     assert unplain(plain(found)) == found
 
 
+def test_data_that_say_nothing_of_their_length_are_asked(spec):
+    """Tokens are counted by what a sample has, not by a length that nobody gave."""
+    unsaid = spec(data={"python": "parts:Unsaid"}, train={"steps": None, "tokens": 640})
+    found = resolve(unsaid)
+    assert (found.seq_len, found.steps) == (8, 10)
+    assert unplain(plain(found)) == found
+    assert resolve(unsaid, read_data=False).seq_len == 1024
+
+
+@pytest.mark.parametrize("length", ["long", 0, True])
+def test_a_length_that_is_no_number(spec, length):
+    with pytest.raises(UserError, match="seq_len is"):
+        resolve(spec(data={"python": "parts:Counting", "seq_len": length}))
+
+
 @pytest.mark.parametrize(
     ("tokens", "steps"), [(1, 1), (128, 1), (129, 2), (1280, 10), (1.28e3, 10)]
 )  # a step takes 8 x 16 tokens

@@ -39,7 +39,8 @@ def test_a_cpu_has_no_number(monkeypatch):
 @pytest.mark.parametrize("asked", [True, False])
 def test_each_rank_settles_its_own_environment(monkeypatch, tmp_path, asked):
     """The fork server's environment is older than the run, and workers inherit that."""
-    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "")  # which is put back afterwards, and then taken away
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG")
     monkeypatch.setattr(worker, "work", lambda *_, **__: os.environ.get("CUBLAS_WORKSPACE_CONFIG"))
     run = read_run(run_data(tmp_path, deterministic=asked), [])
     data = {**plain(resolve(run)), "device": "cpu", "until": None, "quiet": True}

@@ -18,7 +18,7 @@ from scalewright.spec.layout_check import check_layout
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.presets import load_model_spec
 from scalewright.spec.run import DataSpec, PythonRef, RunSpec
-from scalewright.train.resolve import check_trainable, said_seq_len
+from scalewright.train.resolve import check_trainable
 
 SHOWN = ("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads",
          "num_key_value_heads", "head_dim", "vocab_size")  # fmt: skip
@@ -43,7 +43,7 @@ def set_up(run: RunSpec, *, device: str, steps: int, micro_batch: int | None = N
     model = load_model_spec(run.model) if isinstance(run.model, str) else run.model
     seq_len = run.seq_len
     layout = without_idle_chunks(run.layout)
-    check_trainable(model, layout, said_seq_len(run))
+    check_trainable(model, layout, run.said_seq_len)
     fitted = _fit(model, layout, seq_len, steps, room, device)
     shrunk = _differences(layout, fitted.layout) + _differences(model, fitted.model)
     if fitted.seq_len != seq_len:

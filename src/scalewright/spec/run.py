@@ -199,11 +199,24 @@ class RunSpec(Spec):
         return Path(self.out_dir or f"runs/{self.name}")
 
     @property
-    def seq_len(self) -> int:
-        """Tokens per sequence; a user's own data may say `seq_len` among its arguments."""
+    def said_seq_len(self) -> int | None:
+        """Tokens per sequence as the run file says them; None when a user's own data alone know.
+
+        Those may say `seq_len` among their arguments. Raises UserError for one that is no number.
+        """
         if isinstance(self.data, DataSpec):
             return self.data.seq_len
-        return int(self.data.arguments.get("seq_len", 1024))
+        said = self.data.arguments.get("seq_len")
+        if said is None:
+            return None
+        if not isinstance(said, int) or isinstance(said, bool) or said < 1:
+            raise UserError(f"seq_len is {said!r}", "data", "give a whole number of tokens, from 1 on")
+        return said
+
+    @property
+    def seq_len(self) -> int:
+        """Tokens per sequence; 1024 where the run file doesn't say them and nobody has asked the data."""
+        return self.said_seq_len or 1024
 
 
 def load_run(path: str | Path, overrides: list[str] | tuple[str, ...] = ()) -> RunSpec:

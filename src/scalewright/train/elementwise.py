@@ -16,6 +16,7 @@ from typing import Any
 
 from scalewright.spec.errors import UserError
 from scalewright.spec.layout import Layout
+from scalewright.spec.memory import is_sharded
 from scalewright.spec.run import OptimizerSpec, PythonRef
 from scalewright.spec.user_code import import_object
 
@@ -56,13 +57,14 @@ def says_elementwise(what: Any) -> bool:
 
 def _cuts(layout: Layout) -> bool:
     """Whether a rank's optimizer gets parts of tensors. Pipelines give it whole ones."""
-    return layout.tp > 1 or (bool(layout.zero_stage) and layout.dp_shard * layout.cp > 1)
+    return layout.tp > 1 or (is_sharded(layout) and layout.dp_shard * layout.cp > 1)
 
 
 def _refusal(spec: PythonRef) -> UserError:
     return UserError(
         f"{spec.python} doesn't say that it is elementwise, and this layout gives it parts of tensors",
         "optimizer",
-        "if each number's update depends on its own gradient and state alone, set elementwise = True on it; "
-        "else keep tensors whole: layout.zero_stage=0 layout.tp=1, or one device",
+        "if each number's update depends on its own gradient and state alone, set elementwise = True on it, "
+        "or name a function of yours that returns it and says so; else keep tensors whole: "
+        "layout.zero_stage=0 layout.tp=1, or one device",
     )

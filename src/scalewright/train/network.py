@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,6 @@ from scalewright.spec.placement import Box, place, place_plain
 from scalewright.spec.run import PythonRef, RunSpec
 from scalewright.spec.tensors import TensorSpec
 from scalewright.spec.user_code import import_object
-from scalewright.train.resolve import said_seq_len
 
 
 @dataclass(frozen=True)
@@ -55,7 +54,7 @@ def build_network(
             mesh,
             bf16=bf16,
             compile_blocks=compiled,
-            seq_len=said_seq_len(run),
+            seq_len=run.said_seq_len,
             memory=memory,
         )
         return Network(parallel, lambda t, box: init_box(t, model, run.seed, *box))
@@ -104,6 +103,25 @@ def _check_parameters(module: nn.Module, run: RunSpec) -> None:
             "model",
             "use zero_stage 0, or give each block a parameter of its own",
         )
+
+
+@contextmanager
+def types_explained(run: RunSpec, module: nn.Module) -> Iterator[None]:
+    """Says what to do when a user's module in bf16 meets its own fp32 buffers; raises UserError."""
+    try:
+        yield
+    except RuntimeError as error:
+        if run.layout.precision != "bf16" or not isinstance(run.model, PythonRef):
+            raise
+        kept = [name for name, buffer in module.named_buffers() if buffer.dtype == torch.float32]
+        if not kept or ("dtype" not in str(error) and "scalar type" not in str(error)):
+            raise
+        raise UserError(
+            f"in bf16 parameters are cast and buffers ({', '.join(kept[:3])}) stay fp32, and the model mixes "
+            f"them where it can't: {str(error).splitlines()[0]}",
+            "model",
+            "use layout.precision=fp32, or cast where a buffer meets an activation: buffer.to(x.dtype)",
+        ) from error
 
 
 def _shared_by_blocks(module: nn.Module) -> tuple[str, str] | None:

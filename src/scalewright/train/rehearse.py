@@ -36,7 +36,7 @@ from scalewright.spec.model import ModelSpec
 from scalewright.spec.run import DataSpec, RunSpec
 from scalewright.spec.schedule import Schedule, layout_schedule
 from scalewright.train.loss import build_loss
-from scalewright.train.network import build_network, load_python
+from scalewright.train.network import build_network, load_python, types_explained
 from scalewright.train.optimizer import build_optimizer
 from scalewright.train.pieces import Scribe
 from scalewright.train.replay import Rehearsal, Script, replay, shorten
@@ -72,7 +72,8 @@ def rehearse(run: RunSpec, grid: Grid, rank: int, seq_len: int, *, bf16: bool) -
         with fake, Watch(mesh) as watch:
             player = Player(run, network.parallel, mesh, seq_len, watch)
             player.warm_up()
-            return player.play()
+            with types_explained(run, network.parallel.model):
+                return player.play()
 
 
 def _gather_once(parallel: Parallel) -> None:

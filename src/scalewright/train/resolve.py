@@ -19,7 +19,7 @@ from scalewright.spec.layout import Layout, RecomputeBudget
 from scalewright.spec.layout_check import check_layout
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.presets import load_model_spec
-from scalewright.spec.run import DataSpec, PythonRef, RunSpec
+from scalewright.spec.run import PythonRef, RunSpec
 from scalewright.train.elementwise import check_named
 
 
@@ -29,6 +29,7 @@ class Resolved:
 
     run: RunSpec
     steps: int
+    seq_len: int  # tokens per sequence
 
     @property
     def model(self) -> ModelSpec | PythonRef:
@@ -37,11 +38,6 @@ class Resolved:
             raise ValueError("a resolved run names no model")
         return self.run.model
 
-    @property
-    def seq_len(self) -> int:
-        """Tokens per sequence."""
-        return self.run.seq_len
-
 
 def resolve(run: RunSpec, *, read_data: bool = True) -> Resolved:
     """Fills a run's nulls and checks it against its model and data; raises UserError.
@@ -49,22 +45,20 @@ def resolve(run: RunSpec, *, read_data: bool = True) -> Resolved:
     `read_data` false leaves the data unopened: a dry run can do without them.
     """
     model = load_model_spec(run.model) if isinstance(run.model, str) else run.model
-    check_trainable(model, run.layout, said_seq_len(run))
+    check_trainable(model, run.layout, run.said_seq_len)
     check_named(run.optimizer, run.layout)
     if run.checkpoint.async_:
         raise UserError("asynchronous saving is not there yet", "checkpoint.async", "use async: false")
-    steps = _steps(run)
+    seq_len = _check_data(run, model) if read_data else run.seq_len
+    steps = _steps(run, seq_len)
     length = {**run.train.dump(), "tokens": None, "steps": steps}
-    resolved = Resolved(run.replace(model=model.dump(), out_dir=str(run.folder), train=length), steps)
-    if read_data:
-        check_data(resolved)
-    return resolved
+    return Resolved(run.replace(model=model.dump(), out_dir=str(run.folder), train=length), steps, seq_len)
 
 
 def check_trainable(model: ModelSpec | PythonRef, layout: Layout, seq_len: int | None) -> None:
     """Raises UserError for a model or a layout that can't be trained, or one that can't have the other.
 
-    `seq_len` is null when only the data know it (`said_seq_len`).
+    `seq_len` is null when only the data know it.
     """
     if isinstance(model, ModelSpec):
         check_runs(model)
@@ -82,19 +76,6 @@ def check_trainable(model: ModelSpec | PythonRef, layout: Layout, seq_len: int |
         _check_context(model, seq_len)
     else:
         _check_own_model(layout)
-
-
-def said_seq_len(run: RunSpec) -> int | None:
-    """Tokens per sequence as the run file says them; None when a user's own data alone know.
-
-    Raises UserError for one that is no number.
-    """
-    if isinstance(run.data, DataSpec):
-        return run.data.seq_len
-    said = run.data.arguments.get("seq_len")
-    if said is not None and (not isinstance(said, int) or said < 1):
-        raise UserError(f"seq_len is {said!r}", "data", "give a whole number of tokens, from 1 on")
-    return said
 
 
 def _check_own_model(layout: Layout) -> None:
@@ -115,9 +96,9 @@ def _check_own_model(layout: Layout) -> None:
         )
 
 
-def _steps(run: RunSpec) -> int:
+def _steps(run: RunSpec, seq_len: int) -> int:
     if run.train.tokens is not None:
-        return max(1, math.ceil(run.train.tokens / (run.layout.batch * run.seq_len)))
+        return max(1, math.ceil(run.train.tokens / (run.layout.batch * seq_len)))
     return run.train.steps or 0
 
 
@@ -131,12 +112,11 @@ def _check_context(model: ModelSpec, seq_len: int | None) -> None:
         )
 
 
-def check_data(resolved: Resolved) -> None:
+def _check_data(run: RunSpec, model: ModelSpec | PythonRef) -> int:
     """Opens a run's training data; raises UserError where there are none, or where the model lacks words.
 
-    A user's own data whose arguments don't say how long a sequence is are asked for one sample.
+    Gives the tokens of a sequence. A user's own data whose arguments don't say them are asked for one sample.
     """
-    model, run = resolved.model, resolved.run
     data = open_data(run.data, "train", run.seed)
     if isinstance(model, ModelSpec) and data.vocab_size and data.vocab_size > model.vocab_size:
         raise UserError(
@@ -144,8 +124,11 @@ def check_data(resolved: Resolved) -> None:
             "model",
             f"use vocab_size {data.vocab_size}, or prepare the data with the model's tokenizer",
         )
-    if isinstance(model, ModelSpec) and said_seq_len(run) is None:
-        check_trainable(model, run.layout, data.batch([0]).tokens.shape[1])
+    if run.said_seq_len is not None:
+        return run.said_seq_len
+    seq_len = int(data.batch([0]).tokens.shape[1])
+    check_trainable(model, run.layout, seq_len)
+    return seq_len
 
 
 def device_kind(run: RunSpec) -> tuple[str, int]:
@@ -188,9 +171,9 @@ def check_workers(run: RunSpec, kind: str, count: int, simulate: bool) -> None:
 
 def plain(resolved: Resolved) -> dict[str, Any]:
     """A resolved run as plain data, for workers."""
-    return {"run": resolved.run.dump(), "steps": resolved.steps}
+    return {"run": resolved.run.dump(), "steps": resolved.steps, "seq_len": resolved.seq_len}
 
 
 def unplain(data: dict[str, Any]) -> Resolved:
     """The resolved run that `plain` gave."""
-    return Resolved(RunSpec.parse(data["run"]), int(data["steps"]))
+    return Resolved(RunSpec.parse(data["run"]), int(data["steps"]), int(data["seq_len"]))

@@ -22,7 +22,7 @@ from scalewright.launch.settings import make_deterministic
 from scalewright.spec.errors import RunError, Stopped, UserError
 from scalewright.spec.run import RunSpec, load_run
 from scalewright.track.events import EventsFile
-from scalewright.train.resolve import check_data, check_workers, device_kind, plain, resolve, unplain
+from scalewright.train.resolve import check_workers, device_kind, plain, resolve, unplain
 
 
 @dataclass(frozen=True)
@@ -62,10 +62,10 @@ def train(
     context = find_context()
     world = spec.layout.devices
     local = context.alone and world > 1
-    resolved = resolve(spec, read_data=False)  # what can't be is refused before a process starts
+    resolve(spec, read_data=False)  # what can't be is refused before a process starts
     if local:
         prepare_workers(PRELOAD)
-    check_data(resolved)
+    resolved = resolve(spec)
     kind, count = device_kind(resolved.run)
     data = {**plain(resolved), "device": kind, "until": steps, "quiet": quiet}
     try:

@@ -32,7 +32,7 @@ from scalewright.train.batches import Place, StepBatches, in_vocabulary
 from scalewright.train.claim import claim_folder
 from scalewright.train.loop import Job, loop
 from scalewright.train.loss import DEFAULT_LOSS, build_loss
-from scalewright.train.network import Network, build_network, first_weights, load_python
+from scalewright.train.network import Network, build_network, first_weights, load_python, types_explained
 from scalewright.train.optimizer import base_rate, build_optimizer, check_first_states, read_states
 from scalewright.train.precision import Peak, choose_precision, earlier_peak, find_peak
 from scalewright.train.record import Record
@@ -203,7 +203,8 @@ class _Rank:
                 total=self.total,
                 base_rate=base,
             )
-            self.done, stopped = loop(job, stop)
+            with types_explained(self.run, self.network.parallel.model):
+                self.done, stopped = loop(job, stop)
             status = "stopped" if stopped else "finished"
         finally:
             batches.close()
@@ -240,9 +241,9 @@ class _Rank:
     def save(self, step: int) -> None:
         """Saves a checkpoint. A save that fails is noted, and the run goes on: the next may succeed."""
         started = time.perf_counter()
-        tensors, numbers = read_states(self.optimizer, self.network.parallel.weights)
         place = self.place.after(step, self.run.layout.batch, self.seq_len)
         try:
+            tensors, numbers = read_states(self.optimizer, self.network.parallel.weights)
             save(
                 self.run.folder / "checkpoints",
                 self.network.parallel.weights,
@@ -264,7 +265,7 @@ class _Rank:
                 keep=self.run.checkpoint.keep,
             )
             self.save_problem = None
-        except RunError as error:
+        except (RunError, UserError) as error:  # a UserError: a run that never saves was asked to stop
             self.save_problem = str(error)
             if self.record is not None:
                 with suppress(RunError):  # the disk that refused the checkpoint may refuse a line, too
