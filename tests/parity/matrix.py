@@ -254,7 +254,7 @@ def _pairs() -> list[Case]:
         case("pp2-dp2-tied-zero1", "tied", pp=2, dp_shard=2, zero_stage=1),
         case("pp2-dp2-tied-zbv-zero2", "tied-5-layers", pp=2, dp_shard=2, zero_stage=2, schedule="zbv"),
         case("pp2-tp2-gemma", "gemma", pp=2, tp=2),
-        case("pp2-tp4-qwen-kv-copies-zb-h1", "qwen", pp=2, tp=4, schedule="zb-h1"),
+        case("pp2-tp4-qwen-kv-copies-zb-h1", "qwen", pp=2, tp=4, schedule="zb-h1", fast=True),
         case("pp2-tp2-bloom-zb-h1", "bloom", pp=2, tp=2, schedule="zb-h1"),
         case("tp2-dp2-olmo", "olmo", tp=2, dp_shard=2, micro_batch=2),
         case("tp2-dp2-gpt2-zero2", "gpt2", tp=2, dp_shard=2, zero_stage=2, micro_batch=1),
