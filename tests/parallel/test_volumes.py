@@ -68,9 +68,8 @@ def measure(mesh: Mesh, layout: Layout, run: dict[str, Any]) -> Any:
         return [[c.axis, c.kind, c.count, c.bytes] for c in watch.collectives]
 
 
-Sent = dict[
-    tuple[str, str], float
-]  # (axis, kind) -> numbers of its tensors: gathers' outputs, scatters' inputs
+# (axis, kind) -> numbers of its tensors: gathers' outputs, scatters' inputs
+Sent = dict[tuple[str, str], float]
 
 
 def sent(**keys: Any) -> list[Sent]:
