@@ -189,14 +189,11 @@ def in_flight(setting: Setting, keys: dict[str, Any], found: Found, one: Found) 
     ]
 
 
-def times_kind(kind: str, share: float, tolerance: float = 0.02, at_most: bool = False) -> Claims:
+def times_kind(kind: str, share: float, tolerance: float = 0.02) -> Claims:
     """A kind against one device's."""
 
     def claims(setting: Setting, keys: dict[str, Any], found: Found, one: Found) -> list[Claim]:
-        sign = "at most " if at_most else ""
-        return [
-            Claim(f"{kind} x {sign}{share:.4g}", least(found, kind), share * one[0][kind], tolerance, at_most)
-        ]
+        return [Claim(f"{kind} x {share:.4g}", least(found, kind), share * one[0][kind], tolerance)]
 
     return claims
 

@@ -265,7 +265,8 @@ class _Rank:
                 keep=self.run.checkpoint.keep,
             )
             self.save_problem = None
-        except (RunError, UserError) as error:  # a UserError: a run that never saves was asked to stop
+        except (RunError, UserError) as error:
+            # A UserError: states that can't be saved, in a run that was to save nothing but was stopped.
             self.save_problem = str(error)
             if self.record is not None:
                 with suppress(RunError):  # the disk that refused the checkpoint may refuse a line, too
