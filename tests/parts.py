@@ -74,8 +74,35 @@ def summed(logits: Tensor, targets: Tensor, scale: float = 1.0) -> Tensor:
     return scale * F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), reduction="sum")
 
 
+def averaged(logits: Tensor, targets: Tensor) -> Tensor:
+    """A user's loss as most write it: the mean over counted tokens."""
+    return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
+
+
+def averaged_rows(logits: Tensor, targets: Tensor) -> Tensor:
+    """The mean over rows of each row's sum."""
+    return summed(logits, targets) / len(targets)
+
+
+def by_sample(logits: Tensor, targets: Tensor) -> Tensor:
+    """One number a token."""
+    return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), reduction="none")
+
+
+def noisy(logits: Tensor, targets: Tensor) -> Tensor:
+    """A sum that draws random numbers."""
+    return summed(logits, targets) * (1 + 0.001 * torch.rand(()))
+
+
+def detached(logits: Tensor, targets: Tensor) -> Tensor:
+    """A loss that nothing can be learnt from."""
+    return summed(logits.detach(), targets)
+
+
 def fragile(logits: Tensor, targets: Tensor, die_at: int = 0, pause: float = 0.0, raises: str = "") -> Tensor:
     """Our own loss, from a process that is killed (or raises) at the `die_at`-th call."""
+    if not torch.is_grad_enabled():  # the look at whether this is a sum
+        return cross_entropy(logits, targets)[0]
     fragile.calls = getattr(fragile, "calls", 0) + 1  # type: ignore[attr-defined]
     if fragile.calls == die_at:  # type: ignore[attr-defined]
         if raises:
@@ -255,3 +282,30 @@ class Interrupted(Factored):
     def step(self, closure: Any = None) -> None:
         super().step(closure)
         os.kill(os.getpid(), signal.SIGTERM)
+
+
+def build_gpt2(layers: int = 2, **config: Any) -> nn.Module:
+    """A model of transformers as it is, in evaluation mode as `from_pretrained` gives it."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    sizes = {"vocab_size": 67, "n_positions": 64, "n_embd": 24, "n_layer": layers, "n_head": 2}
+    dropout = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+    return GPT2LMHeadModel(GPT2Config(**{**sizes, **dropout, **config})).eval()
+
+
+class Wrapped(Words):
+    """Gives its logits in a shape of the user's choice."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__(67, 24, 2, 0.0)
+        self.kind = kind
+
+    def forward(self, tokens: Tensor) -> Any:
+        logits = super().forward(tokens)
+        kinds = {"tuple": (logits, 0), "dict": {"logits": logits}, "flat": logits.flatten(0, 1), "none": None}
+        return kinds[self.kind]
+
+
+def build_wrapped(kind: str) -> nn.Module:
+    """`build`, with its logits in a tuple, a dict, without rows, or missing."""
+    return Wrapped(kind)

@@ -5,11 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 import parts
 from runs import assert_same_bits, assert_same_run, merge, rows, run, run_data, weights
+from scalewright.data.batch import Batch
+from scalewright.model.python import build_python_model
+from scalewright.parallel.inputs import accepted_arguments, micro_batches
 from scalewright.parallel.mesh import Mesh, leave_world
 from scalewright.spec.errors import UserError
 from scalewright.spec.layout import Layout
@@ -199,3 +203,51 @@ def test_a_single_number_can_not_be_sharded(tmp_path):
     with pytest.raises(UserError, match="parameter 'scale' is a single number"):
         run(data)
     assert run(merge(data, {"layout": {**ZERO0, "recompute": "none"}})).step == 20
+
+
+@pytest.mark.parametrize("kind", ["tuple", "dict"])
+def test_logits_may_come_in_a_tuple_or_a_dict(control, tmp_path, kind):
+    model = {"python": "parts:build_wrapped", "kind": kind}
+    mine = run(run_data(tmp_path, **merge(changes("model"), {"model": model}))).out_dir
+    assert [row["loss"] for row in rows(mine)] == [row["loss"] for row in rows(control("model"))]
+
+
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [
+        ("none", "the model's forward gave a NoneType.*: return logits"),
+        ("flat", r"logits are float32 \[16, 67\].*give real numbers of shape \[1, 16, V\]"),
+    ],
+)
+def test_a_model_without_logits(tmp_path, kind, says):
+    with pytest.raises(UserError, match=says):
+        run(run_data(tmp_path, model={"python": "parts:build_wrapped", "kind": kind}))
+
+
+@pytest.mark.parametrize("layout", [ZERO3, {"micro_batch": 2, "recompute": "full"}], ids=["fsdp", "one"])
+def test_a_model_of_transformers_trains_as_it_is(tmp_path, layout):
+    """Packed rows: documents don't see each other, as in a run of ours."""
+    base = run_data(tmp_path, model={"python": "parts:build_gpt2"}, train={"steps": 5})
+    control = run(merge(base, {"layout": {"micro_batch": 4}, "out_dir": str(tmp_path / "one")})).out_dir
+    assert_same_run(run(merge(base, {"layout": layout})).out_dir, control)
+
+
+def test_documents_do_not_see_each_other_in_a_model_of_transformers():
+    model = build_python_model("parts:build_gpt2", {}, seed=0)
+    assert model.training
+    random = np.random.default_rng(0)
+    tokens = random.integers(1, 67, (2, 16))
+    documents = np.repeat([[0] * 7 + [1] * 9, [0] * 3 + [1] * 13], 1, axis=0).astype(np.int32)
+    places = np.concatenate(
+        [np.arange(16) - 7 * (np.arange(16) > 6), np.arange(16) - 3 * (np.arange(16) > 2)]
+    )
+    batch = Batch(tokens, tokens, places.reshape(2, 16), documents, np.arange(2))
+    (micro,) = micro_batches(batch, 2, torch.device("cpu"), accepted_arguments(model))
+    assert set(micro.arguments) == {"position_ids"}
+    logits = model(micro.tokens, **micro.arguments)
+    other = micro.tokens.clone()
+    other[0, :7], other[1, :3] = 1, 2
+    again = model(other, **micro.arguments)
+    assert torch.equal(logits[0, 7:], again[0, 7:])
+    assert torch.equal(logits[1, 3:], again[1, 3:])
+    assert not torch.equal(logits[0, :7], again[0, :7])

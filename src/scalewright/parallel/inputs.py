@@ -31,7 +31,7 @@ class Micro(NamedTuple):
 
     tokens: Tensor  # [B, T]
     targets: Tensor  # [B, T]
-    arguments: dict[str, Tensor]  # `positions` and `documents` [B, T], where they are needed
+    arguments: dict[str, Tensor]  # `positions` and `documents`, or `position_ids`, [B, T], where needed
 
 
 def micro_batches(batch: Rows, size: int, device: torch.device, accepts: frozenset[str]) -> list[Micro]:
@@ -41,21 +41,35 @@ def micro_batches(batch: Rows, size: int, device: torch.device, accepts: frozens
 
 
 def accepted_arguments(model: nn.Module) -> frozenset[str]:
-    """Which of `positions` and `documents` the model's forward takes besides its tokens."""
+    """Which of `positions`, `documents` and `position_ids` the model's forward takes besides its tokens.
+
+    A model of transformers takes `position_ids`, and from positions that begin anew it makes the mask between
+    documents (its packed sequences); what else it accepts, it ignores.
+    """
     forward = inspect.signature(next(iter(stages_of(model).values())).forward).parameters
+    if "position_ids" in forward and "documents" not in forward:
+        return frozenset({"position_ids"})
     if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in forward.values()):
         return frozenset({"positions", "documents"})
     return frozenset({"positions", "documents"} & set(forward))
+
+
+def document_arguments(accepts: frozenset[str]) -> dict[str, str]:
+    """What a model gets for rows of several documents: its argument, and the field of a batch for it."""
+    if "position_ids" in accepts:
+        return {"position_ids": "positions"}
+    if "documents" not in accepts:
+        return {}
+    return {name: name for name in ("documents", "positions") if name in accepts}
 
 
 def _micro_batch(batch: Rows, rows: slice, device: torch.device, accepts: frozenset[str]) -> Micro:
     """Rows of one document each need no mask and no positions: plain causal attention is the same, faster."""
     arguments: dict[str, Tensor] = {}
     documents = None if batch.documents is None else batch.documents[rows]
-    if documents is not None and documents.any() and "documents" in accepts:
-        arguments["documents"] = _move(documents, device)
-        if "positions" in accepts:
-            arguments["positions"] = _move(batch.positions[rows], device)
+    if documents is not None and documents.any():
+        for name, field in document_arguments(accepts).items():
+            arguments[name] = _move(getattr(batch, field)[rows], device)
     return Micro(_move(batch.tokens[rows], device), _move(batch.targets[rows], device), arguments)
 
 

@@ -22,6 +22,8 @@ from scalewright.parallel.execute import Loss
 from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.vocabulary import full_logits, make_columns, parallel_cross_entropy
 from scalewright.spec.run import PythonRef
+from scalewright.train.own_loss import OwnLoss
+from scalewright.train.reduction import called_part
 
 DEFAULT_LOSS = "cross_entropy"
 
@@ -69,8 +71,12 @@ def build_loss(
     load: Callable[[PythonRef], Callable[..., Tensor]],
     mesh: Mesh | None = None,
     vocabulary: int | None = None,
+    *,
+    check: bool = False,
 ) -> Loss:
-    """The run's loss. A user's own is called with (logits, targets) and gives the sum over counted tokens.
+    """The run's loss. A user's own is called with (logits, targets); see `own_loss` for what it returns.
+
+    `check`: the first micro-batches show whether it is the sum or the mean that the run file says.
 
     Under tensor parallelism (`mesh` with tp > 1) it takes this rank's columns of a `vocabulary` of that many
     tokens. A user's own then gets whole logits, gathered, on every rank, and must give the same on each.
@@ -81,7 +87,7 @@ def build_loss(
             raise ValueError("tensor parallelism cuts the vocabulary: say how large it is")
         columns = make_columns(mesh, vocabulary)
     if isinstance(loss, PythonRef):
-        own = load(loss)
+        own = OwnLoss(load(called_part(loss)), loss, check=check)
 
         def wrapped(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
             total = own(logits if columns is None else full_logits(logits, columns), targets)

@@ -25,7 +25,7 @@ from torch.distributed.tensor import DTensor
 from scalewright.data.batch import IGNORED
 from scalewright.parallel.execute import Executor, GradientSync, Plain
 from scalewright.parallel.host import is_host, mark_host
-from scalewright.parallel.inputs import Micro, accepted_arguments
+from scalewright.parallel.inputs import Micro, accepted_arguments, document_arguments
 from scalewright.parallel.live import plain
 from scalewright.parallel.mesh import Mesh, leave_world, make_mesh
 from scalewright.parallel.parallelize import Parallel
@@ -186,10 +186,9 @@ class Player:
         data = self.run.data
         if isinstance(data, DataSpec) and data.packing and data.document_mask:
             accepted = accepted_arguments(self.step.parallel.model)
-            if "documents" in accepted:
-                arguments["documents"] = torch.zeros(shape, dtype=torch.int32)
-                if "positions" in accepted:
-                    arguments["positions"] = torch.zeros(shape, dtype=torch.int64)
+            for name, field in document_arguments(accepted).items():
+                dtype = torch.int32 if field == "documents" else torch.int64
+                arguments[name] = torch.zeros(shape, dtype=dtype)
         tokens = torch.zeros(shape, dtype=torch.int64)
         return Micro(tokens, torch.full(shape, IGNORED), arguments)
 

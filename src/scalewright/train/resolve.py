@@ -21,6 +21,7 @@ from scalewright.spec.model import ModelSpec
 from scalewright.spec.presets import load_model_spec
 from scalewright.spec.run import PythonRef, RunSpec
 from scalewright.train.elementwise import check_named
+from scalewright.train.reduction import reduction_of
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,8 @@ def resolve(run: RunSpec, *, read_data: bool = True) -> Resolved:
     model = load_model_spec(run.model) if isinstance(run.model, str) else run.model
     check_trainable(model, run.layout, run.said_seq_len)
     check_named(run.optimizer, run.layout)
+    if isinstance(run.loss, PythonRef):
+        reduction_of(run.loss)
     if run.checkpoint.async_:
         raise UserError("asynchronous saving is not there yet", "checkpoint.async", "use async: false")
     seq_len = _check_data(run, model) if read_data else run.seq_len

@@ -139,7 +139,7 @@ class _Rank:
         network = build_network(run, mesh, bf16=run.layout.precision == "bf16")
         optimizer = build_optimizer(run.optimizer, network.parallel.weights, load_python)
         vocabulary = model.vocab_size if isinstance(model, ModelSpec) else None
-        loss = build_loss(run.loss, run.train.z_loss, load_python, mesh, vocabulary)
+        loss = build_loss(run.loss, run.train.z_loss, load_python, mesh, vocabulary, check=True)
         dataset = in_vocabulary(open_data(run.data, "train", run.seed), vocabulary)
         valid = in_vocabulary(open_data(run.data, "valid", run.seed), vocabulary) if _validates(run) else None
         if mesh.rank == 0 and kept is not None:
