@@ -44,7 +44,8 @@ def test_every_promised_key(call_cli):
     assert list(found["comm_bytes"]) == ["tp", "dp", "cp", "ep", "pp"]
     assert set(found["evidence"]) == {"nearest", "extrapolates", "framework"}
     assert set(found["evidence"]["nearest"][0]) == {
-        "source", "model", "device", "n_devices", "measured", "predicted",
+        "source", "trainer", "date", "model", "device", "n_devices", "layout", "seq_len", "measured",
+        "predicted",
     }  # fmt: skip
     assert set(found["total"]) == {"days", "device_hours", "cost"}
     assert set(found["what_if"][0]) == {"change", "step_time_s", "gain_pct"}

@@ -15,6 +15,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+NO_LIMIT = 100_000  # characters: the widths of the columns are decided before
+
 
 def print_json(document: Any) -> None:
     """Writes one JSON document on stdout; a non-finite number becomes null, as JSON has none."""
@@ -67,22 +69,40 @@ def working(what: str) -> Iterator[None]:
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str = "") -> None:
-    """A table on stdout, as wide as it needs; numbers are set to the right."""
+    """A table on stdout, as wide as the screen: words wrap, numbers and the first column never do.
+
+    Piped, the width is that of the terminal around the pipe, and 80 where there is none.
+    """
     from rich import box
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
-    style: dict[str, Any] = {"box": box.SIMPLE_HEAD, "pad_edge": False, "show_edge": False}
-    table = Table(title=title or None, title_justify="left", **style)
-    for number, name in enumerate(columns):
-        numeric = all(_is_number(row[number]) for row in rows) and bool(rows)
-        table.add_column(name, justify="right" if numeric else "left", no_wrap=number == 0)
-    for row in rows:
-        table.add_row(*("" if cell is None else str(cell) for cell in row))
+    from scalewright.cli.columns import Column, blocks
+
     console = Console()
-    if not console.is_terminal:
-        console.width = 1000  # nothing is cut when a program reads it
-    console.print(table)
+    texts = [["" if cell is None else str(cell) for cell in row] for row in rows]
+    numeric = [bool(rows) and all(_is_number(row[at]) for row in rows) for at in range(len(columns))]
+    made = [
+        Column(name, tuple(row[at] for row in texts), numeric[at] or at == 0)
+        for at, name in enumerate(columns)
+    ]
+    if title:
+        console.print(Text(title, style="italic"), soft_wrap=not console.is_terminal)
+    for number, part in enumerate(blocks(made, console.width)):
+        table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+        for at, width in part:
+            table.add_column(
+                Text(columns[at]),
+                justify="right" if numeric[at] else "left",
+                min_width=width,
+                max_width=width,
+            )
+        for row in texts:
+            table.add_row(*(Text(row[at]) for at, _ in part))
+        if number:
+            print()
+        console.print(table, crop=False, width=NO_LIMIT)
 
 
 def _is_number(cell: Any) -> bool:

@@ -175,11 +175,12 @@ def _evidence(found: Answer | None) -> None:
         emit("\n[bold]nearest measured runs[/]")
     for one in found["nearest"]:
         off = 100 * (one["predicted"] / one["measured"] - 1)
-        where = f"{one['model']} on {one['n_devices']:,} x {one['device']} ({one['source']})"
-        emit(
-            f"  {where:<58} {seconds(one['measured']):>9},"
-            f" predicted {seconds(one['predicted'])} ({off:+.0f}%)"
-        )
+        times = f"{seconds(one['measured'])}, predicted {seconds(one['predicted'])} ({off:+.0f}%)"
+        layout = one["layout"]
+        split = " · ".join([*axes(layout), *techniques(layout), str(layout["precision"])])
+        batch = f"batch {layout['global_batch']:,.6g} x {one['seq_len']:,}"
+        emit(f"  {one['model']} on {one['n_devices']:,} x {one['device']}: {times}")
+        emit(f"    {one['trainer']}, {one['date']}, {one['source']}: {split}, {batch}")
     if found["extrapolates"]:
         emit("  beyond what was measured: " + "; ".join(found["extrapolates"]))
 

@@ -9,7 +9,7 @@ All of them price changed requests in one table.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from math import log2
@@ -18,6 +18,7 @@ from typing import Any
 from scalewright.plan.chips import FAMILIES
 from scalewright.plan.constants import Constants
 from scalewright.plan.curves import beyond_timed, probe_words
+from scalewright.plan.measured.facts import run_facts
 from scalewright.plan.measured.runs import MEASURED, measured_seconds, read_table
 from scalewright.plan.predict import Prediction, layout_keys, predict_table
 from scalewright.plan.request import Request
@@ -186,18 +187,15 @@ def evidence(found: Prediction, many: int = 3, c: Constants | None = None) -> di
     near = sorted(_measured(), key=lambda run: _distance(run, request))[:many]
     priced = predict_table([run for run, _, _ in near], c)
     nearest = [
-        {
-            "source": source, "model": run.model.name, "device": run.chip.name, "n_devices": run.devices,
-            "measured": seconds, "predicted": one.step_time_s,
-        }
-        for (run, seconds, source), one in zip(near, priced, strict=True)
-    ]  # fmt: skip
+        {**run_facts(row, run), "measured": seconds, "predicted": one.step_time_s}
+        for (run, seconds, row), one in zip(near, priced, strict=True)
+    ]
     return {"nearest": nearest, "extrapolates": extrapolates(request), "framework": request.framework.name}
 
 
 @lru_cache(maxsize=1)
-def _measured() -> tuple[tuple[Request, float, str], ...]:
-    """Every bundled run with a stated time: its request, seconds and source."""
+def _measured() -> tuple[tuple[Request, float, Mapping[str, str]], ...]:
+    """Every bundled run with a stated time: its request, seconds and row."""
     runs = []
     for row in read_table(MEASURED):
         try:
@@ -207,11 +205,11 @@ def _measured() -> tuple[tuple[Request, float, str], ...]:
             continue
         stated = number(row, "step_time_s") or number(row, "tokens_per_s_per_device")
         if stated and not converted and not text(row, "stall") and not text(row, "suspect"):
-            runs.append((request, seconds, text(row, "source")))
+            runs.append((request, seconds, row))
     return tuple(runs)
 
 
-def _distance(run: tuple[Request, float, str], r: Request) -> float:
+def _distance(run: tuple[Request, float, Mapping[str, str]], r: Request) -> float:
     """How unlike two runs are: doublings of size, and a few for another device, trainer or kind of model."""
     other = run[0]
     doublings = sum(

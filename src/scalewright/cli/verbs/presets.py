@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -48,23 +49,15 @@ def models(
     if json:
         print_json(rows)
         return
-    columns = [
-        "name",
-        "params",
-        "active",
-        "layers",
-        "hidden",
-        "heads",
-        "kv_heads",
-        "vocab",
-        "context",
-        "trains",
-    ]
-    shown = [{**row, "params": short(row["params"]), "active": short(row["active_params"])} for row in rows]
-    print_table(
-        [column.replace("_", " ") for column in columns],
-        [[_word(row[column]) for column in columns] for row in shown],
-    )
+    columns = ("name", "params", "active", "layers", "hidden", "heads", "kv heads", "context", "train")
+    print_table(columns, [_cells(row, short) for row in rows])
+
+
+def _cells(row: dict[str, Any], short: Callable[[float], str]) -> list[Any]:
+    """A row of the table; parameters in three digits."""
+    sizes = [short(row[key]) for key in ("params", "active_params")]
+    shape = [row[key] for key in ("layers", "hidden", "heads", "kv_heads")]
+    return [row["name"], *sizes, *shape, row["context"], "yes" if row["trains"] else "no"]
 
 
 def _model_row(spec: ModelSpec) -> dict[str, Any]:
@@ -85,10 +78,6 @@ def _model_row(spec: ModelSpec) -> dict[str, Any]:
         "context": spec.context,
         "trains": why_not_running(spec) is None,
     }
-
-
-def _word(value: Any) -> Any:
-    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else value
 
 
 def clusters(
