@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from runs import wait_for
 from scalewright.track.events import EventsFile, read_events
 from scalewright.track.fanout import Fanout
 from scalewright.track.lines import Row
@@ -95,25 +96,65 @@ def test_everything_arrives_in_order_in_batches_from_one_other_thread(tmp_path: 
     assert recorder.calls[0] == "start"
     assert recorder.calls[-3:] == ["event save", "log", "finish stopped"]
     assert recorder.files == [report]
-    assert recorder.thread == "trackers"
+    assert recorder.thread == "tracker-recorder"
     assert fanout.dropped == 0
 
 
 @pytest.mark.parametrize("where", ["start", "log", "finish"])
-def test_a_tracker_that_raises_is_switched_off_alone(tmp_path: Path, where: str) -> None:
-    events = EventsFile(tmp_path / "events.jsonl")
+def test_a_tracker_that_raises_fails_alone_and_keeps_its_rows(tmp_path: Path, where: str) -> None:
+    events, lines = EventsFile(tmp_path / "events.jsonl"), []
     broken, healthy = Broken(where), Recorder()
-    fanout = Fanout([broken, healthy], events, every_s=0.02)
+    fanout = Fanout([broken, healthy], events, every_s=0.02, tell=lines.append)
     for row in rows(3):
         fanout.log(row)
         time.sleep(0.05)
     assert fanout.close()
     assert len(healthy.rows) == 3
     assert healthy.calls[-1] == "finish finished"
-    assert broken.batches == {"start": 0, "log": 1}.get(where, broken.batches)
-    (event,) = read_events(events.path)
-    assert (event["kind"], event["name"]) == ("tracker", "broken")
-    assert "switched off" in event["error"]
+    found = read_events(events.path)
+    assert {(event["kind"], event["name"]) for event in found} == {("tracker", "broken")}
+    assert "switched off" in found[-1]["error"]
+    if where != "finish":  # it was tried again, and said once
+        assert ["failed: " in event["error"] for event in found] == [True, False]
+        assert "3 rows are in metrics.jsonl alone" in found[-1]["error"]
+    assert lines == [f"broken {event['error']}" for event in found]
+
+
+class Restarted(Recorder):
+    """A server that is away for a while: its calls fail, and then don't."""
+
+    name = "restarted"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.away = True
+        self.failures = 0
+
+    def log(self, entries: Sequence[Entry]) -> None:
+        if self.away:
+            self.failures += 1
+            raise ConnectionError("refused")
+        super().log(entries)
+
+
+def test_a_server_that_comes_back_gets_every_row_once_in_order(tmp_path: Path) -> None:
+    events = EventsFile(tmp_path / "events.jsonl")
+    tracker = Restarted()
+    fanout = Fanout([tracker], events, every_s=0.01)
+    for row in rows(20):
+        fanout.log(row)
+        if row["step"] == 10:
+            wait_for(lambda: tracker.failures >= 2, what="a second try")
+            fanout.event({"kind": "save", "step": 10})
+            tracker.away = False
+    wait_for(lambda: len(tracker.rows) > 0, what="the tracker to be tried again")
+    assert fanout.close()
+    assert [row["step"] for row in tracker.rows] == list(range(1, 21))
+    assert tracker.calls.count("event save") == 1
+    assert [sorted(event.keys() & {"error", "message"}) for event in read_events(events.path)] == [
+        ["error"],
+        ["message"],
+    ]
 
 
 def test_a_tracker_that_blocks_costs_the_loop_nothing_and_memory_is_bounded(tmp_path: Path) -> None:
@@ -137,7 +178,7 @@ def test_a_tracker_that_blocks_costs_the_loop_nothing_and_memory_is_bounded(tmp_
     assert not stuck.close(timeout_s=0.2)
     assert time.perf_counter() - begin < 5
     assert [(e["name"], e.get("dropped")) for e in read_events(events.path)] == [
-        ("trackers", 4900),
+        ("blocked", 4900),
         ("blocked", None),
     ]
     blocked.release.set()

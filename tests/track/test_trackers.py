@@ -7,6 +7,7 @@ import json
 import sqlite3
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,7 @@ from scalewright.track.tracker import flatten, open_trackers, scalars
 ENVIRONMENT = {"versions": {"torch": "2.13.0"}, "git": {"commit": "abc123", "branch": "main", "dirty": True}}
 
 
-def run_spec(folder: Path, lr: float = 3e-4, **track: bool) -> RunSpec:
+def run_spec(folder: Path, lr: float = 3e-4, **track: Any) -> RunSpec:
     data = {"name": "tiny", "out_dir": str(folder), "model": "llama-tiny", "data": {"train": "shards"}}
     return RunSpec.parse({**data, "optimizer": {"lr": lr}, "track": track})
 
@@ -41,10 +42,12 @@ def a_life(spec: RunSpec, folder: Path, first: int, last: int, status: str = "fi
 
 def test_mlflow_has_the_metrics_and_a_resume_continues_the_run(tmp_path: Path) -> None:
     pytest.importorskip("mlflow")
+    store = tmp_path
+    tmp_path = tmp_path / "first"
     a_life(run_spec(tmp_path, mlflow=True), tmp_path, 1, 5, "stopped")
     a_life(run_spec(tmp_path, lr=1e-4, mlflow=True), tmp_path, 6, 8)
 
-    with sqlite3.connect(tmp_path / "mlflow.db") as database:  # the file itself, not MLflow's word for it
+    with sqlite3.connect(store / "mlflow.db") as database:  # the file itself, not MLflow's word for it
         runs = database.execute("SELECT run_uuid, status, name FROM runs").fetchall()
         losses = database.execute(
             "SELECT step, value FROM metrics WHERE key = 'train/loss' ORDER BY step"
@@ -62,29 +65,41 @@ def test_mlflow_has_the_metrics_and_a_resume_continues_the_run(tmp_path: Path) -
     assert tags["versions.torch"] == "2.13.0"
     assert tags["mlflow.source.git.commit"] == "abc123"
     assert tags["event.save"] == "step 8"
-    assert (tmp_path / "artifacts" / runs[0][0] / "artifacts" / "run.yaml").is_file()
+    artifacts = store / "mlartifacts" / "scalewright" / runs[0][0] / "artifacts"
+    assert (artifacts / "run.yaml").is_file()
     assert json.loads((tmp_path / "trackers.json").read_text())["mlflow"]["run_id"] == runs[0][0]
     assert not (Path.cwd() / "mlruns").exists()
 
     report = tmp_path / "report.html"
     report.write_text("<!doctype html>")
     assert attach(tmp_path, [report])  # made when the run had ended
-    assert (tmp_path / "artifacts" / runs[0][0] / "artifacts" / "report.html").is_file()
+    assert (artifacts / "report.html").is_file()
     assert not attach(tmp_path, [tmp_path / "absent.html"])
     (event,) = read_events(tmp_path / "events.jsonl")
     assert "could not attach" in event["error"]
+
+    # A second run beside the first is in the same store and experiment, unless it names another.
+    other = store / "second"
+    a_life(run_spec(other, mlflow={"experiment": "ablation"}), other, 1, 2)
+    with sqlite3.connect(store / "mlflow.db") as database:
+        names = database.execute(
+            "SELECT e.name FROM runs r JOIN experiments e ON r.experiment_id = e.experiment_id"
+        ).fetchall()
+    assert sorted(names) == [("ablation",), ("scalewright",)]
 
 
 def test_a_broken_mlflow_store_is_an_event_not_an_end(tmp_path: Path) -> None:
     pytest.importorskip("mlflow")
     (tmp_path / "mlflow.db").write_bytes(b"this is no database" * 100)
-    events = EventsFile(tmp_path / "events.jsonl")
-    trackers = open_trackers(run_spec(tmp_path, mlflow=True), tmp_path)
+    folder = tmp_path / "run"
+    events = EventsFile(folder / "events.jsonl")
+    trackers = open_trackers(run_spec(folder, mlflow=True), folder)
     fanout = Fanout(trackers, events, every_s=0.1)
     fanout.log({"kind": "train", "step": 1, "loss": 1.0})
     assert fanout.close(timeout_s=120)
-    (event,) = read_events(events.path)
-    assert (event["kind"], event["name"]) == ("tracker", "mlflow")
+    found = read_events(events.path)
+    assert {(event["kind"], event["name"]) for event in found} == {("tracker", "mlflow")}
+    assert "switched off" in found[-1]["error"]
 
 
 def test_tensorboard_has_the_metrics_of_both_lives(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def test_tensorboard(tracked):
 def test_mlflow(tracked):
     import mlflow
 
-    client = mlflow.MlflowClient(f"sqlite:///{tracked / 'mlflow.db'}")
+    client = mlflow.MlflowClient(f"sqlite:///{tracked.parent / 'mlflow.db'}")
     (experiment,) = [e for e in client.search_experiments() if client.search_runs([e.experiment_id])]
     (found,) = client.search_runs([experiment.experiment_id])
     history = client.get_metric_history(found.info.run_id, "train/loss")
@@ -76,15 +76,14 @@ def test_wandb(tracked):
 def test_a_broken_tracker_stops_nothing(tmp_path):
     """MLflow can't open its database: an event says so, and the run is as without it."""
     pytest.importorskip("mlflow")
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "mlflow.db").write_text("this is no database")
+    (tmp_path / "mlflow.db").write_text("this is no database")
     began = time.monotonic()
     result = run(run_data(tmp_path, track={"mlflow": True}, train={"steps": 3}))
     assert result.step == 3
     assert len(rows(result.out_dir)) == 3
-    (event,) = events(result.out_dir, "tracker")
-    assert event["name"] == "mlflow"
-    assert "switched off" in event["error"]
+    last = events(result.out_dir, "tracker")[-1]
+    assert last["name"] == "mlflow"
+    assert "switched off" in last["error"]
     assert time.monotonic() - began < 60
 
 

@@ -135,12 +135,44 @@ class CheckpointSpec(Spec):
     at_end: bool = True
 
 
-class TrackSpec(Spec):
-    """Where metrics go besides metrics.jsonl."""
+class MlflowSpec(Spec):
+    """Which MLflow store and experiment; null: the environment's, else the default (track/store.py)."""
 
-    mlflow: bool = False
+    uri: str | None = Field(None, min_length=1)
+    experiment: str | None = Field(None, min_length=1)
+
+
+class WandbSpec(Spec):
+    """Which W&B project, whose, and whether data leave this machine; null: the environment's, or offline."""
+
+    project: str | None = Field(None, min_length=1)
+    entity: str | None = Field(None, min_length=1)
+    mode: Literal["online", "offline", "disabled"] | None = None
+
+
+class TrackSpec(Spec):
+    """Where metrics go besides metrics.jsonl. Keys in the place of `true` switch a tracker on, too."""
+
+    mlflow: bool | MlflowSpec = False
     tensorboard: bool = False
-    wandb: bool = False
+    wandb: bool | WandbSpec = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def _pick_branches(cls, data: Any) -> Any:
+        """Decides what each union is, so that an error is about one branch."""
+        if not isinstance(data, dict):
+            return data
+        data = dict(data)
+        branches: dict[str, type[Spec]] = {"mlflow": MlflowSpec, "wandb": WandbSpec}
+        for key, spec in branches.items():
+            value = data.get(key)
+            if isinstance(value, dict):
+                data[key] = spec.parse(value, where=f"track.{key}")
+            elif value is not None and not isinstance(value, (bool, Spec)):
+                keys = ", ".join(spec.model_fields)
+                raise UserError(f"it is {value!r}", f"track.{key}", f"use true, false, or keys: {keys}")
+        return data
 
 
 class ProfileSpec(Spec):

@@ -2,33 +2,72 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from scalewright.spec.errors import RunError
-from scalewright.track.events import EventsFile
+from scalewright.spec.base import read_yaml
+from scalewright.spec.errors import RunError, UserError
+from scalewright.spec.run import TrackSpec
+from scalewright.track.events import EventsFile, read_events
+from scalewright.track.store import find_store
 from scalewright.track.tracker import remembered
 
+PATIENCE_S = 15.0
 
-def attach(folder: Path, files: Sequence[Path]) -> bool:
+
+def attach(folder: Path, files: Sequence[Path], variables: Mapping[str, str] | None = None) -> bool:
     """Adds files to the MLflow run that a run's folder remembers; True when there was one and it took them.
 
-    Like every tracker it never fails a run: what goes wrong is an event.
+    `variables` as for `open_trackers`. Like every tracker it never fails a run, and doesn't hold one up: what
+    goes wrong is an event, and a server that didn't answer the run isn't asked again.
     """
-    known = remembered(folder, "mlflow")
-    if not known.get("run_id"):
+    run_id = remembered(folder, "mlflow").get("run_id")
+    if not run_id or _failed(folder):
         return False
-    try:
-        from scalewright.track.mlflow import close, connect, database
+    problems: list[str] = ["MLflow did not answer in time"]
 
-        client = connect(known.get("server") or database(folder))
-        for file in files:
-            client.log_artifact(known["run_id"], str(file))
-        close(client)
-    except Exception as error:  # whatever a library throws
-        _note(folder, f"could not attach files: {type(error).__name__}: {error}")
-        return False
-    return True
+    def send() -> None:
+        try:
+            _send(folder, str(run_id), files, variables)
+            problems.clear()
+        except Exception as error:  # whatever a library throws
+            problems[:] = [f"{type(error).__name__}: {error}"]
+
+    thread = threading.Thread(target=send, name="attach", daemon=True)
+    thread.start()
+    thread.join(PATIENCE_S)
+    if problems:
+        _note(folder, f"could not attach files: {problems[0]}")
+    return not problems
+
+
+def _send(folder: Path, run_id: str, files: Sequence[Path], variables: Mapping[str, str] | None) -> None:
+    from scalewright.track.mlflow import close, connect
+
+    client = connect(find_store(_track(folder), variables).mlflow_uri(folder))
+    for file in files:
+        client.log_artifact(run_id, str(file))
+    close(client)
+
+
+def _track(folder: Path) -> TrackSpec:
+    """The `track` keys of the run in a folder; the defaults where it has no run file."""
+    try:
+        keys = read_yaml(folder / "run.yaml").get("track")
+        return TrackSpec.parse(keys if isinstance(keys, dict) else {}, "track")
+    except (UserError, AttributeError):
+        return TrackSpec()
+
+
+def _failed(folder: Path) -> bool:
+    """Whether MLflow failed in the newest life of this run, and has not answered since."""
+    for event in reversed(read_events(folder / "events.jsonl")):
+        if event.get("kind") in ("start", "resume"):
+            return False
+        if event.get("kind") == "tracker" and event.get("name") == "mlflow":
+            return "error" in event
+    return False
 
 
 def _note(folder: Path, error: str) -> None:

@@ -11,7 +11,7 @@
 | `fault`, `restart` | `rank`, `error`; `attempt` |
 | `skip` | a step whose update was left out, `reason` |
 | `nonfinite` | `of` (the row's kind), `values` |
-| `tracker` | a tracker that was switched off or fell behind: `name`, `error` or `dropped` |
+| `tracker` | a tracker failed or fell behind, or answers again: `name`, `error`, `dropped` or `message` |
 | `finish` | the last line of a run that reached its end |
 
 Other kinds are allowed: readers pass over what they don't know.

@@ -1,9 +1,12 @@
-"""MLflow: an sqlite database in the run's folder (or a server), written in batches.
+"""MLflow: one sqlite database beside the folders of the runs (or a server), written in batches.
 
-    mlflow ui --backend-store-uri sqlite:///runs/run/mlflow.db
+    mlflow ui --backend-store-uri sqlite:///runs/mlflow.db
 
 A resumed run goes on in the same MLflow run. Its parameters can't change there, so a key that was changed
 for the resume becomes a tag, `resumed.<key>`.
+
+A server gets 10 s to answer and is asked once: the caller tries again later (track/feeder.py). MLflow's own
+7 tries of 2 minutes would hold up the end of a run.
 """
 
 from __future__ import annotations
@@ -17,34 +20,37 @@ from pathlib import Path
 from typing import Any
 
 from scalewright.track.lines import Row
+from scalewright.track.store import beside, without_password
 from scalewright.track.tracker import Entry, Status, Target, flatten, scalars
 
 METRICS_A_CALL, PARAMS_A_CALL = 1000, 100  # the limits of MLflow's log_batch
 LONGEST_VALUE = 500  # characters; what every store that MLflow has can hold
+LIMITS = {"MLFLOW_HTTP_REQUEST_TIMEOUT": 10, "MLFLOW_HTTP_REQUEST_MAX_RETRIES": 0}
 STATUS = {"finished": "FINISHED", "stopped": "KILLED", "failed": "FAILED"}
 
 
 class MlflowTracker:
-    """Copies a run to MLflow; without a tracking uri, to `mlflow.db` and `artifacts/` in its folder."""
+    """Copies a run to the store that its target names; see `track/store.py` for which."""
 
     name = "mlflow"
 
-    def __init__(self, target: Target, uri: str | None = None) -> None:
+    def __init__(self, target: Target) -> None:
         self._target = target
-        self._server = uri  # None: the database in the folder
+        self._server = without_password(target.store.uri)  # None: the database beside the run's folder
         self._client: Any = None
         self._run_id = ""
 
     def start(self) -> None:
-        """Opens the database and the run; about 3 s of processor time, once."""
-        client = self._client = connect(self._server or database(self._target.folder))
+        """Opens the store and the run; about 3 s of processor time, once."""
+        client = self._client = connect(self._target.store.mlflow_uri(self._target.folder))
         known = self._target.remembered(self.name)
-        self._run_id = known.get("run_id", "") if known.get("server") == self._server else ""
+        if known.get("store") == self._server:
+            self._run_id = self._run_id or known.get("run_id", "")
         if self._run_id:
             client.update_run(self._run_id, status="RUNNING")
         else:
             self._run_id = client.create_run(self._experiment(), run_name=self._target.name).info.run_id
-            self._target.remember(self.name, run_id=self._run_id, server=self._server)
+            self._target.remember(self.name, run_id=self._run_id, store=self._server)
         self._describe()
 
     def log(self, entries: Sequence[Entry]) -> None:
@@ -69,15 +75,18 @@ class MlflowTracker:
         for file in files:
             self._client.log_artifact(self._run_id, str(file))
         self._client.set_terminated(self._run_id, STATUS[status])
-        if self._server is None:
-            close(self._client)
+        close(self._client)
 
     def _experiment(self) -> str:
-        found = self._client.get_experiment_by_name(self._target.name)
+        """The experiment's id; files of one in a local database go to `mlartifacts/` beside it."""
+        name = self._target.store.experiment
+        found = self._client.get_experiment_by_name(name)
         if found is not None:
             return str(found.experiment_id)
-        place = (self._target.folder / "artifacts").resolve().as_uri() if self._server is None else None
-        return str(self._client.create_experiment(self._target.name, artifact_location=place))
+        place = None
+        if self._target.store.uri is None:
+            place = (beside(self._target.folder) / "mlartifacts" / name).as_uri()
+        return str(self._client.create_experiment(name, artifact_location=place))
 
     def _describe(self) -> None:
         """Parameters from the configuration, tags from the environment; only what isn't there yet."""
@@ -103,23 +112,31 @@ def _tags(environment: Mapping[str, Any]) -> dict[str, str]:
     return tags
 
 
-def database(folder: Path) -> str:
-    """The uri of the database in a run's folder."""
-    return f"sqlite:///{(folder / 'mlflow.db').resolve().as_posix()}"
-
-
 def connect(uri: str) -> Any:
     """A client of the store, with MLflow's usage reports off: what leaves a machine is its owner's choice."""
     from mlflow.tracking import MlflowClient
 
     for name in ("mlflow", "alembic"):  # after the import, which sets them to say more
         logging.getLogger(name).setLevel(logging.WARNING)
-    with contextlib.suppress(ImportError, AttributeError):  # versions without such reports
+    with contextlib.suppress(ImportError, AttributeError):  # versions without such settings
         variables: Any = importlib.import_module("mlflow.environment_variables")
+        for name, value in LIMITS.items():
+            variable = getattr(variables, name)
+            if not variable.is_set():
+                variable.set(value)
         variables.MLFLOW_DISABLE_TELEMETRY.set(True)
         telemetry: Any = importlib.import_module("mlflow.telemetry")
         telemetry.set_telemetry_client()
-    return MlflowClient(tracking_uri=uri)
+    path = uri.removeprefix("sqlite:///")
+    if path == uri:
+        return MlflowClient(tracking_uri=uri)
+    from filelock import FileLock
+
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{path}.lock", timeout=60):  # runs that start at once would all make its tables
+        client = MlflowClient(tracking_uri=uri)
+        client.search_experiments(max_results=1)  # the store is opened by the first question
+    return client
 
 
 def close(client: Any) -> None:

@@ -5,8 +5,9 @@
     event(event)             one line of events.jsonl
     finish(status, files)    once: `finished`, `stopped` or `failed`, and the files worth keeping
 
-All four are called from one background thread and may raise: `Fanout` then switches that tracker off and
-the run goes on. A tracker of one's own is a class with these four methods and a name.
+All four are called from one background thread and may raise: the run goes on, and `Feeder` repeats the call
+later, so that each of them must stand that. A tracker of one's own is a class with these four methods and a
+name.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import Any, Literal, Protocol
 from scalewright.spec.errors import UserError
 from scalewright.spec.run import RunSpec
 from scalewright.track.lines import Row
+from scalewright.track.store import Store, find_store
 
 Entry = tuple[float, Row]  # (seconds since 1970, a row of metrics.jsonl)
 LEFT_OUT = ("step", "samples", "loss_tokens")  # they say no more than `tokens` does, and every number costs
@@ -59,6 +61,7 @@ class Target:
     config: Mapping[str, Any]
     environment: Mapping[str, Any] = field(default_factory=dict)
     resume_step: int = 0
+    store: Store = field(default_factory=Store)
 
     def remembered(self, tracker: str) -> dict[str, Any]:
         """The ids that this tracker left in the run's folder; empty for a new run."""
@@ -90,18 +93,18 @@ def open_trackers(
     *,
     environment: Mapping[str, Any] | None = None,
     resume_step: int = 0,
-    mlflow_uri: str | None = None,
-    wandb_mode: Literal["online", "offline"] | None = None,
+    variables: Mapping[str, str] | None = None,
 ) -> list[Tracker]:
     """The trackers that `run.track` asks for, not yet started; UserError when one isn't installed.
 
-    `mlflow_uri` None is a database in the folder; `wandb_mode` None is offline (`wandb sync` sends it later).
+    `variables` are those of the environment that `track/store.py` names.
     """
-    target = Target(run.name, folder, run.dump(), environment or {}, resume_step)
+    store = find_store(run.track, variables)
+    target = Target(run.name, folder, run.dump(), environment or {}, resume_step, store)
     makers: dict[str, tuple[bool, Callable[[], Tracker]]] = {
-        "mlflow": (run.track.mlflow, lambda: _mlflow(target, mlflow_uri)),
+        "mlflow": (bool(run.track.mlflow), lambda: _mlflow(target)),
         "tensorboard": (run.track.tensorboard, lambda: _tensorboard(target)),
-        "wandb": (run.track.wandb, lambda: _wandb(target, wandb_mode)),
+        "wandb": (bool(run.track.wandb), lambda: _wandb(target)),
     }
     for name, (wanted, _) in makers.items():
         if wanted and importlib.util.find_spec(name) is None:
@@ -110,10 +113,10 @@ def open_trackers(
     return [make() for wanted, make in makers.values() if wanted]
 
 
-def _mlflow(target: Target, uri: str | None) -> Tracker:
+def _mlflow(target: Target) -> Tracker:
     from scalewright.track.mlflow import MlflowTracker
 
-    return MlflowTracker(target, uri)
+    return MlflowTracker(target)
 
 
 def _tensorboard(target: Target) -> Tracker:
@@ -122,10 +125,10 @@ def _tensorboard(target: Target) -> Tracker:
     return TensorBoardTracker(target)
 
 
-def _wandb(target: Target, mode: Literal["online", "offline"] | None) -> Tracker:
+def _wandb(target: Target) -> Tracker:
     from scalewright.track.wandb import WandbTracker
 
-    return WandbTracker(target, mode or "offline")
+    return WandbTracker(target)
 
 
 def scalars(row: Row) -> dict[str, float]:

@@ -2,7 +2,8 @@
 
     wandb sync runs/run/wandb/offline-run-*      sends what was recorded offline
 
-Online without a reachable server falls back to offline after 20 s: a run doesn't wait for a network.
+Online without a reachable server falls back to offline after 20 s, and the end of a run waits 20 s at most
+for what is still to be sent: a run doesn't wait for a network, and `wandb sync` sends what was left.
 """
 
 from __future__ import annotations
@@ -11,12 +12,11 @@ import shutil
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from scalewright.track.lines import Row
+from scalewright.track.store import Mode
 from scalewright.track.tracker import Entry, Status, Target, scalars
-
-PROJECT = "scalewright"
 
 
 class WandbTracker:
@@ -24,20 +24,19 @@ class WandbTracker:
 
     name = "wandb"
 
-    def __init__(self, target: Target, mode: Literal["online", "offline"] = "offline") -> None:
+    def __init__(self, target: Target) -> None:
         self._target = target
-        self._mode: Literal["online", "offline"] = mode
         self._run: Any = None
 
     def start(self) -> None:
         """Opens the run, or goes on with the one whose id is in the folder."""
-        known = self._target.remembered(self.name)
-        run_id = known.get("run_id") or uuid.uuid4().hex[:12]
+        run_id = self._target.remembered(self.name).get("run_id") or uuid.uuid4().hex[:12]
         self._target.remember(self.name, run_id=run_id)
+        mode = self._target.store.mode
         try:
-            self._run = self._open(run_id, self._mode)
+            self._run = self._open(run_id, mode)
         except Exception:
-            if self._mode == "offline":
+            if mode != "online":
                 raise
             self._run = self._open(run_id, "offline")
         for kind in ("train", "valid"):
@@ -58,7 +57,7 @@ class WandbTracker:
             shutil.copy(file, self._run.dir)  # what lies there is sent with the run
         self._run.finish(exit_code=1 if status == "failed" else 0)
 
-    def _open(self, run_id: str, mode: Literal["online", "offline"]) -> Any:
+    def _open(self, run_id: str, mode: Mode) -> Any:
         import wandb
 
         settings = wandb.Settings(
@@ -66,10 +65,12 @@ class WandbTracker:
             disable_git=True,  # the environment has it, taken once
             silent=True,
             init_timeout=20,
+            finish_timeout=20,
             x_disable_stats=True,  # a sampling thread that the run would pay for
         )
         return wandb.init(
-            project=PROJECT,
+            project=self._target.store.project,
+            entity=self._target.store.entity,
             name=self._target.name,
             id=run_id,
             resume="allow" if mode == "online" else None,

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 import sys
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ class Resolved:
     run: RunSpec
     steps: int
     seq_len: int  # tokens per sequence
+    variables: Mapping[str, str] = field(default_factory=dict)  # the trackers', from the environment
 
     @property
     def model(self) -> ModelSpec | PythonRef:
@@ -174,9 +176,15 @@ def check_workers(run: RunSpec, kind: str, count: int, simulate: bool) -> None:
 
 def plain(resolved: Resolved) -> dict[str, Any]:
     """A resolved run as plain data, for workers."""
-    return {"run": resolved.run.dump(), "steps": resolved.steps, "seq_len": resolved.seq_len}
+    return {
+        "run": resolved.run.dump(),
+        "steps": resolved.steps,
+        "seq_len": resolved.seq_len,
+        "variables": dict(resolved.variables),
+    }
 
 
 def unplain(data: dict[str, Any]) -> Resolved:
     """The resolved run that `plain` gave."""
-    return Resolved(RunSpec.parse(data["run"]), int(data["steps"]), int(data["seq_len"]))
+    run = RunSpec.parse(data["run"])
+    return Resolved(run, int(data["steps"]), int(data["seq_len"]), data.get("variables", {}))

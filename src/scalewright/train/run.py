@@ -12,16 +12,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from copy import deepcopy
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from scalewright.launch.context import RankContext, find_context
 from scalewright.launch.local import cores, prepare_workers, run_local
-from scalewright.launch.settings import make_deterministic
+from scalewright.launch.settings import make_deterministic, tracking_variables
 from scalewright.spec.errors import RunError, Stopped, UserError
 from scalewright.spec.run import RunSpec, load_run
 from scalewright.track.events import EventsFile
+from scalewright.track.store import find_store
 from scalewright.train.resolve import check_workers, device_kind, plain, resolve, unplain
 
 
@@ -59,13 +60,14 @@ def train(
     in the run, RunError when it failed, Stopped when a signal asked it to stop and it saved.
     """
     spec = read_run(run, [*overrides, "device=cpu"] if simulate else overrides)
-    context = find_context()
+    context, variables = find_context(), tracking_variables()
     world = spec.layout.devices
     local = context.alone and world > 1
+    find_store(spec.track, variables)
     resolve(spec, read_data=False)  # what can't be is refused before a process starts
     if local:
         prepare_workers(PRELOAD)
-    resolved = resolve(spec)
+    resolved = replace(resolve(spec), variables=variables)
     kind, count = device_kind(resolved.run)
     data = {**plain(resolved), "device": kind, "until": steps, "quiet": quiet}
     try:

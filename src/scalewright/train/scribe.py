@@ -63,10 +63,13 @@ def open_record(
     flops = _flops_per_token(resolved, parameters)
     events = EventsFile(folder / "events.jsonl")
     metrics = MetricsFile(folder / "metrics.jsonl", resume_step=done, events=events)
-    trackers = Fanout(open_trackers(run, folder, environment=environment(), resume_step=done), events)
     console = Console(
         resolved.steps, run.name, _description(run, parameters, peak), enabled=not quiet, start_step=done
     )
+    copies = open_trackers(
+        run, folder, environment=environment(), resume_step=done, variables=resolved.variables
+    )
+    trackers = Fanout(copies, events, tell=console.message)
     record = Record(
         metrics,
         events,

@@ -69,6 +69,7 @@ def rehearse(run: Path, overrides: list[str], json: bool) -> None:
 
 def write_page(folder: Path) -> None:
     """The run's report.html, and a copy for MLflow; a run that trained well doesn't fail for its report."""
+    from scalewright.launch.settings import tracking_variables
     from scalewright.report import write_report
     from scalewright.track.attach import attach
 
@@ -77,7 +78,7 @@ def write_page(folder: Path) -> None:
     except (UserError, RunError) as error:
         print(f"no report: {error}", file=sys.stderr)
         return
-    attach(folder, [page])
+    attach(folder, [page], tracking_variables())
 
 
 def missing_run(run: Path) -> UserError:

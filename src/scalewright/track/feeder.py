@@ -1,0 +1,148 @@
+"""One tracker's thread: rows go in without waiting, and come out in batches.
+
+    loop ── put: append to a deque, < 1 µs ──►[ … bounded; the oldest is dropped … ]
+                                                   │ every 10 s, in batches
+                                                thread ──► start · log · event · finish
+    it raises  ─► an event; the batch is kept, and tried again after 10, 20, 40 … 300 s
+    it answers ─► an event, and what has waited is handed over
+    at the end ─► one more try; a tracker that fails then, or hangs, is left behind, and an event says so
+
+A server that is restarted thus loses nothing; one that stays away costs comfort alone, since every row is in
+metrics.jsonl. A tracker costs processor time (MLflow's database about 15 ms a batch and 1 ms a row): batches
+are few, and a round takes at most 5 rows a second. What a faster loop makes beyond that waits for the end.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from scalewright.track.lines import Row
+from scalewright.track.tracker import Entry, Status, Tracker
+
+Item = tuple[float, Row, bool]  # (time, row or event, whether it is an event)
+Note = Callable[..., None]  # (name, **fields of a `tracker` event)
+LONGEST_PAUSE_S = 300.0  # between two tries
+STUCK_S = 5.0  # at the end, a call that takes rows longer than this isn't waited for
+
+
+class Feeder:
+    """Feeds one tracker from a thread of its own."""
+
+    def __init__(
+        self,
+        tracker: Tracker,
+        note: Note,
+        capacity: int = 10_000,
+        every_s: float = 10.0,
+        rows_per_round: int = 50,
+    ) -> None:
+        self.name = tracker.name
+        self.dropped = 0
+        self._tracker, self._note = tracker, note
+        self._queue: deque[Item] = deque(maxlen=capacity)  # append and popleft are atomic; no lock is held
+        self._batch: list[Item] = []  # taken from the queue, not yet handed over
+        self._capacity, self._every_s, self._rows_per_round = capacity, every_s, rows_per_round
+        self._closing = threading.Event()
+        self._end: tuple[Status, tuple[Path, ...]] = ("finished", ())
+        self._started = False
+        self._failures = 0  # in a row
+        self._since: float | None = None  # when the present call of `log` or `event` began
+        self._thread = threading.Thread(target=self._run, name=f"tracker-{tracker.name}", daemon=True)
+        self._thread.start()
+
+    def put(self, row: Row, is_event: bool) -> None:
+        """Queues one row or event. Never blocks, never raises."""
+        if len(self._queue) >= self._capacity:
+            self.dropped += 1  # the deque drops the oldest by itself
+        self._queue.append((time.time(), row, is_event))
+
+    def close(self, status: Status, files: Sequence[Path]) -> None:
+        """Asks the thread to hand over what is left, and to end; doesn't wait."""
+        self._end = (status, tuple(files))
+        self._closing.set()
+
+    def wait(self, deadline: float) -> bool:
+        """Waits for the end until `deadline` (monotonic seconds), or until a call hangs; whether it came."""
+        while self._thread.is_alive() and time.monotonic() < deadline and not self._stuck():
+            self._thread.join(0.05)
+        return not self._thread.is_alive()
+
+    @property
+    def waiting(self) -> int:
+        """Rows that the tracker doesn't have."""
+        return sum(not is_event for _, _, is_event in [*self._batch, *self._queue])
+
+    def _stuck(self) -> bool:
+        since = self._since
+        return since is not None and time.monotonic() - since > STUCK_S
+
+    def _run(self) -> None:
+        self._attempt(0)
+        while not self._closing.wait(self._pause()):
+            self._attempt(self._rows_per_round)
+        if self._attempt(self._capacity):
+            status, files = self._end
+            self._attempt(0, lambda: self._tracker.finish(status, [file for file in files if file.exists()]))
+
+    def _pause(self) -> float:
+        return float(
+            min(self._every_s * 2 ** max(self._failures - 1, 0), max(LONGEST_PAUSE_S, self._every_s))
+        )
+
+    def _attempt(self, most: int, then: Callable[[], None] | None = None) -> bool:
+        """Starts the tracker if need be, hands over at most `most` rows, notes what went wrong."""
+        try:
+            if not self._started:
+                self._tracker.start()
+                self._started = True
+            self._hand_over(most)
+            if then is not None:
+                then()
+        except (Exception, SystemExit) as error:  # whatever a library throws, a run doesn't end for it
+            self._since = None
+            self._failures += 1
+            self._tell_failure(f"{type(error).__name__}: {error}")
+            return False
+        if self._failures:
+            self._note(self.name, message="answers again")
+            self._failures = 0
+        return True
+
+    def _tell_failure(self, why: str) -> None:
+        why = why if len(why) <= 300 else f"{why[:300]}…"
+        if self._closing.is_set():
+            lost = f"; {self.waiting} rows are in metrics.jsonl alone" if self.waiting else ""
+            self._note(self.name, error=f"switched off: {why}{lost}")
+        elif self._failures == 1:
+            self._note(self.name, error=f"failed: {why}; rows wait, and it is tried again")
+
+    def _hand_over(self, most: int) -> None:
+        """Gives the tracker what waits and at most `most` from the queue, rows in batches between events."""
+        while True:
+            if not self._batch:
+                count = min(most, len(self._queue))
+                self._batch = [self._queue.popleft() for _ in range(count)]
+                most -= count
+            if not self._batch:
+                return
+            while self._batch:
+                self._since = time.monotonic()
+                del self._batch[: self._give(self._batch)]
+                self._since = None
+
+    def _give(self, items: list[Item]) -> int:
+        """Hands over the first event, or all rows before the first event; how many items that were."""
+        if items[0][2]:
+            self._tracker.event(items[0][1])
+            return 1
+        entries: list[Entry] = []
+        for moment, row, is_event in items:
+            if is_event:
+                break
+            entries.append((moment, row))
+        self._tracker.log(entries)
+        return len(entries)
