@@ -66,7 +66,7 @@ def test_arguments_split_and_seed_arrive(module):
         ("no_such_module:x", {}, "cannot import 'no_such_module'"),
         ("{}:Nombers", {}, "has no 'Nombers'"),
         ("{}:Numbers", {"depth": 3}, "can't be called so"),
-        ("{}:nothing", {}, r"without batch\(indices\)"),
+        ("{}:nothing", {}, r"no items and no batch\(indices\)"),
     ],
 )
 def test_mistakes(module, name, keys, message):

@@ -1,26 +1,48 @@
-"""A user's own data: `data: {python: package.module:name, ...}` names whatever gives batches by number.
+"""A user's own data: `data: {python: package.module:name, seq_len: 128, ...}`; what the name gives decides.
 
-    # my_data.py
-    class Random:
-        def __init__(self, split, seed, vocab=256): ...
-        def batch(self, indices) -> Batch: ...
-        def __len__(self): ...
+    an object with batch(indices) and len()       batches as they are (see `Batch`)
+    an object with [i] and len()                  torch `Dataset`, Hugging Face `Dataset`, a list
+    an object to iterate over                     torch `IterableDataset`, a streamed Hugging Face one
+    a generator function, `def texts(): yield …`  called again for every epoch
+    a function with an argument `index`           sample by sample, never called beforehand
 
-The name is called with the arguments beside it, and with `split` and `seed` if it takes them.
+All but the first give items (see `items.py`), and their rows are made here. The name is called with the
+arguments beside it, and with `split` and `seed` if it takes them.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import nan
 from pathlib import Path
 from typing import Any
 
+from pydantic import Field
+
 from scalewright.data.batch import Batch
+from scalewright.data.indexed import IndexedRows
+from scalewright.data.items import ItemReader
+from scalewright.data.reading import SequentialRows
+from scalewright.data.sources import Indexed, Items, Streamed
+from scalewright.spec.base import Spec
 from scalewright.spec.errors import UserError
 from scalewright.spec.run import PythonRef
 from scalewright.spec.user_code import import_object
+
+VALID_NAMES = ("valid", "validation", "val", "dev", "test")
+
+
+class ItemKeys(Spec):
+    """The keys beside `python` that say how items become rows."""
+
+    seq_len: int | None = Field(None, ge=2)
+    packing: bool = True
+    document_mask: bool = True
+    tokenizer: str | None = None
+    text_key: str = "text"
+    eod: int | None = Field(None, ge=0)
+    samples: int | None = Field(None, ge=1)  # of a function of an index
 
 
 class CustomDataset:
@@ -29,10 +51,11 @@ class CustomDataset:
     def __init__(self, inner: Any) -> None:
         self.inner = inner
         self.bytes_per_token: float = getattr(inner, "bytes_per_token", nan)
-        self.vocab_size: int | None = getattr(inner, "vocab_size", None)
-        path = getattr(inner, "tokenizer_path", None)
+        reader = getattr(inner, "reader", inner)
+        self.vocab_size: int | None = getattr(reader, "vocab_size", None)
+        path = getattr(reader, "tokenizer_path", None)
         self.tokenizer_path: Path | None = Path(path) if path else None
-        self.eod: int | None = getattr(inner, "eod", None)
+        self.eod: int | None = getattr(reader, "eod", None)
 
     def __len__(self) -> int:
         return len(self.inner)
@@ -56,22 +79,125 @@ class CustomDataset:
 
 def open_custom(ref: PythonRef, split: str, seed: int) -> CustomDataset:
     """The user's dataset; raises UserError when the name isn't there or can't be called so."""
-    make = import_object(ref.python)
-    arguments: dict[str, Any] = dict(ref.arguments)
-    accepted = inspect.signature(make).parameters
-    takes_all = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in accepted.values())
-    arguments.update(
-        {name: value for name, value in (("split", split), ("seed", seed)) if takes_all or name in accepted}
+    function = import_object(ref.python)
+    if _takes_index(function, ref):
+        return _open_function(function, ref, split, seed)
+    arguments, ours = _arguments(function, ref, split, seed)
+    _check_call(ref, function, arguments)
+    made = function(**arguments)
+    if callable(getattr(made, "batch", None)) and hasattr(made, "__len__"):
+        _check_call(ref, function, {**arguments, **ours})  # keys that such an object would never see
+        return CustomDataset(made)
+    chosen = _of_split(made, split, ref)
+    if _is_indexed(chosen):
+        if not len(chosen):
+            raise UserError(f"{ref.python} gave no items for {split}", "data", "check what it reads")
+        items: Items = Indexed(chosen.__getitem__, len(chosen), seed, split == "train")
+    elif hasattr(chosen, "__iter__"):
+        items = Streamed(lambda: _of_split(function(**arguments), split, ref), chosen)
+    else:
+        raise UserError(
+            f"{ref.python} gave a {type(made).__name__}, which has no items and no batch(indices)",
+            "data",
+            "return a dataset, something to iterate over, or an object with batch(indices) and len()",
+        )
+    keys = _item_keys(ref)
+    if keys.samples is not None:
+        raise UserError(
+            "samples is the length of a function of an index, and this is a dataset",
+            "data",
+            "remove samples, or give the dataset fewer items",
+        )
+    return _rows(items, keys, split)
+
+
+def _open_function(function: Callable[..., Any], ref: PythonRef, split: str, seed: int) -> CustomDataset:
+    """A function of an index as a dataset: of `samples` items, or endless."""
+    keys = _item_keys(ref)
+    arguments, _ = _arguments(function, ref, split, seed)
+    _check_call(ref, function, {**arguments, "index": 0})
+    items = Indexed(lambda number: function(index=number, **arguments), keys.samples, seed, split == "train")
+    return _rows(items, keys, split)
+
+
+def _rows(items: Items, keys: ItemKeys, split: str) -> CustomDataset:
+    reader = ItemReader.of(keys.tokenizer, keys.text_key, keys.eod)
+    assert keys.seq_len is not None
+    if isinstance(items, Indexed) and not keys.packing:
+        return CustomDataset(IndexedRows(items, reader, keys.seq_len))
+    return CustomDataset(
+        SequentialRows(
+            items,
+            reader,
+            keys.seq_len,
+            packing=keys.packing,
+            document_mask=keys.document_mask,
+            once=split != "train",
+        )
     )
+
+
+def _takes_index(function: Callable[..., Any], ref: PythonRef) -> bool:
+    """Whether a name is a function from an index to an item."""
+    parameter = inspect.signature(function).parameters.get("index")
+    missing = inspect.Parameter.empty
+    return parameter is not None and parameter.default is missing and "index" not in ref.arguments
+
+
+def _arguments(
+    function: Callable[..., Any], ref: PythonRef, split: str, seed: int
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What the name is called with, and those of our own keys that it doesn't take."""
+    accepted = inspect.signature(function).parameters
+    takes_all = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in accepted.values())
+    given = {**ref.arguments}
+    given.update({k: v for k, v in (("split", split), ("seed", seed)) if takes_all or k in accepted})
+    ours = {
+        k: v for k, v in given.items() if k in ItemKeys.model_fields and k not in accepted and not takes_all
+    }
+    return {key: value for key, value in given.items() if key not in ours}, ours
+
+
+def _check_call(ref: PythonRef, function: Callable[..., Any], arguments: dict[str, Any]) -> None:
+    """Raises UserError when a name doesn't take these arguments."""
     try:
-        inspect.signature(make).bind(**arguments)
+        inspect.signature(function).bind(**arguments)
     except TypeError as error:
         raise UserError(
             f"{ref.python} can't be called so: {error}", "data", "give its arguments beside `python`"
         ) from None
-    inner = make(**arguments)
-    if not callable(getattr(inner, "batch", None)) or not hasattr(inner, "__len__"):
+
+
+def _item_keys(ref: PythonRef) -> ItemKeys:
+    """Our keys beside `python`; raises UserError for a wrong value, or without a length of the rows."""
+    given = {key: value for key, value in ref.arguments.items() if key in ItemKeys.model_fields}
+    keys = ItemKeys.parse(given, "data")
+    if keys.seq_len is None:
         raise UserError(
-            f"{ref.python} gave a {type(inner).__name__} without batch(indices) and len()", "data", "add them"
+            f"{ref.python} gives items, and nothing says how long rows are",
+            "data",
+            "say seq_len beside python:, such as seq_len: 1024",
         )
-    return CustomDataset(inner)
+    return keys
+
+
+def _of_split(made: Any, split: str, ref: PythonRef) -> Any:
+    """One split of a dictionary of them (Hugging Face's DatasetDict); anything else as it is."""
+    if not isinstance(made, Mapping):
+        return made
+    names = ("train",) if split == "train" else VALID_NAMES
+    for name in names:
+        if name in made:
+            return made[name]
+    raise UserError(
+        f"{ref.python} gave the splits {', '.join(map(str, made))}",
+        "data",
+        f"add one named {names[0]}, or return the dataset of the `split` that the function is called with",
+    )
+
+
+def _is_indexed(data: Any) -> bool:
+    """Whether items have numbers. torch's IterableDataset inherits a `__getitem__` that only raises."""
+    if any(kind.__name__ == "IterableDataset" for kind in type(data).__mro__):
+        return False
+    return hasattr(data, "__getitem__") and hasattr(data, "__len__")

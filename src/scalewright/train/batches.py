@@ -9,8 +9,9 @@ A step takes samples [consumed, consumed + global_batch), whatever the layout; o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -114,6 +115,27 @@ class _InVocabulary:
                 f"use vocab_size {largest + 1} or more, or the tokens that the model was made for",
             )
         return found
+
+
+def reading_place(dataset: Dataset, samples: int) -> dict[str, Any]:
+    """Where a dataset that is read in order stands after so many samples, for `state.json`; else nothing."""
+    position = getattr(innermost(dataset), "position", None)
+    place = position(samples) if position else None
+    return {"reading": place} if place else {}
+
+
+def go_to_place(dataset: Dataset, state: Mapping[str, Any]) -> None:
+    """Lets a dataset that is read in order go on from where a checkpoint's `state.json` left it."""
+    seek = getattr(innermost(dataset), "seek", None)
+    if seek and state.get("reading"):
+        seek(state["reading"])
+
+
+def innermost(dataset: Any) -> Any:
+    """The object that makes the rows, without what is laid around it."""
+    while hasattr(dataset, "inner"):
+        dataset = dataset.inner
+    return dataset
 
 
 def in_vocabulary(dataset: Dataset, vocab_size: int | None) -> Dataset:

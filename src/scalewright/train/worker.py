@@ -28,7 +28,7 @@ from scalewright.spec.model import ModelSpec
 from scalewright.spec.run import RunSpec
 from scalewright.track.metrics import read_metrics
 from scalewright.track.tracker import Status
-from scalewright.train.batches import Place, StepBatches, in_vocabulary
+from scalewright.train.batches import Place, StepBatches, go_to_place, in_vocabulary, reading_place
 from scalewright.train.claim import claim_folder
 from scalewright.train.loop import Job, loop
 from scalewright.train.loss import DEFAULT_LOSS, build_loss
@@ -149,6 +149,8 @@ class _Rank:
         peak = _peak(run, mesh, again=reader is not None) if mesh.rank == 0 else None
         barrier(mesh)
         begin = _begin(run, reader, network, optimizer, mesh)
+        if reader is not None:
+            go_to_place(dataset, reader.state)
         run_id = from_rank_zero(reader.manifest.run_id if reader else uuid.uuid4().hex[:12], mesh)
         record = None
         if mesh.rank == 0 and peak is not None:
@@ -261,6 +263,7 @@ class _Rank:
                     "seed": self.run.seed,
                     "optimizer_name": optimizer_name(self.run),
                     "optimizer": numbers,
+                    **reading_place(self.dataset, place.samples),
                 },
                 keep=self.run.checkpoint.keep,
             )

@@ -1,0 +1,151 @@
+"""What a user's dataset may give as one item, and the document that it becomes.
+
+item                                        document
+[5, 2, 9], array or tensor                  these tokens, each one counted as a target
+{"input_ids": …}                            the same; "attention_mask" 0 is padding, and left out
+    with "labels": …                        aligned with input_ids (as in transformers); -100 isn't counted
+    with "loss_mask": …                     aligned with input_ids; 0 isn't counted
+(inputs, targets)                           two arrays of one length, targets already shifted
+"text", {"text": …}                         tokenized, where a tokenizer is named, and ended by its eod
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scalewright.data.batch import IGNORED
+from scalewright.data.tokenizer import end_of_document, read_tokenizer, vocabulary_size
+from scalewright.spec.errors import UserError, nearest
+
+Int64 = NDArray[np.int64]
+
+
+class Document(NamedTuple):
+    """Tokens, and each token's label when it is the target of the one before it."""
+
+    tokens: Int64  # [n]
+    labels: Int64  # [n], IGNORED where it is not counted
+
+
+@dataclass(frozen=True)
+class ItemReader:
+    """Turns items into documents."""
+
+    text_key: str = "text"
+    eod: int | None = None  # appended to items that are text or bare tokens
+    tokenizer: Any = None  # tokenizers.Tokenizer
+    tokenizer_path: Path | None = None
+    vocab_size: int | None = None
+
+    @classmethod
+    def of(cls, tokenizer: str | None, text_key: str, eod: int | None) -> ItemReader:
+        """The reader that a run file's keys describe; raises UserError for a tokenizer that isn't one."""
+        if tokenizer is None:
+            return cls(text_key, eod)
+        path = Path(tokenizer).expanduser()
+        found = read_tokenizer(path)
+        end = eod if eod is not None else end_of_document(found, path, None)
+        return cls(text_key, end, found, path, vocabulary_size(found))
+
+    def document(self, item: Any, where: str) -> Document:
+        """The document of an item; raises UserError for one that is of no kind above."""
+        if isinstance(item, str):
+            return self._ended(self._encode(item, where))
+        if isinstance(item, Mapping):
+            return self._from_keys(item, where)
+        if isinstance(item, tuple) and len(item) == 2 and all(np.ndim(part) == 1 for part in item):
+            return self._from_pair(item, where)
+        return self._ended(self._tokens(item, where))
+
+    def _from_keys(self, item: Mapping[str, Any], where: str) -> Document:
+        if "input_ids" not in item:
+            if self.text_key in item:
+                return self.document(str(item[self.text_key]), where)
+            keys = [str(key) for key in item]
+            near = nearest(self.text_key, keys) or keys[:3]
+            raise UserError(
+                f"an item has the keys {', '.join(keys[:5]) or 'of nothing'}",
+                where,
+                f"give input_ids, or name the text's key: text_key: {near[0] if near else 'text'}",
+            )
+        tokens = self._tokens(item["input_ids"], where)
+        if "labels" not in item and "loss_mask" not in item and "attention_mask" not in item:
+            return self._ended(tokens)
+        labels = tokens
+        if "labels" in item:
+            labels = self._like(tokens, item["labels"], "labels", where)
+        if "loss_mask" in item:
+            labels = np.where(self._like(tokens, item["loss_mask"], "loss_mask", where) != 0, labels, IGNORED)
+        if "attention_mask" in item:
+            there = self._like(tokens, item["attention_mask"], "attention_mask", where) != 0
+            tokens, labels = tokens[there], labels[there]
+        return Document(tokens, labels)
+
+    def _from_pair(self, item: tuple[Any, Any], where: str) -> Document:
+        """(inputs, targets): an input's target is its own label's neighbour in a document."""
+        inputs = self._tokens(item[0], where)
+        targets = self._like(inputs, item[1], "targets", where)
+        last = np.maximum(targets[-1:], 0)
+        return Document(np.concatenate([inputs, last]), np.concatenate([np.full(1, IGNORED), targets]))
+
+    def _encode(self, text: str, where: str) -> Int64:
+        if self.tokenizer is None:
+            raise UserError(
+                "the items are text, and no tokenizer is named",
+                where,
+                "say tokenizer: PATH/tokenizer.json beside python:",
+            )
+        return np.array(self.tokenizer.encode(text, add_special_tokens=False).ids, dtype=np.int64)
+
+    def _ended(self, tokens: Int64) -> Document:
+        if self.eod is not None and len(tokens) and tokens[-1] != self.eod:
+            tokens = np.append(tokens, np.int64(self.eod))
+        return Document(tokens, tokens)
+
+    def _tokens(self, value: Any, where: str) -> Int64:
+        tokens = _whole_numbers(value, "input_ids", where)
+        limit = self.vocab_size
+        if len(tokens) and (tokens.min() < 0 or (limit is not None and tokens.max() >= limit)):
+            wrong = int(tokens.min()) if tokens.min() < 0 else int(tokens.max())
+            size = f"a vocabulary of {limit}" if limit is not None else "no vocabulary"
+            raise UserError(f"token {wrong} is in {size}", where, "use the tokenizer that made the tokens")
+        return tokens
+
+    def _like(self, tokens: Int64, value: Any, key: str, where: str) -> Int64:
+        found = _whole_numbers(value, key, where)
+        if len(found) != len(tokens):
+            raise UserError(
+                f"{key} has {len(found)} numbers and input_ids {len(tokens)}",
+                where,
+                "give one for each token",
+            )
+        return found
+
+
+def _whole_numbers(value: Any, key: str, where: str) -> Int64:
+    """Numbers of a list, an array or a tensor, int64 [n]; raises UserError for another shape or type."""
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError, RuntimeError) as error:  # rows of several lengths; a tensor on a GPU
+        raise UserError(f"{key} can't be read: {error}", where, "give one list of whole numbers") from None
+    if array.size == 0 and array.ndim == 1:
+        return np.zeros(0, np.int64)
+    if array.ndim != 1:
+        raise UserError(
+            f"{key} has shape {list(array.shape)}", where, "give one dimension: an item is one document"
+        )
+    if array.dtype.kind == "b" and key.endswith("mask"):
+        array = array.astype(np.int64)
+    if array.dtype.kind not in "iu":
+        raise UserError(
+            f"{key} holds {array.dtype if array.dtype.kind != 'O' else type(array[0]).__name__}",
+            where,
+            "give whole numbers",
+        )
+    return array.astype(np.int64)

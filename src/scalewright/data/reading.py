@@ -1,0 +1,184 @@
+"""Rows from a user's items, read one after the other: packed, or a document a row.
+
+    items       d0 d0 d0 | d1 d1 | d2 d2 d2 d2 d2 | ...   n tokens are n-1 (input, target) pairs
+    row 0       └ d0 ┘ └d1┘ └ d2                              `seq_len` pairs; what is left goes on in row 1
+    unpacked    └ d0 ┘ pad                                    one document a row, a long one over several
+
+Row i is sample i. Whoever wants it reads on from where it is and skips what is others': every data-parallel
+rank reads all items, so that samples are the same on any layout. A mark (a row's number, and the item and
+the pair where it begins) is small; a run that resumes reads on from the last one that was saved.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from scalewright.data.batch import IGNORED, Batch
+from scalewright.data.items import Document, Int64, ItemReader
+from scalewright.data.sources import Items
+from scalewright.spec.errors import UserError
+
+MARKS = 64  # the last batches whose beginnings are remembered: more than are read ahead
+
+
+@dataclass(frozen=True)
+class Mark:
+    """Where a row begins."""
+
+    row: int = 0
+    epoch: int = 0
+    ordinal: int = 0  # of the item within the epoch
+    offset: int = 0  # its pairs that earlier rows have taken
+    carry: int | None = None  # without a document mask: the token before the item
+    state: Any = None  # the stream's own, before the item
+
+
+class Pairs(NamedTuple):
+    """Inputs and targets of one document that no row has taken yet."""
+
+    inputs: Int64
+    targets: Int64
+    positions: Int64
+
+
+class SequentialRows:
+    """Rows of `seq_len` pairs, in the order of the items."""
+
+    def __init__(
+        self,
+        items: Items,
+        reader: ItemReader,
+        seq_len: int,
+        *,
+        packing: bool,
+        document_mask: bool,
+        once: bool,
+    ) -> None:
+        """`once`: after the last item rows are empty (validation); else the next epoch begins."""
+        self.items, self.reader, self.seq_len = items, reader, seq_len
+        self.packing, self.document_mask, self.once = packing, document_mask, once
+        self._marks: deque[Mark] = deque(maxlen=MARKS)
+        self.seek(None)
+
+    def __len__(self) -> int:
+        return 2**62  # how many rows the items make is known when they have been read
+
+    def seek(self, position: dict[str, Any] | None) -> None:
+        """Goes to a place that `position` gave; null: the beginning."""
+        self._here = Mark(**position) if position else Mark()
+        self._marks.clear()
+        self._stream: Iterator[Any] | None = None
+        self._left: Pairs | None = None
+        self._last = self._here.carry
+        self._ended = self._any = False
+
+    def position(self, row: int) -> dict[str, Any] | None:
+        """The last remembered place at or before a row, as plain data; null: none."""
+        before = [mark for mark in list(self._marks) if mark.row <= row]
+        return asdict(before[-1]) if before else None
+
+    def batch(self, indices: Sequence[int] | range) -> Batch:
+        """These rows; reads from the beginning when one lies before the place that has been reached."""
+        made: list[tuple[Int64, ...]] = []
+        if self._here.row > indices[0]:
+            self.seek(None)
+        self._marks.append(self._here)
+        for index in indices:
+            while self._here.row < index:
+                self._row()
+            made.append(self._row())
+        inputs, targets, positions, documents = (np.stack(column) for column in zip(*made, strict=True))
+        masks = self.document_mask and self.packing
+        return Batch(
+            inputs,
+            targets,
+            positions,
+            documents.astype(np.int32) if masks else None,
+            np.asarray(indices, dtype=np.int64),
+        )
+
+    def _row(self) -> tuple[Int64, ...]:
+        """The next row's inputs, targets, positions and documents, [seq_len] each."""
+        length = self.seq_len
+        inputs, positions = np.zeros(length, np.int64), np.arange(length, dtype=np.int64)
+        targets, documents = np.full(length, IGNORED), np.zeros(length, np.int64)
+        filled, number = 0, 0
+        while filled < length and not self._ended:
+            if self._left is None and not self._next():
+                continue
+            assert self._left is not None
+            count = min(length - filled, len(self._left.inputs))
+            place = slice(filled, filled + count)
+            inputs[place], targets[place] = self._left.inputs[:count], self._left.targets[:count]
+            if self.document_mask:
+                positions[place] = self._left.positions[:count] - self._left.positions[0]
+            documents[place] = number
+            self._take(count)
+            filled, number = filled + count, number + 1
+            if not self.packing:
+                break
+        documents[filled:] = max(number - 1, 0)
+        self._here = Mark(**{**vars(self._here), "row": self._here.row + 1})
+        return inputs, targets, positions, documents
+
+    def _take(self, count: int) -> None:
+        """Moves past pairs of the open document; past the last of them, to the next item."""
+        assert self._left is not None
+        here = self._here
+        if count < len(self._left.inputs):
+            self._left = Pairs(*(part[count:] for part in self._left))
+            self._here = Mark(here.row, here.epoch, here.ordinal, here.offset + count, here.carry, here.state)
+        else:
+            self._finish()
+
+    def _finish(self) -> None:
+        """The open item is used up; without a document mask the next one follows from its last token."""
+        here = self._here
+        carry = None if self.document_mask else self._last
+        self._left = None
+        self._here = Mark(here.row, here.epoch, here.ordinal + 1, 0, carry, self.items.state())
+
+    def _next(self) -> bool:
+        """Opens the next item; False when it gave no pairs, or the data have ended."""
+        here = self._here
+        if self._stream is None:
+            self._stream = self.items.open(here.epoch, here.ordinal, here.state)
+            self._any = here.ordinal > 0  # the items before had some
+        try:
+            item = next(self._stream)
+        except StopIteration:
+            self._end_of_epoch()
+            return False
+        where = f"data, item {here.ordinal} of epoch {here.epoch}"
+        pairs = self._pairs(self.reader.document(item, where))
+        self._left = Pairs(*(part[here.offset :] for part in pairs))
+        if len(self._left.inputs):
+            self._any = True
+            return True
+        self._finish()
+        return False
+
+    def _end_of_epoch(self) -> None:
+        here = self._here
+        if not self._any:
+            raise UserError("the data gave no item of two tokens or more", "data", "check what they yield")
+        self._stream = None
+        if self.once:
+            self._ended = True
+        else:
+            self._here = Mark(here.row, here.epoch + 1, 0, 0, here.carry)
+
+    def _pairs(self, document: Document) -> Pairs:
+        """A document's inputs and targets; without a document mask the last token before it is one, too."""
+        tokens, labels = document
+        if len(tokens):
+            self._last = int(tokens[-1])
+        if not self.document_mask and self._here.carry is not None and self.packing:
+            tokens = np.append(np.int64(self._here.carry), tokens)
+            labels = np.append(np.int64(IGNORED), labels)
+        return Pairs(tokens[:-1], labels[1:], np.arange(max(len(tokens) - 1, 0), dtype=np.int64))
