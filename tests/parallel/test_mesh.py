@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -17,7 +19,17 @@ from scalewright.parallel.collectives import (
     from_rank_zero,
     gather_json,
 )
-from scalewright.parallel.mesh import Mesh, _meeting_point, join_world, leave_world
+from scalewright.parallel.mesh import (
+    LANES,
+    USED,
+    Mesh,
+    _meeting_point,
+    backend_for,
+    join_world,
+    leave_world,
+    make_mesh,
+    set_timeout,
+)
 from scalewright.spec.grid import make_grid
 from scalewright.spec.layout import Layout
 from scalewright.train.run import PRELOAD
@@ -26,7 +38,7 @@ from worlds import CPU, one_rank, run_world
 
 def look(mesh: Mesh, layout: Layout) -> dict[str, Any]:
     """Which ranks each group joins, and what each collective gives."""
-    axes = ["world", "pp", "dp_replicate", "dp_shard", "cp", "tp", "fsdp", "batch", "loss", "kv"]
+    axes = ["world", "pp_down", "dp_replicate", "tp", "fsdp", "loss", "gradient", "kv"]
     groups = {axis: mesh.group(axis) for axis in axes}
     barrier(mesh)
     mine = torch.tensor([float(mesh.rank), 1.0])
@@ -70,9 +82,73 @@ def test_groups_join_the_ranks_that_the_grid_says(layout):
 
 
 def test_axes_of_the_same_ranks_share_a_group():
-    """world, loss, batch, fsdp and dp_shard are one group of 2; control is its own (Gloo beside NCCL)."""
+    """world, loss, gradient and fsdp are one group of 2; control is its own (Gloo beside NCCL)."""
     made = run_world(look, {"devices": 2, "zero_stage": 3})[0]["groups made"]
     assert made == 2
+
+
+def count(mesh: Mesh, layout: Layout) -> dict[str, Any]:
+    """What the groups of a mesh cost this rank."""
+    import psutil
+
+    barrier(mesh)
+    pairs = [c for c in psutil.Process().net_connections() if c.status == psutil.CONN_ESTABLISHED]
+    groups = {id(group): group for group in mesh.groups.values() if group is not None}
+    groups[id(dist.group.WORLD)] = dist.group.WORLD
+    try:
+        mesh.group("ep" if mesh.size("ep") > 1 else "pp")
+        unused = ""
+    except ValueError as error:
+        unused = str(error)
+    return {
+        "sockets": len(pairs),
+        "groups": len(groups),
+        "expected": sum(group.size() - 1 for group in groups.values()),
+        "descriptions": sorted({str(group.group_desc) for group in groups.values()}),
+        "unused": unused,
+    }
+
+
+def test_only_groups_that_are_used_are_made():
+    """Each costs a socket for every other member; a collective over one that was not made is an error."""
+    found = run_world(count, {"devices": 4, "pp": 2, "tp": 2})
+    for seen in found:
+        # world, control, both ways of the pipeline, and tp: not pp, the tie of an untied model's ends ...
+        assert seen["descriptions"] == ["control", "default_pg", "pp_down", "pp_up", "tie", "tp"]
+        assert seen["groups"] == 6
+        assert seen["sockets"] <= seen["expected"] + 2  # and the pipe to the launcher is no socket
+        assert "no group was made for axis 'pp'" in seen["unused"]
+
+
+def test_which_backends_a_group_has():
+    """Gloo's full mesh of sockets for control alone, and where gradients are summed in host memory."""
+    gpu = torch.device("cuda", 0)
+    axes = [*USED, *LANES]
+    assert {axis: backend_for(gpu, axis) for axis in axes} == {
+        axis: "gloo" if axis == "control" else "nccl" for axis in axes
+    }
+    mixed = [axis for axis in axes if ":" in backend_for(gpu, axis, host_sums=True)]
+    assert mixed == ["tp", "kv", "tie"]
+    assert {backend_for(CPU, axis) for axis in axes} == {"gloo"}
+
+
+def wait_alone(context: RankContext) -> dict[str, float]:
+    """Rank 0 waits for a message that never comes, with a timeout set after the group was made."""
+    join_world(context.rank, context.world, context.rendezvous, CPU, timeout=timedelta(seconds=60))
+    mesh = make_mesh(make_grid(Layout.parse({"devices": 2, "zero_stage": 3})), context.rank, CPU)
+    barrier(mesh)
+    set_timeout(mesh, 0.5)
+    start = time.perf_counter()
+    if context.rank == 0:
+        with pytest.raises(RuntimeError, match="Timed out waiting 500ms"):
+            all_sum(torch.ones(1), mesh, "loss")
+    waited = time.perf_counter() - start
+    barrier(mesh)  # control still has its 60 s, and its connections
+    return {"waited": waited}
+
+
+def test_a_timeout_is_set_for_all_groups_but_control():
+    assert 0.4 < run_local(wait_alone, (), 2, preload=PRELOAD)["waited"] < 30
 
 
 def test_a_rank_alone_needs_no_group():

@@ -10,7 +10,7 @@ from tests.worlds import one_rank, run_world
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from scalewright.parallel.mesh import Mesh, make_mesh
+from scalewright.parallel.mesh import USED, Mesh, make_mesh
 from scalewright.parallel.watch import Watch
 from scalewright.spec.layout import Layout
 
@@ -101,7 +101,7 @@ def test_attention_counts_the_same_by_any_kernel() -> None:
 
 
 def _collectives(mesh: Mesh, layout: Layout) -> Any:
-    mesh = make_mesh(mesh.grid, mesh.rank, mesh.device, share=False)
+    mesh = make_mesh(mesh.grid, mesh.rank, mesh.device, axes=(*USED, "ep"), share=False)
     x, y = torch.zeros(8), torch.zeros(16)
     with Watch(mesh) as seen:
         group = mesh.group("fsdp")

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
+from contextlib import suppress
+from pathlib import Path
+
+MANY_FILES = 65536  # open files that a rank asks for: sockets to every member of each of its groups, and data
 
 
 def use_loopback() -> None:
@@ -24,6 +29,36 @@ TRACKING = ("MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME", "WANDB_MODE", "WAND
 def tracking_variables() -> dict[str, str]:
     """Those of TRACKING that are set and not empty."""
     return {name: os.environ[name] for name in TRACKING if os.environ.get(name)}
+
+
+def keep_flight_records(folder: Path) -> None:
+    """Makes torch keep each group's last collectives, and NCCL write them to `folder` when it times out.
+
+    To be called before the first process group. What the user's environment sets already stays.
+    """
+    os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "2000")
+    os.environ.setdefault("TORCH_NCCL_DUMP_ON_TIMEOUT", "1")
+    prefix = str(folder.absolute() / "nccl-rank-")  # torch adds the rank
+    os.environ.setdefault("TORCH_FR_DUMP_TEMP_FILE", prefix)
+    os.environ.setdefault("TORCH_NCCL_DEBUG_INFO_TEMP_FILE", prefix)  # its older name
+
+
+def raise_file_limit(wanted: int = MANY_FILES) -> int | None:
+    """Raises this process's limit of open files towards `wanted`, within what the system allows (Unix).
+
+    Returns the limit now in force; None where there is none.
+    """
+    try:
+        resource = importlib.import_module("resource")
+    except ImportError:
+        return None
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return None if soft == resource.RLIM_INFINITY else int(soft)
+    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    with suppress(OSError, ValueError):  # macOS has a lower limit than it states
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    return int(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 
 
 def present_environment() -> dict[str, str]:

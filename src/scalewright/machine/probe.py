@@ -2,11 +2,13 @@
 
     matmul rate   2 n^3 / seconds, n doubled until one product takes long enough to time; the best of several
     copy          bytes read + bytes written per second, on arrays larger than any cache
-    bf16          the three products of a linear layer, fp32 and bf16 in turns:
+    bf16          the three products of a linear layer, fp32 and bf16 by turns, in several rounds:
                   forward y = x W^T     input gradient dx = dy W     weight gradient dW = dy^T x
+                  times as fast = median over rounds of (fp32 seconds / bf16 seconds of the same round)
 
-The best of several runs stands for the peak (whatever else runs can only slow it down, so MFU is never
-flattered); the median stands beside it. torch is imported lazily; without it numpy measures fp32 on the CPU.
+The best of several runs stands for the peak; the median stands beside it. On a busy machine even the best may
+be too low, so a run leaves MFU out once its steps do more than that (`train/record.py`). torch is imported
+lazily; without it numpy measures fp32 on the CPU.
 """
 
 from __future__ import annotations
@@ -15,13 +17,16 @@ import contextlib
 import importlib
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
-BF16_MARGIN = 1.15  # bf16 copies of fp32 weights and bf16 element-wise code cost something too
+BF16_MARGIN = 1.1  # bf16 copies of fp32 weights and bf16 element-wise code cost something too
+BF16_AGREEMENT = 0.75  # share of the rounds that must have bf16 ahead: one lucky moment decides nothing
+BF16_ROUNDS = (5, 50)  # at least, at most
+BF16_SLOW_S = 0.3  # rounds longer than this are slow enough to be told apart by three of them
 TORCH_TYPES = {"fp32": "float32", "tf32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 
@@ -51,12 +56,16 @@ class Bf16Speed:
     weight_gradient: float
     overall: float  # of the three together
     how: str
+    rounds: int = 1
+    agreement: float = 1.0  # share of the rounds in which bf16 took less time than fp32
 
     @property
     def fast(self) -> bool:
-        """Whether bf16 is worth it here: faster as a whole, and no product slower than fp32."""
+        """Whether bf16 is worth it here: faster by the margin, in most rounds, and no product slower."""
         return (
-            self.overall >= BF16_MARGIN and min(self.forward, self.input_gradient, self.weight_gradient) >= 1
+            self.overall >= BF16_MARGIN
+            and self.agreement >= BF16_AGREEMENT
+            and min(self.forward, self.input_gradient, self.weight_gradient) >= 1
         )
 
     def __bool__(self) -> bool:
@@ -65,6 +74,18 @@ class Bf16Speed:
     def dump(self) -> dict[str, Any]:
         """Plain data."""
         return {**asdict(self), "fast": self.fast}
+
+    def describe(self) -> str:
+        """One line: how bf16 compares, and what `precision: auto` therefore means."""
+        means = "bf16" if self.fast else "fp32"
+        parts = (
+            f"forward {self.forward:.2f}, backward {self.input_gradient:.2f} and {self.weight_gradient:.2f}"
+        )
+        rounds = f"medians of {self.rounds} rounds" if self.rounds > 1 else "one round"
+        return (
+            f"bf16 is {self.overall:.2f} times as fast as fp32 ({parts}; {rounds}): "
+            f"precision auto means {means}"
+        )
 
 
 def load_torch() -> Any | None:
@@ -218,7 +239,11 @@ def copy_rate(device: str = "cpu", seconds: float = 0.15, size: int = 1 << 27) -
 
 
 def compare_bf16(device: str = "cpu", seconds: float = 0.4) -> Bf16Speed | None:
-    """bf16 against fp32 for a linear layer's three products, in turns; None where torch can't tell."""
+    """bf16 against fp32 for a linear layer's three products, in rounds; None where torch can't run it.
+
+    A round times each product once in fp32 and at once after it in bf16, so that a busy moment meets both;
+    medians over rounds leave out what met one alone.
+    """
     torch = load_torch()
     if torch is None:
         return None
@@ -233,38 +258,55 @@ def compare_bf16(device: str = "cpu", seconds: float = 0.4) -> Bf16Speed | None:
 
     try:
         pairs = list(zip(products(plain), products(half), strict=True))
-        times = [_in_turns(torch, device, one, other, seconds / len(pairs)) for one, other in pairs]
+        times = _rounds(pairs, seconds, lambda: synchronize(torch, device))
     except (RuntimeError, NotImplementedError):  # no bf16 products at all
         return None
-    forward, input_gradient, weight_gradient = (fp32 / bf16 for fp32, bf16 in times)
-    overall = sum(fp32 for fp32, _ in times) / sum(bf16 for _, bf16 in times)
-    how = f"torch {torch.__version__} on {device}: {tokens} tokens, {inner} -> {outer}, best runs, in turns"
-    return Bf16Speed(device, forward, input_gradient, weight_gradient, overall, how)
+    how = (
+        f"torch {torch.__version__} on {device}: {tokens} tokens, {inner} -> {outer}, "
+        f"medians of {len(times)} rounds"
+    )
+    return _speed(device, times, how)
 
 
-def _in_turns(
-    torch: Any, device: str, one: Callable[[], Any], other: Callable[[], Any], seconds: float
-) -> tuple[float, float]:
-    """The best time of each of two runs, taken in turns so that a busy moment meets both."""
-    best = [float("inf"), float("inf")]
-    end, rounds = time.perf_counter() + seconds, 0
-    while rounds < 3 or (time.perf_counter() < end and rounds < 50):
-        for index, run in enumerate((one, other)):
-            start = time.perf_counter()
-            run()
-            synchronize(torch, device)
-            elapsed = time.perf_counter() - start
-            if (
-                rounds > 0 or elapsed > seconds
-            ):  # the first round pays for set-up, unless one run is that slow
-                best[index] = min(best[index], elapsed)
-        rounds += 1
-        if max(best) > seconds and min(best) < float("inf"):
+Times = list[tuple[float, float]]  # (fp32, bf16) seconds of each product
+
+
+def _rounds(
+    pairs: Sequence[tuple[Callable[[], Any], Callable[[], Any]]],
+    seconds: float,
+    synchronize: Callable[[], None],
+    clock: Callable[[], float] = time.perf_counter,
+) -> list[Times]:
+    """The seconds of both runs of every pair, round by round, after one round that warms up."""
+
+    def timed(run: Callable[[], Any]) -> float:
+        start = clock()
+        run()
+        synchronize()
+        return clock() - start
+
+    least, most = BF16_ROUNDS
+    rounds: list[Times] = []
+    for run in [run for pair in pairs for run in pair]:
+        timed(run)
+    begin = clock()
+    while len(rounds) < most:
+        rounds.append([(timed(one), timed(other)) for one, other in pairs])
+        spent = clock() - begin
+        enough = 3 if spent / len(rounds) > BF16_SLOW_S else least
+        if spent >= seconds and len(rounds) >= enough:
             break
-    return best[0], best[1]
+    return rounds
 
 
-def bf16_is_fast(device: str = "cpu") -> bool:
-    """Whether `precision: auto` should mean bf16 on this device: measured, forward and both backward."""
-    found = compare_bf16(device)
-    return found is not None and found.fast
+def _speed(device: str, rounds: list[Times], how: str) -> Bf16Speed:
+    """What the rounds say: medians of each product's ratio, and of the ratio of whole rounds."""
+    tiny = 1e-9  # a clock may stand still
+    each = [
+        statistics.median(times[number][0] / max(times[number][1], tiny) for times in rounds)
+        for number in range(3)
+    ]
+    whole = [sum(fp32 for fp32, _ in times) / max(sum(bf16 for _, bf16 in times), tiny) for times in rounds]
+    ahead = sum(ratio > 1 for ratio in whole) / len(whole)
+    overall = statistics.median(whole)
+    return Bf16Speed(device, each[0], each[1], each[2], overall, how, len(rounds), ahead)

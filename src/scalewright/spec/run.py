@@ -103,6 +103,23 @@ class ScheduleSpec(Spec):
     min_ratio: float = Field(0.1, ge=0, le=1)
 
 
+class TimeoutsSpec(Spec):
+    """How long ranks wait for each other before the run ends: until the first step is done, and after it."""
+
+    start_s: float = Field(1800.0, gt=0, le=1e7)  # to the end of the first step; also saves and validation
+    steady_s: float = Field(300.0, gt=0, le=1e7)  # every later step
+
+    @model_validator(mode="after")
+    def _order(self) -> TimeoutsSpec:
+        if self.steady_s > self.start_s:
+            raise UserError(
+                f"steady_s {self.steady_s:g} is longer than start_s {self.start_s:g}",
+                "train.timeouts",
+                f"the start takes longest: set steady_s to at most {self.start_s:g}",
+            )
+        return self
+
+
 class TrainSpec(Spec):
     """How long to train, and what happens on the way."""
 
@@ -112,6 +129,7 @@ class TrainSpec(Spec):
     valid_batches: int = Field(16, ge=1)
     z_loss: float = Field(0.0, ge=0)
     compile: bool = False
+    timeouts: TimeoutsSpec = TimeoutsSpec()
 
     @model_validator(mode="before")
     @classmethod

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from scalewright.machine.local import find_cluster
-from scalewright.machine.probe import bf16_is_fast, matmul_rate
+from scalewright.machine.probe import compare_bf16, matmul_rate
 from scalewright.spec.errors import UserError
 from scalewright.track.events import read_events
 
@@ -28,14 +28,20 @@ class Peak:
     how: str = ""  # how it was measured
 
 
-def choose_precision(asked: str, device: torch.device) -> str:
-    """The precision to compute in; raises UserError for one that the device lacks."""
+def choose_precision(asked: str, device: torch.device, remarks: list[str] | None = None) -> str:
+    """The precision to compute in; raises UserError for one that the device lacks.
+
+    `remarks` gets the figures behind a choice that was measured.
+    """
     if asked == "auto":
         if device.type == "cuda":
             return "bf16" if _has_bf16() else "fp32"
         if device.type == "mps":
             return "fp32"
-        return "bf16" if bf16_is_fast("cpu") else "fp32"
+        speed = compare_bf16("cpu")
+        if speed is not None and remarks is not None:
+            remarks.append(speed.describe())
+        return "bf16" if speed else "fp32"
     if asked == "bf16" and device.type == "cuda" and not _has_bf16():
         raise UserError(f"{torch.cuda.get_device_name(device)} has no bf16", "layout.precision", "use fp32")
     if asked == "tf32" and device.type != "cuda":
@@ -63,8 +69,13 @@ def find_peak(cluster: str | dict[str, Any], precision: str, device: torch.devic
 
 
 def earlier_peak(folder: Path, precision: str, world: int) -> Peak | None:
-    """The peak that this run was measured against before, so that MFU means the same after a resume."""
+    """The peak that this run was measured against before, so that MFU means the same after a resume.
+
+    None also where steps turned out to do more than that peak: it is to be measured again.
+    """
     for event in reversed(read_events(folder / "events.jsonl")):
+        if event.get("peak_too_low"):
+            return None
         if event.get("peak_flops") and (event.get("precision"), event.get("world")) == (precision, world):
             return Peak(
                 float(event["peak_flops"]),

@@ -9,8 +9,6 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
-
 from scalewright.spec.layout import Layout
 from scalewright.track.console import Console
 from scalewright.track.events import EventsFile
@@ -19,7 +17,7 @@ from scalewright.track.metrics import MetricsFile
 from scalewright.track.tracker import Status
 from scalewright.train.batches import Place
 from scalewright.train.precision import Peak
-from scalewright.train.step import AUX, LOSS, NORM, TOKENS
+from scalewright.train.step import AUX, LOSS, MEMORY, NORM, TOKENS
 
 
 @dataclass
@@ -34,16 +32,15 @@ class Record:
     seq_len: int
     flops_per_token: float
     peak: Peak
-    device: torch.device
     place: Place  # where this call began
     last: dict[str, dict[str, Any]] = field(default_factory=dict)  # the newest row of each kind
+    _peak_too_low: bool = False
 
     def step(self, step: int, report: list[float], rate: float, seconds: float, hash_: str) -> None:
         """Writes one training row."""
         tokens = self.layout.batch * self.seq_len
         place = self.place.after(step, self.layout.batch, self.seq_len)
         speed = tokens / seconds if seconds > 0 else 0.0
-        peak = self.peak.flops
         row = {
             "kind": "train",
             "step": step,
@@ -56,14 +53,31 @@ class Record:
             "lr": rate,
             "step_time_s": seconds,
             "tokens_per_s": speed,
-            "mfu": speed * self.flops_per_token / (peak * self.layout.devices) if peak else None,
-            "memory_gib": memory_gib(self.device),
+            "mfu": self._mfu(speed, step),
+            "memory_gib": max(report[MEMORY:]),
             "sample_ids_hash": hash_,
         }
         self.metrics.write(row)
         self.console.step(row)
         self.trackers.log(row)
         self.last["train"] = row
+
+    def _mfu(self, tokens_per_s: float, step: int) -> float | None:
+        """Model FLOP/s over the peak; None without a peak, or with a measured one that a step surpasses."""
+        if not self.peak.flops or self._peak_too_low:
+            return None
+        reached = tokens_per_s * self.flops_per_token / self.layout.devices
+        if reached <= self.peak.flops or self.peak.source != "measured":
+            return reached / self.peak.flops
+        self._peak_too_low = True
+        self.event(
+            "note",
+            f"no MFU from here on: a step did {reached / 1e12:.3g} TFLOP/s a device, more than the peak of "
+            f"{self.peak.flops / 1e12:.3g} measured at the start, when the machine must have been busy",
+            step=step,
+            peak_too_low=self.peak.flops,
+        )
+        return None
 
     def valid(self, step: int, loss: float, bits_per_byte: float | None) -> None:
         """Writes one validation row."""
@@ -97,15 +111,6 @@ class Record:
         self.console.close(summary if last else None)
         self.metrics.close()
         self.events.close()
-
-
-def memory_gib(device: torch.device) -> float:
-    """Memory of this rank: the most that torch allocated on a GPU, else what the process has resident now."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device) / 2**30
-    import psutil
-
-    return float(psutil.Process().memory_info().rss) / 2**30
 
 
 class Clock:

@@ -18,7 +18,12 @@ from typing import Any
 
 from scalewright.launch.context import RankContext, find_context
 from scalewright.launch.local import cores, prepare_workers, run_local
-from scalewright.launch.settings import make_deterministic, tracking_variables
+from scalewright.launch.settings import (
+    keep_flight_records,
+    make_deterministic,
+    raise_file_limit,
+    tracking_variables,
+)
 from scalewright.spec.errors import RunError, Stopped, UserError
 from scalewright.spec.run import RunSpec, load_run
 from scalewright.track.events import EventsFile
@@ -117,6 +122,8 @@ def enter(context: RankContext, data: dict[str, Any]) -> dict[str, Any]:
     resolved = unplain(data)
     if resolved.run.deterministic:
         make_deterministic()  # here, since the fork server's environment is older than the run
+    keep_flight_records(resolved.run.folder / "hangs")
+    raise_file_limit()
     return work(context, resolved, device=data["device"], until=data["until"], quiet=data["quiet"])
 
 

@@ -7,8 +7,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from scalewright.data.dataset import Dataset
 from scalewright.spec.base import write_yaml
 from scalewright.spec.errors import UserError
@@ -79,7 +77,6 @@ def open_record(
         seq_len=resolved.seq_len,
         flops_per_token=flops,
         peak=peak,
-        device=torch.device(run.device if run.device != "auto" else "cpu"),
         place=place,
     )
     console.start()

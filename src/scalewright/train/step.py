@@ -22,9 +22,12 @@ from scalewright.parallel.inputs import Micro
 from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.parallelize import Parallel
 from scalewright.parallel.sums import sum_partial
+from scalewright.train.memory import memory_gib
 
-# What a step reports, in this order, as one fp32 tensor.
+# What a step reports, in this order, as one fp32 tensor. Behind these stands each rank's memory in GiB: in a
+# sum, a place of its own for every rank is what lets the reader take the largest.
 LOSS, AUX, NORM, TOKENS, STOP = range(5)
+MEMORY = 5
 
 
 @dataclass
@@ -47,13 +50,14 @@ class Step:
             self.look = self.mesh.device.type == "cpu"
 
     def __call__(self, micros: Sequence[Micro], counted: Tensor, stop: bool = False) -> Tensor:
-        """Trains on this rank's micro-batches; fp32[5]: loss, auxiliary loss, gradient norm, tokens, stop.
+        """Trains on this rank's micro-batches; fp32[5 + world]: loss, auxiliary loss, gradient norm, tokens,
+        stop, and the memory of every rank in GiB.
 
         `counted` is this rank's number of counted tokens, a scalar on the device. Loss is in nats per counted
         token of the global batch, before the update; the norm is that before clipping. `stop` is above 0
         when any rank was asked to stop.
         """
-        report = torch.zeros(5, device=self.mesh.device)
+        report = torch.zeros(MEMORY + self.mesh.world, device=self.mesh.device)
         tokens = all_sum(counted.to(torch.float32, copy=True), self.mesh, "loss")
         divisor = tokens.clamp(min=1.0)  # a batch without a counted token teaches nothing, and breaks nothing
         losses = self.parallel.executor.train(micros, self.loss, divisor)
@@ -70,6 +74,7 @@ class Step:
         sum_partial(weights, gradients, self.mesh)
         norms = torch.stack(torch._foreach_norm(gradients)).to(report.device)  # offloaded ones lie elsewhere
         report[NORM] = (norms.square() * self._shares).sum()
+        report[MEMORY + self.mesh.rank] = memory_gib(self.mesh.device)
         all_sum(report, self.mesh, "world")
         report[NORM] = report[NORM].sqrt()
         if self.clip_norm > 0:

@@ -10,6 +10,7 @@ import time
 import uuid
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -21,9 +22,10 @@ from scalewright.evaluate.validate import validate
 from scalewright.launch.context import RankContext
 from scalewright.parallel.collectives import barrier, from_rank_zero
 from scalewright.parallel.execute import Loss
-from scalewright.parallel.mesh import Mesh, join_world, leave_world, make_mesh
+from scalewright.parallel.mesh import Mesh, axes_of, join_world, leave_world, make_mesh
 from scalewright.spec.errors import RunError, Stopped, UserError
 from scalewright.spec.grid import make_grid
+from scalewright.spec.memory import offloads_parameters
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.run import RunSpec
 from scalewright.track.metrics import read_metrics
@@ -71,6 +73,7 @@ def work(
             place,
             attempt=context.attempt,
             shared_store=context.shared_store,
+            timeout=timedelta(seconds=run.train.timeouts.start_s),
         )
     together = False
     try:
@@ -134,8 +137,15 @@ class _Rank:
         """Builds everything up to the first step; `kept` (None: nobody) holds the run's folder."""
         model = resolved.model
         kv_heads = model.kv_heads if isinstance(model, ModelSpec) else None
-        mesh = make_mesh(make_grid(resolved.run.layout, kv_heads), context.rank, device)
-        run = _on_devices(resolved.run, mesh)
+        mesh = make_mesh(
+            make_grid(resolved.run.layout, kv_heads),
+            context.rank,
+            device,
+            axes=axes_of(model),
+            host_sums=offloads_parameters(resolved.run.layout),
+        )
+        remarks: list[str] = []
+        run = _on_devices(resolved.run, mesh, remarks)
         network = build_network(run, mesh, bf16=run.layout.precision == "bf16")
         optimizer = build_optimizer(run.optimizer, network.parallel.weights, load_python)
         vocabulary = model.vocab_size if isinstance(model, ModelSpec) else None
@@ -158,6 +168,8 @@ class _Rank:
             notes += [f"set {name} aside" for name in set_aside(run.folder / "checkpoints", begin.step)]
             came_from = str(reader.folder) if reader else None
             record = open_record(resolved, run, peak, network, begin, run_id, came_from, notes, quiet=quiet)
+            for remark in remarks:
+                record.event("note", remark, step=begin.step)
         return cls(
             run=run,
             total=resolved.steps,
@@ -301,10 +313,12 @@ class _Rank:
         }
 
 
-def _on_devices(run: RunSpec, mesh: Mesh) -> RunSpec:
+def _on_devices(run: RunSpec, mesh: Mesh, remarks: list[str]) -> RunSpec:
     """The run with the precision that rank 0's device chooses, which torch is set to, and the device."""
     asked = run.layout.precision
-    precision = from_rank_zero(choose_precision(asked, mesh.device) if mesh.rank == 0 else None, mesh)
+    precision = from_rank_zero(
+        choose_precision(asked, mesh.device, remarks) if mesh.rank == 0 else None, mesh
+    )
     torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
     return run.replace(layout={**run.layout.dump(), "precision": precision}, device=mesh.device.type)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from scalewright.machine.findings import Finding, rate
 from scalewright.machine.names import match_gpu
-from scalewright.machine.probe import Bf16Speed, compare_bf16, copy_rate, matmul_rate
+from scalewright.machine.probe import compare_bf16, copy_rate, matmul_rate
 
 GROUP = "speed"
 
@@ -52,11 +52,4 @@ def bf16(device: str) -> Finding:
     found = compare_bf16(device, seconds=0.3)
     if found is None:
         return Finding(GROUP, "bf16", "note", "bf16 cannot be measured here: precision auto means fp32")
-    return Finding(GROUP, "bf16", "ok", describe_bf16(found), data=found.dump())
-
-
-def describe_bf16(found: Bf16Speed) -> str:
-    """One line: how bf16 compares, and what follows."""
-    means = "bf16" if found.fast else "fp32"
-    each = f"forward {found.forward:.2f}, backward {found.input_gradient:.2f} and {found.weight_gradient:.2f}"
-    return f"bf16 is {found.overall:.2f} times as fast as fp32 ({each}): precision auto means {means}"
+    return Finding(GROUP, "bf16", "ok", found.describe(), data=found.dump())

@@ -1,0 +1,35 @@
+"""What is set before libraries start: the user's own environment wins, limits only rise."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from scalewright.launch import settings
+
+LIMIT = """
+import resource
+from scalewright.launch.settings import raise_file_limit
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 512))
+print(raise_file_limit(256), resource.getrlimit(resource.RLIMIT_NOFILE))
+print(raise_file_limit(100), raise_file_limit())
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such limit")
+def test_the_limit_of_open_files_is_raised_as_far_as_allowed():
+    done = subprocess.run([sys.executable, "-c", LIMIT], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split("\n")[:2] == ["256 (256, 512)", "256 512"]
+
+
+def test_flight_records_go_into_the_run_folder_unless_the_user_says_where(tmp_path, monkeypatch):
+    environ = {"TORCH_FR_BUFFER_SIZE": "50", "PATH": ""}
+    monkeypatch.setattr(os, "environ", environ)
+    settings.keep_flight_records(tmp_path / "hangs")
+    assert environ["TORCH_FR_BUFFER_SIZE"] == "50"
+    assert environ["TORCH_NCCL_DUMP_ON_TIMEOUT"] == "1"
+    assert environ["TORCH_FR_DUMP_TEMP_FILE"] == str(tmp_path / "hangs" / "nccl-rank-")
