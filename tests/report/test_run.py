@@ -16,7 +16,9 @@ from scalewright.report import write_report
 from scalewright.spec.errors import UserError
 
 SUMMARY = {"seconds": 312.0, "predicted_step_time_s": 0.188, "measured_step_time_s": 0.2213}
-SECTIONS = ["overview", "curves", "comparison", "sample", "timeline", "configuration", "environment"]
+SECTIONS = [
+    "health", "overview", "curves", "comparison", "sample", "timeline", "configuration", "environment",
+]  # fmt: skip
 
 
 def test_a_whole_run_shows_everything(tmp_path: Path) -> None:
@@ -178,8 +180,20 @@ def test_the_browser_finds_no_fault(tmp_path: Path) -> None:
         const area = document.querySelector(".area");
         area.dispatchEvent(new KeyboardEvent("keydown", { key: "Home" }));
         const first = document.querySelector(".cursor span").textContent;
+        const line = document.querySelector("path.line").getAttribute("d");
+        document.querySelector("[data-axis=tokens]").click();
+        const ticks = [...document.querySelectorAll("[data-chart=loss] .x span")].map((x) => x.textContent);
+        document.querySelector("[data-log]").click();
+        const moved = document.querySelector("path.line").getAttribute("d") !== line;
         document.getElementById("theme").click();
-        return [first, document.documentElement.dataset.theme];
+        let kept = "not allowed"; // a page from a file may have no storage
+        try { kept = localStorage.getItem("scalewright-theme"); } catch {}
+        return [first, ticks, moved, document.documentElement.dataset.theme, kept];
         """,
     )
-    assert said == ["step 1", "dark"]
+    first, ticks, moved, theme, kept = said
+    assert first == "step 1"
+    assert ticks == ["50k", "100k", "150k", "200k"]  # 60 steps of 4,096 tokens
+    assert moved
+    assert theme == "dark"
+    assert kept in ("dark", "not allowed")

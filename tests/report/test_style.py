@@ -27,7 +27,8 @@ def contrast(one: str, other: str) -> float:
 
 def test_there_is_a_light_and_a_dark_palette() -> None:
     whole = [palette for palette in PALETTES if palette]
-    assert len(whole) == 3  # light, dark by preference, dark by the button
+    assert len(whole) == 4  # light, dark by preference, dark by the button, and paper
+    assert luminance(whole[3]["paper"]) == 1
     assert whole[1] == whole[2]
     assert luminance(whole[0]["paper"]) > 0.8
     assert luminance(whole[1]["paper"]) < 0.05

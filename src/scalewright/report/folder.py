@@ -41,10 +41,19 @@ class Table:
         found = self.columns.get(name)
         return found if found is not None else np.full(len(self.steps), np.nan)
 
+    def has(self, name: str) -> bool:
+        """Whether any row has a finite value there."""
+        return bool(np.isfinite(self.get(name)).any())
+
     def last(self, name: str) -> float | None:
-        """The newest finite value of a column."""
-        finite = self.get(name)[np.isfinite(self.get(name))]
-        return float(finite[-1]) if len(finite) else None
+        """The value of the last row; None when it isn't finite there, however many were before."""
+        values = self.get(name)
+        return float(values[-1]) if len(values) and np.isfinite(values[-1]) else None
+
+    def last_finite(self, name: str) -> tuple[int, float] | None:
+        """(step, value) of the newest finite value of a column."""
+        at = np.flatnonzero(np.isfinite(self.get(name)))
+        return (int(self.steps[at[-1]]), float(self.get(name)[at[-1]])) if len(at) else None
 
 
 @dataclass(frozen=True)
@@ -119,9 +128,21 @@ def table(rows: Sequence[Mapping[str, Any]]) -> Table:
         if isinstance(step, int):
             first.setdefault(step, row)
     ordered = [first[step] for step in sorted(first)]
+    ordered = [_flat(row) for row in ordered]
     names = dict.fromkeys(name for row in ordered for name, value in row.items() if _is_number(value))
     columns = {name: np.array([_number(row.get(name)) for row in ordered]) for name in names}
     return Table(np.array(sorted(first), dtype=np.float64), columns)
+
+
+def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row with the numbers of its mappings as `breakdown_s.compute`, and `skipped` as 1."""
+    found: dict[str, Any] = {}
+    for key, value in row.items():
+        if isinstance(value, Mapping):
+            found |= {f"{key}.{name}": item for name, item in value.items()}
+        else:
+            found[key] = 1 if key == "skipped" and value is True else value
+    return found
 
 
 def _is_number(value: Any) -> bool:

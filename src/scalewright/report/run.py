@@ -1,4 +1,4 @@
-"""The report of a run: what it reached, how it went there, on what, and with which settings.
+"""The report of a run: is it sound, what it reached and how, where the time went, with which settings.
 
 >>> write_report("runs/demo")
 PosixPath('runs/demo/report.html')
@@ -16,15 +16,19 @@ from scalewright.report.sections import (
     configuration,
     curves,
     environment,
+    health,
     overview,
     pipeline,
     sample,
+    spent,
     timeline,
 )
 
 SECTIONS: tuple[Callable[[RunFolder], Section | None], ...] = (
+    health.section,
     overview.section,
     curves.section,
+    spent.section,
     comparison.section,
     pipeline.section,
     sample.section,
@@ -43,7 +47,7 @@ def write_report(run_dir: str | Path, out: str | Path | None = None) -> Path:
 def page(run: RunFolder) -> Page:
     """The page about a run; a section that has nothing to say is left out."""
     found = [make(run) for make in SECTIONS]
-    status, kind = overview.status(run)
+    status, kind = health.status(run)
     return Page(
         title=run.name,
         status=status,

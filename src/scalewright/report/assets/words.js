@@ -43,5 +43,11 @@ const words = (() => {
     return value.toFixed(Math.max(digits - String(Math.trunc(size)).length, 0));
   }
 
-  return { say, sayTick, ticks, count, seconds };
+  function clock(value) {
+    const whole = Math.round(value), two = (number) => String(number).padStart(2, "0");
+    const rest = `${whole >= 3600 ? two(Math.floor(whole / 60) % 60) : Math.floor(whole / 60)}:${two(whole % 60)}`;
+    return whole >= 3600 ? `${Math.floor(whole / 3600)}:${rest}` : rest;
+  }
+
+  return { say, sayTick, ticks, count, seconds, clock };
 })();

@@ -1,13 +1,16 @@
-"""What was predicted beside what was measured, wherever a run's summary holds both."""
+"""What was predicted beside what was measured: from the run's `predicted` event, or its summary.json."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, TypeGuard
 
 from scalewright.report.folder import RunFolder
 from scalewright.report.page import Section
 from scalewright.report.scale import Kind, say
 from scalewright.report.sections.overview import Steady
+from scalewright.report.sections.spent import predicted_event
 
 KINDS: dict[str, Kind] = {"_s": "seconds", "_gib": "gib", "mfu": "percent", "per_s": "count"}
 
@@ -22,39 +25,45 @@ class Pair:
     predicted_share: float
     measured_share: float
     error: str
+    band: tuple[float, float] | None = None  # p10 and p90, as shares of the same scale
+    verdict: str = ""
 
 
 def section(run: RunFolder) -> Section | None:
     """The pairs; None when nothing was predicted."""
-    found = pairs(run)
-    return (
-        Section("comparison", "Predicted and measured", "comparison.html", {"pairs": found})
-        if found
-        else None
-    )
+    found, note = pairs(run), str(predicted_event(run).get("note") or "")
+    if not found:
+        return None
+    return Section("comparison", "Predicted and measured", "comparison.html", {"pairs": found, "note": note})
 
 
 def pairs(run: RunFolder) -> list[Pair]:
     """Every `predicted_x` of the summary with its `measured_x`, or with what the steps say."""
-    steady = Steady.of(run)
-    known = {"measured_step_time_s": steady.step_time_s, "measured_tokens_per_s": steady.tokens_per_s}
+    steady, event = Steady.of(run), predicted_event(run)
+    known: dict[str, Any] = {
+        "measured_step_time_s": steady.step_time_s, "measured_tokens_per_s": steady.tokens_per_s,
+        "predicted_step_time_s": event.get("p50"),
+    }  # fmt: skip
     known |= {key: value for key, value in run.summary.items() if value is not None}
+    ends = [known.get(f"predicted_{end}_s", event.get(end)) for end in ("p10", "p90")]
+    band = [float(end) for end in ends if _is_positive(end)]
     found = []
     for key, predicted in known.items():
         name = key.removeprefix("predicted_")
         measured = known.get(f"measured_{name}")
         if name != key and _is_positive(predicted) and _is_positive(measured):
-            found.append(_pair(name, float(predicted), float(measured)))  # type: ignore[arg-type]
+            known_band = band if name == "step_time_s" and len(band) == 2 else None
+            found.append(_pair(name, float(predicted), float(measured), known_band))
     return found
 
 
-def _pair(name: str, predicted: float, measured: float) -> Pair:
+def _pair(name: str, predicted: float, measured: float, band: Sequence[float] | None = None) -> Pair:
     kind: Kind = next((kind for end, kind in reversed(KINDS.items()) if name.endswith(end)), "number")
     label = name
     for end in ("_s", "_gib"):
         if kind in ("seconds", "gib"):
             label = label.removesuffix(end)
-    longest = max(predicted, measured)
+    longest = max(predicted, measured, *(band or ()))
     error = 100 * (predicted / measured - 1)
     return Pair(
         label.replace("_", " ").replace("per s", "per second"),
@@ -63,8 +72,23 @@ def _pair(name: str, predicted: float, measured: float) -> Pair:
         predicted / longest,
         measured / longest,
         f"{error:+.1f}%".replace("-", "−"),
+        None if band is None else (band[0] / longest, band[1] / longest),
+        "" if band is None else _verdict(measured, band, kind),
     )
 
 
-def _is_positive(value: object) -> bool:
+def _verdict(measured: float, band: Sequence[float], kind: Kind) -> str:
+    """Whether the measured value lies in the band; a slower one may have had other work beside it."""
+    said = f"p10–p90: {say(band[0], kind)} – {say(band[1], kind)}. "
+    if band[0] <= measured <= band[1]:
+        return said + "The measured step lies in it."
+    slow = measured > band[1]
+    return (
+        said
+        + f"The measured step is {'slower' if slow else 'faster'} than that."
+        + (" Other work on the same machine counts, too." if slow else "")
+    )
+
+
+def _is_positive(value: object) -> TypeGuard[float]:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0

@@ -1,13 +1,20 @@
-"""The resolved run.yaml as cards that a person reads, and as the text that a machine does."""
+"""What a run.yaml changes of the defaults, as cards; the whole of it folded below, as cards and as text."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
+
+from pydantic_core import PydanticUndefined
 
 from scalewright.report.folder import RunFolder
 from scalewright.report.page import Section
+from scalewright.spec.base import Spec
+from scalewright.spec.layout import Layout
+from scalewright.spec.model import ModelSpec
+from scalewright.spec.run import DataSpec, OptimizerSpec, RunSpec
 
 GROUPS = ("model", "layout", "data", "train", "optimizer", "lr_schedule", "checkpoint", "track", "profile")
 ABSENT = ("no", "0", "–", "none")
@@ -23,26 +30,66 @@ class Card:
 
 
 def section(run: RunFolder) -> Section | None:
-    """The cards; None without a run.yaml."""
+    """What differs from the defaults as cards, the rest folded; None without a run.yaml."""
     if not run.config_text.strip():
         return None
-    data = {"cards": cards(run.config), "text": _without_environment(run.config_text)}
+    data = {
+        "cards": [card for card in cards(run.config, changed_only=True) if card.rows],
+        "all": cards(run.config),
+        "text": _without_environment(run.config_text),
+    }
     return Section("configuration", "Configuration", "configuration.html", data)
 
 
-def cards(config: Mapping[str, Any]) -> list[Card]:
+def cards(config: Mapping[str, Any], changed_only: bool = False) -> list[Card]:
     """One card a group; single values are in the first. Of a model, what it doesn't have is left out."""
-    single = [(key, say(value)) for key, value in config.items() if not isinstance(value, Mapping)]
-    found = [Card("Run", [(key, value) for key, value in single if key != "version"])] if single else []
+    usual = usual_values() if changed_only else {}
+    single = {
+        key: value for key, value in config.items() if not isinstance(value, Mapping) and key != "version"
+    }
+    found = [Card("Run", _changed(single, usual, ""))] if single else []
     names = [*GROUPS, *(key for key in config if key not in GROUPS)]
     for name in names:
         value = config.get(name)
         if not isinstance(value, Mapping) or not value:
             continue
-        rows = flat(value)
+        rows = _changed(value, usual, f"{name}.")
         if name == "model":
             rows = [(key, text) for key, text in rows if text not in ABSENT and key != "version"]
         found.append(Card(TITLES.get(name, name.replace("_", " ").capitalize()), rows))
+    return found
+
+
+def _changed(group: Mapping[str, Any], usual: Mapping[str, str], prefix: str) -> list[tuple[str, str]]:
+    """The rows of a group that `usual` doesn't hold with the same value."""
+    return [(key, text) for key, text in flat(group) if usual.get(prefix + key) != text]
+
+
+@lru_cache(maxsize=1)
+def usual_values() -> dict[str, str]:
+    """The defaults of run.yaml and of a model, as `flat` words them.
+
+    A default of null is derived by the run: it counts as usual where it came to nothing (no, 0, 1).
+    """
+    found = {"out_dir": "", **_defaults(RunSpec, "")}
+    return found | {"layout.sp": "no", "layout.virtual_stages": "1", "layout.dp": "1"}
+
+
+def _defaults(spec: type[Spec], prefix: str) -> dict[str, str]:
+    """A spec's defaults, inner specs by their own keys; those of parts that must be given, too."""
+    inner: dict[str, type[Spec]] = {
+        "layout": Layout, "data": DataSpec, "optimizer": OptimizerSpec, "model": ModelSpec,
+    }  # fmt: skip
+    found: dict[str, str] = {}
+    for key, info in spec.model_fields.items():
+        name = f"{prefix}{info.alias or key}"
+        default = info.get_default(call_default_factory=True)
+        if isinstance(default, Spec):
+            found |= _defaults(type(default), f"{name}.")
+        elif not prefix and key in inner:
+            found |= _defaults(inner[key], f"{name}.")
+        elif default is not PydanticUndefined:
+            found |= {f"{prefix}{key}": text for key, text in flat({info.alias or key: default})}
     return found
 
 

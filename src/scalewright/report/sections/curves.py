@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from scalewright.report.chart import Chart, Mark, Series, draw
+from scalewright.report.chart import Chart, Mark, Series, draw, plain
 from scalewright.report.folder import Column, RunFolder
 from scalewright.report.page import Section
 from scalewright.report.scale import Kind
@@ -16,6 +16,7 @@ from scalewright.report.series import rolling_median, smooth
 
 SMOOTH_FROM = 20  # fewer steps are their own best summary
 MOST_MARKS = 200
+AXIS_POINTS = 400
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ CURVES = (
     Curve("mfu", "MFU", "percent", note="model FLOP utilization", calm="median"),
     Curve("grad_norm", "Gradient norm", "number", note="before clipping", calm="average"),
     Curve("lr", "Learning rate", "number"),
-    Curve("memory_gib", "Memory", "gib", "GiB, rank 0"),
+    Curve("memory_gib", "Memory", "gib", "GiB, fullest rank"),
     Curve("aux_loss", "Auxiliary loss", "number", note="beside the loss", calm="average"),
 )
 
@@ -55,8 +56,28 @@ def section(run: RunFolder) -> Section | None:
     if not charts:
         return None
     drawings = [draw(chart) for chart in charts]
+    drawings[0].data["axes"] = axes(run)  # all charts share them
     data = {"drawings": drawings, "marks": sorted({mark.kind for chart in charts for mark in chart.marks})}
     return Section("curves", "How it went", "curves.html", data, [drawing.data for drawing in drawings])
+
+
+def axes(run: RunFolder) -> dict[str, list[float | None]]:
+    """Steps with the tokens and the seconds of training until then, at up to `AXIS_POINTS` places.
+
+    Seconds are those of the steps alone: what a run waited between its lives isn't in them.
+    """
+    first, last = _span(run)
+    train = run.train
+    if len(train) < 2:
+        return {"step": [first, last]}
+    chosen = np.unique(np.linspace(0, len(train) - 1, min(len(train), AXIS_POINTS)).astype(int))
+    found = {"step": train.steps}
+    tokens, seconds = train.get("tokens"), train.get("step_time_s")
+    if np.isfinite(tokens).all() and (np.diff(tokens) >= 0).all() and tokens[-1] > tokens[0]:
+        found["tokens"] = tokens
+    if np.isfinite(seconds).any():
+        found["seconds"] = np.cumsum(np.nan_to_num(seconds))
+    return {name: plain(values[chosen]) for name, values in found.items()}
 
 
 def make(run: RunFolder, curve: Curve) -> Chart | None:

@@ -17,7 +17,17 @@ def section(run: RunFolder) -> Section | None:
     if not found:
         return None
     text = json.dumps(run.environment, indent=2, default=str)
-    return Section("environment", "Environment", "environment.html", {"cards": found, "text": text})
+    data = {"cards": found, "text": text, "summary": summary(run.environment)}
+    return Section("environment", "Environment", "environment.html", data)
+
+
+def summary(found: Mapping[str, Any]) -> str:
+    """The line over the folded cards: `2 × NVIDIA H200, 140.4 GiB · torch 2.13.0 · python 3.11.7 · host`."""
+    gpus = _gpus([gpu for gpu in found.get("gpus") or [] if isinstance(gpu, Mapping)])
+    torch = _mapping(found.get("versions")).get("torch")
+    parts = [gpus or _mapping(found.get("cpu")).get("model"), torch and f"torch {torch}"]
+    parts += [found.get("python") and f"python {found['python']}", found.get("host")]
+    return " · ".join(str(part) for part in parts if part) or "Machine, software, source and variables"
 
 
 def cards(found: Mapping[str, Any]) -> list[Card]:

@@ -1,4 +1,4 @@
-"""What a run reached, in a handful of numbers, and whether it ended well."""
+"""What a run reached, in a handful of numbers; a value that isn't the newest step's is named as such."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ import numpy as np
 
 from scalewright.report.folder import STARTS, RunFolder, Table
 from scalewright.report.page import Section
+from scalewright.report.sections.health import elapsed
 from scalewright.report.sections.peak import peak_note
 from scalewright.spec.words import count, decimal, duration, share, short_time
-
-ENDS = {"finish": ("finished", "good"), "stop": ("stopped, and saved", "warn"), "fault": ("failed", "bad")}
 
 
 @dataclass(frozen=True)
@@ -22,22 +21,13 @@ class Tile:
     label: str
     value: str
     note: str = ""
+    kind: str = ""  # bad: its value is not what a reader would take it for
 
 
 def section(run: RunFolder) -> Section | None:
     """The tiles; None before there is a number to show."""
     found = tiles(run)
     return Section("overview", "What it reached", "overview.html", {"tiles": found}) if found else None
-
-
-def status(run: RunFolder) -> tuple[str, str]:
-    """How the newest life of the run ended, and its colour; a fault with a life after it was survived."""
-    for event in reversed(run.events):
-        if event["kind"] in ENDS:
-            return ENDS[event["kind"]]
-        if event["kind"] in STARTS:
-            return "running, or killed", "warn"
-    return ("no events", "plain") if len(run.train) else ("not started", "plain")
 
 
 def facts(run: RunFolder) -> list[str]:
@@ -60,30 +50,51 @@ def facts(run: RunFolder) -> list[str]:
 
 def tiles(run: RunFolder) -> list[Tile]:
     """The numbers that one asks for first; those that are not known are left out."""
-    train, valid, steady = run.train, run.valid, Steady.of(run)
-    bits = valid.last("bits_per_byte")
-    if bits is None:
-        bits = _maybe(run.summary.get("validation_bits_per_byte"))
-    trained, validated = _at(train), _at(valid)
+    train, steady = run.train, Steady.of(run)
     memory, seconds, peak = _maximum(run, "memory_gib"), _maybe(run.summary.get("seconds")), peak_note(run)
     seconds = seconds or elapsed(run)
-    loss, valid_loss = train.last("loss"), valid.last("loss")
+    tokens = train.last_finite("tokens")
     found = [
-        ("Validation", bits, decimal(bits, 4), f"bits per byte{validated}"),
-        ("Validation loss", valid_loss, decimal(valid_loss, 4), f"nats per token{validated}"),
-        ("Training loss", loss, decimal(loss, 4), f"nats per token{trained}"),
-        ("Throughput", steady.tokens_per_s, count(steady.tokens_per_s), "tokens/s, median"),
-        ("Step time", steady.step_time_s, short_time(steady.step_time_s), steady.spread),
-        ("MFU", steady.mfu, share(steady.mfu), f"median, of {peak}" if peak else "median"),
-        ("Memory", memory, f"{decimal(memory, 3)} GiB", "rank 0, highest"),
-        (
-            "Tokens",
-            train.last("tokens"),
-            count(train.last("tokens")),
-            f"in {duration(seconds)}" if seconds else "",
-        ),
+        *_validation(run),
+        _newest(train, "loss", "Training loss", "nats per token"),
+        _tile("Throughput", steady.tokens_per_s, count(steady.tokens_per_s), "tokens/s, median"),
+        _tile("Step time", steady.step_time_s, short_time(steady.step_time_s), steady.spread),
+        _tile("MFU", steady.mfu, share(steady.mfu), f"median, of {peak}" if peak else "median"),
+        _tile("Memory", memory, f"{decimal(memory, 3)} GiB", "the fullest rank, highest"),
     ]
-    return [Tile(label, text, note) for label, value, text, note in found if value is not None]
+    if tokens is not None:
+        took = f"in {duration(seconds)}" if seconds else ""
+        found.append(Tile("Tokens", count(tokens[1]), took))
+    return [tile for tile in found if tile is not None]
+
+
+def _validation(run: RunFolder) -> list[Tile | None]:
+    """The run's own validations, and the evaluation of the whole held-out part where there was one."""
+    batches = (run.config.get("train") or {}).get("valid_batches")
+    over = f", {batches:,} batches" if isinstance(batches, int) else ""
+    whole = _maybe(run.summary.get("validation_bits_per_byte"))
+    return [
+        _tile("Evaluation", whole, decimal(whole, 4), "bits per byte of the whole held-out text"),
+        _newest(run.valid, "bits_per_byte", "Validation", "bits per byte", over),
+        None if whole is not None else _newest(run.valid, "loss", "Validation loss", "nats per token", over),
+    ]
+
+
+def _newest(table: Table, column: str, label: str, unit: str, over: str = "") -> Tile | None:
+    """The value of the last row; where that isn't finite, the last finite one, named as such."""
+    last = table.last_finite(column)
+    if last is None:
+        return None
+    step, value = last
+    if table.last(column) is not None:
+        return Tile(label, decimal(value, 4), f"{unit} at step {step:,}{over}")
+    return Tile(
+        f"{label}, last finite", decimal(value, 4), f"{unit} at step {step:,}; not finite since", "bad"
+    )
+
+
+def _tile(label: str, value: float | None, text: str, note: str) -> Tile | None:
+    return None if value is None else Tile(label, text, note)
 
 
 @dataclass(frozen=True)
@@ -113,12 +124,6 @@ class Steady:
         return cls(middle("tokens_per_s"), middle("step_time_s"), middle("mfu"), spread)
 
 
-def elapsed(run: RunFolder) -> float | None:
-    """Wall-clock seconds from the first event to the last."""
-    times = [event["time"] for event in run.events if isinstance(event.get("time"), (int, float))]
-    return max(times) - min(times) if len(times) > 1 else None
-
-
 def _devices(number: Any, device: Any) -> str:
     if not isinstance(number, int):
         return ""
@@ -132,10 +137,6 @@ def _progress(run: RunFolder, total: Any) -> str:
     if isinstance(total, int):
         return f"{done:,} of {total:,} step{'' if total == 1 else 's'}"
     return f"{done:,} step{'' if done == 1 else 's'}" if done else ""
-
-
-def _at(table: Table) -> str:
-    return f" at step {table.steps[-1]:,.0f}" if len(table) else ""
 
 
 def _maximum(run: RunFolder, name: str) -> float | None:

@@ -20,16 +20,18 @@ ENDS = ("finish", "stop", "fault")
 WORDS = {
     "start": "started", "resume": "resumed", "save": "saved a checkpoint", "stop": "stopped on request",
     "fault": "fault", "restart": "restarted", "skip": "skipped a step", "nonfinite": "value not finite",
-    "tracker": "tracker", "finish": "finished",
+    "tracker": "tracker", "finish": "finished", "spike": "spike", "stalled": "stalled", "hang": "a rank hung",
+    "changed": "settings changed", "predicted": "prediction",
 }  # fmt: skip
 COLOURS = {
     "start": "plain", "resume": "accent", "save": "plain", "stop": "warn", "fault": "bad",
     "restart": "accent", "skip": "warn", "nonfinite": "bad", "tracker": "warn", "finish": "good",
+    "spike": "warn", "stalled": "warn", "hang": "bad", "changed": "accent", "predicted": "plain",
 }  # fmt: skip
 # Told elsewhere on the page, or of no use to a reader.
 HIDDEN = {
     "time", "kind", "step", "environment", "run_id", "pid", "world", "precision", "parameters",
-    "flops_per_token", "peak_flops", "of", "peak_source", "peak_device",
+    "flops_per_token", "peak_flops", "of", "peak_source", "peak_device", "breakdown_s",
 }  # fmt: skip
 MOST = 400  # rows of the list; the newest are kept
 
@@ -119,6 +121,8 @@ def _moment(event: Mapping[str, Any], begin: float, length: float) -> Moment:
 
 
 def _detail(key: str, value: Any) -> str:
+    if key == "changes" and isinstance(value, Mapping):
+        return ", ".join(f"{name} {_change(pair)}" for name, pair in value.items())
     if key in ("message", "error", "reason", "name"):
         return str(value)
     if key == "seconds" and isinstance(value, (int, float)):
@@ -126,6 +130,10 @@ def _detail(key: str, value: Any) -> str:
     if isinstance(value, Mapping):
         return " ".join(f"{name} = {item}" for name, item in value.items())
     return f"{key.replace('_', ' ')}: {value}"
+
+
+def _change(pair: Any) -> str:
+    return " → ".join(map(str, pair)) if isinstance(pair, (list, tuple)) else str(pair)
 
 
 def _counts(events: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -136,6 +144,9 @@ def _counts(events: Sequence[Mapping[str, Any]]) -> list[str]:
         "fault": "fault",
         "skip": "skipped step",
         "nonfinite": "bad value",
+        "spike": "spike",
+        "stalled": "stall",
+        "hang": "hang",
     }
     found = []
     for kind, name in names.items():

@@ -1,0 +1,301 @@
+"""Whether a run can be trusted, before any of its numbers: diverged, skipped, spiked, stalled, hung, changed.
+
+    events.jsonl   nonfinite spike stalled hang fault changed finish ...   ──┐
+    metrics.jsonl  null losses and gradient norms, `skipped` steps         ──┴──► findings, worst first
+
+A run whose newest losses aren't finite has diverged, whatever its last event says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from scalewright.report.folder import STARTS, RunFolder
+from scalewright.report.page import Section
+from scalewright.spec.words import decimal, short_time
+
+Severity = Literal["bad", "warn", "good"]
+ORDER = {"bad": 0, "warn": 1, "good": 2}
+ENDS = {"finish": ("finished", "good"), "stop": ("stopped, and saved", "warn"), "fault": ("failed", "bad")}
+MOST_STEPS = 6  # steps named in a line
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line: what happened, what it means, and how bad it is."""
+
+    severity: Severity
+    title: str
+    text: str
+
+
+def section(run: RunFolder) -> Section | None:
+    """The findings; None before the run has done anything."""
+    if not len(run.train) and not run.events:
+        return None
+    rows = findings(run)
+    if not rows and len(run.train):
+        rows = [healthy(run)]
+    return Section("health", "Health", "health.html", {"rows": rows}) if rows else None
+
+
+def status(run: RunFolder) -> tuple[str, str]:
+    """How the newest life of the run ended, and its colour; divergence and hangs outweigh a finish."""
+    text, kind = _ending(run)
+    if non_finite_since(run) is not None:
+        return ("diverged" if kind == "good" else f"diverged, {text}"), "bad"
+    if _count(run, "hang") and kind != "good" and not _after(run, "hang", STARTS):
+        return f"hung, {text}" if text != "running, or killed" else "hung", "bad"
+    skipped = len(skipped_steps(run))
+    if kind == "good" and skipped:
+        return f"{text}, {skipped:,} step{_s(skipped)} skipped", "warn"
+    return text, kind
+
+
+def findings(run: RunFolder) -> list[Finding]:
+    """Every finding, worst first; in the order below where equally bad."""
+    found = [
+        _diverged(run), _hangs(run), _failed(run), _skipped(run), _non_finite(run), _rising(run),
+        _spikes(run), _stalls(run), _survived(run), _changed(run),
+    ]  # fmt: skip
+    return sorted((one for one in found if one is not None), key=lambda one: ORDER[one.severity])
+
+
+def healthy(run: RunFolder) -> Finding:
+    """The line of a run in which nothing went wrong."""
+    steps = len(run.train)
+    text = f"All {steps:,} steps have a finite loss and gradient norm; none was skipped and no rank failed."
+    return Finding("good", "Nothing to report", text)
+
+
+def non_finite_since(run: RunFolder) -> int | None:
+    """The step from which on no loss (or gradient norm) is finite; None when the newest is."""
+    train = run.train
+    if not len(train):
+        return None
+    bad = ~np.isfinite(train.get("loss")) & (train.has("loss") | bool(_events(run, "nonfinite")))
+    if np.isfinite(train.get("grad_norm")).any():
+        bad |= ~np.isfinite(train.get("grad_norm"))
+    bad &= ~(train.get("skipped") == 1)
+    if not bad[-1]:
+        return None
+    good = np.flatnonzero(~bad)
+    return int(train.steps[good[-1] + 1 if len(good) else 0])
+
+
+def skipped_steps(run: RunFolder) -> list[int]:
+    """Steps whose update was skipped, by the metrics or the events."""
+    rows = {int(step) for step in run.train.steps[run.train.get("skipped") == 1]}
+    told = {
+        event.get("step") for event in _events(run, "nonfinite", "spike") if event.get("action") == "skipped"
+    }
+    return sorted(rows | {step for step in told if isinstance(step, int)})
+
+
+# -- the findings ---------------------------------------------------------------------------------
+
+
+def _diverged(run: RunFolder) -> Finding | None:
+    since = non_finite_since(run)
+    stops = [event for event in _events(run, "nonfinite") if event.get("action") == "stopped"]
+    if since is None and not (stops and not _after(run, "nonfinite", STARTS)):
+        return None
+    last = run.train.last_finite("loss")
+    text = f"The loss or the gradient norm isn't finite from step {since:,} on." if since is not None else ""
+    if stops:
+        text += f" The run was stopped at step {stops[-1].get('step', 0):,}{_place(stops[-1])}."
+    if last is not None:
+        text += f" The last finite loss is {decimal(last[1], 4)}, at step {last[0]:,}."
+    text += " Weights saved after that are not to be used."
+    return Finding("bad", "Diverged", text.strip())
+
+
+def _skipped(run: RunFolder) -> Finding | None:
+    steps = skipped_steps(run)
+    if not steps:
+        return None
+    where = next((_place(event) for event in _events(run, "nonfinite") if event.get("where")), "")
+    text = f"The update of {_named(steps)} was skipped on all ranks{where and f'; first{where}'}."
+    return Finding("warn", f"{len(steps):,} step{_s(len(steps))} skipped", text)
+
+
+def _non_finite(run: RunFolder) -> Finding | None:
+    """Values that weren't finite for a while, and whose updates were made nevertheless."""
+    train, since, skipped = run.train, non_finite_since(run), set(skipped_steps(run))
+    if not len(train):
+        return None
+    bad = ~np.isfinite(train.get("loss")) & np.isfinite(train.get("loss")).any()
+    if np.isfinite(train.get("grad_norm")).any():
+        bad |= ~np.isfinite(train.get("grad_norm"))
+    steps = [int(s) for s in train.steps[bad] if int(s) not in skipped and (since is None or s < since)]
+    if not steps:
+        return None
+    text = f"The loss or the gradient norm of {_named(steps)} isn't finite; later ones are."
+    return Finding("warn", "Not finite for a while", text)
+
+
+def _rising(run: RunFolder) -> Finding | None:
+    """A loss that ends well above its best: the medians of twentieths of the run are compared."""
+    loss = run.train.get("loss")
+    finite = np.isfinite(loss)
+    steps, values = run.train.steps[finite], loss[finite]
+    if len(values) < 100:
+        return None
+    size = len(values) // 20
+    medians = [float(np.median(values[at * size : (at + 1) * size])) for at in range(len(values) // size)]
+    best = int(np.argmin(medians))
+    if medians[-1] <= max(1.15 * medians[best], medians[best] + 0.3):
+        return None
+    text = (
+        f"From about {decimal(medians[best], 4)} around step {steps[best * size + size // 2]:,.0f} "
+        f"to about {decimal(medians[-1], 4)} at the end."
+    )
+    return Finding("warn", "The loss rose again", text)
+
+
+def _spikes(run: RunFolder) -> Finding | None:
+    events = _events(run, "spike")
+    if not events:
+        return None
+    largest = max(events, key=lambda event: _number(event.get("z")) or 0.0)
+    value, usual = _number(largest.get("value")), _number(largest.get("usual"))
+    what = "gradient norm" if largest.get("of") == "grad_norm" else "loss"
+    text = f"The largest is at step {largest.get('step', 0):,}: {what} {decimal(value, 4)}"
+    text += f", usually {decimal(usual, 4)}" if usual is not None else ""
+    actions = dict.fromkeys(str(event.get("action")) for event in events if event.get("action"))
+    text += f" ({', '.join(actions)})." if actions else "."
+    return Finding("warn", f"{len(events):,} spike{_s(len(events))}", text)
+
+
+def _stalls(run: RunFolder) -> Finding | None:
+    events = _events(run, "stalled")
+    if not events:
+        return None
+    by_step = {event.get("step"): event for event in events}  # a heartbeat repeats: the longest counts
+    longest = max(by_step.values(), key=lambda event: _number(event.get("seconds")) or 0.0)
+    seconds, usual = _number(longest.get("seconds")), _number(longest.get("usual_s"))
+    text = f"The longest: step {longest.get('step', 0):,} took over {short_time(seconds)}"
+    text += f", usually {short_time(usual)}." if usual else "."
+    return Finding("warn", f"Stalled {len(by_step):,} time{_s(len(by_step))}", text)
+
+
+def _hangs(run: RunFolder) -> Finding | None:
+    events = _events(run, "hang")
+    if not events:
+        return None
+    one = events[-1]
+    call = " ".join(str(one[key]) for key in ("collective", "number") if one.get(key) is not None)
+    text = f"Rank {one.get('rank', '?')} did not reach {call or 'a collective'}"
+    text += f" of {one['axis']}" if one.get("axis") else ""
+    text += f", at {one['where']}" if one.get("where") else ""
+    gone = _after(run, "hang", (*STARTS, "finish"))
+    return Finding(
+        "warn" if gone else "bad", "A rank hung" + (", the run went on later" if gone else ""), text + "."
+    )
+
+
+def _failed(run: RunFolder) -> Finding | None:
+    if _ending(run)[1] != "bad":
+        return None
+    return Finding("bad", "Failed", _message(_events(run, "fault")[-1]))
+
+
+def _survived(run: RunFolder) -> Finding | None:
+    faults = _events(run, "fault")
+    if _ending(run)[1] == "bad":
+        faults = faults[:-1]
+    if not faults:
+        return None
+    title = f"{len(faults):,} failure{_s(len(faults))}, resumed"
+    return Finding("warn", title, _message(faults[-1]))
+
+
+def _changed(run: RunFolder) -> Finding | None:
+    """What a resume changed, key by key."""
+    said = []
+    for event in _events(run, "changed"):
+        changes = event.get("changes")
+        if isinstance(changes, Mapping) and changes:
+            pairs = ", ".join(f"{key} {_pair(pair)}" for key, pair in changes.items())
+            said.append(f"at step {event.get('step', 0):,}: {pairs}")
+    if not said:
+        return None
+    text = "; ".join(said)
+    return Finding("warn", "Resumed with changes", text[0].upper() + text[1:] + ".")
+
+
+# -- the events -----------------------------------------------------------------------------------
+
+
+def _ending(run: RunFolder) -> tuple[str, str]:
+    """The last event that ends or opens a life; a fault with a life after it was survived."""
+    for event in reversed(run.events):
+        if event["kind"] in ENDS:
+            return ENDS[event["kind"]]
+        if event["kind"] in STARTS:
+            return "running, or killed", "warn"
+    return ("no events", "plain") if len(run.train) else ("not started", "plain")
+
+
+def elapsed(run: RunFolder) -> float | None:
+    """Wall-clock seconds from the first event to the last."""
+    times = [event["time"] for event in run.events if isinstance(event.get("time"), (int, float))]
+    return max(times) - min(times) if len(times) > 1 else None
+
+
+def _events(run: RunFolder, *kinds: str) -> list[Mapping[str, Any]]:
+    return [event for event in run.events if event["kind"] in kinds]
+
+
+def _count(run: RunFolder, kind: str) -> int:
+    return len(_events(run, kind))
+
+
+def _after(run: RunFolder, kind: str, later: Sequence[str]) -> bool:
+    """Whether one of the `later` kinds follows the last event of `kind`."""
+    kinds = [event["kind"] for event in run.events]
+    return (
+        any(one in later for one in kinds[len(kinds) - kinds[::-1].index(kind) :]) if kind in kinds else False
+    )
+
+
+def _place(event: Mapping[str, Any]) -> str:
+    """` in layers.3.mlp (rank 2)`; empty where the event names neither."""
+    where, rank = event.get("where"), event.get("rank")
+    return (f" in {where}" if where else "") + (f" (rank {rank})" if rank is not None else "")
+
+
+def _message(event: Mapping[str, Any]) -> str:
+    said = next(
+        (str(event[key]) for key in ("message", "error", "reason") if event.get(key)), "No reason was noted"
+    )
+    return said[0].upper() + said[1:] + ("" if said.endswith(".") else ".")
+
+
+def _pair(pair: Any) -> str:
+    if isinstance(pair, (list, tuple)) and len(pair) == 2:
+        return f"{_value(pair[0])} → {_value(pair[1])}"
+    return _value(pair)
+
+
+def _value(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _named(steps: Sequence[int]) -> str:
+    """`step 3`, `steps 3, 4, 9 and 12 more`."""
+    shown = ", ".join(f"{step:,}" for step in steps[:MOST_STEPS])
+    more = f" and {len(steps) - MOST_STEPS:,} more" if len(steps) > MOST_STEPS else ""
+    return f"step{_s(len(steps))} {shown}{more}"
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
+def _s(number: int) -> str:
+    return "" if number == 1 else "s"

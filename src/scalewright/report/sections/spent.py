@@ -1,0 +1,101 @@
+"""Where a step's time went: the parts that the run timed, beside the parts that were predicted.
+
+    breakdown_s of each step -> medians      compute  ▓▓▓▓▓▓▓▓▓▓▓▓▓        148 ms   61%
+    breakdown_s of the prediction            predicted ▓▓▓▓▓▓▓▓▓▓▓          131 ms
+
+Both name the axes differently (comm_dp_shard, dp_exposed): one table below brings them to one word each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from scalewright.report.folder import STARTS, RunFolder
+from scalewright.report.page import Section
+from scalewright.spec.words import share, short_time
+
+PARTS = {  # key -> its name; the order is that of the bars
+    "compute": "computation",
+    "tp": "tensor-parallel communication",
+    "cp": "context-parallel communication",
+    "ep": "expert-parallel communication",
+    "dp": "data-parallel communication",
+    "pp": "pipeline: bubble and messages",
+    "data": "data loading",
+    "optimizer": "optimizer",
+    "other": "everything else",
+}
+SAME = {  # what is called otherwise in metrics or in a prediction
+    "recompute": "compute", "kv": "tp", "etp": "ep", "dp_shard": "dp", "dp_replicate": "dp", "fsdp": "dp",
+    "loss": "dp", "batch": "dp", "tie": "pp", "pp_bubble": "pp", "bubble": "pp", "idle": "other",
+    "control": "other", "world": "other",
+}  # fmt: skip
+
+
+def section(run: RunFolder) -> Section | None:
+    """The parts; None where the run timed none."""
+    measured, predicted = measured_parts(run), together(predicted_event(run).get("breakdown_s"))
+    if not measured:
+        return None
+    whole, longest = sum(measured.values()), max(sum(measured.values()), sum(predicted.values()))
+    keys = [*PARTS, *(key for key in {**measured, **predicted} if key not in PARTS)]
+    rows = [
+        {
+            "number": min(number, 9),
+            "name": PARTS.get(key, key.replace("_", " ")),
+            "measured": short_time(measured.get(key, 0.0)),
+            "share": share(measured.get(key, 0.0) / whole),
+            "predicted": short_time(predicted[key]) if key in predicted else "–",
+            "measured_share": measured.get(key, 0.0) / longest,
+            "predicted_share": predicted.get(key, 0.0) / longest,
+        }
+        for number, key in enumerate(keys)
+        if measured.get(key, 0.0) + predicted.get(key, 0.0) > 5e-5 * longest
+    ]
+    data = {
+        "rows": rows,
+        "step": short_time(whole),
+        "predicted": short_time(sum(predicted.values())) if predicted else "",
+    }
+    return Section("spent", "Where the time went", "spent.html", data)
+
+
+def measured_parts(run: RunFolder) -> dict[str, float]:
+    """Mean seconds of each part over the steps after the first of each life, scaled to the median step.
+
+    Means add up where medians don't; the scale keeps one slow step from changing the whole.
+    """
+    names = [name for name in run.train.columns if name.startswith("breakdown_s.")]
+    if not names:
+        return {}
+    warm = [0.0, *(float(step) for step in run.steps_of(*STARTS))]
+    steady = ~np.isin(run.train.steps - 1, warm)
+    seconds = run.train.get("step_time_s")
+    if not (steady & np.isfinite(seconds)).any():
+        steady = np.ones(len(seconds), dtype=bool)
+    limit = 3 * np.nanmedian(seconds[steady]) if np.isfinite(seconds[steady]).any() else np.inf
+    steady &= ~(seconds > limit)
+    means = {
+        name.removeprefix("breakdown_s."): float(np.nan_to_num(run.train.get(name)[steady]).mean())
+        for name in names
+    }
+    return together(means)
+
+
+def predicted_event(run: RunFolder) -> Mapping[str, Any]:
+    """The newest prediction of the run: {p10, p50, p90, breakdown_s, note}; empty without one."""
+    return next((event for event in reversed(run.events) if event["kind"] == "predicted"), {})
+
+
+def together(parts: object) -> dict[str, float]:
+    """Seconds by the keys of PARTS, from either side's names; what takes no time is left out."""
+    found: dict[str, float] = {}
+    for key, seconds in parts.items() if isinstance(parts, Mapping) else ():
+        name = str(key).removeprefix("comm_").removesuffix("_exposed")
+        name = SAME.get(name, name)
+        if isinstance(seconds, (int, float)) and seconds > 0:
+            found[name] = found.get(name, 0.0) + float(seconds)
+    return found
