@@ -23,7 +23,13 @@ from scalewright.launch.local import run_local
 from scalewright.train.run import PRELOAD, Result, train
 
 TESTS = Path(__file__).resolve().parent
-TIMING = ("step_time_s", "tokens_per_s", "mfu", "memory_gib")  # what two equal runs may differ in
+TIMING = (
+    "step_time_s",
+    "tokens_per_s",
+    "mfu",
+    "memory_gib",
+    "breakdown_s",
+)  # what two equal runs may differ in
 EOD = 0
 
 MODEL: dict[str, Any] = {

@@ -14,7 +14,7 @@ from scalewright.train.loop import seed_step
 
 KEYS = {
     "kind", "step", "samples", "tokens", "loss_tokens", "loss", "aux_loss", "grad_norm", "lr", "step_time_s",
-    "tokens_per_s", "mfu", "memory_gib", "sample_ids_hash",
+    "tokens_per_s", "mfu", "memory_gib", "sample_ids_hash", "breakdown_s",
 }  # fmt: skip
 
 

@@ -16,7 +16,8 @@ def all_sum(tensor: Tensor, mesh: Mesh, axis: str) -> Tensor:
     """Sums `tensor` over the ranks of an axis, in place; returns it."""
     group = mesh.group(axis)
     if group is not None:
-        dist.all_reduce(tensor, group=group)
+        with mesh.timers.comm(axis):
+            dist.all_reduce(tensor, group=group)
     return tensor
 
 

@@ -19,7 +19,9 @@ The collectives are PyTorch's functional ones: they trace under `torch.compile`,
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -27,6 +29,9 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
 from scalewright.parallel.mesh import Mesh
+from scalewright.parallel.timers import Span
+
+Clock = Callable[[], Span]  # `with clock(): ...` around a collective (parallel/timers.py)
 
 
 @dataclass(frozen=True)
@@ -36,6 +41,7 @@ class Team:
     name: str
     size: int
     index: int
+    clock: Clock | None = field(default=None, compare=False, repr=False)
 
 
 def make_team(mesh: Mesh, axis: str) -> Team:
@@ -43,42 +49,44 @@ def make_team(mesh: Mesh, axis: str) -> Team:
     group = mesh.group(axis)
     if group is None:
         raise ValueError(f"axis '{axis}' has one rank: there is nobody to talk to")
-    return Team(group.group_name, mesh.size(axis), mesh.index(axis))
+    return Team(group.group_name, mesh.size(axis), mesh.index(axis), partial(mesh.timers.comm, axis))
 
 
 def copy_to(x: Tensor, team: Team) -> Tensor:
     """x as it is; gradients are summed over the team."""
-    out: Tensor = _CopyTo.apply(x, team.name)  # type: ignore[no-untyped-call]
+    out: Tensor = _CopyTo.apply(x, team.name, _clock(team))  # type: ignore[no-untyped-call]
     return out
 
 
 def sum_over(x: Tensor, team: Team) -> Tensor:
     """The sum over the team, on every rank; the gradient goes to each as it is."""
-    out: Tensor = _SumOver.apply(x, team.name)  # type: ignore[no-untyped-call]
+    out: Tensor = _SumOver.apply(x, team.name, _clock(team))  # type: ignore[no-untyped-call]
     return out
 
 
 def sum_both(x: Tensor, team: Team) -> Tensor:
     """The sum over the team, on every rank; gradients, each rank's own part, are summed too."""
-    out: Tensor = _SumBoth.apply(x, team.name)  # type: ignore[no-untyped-call]
+    out: Tensor = _SumBoth.apply(x, team.name, _clock(team))  # type: ignore[no-untyped-call]
     return out
 
 
 def gather_sum(x: Tensor, dim: int, team: Team) -> Tensor:
     """All ranks' x, joined along `dim`; gradients are summed, and each rank keeps its own part's."""
-    out: Tensor = _GatherSum.apply(x, dim % x.dim(), team.name, team.size)  # type: ignore[no-untyped-call]
+    arguments = (x, dim % x.dim(), team.name, team.size, _clock(team))
+    out: Tensor = _GatherSum.apply(*arguments)  # type: ignore[no-untyped-call]
     return out
 
 
 def sum_scatter(x: Tensor, dim: int, team: Team) -> Tensor:
     """This rank's part, along `dim`, of the sum over the team; its length must divide by the team's size."""
-    out: Tensor = _SumScatter.apply(x, dim % x.dim(), team.name, team.size)  # type: ignore[no-untyped-call]
+    arguments = (x, dim % x.dim(), team.name, team.size, _clock(team))
+    out: Tensor = _SumScatter.apply(*arguments)  # type: ignore[no-untyped-call]
     return out
 
 
 def gather_slice(x: Tensor, dim: int, team: Team) -> Tensor:
     """All ranks' x, joined along `dim`; of the gradient, which is the same on all, each keeps its part."""
-    arguments = (x, dim % x.dim(), team.name, team.size, team.index)
+    arguments = (x, dim % x.dim(), team.name, team.size, team.index, _clock(team))
     out: Tensor = _GatherSlice.apply(*arguments)  # type: ignore[no-untyped-call]
     return out
 
@@ -89,17 +97,25 @@ def own_part(x: Tensor, dim: int, team: Team) -> Tensor:
     return x.narrow(dim, team.index * length, length)
 
 
+def _clock(team: Team) -> Clock | None:
+    """The team's clock; none in a graph that is being compiled, which it would break."""
+    return None if torch.compiler.is_compiling() else team.clock
+
+
 # -- the collectives, without gradients ------------------------------------------------------------
 
 
-def reduced(x: Tensor, team: str) -> Tensor:
+def reduced(x: Tensor, team: str, clock: Clock | None = None) -> Tensor:
     """The sum of x over the team's ranks."""
+    if clock is not None and not torch.compiler.is_compiling():
+        with clock():
+            return reduced(x, team)
     started = torch.ops._c10d_functional.all_reduce(x.contiguous(), "sum", team)
     out: Tensor = torch.ops._c10d_functional.wait_tensor(started)
     return out
 
 
-def gathered(x: Tensor, dim: int, team: str, size: int) -> Tensor:
+def gathered(x: Tensor, dim: int, team: str, size: int, clock: Clock | None = None) -> Tensor:
     """All ranks' x, joined along `dim`.
 
     Not by `all_gather_into_tensor`, which to Gloo is ALLGATHER_COALESCED. The two threads of a Gloo group
@@ -107,6 +123,9 @@ def gathered(x: Tensor, dim: int, team: str, size: int) -> Tensor:
     the string itself is then written into freed memory (torch 2.11 to 2.13). A compiler needs it, and to
     tensors without memory torch describes the other call as if it made a second output.
     """
+    if clock is not None and not torch.compiler.is_compiling():
+        with clock():
+            return gathered(x, dim, team, size)
     x = x.contiguous()
     if torch.compiler.is_compiling() or isinstance(x, FakeTensor):
         started = torch.ops._c10d_functional.all_gather_into_tensor(x, size, team)
@@ -119,8 +138,11 @@ def gathered(x: Tensor, dim: int, team: str, size: int) -> Tensor:
     return out.view(size, *x.shape).movedim(0, dim).flatten(dim, dim + 1)
 
 
-def scattered(x: Tensor, dim: int, team: str, size: int) -> Tensor:
+def scattered(x: Tensor, dim: int, team: str, size: int, clock: Clock | None = None) -> Tensor:
     """This rank's part along `dim` of the sum of x over the team's ranks."""
+    if clock is not None and not torch.compiler.is_compiling():
+        with clock():
+            return scattered(x, dim, team, size)
     cut = x.reshape(*x.shape[:dim], size, -1, *x.shape[dim + 1 :])
     parts = cut.movedim(dim, 0).flatten(0, 1).contiguous()
     started = torch.ops._c10d_functional.reduce_scatter_tensor(parts, "sum", size, team)
@@ -130,64 +152,66 @@ def scattered(x: Tensor, dim: int, team: str, size: int) -> Tensor:
 
 class _CopyTo(torch.autograd.Function):
     @staticmethod
-    def forward(context: Any, x: Tensor, team: str) -> Tensor:
-        context.team = team
+    def forward(context: Any, x: Tensor, team: str, clock: Clock | None) -> Tensor:
+        context.team, context.clock = team, clock
         return x.view_as(x)
 
     @staticmethod
-    def backward(context: Any, *slopes: Tensor) -> tuple[Tensor, None]:
-        return reduced(slopes[0], context.team), None
+    def backward(context: Any, *slopes: Tensor) -> tuple[Tensor, None, None]:
+        return reduced(slopes[0], context.team, context.clock), None, None
 
 
 class _SumOver(torch.autograd.Function):
     @staticmethod
-    def forward(context: Any, x: Tensor, team: str) -> Tensor:
-        return reduced(x, team)
+    def forward(context: Any, x: Tensor, team: str, clock: Clock | None) -> Tensor:
+        return reduced(x, team, clock)
 
     @staticmethod
-    def backward(context: Any, *slopes: Tensor) -> tuple[Tensor, None]:
-        return slopes[0], None
+    def backward(context: Any, *slopes: Tensor) -> tuple[Tensor, None, None]:
+        return slopes[0], None, None
 
 
 class _SumBoth(torch.autograd.Function):
     @staticmethod
-    def forward(context: Any, x: Tensor, team: str) -> Tensor:
-        context.team = team
-        return reduced(x, team)
+    def forward(context: Any, x: Tensor, team: str, clock: Clock | None) -> Tensor:
+        context.team, context.clock = team, clock
+        return reduced(x, team, clock)
 
     @staticmethod
-    def backward(context: Any, *slopes: Tensor) -> tuple[Tensor, None]:
-        return reduced(slopes[0], context.team), None
+    def backward(context: Any, *slopes: Tensor) -> tuple[Tensor, None, None]:
+        return reduced(slopes[0], context.team, context.clock), None, None
 
 
 class _GatherSum(torch.autograd.Function):
     @staticmethod
-    def forward(context: Any, x: Tensor, dim: int, team: str, size: int) -> Tensor:
-        context.dim, context.team, context.size = dim, team, size
-        return gathered(x, dim, team, size)
+    def forward(context: Any, x: Tensor, dim: int, team: str, size: int, clock: Clock | None) -> Tensor:
+        context.where = (dim, team, size, clock)
+        return gathered(x, dim, team, size, clock)
 
     @staticmethod
-    def backward(context: Any, *slopes: Tensor) -> tuple[Tensor, None, None, None]:
-        return scattered(slopes[0], context.dim, context.team, context.size), None, None, None
+    def backward(context: Any, *slopes: Tensor) -> tuple[Tensor, None, None, None, None]:
+        return scattered(slopes[0], *context.where), None, None, None, None
 
 
 class _SumScatter(torch.autograd.Function):
     @staticmethod
-    def forward(context: Any, x: Tensor, dim: int, team: str, size: int) -> Tensor:
-        context.dim, context.team, context.size = dim, team, size
-        return scattered(x, dim, team, size)
+    def forward(context: Any, x: Tensor, dim: int, team: str, size: int, clock: Clock | None) -> Tensor:
+        context.where = (dim, team, size, clock)
+        return scattered(x, dim, team, size, clock)
 
     @staticmethod
-    def backward(context: Any, *slopes: Tensor) -> tuple[Tensor, None, None, None]:
-        return gathered(slopes[0], context.dim, context.team, context.size), None, None, None
+    def backward(context: Any, *slopes: Tensor) -> tuple[Tensor, None, None, None, None]:
+        return gathered(slopes[0], *context.where), None, None, None, None
 
 
 class _GatherSlice(torch.autograd.Function):
     @staticmethod
-    def forward(context: Any, x: Tensor, dim: int, team: str, size: int, index: int) -> Tensor:
+    def forward(
+        context: Any, x: Tensor, dim: int, team: str, size: int, index: int, clock: Clock | None
+    ) -> Tensor:
         context.dim, context.start, context.length = dim, index * x.shape[dim], x.shape[dim]
-        return gathered(x, dim, team, size)
+        return gathered(x, dim, team, size, clock)
 
     @staticmethod
-    def backward(context: Any, *slopes: Tensor) -> tuple[Tensor, None, None, None, None]:
-        return slopes[0].narrow(context.dim, context.start, context.length), None, None, None, None
+    def backward(context: Any, *slopes: Tensor) -> tuple[Tensor, None, None, None, None, None]:
+        return slopes[0].narrow(context.dim, context.start, context.length), None, None, None, None, None

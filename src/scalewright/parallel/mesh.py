@@ -23,6 +23,7 @@ from torch.distributed import FileStore, PrefixStore, TCPStore  # type: ignore[a
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.distributed_c10d import _set_pg_timeout
 
+from scalewright.parallel.timers import Timers
 from scalewright.spec.grid import Grid
 from scalewright.spec.model import ModelSpec
 
@@ -51,6 +52,7 @@ class Mesh:
     device: torch.device
     groups: Mapping[str, dist.ProcessGroup | None] = field(repr=False)
     axes: tuple[str, ...] = USED  # those that have groups, where they have two ranks or more
+    timers: Timers = field(default_factory=Timers, repr=False, compare=False)  # of this rank's step
 
     @property
     def coords(self) -> dict[str, int]:

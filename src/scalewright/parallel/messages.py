@@ -64,7 +64,8 @@ class Messages:
         tensor = torch.empty(tuple(shape), dtype=dtype, device=self.mesh.device)
         work = dist.irecv(tensor, self._members[peer], group=self._group(peer, self.rank))
         assert work is not None
-        work.wait()
+        with self.mesh.timers.comm("pp"):
+            work.wait()
         told = self._acknowledged.get(peer, ())
         if self._received[peer] < len(told):
             self._free(peer, told[self._received[peer]])
@@ -80,7 +81,8 @@ class Messages:
         """Lets the first `count` of the step's messages to a peer go."""
         while self._freed[peer] < count:
             work, _ = self._sent[peer].popleft()
-            work.wait()
+            with self.mesh.timers.comm("pp"):
+                work.wait()
             self._freed[peer] += 1
 
     def _group(self, source: int, target: int) -> dist.ProcessGroup | None:

@@ -42,7 +42,7 @@ class _Input:
         if isinstance(packed, Tensor):
             return packed
         if self.again is None:
-            self.again = gathered(self.part, self.dim, self.team.name, self.team.size)
+            self.again = gathered(self.part, self.dim, self.team.name, self.team.size, self.team.clock)
         return self.again.as_strided(*packed)
 
 

@@ -56,6 +56,8 @@ class GradientBuckets:
         tied: Collection[int] = (),
     ) -> None:
         self.group = mesh.group("gradient")
+        self.timers = mesh.timers
+        self.axis = "dp_shard" if mesh.size("fsdp") > 1 else "dp_replicate"
         self.weights = weights
         self.overlap = overlap
         self.tied = frozenset(tied)
@@ -159,8 +161,9 @@ class GradientBuckets:
         for bucket in self.buckets[self._next :]:
             if bucket.stage not in self._started:
                 self._start(bucket)
-        for handle in self._handles:
-            handle.wait()
+        with self.timers.comm(self.axis):
+            for handle in self._handles:
+                handle.wait()
         self._handles.clear()
 
     def clear(self) -> None:

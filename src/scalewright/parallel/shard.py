@@ -37,6 +37,7 @@ from torch.distributed.fsdp import (
 
 from scalewright.model.decoder import Decoder
 from scalewright.parallel.mesh import Mesh, backend_for
+from scalewright.parallel.shard_timers import time_shards
 from scalewright.parallel.stages import tied_stages
 from scalewright.parallel.weights import Weights
 from scalewright.spec.layout import Layout
@@ -240,6 +241,7 @@ def apply_shard(
         module.set_force_sum_reduction_for_comms(True)
         if layout.zero_stage != 1 and _can_reduce_unused(module):
             module.set_reduce_scatter_unused_params(True)
+        time_shards(module, mesh)
 
 
 def _prefetch_backward(stage: nn.Module, blocks: list[nn.Module]) -> None:

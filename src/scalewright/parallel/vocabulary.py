@@ -92,7 +92,8 @@ class _ParallelCrossEntropy(torch.autograd.Function):
         chances = torch.sub(logits, highest[:, None]).exp_()  # a new fp32 tensor, whatever the logits are
         chances[:, true:] = 0.0
         own = torch.stack([highest + chances.sum(dim=1).log(), target])  # [2, N]; -inf where nothing is here
-        every = gathered(own[None], 0, columns.team.name, columns.team.size)  # [tp, 2, N]
+        team = columns.team
+        every = gathered(own[None], 0, team.name, team.size, team.clock)  # [tp, 2, N]
         log_z = every[:, 0].logsumexp(dim=0)
         total = ((log_z - every[:, 1].sum(dim=0)) * counted).sum()
         auxiliary = z_loss * (log_z.square() * counted).sum()

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
+from scalewright.parallel.timers import Spans
 from scalewright.spec.run import RunSpec
 from scalewright.train.batches import StepBatches
 from scalewright.train.lr import learning_rate
@@ -41,40 +42,52 @@ class Job:
 
 def loop(job: Job, stop: StopRequest) -> tuple[int, bool]:
     """Trains to the last step or until a signal; returns the last step done, and whether it was stopped."""
-    readback, clock = Readback(job.step.mesh.device), Clock()
+    readback, clock, timers = Readback(job.step.mesh.device), Clock(), job.step.mesh.timers
     rates: dict[int, float] = {}
+    spans: dict[int, Spans] = {}
     step = job.first - 1
-    for step, (micros, counted) in zip(range(job.first, job.last + 1), job.batches, strict=False):
+    if job.record is not None:
+        timers.start(job.step.mesh.device)
+    batches = timers.each("data", job.batches)
+    for step, (micros, counted) in zip(range(job.first, job.last + 1), batches, strict=False):
         rates[step] = learning_rate(job.run.lr_schedule, job.base_rate, step, job.total)
         set_rate(job.step.optimizer, job.base_rate, rates[step])
         seed_step(job.run.seed, step, job.step.mesh.index("batch"), job.step.mesh.device)
         traces, executor = job.run.folder / "traces", job.step.parallel.executor
         with traced(step, job.run.profile.steps, traces, job.step.mesh, executor):
             report = job.step(micros, counted, stop.asked)
-        stopped = _write(job, readback.push(step, report), rates, clock)
+        spans[step] = timers.take()
+        stopped = _write(job, readback.push(step, report), rates, spans, clock)
         validate = job.run.train.valid_every and step % job.run.train.valid_every == 0
         save = job.run.checkpoint.every and step % job.run.checkpoint.every == 0
         if validate or save or stopped or step == job.last:
-            stopped |= _write(job, readback.flush(), rates, clock)
+            stopped |= _write(job, readback.flush(), rates, spans, clock)
             if validate:
                 job.validate(step)
             ends = stopped or (step == job.last and job.run.checkpoint.at_end)
             if save or ends:
                 job.save(step)
             clock.restart()
+            timers.take()
         if stopped and step < job.last:
             return step, True
     return step, False
 
 
-def _write(job: Job, reports: list[tuple[int, list[float]]], rates: dict[int, float], clock: Clock) -> bool:
+def _write(
+    job: Job,
+    reports: list[tuple[int, list[float]]],
+    rates: dict[int, float],
+    spans: dict[int, Spans],
+    clock: Clock,
+) -> bool:
     """Writes the rows that have arrived; whether one of them says that a rank was asked to stop."""
     stopped = False
     for step, report in reports:
         seconds = clock.lap()
-        rate = rates.pop(step)
+        rate, parts = rates.pop(step), spans.pop(step).breakdown(seconds)
         if job.record is not None:
-            job.record.step(step, report, rate, seconds, job.batches.hash_of(step))
+            job.record.step(step, report, rate, seconds, job.batches.hash_of(step), parts)
         stopped |= report[STOP] > 0
     return stopped
 

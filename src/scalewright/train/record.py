@@ -6,6 +6,7 @@ Rank 0 writes; on other ranks every call does nothing.
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,8 +37,16 @@ class Record:
     last: dict[str, dict[str, Any]] = field(default_factory=dict)  # the newest row of each kind
     _peak_too_low: bool = False
 
-    def step(self, step: int, report: list[float], rate: float, seconds: float, hash_: str) -> None:
-        """Writes one training row."""
+    def step(
+        self,
+        step: int,
+        report: list[float],
+        rate: float,
+        seconds: float,
+        hash_: str,
+        parts: Mapping[str, float],
+    ) -> None:
+        """Writes one training row; `parts` are the seconds of this rank's step by what they went to."""
         tokens = self.layout.batch * self.seq_len
         place = self.place.after(step, self.layout.batch, self.seq_len)
         speed = tokens / seconds if seconds > 0 else 0.0
@@ -56,6 +65,7 @@ class Record:
             "mfu": self._mfu(speed, step),
             "memory_gib": max(report[MEMORY:]),
             "sample_ids_hash": hash_,
+            "breakdown_s": {name: round(seconds, 7) for name, seconds in parts.items()},
         }
         self.metrics.write(row)
         self.console.step(row)

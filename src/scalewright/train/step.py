@@ -60,10 +60,12 @@ class Step:
         report = torch.zeros(MEMORY + self.mesh.world, device=self.mesh.device)
         tokens = all_sum(counted.to(torch.float32, copy=True), self.mesh, "loss")
         divisor = tokens.clamp(min=1.0)  # a batch without a counted token teaches nothing, and breaks nothing
-        losses = self.parallel.executor.train(micros, self.loss, divisor)
+        with self.mesh.timers.phase("compute"):
+            losses = self.parallel.executor.train(micros, self.loss, divisor)
         report[LOSS : AUX + 1] = losses / self.mesh.size("tp")  # whose ranks all have the same
         report[STOP] = float(stop)
-        self._update(report)
+        with self.mesh.timers.phase("optimizer"):
+            self._update(report)
         report[TOKENS] = tokens
         return report
 
