@@ -30,13 +30,13 @@ def sum_partial(
     """Completes the trained weights' gradients (in `weights.trained()` order), in place."""
     trained = weights.trained()
     for axis in AXES:
-        if mesh.group(axis) is None:
-            continue
         partial = [
             gradient
             for weight, gradient in zip(trained, gradients, strict=True)
             if axis in weight.placement.grad_sum
         ]
+        if not partial or mesh.group(axis) is None:  # an untied model's mesh has no `tie` to ask for
+            continue
         small = []
         for gradient in partial:
             if gradient.nbytes >= large and gradient.is_contiguous():
