@@ -16,8 +16,9 @@ from scalewright.parallel.stages import cut_stages
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.placement import place
+from scalewright.train.columns import LOSS, NORM
 from scalewright.train.loss import cross_entropy
-from scalewright.train.step import LOSS, NORM, Step
+from scalewright.train.step import Step
 from worlds import plain
 
 SPEC = ModelSpec.parse(MODEL)

@@ -21,9 +21,10 @@ from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.parallelize import Parallel, fill
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
+from scalewright.train.columns import LOSS, NORM, TOKENS
 from scalewright.train.loss import build_loss
 from scalewright.train.network import cut
-from scalewright.train.step import LOSS, NORM, TOKENS, Step
+from scalewright.train.step import Step
 from worlds import one_rank, run_world
 
 ROWS, LENGTH, STEPS = 8, 16, 2

@@ -469,6 +469,7 @@ def test_a_worker_that_raises_shows_its_error_once(tmp_path):
 def test_a_loss_that_is_no_number_is_noted(tmp_path):
     """null in metrics.jsonl, and an event that says which."""
     data = run_data(tmp_path, loss={"python": "parts:summed", "scale": 1e38}, train={"steps": 2})
-    run(merge(data, {"optimizer": {"clip_norm": 0.0}}))
+    with pytest.raises(RunError, match="ended at step 2 with loss inf"):
+        run(merge(data, {"optimizer": {"clip_norm": 0.0}}))
     assert rows(tmp_path / "out")[-1]["loss"] is None
     assert events(tmp_path / "out", "nonfinite")

@@ -18,8 +18,9 @@ from scalewright.parallel.parallelize import Parallel, fill, parallelize
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.placement import box, place
+from scalewright.train.columns import AUX, LOSS, NORM, STOP, TOKENS
 from scalewright.train.loss import cross_entropy
-from scalewright.train.step import AUX, LOSS, NORM, STOP, TOKENS, Step
+from scalewright.train.step import Step
 from worlds import one_rank, plain, run_world
 
 SPEC = ModelSpec.parse(MODEL)

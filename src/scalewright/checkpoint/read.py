@@ -13,6 +13,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from scalewright.checkpoint.finite import finite_first
 from scalewright.checkpoint.format import StoredTensor, committed, read_manifest, read_state, verify
 from scalewright.parallel.collectives import from_rank_zero, gather_json
 from scalewright.parallel.mesh import Mesh
@@ -100,7 +101,7 @@ class CheckpointReader:
 
 
 def find_checkpoint(path: str | Path) -> Path:
-    """The checkpoint folder that a user means: a step folder, or the newest one of a run folder.
+    """The checkpoint folder that a user means: a step folder, or the newest finite one of a run folder.
 
     Raises UserError when there is none.
     """
@@ -110,23 +111,28 @@ def find_checkpoint(path: str | Path) -> Path:
     for root in (path / "checkpoints", path):
         found = committed(root)
         if found:
-            return found[0]
+            return finite_first(found)[0]
     raise UserError(
         "no finished checkpoint there", str(path), "give a run folder or one of its checkpoints/step-*"
     )
 
 
 def newest_verified(root: Path, mesh: Mesh) -> tuple[Path | None, list[str]]:
-    """The newest checkpoint under `checkpoints/` whose files are whole, and what was wrong with newer ones.
+    """The newest checkpoint under `checkpoints/` whose files are whole and whose numbers are finite, and what
+    was wrong with newer ones. One that isn't finite is better than none.
 
     All ranks call it together and share the reading.
     """
-    names = from_rank_zero([folder.name for folder in committed(root)] if mesh.rank == 0 else None, mesh)
+    found = committed(root) if mesh.rank == 0 else []
+    order = [folder.name for folder in finite_first(found)]
+    names, order = from_rank_zero([[folder.name for folder in found], order], mesh)
     rejected: list[str] = []
-    for name in names:
+    for name in order:
         problem = damage(root / name, mesh)
         if problem is None:
-            return root / name, rejected
+            newer = names[: names.index(name)]
+            passed = [n for n in newer if n in order[order.index(name) :]]
+            return root / name, [*(f"{n}: its numbers aren't finite" for n in passed), *rejected]
         rejected.append(f"{name}: {problem}")
     return None, rejected
 

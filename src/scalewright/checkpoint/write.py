@@ -24,6 +24,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from scalewright.checkpoint.finite import all_finite, finite_entry, superfluous
 from scalewright.checkpoint.format import (
     COMMIT,
     MANIFEST,
@@ -59,24 +60,26 @@ def save(
     layout: dict[str, Any],
     state: dict[str, Any],
     keep: int = 2,
+    finite: bool = True,
 ) -> Path:
     """Saves all that this rank holds, together with every other rank; returns the committed folder.
 
     `states` maps an optimizer state's name to {canonical name: tensor like the weight's master}. `state` is
-    what isn't a tensor. Raises RunError on every rank when any of them could not write; what was saved
-    before stays.
+    what isn't a tensor, `finite` whether the step's loss and gradient norm were: it is recorded together with
+    whether every number written is. Raises RunError on every rank when any of them could not write; what was
+    saved before stays.
     """
     final = step_folder(root, step)
     partial = final.with_name(final.name + ".tmp")
     problem = _try(lambda: make_empty(root, partial)) if mesh.rank == 0 else None
     _agree(problem, mesh, partial)
-    described: dict[str, Any] = {"tensors": {}, "files": {}}
+    described: dict[str, Any] = {"tensors": {}, "files": {}, "nonfinite": []}
     model_parts, optimizer_parts = _parts(weights, states, mesh)
     problem = _try(lambda: _write_rank(partial, model_parts, optimizer_parts, mesh.rank, described))
     answers = _agree(problem, mesh, partial, described)
     if mesh.rank == 0:
         manifest = merge(answers, step=step, samples=samples, run_id=run_id, model=model, layout=layout)
-        problem = _try(lambda: commit(partial, final, manifest, state))
+        problem = _try(lambda: commit(partial, final, manifest, {**state, **finite_entry(finite, answers)}))
     _agree(problem, mesh, partial)
     if mesh.rank == 0:
         prune(root, keep)
@@ -157,9 +160,11 @@ def write_parts(folder: Path, parts: Sequence[Part], stem: str) -> dict[str, Any
     """Writes boxes as `<stem>-000.safetensors` and on, one file in memory at a time; says what they are."""
     tensors: dict[str, Any] = {}
     files: dict[str, Any] = {}
+    bad: list[str] = []
     for number, batch in enumerate(_by_size(parts)):
         file = f"{stem}-{number:03d}.safetensors"
         content = {part.key: part.get().to("cpu").contiguous() for part in batch}
+        bad += [part.name for part in batch if not all_finite(content[part.key])]
         save_file(content, folder / file, metadata={"format": "pt"})
         _sync(folder / file)
         files[file] = asdict(describe_file(folder / file))
@@ -167,7 +172,7 @@ def write_parts(folder: Path, parts: Sequence[Part], stem: str) -> dict[str, Any
             dtype = str(part.dtype).removeprefix("torch.")
             box = StoredBox(file, part.key, *part.box)
             tensors[part.name] = asdict(StoredTensor(part.shape, dtype, (box,)))
-    return {"tensors": tensors, "files": files}
+    return {"tensors": tensors, "files": files, "nonfinite": bad}
 
 
 def _write_rank(
@@ -178,6 +183,7 @@ def _write_rank(
         written = write_parts(folder, parts, f"{stem}-{rank:05d}")
         described["tensors"].update(written["tensors"])
         described["files"].update(written["files"])
+        described["nonfinite"] += written["nonfinite"]
 
 
 def _owned(weights: Weights, mesh: Mesh) -> Iterator[Weight]:
@@ -256,8 +262,8 @@ def _sync(path: Path) -> None:
 
 
 def prune(root: Path, keep: int) -> list[Path]:
-    """Removes all finished checkpoints but the newest `keep`; returns what went. COMMIT goes first."""
-    old = committed(root)[keep:]
+    """Removes finished checkpoints, all but those that are kept; returns what went. COMMIT goes first."""
+    old = superfluous(committed(root), keep)
     for folder in old:
         (folder / COMMIT).unlink(missing_ok=True)
         shutil.rmtree(folder, ignore_errors=True)

@@ -14,6 +14,7 @@ from pydantic import ConfigDict, Field, model_validator
 
 from scalewright.spec.base import Spec, parse_yaml, read_yaml
 from scalewright.spec.errors import UserError
+from scalewright.spec.guard import GuardSpec
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
 
@@ -130,6 +131,7 @@ class TrainSpec(Spec):
     z_loss: float = Field(0.0, ge=0)
     compile: bool = False
     timeouts: TimeoutsSpec = TimeoutsSpec()
+    guard: GuardSpec = GuardSpec()
 
     @model_validator(mode="before")
     @classmethod

@@ -15,13 +15,15 @@ import torch
 from scalewright.parallel.timers import Spans
 from scalewright.spec.run import RunSpec
 from scalewright.train.batches import StepBatches
+from scalewright.train.columns import STOP
+from scalewright.train.health import Health
 from scalewright.train.lr import learning_rate
 from scalewright.train.optimizer import set_rate
 from scalewright.train.profile import traced
 from scalewright.train.readback import Readback
 from scalewright.train.record import Clock, Record
 from scalewright.train.signals import StopRequest
-from scalewright.train.step import STOP, Step
+from scalewright.train.step import Step
 
 
 @dataclass
@@ -32,6 +34,7 @@ class Job:
     step: Step
     batches: StepBatches
     record: Record | None  # rank 0's
+    health: Health
     save: Callable[[int], None]
     validate: Callable[[int], None]
     first: int  # the next step, from 1
@@ -54,6 +57,7 @@ def loop(job: Job, stop: StopRequest) -> tuple[int, bool]:
         set_rate(job.step.optimizer, job.base_rate, rates[step])
         seed_step(job.run.seed, step, job.step.mesh.index("batch"), job.step.mesh.device)
         traces, executor = job.run.folder / "traces", job.step.parallel.executor
+        job.health.given(step, micros, counted)
         with traced(step, job.run.profile.steps, traces, job.step.mesh, executor):
             report = job.step(micros, counted, stop.asked)
         spans[step] = timers.take()
@@ -88,6 +92,7 @@ def _write(
         rate, parts = rates.pop(step), spans.pop(step).breakdown(seconds)
         if job.record is not None:
             job.record.step(step, report, rate, seconds, job.batches.hash_of(step), parts)
+        job.health.take(step, report)
         stopped |= report[STOP] > 0
     return stopped
 

@@ -26,9 +26,14 @@ Named = dict[str, dict[str, Any]]
 
 
 class Lion(torch.optim.Optimizer):
-    """EvoLved Sign Momentum (Chen et al. 2023, algorithm 2), for all tensors at once."""
+    """EvoLved Sign Momentum (Chen et al. 2023, algorithm 2), for all tensors at once.
+
+    Obeys `found_inf`, a scalar on the device: 1 leaves everything as it is, as torch's fused optimizers do.
+    """
 
     elementwise = True
+    _step_supports_amp_scaling = True
+    found_inf: Tensor | None = None
 
     def __init__(
         self, params: Any, lr: float, betas: tuple[float, float] = (0.9, 0.99), weight_decay: float = 0.0
@@ -45,9 +50,17 @@ class Lion(torch.optim.Optimizer):
             grads = [p.grad for p in params]
             momenta = [self._momentum(p) for p in params]
             first, second = group["betas"]
-            torch._foreach_mul_(params, 1 - group["lr"] * group["weight_decay"])
+            decay = 1 - group["lr"] * group["weight_decay"]
+            if self.found_inf is not None:
+                skip = self.found_inf.to(torch.bool)
+                decay = torch.where(skip, 1.0, decay)
+                for grad, momentum in zip(grads, momenta, strict=True):  # lerp(m, m) is m, to the bit
+                    torch.where(skip, momentum, grad, out=grad)
+            torch._foreach_mul_(params, decay)
             update = torch._foreach_lerp(momenta, grads, 1 - first)
             torch._foreach_sign_(update)
+            if self.found_inf is not None:
+                torch._foreach_mul_(update, 1 - self.found_inf)
             torch._foreach_add_(params, update, alpha=-group["lr"])
             torch._foreach_lerp_(momenta, grads, 1 - second)
 

@@ -5,6 +5,7 @@ Rank 0 writes; on other ranks every call does nothing.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,8 +18,8 @@ from scalewright.track.fanout import Fanout
 from scalewright.track.metrics import MetricsFile
 from scalewright.track.tracker import Status
 from scalewright.train.batches import Place
+from scalewright.train.columns import AUX, LOSS, MEMORY, NORM, SKIPPED, TOKENS
 from scalewright.train.precision import Peak
-from scalewright.train.step import AUX, LOSS, MEMORY, NORM, TOKENS
 
 
 @dataclass
@@ -56,9 +57,9 @@ class Record:
             "samples": place.samples,
             "tokens": place.tokens,
             "loss_tokens": int(report[TOKENS]),
-            "loss": report[LOSS],
-            "aux_loss": report[AUX],
-            "grad_norm": report[NORM],
+            "loss": _finite(report[LOSS]),
+            "aux_loss": _finite(report[AUX]),
+            "grad_norm": _finite(report[NORM]),
             "lr": rate,
             "step_time_s": seconds,
             "tokens_per_s": speed,
@@ -67,6 +68,8 @@ class Record:
             "sample_ids_hash": hash_,
             "breakdown_s": {name: round(seconds, 7) for name, seconds in parts.items()},
         }
+        if report[SKIPPED]:
+            row["skipped"] = True
         self.metrics.write(row)
         self.console.step(row)
         self.trackers.log(row)
@@ -121,6 +124,11 @@ class Record:
         self.console.close(summary if last else None)
         self.metrics.close()
         self.events.close()
+
+
+def _finite(value: float) -> float | None:
+    """The number, or None for inf and NaN: what they were is in the `nonfinite` event (train/health.py)."""
+    return value if math.isfinite(value) else None
 
 
 class Clock:

@@ -3,6 +3,7 @@
     the executor            micro-batches: logits -> loss sum / tokens of the global batch -> backward
     gradients are sums      over micro-batches and ranks; nothing divides them again
     norm                    of local shards, weighted by copies; one all-reduce carries the loss, too
+    guard                   is the update taken? (train/guard.py)
     clip, update, publish   on local fp32 weights
 
 No value leaves the device: the step gives one small tensor, and whoever wants numbers reads it later.
@@ -11,7 +12,7 @@ No value leaves the device: the step gives one small tensor, and whoever wants n
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -22,12 +23,11 @@ from scalewright.parallel.inputs import Micro
 from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.parallelize import Parallel
 from scalewright.parallel.sums import sum_partial
+from scalewright.spec.guard import GuardSpec
+from scalewright.train.columns import AUX, LOSS, MEMORY, NORM, STOP, TOKENS, WIDTH
+from scalewright.train.guard import Guard
 from scalewright.train.memory import memory_gib
-
-# What a step reports, in this order, as one fp32 tensor. Behind these stands each rank's memory in GiB: in a
-# sum, a place of its own for every rank is what lets the reader take the largest.
-LOSS, AUX, NORM, TOKENS, STOP = range(5)
-MEMORY = 5
+from scalewright.train.update import Buffers, obeys_flag, update_unless
 
 
 @dataclass
@@ -39,27 +39,34 @@ class Step:
     loss: Loss
     mesh: Mesh
     clip_norm: float  # 0: no clipping
-    # Whether to look at the norm, and leave out a clip that changes nothing: where that costs less than the
-    # clip's pass over memory. Null: on a CPU, since elsewhere the host would wait for the device.
+    # Whether the host looks at the norm: it then leaves out a clip that changes nothing, and an update that
+    # isn't to be taken. Null: unless it would have to wait for a GPU, and the update can be left out there.
     look: bool | None = None
+    guard: Guard | None = None  # null: one with the defaults of `train.guard`
+    _buffers: Buffers = field(init=False)
 
     def __post_init__(self) -> None:
-        shares = [1.0 / weight.copies for weight in self.parallel.weights.trained()]
-        self._shares = torch.tensor(shares, device=self.mesh.device)  # of each squared norm, this rank's part
+        weights, device = self.parallel.weights, self.mesh.device
+        shares = [1.0 / weight.copies for weight in weights.trained()]
+        self._shares = torch.tensor(shares, device=device)  # of each squared norm, this rank's part
         if self.look is None:
-            self.look = self.mesh.device.type == "cpu"
+            elsewhere = any(weight.master.device != device for weight in weights)  # masters in host memory
+            self.look = device.type != "cuda" or elsewhere or not obeys_flag(self.optimizer)
+        if self.guard is None:
+            self.guard = Guard(GuardSpec(), device)
+        self._buffers = Buffers(self.parallel.model)
 
     def __call__(self, micros: Sequence[Micro], counted: Tensor, stop: bool = False) -> Tensor:
-        """Trains on this rank's micro-batches; fp32[5 + world]: loss, auxiliary loss, gradient norm, tokens,
-        stop, and the memory of every rank in GiB.
+        """Trains on this rank's micro-batches; fp32 [WIDTH + world], as `train/columns.py` has it.
 
         `counted` is this rank's number of counted tokens, a scalar on the device. Loss is in nats per counted
         token of the global batch, before the update; the norm is that before clipping. `stop` is above 0
         when any rank was asked to stop.
         """
-        report = torch.zeros(MEMORY + self.mesh.world, device=self.mesh.device)
+        report = torch.zeros(WIDTH + self.mesh.world, device=self.mesh.device)
         tokens = all_sum(counted.to(torch.float32, copy=True), self.mesh, "loss")
         divisor = tokens.clamp(min=1.0)  # a batch without a counted token teaches nothing, and breaks nothing
+        self._buffers.keep()
         with self.mesh.timers.phase("compute"):
             losses = self.parallel.executor.train(micros, self.loss, divisor)
         report[LOSS : AUX + 1] = losses / self.mesh.size("tp")  # whose ranks all have the same
@@ -71,18 +78,33 @@ class Step:
 
     @torch.no_grad()
     def _update(self, report: Tensor) -> None:
+        """Clips and updates from the gradients that lie there, and completes the step's report."""
+        assert self.guard is not None
         weights = self.parallel.weights
         gradients = weights.take_gradients()
         sum_partial(weights, gradients, self.mesh)
         norms = torch.stack(torch._foreach_norm(gradients)).to(report.device)  # offloaded ones lie elsewhere
         report[NORM] = (norms.square() * self._shares).sum()
         report[MEMORY + self.mesh.rank] = memory_gib(self.mesh.device)
+        local = self.guard.note_local(report)
         all_sum(report, self.mesh, "world")
         report[NORM] = report[NORM].sqrt()
-        if self.clip_norm > 0:
-            factor = (self.clip_norm / (report[NORM] + 1e-6)).clamp(max=1.0)
-            if not self.look or factor < 1:
-                torch._foreach_mul_(gradients, factor.to(gradients[0].device))
+        verdict = self.guard.judge(report, local, self.clip_norm)
+        self._buffers.put_back_unless(verdict.keep)
+        if self.look:
+            keep, factor = torch.stack([verdict.keep.float(), verdict.factor]).tolist()
+            if keep:
+                if factor != 1:
+                    torch._foreach_mul_(gradients, factor)
+                weights.hand_over(gradients)
+                self.optimizer.step()
+                weights.publish()
+            return
+        if self.clip_norm > 0 or self.guard.scales:
+            torch._foreach_mul_(gradients, verdict.factor)
         weights.hand_over(gradients)
-        self.optimizer.step()
+        if obeys_flag(self.optimizer):
+            update_unless(self.optimizer, (~verdict.keep).float())
+        else:
+            self.optimizer.step()  # a rehearsal of an optimizer that must be looked after: nothing is decided
         weights.publish()

@@ -11,10 +11,12 @@ import uuid
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
 
+from scalewright.checkpoint.format import committed
 from scalewright.checkpoint.read import CheckpointReader, set_aside
 from scalewright.checkpoint.write import as_states, save
 from scalewright.data.dataset import Dataset, open_data
@@ -32,7 +34,9 @@ from scalewright.track.metrics import read_metrics
 from scalewright.track.tracker import Status
 from scalewright.train.batches import Place, StepBatches, go_to_place, in_vocabulary, reading_place
 from scalewright.train.claim import claim_folder
-from scalewright.train.loop import Job, loop
+from scalewright.train.guard import Guard
+from scalewright.train.health import Health
+from scalewright.train.loop import Job, loop, seed_step
 from scalewright.train.loss import DEFAULT_LOSS, build_loss
 from scalewright.train.network import Network, build_network, first_weights, load_python, types_explained
 from scalewright.train.optimizer import base_rate, build_optimizer, check_first_states, read_states
@@ -123,6 +127,8 @@ class _Rank:
     resumed: int | None
     place: Place  # where this call begins
     done: int  # steps that the weights have behind them
+    guard: Guard
+    health: Health | None = None
     save_problem: str | None = None
 
     @classmethod
@@ -161,6 +167,8 @@ class _Rank:
         begin = _begin(run, reader, network, optimizer, mesh)
         if reader is not None:
             go_to_place(dataset, reader.state)
+        guard = Guard(run.train.guard, device)
+        guard.load(reader.state.get("guard", {}) if reader else {})
         run_id = from_rank_zero(reader.manifest.run_id if reader else uuid.uuid4().hex[:12], mesh)
         record = None
         if mesh.rank == 0 and peak is not None:
@@ -185,6 +193,7 @@ class _Rank:
             resumed=begin.step if reader is not None else None,
             place=begin,
             done=begin.step,
+            guard=guard,
         )
 
     def train(self, stop: StopRequest, until: int | None, started: float) -> dict[str, Any]:
@@ -201,7 +210,11 @@ class _Rank:
         )
         try:
             clip = getattr(self.run.optimizer, "clip_norm", 0.0)
-            step = Step(self.network.parallel, self.optimizer, self.loss, self.mesh, clip)
+            parallel = self.network.parallel
+            step = Step(parallel, self.optimizer, self.loss, self.mesh, clip, guard=self.guard)
+            seed = partial(seed_step, self.run.seed, rank=self.mesh.index("batch"), device=self.mesh.device)
+            patience = self.run.train.guard.patience
+            self.health = health = Health(step, self.record, patience, seed, self._save_if_none)
             if self.run.checkpoint.every or self.run.checkpoint.at_end:
                 check_first_states(self.optimizer, self.network.parallel.weights)
             base = base_rate(self.run.optimizer, self.optimizer)
@@ -210,6 +223,7 @@ class _Rank:
                 step=step,
                 batches=batches,
                 record=self.record,
+                health=health,
                 save=self.save,
                 validate=self.validate,
                 first=self.done + 1,
@@ -219,6 +233,8 @@ class _Rank:
             )
             with types_explained(self.run, self.network.parallel.model):
                 self.done, stopped = loop(job, stop)
+            if not stopped:
+                health.check_end(self.done)
             status = "stopped" if stopped else "finished"
         finally:
             batches.close()
@@ -276,7 +292,9 @@ class _Rank:
                     "optimizer_name": optimizer_name(self.run),
                     "optimizer": numbers,
                     **reading_place(self.dataset, place.samples),
+                    "guard": self.guard.state(),
                 },
+                finite=self.health is None or not self.health.bad,
                 keep=self.run.checkpoint.keep,
             )
             self.save_problem = None
@@ -289,6 +307,12 @@ class _Rank:
             return
         if self.record is not None:
             self.record.saved(step, time.perf_counter() - started)
+
+    def _save_if_none(self, step: int) -> None:
+        """Saves a run that is about to stop and that has nothing to go on from."""
+        root, wanted = self.run.folder / "checkpoints", self.run.checkpoint
+        if (wanted.at_end or wanted.every) and not from_rank_zero(bool(committed(root)), self.mesh):
+            self.save(step)
 
     def _last_rows(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """The newest training and validation rows, also of a run that was finished before this call."""

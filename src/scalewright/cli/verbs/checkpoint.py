@@ -22,7 +22,7 @@ def list_checkpoints(run: Run, json: Json = False) -> None:
         print_json(rows)
         return
     shown = [
-        [row["step"], row["saved"], f"{row['bytes'] / 2**20:,.1f}", row["state"], row["path"]] for row in rows
+        [row["step"], row["saved"], f"{row['bytes'] / 2**20:,.1f}", _state(row), row["path"]] for row in rows
     ]
     print_table(["step", "saved", "MiB", "state", "path"], shown)
 
@@ -43,9 +43,13 @@ def verify_checkpoints(run: Run, json: Json = False) -> None:
         print_json({"ok": not damaged, "checkpoints": rows})
     else:
         for row in rows:
-            print(f"step {row['step']}: " + ("; ".join(row["problems"]) or row["state"]))
+            print(f"step {row['step']}: " + ("; ".join(row["problems"]) or _state(row)))
     if damaged:
         raise typer.Exit(1)
+
+
+def _state(row: dict[str, Any]) -> str:
+    return str(row["state"]) + ("" if row.get("finite", True) else ", not finite")
 
 
 def _folders(run: Path) -> list[Path]:
@@ -69,6 +73,7 @@ def _row(folder: Path) -> dict[str, Any]:
     """What `ls` says about one step folder; `state` is complete, incomplete (no COMMIT) or damaged."""
     import datetime
 
+    from scalewright.checkpoint.finite import is_finite
     from scalewright.checkpoint.format import COMMIT, read_manifest
 
     files = [path for path in folder.rglob("*") if path.is_file()]
@@ -84,5 +89,6 @@ def _row(folder: Path) -> dict[str, Any]:
             manifest = read_manifest(folder)
         except UserError:
             return {**row, "state": "damaged"}
+        row["finite"] = is_finite(folder)
         row |= {"samples": manifest.samples, "tensors": len(manifest.tensors), "layout": manifest.layout}
     return row

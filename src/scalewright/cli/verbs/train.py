@@ -46,7 +46,12 @@ def train(
     from scalewright.train.run import train as train_run
 
     with only_answer(json):
-        result = train_run(run, tuple(overrides or ()), steps=steps, simulate=simulate, quiet=json)
+        try:
+            result = train_run(run, tuple(overrides or ()), steps=steps, simulate=simulate, quiet=json)
+        except RunError:
+            if find_context().rank == 0:
+                write_failed_page(run, overrides or [])
+            raise
         if find_context().rank == 0:
             write_page(Path(result.out_dir))
     if json and find_context().rank == 0:  # under torchrun every rank is here; one answers
@@ -79,6 +84,15 @@ def write_page(folder: Path) -> None:
         print(f"no report: {error}", file=sys.stderr)
         return
     attach(folder, [page], tracking_variables())
+
+
+def write_failed_page(run: Path, overrides: list[str]) -> None:
+    """The report of a run that failed, where it got as far as having numbers: it shows what went wrong."""
+    from scalewright.spec.run import load_run
+
+    folder = load_run(run, overrides).folder
+    if (folder / "metrics.jsonl").exists():
+        write_page(folder)
 
 
 def missing_run(run: Path) -> UserError:

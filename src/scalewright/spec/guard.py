@@ -1,0 +1,27 @@
+"""What a run does when its numbers go bad: `train.guard` of `run.yaml`.
+
+    nonfinite   a loss or a gradient norm that is inf or NaN: its update is left out, always
+
+There is no `nonfinite: ignore`. An update from a gradient with one NaN makes every weight NaN under clipping
+(the factor is NaN) and its own weight under none, and no later step brings them back.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from scalewright.spec.base import Spec
+
+
+class GuardSpec(Spec):
+    """Non-finite numbers and spikes: what is done, and when the run stops."""
+
+    nonfinite: Literal["skip", "stop"] = "skip"  # stop: at the first one, as stop_after: 1
+    stop_after: int = Field(3, ge=0)  # non-finite steps in a row that end the run; 0: none do
+
+    @property
+    def patience(self) -> int:
+        """Non-finite steps in a row that end the run; 0: none do."""
+        return 1 if self.nonfinite == "stop" else self.stop_after

@@ -1,0 +1,24 @@
+"""What a step reports, as one fp32 tensor on the device: what was summed over ranks, then what was decided.
+
+LOSS AUX NORM TOKENS STOP     all-reduced, equal on all ranks
+SKIPPED .. FACTOR             the guard's decision (train/guard.py), equal on all ranks
+LOCAL                         this rank's own part in a non-finite step
+from MEMORY on                each rank's memory in GiB: in a sum, a place of its own for every rank is what
+                              lets the reader take the largest
+"""
+
+from __future__ import annotations
+
+LOSS, AUX, NORM, TOKENS, STOP = range(5)
+SUMMED = 5
+(
+    SKIPPED,  # 1: the update was left out
+    STREAK,  # non-finite steps in a row, this one included; 0: this one was finite
+    SPIKE,  # 0: none, 1: of the loss, 2: of the gradient norm
+    Z,  # robust standard deviations above the usual value
+    USUAL,  # the median that Z is measured from, in the unit of the loss or of the norm
+    FACTOR,  # what ZClip multiplied the gradient by; 1: nothing
+    SCALE,  # the loss scale of the step (fp16); 1 elsewhere
+    LOCAL,  # 1: this rank's loss wasn't finite; 2: its gradients weren't; 0: both were
+) = range(SUMMED, SUMMED + 8)
+WIDTH = MEMORY = SUMMED + 8

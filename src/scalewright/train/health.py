@@ -1,0 +1,113 @@
+"""What the host does about bad numbers, when a step's report has arrived: events, lines, and the end.
+
+    report finite                    nothing
+    not finite                       `nonfinite` event (action skipped): whose loss or gradients, which rank
+    not finite `stop_after` times    `nonfinite` event (action stopped), first bad tensor or module, exit 1
+
+Reports arrive in the same order on every rank and hold the same decisions, so that all ranks ask one another
+about a bad step together, and stop together.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from scalewright.parallel.collectives import gather_json
+from scalewright.parallel.inputs import Micro
+from scalewright.spec.errors import RunError
+from scalewright.train.columns import AUX, LOCAL, LOSS, NORM, SCALE, STREAK
+from scalewright.train.record import Record
+from scalewright.train.step import Step
+from scalewright.train.suspect import find_suspect
+
+PARTS = ((LOSS, "loss"), (AUX, "aux_loss"), (NORM, "grad_norm"))
+
+
+class Diverged(RunError):
+    """A run whose numbers stopped being finite; its weights are those before the first bad step."""
+
+
+@dataclass
+class Health:
+    """Follows the reports of a run on one rank."""
+
+    step: Step
+    record: Record | None  # rank 0's
+    patience: int  # non-finite steps in a row that end the run; 0: none do
+    seed: Callable[[int], None]  # seeds a step's random numbers, for a replay
+    save: Callable[[int], None]  # called before a run that has diverged is looked into
+    bad: str = ""  # what was wrong with the newest step, in words; empty: nothing
+    _given: deque[tuple[int, Sequence[Micro], Tensor]] = field(default_factory=lambda: deque(maxlen=2))
+
+    def given(self, step: int, micros: Sequence[Micro], counted: Tensor) -> None:
+        """Keeps what a step is about to be given, until its report has been seen (one step late on a GPU)."""
+        self._given.append((step, micros, counted))
+
+    def take(self, step: int, report: list[float]) -> None:
+        """Looks at a step's report; raises Diverged on every rank when it is the one bad step too many."""
+        streak = int(report[STREAK])
+        if not streak:
+            self.bad = ""
+            return
+        values = {name: repr(report[at]) for at, name in PARTS if not math.isfinite(report[at])}
+        where, rank = self._blame(report)
+        self.bad = " and ".join(f"{name} {value}" for name, value in values.items())
+        last = bool(self.patience) and streak >= self.patience
+        if self.record is not None and not last:
+            self.record.event(
+                "nonfinite",
+                f"step {step}: {self.bad} (first on rank {rank}); its update was left out",
+                step=step,
+                action="skipped",
+                where=where,
+                rank=rank,
+                values=values,
+            )
+        if last:
+            self._stop(step, report, streak, values, rank)
+
+    def check_end(self, step: int) -> None:
+        """Raises Diverged when the run's last step was not finite: such a run hasn't finished."""
+        if self.bad:
+            raise Diverged(
+                f"the run ended at step {step} with {self.bad}: the last update was left out, and "
+                "checkpoints from then on are marked as not finite"
+            )
+
+    def _blame(self, report: list[float]) -> tuple[str, int]:
+        """(what wasn't finite, the first rank on which it wasn't). All ranks call it together."""
+        parts = [int(local) for local in gather_json(report[LOCAL], self.step.mesh)]
+        for part, name in ((1, "loss"), (2, "grad_norm")):
+            if part in parts:
+                return name, parts.index(part)
+        return "grad_norm", 0  # finite on every rank, and too large when squared and summed
+
+    def _stop(self, step: int, report: list[float], streak: int, values: dict[str, str], rank: int) -> None:
+        micros, counted = next(((m, c) for s, m, c in self._given if s == step), ((), None))
+        suspect = None
+        self.save(step)
+        if counted is not None:
+            self.seed(step)
+            parallel, loss, mesh = self.step.parallel, self.step.loss, self.step.mesh
+            suspect = find_suspect(parallel, loss, mesh, micros, counted, report[SCALE])
+        where = f"the first number that isn't finite is in {suspect}" if suspect else f"first on rank {rank}"
+        if self.record is not None:
+            self.record.event(
+                "nonfinite",
+                step=step,
+                action="stopped",
+                where=suspect.name if suspect else "unknown",
+                rank=suspect.rank if suspect else rank,
+                values=values,
+            )
+        times = "" if streak == 1 else f", {streak} steps in a row"
+        raise Diverged(
+            f"stopped at step {step}: {self.bad}{times}; {where}. No update was taken since step "
+            f"{step - streak}; go on from an older checkpoint with a lower optimizer.lr or other data, or "
+            "allow more of them with train.guard.stop_after"
+        )

@@ -1,0 +1,148 @@
+"""Finds where a number first wasn't finite, once a run is over for it: slow, and as exact as it can be.
+
+    1  weights      a tensor with inf or NaN
+    2  forward      the first module whose output isn't finite, in a replay of the step
+    3  the loss     of finite logits
+    4  backward     the first module (from the loss on) whose output's gradient isn't finite
+    5  gradients    a tensor whose summed gradient isn't
+
+Every rank replays its own part to the end, so that collectives meet; then the ranks compare. An earlier kind
+comes first; among ranks with the same kind, the stage that runs first (in a backward, the last), then the
+lowest rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from scalewright.parallel.collectives import all_sum, gather_json
+from scalewright.parallel.execute import Loss
+from scalewright.parallel.inputs import Micro
+from scalewright.parallel.mesh import Mesh
+from scalewright.parallel.parallelize import Parallel
+from scalewright.parallel.stages import stages_of
+
+WEIGHT, FORWARD, LOSS, BACKWARD, GRADIENT = range(5)
+WORDS = (
+    "the weight '{}'",
+    "the output of '{}' (forward)",
+    "the loss, of finite logits",
+    "the gradient of the output of '{}' (backward)",
+    "the gradient of '{}'",
+)
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """Where the first non-finite number is: a module or a canonical tensor name, and the rank that has it."""
+
+    kind: int
+    name: str
+    rank: int
+
+    def __str__(self) -> str:
+        return f"{WORDS[self.kind].format(self.name)} on rank {self.rank}"
+
+
+def find_suspect(
+    parallel: Parallel, loss: Loss, mesh: Mesh, micros: Sequence[Micro], counted: Tensor, scale: float = 1.0
+) -> Suspect | None:
+    """Where the first non-finite number of a step is, the same answer on every rank; None: not found again.
+
+    All ranks call it together, with what they gave the step. Gradients are overwritten. `scale` is the loss
+    scale that the step was run with.
+    """
+    suspect = _agree(_weights(parallel), mesh)
+    if suspect is not None or not micros:
+        return suspect
+    noted = _Notes()
+    handles = [
+        module.register_forward_hook(noted.watch(stage, name or type(cut).__name__))
+        for stage, cut in stages_of(parallel.model).items()
+        for name, module in cut.named_modules()
+    ]
+    divisor = all_sum(counted.to(torch.float32, copy=True), mesh, "loss").clamp(min=1.0) / scale
+    try:
+        with torch.compiler.set_stance("force_eager"):  # inside compiled blocks no hook is called
+            parallel.executor.train(micros, noted.loss(loss), divisor)
+        found = noted.first or _gradients(parallel)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return _agree(found, mesh)
+
+
+# What one rank has: (kind, stage in the order in which that kind runs, name).
+_Found = tuple[int, int, str]
+
+
+def _agree(found: _Found | None, mesh: Mesh) -> Suspect | None:
+    answers = gather_json(found, mesh)
+    ranked = [(kind, stage, rank, name) for rank, a in enumerate(answers) if a for kind, stage, name in [a]]
+    if not ranked:
+        return None
+    kind, _, rank, name = min(ranked)
+    return Suspect(kind, name, rank)
+
+
+def _weights(parallel: Parallel) -> _Found | None:
+    for weight in parallel.weights:
+        if not _finite(weight.master):
+            return WEIGHT, weight.stage, weight.name
+    return None
+
+
+def _gradients(parallel: Parallel) -> _Found | None:
+    for weight in parallel.weights.trained():
+        gradient = weight.gradient
+        if gradient is not None and not _finite(gradient):
+            return GRADIENT, weight.stage, weight.name
+    return None
+
+
+def _finite(value: Any) -> bool:
+    return not isinstance(value, Tensor) or not value.numel() or bool(torch.isfinite(value).all())
+
+
+class _Notes:
+    """The first non-finite number that hooks of one rank meet; what follows is a consequence."""
+
+    def __init__(self) -> None:
+        self.first: _Found | None = None
+
+    def watch(self, stage: int, name: str) -> Any:
+        """A forward hook for one module."""
+
+        def look(module: nn.Module, given: Any, output: Any) -> None:
+            for tensor in tree_leaves(output):
+                if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
+                    continue
+                self._note(FORWARD, stage, name, tensor)
+                if tensor.requires_grad:
+                    tensor.register_hook(  # type: ignore[no-untyped-call]
+                        lambda gradient: self._note(BACKWARD, -stage, name, gradient)
+                    )
+
+        return look
+
+    def loss(self, inner: Loss) -> Loss:
+        """The loss function, watched."""
+
+        def watched(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+            total, extra = inner(logits, targets)
+            if _finite(logits):
+                self._note(LOSS, 0, "loss", total)
+                self._note(LOSS, 0, "loss", extra)
+            return total, extra
+
+        return watched
+
+    def _note(self, kind: int, stage: int, name: str, tensor: Tensor) -> None:
+        if self.first is None and not _finite(tensor.detach()):
+            self.first = (kind, stage, name)
