@@ -7,8 +7,9 @@ srun      SLURM_PROCID, SLURM_NTASKS, ...     MPICH     PMI_RANK, PMI_SIZE, MPI_
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from scalewright.spec.errors import UserError
 
@@ -45,6 +46,8 @@ class RankContext:
     starter: str = "none"
     shared_store: bool = False  # torchrun's agent already runs the store at that address; else rank 0 does
     threads: int | None = None  # CPU threads of this process; None = what the library takes
+    # How rank 0 hands ("train" | "valid" | "event", row) to whoever follows the run; true: it is to stop.
+    tell: Callable[[str, dict[str, Any]], bool | None] | None = None
 
     @property
     def alone(self) -> bool:

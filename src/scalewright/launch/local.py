@@ -21,8 +21,9 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass, replace
+from multiprocessing import spawn
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -35,6 +36,10 @@ from scalewright.spec.errors import RunError, Stopped, UserError
 GRACE_SECONDS = 5.0  # between asking the survivors of a dead worker to leave and killing them
 CAUSE_SECONDS = 5.0  # between a broken connection and what its other end has to say
 BROKEN = ("onnection closed by peer", "onnection reset by peer", "roken pipe")  # Gloo's words for it
+
+
+WORKER = "scalewright-rank"  # how the processes are named
+ROW = "row"  # what a worker sends before its answer
 
 
 class _Died(RunError):
@@ -60,11 +65,16 @@ def run_local(
     preload: Sequence[str] = (),
     threads: int | None = None,
     on_start: Callable[[list[int]], None] | None = None,
+    on_row: Callable[[str, dict[str, Any]], bool] | None = None,
+    import_main: bool = True,
 ) -> Any:
     """Runs `target(context, *arguments)` in `world` processes; returns rank 0's answer.
 
     Raises what the first failing worker raised if it is one of our errors, else RunError with that worker's
     own message, once. `on_start` gets the process ids. `threads` per worker defaults to cores / world.
+    `on_row` gets what rank 0 passes to `context.tell`, in this process; when it answers true, the workers are
+    asked to save and leave. `import_main` false: workers don't import the script that called (it needs no
+    `__main__` guard then, and nothing of it can be among the arguments).
     """
     context = _start_method(preload)
     with tempfile.TemporaryDirectory(prefix="scalewright-") as folder:
@@ -77,10 +87,12 @@ def run_local(
                     place = RankContext(
                         rank, world, rank, world, store.as_uri(), starter="local", threads=threads
                     )
-                    workers.append(_start(context, target, place, arguments))
+                    listened = on_row is not None and rank == 0
+                    with nullcontext() if import_main else _without_main():
+                        workers.append(_start(context, target, place, arguments, listened))
                 if on_start:
                     on_start([worker.process.pid or 0 for worker in workers])
-                return _watch(workers)
+                return _watch(workers, on_row)
             except _Died as error:
                 if asked and error.number == signal.SIGTERM:  # it came before a worker could listen
                     raise Stopped("stopped before the first step; the same command starts again") from None
@@ -114,12 +126,37 @@ def _start_method(preload: Sequence[str]) -> Any:
     return context
 
 
-def _start(context: Any, target: Callable[..., Any], place: RankContext, arguments: Sequence[Any]) -> _Worker:
+@contextmanager
+def _without_main() -> Iterator[None]:
+    """Processes that are started meanwhile don't run the caller's script again, under any name.
+
+    multiprocessing names it in the data that a new process prepares itself with (`spawn.prepare`).
+    """
+    given = spawn.get_preparation_data
+
+    def trimmed(name: str) -> dict[str, Any]:
+        return {key: value for key, value in given(name).items() if not key.startswith("init_main")}
+
+    spawn.get_preparation_data = trimmed
+    try:
+        yield
+    finally:
+        spawn.get_preparation_data = given
+
+
+def is_worker() -> bool:
+    """Whether this process is one that `run_local` started."""
+    return multiprocessing.current_process().name.startswith(WORKER)
+
+
+def _start(
+    context: Any, target: Callable[..., Any], place: RankContext, arguments: Sequence[Any], listened: bool
+) -> _Worker:
     ours, theirs = context.Pipe(duplex=True)
     process = context.Process(
         target=_work,
-        args=(theirs, target, place, tuple(arguments)),
-        name=f"scalewright-rank{place.rank}",
+        args=(theirs, target, place, tuple(arguments), listened),
+        name=f"{WORKER}{place.rank}",
     )
     process.start()
     theirs.close()
@@ -127,12 +164,18 @@ def _start(context: Any, target: Callable[..., Any], place: RankContext, argumen
 
 
 def _work(
-    pipe: Connection, target: Callable[..., Any], place: RankContext, arguments: tuple[Any, ...]
+    pipe: Connection,
+    target: Callable[..., Any],
+    place: RankContext,
+    arguments: tuple[Any, ...],
+    listened: bool,
 ) -> None:
     """A worker's whole life; it answers through the pipe and leaves when the supervisor is gone."""
     use_loopback()
     with suppress(Exception):  # a crash in native code says on stderr where it was, if there is one
         faulthandler.enable()
+    if listened:
+        place = replace(place, tell=lambda kind, row: pipe.send((ROW, (kind, row))))
     done = threading.Event()
     threading.Thread(target=_leave_with_supervisor, args=(pipe, done), daemon=True).start()
     try:
@@ -159,8 +202,8 @@ def _leave_with_supervisor(pipe: Connection, done: threading.Event) -> None:
             os._exit(1)
 
 
-def _watch(workers: list[_Worker]) -> Any:
-    """Waits for every worker; at the first failure stops waiting and raises it."""
+def _watch(workers: list[_Worker], on_row: Callable[[str, dict[str, Any]], bool] | None = None) -> Any:
+    """Waits for every worker and hands on rank 0's rows; at the first failure stops waiting and raises it."""
     pending = list(workers)
     failures: list[tuple[int, tuple[str, Any]]] = []
     deadline: float | None = None
@@ -168,9 +211,9 @@ def _watch(workers: list[_Worker]) -> Any:
         wait([w.pipe for w in pending] + [w.process.sentinel for w in pending], timeout=0.2)
         for worker in list(pending):
             alive = worker.process.is_alive()  # asked first: whoever is gone has sent what it had to say
-            if worker.answer is None and worker.pipe.poll():
-                with suppress(EOFError, OSError):
-                    worker.answer = worker.pipe.recv()
+            for kind, row in _hear(worker):
+                if on_row is not None and on_row(kind, row):
+                    _ask_to_stop(workers)
             if worker.answer is None and alive:
                 continue
             rank = workers.index(worker)
@@ -184,6 +227,19 @@ def _watch(workers: list[_Worker]) -> Any:
     if failures:
         raise _blame(failures)
     return workers[0].answer[1] if workers[0].answer else None
+
+
+def _hear(worker: _Worker) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The rows that a worker has sent; its answer, when that has come, is kept."""
+    while worker.answer is None and worker.pipe.poll():
+        try:
+            kind, content = worker.pipe.recv()
+        except (EOFError, OSError):
+            return
+        if kind == ROW:
+            yield content
+        else:
+            worker.answer = (kind, content)
 
 
 def _exit_code(process: BaseProcess) -> int | None:
@@ -234,6 +290,14 @@ def _end(workers: list[_Worker]) -> None:
             worker.process.join()
 
 
+def _ask_to_stop(workers: list[_Worker]) -> None:
+    """Lets the workers save and leave by themselves."""
+    for worker in workers:
+        if worker.process.is_alive() and worker.process.pid:
+            with suppress(ProcessLookupError):
+                os.kill(worker.process.pid, signal.SIGTERM)
+
+
 @contextmanager
 def _forward_signals(workers: list[_Worker]) -> Iterator[list[int]]:
     """Passes SIGTERM and SIGINT on to the workers, which save and leave; only in the main thread.
@@ -247,12 +311,7 @@ def _forward_signals(workers: list[_Worker]) -> Iterator[list[int]]:
 
     def forward(number: int, frame: Any) -> None:
         asked.append(number)
-        for worker in workers:
-            if worker.process.is_alive() and worker.process.pid:
-                try:
-                    os.kill(worker.process.pid, signal.SIGTERM)
-                except ProcessLookupError:
-                    continue
+        _ask_to_stop(workers)
 
     before = {number: signal.signal(number, forward) for number in (signal.SIGTERM, signal.SIGINT)}
     try:

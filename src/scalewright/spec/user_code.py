@@ -6,10 +6,12 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from scalewright.spec.errors import UserError
@@ -22,7 +24,7 @@ def import_object(ref: str) -> Callable[..., Any]:
         raise UserError(f"'{ref}' is not package.module:name", "python", "write it like mymodel:build")
     with _working_directory():
         try:
-            found: Any = importlib.import_module(module_name)
+            found: Any = _running_script(module_name) or importlib.import_module(module_name)
         except Exception as error:
             raise UserError(
                 f"cannot import '{module_name}': {type(error).__name__}: {error}",
@@ -42,6 +44,19 @@ def import_object(ref: str) -> Callable[..., Any]:
             "name a function or a class",
         )
     return found  # type: ignore[no-any-return]
+
+
+def _running_script(module_name: str) -> ModuleType | None:
+    """The script that runs, when that is what a name means: importing it would run it once more."""
+    main = sys.modules["__main__"]
+    file = getattr(main, "__file__", None)
+    if file is None or "." in module_name or Path(file).stem != module_name:
+        return None
+    spec = importlib.util.find_spec(module_name)
+    same = (
+        spec is not None and spec.origin is not None and Path(spec.origin).resolve() == Path(file).resolve()
+    )
+    return main if same else None
 
 
 @contextmanager

@@ -59,7 +59,8 @@ def loop(job: Job, stop: StopRequest) -> tuple[int, bool]:
         traces, executor = job.run.folder / "traces", job.step.parallel.executor
         job.health.given(step, micros, counted)
         with traced(step, job.run.profile.steps, traces, job.step.mesh, executor):
-            report = job.step(micros, counted, stop.asked)
+            asked = stop.asked or (job.record is not None and job.record.stop_asked)
+            report = job.step(micros, counted, asked)
         spans[step] = timers.take()
         stopped = _write(job, readback.push(step, report), rates, spans, clock)
         validate = job.run.train.valid_every and step % job.run.train.valid_every == 0

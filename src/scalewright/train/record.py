@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,6 +36,8 @@ class Record:
     peak: Peak
     place: Place  # where this call began
     last: dict[str, dict[str, Any]] = field(default_factory=dict)  # the newest row of each kind
+    tell: Callable[[str, dict[str, Any]], bool | None] | None = None  # the caller's callbacks
+    stop_asked: bool = False  # by one of them
     _peak_too_low: bool = False
 
     def step(
@@ -74,6 +76,7 @@ class Record:
         self.console.step(row)
         self.trackers.log(row)
         self.last["train"] = row
+        self._hand_on("train", row)
 
     def _mfu(self, tokens_per_s: float, step: int) -> float | None:
         """Model FLOP/s over the peak; None without a peak, or with a measured one that a step surpasses."""
@@ -99,11 +102,18 @@ class Record:
         self.console.valid(row)
         self.trackers.log(row)
         self.last["valid"] = row
+        self._hand_on("valid", row)
+
+    def _hand_on(self, kind: str, row: dict[str, Any]) -> None:
+        """Gives a row to the caller's callback, which may ask to stop."""
+        if self.tell is not None and self.tell(kind, row):
+            self.stop_asked = True
 
     def event(self, kind: str, message: str = "", **fields: Any) -> None:
         """Writes an event; `message` is also shown."""
         entry = self.events.write(kind, **fields, **({"message": message} if message else {}))
         self.trackers.event(entry)
+        self._hand_on("event", entry)
         if message:
             self.console.message(message)
 

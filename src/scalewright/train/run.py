@@ -9,7 +9,9 @@ This file imports no torch: the workers do, while the run is still being checked
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
@@ -17,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from scalewright.launch.context import RankContext, find_context
-from scalewright.launch.local import cores, prepare_workers, run_local
+from scalewright.launch.local import cores, is_worker, prepare_workers, run_local
 from scalewright.launch.settings import (
     keep_flight_records,
     make_deterministic,
@@ -25,10 +27,13 @@ from scalewright.launch.settings import (
     tracking_variables,
 )
 from scalewright.spec.errors import RunError, Stopped, UserError
-from scalewright.spec.run import RunSpec, load_run
+from scalewright.spec.run import PythonRef, RunSpec, load_run
 from scalewright.track.events import EventsFile
 from scalewright.track.store import find_store
+from scalewright.train.callbacks import Callback, Callbacks
 from scalewright.train.resolve import check_workers, device_kind, plain, resolve, unplain
+
+Overrides = str | Sequence[str] | Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -51,23 +56,38 @@ class Result:
 
 def train(
     run: str | Path | dict[str, Any] | RunSpec,
-    overrides: Sequence[str] = (),
+    overrides: Overrides = (),
     *,
     steps: int | None = None,
     simulate: bool = False,
     quiet: bool = False,
     on_start: Callable[[list[int]], None] | None = None,
+    on_step: Callback | None = None,
+    on_valid: Callback | None = None,
+    on_event: Callback | None = None,
 ) -> Result:
-    """Trains what a run file (or a RunSpec, or plain data) describes, with `key=value` overrides.
+    """Trains what a run file (or a RunSpec, or plain data) describes, with overrides.
 
-    `steps` stops early, at that step of the run. `simulate` lets CPU processes stand in for more devices than
-    this machine has. `on_start` is told the process ids of the local workers. Raises UserError for a mistake
-    in the run, RunError when it failed, Stopped when a signal asked it to stop and it saved.
+    These are `key=value` texts, or a dictionary: `{"layout.devices": 2}`. `steps` stops early, at that step
+    of the run. `simulate` lets CPU processes stand in for more devices than this machine has. `on_start` gets
+    the process ids of the local workers.
+
+    `on_step(row)` gets the training rows of metrics.jsonl as they are written, `on_valid` those of
+    validation, `on_event` the lines of events.jsonl, all in this process. One that returns "stop" lets the
+    run save and end with the next step or two; the result is as usual then. An exception ends the run.
+
+    Raises UserError for a mistake in the run, RunError when it failed, Stopped when a signal asked it to stop
+    and it saved.
     """
-    spec = read_run(run, [*overrides, "device=cpu"] if simulate else overrides)
+    started = time.perf_counter()
+    callbacks = Callbacks(on_step, on_valid, on_event)
+    given = read_overrides(overrides)
+    spec = read_run(run, [*given, "device=cpu"] if simulate else given)
     context, variables = find_context(), tracking_variables()
     world = spec.layout.devices
     local = context.alone and world > 1
+    if local:
+        check_caller(spec)
     find_store(spec.track, variables)
     resolve(spec, read_data=False)  # what can't be is refused before a process starts
     if local:
@@ -79,11 +99,24 @@ def train(
         if local:
             check_workers(resolved.run, kind, count, simulate)
             threads = None if kind == "cpu" else max(1, cores() // world)
-            answer = run_local(enter, (data,), world, preload=PRELOAD, threads=threads, on_start=on_start)
+            answer = run_local(
+                enter,
+                (data,),
+                world,
+                preload=PRELOAD,
+                threads=threads,
+                on_start=on_start,
+                on_row=callbacks if callbacks else None,
+                import_main=False,
+            )
         else:
             _check_world(context, world)
-            answer = enter(context, data)
-    except (UserError, Stopped):
+            answer = enter(replace(context, tell=callbacks) if callbacks else context, data)
+    except Stopped:
+        if not callbacks.stopped:
+            raise
+        answer = callbacks.result(str(resolved.run.folder), time.perf_counter() - started)
+    except UserError:
         raise
     except Exception as error:
         if context.rank == 0:
@@ -125,6 +158,34 @@ def enter(context: RankContext, data: dict[str, Any]) -> dict[str, Any]:
     keep_flight_records(resolved.run.folder / "hangs")
     raise_file_limit()
     return work(context, resolved, device=data["device"], until=data["until"], quiet=data["quiet"])
+
+
+def check_caller(run: RunSpec) -> None:
+    """Raises UserError where workers would have to import the script that starts them."""
+    if is_worker():
+        raise UserError(
+            "a worker has imported the script that started it, which would start workers of its own",
+            "train",
+            'put the call under `if __name__ == "__main__":`, or the parts into a module of their own',
+        )
+    for key in ("model", "data", "loss", "optimizer"):
+        part = getattr(run, key)
+        if isinstance(part, PythonRef) and part.python.startswith("__main__:"):
+            raise UserError(
+                f"'{part.python}' lies in the script or notebook that starts the run, and "
+                f"{run.layout.devices} workers don't import that",
+                key,
+                "move it to a module, such as parts.py in the working directory, or use layout.devices=1",
+            )
+
+
+def read_overrides(overrides: Overrides) -> list[str]:
+    """Overrides as `key=value` texts, from those, from one, or from a dictionary."""
+    if isinstance(overrides, str):
+        return [overrides]
+    if isinstance(overrides, Mapping):
+        return [f"{key}={json.dumps(value)}" for key, value in overrides.items()]
+    return list(overrides)
 
 
 def read_run(run: str | Path | dict[str, Any] | RunSpec, overrides: Sequence[str]) -> RunSpec:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,7 @@ def open_record(
     notes: list[str],
     *,
     quiet: bool,
+    tell: Callable[[str, dict[str, Any]], bool | None] | None = None,
 ) -> Record:
     """Rank 0's writers, opened to go on from `place`; `notes` and then start or resume become events."""
     folder, done = run.folder, place.step
@@ -78,6 +80,7 @@ def open_record(
         flops_per_token=flops,
         peak=peak,
         place=place,
+        tell=tell,
     )
     console.start()
     for note in notes:

@@ -175,7 +175,9 @@ class _Rank:
             write_folder(run, dataset)
             notes += [f"set {name} aside" for name in set_aside(run.folder / "checkpoints", begin.step)]
             came_from = str(reader.folder) if reader else None
-            record = open_record(resolved, run, peak, network, begin, run_id, came_from, notes, quiet=quiet)
+            record = open_record(
+                resolved, run, peak, network, begin, run_id, came_from, notes, quiet=quiet, tell=context.tell
+            )
             for remark in remarks:
                 record.event("note", remark, step=begin.step)
         return cls(

@@ -1,0 +1,60 @@
+"""What a caller of `train` gets while it runs: its rows, as they are written, and a way to stop it.
+
+sw.train("run.yaml", on_step=lambda row: "stop" if row["loss"] < 2 else None)
+
+this process trains     rank 0's record calls them
+local workers           rank 0 sends its rows through its pipe; the process that started them calls them
+torchrun and the like   rank 0's process calls them
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from scalewright.spec.errors import UserError
+
+STOP = "stop"
+Callback = Callable[[dict[str, Any]], Any]
+
+
+class Callbacks:
+    """A caller's functions; whether one of them has asked to stop, and the newest row of each kind."""
+
+    def __init__(
+        self, on_step: Callback | None, on_valid: Callback | None, on_event: Callback | None
+    ) -> None:
+        self._functions = {"train": on_step, "valid": on_valid, "event": on_event}
+        for name, function in self._functions.items():
+            if function is not None and not callable(function):
+                raise UserError(
+                    f"the callback for {name} rows is {type(function).__name__}", "train", "give a function"
+                )
+        self.last: dict[str, dict[str, Any]] = {}
+        self.stopped = False
+
+    def __bool__(self) -> bool:
+        return any(function is not None for function in self._functions.values())
+
+    def __call__(self, kind: str, row: dict[str, Any]) -> bool:
+        """Hands a row to its function; whether the run is to save and stop."""
+        self.last[row["kind"]] = row
+        function = self._functions[kind]
+        if function is not None and function(dict(row)) == STOP:
+            self.stopped = True
+        return self.stopped
+
+    def result(self, out_dir: str, seconds: float) -> dict[str, Any]:
+        """How a run that a callback has stopped ended, with the keys of `train.run.Result`."""
+        row: Mapping[str, Any] = self.last.get("train", {})
+        valid: Mapping[str, Any] = self.last.get("valid", {})
+        return {
+            "out_dir": out_dir,
+            "step": int(row.get("step", 0)),
+            "loss": row.get("loss"),
+            "valid_loss": valid.get("loss"),
+            "bits_per_byte": valid.get("bits_per_byte"),
+            "tokens_per_s": row.get("tokens_per_s"),
+            "resumed_from": self.last.get("resume", {}).get("step"),
+            "seconds": seconds,
+        }
