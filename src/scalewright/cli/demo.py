@@ -179,13 +179,10 @@ def beside(summary: Summary) -> str:
     predicted, measured = summary.predicted_step_time_s, summary.measured_step_time_s
     if not predicted or not measured:
         return "no step to compare with the plan"
+    from scalewright.train.expectation import compare
+
     low, high = summary.predicted_p10_s or predicted, summary.predicted_p90_s or predicted
-    share = 100 * (predicted / measured - 1)
-    said = "as expected" if low <= measured <= high else "outside what the plan expected"
-    said += " (other work on this machine counts, too)" if measured > high else ""
-    return (
-        f"a step was to take {predicted * 1e3:.0f} ms and took {measured * 1e3:.0f} ({share:+.0f}%): {said}"
-    )
+    return compare(predicted, low, high, measured)
 
 
 def _run(out: Path, layout: dict[str, Any]) -> dict[str, Any]:

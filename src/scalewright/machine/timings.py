@@ -42,7 +42,7 @@ def cpu_timings(
     """
     processor = read_processor()
     threads = _threads(processor, processes)
-    place = _file(folder or Path.home() / ".cache" / "scalewright", processor, processes, threads)
+    place = _file(folder or _cache(), processor, processes, threads)
     known = None if fresh else _remembered(place, processor)
     if known is not None:
         return known
@@ -55,6 +55,16 @@ def cpu_timings(
     except OSError:
         pass  # a home that can't be written to: probed again next time
     return found
+
+
+def known_timings(processes: int = 1) -> Timings | None:
+    """What was probed before, where it is still to be believed, in milliseconds; None where nothing was."""
+    processor = read_processor()
+    return _remembered(_file(_cache(), processor, processes, _threads(processor, processes)), processor)
+
+
+def _cache() -> Path:
+    return Path.home() / ".cache" / "scalewright"
 
 
 def probe(processes: int, threads: int, seconds: float = SECONDS) -> Timings:

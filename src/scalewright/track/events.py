@@ -11,6 +11,7 @@
 | `fault`, `restart` | `rank`, `error`; `attempt` |
 | `skip` | a step whose update was left out, `reason` |
 | `nonfinite` | `of` (the row's kind), `values` |
+| `predicted` | what a step should take: `p10`, `p50`, `p90`, `breakdown_s`; or nulls, and why in `note` |
 | `tracker` | a tracker failed or fell behind, or answers again: `name`, `error`, `dropped` or `message` |
 | `finish` | the last line of a run that reached its end |
 

@@ -19,6 +19,7 @@ from scalewright.track.metrics import MetricsFile
 from scalewright.track.tracker import Status
 from scalewright.train.batches import Place
 from scalewright.train.columns import AUX, LOSS, MEMORY, NORM, SKIPPED, TOKENS
+from scalewright.train.expectation import Expectation
 from scalewright.train.precision import Peak
 
 
@@ -35,6 +36,7 @@ class Record:
     flops_per_token: float
     peak: Peak
     place: Place  # where this call began
+    expectation: Expectation = field(default_factory=Expectation)  # of a step's time
     last: dict[str, dict[str, Any]] = field(default_factory=dict)  # the newest row of each kind
     tell: Callable[[str, dict[str, Any]], bool | None] | None = None  # the caller's callbacks
     stop_asked: bool = False  # by one of them
@@ -72,6 +74,7 @@ class Record:
         }
         if report[SKIPPED]:
             row["skipped"] = True
+        self.expectation.measured(seconds, parts)
         self.metrics.write(row)
         self.console.step(row)
         self.trackers.log(row)
@@ -129,6 +132,8 @@ class Record:
             self.event({"finished": "finish", "stopped": "stop"}[status], step=step, seconds=seconds)
         folder = self.metrics.path.parent
         self.trackers.close(status, [folder / "run.yaml", folder / "metrics.jsonl"])
+        if status != "failed" and (compared := self.expectation.words()):
+            self.console.message(compared)
         last = self.last.get("train", {})
         summary = {"steps": step, "loss": last.get("loss"), "seconds": seconds, "out_dir": str(folder)}
         self.console.close(summary if last else None)

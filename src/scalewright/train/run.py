@@ -48,6 +48,8 @@ class Result:
     tokens_per_s: float | None
     resumed_from: int | None  # the step of the checkpoint that this call continued from
     seconds: float
+    predicted_step_time_s: float | None = None  # null: nobody could say (events.jsonl has why)
+    measured_step_time_s: float | None = None  # the median, without this call's first steps
 
     def dump(self) -> dict[str, Any]:
         """Plain data."""

@@ -22,6 +22,7 @@ from scalewright.track.fanout import Fanout
 from scalewright.track.metrics import MetricsFile
 from scalewright.track.tracker import open_trackers
 from scalewright.train.batches import Place
+from scalewright.train.expectation import expect
 from scalewright.train.network import Network
 from scalewright.train.precision import Peak
 from scalewright.train.record import Record
@@ -90,6 +91,8 @@ def open_record(
         record.event("resume", f"resumed from step {done}", step=done, path=resumed_from, **facts)
     else:
         record.event("start", step=done, **facts)
+    record.expectation = expect(resolved, run)
+    record.event("predicted", record.expectation.promise(), step=done, **record.expectation.dump())
     return record
 
 

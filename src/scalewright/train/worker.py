@@ -336,6 +336,7 @@ class _Rank:
             "tokens_per_s": row.get("tokens_per_s"),
             "resumed_from": self.resumed,
             "seconds": seconds,
+            **(self.record.expectation.outcome() if self.record is not None else {}),
         }
 
 

@@ -3,7 +3,7 @@
     breakdown_s of each step -> medians      compute  ▓▓▓▓▓▓▓▓▓▓▓▓▓        148 ms   61%
     breakdown_s of the prediction            predicted ▓▓▓▓▓▓▓▓▓▓▓          131 ms
 
-Both name the axes differently (comm_dp_shard, dp_exposed): one table below brings them to one word each.
+Both name the axes differently (comm_dp_shard, dp_exposed): spec/step_parts.py brings them to one word each.
 """
 
 from __future__ import annotations
@@ -15,24 +15,8 @@ import numpy as np
 
 from scalewright.report.folder import STARTS, RunFolder
 from scalewright.report.page import Section
+from scalewright.spec.step_parts import PARTS, together
 from scalewright.spec.words import share, short_time
-
-PARTS = {  # key -> its name; the order is that of the bars
-    "compute": "computation",
-    "tp": "tensor-parallel communication",
-    "cp": "context-parallel communication",
-    "ep": "expert-parallel communication",
-    "dp": "data-parallel communication",
-    "pp": "pipeline: bubble and messages",
-    "data": "data loading",
-    "optimizer": "optimizer",
-    "other": "everything else",
-}
-SAME = {  # what is called otherwise in metrics or in a prediction
-    "recompute": "compute", "kv": "tp", "etp": "ep", "dp_shard": "dp", "dp_replicate": "dp", "fsdp": "dp",
-    "loss": "dp", "batch": "dp", "tie": "pp", "pp_bubble": "pp", "bubble": "pp", "idle": "other",
-    "control": "other", "world": "other",
-}  # fmt: skip
 
 
 def section(run: RunFolder) -> Section | None:
@@ -88,14 +72,3 @@ def measured_parts(run: RunFolder) -> dict[str, float]:
 def predicted_event(run: RunFolder) -> Mapping[str, Any]:
     """The newest prediction of the run: {p10, p50, p90, breakdown_s, note}; empty without one."""
     return next((event for event in reversed(run.events) if event["kind"] == "predicted"), {})
-
-
-def together(parts: object) -> dict[str, float]:
-    """Seconds by the keys of PARTS, from either side's names; what takes no time is left out."""
-    found: dict[str, float] = {}
-    for key, seconds in parts.items() if isinstance(parts, Mapping) else ():
-        name = str(key).removeprefix("comm_").removesuffix("_exposed")
-        name = SAME.get(name, name)
-        if isinstance(seconds, (int, float)) and seconds > 0:
-            found[name] = found.get(name, 0.0) + float(seconds)
-    return found

@@ -1,0 +1,143 @@
+"""What a step of this run should take on this machine, and how that compares with what it took.
+
+    plan.predict(model, this machine, layout) --> predicted event, a line at the start
+    step times of this call, and their parts   --> "a step was to take 142 ms and took 158 ms: as expected"
+
+A GPU is priced from its published figures, or by the cluster that the run names. A CPU has none: it is
+priced from timings of its kernels, which `plan` and `predict` on `--cluster local` take once and keep. They
+need some seconds with nothing beside them, so that `train` only reads them. Where nobody can say, a note
+gives the reason; a prediction never stops a run.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+from scalewright.machine.local import find_cluster, timed_cluster
+from scalewright.machine.timings import known_timings
+from scalewright.plan.predict import predict
+from scalewright.spec.cluster import ClusterSpec
+from scalewright.spec.errors import RunError, UserError
+from scalewright.spec.model import ModelSpec
+from scalewright.spec.run import RunSpec
+from scalewright.spec.step_parts import PARTS, together
+from scalewright.spec.words import short_time
+from scalewright.train.resolve import Resolved
+
+COLD = 3  # steps of a call that set up memory and kernels, and aren't compared
+ENOUGH = 3  # steps after those that make a median
+
+
+@dataclass
+class Expectation:
+    """Seconds of a step: predicted (null where nobody can say), and measured as the run goes."""
+
+    p10: float | None = None
+    p50: float | None = None
+    p90: float | None = None
+    breakdown_s: Mapping[str, float] = field(default_factory=dict)
+    note: str = ""
+    _seen: int = 0
+    _steps: deque[tuple[float, Mapping[str, float]]] = field(default_factory=lambda: deque(maxlen=1000))
+
+    def dump(self) -> dict[str, Any]:
+        """The `predicted` event."""
+        band = {"p10": self.p10, "p50": self.p50, "p90": self.p90}
+        return {**band, "breakdown_s": dict(self.breakdown_s), "note": self.note}
+
+    def promise(self) -> str:
+        """A line for the start of a run."""
+        if self.p50 is None:
+            return f"no prediction of a step's time: {self.note}" if self.note else ""
+        band = f"{short_time(self.p10)} to {short_time(self.p90)}"
+        return f"a step should take {short_time(self.p50)} ({band}){f'; {self.note}' if self.note else ''}"
+
+    def measured(self, seconds: float, parts: Mapping[str, float]) -> None:
+        """Notes one step: its time, and where that went."""
+        self._seen += 1
+        if self._seen > COLD:
+            self._steps.append((seconds, parts))
+
+    @property
+    def median_s(self) -> float | None:
+        """The median step of this call, its first steps left out; None after too few."""
+        return median(seconds for seconds, _ in self._steps) if len(self._steps) >= ENOUGH else None
+
+    def outcome(self) -> dict[str, float | None]:
+        """Predicted and measured seconds, as a run's result has them."""
+        return {"predicted_step_time_s": self.p50, "measured_step_time_s": self.median_s}
+
+    def words(self) -> str:
+        """A line for the end of a run; empty without a prediction, or after too few steps."""
+        took = self.median_s
+        if self.p50 is None or took is None:
+            return ""
+        return compare(self.p50, self.p10 or self.p50, self.p90 or self.p50, took, self._blame())
+
+    def _blame(self) -> str:
+        """The part that takes the most more (or less) than predicted, in words."""
+        sums: dict[str, float] = {}
+        for _, parts in self._steps:
+            for name, seconds in parts.items():
+                sums[name] = sums.get(name, 0.0) + seconds / len(self._steps)
+        measured, predicted = together(sums), together(self.breakdown_s)
+        if not measured or not predicted:
+            return ""
+        sign = 1 if (self.median_s or 0.0) > (self.p50 or 0.0) else -1
+        names = {**measured, **predicted}
+        worst = max(names, key=lambda name: sign * (measured.get(name, 0.0) - predicted.get(name, 0.0)))
+        both = f"{short_time(measured.get(worst, 0.0))}, {short_time(predicted.get(worst, 0.0))} predicted"
+        return f"most of it in {PARTS.get(worst, worst)} ({both})"
+
+
+def compare(predicted: float, low: float, high: float, measured: float, blame: str = "") -> str:
+    """What was predicted and what came of it, in a line; seconds.
+
+    >>> compare(0.1, 0.08, 0.12, 0.11)
+    'a step was to take 100 ms and took 110 ms (+10%): as expected'
+    """
+    line = f"a step was to take {short_time(predicted)} and took {short_time(measured)}"
+    line += f" ({100 * (measured / predicted - 1):+.0f}%): "
+    if low <= measured <= high:
+        return f"{line}as expected"
+    line += "slower than expected" if measured > high else "faster than expected"
+    line += f", {blame}" if blame else ""
+    return line + (" (other work on this machine counts, too)" if measured > high else "")
+
+
+def expect(resolved: Resolved, run: RunSpec) -> Expectation:
+    """The prediction for a run whose precision and device are chosen; a note where there can be none."""
+    if not isinstance(resolved.model, ModelSpec):
+        return Expectation(note="the model is the user's own, and its operators are not known")
+    try:
+        place, note = _place(run)
+        if place is None:
+            return Expectation(note=note)
+        found = predict(resolved.model, place, run.layout, resolved.seq_len)
+    except (UserError, RunError) as error:
+        return Expectation(note=str(error))
+    except Exception as error:  # a planner that fails is no reason not to train
+        return Expectation(note=f"{type(error).__name__}: {error}")
+    low, high = found.number("p10"), found.number("p90")
+    return Expectation(low, found.step_time_s, high, found.breakdown, note)
+
+
+def _place(run: RunSpec) -> tuple[ClusterSpec | None, str]:
+    """The machine as the planner sees it, and what is to be said of it; None where it has no figures."""
+    if run.device == "cuda":
+        return find_cluster(run.cluster), ""
+    if run.device != "cpu":
+        return None, f"nobody publishes figures of {run.device}"
+    devices = run.layout.devices
+    timings = known_timings(devices)
+    if timings is None:
+        # Any model times the same kernels.
+        command = f"scalewright predict tiny --cluster local --devices {devices}"
+        return None, f"this machine has not been timed lately (once: `{command}`)"
+    busy = timings.load is not None and timings.load > 0.5 * devices * timings.threads
+    note = f"timed beside other work (load {timings.load:.1f})" if busy else ""
+    return timed_cluster(devices, timings), note
