@@ -198,7 +198,7 @@ def test_the_timeline_zooms_and_tells(tmp_path: Path) -> None:
     )
     start, wait, zoomed, end = said["found"]
     assert start == "forward, micro-batch 0rank 0, stage 0: 30 ms from 0 µs"
-    assert wait == "waitsrank 3: 90 ms from 0 µs"
+    assert wait == "idlerank 3: 90 ms from 0 µs"
     timing = simulate(schedule("interleaved", 4, 2, 8), StageCost(0.03, 0.03, 0.03))
     assert zoomed != end
     assert end.startswith("backward, micro-batch 7rank 0, stage 0: 60 ms from")

@@ -28,9 +28,9 @@ def layout_words(layout: Mapping[str, Any]) -> list[str]:
 
 
 def data_words(layout: Mapping[str, Any], dp: int) -> str:
-    """Data parallelism: its size, copies, and what ZeRO shares."""
+    """Data parallelism: its size, replicas, and what ZeRO shards."""
     copies = integer(layout.get("dp_replicate"))
-    said = f"dp {dp}" + (f" in {copies} copies" if copies > 1 else "")
+    said = f"dp {dp}" + (f" in {copies} replicas" if copies > 1 else "")
     stage = layout.get("zero_stage")
     return said + (f" ZeRO {stage}" if stage and dp > 1 else "")
 

@@ -13,6 +13,7 @@ from typing import Any
 from scalewright.report.document import PlanDocument, read_document, read_plan
 from scalewright.report.page import Page, Section, render, write
 from scalewright.report.sections import (
+    plan_changes,
     plan_evidence,
     plan_layouts,
     plan_memory,
@@ -26,17 +27,17 @@ from scalewright.report.sections import (
 
 SECTIONS: tuple[Callable[[PlanDocument], Section | None], ...] = (
     plan_overview.section,
-    plan_pipeline.section,
-    plan_memory.section,
-    plan_time.section,
-    plan_time.what_if_section,
-    plan_pareto.section,
     plan_layouts.section,
+    plan_evidence.section,
+    plan_pipeline.section,
+    plan_time.section,
+    plan_changes.section,
+    plan_memory.section,
+    plan_pareto.section,
     plan_scaling.section,
     plan_ranks.section,
-    plan_evidence.section,
 )
-SCRIPTS = ("words.js", "theme.js", "canvas.js", "pipeline.js", "scatter.js", "ranks.js")
+SCRIPTS = ("words.js", "theme.js", "canvas.js", "pipeline.js", "scatter.js", "ranks.js", "copy.js")
 STYLES = ("report.css", "plan.css")
 
 

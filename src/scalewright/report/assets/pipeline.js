@@ -13,15 +13,19 @@
   const shortest = 6 / 1e6; // of the whole: nothing is to be seen below
   let left = 56, width = 1;
   let view = [0, 1];
+  let folded = Boolean(data.fold); // the ends of the step beside each other, what lies between left out
+  const torn = 28; // pixels of the break
   const draw = canvas.keep(place, paint);
   const zoomTools = document.querySelector(".pipeline .zoom");
   zoomTools.hidden = false;
   zoomTools.addEventListener("click", (event) => {
     const what = event.target.dataset.zoom;
-    if (what === "all") look(0, 1);
+    if (what === "fold") { folded = true; draw(); }
+    else if (what === "all") look(0, 1);
     else if (what === "start") look(0, beginning());
     else if (what) zoom(what === "in" ? 0.5 : 2, 0.5);
   });
+  zoomTools.querySelector("[data-zoom=fold]").hidden = !data.fold;
   if (Math.max(...lanes.map((lane) => lane.start.length)) > 260) view = [0, beginning()];
   follow();
   paint();
@@ -59,30 +63,55 @@
     pen.textBaseline = "middle";
     lanes.forEach((lane, rank) => {
       const y = rank * pitch;
-      pen.fillStyle = grid;
-      pen.fillRect(left, y, width, row);
+      for (const part of windows()) {
+        pen.fillStyle = grid;
+        pen.fillRect(part.left, y, part.width, row);
+      }
       if (row >= 10 || rank % 4 === 0) {
         pen.fillStyle = soft;
         pen.textAlign = "right";
         pen.fillText(whole < 500 ? rank : `rank ${rank}`, left - 8, y + row / 2);
       }
     });
-    pen.save();
-    pen.beginPath();
-    pen.rect(left, 0, width, bottom);
-    pen.clip();
-    lanes.forEach((lane, rank) => paintLane(pen, lane, rank * pitch, fills));
-    if (data.gap) paintGap(pen, line);
-    pen.restore();
-    paintAxis(pen, soft, line);
+    for (const part of windows()) {
+      pen.save();
+      pen.beginPath();
+      pen.rect(part.left, 0, part.width, bottom);
+      pen.clip();
+      lanes.forEach((lane, rank) => paintLane(pen, lane, rank * pitch, fills, part));
+      if (data.gap && !folded) paintGap(pen, line);
+      pen.restore();
+      paintAxis(pen, soft, line, part);
+    }
+    if (folded) paintBreak(pen, soft);
   }
 
-  function paintLane(pen, lane, y, fills) {
+  // What is drawn where: shares of the step from `from` to `to`, at `left`, `width` pixels wide.
+  function windows() {
+    if (!folded) return [{ from: view[0], to: view[1], left, width }];
+    const [head, tail] = data.fold, both = head + 1 - tail, room = width - torn;
+    const one = room * head / both;
+    return [{ from: 0, to: head, left, width: one }, { from: tail, to: 1, left: left + one + torn, width: room - one }];
+  }
+
+  function paintBreak(pen, soft) {
+    const at = windows()[1].left - torn / 2;
+    pen.strokeStyle = soft;
+    pen.lineWidth = 1.5;
+    for (const side of [-4, 4]) {
+      pen.beginPath();
+      for (let y = 0; y <= bottom; y += 8) pen.lineTo(at + side + (y / 8 % 2 ? 3 : -3), y);
+      pen.stroke();
+    }
+    pen.lineWidth = 1;
+  }
+
+  function paintLane(pen, lane, y, fills, part) {
     const size = Math.min(row - 8, 12);
     pen.font = `600 ${size}px ${getComputedStyle(place).fontFamily}`;
     pen.textAlign = "center";
-    for (let i = first(lane.end, view[0]); i < lane.start.length && lane.start[i] < view[1]; i++) {
-      const a = x(lane.start[i]), b = x(lane.end[i]);
+    for (let i = first(lane.end, part.from); i < lane.start.length && lane.start[i] < part.to; i++) {
+      const a = x(lane.start[i], part), b = x(lane.end[i], part);
       pen.fillStyle = fills[lane.kind[i]][lane.chunk[i]];
       pen.fillRect(a, y, b - a, row);
       if (b - a < 4) continue;
@@ -107,29 +136,30 @@
     pen.restore();
   }
 
-  function paintAxis(pen, soft, line) {
+  function paintAxis(pen, soft, line, part) {
     pen.font = `11.5px ${getComputedStyle(place).fontFamily}`;
-    const span = data.seconds * (view[1] - view[0]);
-    const found = words.ticks(data.seconds * view[0], data.seconds * view[1], Math.max(2, Math.floor(width / 130)));
+    const span = data.seconds * (part.to - part.from);
+    const found = words.ticks(data.seconds * part.from, data.seconds * part.to, Math.max(2, Math.floor(part.width / 130)));
     const gap = found.length > 1 ? found[1] - found[0] : span;
     const [unit, name] = gap >= 0.1 ? [1, "s"] : gap >= 1e-4 ? [1e-3, "ms"] : [1e-6, "µs"];
     const digits = Math.max(0, Math.ceil(-Math.log10(gap / unit) - 1e-9));
     pen.fillStyle = soft;
     for (const value of found) {
-      const at = x(value / data.seconds);
+      const at = x(value / data.seconds, part);
       pen.fillRect(at, bottom - 1, 1, 5);
       const text = `${(value / unit).toFixed(digits)} ${name}`;
       const half = pen.measureText(text).width / 2;
       pen.textAlign = "center";
-      if (at + half <= left + width && at - half >= left - 24) pen.fillText(text, at, bottom + 13);
+      if (at + half <= part.left + part.width + 4 && at - half >= part.left - 24) pen.fillText(text, at, bottom + 13);
     }
     pen.fillStyle = line;
-    pen.fillRect(left, height - 6, width, 4);
+    pen.fillRect(part.left, height - 6, part.width, 4);
     pen.fillStyle = canvas.colour(place, "accent");
-    pen.fillRect(left + width * view[0], height - 6, Math.max(3, width * (view[1] - view[0])), 4);
+    if (folded) pen.fillRect(part.left, height - 6, part.width, 4);
+    else pen.fillRect(left + width * view[0], height - 6, Math.max(3, width * (view[1] - view[0])), 4);
   }
 
-  function x(share) { return left + width * (share - view[0]) / (view[1] - view[0]); }
+  function x(share, part = windows()[0]) { return part.left + part.width * (share - part.from) / (part.to - part.from); }
 
   // The first index whose value is above `limit`, in ascending numbers.
   function first(values, limit) {
@@ -149,6 +179,7 @@
 
   // ---- moving about ---------------------------------------------------------------------------------------
   function look(from, to) {
+    folded = false;
     const size = Math.min(1, Math.max(shortest, to - from));
     const start = Math.min(1 - size, Math.max(0, from));
     view = [start, start + size];
@@ -156,12 +187,14 @@
   }
 
   function zoom(times, at) {
+    if (folded) view = [0, data.fold[0]]; // from the broken picture into its first part
     const size = view[1] - view[0], fixed = view[0] + at * size;
     const next = Math.min(1, Math.max(shortest, size * times));
     look(fixed - at * next, fixed - at * next + next);
   }
 
   function move(share) {
+    if (folded) view = [0, data.fold[0]];
     const by = share * (view[1] - view[0]);
     look(view[0] + by, view[1] + by);
   }
@@ -220,8 +253,10 @@
     const y = event.clientY - box.top;
     const rank = Math.floor(y / pitch);
     if (part < 0 || part > 1 || y >= bottom || rank >= lanes.length) return tip("");
-    const at = view[0] + part * (view[1] - view[0]);
-    tip(...say(lanes[rank], rank, at), event.clientX - box.left, y);
+    const pixel = left + part * width;
+    const shown = windows().find((one) => pixel >= one.left && pixel <= one.left + one.width);
+    const at = shown && shown.from + (pixel - shown.left) / shown.width * (shown.to - shown.from);
+    tip(...(shown ? say(lanes[rank], rank, at) : ["Left out", "the steady state repeats"]), event.clientX - box.left, y);
   }
 
   function say(lane, rank, at) {
@@ -233,6 +268,6 @@
       return [title, `rank ${rank}, stage ${data.stages[rank][lane.chunk[i]]}: ${time(lane.end[i] - lane.start[i])} from ${time(lane.start[i])}`];
     }
     const from = i ? lane.end[i - 1] : 0, to = i < lane.start.length ? lane.start[i] : 1;
-    return ["waits", `rank ${rank}: ${time(to - from)} from ${time(from)}`];
+    return ["idle", `rank ${rank}: ${time(to - from)} from ${time(from)}`];
   }
 })();

@@ -50,7 +50,7 @@
     const nodes = Math.ceil(ranks.length / data.node);
     for (size of [22, 18, 15, 12, 10, 8, 6, 5]) {
       const fit = perRow(width, across, size);
-      if (fit >= 1 && Math.ceil(nodes / fit) * (down * size + gap(size)) <= 540) break;
+      if (fit >= Math.min(8, nodes, width < 500 ? 4 : 8) && Math.ceil(nodes / fit) * (down * size + gap(size)) <= 540) break;
     }
     const fit = Math.max(1, perRow(width, across, size));
     spots = new Map();
@@ -69,7 +69,12 @@
 
   function gap(square) { return Math.max(4, square * 0.6); }
 
-  function perRow(width, across, square) { return Math.floor((width - gutter + gap(square)) / (across * square + gap(square))); }
+  // Nodes in a row: 8 where they fit, more where the map would be too high, always a power of two.
+  function perRow(width, across, square) {
+    const most = Math.floor((width - gutter + gap(square)) / (across * square + gap(square)));
+    const many = Math.ceil(ranks.length / data.node) > 128 ? 64 : 8;
+    return most < 1 ? 0 : Math.min(many, 2 ** Math.floor(Math.log2(most)));
+  }
 
   function paint() {
     const [labels, height, wide, high] = place_squares(map.clientWidth);
@@ -83,7 +88,7 @@
     const hues = new Map();
     for (const [rank, [x, y]] of spots) {
       const name = base(one, rank);
-      if (!hues.has(name)) hues.set(name, hues.size * 137.508 % 360);
+      if (!hues.has(name)) hues.set(name, (214 + hues.size * 137.508) % 360);
       pen.globalAlpha = !members || members.has(rank) ? 1 : 0.16;
       pen.fillStyle = `hsl(${hues.get(name)} ${dark ? "40% 58%" : "46% 58%"})`;
       pen.fillRect(x, y, size - edge, size - edge);
@@ -94,6 +99,7 @@
       }
     }
     pen.globalAlpha = 1;
+    paintLinks(pen, one, over < 0 ? chosen : over, ink, canvas.colour(map, "second"));
     pen.lineWidth = 1;
     pen.strokeStyle = line;
     for (const [rank, [x, y]] of spots) if (rank % data.node === 0) pen.strokeRect(x - 2.5, y - 2.5, wide + 5 - edge, high + 5 - edge);
@@ -103,6 +109,38 @@
     pen.textBaseline = "middle";
     const number = labels.length > 1 || data.world > data.node;
     if (number) labels.forEach(([node, y], i) => pen.fillText(i ? node : `node ${node}`, gutter - 9, y));
+  }
+
+  // The links of one group: from each rank to the next, back to the first where it is a ring; thin inside a
+  // node, dashed between nodes.
+  function paintLinks(pen, one, rank, ink, second) {
+    const members = group(one, rank).filter((other) => spots.has(other)).slice(0, 257);
+    if (members.length < 2) return;
+    const pairs = members.slice(1).map((other, i) => [members[i], other]);
+    if (one.talk !== "chain" && members.length > 2) pairs.push([members.at(-1), members[0]]);
+    const middle = (other) => spots.get(other).map((edge) => edge + size / 2 - 1);
+    for (const [from, to] of pairs) {
+      const inside = Math.floor(from / data.node) === Math.floor(to / data.node);
+      const [[a, b], [c, d]] = [middle(from), middle(to)];
+      pen.strokeStyle = inside ? ink : second;
+      pen.lineWidth = inside ? 1.2 : 1.6;
+      pen.setLineDash(inside ? [] : [4, 3]);
+      pen.beginPath();
+      pen.moveTo(a, b);
+      const bend = inside ? 0 : Math.min(26, Math.hypot(c - a, d - b) / 5);
+      pen.quadraticCurveTo((a + c) / 2 + (a === c ? bend : 0), (b + d) / 2 - (a === c ? 0 : bend), c, d);
+      pen.stroke();
+    }
+    pen.setLineDash([]);
+    for (const other of members) {
+      const [a, b] = middle(other);
+      pen.fillStyle = other === rank ? ink : "#ffffff";
+      pen.strokeStyle = ink;
+      pen.beginPath();
+      pen.arc(a, b, Math.max(1.5, size / (other === rank ? 5 : 8)), 0, 7);
+      pen.fill();
+      pen.stroke();
+    }
   }
 
   // ---- words ----------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from scalewright.report.document import PlanDocument, Reader
+from scalewright.report.layout_words import layout_words
 from scalewright.report.page import Section
 from scalewright.spec.words import short_time
 
@@ -18,7 +19,8 @@ def section(document: PlanDocument) -> Section | None:
     pairs = [(run, run.number("measured"), run.number("predicted")) for run in found.parts("nearest")]
     data = {
         "runs": [row(run, was, said) for run, was, said in pairs if was and said],
-        "extrapolates": found.lines("extrapolates"),
+        "probe": found.text("probe"),
+        "extrapolates": [*found.lines("never_measured"), *found.lines("extrapolates")],
         "assumed": list(dict.fromkeys([*document.read.lines("assumed"), *best.read.lines("assumed")])),
         "convention": best.read.text("flops_convention"),
     }
@@ -29,9 +31,14 @@ def row(run: Reader, measured: float, predicted: float) -> dict[str, Any]:
     """One measured run with what the planner says of it."""
     devices, longest = run.number("n_devices"), max(measured, predicted)
     where = f"{devices:,.0f} × {run.text('device')}" if devices else run.text("device")
+    layout = run.part("layout").data
+    batch, sequence = run.part("layout").number("global_batch"), run.number("seq_len")
+    sizes = [f"batch {batch:,.6g}" if batch else "", f"sequences of {sequence:,.0f}" if sequence else ""]
     return {
-        "source": run.text("source"),
+        "source": " · ".join(run.text(key) for key in ("trainer", "date", "source") if run.text(key)),
         "run": " on ".join(part for part in (run.text("model"), where) if part),
+        "layout": layout_words(layout) if layout else [],
+        "sizes": ", ".join(size for size in sizes if size),
         "measured": short_time(measured),
         "predicted": short_time(predicted),
         "measured_share": measured / longest,

@@ -8,6 +8,8 @@ from scalewright.report.document import Estimate, PlanDocument
 from scalewright.report.layout_words import layout_words
 from scalewright.report.page import Section
 from scalewright.report.sections.overview import Tile
+from scalewright.report.sections.plan_gauges import gauges, risk
+from scalewright.report.sections.plan_start import start
 from scalewright.spec.words import count, decimal, share, short_time
 
 
@@ -18,6 +20,9 @@ def section(document: PlanDocument) -> Section | None:
         return None
     data = {
         "tiles": [tile for tile in tiles(document, best) if tile is not None],
+        "gauges": gauges(document, best),
+        "copied": start(document, best),
+        "simpler": simpler(document),
         "layout": layout_words(best.layout),
         "lead": "The best layout" if document.searched else "The layout",
         "bottleneck": best.read.text("bottleneck"),
@@ -25,7 +30,7 @@ def section(document: PlanDocument) -> Section | None:
         "untrainable": best.read.text("untrainable"),
         **trainable(document, best),
     }
-    return Section("overview", "Answer", "plan_overview.html", data)
+    return Section("overview", "Layout", "plan_overview.html", data)
 
 
 def trainable(document: PlanDocument, best: Estimate) -> dict[str, Any]:
@@ -38,14 +43,19 @@ def trainable(document: PlanDocument, best: Estimate) -> dict[str, Any]:
     return {"trainable": layout_words(other.layout), "trainable_note": note}
 
 
+def simpler(document: PlanDocument) -> str:
+    """What the simplest layout within the margin costs beside the fastest; empty where it is the fastest."""
+    other = document.read.part("simpler_than")
+    cost, layout = other.number("cost_pct"), other.part("layout").data
+    if cost is None or not layout:
+        return ""
+    return f"Simpler than the fastest, and {cost:.1f}% slower: {' · '.join(layout_words(layout))}"
+
+
 def status(document: PlanDocument) -> tuple[str, str]:
-    """The verdict, and its colour."""
+    """Whether it fits, as surely as that is known, and its colour."""
     best = document.first
-    if best is None:
-        return "no layout fits", "bad"
-    if best.fits is None:
-        return "planned", "plain"
-    return ("fits", "good") if best.fits else ("does not fit", "bad")
+    return ("no layout fits", "bad") if best is None else risk(document, best)
 
 
 def title(document: PlanDocument) -> str:
@@ -96,9 +106,7 @@ def tiles(document: PlanDocument, best: Estimate) -> list[Tile | None]:
     number = best.read.number
     rate, per_device = number("tokens_per_s"), number("tokens_per_s_per_device")
     usable = document.device.number("usable_gib")
-    band = ""
-    if best.low is not None and best.high is not None:
-        band = f"p10–p90 {short_time(best.low)} – {short_time(best.high)}"
+    banded = best.low is not None and best.high is not None  # then the gauges above show it
     flops = number("tflops_per_device")
     hardware = number("hfu")
     rates = [f"{decimal(flops, 3)} TFLOP/s per device"] if flops else []
@@ -110,7 +118,7 @@ def tiles(document: PlanDocument, best: Estimate) -> list[Tile | None]:
         return None if value is None else Tile(label, text, note)
 
     return [
-        tile("Step time", best.seconds, short_time(best.seconds), band),
+        None if banded else tile("Step time", best.seconds, short_time(best.seconds)),
         tile("Tokens", rate, f"{count(rate)}/s", f"{count(per_device)}/s per device" if per_device else ""),
         tile(
             "MFU",
@@ -118,12 +126,9 @@ def tiles(document: PlanDocument, best: Estimate) -> list[Tile | None]:
             share(number("mfu")),
             ", ".join(rates),
         ),
-        tile(
-            "Memory",
-            best.peak_gib,
-            f"{decimal(best.peak_gib, 3)} GiB",
-            "the fullest rank" + (f", of {decimal(usable, 3)} usable" if usable else ""),
-        ),
+        None
+        if usable
+        else tile("Memory", best.peak_gib, f"{decimal(best.peak_gib, 3)} GiB", "the fullest rank"),
         tile("Days", days, decimal(days, 3), "for all tokens"),
         tile("Device-hours", hours, count(hours), "for all tokens"),
         tile("Cost", cost, count(cost), "in the currency of the price"),

@@ -22,6 +22,8 @@ NAMES = ("forward", "backward", "backward, inputs", "backward, weights")
 MOST_BOXES = 40_000  # a browser redraws so many in a few hundredths of a second
 MOST_ACTIONS = 120_000  # computations that are put on the clock: some seconds
 MOST_STAGES = 1024
+STEADY = 4  # micro-batches of the steady state beside the fill; with several stages a rank, one round of all
+MOST_FOLDED = 0.35  # of the step: where the ends are longer, nothing is left out
 HEAD = 0.75  # of the boxes that are kept, those of the beginning
 TICKS = 2_000_000  # whole numbers for the times: a millionth of the step is finer than any screen
 
@@ -67,6 +69,7 @@ def section(document: PlanDocument) -> Section | None:
         "names": NAMES,
         "ranks": boxes,
         "gap": gap,
+        "fold": fold(found),
         "chunks": len(found.plan.stages_of(0)),
         "stages": [list(found.plan.stages_of(rank)) for rank in range(found.plan.ranks)],
     }
@@ -159,6 +162,25 @@ def boxes_of(found: Pipeline) -> tuple[list[list[int]], list[float] | None]:
     return flat, None if gap is None else [edge / TICKS for edge in gap]
 
 
+def fold(found: Pipeline) -> list[float] | None:
+    """The shares of the step between which the picture breaks; None where the whole is short enough.
+
+    Drawn are the fill with a few micro-batches of the steady state, and as much of the end, with the drain.
+    """
+    plan, end = found.plan, found.timing.makespan
+    stages = len(plan.stages_of(0))
+    backwards = sorted(
+        stop
+        for action, (_, stop) in zip(plan.actions[0], found.timing.spans[0], strict=True)
+        if action.kind in ("backward", "backward_input")
+    )
+    shown = STEADY if stages == 1 else plan.ranks * stages
+    if len(backwards) <= 2 * shown:
+        return None
+    head = backwards[shown - 1] / end
+    return [head, 1 - head] if head < MOST_FOLDED else None
+
+
 def _row(found: Pipeline, rank: int) -> list[tuple[int, int, int, int, int]]:
     plan, scale = found.plan, TICKS / found.timing.makespan
     chunk = {stage: index for index, stage in enumerate(plan.stages_of(rank))}
@@ -177,7 +199,7 @@ def numbers(found: Pipeline, best: Estimate) -> list[dict[str, str]]:
         ("Schedule", plan.kind, f"{plan.ranks} pipeline ranks{stages}"),
         ("Micro-batches", f"{found.micros:,}", "a step, on every data-parallel rank"),
         ("Pipeline", say(timing.makespan, "seconds"), "fill, steady state and drain"),
-        ("Waits", say(timing.bubble_fraction, "percent"), "of the ranks' time in it"),
+        ("Bubble", say(timing.bubble_fraction, "percent"), "of the ranks' time, idle"),
     ]
     if found.plan.micro_batches < found.micros:
         tiles[2:] = []

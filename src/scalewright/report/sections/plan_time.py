@@ -1,11 +1,11 @@
-"""Where the step's time goes, part by part to its sum, and what would shorten it."""
+"""Where the step's time goes, part by part to its sum."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from scalewright.report.document import Estimate, PlanDocument, Reader
+from scalewright.report.document import Estimate, PlanDocument
 from scalewright.report.layout_words import layout_words
 from scalewright.report.page import Section
 from scalewright.spec.words import share, short_time
@@ -14,14 +14,14 @@ from scalewright.spec.words import share, short_time
 PARTS = {
     "compute": "compute",
     "recompute": "recomputation",
-    "tp_exposed": "tensor parallelism, exposed",
-    "cp_exposed": "context parallelism, exposed",
-    "ep_exposed": "exchange with experts, exposed",
-    "dp_exposed": "gradients and parameters, exposed",
-    "pp_bubble": "pipeline's fill and drain",
-    "pp_exposed": "pipeline's messages, exposed",
+    "tp_exposed": "tensor parallel, exposed",
+    "cp_exposed": "context parallel, exposed",
+    "ep_exposed": "expert parallel, exposed",
+    "dp_exposed": "data parallel, exposed",
+    "pp_bubble": "pipeline bubble",
+    "pp_exposed": "pipeline messages, exposed",
     "optimizer": "optimizer",
-    "other": "host, stragglers and the rest",
+    "other": "host and stragglers",
 }
 
 
@@ -88,35 +88,3 @@ def compared(rank: int, one: Estimate, slowest: float) -> dict[str, Any]:
             for number, key, seconds in parts(one.parts)
         ],
     }
-
-
-def what_if_section(document: PlanDocument) -> Section | None:
-    """The changes that the planner tried on the layout, as bars to both sides of nothing."""
-    best = document.first
-    found = [] if best is None else [row for row in best.read.parts("what_if") if row.text("change")]
-    gains = [gain(row) for row in found]
-    if not found:
-        return None
-    low, high = min(0.0, *gains), max(0.0, *gains)
-    width = (high - low) or 1.0
-    data = {
-        "zero": -low / width,
-        "rows": [
-            {
-                "change": row.text("change").partition(", ")[0],
-                "note": row.text("change").partition(", ")[2],
-                "gain": f"{value:+.1f}%".replace("-", "−"),
-                "step": short_time(row.number("step_time_s")),
-                "start": (min(value, 0.0) - low) / width,
-                "width": abs(value) / width,
-                "kind": "gain" if value > 0 else "loss",
-            }
-            for row, value in zip(found, gains, strict=True)
-        ],
-    }
-    return Section("what-if", "What would help", "plan_what_if.html", data)
-
-
-def gain(row: Reader) -> float:
-    """Percent more tokens per second and device."""
-    return row.number("gain_pct") or 0.0

@@ -1,0 +1,70 @@
+"""What would change the speed: what one can set, apart from other hardware; what would slow it is folded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from scalewright.report.document import PlanDocument, Reader
+from scalewright.report.page import Section
+from scalewright.spec.words import short_time
+
+HARDWARE = ("peak", "memory bandwidth", "links inside", "network between")
+LEAST = 0.05  # percent: less is no gain
+
+
+def section(document: PlanDocument) -> Section | None:
+    """The changes that the planner tried on the layout, as bars to both sides of nothing."""
+    best = document.first
+    found = [] if best is None else [row for row in best.read.parts("what_if") if row.text("change")]
+    if not found:
+        return None
+    gains = [_gain(row) for row in found]
+    low, high = min(0.0, *gains), max(0.0, *gains)
+    scale = (low, (high - low) or 1.0)
+    settings = [row for row in found if not is_hardware(row)]
+    data = {
+        "zero": -low / scale[1],
+        "groups": [
+            _group("What you can change", settings, scale),
+            _group("Other hardware", [row for row in found if is_hardware(row)], scale),
+        ],
+    }
+    return Section("what-if", "What would change it", "plan_what_if.html", data)
+
+
+def is_hardware(row: Reader) -> bool:
+    """Whether a change is of the machine, not of the layout."""
+    return row.text("change").startswith(HARDWARE)
+
+
+def _group(title: str, rows: Sequence[Reader], scale: tuple[float, float]) -> dict[str, Any]:
+    """A title with what helps (and fits) first; what doesn't is folded."""
+    helping = [row for row in rows if _gain(row) > LEAST and "does not fit" not in row.text("change")]
+    rest = [row for row in rows if row not in helping]
+    return {
+        "title": title,
+        "rows": [_bar(row, scale) for row in helping],
+        "folded": [_bar(row, scale) for row in rest],
+        "nothing": f"None of the {len(rows)} changes that were tried helps." if rows and not helping else "",
+    }
+
+
+def _bar(row: Reader, scale: tuple[float, float]) -> dict[str, Any]:
+    low, width = scale
+    value = _gain(row)
+    name, _, note = row.text("change").partition(", ")
+    return {
+        "change": name,
+        "note": note,
+        "gain": f"{value:+.1f}%".replace("-", "−"),
+        "step": short_time(row.number("step_time_s")),
+        "start": (min(value, 0.0) - low) / width,
+        "width": abs(value) / width,
+        "kind": "gain" if value > 0 else "loss",
+    }
+
+
+def _gain(row: Reader) -> float:
+    """Percent more tokens per second and device."""
+    return row.number("gain_pct") or 0.0

@@ -1,0 +1,91 @@
+"""How sure the two numbers are on which a plan stands: the step's p10 to p90, and memory against its limit.
+
+step time   ├──────────▒▒▒▒▒▒▒|▒▒▒▒▒▒▒▒──┤      6.90 s – 9.06 s, middle 7.91 s
+memory      ├─────────────────▒▒▒|▒▒▒▒───┃──┤   66.1 GiB of 72.0 usable
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from scalewright.report.document import Estimate, PlanDocument
+from scalewright.spec.words import decimal, share, short_time
+
+TIGHT = 0.1  # of the usable memory: with less to spare and no band, what a plan leaves out may not fit
+RISKS = {  # what the planner says of its own band of memory
+    "fits": ("fits", "good"),
+    "likely": ("likely fits", "warn"),
+    "unlikely": ("may not fit", "bad"),
+    "no": ("does not fit", "bad"),
+}
+
+
+def memory_band(one: Estimate) -> tuple[float, float] | None:
+    """GiB that one of ten and nine of ten runs stay below; None where the plan gives no band."""
+    band = one.read.data.get("memory_p10_p90_gib")
+    if not isinstance(band, Sequence) or isinstance(band, str) or len(band) != 2:
+        return None
+    low, high = band
+    known = all(isinstance(end, (int, float)) and not isinstance(end, bool) for end in band)
+    return (float(low), float(high)) if known else None
+
+
+def risk(document: PlanDocument, one: Estimate) -> tuple[str, str]:
+    """Whether it fits, in words that admit what isn't certain, and their colour."""
+    told = one.read.data.get("risk")
+    if isinstance(told, str) and told in RISKS:
+        return RISKS[told]
+    if one.fits is False:
+        return RISKS["no"]
+    usable, peak = document.device.number("usable_gib"), one.peak_gib
+    if not usable or peak is None:
+        return ("planned", "plain") if one.fits is None else ("fits", "good")
+    spare = (usable - peak) / usable
+    if spare < 0:
+        return RISKS["no"]
+    return (f"tight: {share(spare)} of memory to spare", "warn") if spare < TIGHT else RISKS["fits"]
+
+
+def gauges(document: PlanDocument, one: Estimate) -> list[dict[str, Any]]:
+    """The step's bar and the memory's; a bar without a band is left out."""
+    return [bar for bar in (_time(one), _memory(document, one)) if bar is not None]
+
+
+def _time(one: Estimate) -> dict[str, Any] | None:
+    if one.low is None or one.high is None:
+        return None
+    end = 1.12 * one.high
+    return {
+        "label": "Step time",
+        "value": short_time(one.seconds),
+        "fill": 0.0,
+        "band": (one.low / end, (one.high - one.low) / end),
+        "middle": one.seconds / end,
+        "marks": [(one.low / end, short_time(one.low)), (one.high / end, short_time(one.high))],
+        "limit": None,
+        "note": "8 of 10 such runs are expected between p10 and p90",
+        "kind": "",
+    }
+
+
+def _memory(document: PlanDocument, one: Estimate) -> dict[str, Any] | None:
+    usable, nominal = document.device.number("usable_gib"), document.device.number("memory_gib")
+    if one.peak_gib is None or not usable:
+        return None
+    band = memory_band(one)
+    end = 1.04 * max(nominal or usable, one.peak_gib, band[1] if band else 0.0)
+    note = f"of {decimal(usable, 3)} GiB that a device gives"
+    note += f" ({decimal(nominal, 3)} in all)" if nominal else ""
+    note += f"; p10–p90 {decimal(band[0], 3)} – {decimal(band[1], 3)} GiB" if band else ""
+    return {
+        "label": "Memory of the fullest rank",
+        "value": f"{decimal(one.peak_gib, 3)} GiB",
+        "fill": one.peak_gib / end,
+        "band": (band[0] / end, (band[1] - band[0]) / end) if band else None,
+        "middle": None,
+        "marks": [],
+        "limit": (usable / end, f"{decimal(usable, 3)} GiB"),
+        "note": note,
+        "kind": risk(document, one)[1],
+    }

@@ -1,0 +1,167 @@
+"""A plan's page begins with what one takes along: the layout, its run file, how to start it, and how sure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from report.browser import in_browser, needs_browser
+from report.page_checks import Seen, read_page
+from report.plan_documents import DEVICE, make_estimate, make_plan
+from scalewright.report import write_plan
+from scalewright.report.document import read_document
+from scalewright.report.sections.plan_pipeline import fold, put_on_the_clock
+from scalewright.report.sections.plan_start import start
+from scalewright.spec.base import parse_yaml
+from scalewright.spec.run import RunSpec
+
+
+def _page(folder: Path, document: dict[str, Any]) -> Seen:
+    return read_page(write_plan(document, folder / "plan.html"))
+
+
+def test_the_run_file_is_one_that_train_reads() -> None:
+    document = read_document(make_plan(model="llama-3.1-8b"))
+    assert document.first is not None
+    file, line = start(document, document.first)
+    run = RunSpec.parse(parse_yaml(file.text, "run.yaml"))
+    told = {
+        key: document.first.layout[key] for key in ("tp", "pp", "virtual_stages", "zero_stage", "recompute")
+    }
+    assert {key: getattr(run.layout, key) for key in told} == told
+    assert run.layout.global_batch == 64
+    assert "cp_kind" not in file.text  # defaults aren't repeated
+    assert line.text.startswith("torchrun --nnodes 8 --nproc-per-node 8 ")
+    assert line.text.endswith("-m scalewright train run.yaml")
+
+
+def test_another_trainers_plan_offers_no_run_file() -> None:
+    best = [make_estimate(framework="megatron")]
+    document = read_document(make_plan(best=best))
+    assert document.first is not None
+    (only,) = start(document, document.first)
+    assert "scalewright train" not in only.text
+    assert parse_yaml(only.text, "layout")["layout"]["tp"] == 4
+
+
+def test_the_best_trainable_layout_is_the_run_files(tmp_path: Path) -> None:
+    best = make_plan()["best"]
+    best[0] |= {"trainable": False, "untrainable": "dualpipe is not run yet"}
+    page = _page(tmp_path, make_plan(best=best, best_trainable=best[1]))
+    assert "tp: 8" in page.text.split('id="run-file"')[1].split("</pre>")[0]
+
+
+@needs_browser
+def test_copying_works_without_a_network(tmp_path: Path) -> None:
+    page = write_plan(make_plan(), tmp_path / "plan.html")
+    text, said = in_browser(
+        page,
+        """
+        const button = document.querySelector("[data-copy=launch-line]");
+        button.click();
+        const text = document.getElementById("launch-line").textContent;
+        return [text, button.hidden];
+        """,
+    )
+    assert text.startswith("torchrun")
+    assert said is False
+
+
+@pytest.mark.parametrize(
+    ("changes", "status", "kind"),
+    [
+        ({"memory_gib": {"peak": 42.1}}, "fits", "good"),
+        ({"memory_gib": {"peak": 70.0}}, "tight: 3.2% of memory to spare", "warn"),
+        ({"memory_gib": {"peak": 42.1}, "risk": "likely"}, "likely fits", "warn"),
+        ({"memory_gib": {"peak": 42.1}, "risk": "unlikely"}, "may not fit", "bad"),
+        ({"fits": False}, "does not fit", "bad"),
+    ],
+)
+def test_the_title_says_the_risk(tmp_path: Path, changes: dict[str, Any], status: str, kind: str) -> None:
+    page = _page(tmp_path, make_plan(best=[make_estimate(**changes)], pareto=[]))
+    assert page.having("span", class_=f"status {kind}")
+    assert f"llama-test on 64 × h100-sxm {status} " in page.body
+
+
+def test_memory_shows_its_band_and_the_devices_limit(tmp_path: Path) -> None:
+    page = _page(tmp_path, make_estimate(memory_p10_p90_gib=[38.2, 47.9]))
+    assert "of 72.3 GiB that a device gives (80.0 in all); p10–p90 38.2 – 47.9 GiB" in page.body
+    assert page.having("b", class_="limit")
+
+
+def test_the_pipeline_breaks_between_fill_and_drain() -> None:
+    long = read_document(make_plan(best=[make_estimate(global_batch=8 * 128)])).first
+    short = read_document(make_plan()).first
+    assert long is not None
+    assert short is not None
+    clock = put_on_the_clock(long)
+    assert not isinstance(clock, str)
+    ends = fold(clock)
+    assert ends is not None
+    assert 0 < ends[0] < 0.2
+    assert ends[1] == 1 - ends[0]
+    whole = put_on_the_clock(short)
+    assert not isinstance(whole, str)
+    assert fold(whole) is None  # 8 micro-batches are drawn whole
+
+
+@needs_browser
+def test_the_break_is_the_first_view_and_the_whole_step_one_click_away(tmp_path: Path) -> None:
+    best = [make_estimate(global_batch=8 * 128)]
+    page = write_plan(make_plan(best=best), tmp_path / "plan.html")
+    first, after = in_browser(
+        page,
+        """
+        const place = document.querySelector("[data-drawing=pipeline]");
+        const tip = place.querySelector(".tip");
+        const read = () => {
+          const box = place.getBoundingClientRect();
+          const [clientX, clientY] = [box.left + 60 + (box.width - 61) / 2, box.top + 10];
+          place.dispatchEvent(new PointerEvent("pointermove", { clientX, clientY }));
+          return tip.textContent;
+        };
+        const first = read();
+        document.querySelector("[data-zoom=all]").click();
+        return [first, read()];
+        """,
+    )
+    assert first == "Left outthe steady state repeats"
+    assert "micro-batch" in after or "idle" in after
+
+
+def test_what_one_can_change_is_apart_from_hardware(tmp_path: Path) -> None:
+    page = _page(tmp_path, make_estimate())
+    ours = page.body.split("What you can change")[1].split("Other hardware")
+    assert "pp x2" in ours[0]  # it doesn't help: folded, and said so
+    assert "None of the 1 changes that were tried helps." in ours[0]
+    assert "peak x2" in ours[1]
+
+
+def test_the_matrix_marks_what_differs_and_who_cannot_run_it(tmp_path: Path) -> None:
+    page = _page(tmp_path, make_plan())
+    assert (
+        "All of them: pp 4 · schedule interleaved × 2 · ZeRO 1 · micro-batch 2 · recompute selective"
+        in page.body
+    )
+    bold = [found["data-label"] for found in page.having("td", class_="other")]
+    assert bold == ["tp", "dp", "tp", "cp"]
+    assert page.body.count("not trainable yet: cp 2 is not run yet") == 1
+    twice = make_plan()["best"]
+    for one in twice[:2]:
+        one["untrainable"] = "dualpipe is not run yet"
+    assert (
+        _page(tmp_path, make_plan(best=twice)).body.count("not trainable yet: dualpipe is not run yet") == 2
+    )
+
+
+def test_evidence_names_trainer_date_layout_and_batch(tmp_path: Path) -> None:
+    near = {
+        "source": "somebody-2024", "trainer": "NeMo", "date": "2025-05", "model": "llama-3-8b",
+        "device": "h100-sxm", "n_devices": 128, "seq_len": 8192, "measured": 10.5, "predicted": 11.3,
+        "layout": {"tp": 2, "dp": 64, "zero_stage": 1, "global_batch": 1024, "micro_batch": 1},
+    }  # fmt: skip
+    page = _page(tmp_path, make_estimate(evidence={"nearest": [near]}, device=DEVICE))
+    assert "NeMo · 2025-05 · somebody-2024 · prediction +7.6%" in page.body
+    assert "tp 2 dp 64 ZeRO 1 micro-batch 1 batch 1,024, sequences of 8,192" in page.body
