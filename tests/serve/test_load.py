@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from tokenizers import Tokenizer, models
 from torch import nn
 
 from model.tiny_specs import SPECS, make, tokens
-from scalewright.checkpoint.format import Manifest, StoredBox, StoredFile, StoredTensor
+from scalewright.checkpoint.format import Manifest, StoredBox, StoredTensor, commit_text, describe_file
 from scalewright.model.init import init_tensor
 from scalewright.serve.generate import generate_text
 from scalewright.serve.load import load_for_generation, load_model
@@ -35,11 +36,11 @@ def write_checkpoint(run: Path, step: int, model: nn.Module, spec: dict[str, Any
             boxes.append(StoredBox("model-00000-000.safetensors", key, offset, size))
         stored[name] = StoredTensor(tuple(value.shape), "float32", tuple(boxes))
     save_file(pieces, folder / "model-00000-000.safetensors")
-    files = {"model-00000-000.safetensors": StoredFile(1, "crc32:0")}
+    files = {"model-00000-000.safetensors": describe_file(folder / "model-00000-000.safetensors")}
     manifest = Manifest(step, step, "run", spec, {}, stored, files)
     (folder / "manifest.json").write_text(manifest.to_json())
     (folder / "state.json").write_text("{}")
-    (folder / "COMMIT").write_text("")
+    (folder / "COMMIT").write_text(commit_text(folder, step))
     return folder
 
 
@@ -74,7 +75,12 @@ def test_a_users_own_module_from_its_checkpoint(tmp_path: Path, monkeypatch: pyt
     trained = nn.Sequential(nn.Embedding(5, 5))
     write_checkpoint(tmp_path / "run", 3, trained, {"python": "their_module:build", "n": 5})
     ids = torch.tensor([[1, 4]])
-    assert torch.equal(load_model(tmp_path / "run")(ids), trained(ids))
+    with pytest.raises(
+        UserError, match=r"'their_module:build', and using it would run that code .*--trust-code"
+    ):
+        load_model(tmp_path / "run")
+    assert "their_module" not in sys.modules
+    assert torch.equal(load_model(tmp_path / "run", trust_code=True)(ids), trained(ids))
 
 
 def test_a_preset_and_a_file_give_fresh_weights(tmp_path: Path) -> None:

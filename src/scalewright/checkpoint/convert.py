@@ -26,6 +26,7 @@ from scalewright.spec.errors import RunError, UserError
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.tensors import count, tensors
+from scalewright.spec.untrusted import inside
 
 
 @dataclass(frozen=True)
@@ -45,12 +46,18 @@ class Converted:
 
 
 def convert(
-    source: str | Path, out: str | Path, dtype: str | None = None, max_shard_bytes: int = MAX_SHARD_BYTES
+    source: str | Path,
+    out: str | Path,
+    dtype: str | None = None,
+    max_shard_bytes: int = MAX_SHARD_BYTES,
+    *,
+    verify: bool = True,
 ) -> Converted:
     """Converts a checkpoint (or a run's newest) to a Hugging Face folder, or such a folder to a checkpoint.
 
     `dtype` is that of the Hugging Face folder (default float32, as checkpoints are), `max_shard_bytes` the
-    size of its files, and of the memory that is needed beside one tensor. Raises UserError when the source is
+    size of its files, and of the memory that is needed beside one tensor. `verify` compares the checkpoint's
+    files with their checksums before they are converted. Raises UserError when the source is
     neither kind or `out` holds something already, RunError when what was written reads back otherwise.
     """
     source, out = Path(source), Path(out)
@@ -61,7 +68,7 @@ def convert(
     if out.exists() and any(out.iterdir()):
         raise UserError("the folder is not empty", str(out), "give a new one")
     if is_checkpoint(source):
-        return _to_huggingface(find_checkpoint(source), out, dtype or "float32", max_shard_bytes)
+        return _to_huggingface(find_checkpoint(source), out, dtype or "float32", max_shard_bytes, verify)
     if (source / "config.json").exists():
         if dtype is not None:
             raise UserError("checkpoints are kept in float32", "--dtype", "leave it out")
@@ -73,8 +80,8 @@ def convert(
     )
 
 
-def _to_huggingface(folder: Path, out: Path, dtype: str, max_shard_bytes: int) -> Converted:
-    reader = CheckpointReader(folder)
+def _to_huggingface(folder: Path, out: Path, dtype: str, max_shard_bytes: int, verify: bool) -> Converted:
+    reader = CheckpointReader(folder, verify)
     if "python" in reader.manifest.model:
         raise UserError(
             "a user's own model has no Hugging Face names", str(folder), "save it in your own code"
@@ -108,7 +115,7 @@ def _from_huggingface(source: Path, out: Path) -> Converted:
         manifest = merge([written], **keys, model=spec.dump(), layout=Layout().dump())
         commit(partial, final, manifest, {"step": 0, "samples": 0, "tokens": 0, "optimizer": {}})
         for name in ("tokenizer.json", "tokenizer_config.json"):
-            if (source / name).exists():
+            if inside(source, name).exists():
                 shutil.copyfile(source / name, out / name)
     except OSError as error:
         shutil.rmtree(partial, ignore_errors=True)

@@ -17,13 +17,24 @@ import json
 import re
 import zlib
 from dataclasses import asdict, dataclass, field
+from math import prod
 from pathlib import Path
 from typing import Any
 
 from scalewright.spec.errors import UserError
+from scalewright.spec.untrusted import inside, parse_json, read_bytes
 
 MANIFEST, STATE, COMMIT = "manifest.json", "state.json", "COMMIT"
 VERSION = 1
+HEAD_BYTES = 1 << 30  # a manifest of 512 ranks and 70B parameters has 213 MB
+COMMIT_BYTES = 1 << 16
+LARGEST = 1 << 62
+ITEM_BYTES = {
+    **dict.fromkeys(("float64", "int64", "uint64"), 8),
+    **dict.fromkeys(("float32", "int32", "uint32"), 4),
+    **dict.fromkeys(("float16", "bfloat16", "int16", "uint16"), 2),
+    **dict.fromkeys(("int8", "uint8", "bool", "float8_e4m3fn", "float8_e5m2"), 1),
+}
 STEP_FOLDER = re.compile(r"^step-(\d{8,})$")
 
 
@@ -74,35 +85,37 @@ class Manifest:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """The manifest of a committed checkpoint; raises UserError when it isn't one, or can't be read."""
-    if not (folder / COMMIT).exists():
-        raise UserError(
-            "not a finished checkpoint: it has no COMMIT", str(folder), "give a step-* folder that has one"
-        )
+    """The manifest of a committed checkpoint, as COMMIT describes it, its numbers and file names checked.
+
+    Raises UserError when the folder isn't a finished checkpoint, or its manifest is damaged.
+    """
     try:
-        data = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        version = int(data["version"])
+        data = parse_json(_read_head(folder, MANIFEST))
+        version = whole(data["version"], "version")
         if version != VERSION:
             raise UserError(
                 f"checkpoint version {version} is not {VERSION}",
                 str(folder),
                 "read it with the release that wrote it",
             )
-        return Manifest(
-            step=int(data["step"]),
-            samples=int(data["samples"]),
+        manifest = Manifest(
+            step=whole(data["step"], "step"),
+            samples=whole(data["samples"], "samples"),
             run_id=str(data["run_id"]),
-            model=data["model"],
-            layout=data["layout"],
+            model=dict(data["model"]),
+            layout=dict(data["layout"]),
             tensors={name: _stored(entry) for name, entry in data["tensors"].items()},
             files={
-                name: StoredFile(int(f["bytes"]), str(f["checksum"])) for name, f in data["files"].items()
+                name: StoredFile(whole(f["bytes"], "bytes"), str(f["checksum"]))
+                for name, f in data["files"].items()
             },
-            extra=data.get("extra", {}),
+            extra=dict(data.get("extra", {})),
         )
+        check_bounds(manifest)
+        return manifest
     except UserError:
         raise
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:  # whatever garbage gives
+    except (ValueError, KeyError, TypeError, AttributeError) as error:  # whatever garbage gives
         raise UserError(
             f"damaged manifest: {type(error).__name__} {error}",
             str(folder / MANIFEST),
@@ -112,18 +125,86 @@ def read_manifest(folder: Path) -> Manifest:
 
 def _stored(entry: dict[str, Any]) -> StoredTensor:
     boxes = tuple(
-        StoredBox(b["file"], b["key"], tuple(b["offset"]), tuple(b["size"])) for b in entry["boxes"]
+        StoredBox(str(b["file"]), str(b["key"]), _sizes(b["offset"]), _sizes(b["size"]))
+        for b in entry["boxes"]
     )
-    return StoredTensor(tuple(entry["shape"]), entry["dtype"], boxes)
+    return StoredTensor(_sizes(entry["shape"]), str(entry["dtype"]), boxes)
+
+
+def whole(value: Any, what: str) -> int:
+    """A whole number of a manifest, from 0 to 2^62; raises ValueError (NaN, -1, 1.5, true, "7")."""
+    if type(value) is not int or not 0 <= value <= LARGEST:
+        raise ValueError(f"{what} is {str(value)[:40]}")
+    return value
+
+
+def _sizes(values: Any) -> tuple[int, ...]:
+    return tuple(whole(value, "a size") for value in values)
+
+
+def check_bounds(manifest: Manifest) -> None:
+    """Raises ValueError for boxes outside their tensor, or with more numbers than their files have bytes for.
+
+    What is read from a manifest is then never larger than what lies on the disk.
+    """
+    for name, tensor in manifest.tensors.items():
+        width = ITEM_BYTES.get(tensor.dtype)
+        if width is None:
+            raise ValueError(f"tensor '{name}' has the dtype '{tensor.dtype[:40]}'")
+        held = 0
+        for box in tensor.boxes:
+            ends = [o + s for o, s in zip(box.offset, box.size, strict=True)]
+            if any(end > n for end, n in zip(ends, tensor.shape, strict=True)):
+                raise ValueError(f"tensor '{name}' has a box outside of it")
+            if box.file not in manifest.files:
+                raise ValueError(f"tensor '{name}' lies in '{box.file[:80]}', which is not among the files")
+            held += prod(box.size) * width
+        if held > sum(manifest.files[file].bytes for file in {box.file for box in tensor.boxes}):
+            raise ValueError(f"tensor '{name}' is larger than its files")
 
 
 def read_state(folder: Path) -> dict[str, Any]:
     """What isn't a tensor: step, samples, tokens and the optimizer's scalars."""
     try:
-        data: dict[str, Any] = json.loads((folder / STATE).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        return dict(parse_json(_read_head(folder, STATE)))
+    except UserError:
+        raise
+    except (ValueError, TypeError) as error:
         raise UserError(f"damaged {STATE}: {error}", str(folder), "use an older checkpoint") from None
-    return data
+
+
+def _read_head(folder: Path, name: str) -> bytes:
+    """The manifest's or the state's bytes, compared with what COMMIT says of them; raises UserError."""
+    want = _committed_heads(folder)[name]
+    problem = ""
+    try:
+        content = read_bytes(inside(folder, name), HEAD_BYTES)
+        if len(content) != want.bytes:
+            problem = f"{name} has {len(content)} bytes instead of {want.bytes}"
+        elif f"crc32:{zlib.crc32(content):08x}" != want.checksum:
+            problem = f"{name} is damaged (its checksum differs)"
+    except FileNotFoundError:
+        problem = f"{name} is missing"
+    except (OSError, ValueError) as error:
+        problem = f"{name} cannot be read ({error})"
+    if problem:
+        raise UserError(problem, str(folder), "use an older checkpoint")
+    return content
+
+
+def _committed_heads(folder: Path) -> dict[str, StoredFile]:
+    """What COMMIT says of the manifest and the state; raises UserError."""
+    if not (folder / COMMIT).exists():
+        raise UserError(
+            f"not a finished checkpoint: it has no {COMMIT}", str(folder), "give a step-* folder that has one"
+        )
+    try:
+        wanted = parse_json(read_bytes(inside(folder, COMMIT), COMMIT_BYTES))["files"]
+        return {name: StoredFile(**wanted[name]) for name in (MANIFEST, STATE)}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        if isinstance(error, UserError):
+            raise
+        raise UserError(f"{COMMIT} is damaged", str(folder), "use an older checkpoint") from None
 
 
 def step_folder(root: Path, step: int) -> Path:
@@ -159,28 +240,33 @@ def commit_text(folder: Path, step: int) -> str:
     return json.dumps({"step": step, "files": files}, indent=1)
 
 
-def check_file(folder: Path, name: str, want: StoredFile) -> str | None:
-    """What is wrong with one file of a checkpoint, or None."""
-    path = folder / name
+def check_size(folder: Path, name: str, want: StoredFile) -> str | None:
+    """What is wrong with one file of a checkpoint, by its place and size alone; None: nothing."""
     try:
-        size = path.stat().st_size
-        if size != want.bytes:
-            return f"{name} has {size} bytes instead of {want.bytes}"
-        if checksum(path) != want.checksum:
-            return f"{name} is damaged (its checksum differs)"
+        size = inside(folder, name).stat().st_size
+    except UserError as error:
+        return error.what
     except FileNotFoundError:
         return f"{name} is missing"
     except OSError as error:
         return f"{name} cannot be read ({error.strerror})"
-    return None
+    return None if size == want.bytes else f"{name} has {size} bytes instead of {want.bytes}"
+
+
+def check_file(folder: Path, name: str, want: StoredFile) -> str | None:
+    """The same, every byte of it read."""
+    problem = check_size(folder, name, want)
+    try:
+        if problem is None and checksum(folder / name) != want.checksum:
+            problem = f"{name} is damaged (its checksum differs)"
+    except OSError as error:
+        problem = f"{name} cannot be read ({error.strerror})"
+    return problem
 
 
 def verify(folder: Path, part: int = 0, parts: int = 1) -> list[str]:
-    """What is wrong with a checkpoint; `part` of `parts` ranks checks every parts-th file.
-
-    Raises UserError when it isn't a finished checkpoint.
-    """
-    problems = _verify_heads(folder)
+    """What is wrong with a checkpoint; `part` of `parts` ranks checks every parts-th file."""
+    problems = verify_heads(folder)
     if problems:
         return problems
     manifest = read_manifest(folder)
@@ -188,13 +274,12 @@ def verify(folder: Path, part: int = 0, parts: int = 1) -> list[str]:
     return [problem for name in names if (problem := check_file(folder, name, manifest.files[name]))]
 
 
-def _verify_heads(folder: Path) -> list[str]:
-    """What is wrong with the manifest and the state, by what COMMIT says of them."""
-    if not (folder / COMMIT).exists():
-        return [f"it has no {COMMIT}"]
-    try:
-        wanted = json.loads((folder / COMMIT).read_text(encoding="utf-8"))["files"]
-        files = {name: StoredFile(**wanted[name]) for name in (MANIFEST, STATE)}
-    except (OSError, ValueError, KeyError, TypeError):
-        return [f"{COMMIT} is damaged"]
-    return [problem for name, want in files.items() if (problem := check_file(folder, name, want))]
+def verify_heads(folder: Path) -> list[str]:
+    """What is wrong with COMMIT, the manifest and the state: small files, so this is quick."""
+    problems = []
+    for read in (read_manifest, read_state):
+        try:
+            read(folder)
+        except UserError as error:
+            problems.append(error.what)
+    return list(dict.fromkeys(problems))

@@ -6,6 +6,8 @@ rows 2..6      x      rows 0..4, rows 4..8  =  rows 2..4 of the first, rows 4..6
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +16,36 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from scalewright.checkpoint.finite import finite_first
-from scalewright.checkpoint.format import StoredTensor, committed, read_manifest, read_state, verify
+from scalewright.checkpoint.format import (
+    StoredBox,
+    StoredTensor,
+    check_file,
+    check_size,
+    committed,
+    read_manifest,
+    read_state,
+    verify,
+)
 from scalewright.parallel.collectives import from_rank_zero, gather_json
 from scalewright.parallel.mesh import Mesh
 from scalewright.spec.errors import UserError, nearest
 from scalewright.spec.placement import Box
+from scalewright.spec.untrusted import inside
 
 
 class CheckpointReader:
     """A finished checkpoint, open for reading; files are opened when a box of theirs is wanted."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, verify_files: bool = True) -> None:
+        """Reads manifest and state, which are always compared with COMMIT.
+
+        `verify_files` compares each data file with its checksum when its first box is read; false for who
+        did so already (`damage`), or doesn't want to pay a second reading. Raises UserError.
+        """
         self.folder = folder
         self.manifest = read_manifest(folder)
         self.state = read_state(folder)
+        self._verify_files = verify_files
         self._files: dict[str, Any] = {}
 
     def names(self) -> list[str]:
@@ -43,6 +61,13 @@ class CheckpointReader:
         """Whether the checkpoint holds this tensor."""
         return name in self.manifest.tensors
 
+    def check(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        """Raises UserError unless every one of these tensors is there, in this shape, with its files."""
+        files = {box.file for name, shape in shapes.items() for box in self._find(name, shape).boxes}
+        for file in sorted(files):
+            if problem := check_size(self.folder, file, self.manifest.files[file]):
+                raise UserError(f"the checkpoint is damaged: {problem}", str(self.folder), "use an older one")
+
     def read(self, name: str, box: Box | None = None, shape: tuple[int, ...] | None = None) -> Tensor:
         """A tensor, or the part of it that `box` describes, on the CPU in its stored dtype.
 
@@ -51,22 +76,23 @@ class CheckpointReader:
         """
         stored = self._find(name, shape)
         offsets, sizes = box or ((0,) * len(stored.shape), stored.shape)
-        out = torch.empty(sizes, dtype=getattr(torch, stored.dtype))
-        covered = 0
+        copies = []
         for part in stored.boxes:
             lows = [max(a, b) for a, b in zip(offsets, part.offset, strict=True)]
             ends = zip(offsets, sizes, part.offset, part.size, strict=True)
-            highs = [min(a + n, b + m) for a, n, b, m in ends]
-            if any(low >= high for low, high in zip(lows, highs, strict=True)):
-                continue
-            source = tuple(slice(lo - o, hi - o) for lo, hi, o in zip(lows, highs, part.offset, strict=True))
-            target = tuple(slice(lo - o, hi - o) for lo, hi, o in zip(lows, highs, offsets, strict=True))
-            piece = self._piece(part.file, part.key, source)
-            out[target] = piece
-            covered += piece.numel()
-        if covered != out.numel():
+            lengths = [min(a + n, b + m) - low for (a, n, b, m), low in zip(ends, lows, strict=True)]
+            if all(length > 0 for length in lengths):
+                copies.append((part, lows, lengths))
+        if sum(prod(lengths) for _, _, lengths in copies) != prod(sizes):  # before memory is taken for it
             raise UserError(
                 f"tensor '{name}' is not covered by the files", str(self.folder), "use an older checkpoint"
+            )
+        for part, _, _ in copies:
+            self._file(part.file)
+        out = torch.empty(sizes, dtype=getattr(torch, stored.dtype))
+        for part, lows, lengths in copies:
+            out[_slices(lows, lengths, offsets)] = self._piece(
+                part, _slices(lows, lengths, part.offset), out.dtype
             )
         return out
 
@@ -87,17 +113,44 @@ class CheckpointReader:
             )
         return stored
 
-    def _piece(self, file: str, key: str, where: tuple[slice, ...]) -> Tensor:
+    def _piece(self, box: StoredBox, where: tuple[slice, ...], dtype: torch.dtype) -> Tensor:
+        """A part of a stored box; raises UserError when the file is damaged, or holds something else."""
         try:
-            if file not in self._files:
-                self._files[file] = safe_open(self.folder / file, framework="pt")
-            handle = self._files[file]
-            piece: Tensor = handle.get_slice(key)[where] if where else handle.get_tensor(key)
+            handle = self._file(box.file)
+            stored = handle.get_slice(box.key)
+            if tuple(stored.get_shape()) != box.size:
+                raise ValueError(f"'{box.key}' is {stored.get_shape()} instead of {list(box.size)}")
+            piece: Tensor = stored[where] if where else handle.get_tensor(box.key)
+            if piece.dtype != dtype:
+                raise ValueError(f"'{box.key}' is {piece.dtype} instead of {dtype}")
             return piece
-        except (SafetensorError, OSError) as error:
-            raise UserError(
-                f"cannot read {file}: {error}", str(self.folder), "use an older checkpoint"
-            ) from None
+        except (SafetensorError, OSError, ValueError) as error:
+            if isinstance(error, UserError):
+                raise
+            raise _unreadable(self.folder, box.file, error) from None
+
+    def _file(self, name: str) -> Any:
+        """A file of tensors, mapped, once its size and its bytes are those that the manifest describes."""
+        if name not in self._files:
+            path, want = inside(self.folder, name), self.manifest.files[name]
+            check = check_file if self._verify_files else check_size
+            if problem := check(self.folder, name, want):
+                raise UserError(f"the checkpoint is damaged: {problem}", str(self.folder), "use an older one")
+            try:
+                self._files[name] = safe_open(path, framework="pt")
+            except (SafetensorError, OSError) as error:
+                raise _unreadable(self.folder, name, error) from None
+        return self._files[name]
+
+
+def _unreadable(folder: Path, name: str, error: Exception) -> UserError:
+    return UserError(f"cannot read {name}: {error}", str(folder), "use an older checkpoint")
+
+
+def _slices(lows: Sequence[int], lengths: Sequence[int], start: Sequence[int]) -> tuple[slice, ...]:
+    """The region at `lows` in a box that begins at `start`."""
+    ends = zip(lows, lengths, start, strict=True)
+    return tuple(slice(low - first, low - first + length) for low, length, first in ends)
 
 
 def find_checkpoint(path: str | Path) -> Path:

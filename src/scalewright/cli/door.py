@@ -23,6 +23,7 @@ from typing import Any, TextIO
 import typer
 
 from scalewright.spec.errors import RunError, Stopped, UserError, nearest
+from scalewright.spec.words import printable
 
 UsageError: type[Exception] = typer.BadParameter.__bases__[
     0
@@ -131,7 +132,7 @@ def _tell_bug(error: BaseException, debug: bool) -> int:
 
 def _say(text: str, code: int, prefix: str = "error: ") -> int:
     sys.stdout.flush()
-    print(prefix + " ".join(text.split()), file=sys.stderr, flush=True)
+    print(prefix + printable(" ".join(text.split())), file=sys.stderr, flush=True)
     return code
 
 

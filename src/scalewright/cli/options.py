@@ -15,6 +15,14 @@ from scalewright.spec.errors import UserError, unknown
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else.")]
 
 
+TrustCode = Annotated[
+    bool,
+    typer.Option("--trust-code", help="Run the code that this folder's files name as its model or data."),
+]
+NoVerify = Annotated[
+    bool, typer.Option("--no-verify", help="Don't compare a checkpoint's large files with their checksums.")
+]
+
 DEVICES = ("cpu", "cuda", "mps")
 
 

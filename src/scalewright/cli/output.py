@@ -13,7 +13,9 @@ import math
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, TextIO
+
+from scalewright.spec.words import printable
 
 NO_LIMIT = 100_000  # characters: the widths of the columns are decided before
 
@@ -68,6 +70,11 @@ def working(what: str) -> Iterator[None]:
         yield
 
 
+def on_terminal(text: str, stream: TextIO) -> str:
+    """What to write of somebody else's text: harmless where `stream` is a terminal, as it is elsewhere."""
+    return printable(text) if stream.isatty() else text
+
+
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str = "") -> None:
     """A table on stdout, as wide as the screen: words wrap, numbers and the first column never do.
 
@@ -81,14 +88,14 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: st
     from scalewright.cli.columns import Column, blocks
 
     console = Console()
-    texts = [["" if cell is None else str(cell) for cell in row] for row in rows]
+    texts = [["" if cell is None else printable(cell) for cell in row] for row in rows]
     numeric = [bool(rows) and all(_is_number(row[at]) for row in rows) for at in range(len(columns))]
     made = [
         Column(name, tuple(row[at] for row in texts), numeric[at] or at == 0)
         for at, name in enumerate(columns)
     ]
     if title:
-        console.print(Text(title, style="italic"), soft_wrap=not console.is_terminal)
+        console.print(Text(printable(title), style="italic"), soft_wrap=not console.is_terminal)
     for number, part in enumerate(blocks(made, console.width)):
         table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
         for at, width in part:

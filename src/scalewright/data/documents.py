@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import gzip
 import io
-import json
 import re
 import zlib
 from collections import Counter
@@ -24,6 +23,7 @@ from typing import IO, Any, cast
 from scalewright.data.inputs import InputFile
 from scalewright.data.pieces import Part
 from scalewright.spec.errors import UserError, nearest
+from scalewright.spec.untrusted import parse_json
 
 FRAGMENT = 1 << 20  # bytes read at a time, and the longest text that is tokenized at once
 SEPARATOR = "<|endoftext|>"
@@ -217,7 +217,7 @@ def _json_lines(part: Part, text_key: str, notes: Counter[str]) -> Iterator[Frag
 
 def _parsed(line: bytes, notes: Counter[str]) -> Any:
     try:
-        return json.loads(line)
+        return parse_json(line)
     except ValueError:
         notes["lines that aren't JSON"] += 1
         return None

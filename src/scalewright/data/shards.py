@@ -25,6 +25,7 @@ import numpy as np
 
 from scalewright.data.tokens import TokenFile, TokenStore
 from scalewright.spec.errors import RunError, UserError
+from scalewright.spec.untrusted import inside, parse_json
 
 FORMAT, VERSION = "scalewright-tokens", 1
 METADATA = "metadata.json"
@@ -96,7 +97,7 @@ def disk_error(error: OSError, out: Path) -> Exception:
 def read_json(path: Path) -> dict[str, Any]:
     """The plain data of a JSON file of ours; raises UserError when it is missing or damaged."""
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = parse_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError("the metadata file is missing", str(path), _AGAIN) from None
     except (OSError, ValueError) as error:
@@ -122,8 +123,10 @@ def open_shards(folder: Path, check: bool | None = None) -> TokenStore:
     size = sum(entry["bytes"] for entry in data["shards"])
     check_split(folder, data, full=size <= _CHECKED_AT_OPENING if check is None else check)
     dtype = np.dtype(data["dtype"]).newbyteorder("<")
-    files = tuple(TokenFile(folder / entry["file"], dtype, entry["tokens"]) for entry in data["shards"])
-    offsets = TokenFile(folder / data["index"]["file"], np.dtype("<i8"), data["documents"] + 1).map()
+    files = tuple(
+        TokenFile(inside(folder, entry["file"]), dtype, entry["tokens"]) for entry in data["shards"]
+    )
+    offsets = TokenFile(inside(folder, data["index"]["file"]), np.dtype("<i8"), data["documents"] + 1).map()
     tokenizer = folder.parent / "tokenizer.json"
     return TokenStore(
         files=files,
@@ -142,7 +145,7 @@ def check_split(
 ) -> None:
     """Sizes of every file, and with `full` their checksums; raises UserError that names the first bad one."""
     for entry in [*data["shards"], data["index"]]:
-        path = folder / entry["file"]
+        path = inside(folder, entry["file"])
         if not path.is_file():
             raise UserError("a token file is missing", str(path), _AGAIN)
         size = path.stat().st_size

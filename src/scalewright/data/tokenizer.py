@@ -7,12 +7,12 @@ special token, `<|endoftext|>`, ends a document; the same characters inside a te
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scalewright.spec.errors import UserError
+from scalewright.spec.untrusted import read_json
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -114,7 +114,7 @@ def end_of_document(tokenizer: Tokenizer, path: Path, name: str | None = None) -
 def _configured_end(path: Path) -> str | None:
     """`eos_token` of the tokenizer_config.json beside a tokenizer.json."""
     try:
-        config = json.loads((path.parent / "tokenizer_config.json").read_text(encoding="utf-8"))
+        config = read_json(path.parent / "tokenizer_config.json")
     except (OSError, ValueError):
         return None
     end = config.get("eos_token") if isinstance(config, dict) else None

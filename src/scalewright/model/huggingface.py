@@ -28,6 +28,7 @@ from scalewright.model.names import Place, places
 from scalewright.spec.errors import RunError, UserError, unknown
 from scalewright.spec.huggingface import to_huggingface
 from scalewright.spec.model import ModelSpec
+from scalewright.spec.untrusted import inside, read_json
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 MAX_SHARD_BYTES = 5_000_000_000
@@ -54,7 +55,7 @@ class HuggingFaceFolder:
 
     def __init__(self, folder: str | Path, spec: ModelSpec) -> None:
         self.folder, self.spec = Path(folder), spec
-        self._files = {name: _open(self.folder / name) for name in weight_files(self.folder)}
+        self._files = {name: _open(inside(self.folder, name)) for name in weight_files(self.folder)}
         self._home = {key: name for name, file in self._files.items() for key in file.keys()}  # noqa: SIM118
         self._places = places(spec)
         self._keys = {name: self._find(name, place) for name, place in self._places.items()}
@@ -106,12 +107,14 @@ def weight_files(folder: Path) -> list[str]:
     index = folder / INDEX
     if index.is_file():
         try:
-            names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-        except (ValueError, KeyError, AttributeError, TypeError) as error:
+            names = sorted({str(name) for name in read_json(inside(folder, INDEX))["weight_map"].values()})
+        except UserError:
+            raise
+        except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
             raise UserError(
                 "the index of the weights is damaged", str(index), f"fetch it again ({error})"
             ) from None
-        missing = [name for name in names if not (folder / name).is_file()]
+        missing = [name for name in names if not inside(folder, name).is_file()]
         if missing:
             raise UserError(
                 f"weight file '{missing[0]}' is missing", str(folder), "the index names it: fetch it again"
@@ -234,7 +237,7 @@ def _copy_tokenizer(folder: Path, spec: ModelSpec, source: Path | None) -> int |
     """The tokenizer's files, and the two small ones that loaders look for; gives the id that ends a text."""
     if source is not None:
         for name in TOKENIZER_FILES:
-            if (source / name).is_file() and not (folder / name).exists():
+            if inside(source, name).is_file() and not (folder / name).exists():
                 shutil.copyfile(source / name, folder / name)
     ending, end = end_of_text(folder / "tokenizer.json")
     if (folder / "tokenizer.json").is_file() and not (folder / "tokenizer_config.json").is_file():
@@ -249,7 +252,7 @@ def _copy_tokenizer(folder: Path, spec: ModelSpec, source: Path | None) -> int |
 def end_of_text(tokenizer: Path) -> tuple[str, int] | tuple[None, None]:
     """The token of a tokenizer.json that ends a text, by its usual names, and its id; None without one."""
     try:
-        added = json.loads(tokenizer.read_text(encoding="utf-8"))["added_tokens"]
+        added = read_json(tokenizer)["added_tokens"]
         ids = {str(token["content"]): int(token["id"]) for token in added}
     except (OSError, ValueError, KeyError, TypeError):
         return None, None

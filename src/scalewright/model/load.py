@@ -12,7 +12,6 @@ in, since the network doesn't know checkpoints; `serve/load.py` has the `load_mo
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
@@ -28,6 +27,7 @@ from scalewright.spec.errors import UserError, unknown
 from scalewright.spec.huggingface import read_huggingface
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.presets import load_model_spec
+from scalewright.spec.untrusted import inside, read_json
 
 
 class TensorReader(Protocol):
@@ -114,9 +114,11 @@ def torch_device(name: str) -> torch.device:
 
 def read_config(folder: Path) -> ModelSpec:
     """The spec of a folder's config.json; raises UserError."""
-    path = folder / "config.json"
+    path = inside(folder, "config.json")
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
+        config = read_json(path)
     except (OSError, ValueError) as error:
         raise UserError(f"cannot read config.json: {error}", str(path), "fetch it again") from None
+    if not isinstance(config, dict):
+        raise UserError("config.json is not a JSON object", str(path), "fetch it again")
     return read_huggingface(config, str(path), name=folder.name)

@@ -8,7 +8,6 @@ summary.json     what the run reached; sample.txt, a text that the model wrote
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 from scalewright.spec.base import parse_yaml
 from scalewright.spec.errors import UserError
 from scalewright.spec.jsonl import read_jsonl
+from scalewright.spec.untrusted import parse_json
 
 Column = NDArray[np.float64]
 FILES = ("run.yaml", "metrics.jsonl", "events.jsonl", "summary.json")
@@ -165,7 +165,7 @@ def _text(path: Path, problems: list[str]) -> str:
 
 def _json(text: str, where: str) -> Any:
     try:
-        return json.loads(text)
+        return parse_json(text)
     except ValueError as error:
         raise UserError(f"cannot read it: {error}", where) from None
 

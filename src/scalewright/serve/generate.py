@@ -49,14 +49,19 @@ def generate_text(
     device: str = "cpu",
     dtype: str = "float32",
     stream: Callable[[str], None] | None = None,
+    trust_code: bool = False,
+    verify: bool = True,
+    on_loaded: Callable[[], None] | None = None,
 ) -> Generated:
     """Continues `prompt` with the model at `source`: a Hugging Face folder, a run's folder or a checkpoint.
 
-    Temperature 0 takes the most likely token each time; `stream` is given the text piece by piece. Raises
-    UserError.
+    Temperature 0 takes the most likely token each time; `stream` is given the text piece by piece, after
+    `on_loaded` was called. `trust_code` and `verify` are those of `load_model`. Raises UserError.
     """
     sampling = Sampling(temperature, top_k or 0, 1.0 if top_p is None else top_p, seed)
-    loaded = load_for_generation(source, device=device, dtype=dtype)
+    loaded = load_for_generation(source, device, dtype, trust_code, verify)
+    if on_loaded is not None:
+        on_loaded()
     return continue_text(loaded, prompt, max_new_tokens, sampling, stop, stream)
 
 

@@ -6,13 +6,13 @@ runs/run                 checkpoints/step-00000010/ (the newest that is whole), 
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
+from scalewright.checkpoint.format import MANIFEST
 from scalewright.checkpoint.read import CheckpointReader, find_checkpoint
 from scalewright.model import load as model_load
 from scalewright.model.huggingface import end_of_text, torch_dtype
@@ -20,16 +20,29 @@ from scalewright.model.load import build, is_checkpoint, open_huggingface, torch
 from scalewright.model.python import build_python_model
 from scalewright.spec.errors import UserError
 from scalewright.spec.model import ModelSpec
+from scalewright.spec.run import PythonRef
+from scalewright.spec.tensors import tensors
+from scalewright.spec.untrusted import inside, read_json
+from scalewright.spec.user_code import check_trusted
 
 
-def load_model(source: str | Path, dtype: str = "float32", device: str = "cpu") -> nn.Module:
+def load_model(
+    source: str | Path,
+    dtype: str = "float32",
+    device: str = "cpu",
+    *,
+    trust_code: bool = False,
+    verify: bool = True,
+) -> nn.Module:
     """A model ready for `model(tokens)`: LongTensor [B, T] -> logits [B, T, V]. Raises UserError.
 
     `source`: a preset or a model file (fresh weights), a Hugging Face folder, a run's folder, a checkpoint.
+    `trust_code` lets a checkpoint's manifest name the code that builds its model; `verify` compares the files
+    of a checkpoint with their checksums (its manifest always is).
     """
     path = Path(source)
     if is_checkpoint(path):
-        return _from_checkpoint(find_checkpoint(path), dtype, device)
+        return _from_checkpoint(find_checkpoint(path), dtype, device, trust_code, verify)
     return model_load.load_model(source, dtype, device)
 
 
@@ -52,7 +65,9 @@ class Loaded:
         return text
 
 
-def load_for_generation(source: str, device: str = "cpu", dtype: str = "float32") -> Loaded:
+def load_for_generation(
+    source: str, device: str = "cpu", dtype: str = "float32", trust_code: bool = False, verify: bool = True
+) -> Loaded:
     """The model and tokenizer at `source`; raises UserError when either is missing."""
     path = Path(source)
     if not path.exists():
@@ -63,31 +78,40 @@ def load_for_generation(source: str, device: str = "cpu", dtype: str = "float32"
         step = find_checkpoint(path)
         folders = [step, step.parent.parent]
         tokenizer = _tokenizer(folders)
-        return Loaded(_from_checkpoint(step, dtype, device), tokenizer, _end_of_text(folders))
+        model = _from_checkpoint(step, dtype, device, trust_code, verify)
+        return Loaded(model, tokenizer, _end_of_text(folders))
     tokenizer = _tokenizer([path])
     return Loaded(build(open_huggingface(path), dtype, device), tokenizer, _end_of_text([path]))
 
 
 class Checkpoint:
-    """A checkpoint of ours as what `build` reads: the spec of its manifest, tensors by canonical name."""
+    """A checkpoint of ours as what `build` reads: the spec of its manifest, tensors by canonical name.
 
-    def __init__(self, folder: Path) -> None:
-        self._reader = CheckpointReader(folder)
-        self.spec = ModelSpec.parse(self._reader.manifest.model, str(folder))
+    Raises UserError when it lacks one of the spec's tensors, or has it in another shape: before memory is
+    taken for the model.
+    """
+
+    def __init__(self, reader: CheckpointReader) -> None:
+        self._reader = reader
+        self.spec = ModelSpec.parse(reader.manifest.model, str(reader.folder))
+        reader.check({self._stored(tensor.name): tensor.shape for tensor in tensors(self.spec)})
 
     def read(self, name: str) -> Tensor:
         """One whole tensor; a tied head is the embedding."""
-        held = self._reader.has(name)
-        return self._reader.read(name if held else {"head.weight": "embed.weight"}.get(name, name))
+        return self._reader.read(self._stored(name))
+
+    def _stored(self, name: str) -> str:
+        return "embed.weight" if name == "head.weight" and not self._reader.has(name) else name
 
 
-def _from_checkpoint(folder: Path, dtype: str, device: str) -> nn.Module:
+def _from_checkpoint(folder: Path, dtype: str, device: str, trust_code: bool, verify: bool) -> nn.Module:
     """The network of a checkpoint: ours, or the user's own module that it was made with."""
-    reader = CheckpointReader(folder)
+    reader = CheckpointReader(folder, verify)
     if "python" not in reader.manifest.model:
-        return build(Checkpoint(folder), dtype, device)
-    arguments = dict(reader.manifest.model)
-    module = build_python_model(arguments.pop("python"), arguments, seed=0)
+        return build(Checkpoint(reader), dtype, device)
+    ref = PythonRef.parse(reader.manifest.model, str(folder / MANIFEST))
+    check_trusted(ref.python, str(folder / MANIFEST), trust_code)
+    module = build_python_model(ref.python, ref.arguments, seed=0)
     state = {name: reader.read(name) for name in reader.names()}
     module.load_state_dict(state, strict=False)  # buffers and tied names are not tensors of the checkpoint
     return module.to(torch_device(device), torch_dtype(dtype)).eval()
@@ -98,7 +122,7 @@ def _tokenizer(folders: list[Path]) -> Any:
     from tokenizers import Tokenizer
 
     for folder in folders:
-        path = folder / "tokenizer.json"
+        path = inside(folder, "tokenizer.json")
         if path.is_file():
             try:
                 return Tokenizer.from_file(str(path))
@@ -113,9 +137,20 @@ def _end_of_text(folders: list[Path]) -> frozenset[int]:
     """The tokens that end a text: what the folders' files say, else the usual names."""
     for folder in folders:
         for name in ("generation_config.json", "config.json"):
-            if (folder / name).is_file():
-                found = json.loads((folder / name).read_text(encoding="utf-8")).get("eos_token_id")
-                if found is not None:
-                    return frozenset(found if isinstance(found, list) else [found])
-    ends = (end_of_text(folder / "tokenizer.json")[1] for folder in folders)
-    return frozenset(end for end in ends if end is not None)
+            path = inside(folder, name)
+            if path.is_file():
+                ends = _token_ids(path)
+                if ends:
+                    return ends
+    usual = (end_of_text(folder / "tokenizer.json")[1] for folder in folders)
+    return frozenset(end for end in usual if end is not None)
+
+
+def _token_ids(path: Path) -> frozenset[int]:
+    """The `eos_token_id` of a config: one, a list, or none; raises UserError when it isn't JSON."""
+    try:
+        content = read_json(path)
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot read JSON: {error}", str(path), "fetch it again") from None
+    given = content.get("eos_token_id") if isinstance(content, dict) else None
+    return frozenset(end for end in (given if isinstance(given, list) else [given]) if type(end) is int)

@@ -16,6 +16,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from scalewright.spec.errors import UserError, nearest
+from scalewright.spec.untrusted import read_bytes
 
 S = TypeVar("S", bound="Spec")
 
@@ -116,13 +117,16 @@ class _Loader(_Fastest):  # type: ignore[misc]
     """YAML that reads `3e-4` as a number and refuses a key written twice."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        written = [key for key, _ in node.value if key.tag != "tag:yaml.org,2002:merge"]  # `<<` isn't a key
-        keys = [self.construct_object(key, deep=True) for key in written]
-        for key in keys:
-            if isinstance(key, str) and keys.count(key) > 1:
-                raise UserError(
-                    f"key '{key}' is written twice", f"line {node.start_mark.line + 1}", "keep one of them"
-                )
+        lines: dict[str, int] = {}
+        for key_node, _ in node.value:
+            if key_node.tag == "tag:yaml.org,2002:merge":  # `<<` isn't a key
+                continue
+            key, line = self.construct_object(key_node, deep=True), key_node.start_mark.line + 1
+            if isinstance(key, str) and key in lines:
+                where = f"lines {lines[key]} and {line}" if line != lines[key] else f"line {line}"
+                raise UserError(f"key '{key}' is written twice", where, "keep one of them")
+            if isinstance(key, str):
+                lines[key] = line
         found: dict[Any, Any] = super().construct_mapping(node, deep=deep)
         return found
 
@@ -134,16 +138,64 @@ _Loader.add_implicit_resolver(
 )
 
 
+MOST_TEXT = 16 << 20  # characters
+DEEPEST = 100
+MOST_ALIASED = 100_000  # values that a text with aliases may stand for
+
+
+def _check_size(text: str) -> None:
+    """Raises UserError for a text that is small and stands for something huge, before anything is built.
+
+    One pass over the parser's events counts what each anchor stands for: nine lines of nine aliases each
+    ("billion laughs") are 9^9 values, and ten thousand brackets crash the parser in C.
+    """
+    if len(text) > MOST_TEXT:
+        raise UserError(f"it has {len(text):,} characters", "", f"at most {MOST_TEXT:,} are read")
+    sizes: dict[str | None, int] = {}
+    open_nodes: list[list[Any]] = [[None, 0]]  # [anchor, values so far], outermost first
+    aliased = False
+    for event in yaml.parse(text, Loader=_Fastest):
+        size = 0
+        if isinstance(event, (yaml.MappingStartEvent, yaml.SequenceStartEvent)):
+            open_nodes.append([event.anchor, 1])
+        elif isinstance(event, (yaml.MappingEndEvent, yaml.SequenceEndEvent)):
+            anchor, size = open_nodes.pop()
+            sizes[anchor] = size
+        elif isinstance(event, yaml.ScalarEvent):
+            sizes[event.anchor] = size = 1
+        elif isinstance(event, yaml.AliasEvent):
+            aliased = True
+            if any(anchor == event.anchor for anchor, _ in open_nodes):
+                raise UserError(f"alias '{event.anchor}' contains itself", _line(event), "write it out")
+            size = sizes.get(event.anchor, 1)
+        open_nodes[-1][1] += size
+        if len(open_nodes) > DEEPEST:
+            raise UserError(f"it is nested more than {DEEPEST} deep", _line(event), "write it flatter")
+        if aliased and open_nodes[-1][1] >= MOST_ALIASED:
+            raise UserError(
+                f"its aliases stand for more than {MOST_ALIASED:,} values",
+                _line(event),
+                "write fewer of them",
+            )
+
+
+def _line(event: Any) -> str:
+    return f"line {event.start_mark.line + 1}"
+
+
 def parse_yaml(text: str, where: str = "") -> Any:
     """YAML text as plain data; raises UserError with the line."""
     try:
+        _check_size(text)
         return yaml.load(text, Loader=_Loader)
     except UserError as error:
         raise UserError(error.what, f"{where} {error.where}".strip(), error.how) from None
+    except (ValueError, AttributeError, OverflowError) as error:  # a date or a number that there isn't
+        raise UserError(f"cannot read YAML: {error}", where, "put the value into quotes") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f" line {mark.line + 1}" if mark else ""
-        problem = getattr(error, "problem", None) or "not YAML"
+        problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "not YAML"
         raise UserError(
             f"cannot read YAML: {problem}", f"{where}{line}", "check the indentation and the quotes there"
         ) from None
@@ -153,11 +205,11 @@ def read_yaml(path: str | Path) -> Any:
     """The plain data of a YAML file; raises UserError when it is missing or broken."""
     path = Path(path)
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_bytes(path, 4 * MOST_TEXT).decode()
     except FileNotFoundError:
         raise UserError("no such file", str(path), "check the path") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"cannot read the file: {error}", str(path)) from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot read the file: {error}", str(path), "give a YAML file") from None
     return parse_yaml(text, str(path))
 
 

@@ -8,10 +8,11 @@ Reading is here, below everything, because the planner, the report and the track
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from scalewright.spec.untrusted import parse_json
 
 
 def read_jsonl(path: str | Path) -> list[dict[str, Any]]:
@@ -35,7 +36,7 @@ def scan_jsonl(path: str | Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
 
 def _object(text: bytes) -> dict[str, Any] | None:
     try:
-        value = json.loads(text)
+        value = parse_json(text)
     except ValueError:  # not JSON, or not UTF-8
         return None
     return value if isinstance(value, dict) else None

@@ -14,7 +14,7 @@ by `spec/huggingface.py`; every tensor and its exact size follow from here, in `
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -23,6 +23,10 @@ from scalewright.spec.errors import UserError
 
 MlpType = Literal["swiglu", "geglu", "geglu_tanh", "gelu", "gelu_tanh", "relu", "relu2"]
 NormType = Literal["rmsnorm", "rmsnorm_plus_one", "layernorm", "layernorm_nobias", "nonparametric"]
+# Bounds that no model comes near: a file with larger numbers would take hours or all memory to count.
+Size = Annotated[int, Field(ge=1, le=1 << 40)]
+Layers = Annotated[int, Field(ge=1, le=10_000)]
+Heads = Annotated[int, Field(ge=1, le=1_000_000)]
 GATED: frozenset[str] = frozenset({"swiglu", "geglu", "geglu_tanh"})
 
 
@@ -56,10 +60,10 @@ class Rope(Spec):
 class MoE(Spec):
     """A mixture of experts in place of the MLP, in every layer from `first_k_dense` on that `every` meets."""
 
-    num_experts: int = Field(ge=1)
-    top_k: int = Field(ge=1)
-    moe_intermediate_size: int = Field(ge=1)
-    num_shared_experts: int = Field(0, ge=0)
+    num_experts: Heads
+    top_k: Heads
+    moe_intermediate_size: Size
+    num_shared_experts: int = Field(0, ge=0, le=1_000_000)
     shared_intermediate_size: int | None = None  # null: num_shared_experts * moe_intermediate_size
     shared_gate: bool = False  # Qwen2-MoE: a learned gate on the shared expert
     first_k_dense: int = Field(0, ge=0)
@@ -84,10 +88,10 @@ class MLA(Spec):
     """Multi-head latent attention (DeepSeek-V2 §2.1): keys and values through one small latent vector."""
 
     q_lora_rank: int | None = None  # null: queries are not compressed
-    kv_lora_rank: int = Field(ge=1)
-    qk_nope_head_dim: int = Field(ge=1)
-    qk_rope_head_dim: int = Field(ge=1)
-    v_head_dim: int = Field(ge=1)
+    kv_lora_rank: Size
+    qk_nope_head_dim: Size
+    qk_rope_head_dim: Size
+    v_head_dim: Size
 
 
 class ModelSpec(Spec):
@@ -97,14 +101,14 @@ class ModelSpec(Spec):
     name: str = "model"
     family: str = "llama"  # whose config.json and tensor names it has on Hugging Face
 
-    vocab_size: int = Field(ge=1)
-    hidden_size: int = Field(ge=1)
-    intermediate_size: int = Field(ge=1)
-    num_hidden_layers: int = Field(ge=1)
-    num_attention_heads: int = Field(ge=1)
-    num_key_value_heads: int | None = Field(None, ge=1)  # null: as many as query heads
-    head_dim: int | None = Field(None, ge=1)  # null: hidden_size / num_attention_heads
-    context: int = Field(2048, ge=1)  # positions that the model was made for
+    vocab_size: Size
+    hidden_size: Size
+    intermediate_size: Size
+    num_hidden_layers: Layers
+    num_attention_heads: Heads
+    num_key_value_heads: Heads | None = None  # null: as many as query heads
+    head_dim: Size | None = None  # null: hidden_size / num_attention_heads
+    context: Size = 2048  # positions that the model was made for
 
     mlp_type: MlpType = "swiglu"
     norm_type: NormType = "rmsnorm"
@@ -125,7 +129,7 @@ class ModelSpec(Spec):
     embedding_scale: float | None = None  # Gemma multiplies embeddings by sqrt(hidden_size)
 
     positions: Literal["rope", "alibi", "learned", "none"] = "rope"
-    learned_positions: int = Field(0, ge=0)  # rows of the position table
+    learned_positions: int = Field(0, ge=0, le=1 << 40)  # rows of the position table
     rope: Rope = Rope()
     rope_every_not: int | None = None  # SmolLM3, and its like: every n-th layer has no positions
 
@@ -139,7 +143,9 @@ class ModelSpec(Spec):
 
     moe: MoE | None = None
     mla: MLA | None = None
-    mtp_layers: int = Field(0, ge=0)  # multi-token prediction (DeepSeek-V3), not counted in `total`
+    mtp_layers: int = Field(
+        0, ge=0, le=10_000
+    )  # multi-token prediction (DeepSeek-V3), not counted in `total`
 
     @model_validator(mode="before")
     @classmethod

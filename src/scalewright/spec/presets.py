@@ -11,7 +11,6 @@ that its makers published. A test holds every count against them.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -27,6 +26,7 @@ from scalewright.spec.huggingface import read_huggingface
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.shapes import new_preset
 from scalewright.spec.tensors import count, tensors
+from scalewright.spec.untrusted import inside, read_json
 
 __all__ = [
     "Preset",
@@ -153,11 +153,11 @@ def _from_path(path: Path) -> ModelSpec:
     if path.is_dir():
         if (path / "config.json").is_file():
             return _from_keys(
-                _read_json(path / "config.json"), str(path / "config.json"), path.resolve().name
+                _read_json(inside(path, "config.json")), str(path / "config.json"), path.resolve().name
             )
         if (path / "manifest.json").is_file():
             return _from_keys(
-                _read_json(path / "manifest.json").get("model"), str(path / "manifest.json"), None
+                _read_json(inside(path, "manifest.json")).get("model"), str(path / "manifest.json"), None
             )
         raise UserError(
             "this folder holds no config.json", str(path), "give the folder of a Hugging Face model"
@@ -179,7 +179,7 @@ def _from_keys(keys: Any, where: str, name: str | None) -> ModelSpec:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(path)
     except FileNotFoundError:
         raise UserError("no such file", str(path), "check the path") from None
     except (OSError, ValueError) as error:

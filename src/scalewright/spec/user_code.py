@@ -1,6 +1,10 @@
 """A user's own code by name: `package.module:name`, with the working directory importable.
 
 `model: {python: mine:build}` finds ./mine.py; so do `data`, `loss` and `optimizer`.
+
+    trusted       the run file on the command line of `train` or `parity`, its overrides, a spec in Python
+    not trusted   a checkpoint's manifest, the run.yaml of a folder that `generate`, `evaluate`, ... read:
+                  what these name is imported only with --trust-code
 """
 
 from __future__ import annotations
@@ -57,6 +61,16 @@ def _running_script(module_name: str) -> ModuleType | None:
         spec is not None and spec.origin is not None and Path(spec.origin).resolve() == Path(file).resolve()
     )
     return main if same else None
+
+
+def check_trusted(ref: str, where: str, trust_code: bool) -> None:
+    """Raises UserError unless the user trusts a file that was read and names this code."""
+    if not trust_code:
+        raise UserError(
+            f"this names code of its own, '{ref[:80]}', and using it would run that code",
+            where,
+            "add --trust-code if you trust where it comes from (trust_code=True in Python)",
+        )
 
 
 @contextmanager

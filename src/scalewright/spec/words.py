@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import unicodedata
 
 MISSING = "–"
 
@@ -58,3 +59,26 @@ def decimal(value: float | None, digits: int = 4) -> str:
 def share(value: float | None) -> str:
     """A fraction in percent."""
     return MISSING if value is None or not math.isfinite(value) else f"{100 * value:.1f}%"
+
+
+def printable(text: object, keep: str = "\n\t") -> str:
+    """A text whose control characters are written out, so that a terminal shows them and doesn't obey them.
+
+    Names come from files that anybody may have written: an escape sequence in one could clear the screen, set
+    the window's title or fake a line. Marks that turn the direction of writing around are written out, too.
+
+    >>> printable("evil\\x1b[2J"), printable("a\\rb")
+    ('evil\\\\x1b[2J', 'a\\\\rb')
+    """
+    shown = str(text)
+    if shown.isascii() and shown.isprintable():
+        return shown
+    return "".join(
+        c if c in keep or unicodedata.category(c) not in HIDDEN else c.encode("unicode_escape").decode()
+        for c in shown
+    )
+
+
+HIDDEN = frozenset(
+    {"Cc", "Cf", "Cs", "Zl", "Zp"}
+)  # controls, formats (bidi marks), lone surrogates, separators

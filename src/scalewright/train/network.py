@@ -182,7 +182,7 @@ def init_source(run: RunSpec, mesh: Mesh) -> Source:
     given = find_checkpoint(folder)
     if problem := damage(given, mesh):
         raise UserError(f"the checkpoint is damaged: {problem}", f"init: {given}", "give an older one")
-    return checkpoint_source(CheckpointReader(given))
+    return checkpoint_source(CheckpointReader(given, verify_files=False))
 
 
 def checkpoint_source(reader: CheckpointReader) -> Source:

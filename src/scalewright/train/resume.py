@@ -34,14 +34,14 @@ def find_resume(run: RunSpec, mesh: Mesh) -> tuple[CheckpointReader | None, list
     if run.resume != "auto":
         given = find_checkpoint(run.resume)
         if (own := _further(given, root, mesh)) is not None:
-            return CheckpointReader(own), [
+            return CheckpointReader(own, verify_files=False), [
                 f"this run has come further than {given}: it goes on from {own.name}"
             ]
         if problem := damage(given, mesh):
             raise UserError(
                 f"the checkpoint is damaged: {problem}", str(given), "resume an older one, or auto"
             )
-        return CheckpointReader(given), []
+        return CheckpointReader(given, verify_files=False), []
     folder, rejected = newest_verified(root, mesh)
     if folder is None and rejected:
         count = "its only checkpoint is" if len(rejected) == 1 else f"all {len(rejected)} checkpoints are"
@@ -50,7 +50,9 @@ def find_resume(run: RunSpec, mesh: Mesh) -> tuple[CheckpointReader | None, list
             str(root),
             "restore one, or begin anew with resume=never (what is there is kept aside)",
         )
-    return (CheckpointReader(folder) if folder else None), [f"skipped a checkpoint: {r}" for r in rejected]
+    return (CheckpointReader(folder, verify_files=False) if folder else None), [
+        f"skipped a checkpoint: {r}" for r in rejected
+    ]
 
 
 def _further(given: Path, root: Path, mesh: Mesh) -> Path | None:

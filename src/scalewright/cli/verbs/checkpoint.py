@@ -36,7 +36,7 @@ def verify_checkpoints(run: Run, json: Json = False) -> None:
     for folder in _folders(run):
         row = _row(folder)
         with working(f"reading the save of step {row['step']}"):
-            problems = verify(folder) if row["state"] == "complete" else []
+            problems = verify(folder) if row["state"] == "complete" else row.get("problems", [])
         rows.append({**row, "state": "damaged" if problems else row["state"], "problems": problems})
     damaged = any(row["problems"] or row["state"] == "damaged" for row in rows)
     if json:
@@ -70,11 +70,14 @@ def _folders(run: Path) -> list[Path]:
 
 
 def _row(folder: Path) -> dict[str, Any]:
-    """What `ls` says about one step folder; `state` is complete, incomplete (no COMMIT) or damaged."""
+    """What `ls` shows of one step folder; `state` is complete, incomplete (no COMMIT) or damaged.
+
+    Damaged here means COMMIT, the manifest or the state; the large files are compared by `verify`.
+    """
     import datetime
 
     from scalewright.checkpoint.finite import is_finite
-    from scalewright.checkpoint.format import COMMIT, read_manifest
+    from scalewright.checkpoint.format import COMMIT, read_manifest, verify_heads
 
     files = [path for path in folder.rglob("*") if path.is_file()]
     row: dict[str, Any] = {
@@ -85,10 +88,9 @@ def _row(folder: Path) -> dict[str, Any]:
         "state": "complete" if (folder / COMMIT).exists() else "incomplete",
     }
     if row["state"] == "complete":
-        try:
-            manifest = read_manifest(folder)
-        except UserError:
-            return {**row, "state": "damaged"}
+        if problems := verify_heads(folder):
+            return {**row, "state": "damaged", "problems": problems}
+        manifest = read_manifest(folder)
         row["finite"] = is_finite(folder)
         row |= {"samples": manifest.samples, "tensors": len(manifest.tensors), "layout": manifest.layout}
     return row

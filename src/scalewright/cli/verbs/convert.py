@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from scalewright.cli.options import Json, one_of
+from scalewright.cli.options import Json, NoVerify, one_of
 
 _DTYPES = ("float32", "bfloat16", "float16")
 
@@ -25,6 +25,7 @@ def convert(
             help="Of the Hugging Face folder; default float32.",
         ),
     ] = None,
+    no_verify: NoVerify = False,
     json: Json = False,
 ) -> None:
     """Checkpoint to Hugging Face folder, or back.
@@ -35,7 +36,7 @@ def convert(
     from scalewright.cli.output import only_answer, print_json, short, working
 
     with only_answer(json), working("converting, and reading back what was written"):
-        made = convert_folder(source, out, dtype)
+        made = convert_folder(source, out, dtype, verify=not no_verify)
     if json:
         print_json(made.dump())
         return

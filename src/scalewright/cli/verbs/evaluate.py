@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scalewright.cli.options import Device, Json, check_device
+from scalewright.cli.options import Device, Json, NoVerify, TrustCode, check_device
 from scalewright.spec.errors import UserError
 
 if TYPE_CHECKING:
@@ -29,13 +29,15 @@ def evaluate(
         int | None, typer.Option(min=1, help="Batches of the run's size; default: as the run, else 16 of 1.")
     ] = None,
     device: Device = "cpu",
+    trust_code: TrustCode = False,
+    no_verify: NoVerify = False,
     json: Json = False,
 ) -> None:
     """Measure validation loss and bits per byte."""
     from scalewright.cli.output import only_answer, print_json, working
 
     with only_answer(json), working("evaluating"):
-        found = measure(model, data, seq_len, batches, device)
+        found = measure(model, data, seq_len, batches, device, trust_code, not no_verify)
     if json:
         print_json(found)
         return
@@ -48,7 +50,13 @@ def evaluate(
 
 
 def measure(
-    model: Path, data: Path | None, seq_len: int | None, batches: int | None, device: str
+    model: Path,
+    data: Path | None,
+    seq_len: int | None,
+    batches: int | None,
+    device: str,
+    trust_code: bool = False,
+    verify: bool = True,
 ) -> dict[str, float | int | None]:
     """`{loss, bits_per_byte, tokens}` of a model on validation data, counted as its run does it."""
     import torch
@@ -59,12 +67,16 @@ def measure(
     from scalewright.serve.load import load_model
     from scalewright.spec.grid import make_grid
     from scalewright.spec.layout import Layout
+    from scalewright.spec.run import PythonRef
+    from scalewright.spec.user_code import check_trusted
 
     check_device(device)
     run = _run_of(model)
     spec = _data(model, run, data, seq_len)
+    if isinstance(spec, PythonRef):  # of the folder's own run.yaml
+        check_trusted(spec.python, str(model), trust_code)
     dataset = open_data(spec, "valid", run.seed if run else 0)
-    network = load_model(model, device=device)
+    network = load_model(model, device=device, trust_code=trust_code, verify=verify)
     _check_vocabulary(network, dataset.vocab_size)
     mesh = make_mesh(make_grid(Layout()), 0, torch.device(device))
     layout = run.layout if run else Layout()

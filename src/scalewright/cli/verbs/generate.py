@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from scalewright.cli.options import Device, Json, check_device, one_of
+from scalewright.cli.options import Device, Json, NoVerify, TrustCode, check_device, one_of
 
 _DTYPES = ("float32", "bfloat16", "float16")
 
@@ -33,19 +35,22 @@ def generate(
         str,
         typer.Option(metavar="|".join(_DTYPES), callback=one_of("dtype", _DTYPES), help="Of the weights."),
     ] = "float32",
+    trust_code: TrustCode = False,
+    no_verify: NoVerify = False,
     json: Json = False,
 ) -> None:
     """Write on from a prompt with what was trained."""
-    from scalewright.cli.output import only_answer, print_json
+    from scalewright.cli.output import on_terminal, only_answer, print_json
     from scalewright.serve.generate import generate_text
 
+    shown: list[str] = []
+
     def show(piece: str) -> None:
-        print(piece, end="", flush=True)
+        shown.append(piece)
+        print(on_terminal(piece, sys.stdout), end="", flush=True)
 
     check_device(device)
-    with only_answer(json):
-        if not json:
-            show(prompt)
+    with only_answer(json), _line_ended(shown):
         answer = generate_text(
             str(model),
             prompt,
@@ -58,9 +63,21 @@ def generate(
             device=device,
             dtype=dtype,
             stream=None if json else show,
+            trust_code=trust_code,
+            verify=not no_verify,
+            on_loaded=None if json else lambda: show(prompt),
         )
     if json:
         print_json({"prompt": prompt, **vars(answer)})
         return
-    print()
     print(f"{len(answer.tokens)} tokens, {answer.tokens_per_s:.0f} tokens/s", file=sys.stderr)
+
+
+@contextlib.contextmanager
+def _line_ended(shown: list[str]) -> Iterator[None]:
+    """Ends the line of the text on stdout, also when what follows it is an error on stderr."""
+    try:
+        yield
+    finally:
+        if shown:
+            print()

@@ -9,9 +9,9 @@ messages, uneven stages, the noise of the machine.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from statistics import median
 from string import ascii_lowercase
@@ -22,6 +22,7 @@ from scalewright.report.page import Section
 from scalewright.report.scale import say, say_tick, ticks
 from scalewright.spec.errors import UserError
 from scalewright.spec.schedule import COMPUTE, Schedule, StageCost, bubble_fraction, schedule, simulate
+from scalewright.spec.untrusted import read_json
 
 NAMES = {
     "forward": "forward",
@@ -83,7 +84,8 @@ def section(run: RunFolder) -> Section | None:
 def read(path: Path) -> Trace | None:
     """A recorded step; None when the file is broken, or tells of another schedule than it names."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = read_json(path)
+        _check_counts(found)
         plan = schedule(found["schedule"], found["ranks"], found["virtual_stages"], found["micro_batches"])
         ranks = tuple(_spans(actions) for actions in found["actions"])
         whole = [sorted(a[:3] for a in plan.compute(rank)) for rank in range(plan.ranks)]
@@ -95,6 +97,14 @@ def read(path: Path) -> Trace | None:
         )
     except (OSError, ValueError, KeyError, TypeError, UserError):
         return None
+
+
+def _check_counts(found: Mapping[str, Any]) -> None:
+    """Raises ValueError for a trace that names a larger schedule than it holds actions of."""
+    held = sum(len(actions) for actions in found["actions"])
+    named = [found[key] for key in ("ranks", "virtual_stages", "micro_batches")]
+    if any(type(number) is not int or number < 1 for number in named) or prod(named) > held:
+        raise ValueError("fewer actions than the schedule has")
 
 
 def _spans(actions: Sequence[Mapping[str, Any]]) -> tuple[Span, ...]:

@@ -1,0 +1,74 @@
+"""Files that somebody else wrote, read within bounds: their size, their depth, and the paths they name.
+
+    a checkpoint's manifest, a weight index, a config.json     may come from anywhere
+        JSON            at most `limit` bytes; nesting too deep for the parser is an error, not a crash
+        file names      relative, without `..`; a link may lead elsewhere in the folder, or from a snapshot
+                        of the Hugging Face cache to that repository's blobs, and nowhere else; regular files
+
+Code that such a file names runs only when the user says so: `check_trusted` in `spec/user_code.py`.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from scalewright.spec.errors import UserError
+
+JSON_BYTES = 64 << 20  # the weight index of a model of 60,000 tensors takes 6 MB
+
+
+def parse_json(text: str | bytes) -> Any:
+    """The value of a JSON text; raises ValueError for whatever is wrong with it, nesting included."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def read_json(path: Path, limit: int = JSON_BYTES) -> Any:
+    """The value in a JSON file; raises FileNotFoundError, OSError, or ValueError for what isn't JSON."""
+    return parse_json(read_bytes(path, limit))
+
+
+def read_bytes(path: Path, limit: int) -> bytes:
+    """The content of a regular file; raises OSError, or ValueError when it is longer than `limit` bytes."""
+    if path.exists() and not path.is_file():
+        raise ValueError("it is not a regular file")  # a pipe would be waited for
+    with open(path, "rb") as file:
+        content = file.read(limit + 1)
+    if len(content) > limit:
+        raise ValueError(f"it has more than {limit:,} bytes")
+    return content
+
+
+def inside(folder: Path, name: str) -> Path:
+    """The path of the file that a manifest or an index in `folder` calls `name`; it need not exist.
+
+    Raises UserError for a name that leads out of the folder, by itself or through a link, and for anything
+    but a regular file.
+    """
+    parts = PurePosixPath(name).parts
+    plain = bool(parts) and ".." not in parts and not name.startswith("/")
+    if not plain or any(character in name for character in "\\:\0"):
+        raise UserError(
+            f"it names the file {name!r}, outside its folder", str(folder), "don't use this folder"
+        )
+    path = folder / name
+    try:
+        target, root = path.resolve(), folder.resolve()
+    except (OSError, RuntimeError):  # links in a circle
+        raise UserError(
+            f"{name!r} is a link that leads nowhere", str(folder), "copy the file there"
+        ) from None
+    blobs = root.parent.parent / "blobs" if root.parent.name == "snapshots" else root
+    if not (target.is_relative_to(root) or target.is_relative_to(blobs)):
+        raise UserError(
+            f"{name!r} is a link to {target}, outside its folder",
+            str(folder),
+            "copy the file there if it belongs to it",
+        )
+    if target.exists() and not target.is_file():
+        raise UserError(f"{name!r} is not a regular file", str(folder), "don't use this folder")
+    return path
