@@ -119,6 +119,7 @@ def plan(
     scaling: Sequence[int] | None = None,
     why_not: Mapping[str, Any] | None = None,
     out: str | Path | None = None,
+    force: bool = False,
     data: str | None = None,
     explain: bool = True,
     tell: Callable[[int, int], None] | None = None,
@@ -127,8 +128,9 @@ def plan(
     """The best layouts of a run: the keys of `scalewright plan --json`. Raises UserError.
 
     `fix` holds axes to a value or a list of them; `why_not` asks about one layout; `scaling` plans the same
-    run on other device counts; `out` writes the run file. `tell(done, total)` is called as the search goes,
-    and one that `stop()` has ended answers with what it has: `complete` is false then.
+    run on other device counts; `out` writes the run file (over one that was edited only with `force`).
+    `tell(done, total)` is called as the search goes, and one that `stop()` has ended answers with what it
+    has: `complete` is false then.
     """
     from scalewright.plan.ask import Question
 
@@ -140,4 +142,4 @@ def plan(
         options=options, objective=objective, fixed=fix, headroom=memory_headroom, top=top,
         precision=precision, price=price,
     )  # fmt: skip
-    return question.answer(tokens, why_not, out, data, explain, tell, stop)
+    return question.answer(tokens, why_not, out, data, explain, tell, stop, force)

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
 from scalewright.checkpoint.finite import all_finite, finite_entry, superfluous
@@ -38,6 +37,7 @@ from scalewright.checkpoint.format import (
     describe_file,
     step_folder,
 )
+from scalewright.model.tensor_file import save_file
 from scalewright.parallel.collectives import gather_json
 from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.weights import Weight, Weights

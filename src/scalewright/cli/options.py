@@ -15,6 +15,7 @@ from scalewright.spec.errors import UserError, unknown
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else.")]
 
 
+Force = Annotated[bool, typer.Option("--force", help="Replace a file that this tool didn't write.")]
 TrustCode = Annotated[
     bool,
     typer.Option("--trust-code", help="Run the code that this folder's files name as its model or data."),

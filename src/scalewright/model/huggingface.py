@@ -21,10 +21,10 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from scalewright.model.names import Place, places
+from scalewright.model.tensor_file import save_file
 from scalewright.spec.errors import RunError, UserError, unknown
 from scalewright.spec.huggingface import to_huggingface
 from scalewright.spec.model import ModelSpec

@@ -22,6 +22,7 @@ from scalewright.plan.search.search import Choice, Plan, search
 from scalewright.plan.search.why_not import why_not as explain_loss
 from scalewright.spec.cluster import ClusterSpec
 from scalewright.spec.errors import UserError
+from scalewright.spec.files import check_replaceable, write_signed
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.presets import load_model_spec
 
@@ -89,8 +90,11 @@ class Question:
         explain: bool = True,
         tell: Tell | None = None,
         stop: Stop | None = None,
+        force: bool = False,
     ) -> dict[str, Any]:
         """The keys of `plan --json`; writes the run file where `out` is given. Raises UserError."""
+        if out is not None:
+            check_replaceable(Path(out), force)
         plan = self.search(tell, stop)
         found = plan.dump()
         found["assumed"] = [*self.assumed, *found["assumed"]]
@@ -104,7 +108,7 @@ class Question:
         if self.counts and plan.complete:
             found["scaling"] = self._scaling(stop)
         if out is not None:
-            found |= self._write(plan, Path(out), data)
+            found |= self._write(plan, Path(out), data, force)
         return found
 
     def _choice(self, one: Choice, tokens: float | None, explain: bool) -> dict[str, Any]:
@@ -123,16 +127,11 @@ class Question:
         found: dict[str, Any] = scaling(self.model, self.cluster, self.counts, **keys).dump()
         return found
 
-    def _write(self, plan: Plan, path: Path, data: str | None) -> dict[str, Any]:
+    def _write(self, plan: Plan, path: Path, data: str | None, force: bool) -> dict[str, Any]:
         """Writes the run file of the best layout that `train` runs; none where it runs none, and why."""
         choice = plan.trainable
         if choice is None:
             return {"run_file": None, "run_file_untrainable": plan.best[0].untrainable}
         text = run_file(plan, choice, data=data)
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
-        except OSError as error:
-            what = f"cannot write the file: {error.strerror}"
-            raise UserError(what, str(path), "choose another path") from None
+        write_signed(path, text, force)
         return {"run_file": str(path), "run_file_untrainable": None, "run_file_to_fill": data is None}

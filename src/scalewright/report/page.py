@@ -7,7 +7,6 @@ Python file that gathers its data, and one small template that shows it.
 from __future__ import annotations
 
 import importlib.resources
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +14,8 @@ from typing import Any
 
 import jinja2
 
-from scalewright.spec.errors import RunError
+from scalewright.spec.errors import RunError, UserError
+from scalewright.spec.files import write_whole
 
 
 @dataclass(frozen=True)
@@ -66,15 +66,27 @@ def render(page: Page) -> str:
     )
 
 
-def write(path: Path, text: str) -> Path:
-    """Writes a page whole or not at all."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+def write(path: Path, text: str, force: bool = False) -> Path:
+    """Writes a page whole or not at all; UserError where something else than a page of ours is replaced."""
     try:
-        temporary.write_text(text, encoding="utf-8")
-        os.replace(temporary, path)
+        if not force and not _is_ours(path):
+            raise UserError(
+                "the file is there already, and is no report", str(path), "give another --out, or --force"
+            )
+        write_whole(path, text)
     except OSError as error:
         raise RunError(f"cannot write {path}: {error.strerror or error}") from error
     return path
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether this may be replaced: nothing, or a page that names this program, as all of ours do."""
+    if not path.is_symlink() and not path.exists():
+        return True
+    if path.is_symlink() or not path.is_file():
+        return False
+    text = path.read_text(encoding="utf-8", errors="replace")
+    return text[:100].lstrip().lower().startswith("<!doctype html") and "Scalewright" in text
 
 
 def _asset(name: str) -> str:

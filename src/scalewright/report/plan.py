@@ -46,12 +46,11 @@ def write_plan(document: Mapping[str, Any], path: str | Path) -> Path:
     return write(Path(path), render(page(read_document(document))))
 
 
-def write_plan_file(source: str | Path, out: str | Path | None = None) -> Path:
+def write_plan_file(source: str | Path, out: str | Path | None = None, force: bool = False) -> Path:
     """The same from a JSON file; by default the page is put beside it, as .html."""
     source = Path(source)
-    return write(
-        Path(out) if out is not None else source.with_suffix(".html"), render(page(read_plan(source)))
-    )
+    path = Path(out) if out is not None else source.with_suffix(".html")
+    return write(path, render(page(read_plan(source))), force)
 
 
 def page(document: PlanDocument) -> Page:

@@ -38,10 +38,10 @@ SECTIONS: tuple[Callable[[RunFolder], Section | None], ...] = (
 )
 
 
-def write_report(run_dir: str | Path, out: str | Path | None = None) -> Path:
+def write_report(run_dir: str | Path, out: str | Path | None = None, force: bool = False) -> Path:
     """Writes the page about a run's folder, by default `report.html` in it; UserError when it is none."""
     run = read_folder(run_dir)
-    return write(Path(out) if out is not None else run.path / "report.html", render(page(run)))
+    return write(Path(out) if out is not None else run.path / "report.html", render(page(run)), force)
 
 
 def page(run: RunFolder) -> Page:

@@ -16,6 +16,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from scalewright.spec.errors import UserError, nearest
+from scalewright.spec.files import write_whole
 from scalewright.spec.untrusted import read_bytes
 
 S = TypeVar("S", bound="Spec")
@@ -237,5 +238,5 @@ def to_yaml(data: Any) -> str:
 
 
 def write_yaml(path: str | Path, data: Any) -> None:
-    """Writes plain data as a YAML file."""
-    Path(path).write_text(to_yaml(data), encoding="utf-8")
+    """Writes plain data as a YAML file, whole or not at all."""
+    write_whole(path, to_yaml(data))

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from scalewright.spec.errors import RunError
+from scalewright.spec.files import sync_folder
 
 Row = Mapping[str, Any]
 
@@ -81,6 +82,7 @@ def rewrite(path: Path, lines: Iterable[bytes]) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
+        sync_folder(path.parent)
     except OSError as error:
         temporary.unlink(missing_ok=True)
         raise _cannot_write(path, error) from error

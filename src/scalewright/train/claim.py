@@ -11,14 +11,41 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from scalewright.spec.base import read_yaml
 from scalewright.spec.errors import UserError
 from scalewright.spec.run import RunSpec
+
+REPLACED = ("run.yaml", "tokenizer.json", "report.html")  # what a run writes anew
+
+
+def check_folder(run: RunSpec, force: bool = False) -> None:
+    """Raises UserError when the run would replace files of its folder that no run wrote.
+
+    A run's own run.yaml holds its `environment`; whatever lies beside one is the run's. So `out_dir: .`, or a
+    folder of prepared tokens, costs nobody a file.
+    """
+    folder = run.folder
+    there = [name for name in REPLACED if (folder / name).exists()]
+    if not force and there and not _is_runs(folder / "run.yaml"):
+        raise UserError(
+            f"the run would replace {there[0]} in its folder, and no run wrote that",
+            f"out_dir: {folder}",
+            "set out_dir to another folder, or add --force",
+        )
+
+
+def _is_runs(path: Path) -> bool:
+    try:
+        content = read_yaml(path)
+    except UserError:
+        return False
+    return isinstance(content, dict) and isinstance(content.get("environment"), dict)
 
 
 @contextmanager
 def claim_folder(run: RunSpec) -> Iterator[None]:
     """Holds the run's folder; raises UserError when another process trains there. Called by rank 0."""
-    folder = run.folder
+    folder = run.folder.resolve()  # one that is "." has no name to rename
     if run.resume == "never" and any((folder / name).exists() for name in ("metrics.jsonl", "checkpoints")):
         with _locked(folder):
             folder.rename(_free_name(folder))

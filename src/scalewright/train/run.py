@@ -31,6 +31,7 @@ from scalewright.spec.run import PythonRef, RunSpec, load_run
 from scalewright.track.events import EventsFile
 from scalewright.track.store import find_store
 from scalewright.train.callbacks import Callback, Callbacks
+from scalewright.train.claim import check_folder
 from scalewright.train.resolve import check_workers, device_kind, plain, resolve, unplain
 
 Overrides = str | Sequence[str] | Mapping[str, Any]
@@ -63,6 +64,7 @@ def train(
     steps: int | None = None,
     simulate: bool = False,
     quiet: bool = False,
+    force: bool = False,
     on_start: Callable[[list[int]], None] | None = None,
     on_step: Callback | None = None,
     on_valid: Callback | None = None,
@@ -71,8 +73,8 @@ def train(
     """Trains what a run file (or a RunSpec, or plain data) describes, with overrides.
 
     These are `key=value` texts, or a dictionary: `{"layout.devices": 2}`. `steps` stops early, at that step
-    of the run. `simulate` lets CPU processes stand in for more devices than this machine has. `on_start` gets
-    the process ids of the local workers.
+    of the run. `simulate` lets CPU processes stand in for more devices than this machine has. `force`
+    replaces files in the run's folder that no run wrote. `on_start` gets the process ids of the local workers.
 
     `on_step(row)` gets the training rows of metrics.jsonl as they are written, `on_valid` those of
     validation, `on_event` the lines of events.jsonl, all in this process. One that returns "stop" lets the
@@ -95,6 +97,7 @@ def train(
     if local:
         prepare_workers(PRELOAD)
     resolved = replace(resolve(spec), variables=variables)
+    check_folder(resolved.run, force)
     kind, count = device_kind(resolved.run)
     data = {**plain(resolved), "device": kind, "until": steps, "quiet": quiet}
     try:

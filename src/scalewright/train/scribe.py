@@ -34,8 +34,7 @@ def write_folder(run: RunSpec, dataset: Dataset) -> None:
     folder = run.folder
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        write_yaml(folder / "run.yaml.tmp", run.replace(environment=environment()).dump())
-        os.replace(folder / "run.yaml.tmp", folder / "run.yaml")  # a full disk leaves the old one whole
+        write_yaml(folder / "run.yaml", run.replace(environment=environment()).dump())
         tokenizer: Path | None = dataset.tokenizer_path
         if tokenizer is not None and tokenizer.exists():
             shutil.copyfile(tokenizer, folder / "tokenizer.json")

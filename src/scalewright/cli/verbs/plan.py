@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from scalewright.cli.options import Json, one_of
+from scalewright.cli.options import Force, Json, one_of
 from scalewright.cli.verbs.predict import (
     LAYOUT,
     Cluster,
@@ -59,6 +59,7 @@ def plan(
     options: Options = None,
     tokens: Tokens = None,
     price: Price = None,
+    force: Force = False,
     json: Json = False,
 ) -> None:
     """Find the best layout of a run, and say why others lose.
@@ -85,7 +86,7 @@ def plan(
             memory_headroom=memory_headroom, top=top, precision=precision, framework=framework,
             software_version=software_version, options=read_switches(options), tokens=tokens, price=price,
             scaling=counts, why_not=read_axes(why_not, "--why-not") if why_not else None, out=out,
-            data=data, tell=shown.tell, stop=shown.stop,
+            data=data, force=force, tell=shown.tell, stop=shown.stop,
         )  # fmt: skip
     if json:
         print_json(found)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from scalewright.cli.options import Json, starting_with
+from scalewright.cli.options import Force, Json, starting_with
 
 if TYPE_CHECKING:
     from scalewright.spec.cluster import ClusterSpec
@@ -144,11 +144,13 @@ def new(
     ] = "llama",
     vocab: Annotated[int, typer.Option(help="Vocabulary size.")] = 65536,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write it there, not to stdout.")] = None,
+    force: Force = False,
     json: Json = False,
 ) -> None:
     """Print a sensible model shape of a wanted size, as YAML that `model:` takes."""
     from scalewright.cli.output import print_json, short
     from scalewright.spec.base import to_yaml
+    from scalewright.spec.files import write_signed
     from scalewright.spec.presets import new_preset
 
     spec = new_preset(params, like, vocab)
@@ -156,8 +158,7 @@ def new(
     keys = spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     text = f"# {row['params']:,} parameters ({short(row['params'])})\n" + to_yaml(keys)
     if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(text, encoding="utf-8")
+        write_signed(out, text, force)
     if json:
         print_json(row | {"spec": spec.dump(), "file": None if out is None else str(out)})
     elif out is None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from scalewright.cli.options import Json
+from scalewright.cli.options import Force, Json
 
 
 def report(
@@ -22,6 +22,7 @@ def report(
         Path | None,
         typer.Option(metavar="FILE", help="Default: report.html in the folder; PLAN.html beside the plan."),
     ] = None,
+    force: Force = False,
     json: Json = False,
 ) -> None:
     """Write one self-contained HTML page about a run or a plan.
@@ -34,9 +35,9 @@ def report(
 
     with only_answer(json), working("writing the report"):
         if subject.suffix == ".json" or subject.is_file():
-            path = write_plan_file(subject, out)
+            path = write_plan_file(subject, out, force)
         else:
-            path = write_report(subject, out)
+            path = write_report(subject, out, force)
     if json:
         print_json({"report": str(path)})
     else:

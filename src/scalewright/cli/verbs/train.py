@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from scalewright.cli.options import Json
+from scalewright.cli.options import Force, Json
 from scalewright.spec.errors import RunError, UserError, nearest
 
 
@@ -27,6 +27,7 @@ def train(
         bool,
         typer.Option("--dry-run", help="Show what each rank would hold, send and compute; needs no devices."),
     ] = False,
+    force: Force = False,
     json: Json = False,
 ) -> None:
     """Train what a run file describes, or go on with it.
@@ -47,13 +48,15 @@ def train(
 
     with only_answer(json):
         try:
-            result = train_run(run, tuple(overrides or ()), steps=steps, simulate=simulate, quiet=json)
+            result = train_run(
+                run, tuple(overrides or ()), steps=steps, simulate=simulate, quiet=json, force=force
+            )
         except RunError:
             if find_context().rank == 0:
                 write_failed_page(run, overrides or [])
             raise
         if find_context().rank == 0:
-            write_page(Path(result.out_dir))
+            write_page(Path(result.out_dir), force)
     if json and find_context().rank == 0:  # under torchrun every rank is here; one answers
         print_json(result.dump())
 
@@ -72,14 +75,14 @@ def rehearse(run: Path, overrides: list[str], json: bool) -> None:
         show_dry_run(document)
 
 
-def write_page(folder: Path) -> None:
+def write_page(folder: Path, force: bool = False) -> None:
     """The run's report.html, and a copy for MLflow; a run that trained well doesn't fail for its report."""
     from scalewright.launch.settings import tracking_variables
     from scalewright.report import write_report
     from scalewright.track.attach import attach
 
     try:
-        page = write_report(folder)
+        page = write_report(folder, force=force)
     except (UserError, RunError) as error:
         print(f"no report: {error}", file=sys.stderr)
         return
