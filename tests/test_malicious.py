@@ -291,7 +291,7 @@ CASES: dict[str, tuple[Change, tuple[str, ...], int, str]] = {
     "hf index of no names": (written(f"hf/{INDEX}", '{"weight_map": [1]}'), GENERATE_HF, 2, "damaged"),
     "hf link": (linked("hf/model.safetensors", "secret.safetensors"), GENERATE_HF, 2, "outside its folder"),
     "hf config link": (linked("hf/config.json", "secret.json"), GENERATE_HF, 2, "outside its folder"),
-    "report is a link": (linked("run/report.html", "page.html"), ("report", "run"), 0, ""),
+    "report is a link": (linked("run/report.html", "page.html"), ("report", "run"), 2, "--force"),
     "pipe": (pipe, (*GENERATE, "--no-verify"), 2, "not a regular file"),
     # numbers
     "step NaN": (manifest(lambda d: d.update(step=float("nan"))), GENERATE, 2, "damaged manifest"),

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from runs import MODEL, assert_same_bits, weights
 from scalewright.checkpoint import write
-from scalewright.checkpoint.format import committed, read_manifest, verify
+from scalewright.checkpoint.format import commit_text, committed, read_manifest, verify
 from scalewright.checkpoint.read import CheckpointReader, find_checkpoint
 from scalewright.checkpoint.write import as_states, save
 from scalewright.model.init import init_tensor
@@ -192,6 +192,9 @@ def test_what_is_not_there(tmp_path):
     data = json.loads(manifest.read_text())
     data["tensors"]["norm.weight"]["boxes"] = []
     manifest.write_text(json.dumps(data))
+    with pytest.raises(UserError, match=r"manifest\.json has \d+ bytes instead of"):
+        CheckpointReader(manifest.parent)
+    (manifest.parent / "COMMIT").write_text(commit_text(manifest.parent, 3))
     with pytest.raises(UserError, match=r"'norm.weight' is not covered"):
         CheckpointReader(tmp_path / "step-00000003").read("norm.weight")
 

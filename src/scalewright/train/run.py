@@ -74,7 +74,7 @@ def train(
 
     These are `key=value` texts, or a dictionary: `{"layout.devices": 2}`. `steps` stops early, at that step
     of the run. `simulate` lets CPU processes stand in for more devices than this machine has. `force`
-    replaces files in the run's folder that no run wrote. `on_start` gets the process ids of the local workers.
+    replaces files in the run's folder that no run wrote. `on_start` gets the local workers' process ids.
 
     `on_step(row)` gets the training rows of metrics.jsonl as they are written, `on_valid` those of
     validation, `on_event` the lines of events.jsonl, all in this process. One that returns "stop" lets the
