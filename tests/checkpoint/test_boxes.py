@@ -27,7 +27,8 @@ from scalewright.spec.placement import place
 from scalewright.spec.run import OptimizerSpec
 from scalewright.spec.tensors import tensors
 from scalewright.train.network import checkpoint_source, load_python
-from scalewright.train.optimizer import build_optimizer, read_states, write_states
+from scalewright.train.optimizer import build_optimizer
+from scalewright.train.optimizer_state import gather_numbers, read_states, write_states
 from worlds import CPU, one_rank, run_world
 
 SPEC = ModelSpec.parse({**MODEL, "tie_word_embeddings": True, "qkv_bias": True})
@@ -69,6 +70,7 @@ def write_out(
     mesh: Mesh, parallel: Parallel, optimizer: torch.optim.Optimizer, root: Path, step: int
 ) -> None:
     states, numbers = read_states(optimizer, parallel.weights)
+    numbers, _ = gather_numbers(numbers, parallel.weights, mesh)
     save(
         root, parallel.weights, as_states(states), mesh, step=step, samples=step, run_id="r",
         model=SPEC.dump(), layout={}, state={"step": step, "optimizer": numbers},

@@ -13,7 +13,7 @@ from parts import build as build_words
 from runs import MODEL
 from scalewright.model.decoder import Decoder
 from scalewright.model.init import initialize
-from scalewright.parallel.parallelize import find_blocks
+from scalewright.parallel.blocks import find_blocks
 from scalewright.parallel.recompute import apply_recompute
 from scalewright.spec.layout import RecomputeEvery
 from scalewright.spec.model import ModelSpec

@@ -15,8 +15,9 @@ from runs import MODEL
 from scalewright.model.decoder import Decoder
 from scalewright.model.init import init_box
 from scalewright.parallel.backward import backward, backward_input
+from scalewright.parallel.blocks import find_blocks
 from scalewright.parallel.mesh import Mesh, make_mesh
-from scalewright.parallel.parallelize import fill, find_blocks
+from scalewright.parallel.parallelize import fill
 from scalewright.parallel.replicate import GradientBuckets
 from scalewright.parallel.shard import ShardedGradients, apply_shard
 from scalewright.parallel.stages import Stages, tied_stages

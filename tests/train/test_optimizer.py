@@ -18,9 +18,13 @@ from scalewright.train.network import describe, load_python
 from scalewright.train.optimizer import (
     base_rate,
     build_optimizer,
-    check_first_states,
-    read_states,
     set_rate,
+)
+from scalewright.train.optimizer_state import (
+    check_first_states,
+    check_states,
+    gather_numbers,
+    read_states,
     write_states,
 )
 from worlds import one_rank
@@ -129,6 +133,8 @@ def test_state_out_and_in_again_is_the_same_run(keys):
     optimizer = build(weights, **keys)
     train(module, optimizer, 3)
     tensors, numbers = read_states(optimizer, weights)
+    numbers, by_rank = gather_numbers(numbers, weights, one_rank()[0])
+    assert by_rank == []
     saved = {f"{kind}/{name}": t.clone() for name, by in tensors.items() for kind, t in by.items()}
     other, other_weights = small(seed=9)
     other.load_state_dict(module.state_dict())
@@ -157,7 +163,7 @@ def test_state_that_can_not_be_cut_is_refused():
 def test_states_are_looked_at_after_the_first_update_and_only_then():
     module, weights = small()
     optimizer = Factored(module.parameters(), lr=0.1)
-    check_first_states(optimizer, weights)
+    check_first_states(optimizer, lambda: check_states(optimizer, weights))
     with pytest.raises(UserError, match=r"'row' of 'weight' has another shape .*checkpoint.every=0"):
         train(module, optimizer, 1)
     train(module, optimizer, 1)

@@ -145,7 +145,7 @@ def test_ranks_agree_and_clip_as_one(zero):
         control = step(*micros(range(8), 4))
         for rank in found:
             report = torch.tensor(rank["reports"][number])
-            torch.testing.assert_close(report[:4], control[:4], rtol=1e-6, atol=1e-7)
+            torch.testing.assert_close(report[:4], control[:4], rtol=1e-6, atol=1e-7, check_dtype=False)
             assert report[STOP] > 0
 
 
@@ -262,3 +262,23 @@ def test_first_weights_are_equal_on_every_layout(layout):
         assert covered.unique().tolist() == [1.0 if layout["zero_stage"] == 3 else layout["devices"]]
     if layout["devices"] == 4:
         assert [rank["embed.weight"]["shape"][0] for rank in ranks] == [17, 17, 17, 16]
+
+
+def test_tokens_are_counted_exactly_beyond_what_fp32_holds():
+    """16,777,217 = 2^24 + 1 is the first whole number that fp32 lacks."""
+    mesh, layout = one_rank()
+    found, _ = micros(range(8), 4)
+    count = 2**24 + 1
+    report = make_step(build(mesh, layout), mesh)(found, torch.tensor(count))
+    assert int(report[TOKENS]) == count
+    assert int(report.tolist()[TOKENS]) == count
+
+
+def count_on_ranks(mesh: Mesh, layout: Layout) -> int:
+    found, _ = micros(range(4 * mesh.rank, 4 * mesh.rank + 4), 4)
+    counted = torch.tensor(2**24 + mesh.rank)
+    return int(make_step(build(mesh, layout), mesh)(found, counted)[TOKENS])
+
+
+def test_tokens_of_all_ranks_add_up_exactly():
+    assert run_world(count_on_ranks, {"devices": 2, "micro_batch": 4}) == [2**25 + 1] * 2

@@ -17,7 +17,7 @@ from harness.gpu.clock import synchronize, time_call
 from scalewright.model.decoder import Decoder
 from scalewright.model.init import initialize
 from scalewright.parallel.activations import apply_offload_activations
-from scalewright.parallel.parallelize import find_blocks
+from scalewright.parallel.blocks import find_blocks
 from scalewright.parallel.recompute import apply_recompute
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec

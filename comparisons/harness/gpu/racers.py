@@ -17,10 +17,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from scalewright.model.decoder import Decoder
+from scalewright.parallel.blocks import find_blocks
 from scalewright.parallel.compile import apply_compile
 from scalewright.parallel.inputs import Micro
 from scalewright.parallel.mesh import make_mesh
-from scalewright.parallel.parallelize import Parallel, find_blocks, parallelize
+from scalewright.parallel.parallelize import Parallel, parallelize
 from scalewright.spec.grid import make_grid
 from scalewright.spec.huggingface import to_huggingface
 from scalewright.spec.layout import Layout

@@ -2,8 +2,10 @@
 
     checkpoints/step-00000010/
       manifest.json                     every tensor as boxes: which part of it lies in which file
-      state.json                        step, samples, tokens, the optimizer's scalars: what isn't a tensor
-      model-00000-000.safetensors       rank 0's boxes of the weights (fp32), at most 2 GiB a file
+      state.json                        step, samples, tokens, the optimizer's numbers, each source's place in
+                                        the data, the run file as it was resolved: what isn't a tensor
+      model-00000-000.safetensors       rank 0's boxes of the weights (fp32), at most 2 GiB a file; buffers of
+                                        a user's own module, whole and in their own dtype
       optimizer-00000-000.safetensors   its boxes of the optimizer's state
       COMMIT                            written last: checksums of the two .json files; without it the
                                         folder does not exist for anyone
@@ -35,6 +37,8 @@ ITEM_BYTES = {
     **dict.fromkeys(("float16", "bfloat16", "int16", "uint16"), 2),
     **dict.fromkeys(("int8", "uint8", "bool", "float8_e4m3fn", "float8_e5m2"), 1),
 }
+COMPLEX = "complex_buffers"  # in state.json: the buffers whose last dimension is (real, imaginary)
+OPTIMIZER, BUFFER = "optimizer/", "buffer/"  # what names in a manifest begin with; parameters have no prefix
 STEP_FOLDER = re.compile(r"^step-(\d{8,})$")
 
 
@@ -67,7 +71,7 @@ class StoredFile:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a checkpoint holds. Optimizer states are tensors named `optimizer/<state>/<name>`."""
+    """What a checkpoint holds. Tensors: parameters by name, `optimizer/<state>/<name>`, `buffer/<name>`."""
 
     step: int
     samples: int

@@ -17,6 +17,9 @@ from torch import Tensor
 
 from scalewright.checkpoint.finite import finite_first
 from scalewright.checkpoint.format import (
+    BUFFER,
+    COMPLEX,
+    OPTIMIZER,
     StoredBox,
     StoredTensor,
     check_file,
@@ -49,12 +52,23 @@ class CheckpointReader:
         self._files: dict[str, Any] = {}
 
     def names(self) -> list[str]:
-        """The model's tensors; the optimizer's are left out."""
-        return [name for name in self.manifest.tensors if not name.startswith("optimizer/")]
+        """The model's parameters; buffers and the optimizer's states are left out."""
+        return [name for name in self.manifest.tensors if not name.startswith((OPTIMIZER, BUFFER))]
+
+    def buffers(self) -> list[str]:
+        """The buffers of a user's own module."""
+        return [name.removeprefix(BUFFER) for name in self.manifest.tensors if name.startswith(BUFFER)]
+
+    def read_buffer(self, name: str) -> Tensor | None:
+        """A whole buffer; None when the checkpoint has none of this name."""
+        if not self.has(BUFFER + name):
+            return None
+        stored = self.read(BUFFER + name)
+        return torch.view_as_complex(stored) if name in self.state.get(COMPLEX, ()) else stored
 
     def optimizer_states(self) -> list[str]:
         """The optimizer's states, such as `exp_avg`."""
-        kinds = (name.split("/")[1] for name in self.manifest.tensors if name.startswith("optimizer/"))
+        kinds = (name.split("/")[1] for name in self.manifest.tensors if name.startswith(OPTIMIZER))
         return list(dict.fromkeys(kinds))
 
     def has(self, name: str) -> bool:

@@ -25,8 +25,11 @@ from torch import Tensor
 
 from scalewright.checkpoint.finite import all_finite, finite_entry, superfluous
 from scalewright.checkpoint.format import (
+    BUFFER,
     COMMIT,
+    COMPLEX,
     MANIFEST,
+    OPTIMIZER,
     STATE,
     Manifest,
     StoredBox,
@@ -59,6 +62,7 @@ def save(
     model: dict[str, Any],
     layout: dict[str, Any],
     state: dict[str, Any],
+    buffers: Mapping[str, Tensor] | None = None,
     keep: int = 2,
     finite: bool = True,
 ) -> Path:
@@ -66,8 +70,8 @@ def save(
 
     `states` maps an optimizer state's name to {canonical name: tensor like the weight's master}. `state` is
     what isn't a tensor, `finite` whether the step's loss and gradient norm were: it is recorded together with
-    whether every number written is. Raises RunError on every rank when any of them could not write; what was
-    saved before stays.
+    whether every number written is. `buffers` are the same on every rank, and rank 0 writes them. Raises
+    RunError on every rank when any of them could not write; what was saved before stays.
     """
     final = step_folder(root, step)
     partial = final.with_name(final.name + ".tmp")
@@ -75,6 +79,10 @@ def save(
     _agree(problem, mesh, partial)
     described: dict[str, Any] = {"tensors": {}, "files": {}, "nonfinite": []}
     model_parts, optimizer_parts = _parts(weights, states, mesh)
+    if mesh.rank == 0:
+        model_parts += [_whole(name, tensor) for name, tensor in (buffers or {}).items()]
+    if complexes := [name for name, tensor in (buffers or {}).items() if tensor.is_complex()]:
+        state = {**state, COMPLEX: complexes}
     problem = _try(lambda: _write_rank(partial, model_parts, optimizer_parts, mesh.rank, described))
     answers = _agree(problem, mesh, partial, described)
     if mesh.rank == 0:
@@ -145,7 +153,7 @@ def _parts(
         model.append(_part(weight, weight.name, weight.name, weight.master.detach()))
         for kind, by_name in states.items():
             if weight.name in by_name:
-                name, key = f"optimizer/{kind}/{weight.name}", f"{kind}/{weight.name}"
+                name, key = f"{OPTIMIZER}{kind}/{weight.name}", f"{kind}/{weight.name}"
                 optimizer.append(_part(weight, name, key, by_name[weight.name]))
     return model, optimizer
 
@@ -156,6 +164,14 @@ def _part(weight: Weight, name: str, key: str, tensor: Tensor) -> Part:
     return Part(name, key, weight.placement.tensor.shape, tensor.dtype, weight.box, lambda: true)
 
 
+def _whole(name: str, tensor: Tensor) -> Part:
+    """A buffer; a complex one as pairs of real numbers, since safetensors lacks some complex types."""
+    tensor = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+    shape = tuple(tensor.shape)
+    box = ((0,) * len(shape), shape)
+    return Part(BUFFER + name, BUFFER + name, shape, tensor.dtype, box, tensor.detach)
+
+
 def write_parts(folder: Path, parts: Sequence[Part], stem: str) -> dict[str, Any]:
     """Writes boxes as `<stem>-000.safetensors` and on, one file in memory at a time; says what they are."""
     tensors: dict[str, Any] = {}
@@ -163,7 +179,7 @@ def write_parts(folder: Path, parts: Sequence[Part], stem: str) -> dict[str, Any
     bad: list[str] = []
     for number, batch in enumerate(_by_size(parts)):
         file = f"{stem}-{number:03d}.safetensors"
-        content = {part.key: part.get().to("cpu").contiguous() for part in batch}
+        content = _unshared({part.key: part.get() for part in batch})
         bad += [part.name for part in batch if not all_finite(content[part.key])]
         save_file(content, folder / file, metadata={"format": "pt"})
         _sync(folder / file)
@@ -173,6 +189,18 @@ def write_parts(folder: Path, parts: Sequence[Part], stem: str) -> dict[str, Any
             box = StoredBox(file, part.key, *part.box)
             tensors[part.name] = asdict(StoredTensor(part.shape, dtype, (box,)))
     return {"tensors": tensors, "files": files, "nonfinite": bad}
+
+
+def _unshared(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """On the CPU, contiguous, each in a storage of its own: the format refuses two names of one storage."""
+    found: dict[str, Tensor] = {}
+    storages: set[int] = set()
+    for key, tensor in tensors.items():
+        copy = tensor.to("cpu").contiguous()
+        place = copy.untyped_storage().data_ptr()
+        found[key] = copy.clone() if place in storages else copy
+        storages.add(place)
+    return found
 
 
 def _write_rank(

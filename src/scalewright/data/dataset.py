@@ -18,9 +18,11 @@ from numpy.typing import NDArray
 
 from scalewright.data.batch import Batch
 from scalewright.data.custom import open_custom
-from scalewright.data.mixture import LARGEST_PERIOD, Mixture
+from scalewright.data.identity import store_identity
+from scalewright.data.mixture import LARGEST_PERIOD
 from scalewright.data.order import Permutation, mix
 from scalewright.data.packing import DocumentRows, Filled, PackedRows, Rows, fill
+from scalewright.data.positions import Positions, Segment, SourceOf
 from scalewright.data.readers import open_tokens
 from scalewright.data.tokens import TokenStore
 from scalewright.spec.errors import UserError
@@ -90,14 +92,23 @@ class TokenDataset:
         packing: bool = True,
         document_mask: bool = True,
         shuffle: bool = True,
+        positions: tuple[Positions, Sequence[int]] | None = None,
     ) -> None:
+        """`positions`: where a run stands that goes on, with its weights, and the stores' numbers there
+        (default: all stores at their beginning, mixed by `weights`)."""
         self.seq_len, self.document_mask = seq_len, document_mask
         self._sources: list[_Source] = []
-        for number, store in enumerate(stores):
+        numbers = range(len(stores)) if positions is None else positions[1]
+        for number, store in zip(numbers, stores, strict=True):
             key = mix(seed, number)
             rows: Rows = PackedRows(store, seq_len, key, shuffle) if packing else DocumentRows(store, seq_len)
             self._sources.append(_Source(number, store, rows, key, shuffle))
-        self._mixture = Mixture(weights if weights is not None else _by_size(self._sources))
+        if positions is None:
+            given = weights if weights is not None else _by_size(self._sources)
+            positions = Positions(("",) * len(stores), (Segment(0, dict(enumerate(given))),)), numbers
+        self.numbers = tuple(numbers)  # of the stores
+        self.positions = positions[0]
+        self._mixture = SourceOf(self.positions)
         self.eod: int | None = _same(store.eod for store in stores)
         self.vocab_size: int | None = _same(store.vocab_size for store in stores)
         self.tokenizer_path: Path | None = stores[0].tokenizer_path
@@ -122,6 +133,10 @@ class TokenDataset:
         """The ids of these samples, without reading their tokens; int64 [len(indices)], all different."""
         return self._places(indices)[3]
 
+    def given(self, samples: int) -> list[int]:
+        """How many of the first `samples` samples each source gave, by the sources' numbers."""
+        return self._mixture.given(samples)
+
     def _places(self, indices: Sequence[int] | range) -> tuple[Int64, Int64, Int64, Int64]:
         """Source, epoch, row and id of each sample."""
         numbers = np.asarray(indices, dtype=np.int64)
@@ -138,12 +153,13 @@ class TokenDataset:
     def _bytes_per_token(self, packing: bool) -> float:
         """Text bytes behind a counted target, by the sources' shares; NaN when one doesn't know its text."""
         total = 0.0
-        for source, share in zip(self._sources, self._mixture.shares, strict=True):
+        for source in self._sources:
+            share = self._mixture.shares[source.number]
             if source.store.text_bytes is None:
                 return nan
             masked = self.document_mask or not packing  # then a document's first token is nobody's target
             targets = source.rows.targets if masked else source.store.tokens
-            total += float(share) * source.store.text_bytes / max(targets, 1)
+            total += share * source.store.text_bytes / max(targets, 1)
         return total
 
 
@@ -170,11 +186,18 @@ def _same(values: Any) -> Any:
     return found.pop() if len(found) == 1 else None
 
 
-def open_data(spec: DataSpec | PythonRef, split: Literal["train", "valid"], seed: int = 0) -> Dataset:
+def open_data(
+    spec: DataSpec | PythonRef,
+    split: Literal["train", "valid"],
+    seed: int = 0,
+    before: Positions | None = None,
+    samples: int = 0,
+) -> Dataset:
     """The data of one split: shuffled by `seed` for "train", in stored order for "valid".
 
-    Training sources are mixed by weight. Validation sources are interleaved by size, so that `len()` samples
-    hold each row once. Raises UserError when a path holds no tokens, when they are damaged, or when sources
+    Training sources are mixed by weight; for a run that goes on after `samples` samples, each from its place
+    in `before`. Validation sources are interleaved by size, so that `len()` samples hold each row once.
+    Raises UserError when a path holds no tokens, when they are damaged, or when sources
     disagree on the tokenizer.
     """
     if isinstance(spec, PythonRef):
@@ -201,7 +224,24 @@ def open_data(spec: DataSpec | PythonRef, split: Literal["train", "valid"], seed
             f"data.{split}",
             "prepare both with the same --tokenizer",
         )
-    weights = [source.weight for source in sources] if split == "train" else None
+    positions = None
+    if split == "train":
+        identities = [store_identity(store) for store in stores]
+        weights = [source.weight for source in sources]
+        positions = (before or Positions((), ())).then(samples if before else 0, identities, weights)
+        if len(positions[0].sources) > 127:
+            raise UserError(
+                f"{len(positions[0].sources)} sources in all that the run has had",
+                "data.train",
+                "127 are the most: go on with a run of its own, from the weights alone (init:)",
+            )
     return TokenDataset(
-        stores, spec.seq_len, seed, weights, spec.packing, spec.document_mask, shuffle=split == "train"
+        stores,
+        spec.seq_len,
+        seed,
+        None,
+        spec.packing,
+        spec.document_mask,
+        shuffle=split == "train",
+        positions=positions,
     )

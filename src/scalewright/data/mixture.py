@@ -47,6 +47,11 @@ class Mixture:
         source = self._source[slot]
         return source, lap * self.turns[source] + self._ordinal[slot]
 
+    def count(self, samples: int) -> NDArray[np.int64]:
+        """How many of the first `samples` samples each source gives."""
+        laps, rest = divmod(samples, self.period)
+        return laps * self.turns + np.bincount(self._source[:rest], minlength=len(self.turns))
+
 
 def _turns(weights: list[Fraction]) -> list[int]:
     """Whole numbers in the weights' proportion: exact if the period allows, else by largest remainder."""

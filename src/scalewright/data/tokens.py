@@ -60,6 +60,7 @@ class TokenStore:
     tokenizer_checksum: str | None = None
     text_bytes: int | None = None  # UTF-8 bytes of the text behind the tokens; None when unknown
     eod_stored: bool = False  # whether documents end with `eod` in the files
+    checksums: tuple[str, ...] = ()  # of all files, where metadata has them
     _starts: NDArray[np.int64] = field(init=False, repr=False)
     _mapped: OrderedDict[int, NDArray[np.integer]] = field(
         init=False, repr=False, default_factory=OrderedDict

@@ -18,6 +18,8 @@ from torch import Tensor, nn
 
 from scalewright.model.decoder import Decoder
 from scalewright.parallel.activations import apply_offload_activations
+from scalewright.parallel.blocks import find_blocks
+from scalewright.parallel.buffers import Buffers
 from scalewright.parallel.compile import apply_compile
 from scalewright.parallel.execute import Executor, GradientSync, Plain
 from scalewright.parallel.mesh import Mesh
@@ -65,6 +67,7 @@ class Parallel:
 
     model: nn.Module
     weights: Weights
+    buffers: Buffers
     gradients: GradientSync
     executor: Executor
 
@@ -113,7 +116,8 @@ def parallelize(
         weights = hold(model, placements, mesh)
         apply_offload(weights, layout, mesh.device)
         gradients = _gradients(stages, weights, layout, mesh, sharded=sharded, bf16=bf16)
-        return Parallel(model, weights, gradients, _executor(model, layout, mesh, gradients, bf16=bf16))
+        executor = _executor(model, layout, mesh, gradients, bf16=bf16)
+        return Parallel(model, weights, Buffers(model, mesh), gradients, executor)
 
 
 def _cast(model: nn.Module) -> None:
@@ -148,17 +152,6 @@ def _executor(
     if not isinstance(model, Stages):
         return Plain(model, gradients)
     return Pipeline(model, layout, mesh, gradients, torch.bfloat16 if bf16 else torch.float32)
-
-
-def find_blocks(model: nn.Module) -> list[nn.Module]:
-    """The repeated blocks of a model: its longest run of sibling modules of one class, in order."""
-    longest: list[nn.Module] = []
-    for module in model.modules():
-        if isinstance(module, (nn.ModuleList, nn.ModuleDict, nn.Sequential)):
-            children = list(module.children())
-            if len(children) > len(longest) and len({type(child) for child in children}) == 1:
-                longest = children
-    return [block for block in longest if any(True for _ in block.parameters())]
 
 
 @torch.no_grad()

@@ -61,7 +61,7 @@ def set_up(run: RunSpec, *, device: str, steps: int, micro_batch: int | None = N
         resume="never",
         init=run.init if fitted.model == model else "random",
         lr_schedule={"kind": "constant"},  # a warm-up would hardly move the weights in so few steps
-        train={"steps": steps, "z_loss": run.train.z_loss},
+        train={"steps": steps, "z_loss": run.train.z_loss, "compile": False},
         checkpoint={"at_end": False},
         track={},
         profile={},

@@ -113,7 +113,10 @@ def _from_checkpoint(folder: Path, dtype: str, device: str, trust_code: bool, ve
     check_trusted(ref.python, str(folder / MANIFEST), trust_code)
     module = build_python_model(ref.python, ref.arguments, seed=0)
     state = {name: reader.read(name) for name in reader.names()}
-    module.load_state_dict(state, strict=False)  # buffers and tied names are not tensors of the checkpoint
+    state.update(
+        {name: buffer for name in reader.buffers() if (buffer := reader.read_buffer(name)) is not None}
+    )
+    module.load_state_dict(state, strict=False)  # tied names are not tensors of the checkpoint
     return module.to(torch_device(device), torch_dtype(dtype)).eval()
 
 

@@ -129,7 +129,7 @@ class TrainSpec(Spec):
     valid_every: int = Field(0, ge=0)
     valid_batches: int = Field(16, ge=1)
     z_loss: float = Field(0.0, ge=0)
-    compile: bool = False
+    compile: bool | Literal["auto"] = "auto"  # auto: on CUDA
     timeouts: TimeoutsSpec = TimeoutsSpec()
     guard: GuardSpec = GuardSpec()
 
@@ -223,6 +223,7 @@ class RunSpec(Spec):
     checkpoint: CheckpointSpec = CheckpointSpec()
     track: TrackSpec = TrackSpec()
     profile: ProfileSpec = ProfileSpec()
+    allow_changes: tuple[Literal["data", "tokenizer", "seed", "model"], ...] = ()  # on a resume
     environment: dict[str, Any] | None = None  # written by `train`: versions, git state, machine of the run
 
     @model_validator(mode="before")
@@ -241,6 +242,8 @@ class RunSpec(Spec):
             data["data"] = DataSpec.parse({"train": data["data"]}, where="data")
         if isinstance(data.get("loss"), dict):
             data["loss"] = PythonRef.parse(data["loss"], where="loss")
+        if isinstance(data.get("allow_changes"), str):
+            data["allow_changes"] = (data["allow_changes"],)
         if data.get("out_dir") is None:
             data["out_dir"] = f"runs/{data.get('name', 'run')}"
         return data

@@ -6,6 +6,7 @@
 | --- | --- |
 | `start` | what runs: `environment`, `world`, `peak_flops` (per device, FLOP/s), `peak_source` |
 | `resume` | `path` of the checkpoint |
+| `changed` | `changes`: {dotted key: [old, new]} between the checkpoint's run and the one that goes on |
 | `save` | `path`, `seconds` |
 | `stop` | `signal`: asked to stop, and saved |
 | `fault`, `restart` | `rank`, `error`; `attempt` |

@@ -73,7 +73,7 @@ class StepBatches:
         for batch in self._ahead:
             micros = micro_batches(batch, self.layout.micro_batch, self.device, self._accepts)
             # a fill kernel: copying a number to a GPU would wait for all that was launched before
-            yield micros, torch.full((), float(batch.counted), device=self.device)
+            yield micros, torch.full((), batch.counted, dtype=torch.int64, device=self.device)
 
     def hash_of(self, step: int) -> str:
         """The hash of the step's sample ids, the same on every layout."""

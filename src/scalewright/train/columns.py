@@ -1,6 +1,6 @@
-"""What a step reports, as one fp32 tensor on the device: what was summed over ranks, then what was decided.
+"""What a step reports, as one tensor on the device: what was summed over ranks, then what was decided.
 
-LOSS AUX NORM TOKENS STOP     all-reduced, equal on all ranks
+LOSS AUX NORM TOKENS STOP     all-reduced, equal on all ranks; in fp64, for exact tokens (MPS has fp32 alone)
 SKIPPED .. FACTOR             the guard's decision (train/guard.py), equal on all ranks
 LOCAL                         this rank's own part in a non-finite step
 from MEMORY on                each rank's memory in GiB: in a sum, a place of its own for every rank is what

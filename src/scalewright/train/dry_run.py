@@ -111,9 +111,9 @@ def _plan(resolved: Resolved) -> tuple[RunSpec, list[str]]:
     if precision == "auto":
         precision = _precision(run)
         notes.append(f"precision auto was taken for {precision}")
-    if run.train.compile:
-        run = run.replace(train={**run.train.dump(), "compile": False})
+    if run.train.compile is True or (run.train.compile == "auto" and _on_gpus(run)):
         notes.append("compile was left out: memory is that of the uncompiled blocks")
+    run = run.replace(train={**run.train.dump(), "compile": False})
     data = run.data
     if isinstance(data, DataSpec):
         if missing := data.missing():
@@ -134,6 +134,13 @@ def _precision(run: RunSpec) -> str:
     if run.device == "mps":
         return "fp32"
     return choose_precision("auto", torch.device(device_kind(run)[0]))
+
+
+def _on_gpus(run: RunSpec) -> bool:
+    """Whether the run's devices are ones that `compile: auto` compiles for."""
+    if run.cluster != "local" or run.device != "auto":
+        return run.device in ("auto", "cuda")
+    return device_kind(run)[0] == "cuda"
 
 
 def _placements(run: RunSpec) -> tuple[Placement, ...]:

@@ -17,7 +17,7 @@ from scalewright.spec.run import RunSpec
 from scalewright.train.batches import StepBatches
 from scalewright.train.columns import STOP
 from scalewright.train.health import Health
-from scalewright.train.lr import learning_rate
+from scalewright.train.horizon import Horizon
 from scalewright.train.optimizer import set_rate
 from scalewright.train.profile import traced
 from scalewright.train.readback import Readback
@@ -39,7 +39,7 @@ class Job:
     validate: Callable[[int], None]
     first: int  # the next step, from 1
     last: int  # the last step of this call
-    total: int  # the last step of the whole run, which the learning rate is laid over
+    horizon: Horizon  # of the whole run, which the learning rate is laid over
     base_rate: float
 
 
@@ -53,7 +53,7 @@ def loop(job: Job, stop: StopRequest) -> tuple[int, bool]:
         timers.start(job.step.mesh.device)
     batches = timers.each("data", job.batches)
     for step, (micros, counted) in zip(range(job.first, job.last + 1), batches, strict=False):
-        rates[step] = learning_rate(job.run.lr_schedule, job.base_rate, step, job.total)
+        rates[step] = job.horizon.rate(job.run.lr_schedule, job.base_rate, step)
         set_rate(job.step.optimizer, job.base_rate, rates[step])
         seed_step(job.run.seed, step, job.step.mesh.index("batch"), job.step.mesh.device)
         traces, executor = job.run.folder / "traces", job.step.parallel.executor

@@ -11,8 +11,8 @@ from math import cos, pi
 from scalewright.spec.run import ScheduleSpec
 
 
-def learning_rate(schedule: ScheduleSpec, base: float, step: int, total: int) -> float:
-    """The rate of update `step` (1 is the first) of `total`; `base` is the highest.
+def learning_rate(schedule: ScheduleSpec, base: float, step: float, total: float) -> float:
+    """The rate of update `step` (1 is the first) of `total`; `base` is the highest. Either may be a fraction.
 
     The last update of a decay has exactly `min_ratio` x base, and stays there after it.
     """

@@ -15,9 +15,10 @@ from scalewright.checkpoint.read import CheckpointReader, damage, find_checkpoin
 from scalewright.model.huggingface import HuggingFaceFolder
 from scalewright.model.init import init_box
 from scalewright.model.python import build_python_model
+from scalewright.parallel.blocks import find_blocks
 from scalewright.parallel.collectives import copy_from_rank_zero
 from scalewright.parallel.mesh import Mesh
-from scalewright.parallel.parallelize import Parallel, Source, fill, find_blocks, parallelize
+from scalewright.parallel.parallelize import Parallel, Source, fill, parallelize
 from scalewright.parallel.stages import cut_stages
 from scalewright.spec.errors import UserError
 from scalewright.spec.memory import is_sharded
@@ -43,7 +44,7 @@ def build_network(
 
     `memory` is entered where a model of ours allocates (see `parallelize`).
     """
-    model, compiled = run.model, run.train.compile
+    model, compiled = run.model, run.train.compile is True  # auto is settled by now, where it can be
     if isinstance(model, ModelSpec):
         with torch.device("meta"):
             stages = cut_stages(model, run.layout, mesh.index("pp"))
@@ -60,7 +61,8 @@ def build_network(
         return Network(parallel, lambda t, box: init_box(t, model, run.seed, *box))
     if not isinstance(model, PythonRef):
         raise ValueError("resolve the run first: its model is still a name")
-    module = build_python_model(model.python, model.arguments, run.seed).float()
+    module = build_python_model(model.python, model.arguments, run.seed)
+    _widen(module)
     _check_parameters(module, run)
     # rank 0's, in case the builder takes random numbers from elsewhere than torch
     values = {
@@ -71,7 +73,20 @@ def build_network(
         module, placements, run.layout, mesh, bf16=bf16, compile_blocks=compiled, random=True
     )
     fill(parallel.weights, lambda t, box: cut(values[t.name], box))
+    parallel.buffers.share()
     return Network(parallel, None)
+
+
+def _widen(module: nn.Module) -> None:
+    """Parameters in fp32, the masters' dtype, in place, and half-precision buffers with them; doubles, whole
+    and complex numbers in buffers stay as they are."""
+    for parameter in module.parameters():
+        if parameter.is_floating_point():
+            parameter.data = parameter.data.float()
+    for part in module.modules():
+        for key, buffer in part._buffers.items():
+            if buffer is not None and buffer.is_floating_point() and buffer.itemsize < 4:
+                part._buffers[key] = buffer.float()
 
 
 def _check_parameters(module: nn.Module, run: RunSpec) -> None:
@@ -158,14 +173,19 @@ def cut(tensor: Tensor, box: Box) -> Tensor:
 
 def first_weights(run: RunSpec, network: Network, mesh: Mesh) -> None:
     """Fills the weights as `init` says: random, from a Hugging Face folder, or from a checkpoint."""
-    source = network.random_source
-    if run.init != "random":
-        source = init_source(run, mesh)
-    if source is not None:
-        fill(network.parallel.weights, source)
+    if run.init == "random":
+        if network.random_source is not None:
+            fill(network.parallel.weights, network.random_source)
+        return
+    reader = _init_reader(run, mesh)
+    if isinstance(reader, CheckpointReader):
+        fill(network.parallel.weights, checkpoint_source(reader))
+        network.parallel.buffers.load(reader.read_buffer)
+    else:
+        fill(network.parallel.weights, lambda t, box: reader.read_slice(t.name, *box).float())
 
 
-def init_source(run: RunSpec, mesh: Mesh) -> Source:
+def _init_reader(run: RunSpec, mesh: Mesh) -> CheckpointReader | HuggingFaceFolder:
     """Where `init:` takes weights from; raises UserError when the folder is neither kind, or damaged."""
     folder = Path(run.init)
     if not folder.exists():
@@ -177,12 +197,11 @@ def init_source(run: RunSpec, mesh: Mesh) -> Source:
             raise UserError(
                 "a user's own model can't take a Hugging Face folder", "init", "load it in your builder"
             )
-        weights = HuggingFaceFolder(folder, run.model)
-        return lambda t, box: weights.read_slice(t.name, *box).float()
+        return HuggingFaceFolder(folder, run.model)
     given = find_checkpoint(folder)
     if problem := damage(given, mesh):
         raise UserError(f"the checkpoint is damaged: {problem}", f"init: {given}", "give an older one")
-    return checkpoint_source(CheckpointReader(given, verify_files=False))
+    return CheckpointReader(given, verify_files=False)
 
 
 def checkpoint_source(reader: CheckpointReader) -> Source:

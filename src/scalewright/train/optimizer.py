@@ -4,25 +4,22 @@
     lion    w -= lr * (sign(b1 m + (1 - b1) g) + decay w)            Chen et al. 2023, algorithm 2
     sgd     w -= lr * (momentum of g + decay w)                      as torch.optim.SGD: an L2 penalty
 
-Tensors of one dimension (norms, biases) are not decayed. State travels as {name: {state: tensor}}, with the
-tensors in the shape of the weight's master, so that a checkpoint can cut it like the weight.
+Tensors of one dimension (norms, biases) are not decayed. `optimizer_state.py` has what a checkpoint takes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from scalewright.parallel.offload import keep_states_on_host
-from scalewright.parallel.weights import Weight, Weights
+from scalewright.parallel.weights import Weights
 from scalewright.spec.errors import UserError
 from scalewright.spec.run import OptimizerSpec, PythonRef
 from scalewright.train.elementwise import check_made
-
-Named = dict[str, dict[str, Any]]
 
 
 class Lion(torch.optim.Optimizer):
@@ -130,105 +127,3 @@ def set_rate(optimizer: torch.optim.Optimizer, base: float, rate: float) -> None
 def base_rate(spec: OptimizerSpec | PythonRef, optimizer: torch.optim.Optimizer) -> float:
     """The highest learning rate: the spec's, or that of the user's first group."""
     return spec.lr if isinstance(spec, OptimizerSpec) else float(optimizer.param_groups[0]["lr"])
-
-
-def read_states(
-    optimizer: torch.optim.Optimizer, weights: Weights
-) -> tuple[Named, dict[str, dict[str, float]]]:
-    """The optimizer's tensors by (name, state), and its numbers (such as Adam's step) apart.
-
-    Raises UserError as `check_states` does.
-    """
-    check_states(optimizer, weights)
-    tensors: Named = {}
-    numbers: dict[str, dict[str, float]] = {}
-    for weight in weights:
-        for key, value in optimizer.state.get(weight.master, {}).items():
-            if isinstance(value, Tensor) and value.shape == weight.master.shape and value.dim() > 0:
-                tensors.setdefault(weight.name, {})[key] = value
-            elif value is not None:
-                numbers.setdefault(key, {})[weight.name] = float(value)
-    return tensors, {key: _compact(by_name) for key, by_name in numbers.items()}
-
-
-def check_states(optimizer: torch.optim.Optimizer, weights: Weights) -> None:
-    """Raises UserError when a checkpoint can't hold the optimizer's state.
-
-    What has another shape than its weight could not be cut for another layout.
-    """
-    for weight in weights:
-        for key, value in optimizer.state.get(weight.master, {}).items():
-            if value is None or isinstance(value, (int, float)):
-                continue
-            if not isinstance(value, Tensor):
-                problem = f"is a {type(value).__name__}, not a tensor or a number"
-            elif value.shape != weight.master.shape and value.numel() != 1:
-                problem = "has another shape than the weight"
-            else:
-                continue
-            raise UserError(
-                f"optimizer state '{key}' of '{weight.name}' {problem}, so a checkpoint can't hold it",
-                "optimizer",
-                "use one whose state is elementwise, or save nothing: "
-                "checkpoint.every=0 checkpoint.at_end=false",
-            )
-
-
-def check_first_states(optimizer: torch.optim.Optimizer, weights: Weights) -> None:
-    """Lets the optimizer's next update end with `check_states`: not hours later, at the first save.
-
-    No hook of torch's: where a class inherits from another optimizer, the inner `step` would call it, before
-    the outer one has made its states.
-    """
-    update = optimizer.step
-
-    def first(*arguments: Any, **keywords: Any) -> Any:
-        optimizer.step = update  # type: ignore[method-assign]
-        answer = update(*arguments, **keywords)
-        check_states(optimizer, weights)
-        return answer
-
-    optimizer.step = first  # type: ignore[method-assign]
-
-
-def _compact(by_name: dict[str, float]) -> dict[str, float]:
-    """One entry for all, when all are equal."""
-    values = set(by_name.values())
-    return {"*": values.pop()} if len(values) == 1 else by_name
-
-
-def write_states(
-    optimizer: torch.optim.Optimizer,
-    weights: Weights,
-    kinds: Iterable[str],
-    read: Callable[[str, Any], Tensor | None],
-    numbers: dict[str, dict[str, float]],
-) -> None:
-    """Gives the optimizer its state back; `read(kind, weight)` gives a state's box, or None.
-
-    What pads a weight pads its state, with zeros.
-    """
-    index = {id(p): i for i, p in enumerate(p for g in optimizer.param_groups for p in g["params"])}
-    kinds = list(kinds)
-    state: dict[int, dict[str, Any]] = {}
-    for weight in weights.trained():
-        entry: dict[str, Any] = {}
-        for kind in kinds:
-            if (tensor := read(kind, weight)) is not None:
-                entry[kind] = _padded(tensor, weight)
-        for key, by_name in numbers.items():
-            value = by_name.get(weight.name, by_name.get("*"))
-            if value is not None:
-                entry[key] = torch.tensor(value, dtype=torch.float32)
-        if entry:
-            state[index[id(weight.master)]] = entry
-    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
-
-
-def _padded(tensor: Tensor, weight: Weight) -> Tensor:
-    """A box of a state in the shape of the weight's master."""
-    if tensor.shape == weight.master.shape:
-        return tensor
-    whole = torch.zeros(weight.master.shape, dtype=tensor.dtype, device=tensor.device)
-    weight.true(whole).copy_(tensor)
-    return whole

@@ -33,6 +33,7 @@ class Resolved:
     steps: int
     seq_len: int  # tokens per sequence
     variables: Mapping[str, str] = field(default_factory=dict)  # the trackers', from the environment
+    tokens: float | None = None  # that the run is to consume; None: its length is given in steps
 
     @property
     def model(self) -> ModelSpec | PythonRef:
@@ -57,7 +58,8 @@ def resolve(run: RunSpec, *, read_data: bool = True) -> Resolved:
     seq_len = _check_data(run, model) if read_data else run.seq_len
     steps = _steps(run, seq_len)
     length = {**run.train.dump(), "tokens": None, "steps": steps}
-    return Resolved(run.replace(model=model.dump(), out_dir=str(run.folder), train=length), steps, seq_len)
+    whole = run.replace(model=model.dump(), out_dir=str(run.folder), train=length)
+    return Resolved(whole, steps, seq_len, tokens=run.train.tokens)
 
 
 def check_trainable(model: ModelSpec | PythonRef, layout: Layout, seq_len: int | None) -> None:
@@ -181,10 +183,13 @@ def plain(resolved: Resolved) -> dict[str, Any]:
         "steps": resolved.steps,
         "seq_len": resolved.seq_len,
         "variables": dict(resolved.variables),
+        "tokens": resolved.tokens,
     }
 
 
 def unplain(data: dict[str, Any]) -> Resolved:
     """The resolved run that `plain` gave."""
     run = RunSpec.parse(data["run"])
-    return Resolved(run, int(data["steps"]), int(data["seq_len"]), data.get("variables", {}))
+    return Resolved(
+        run, int(data["steps"]), int(data["seq_len"]), data.get("variables", {}), data.get("tokens")
+    )

@@ -8,19 +8,24 @@ never    an earlier run in the folder is renamed out of the way
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
-
-import torch
 
 from scalewright.checkpoint.format import read_manifest
 from scalewright.checkpoint.read import CheckpointReader, damage, find_checkpoint, newest_verified
+from scalewright.data.dataset import Dataset, open_data
 from scalewright.parallel.mesh import Mesh
-from scalewright.parallel.parallelize import fill
 from scalewright.spec.errors import UserError
-from scalewright.spec.run import PythonRef, RunSpec
-from scalewright.train.batches import Place
-from scalewright.train.network import Network, checkpoint_source
-from scalewright.train.optimizer import write_states
+from scalewright.spec.run import RunSpec
+from scalewright.train.batches import in_vocabulary
+from scalewright.train.changes import (
+    Changes,
+    check_promises,
+    data_settings,
+    earlier_positions,
+    find_changes,
+    run_settings,
+)
+from scalewright.train.resolve import Resolved
+from scalewright.train.state import optimizer_name
 
 
 def find_resume(run: RunSpec, mesh: Mesh) -> tuple[CheckpointReader | None, list[str]]:
@@ -69,8 +74,27 @@ def _further(given: Path, root: Path, mesh: Mesh) -> Path | None:
     return own
 
 
-def check_same_run(run: RunSpec, reader: CheckpointReader) -> None:
-    """Raises UserError when the checkpoint is of another model or optimizer than the run."""
+def open_again(
+    resolved: Resolved, run: RunSpec, reader: CheckpointReader | None, vocabulary: int | None
+) -> tuple[Dataset, Changes]:
+    """The run's training data, each source from its place in the checkpoint, and what has changed since.
+
+    Raises UserError when it is another run than the one that was saved.
+    """
+    state = reader.state if reader is not None else {}
+    samples = int(state.get("samples", 0))
+    found = open_data(run.data, "train", run.seed, earlier_positions(state), samples)
+    dataset = in_vocabulary(found, vocabulary)
+    if reader is None:
+        return dataset, Changes()
+    settings, data = run_settings(run, resolved.tokens), data_settings(dataset, run, samples)
+    changes = find_changes(state, settings, data, reader.manifest.model)
+    check_promises(changes, run.allow_changes, reader.folder)
+    return dataset, changes
+
+
+def check_optimizer(run: RunSpec, reader: CheckpointReader) -> None:
+    """Raises UserError when the checkpoint has the state of another optimizer than the run's."""
     before, now = reader.state.get("optimizer_name"), optimizer_name(run)
     if before is not None and before != now:
         raise UserError(
@@ -78,39 +102,3 @@ def check_same_run(run: RunSpec, reader: CheckpointReader) -> None:
             str(reader.folder),
             f"use {before}, or begin a run of its own from the weights alone with init: {reader.folder}",
         )
-    mine, theirs = plain_model(run), reader.manifest.model
-    different = [key for key in mine if key not in ("name", "version") and mine[key] != theirs.get(key)]
-    if different:
-        key = different[0]
-        raise UserError(
-            f"the checkpoint's model has {key} {theirs.get(key)!r} but the run's has {mine[key]!r}",
-            str(reader.folder),
-            "give this run a name of its own, or resume=never",
-        )
-
-
-def restore(reader: CheckpointReader, network: Network, optimizer: torch.optim.Optimizer) -> Place:
-    """Weights and optimizer state from a checkpoint, whatever layout wrote it; returns where it stands."""
-    weights = network.parallel.weights
-    fill(weights, checkpoint_source(reader))
-
-    def read(kind: str, weight: Any) -> torch.Tensor | None:
-        name = f"optimizer/{kind}/{weight.name}"
-        if not reader.has(name):
-            return None
-        return reader.read(name, weight.box, weight.placement.tensor.shape).to(weight.master.device)
-
-    numbers = reader.state.get("optimizer", {})
-    write_states(optimizer, weights, reader.optimizer_states(), read, numbers)
-    state = reader.state
-    return Place(int(state["step"]), int(state["samples"]), int(state["tokens"]))
-
-
-def plain_model(run: RunSpec) -> dict[str, Any]:
-    """The model as a checkpoint writes it down."""
-    return {} if isinstance(run.model, str) else run.model.dump()
-
-
-def optimizer_name(run: RunSpec) -> str:
-    """What a checkpoint's optimizer state is of."""
-    return run.optimizer.python if isinstance(run.optimizer, PythonRef) else run.optimizer.name

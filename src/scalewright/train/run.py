@@ -31,6 +31,7 @@ from scalewright.spec.run import PythonRef, RunSpec, load_run
 from scalewright.track.events import EventsFile
 from scalewright.track.store import find_store
 from scalewright.train.callbacks import Callback, Callbacks
+from scalewright.train.choices import keep_choices
 from scalewright.train.claim import check_folder
 from scalewright.train.resolve import check_workers, device_kind, plain, resolve, unplain
 
@@ -86,7 +87,7 @@ def train(
     started = time.perf_counter()
     callbacks = Callbacks(on_step, on_valid, on_event)
     given = read_overrides(overrides)
-    spec = read_run(run, [*given, "device=cpu"] if simulate else given)
+    spec = keep_choices(read_run(run, [*given, "device=cpu"] if simulate else given))
     context, variables = find_context(), tracking_variables()
     world = spec.layout.devices
     local = context.alone and world > 1

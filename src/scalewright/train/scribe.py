@@ -22,6 +22,7 @@ from scalewright.track.fanout import Fanout
 from scalewright.track.metrics import MetricsFile
 from scalewright.track.tracker import open_trackers
 from scalewright.train.batches import Place
+from scalewright.train.changes import Changes
 from scalewright.train.expectation import expect
 from scalewright.train.network import Network
 from scalewright.train.precision import Peak
@@ -29,15 +30,26 @@ from scalewright.train.record import Record
 from scalewright.train.resolve import Resolved
 
 
-def write_folder(run: RunSpec, dataset: Dataset) -> None:
-    """The resolved run file and the tokenizer, so that the folder stands alone; raises UserError."""
+def write_folder(
+    run: RunSpec, dataset: Dataset, resumed: int | None = None, changes: Changes | None = None
+) -> None:
+    """The resolved run file and the tokenizer, so that the folder stands alone; raises UserError.
+
+    A run that goes on (`resumed`: from that step) keeps its tokenizer.json; one that was allowed to change it
+    has the old one beside it.
+    """
     folder = run.folder
     try:
         folder.mkdir(parents=True, exist_ok=True)
         write_yaml(folder / "run.yaml", run.replace(environment=environment()).dump())
         tokenizer: Path | None = dataset.tokenizer_path
         if tokenizer is not None and tokenizer.exists():
-            shutil.copyfile(tokenizer, folder / "tokenizer.json")
+            kept = folder / "tokenizer.json"
+            if resumed is not None and kept.exists():
+                if changes is None or "tokenizer" not in changes.values:
+                    return
+                os.replace(kept, folder / f"tokenizer.until-step-{resumed}.json")
+            shutil.copyfile(tokenizer, kept)
     except OSError as error:
         raise UserError(
             f"cannot write: {error.strerror}", str(folder), "free space, or set out_dir"

@@ -57,15 +57,16 @@ class Step:
         self._buffers = Buffers(self.parallel.model)
 
     def __call__(self, micros: Sequence[Micro], counted: Tensor, stop: bool = False) -> Tensor:
-        """Trains on this rank's micro-batches; fp32 [WIDTH + world], as `train/columns.py` has it.
+        """Trains on this rank's micro-batches; [WIDTH + world], as `train/columns.py` has it.
 
-        `counted` is this rank's number of counted tokens, a scalar on the device. Loss is in nats per counted
-        token of the global batch, before the update; the norm is that before clipping. `stop` is above 0
-        when any rank was asked to stop.
+        `counted` is this rank's number of counted tokens, an int64 scalar on the device. Loss is in nats
+        per counted token of the global batch, before the update; the norm is that before clipping. `stop` is
+        above 0 when any rank was asked to stop.
         """
         report = torch.zeros(WIDTH + self.mesh.world, device=self.mesh.device)
-        tokens = all_sum(counted.to(torch.float32, copy=True), self.mesh, "loss")
-        divisor = tokens.clamp(min=1.0)  # a batch without a counted token teaches nothing, and breaks nothing
+        tokens = all_sum(counted.to(torch.int64, copy=True), self.mesh, "loss")
+        # a batch without a counted token teaches nothing, and breaks nothing
+        divisor = tokens.clamp(min=1).to(torch.float32)
         self._buffers.keep()
         with self.mesh.timers.phase("compute"):
             losses = self.parallel.executor.train(micros, self.loss, divisor)
@@ -73,8 +74,10 @@ class Step:
         report[STOP] = float(stop)
         with self.mesh.timers.phase("optimizer"):
             self._update(report)
-        report[TOKENS] = tokens
-        return report
+        self.parallel.buffers.share()
+        exact = report if self.mesh.device.type == "mps" else report.double()
+        exact[TOKENS] = tokens
+        return exact
 
     @torch.no_grad()
     def _update(self, report: Tensor) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 import uuid
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -18,7 +18,6 @@ import torch
 
 from scalewright.checkpoint.format import committed
 from scalewright.checkpoint.read import CheckpointReader, set_aside
-from scalewright.checkpoint.write import as_states, save
 from scalewright.data.dataset import Dataset, open_data
 from scalewright.evaluate.validate import validate
 from scalewright.launch.context import RankContext
@@ -33,25 +32,23 @@ from scalewright.spec.run import RunSpec
 from scalewright.track.metrics import read_metrics
 from scalewright.track.tracker import Status
 from scalewright.train.batches import Place, StepBatches, go_to_place, in_vocabulary, reading_place
+from scalewright.train.changes import data_settings, run_settings
 from scalewright.train.claim import claim_folder
 from scalewright.train.guard import Guard
 from scalewright.train.health import Health
+from scalewright.train.horizon import Horizon, find_horizon
 from scalewright.train.loop import Job, loop, seed_step
 from scalewright.train.loss import DEFAULT_LOSS, build_loss
 from scalewright.train.network import Network, build_network, first_weights, load_python, types_explained
-from scalewright.train.optimizer import base_rate, build_optimizer, check_first_states, read_states
+from scalewright.train.optimizer import base_rate, build_optimizer
+from scalewright.train.optimizer_state import check_first_states
 from scalewright.train.precision import Peak, choose_precision, earlier_peak, find_peak
 from scalewright.train.record import Record
 from scalewright.train.resolve import Resolved
-from scalewright.train.resume import (
-    check_same_run,
-    find_resume,
-    optimizer_name,
-    plain_model,
-    restore,
-)
+from scalewright.train.resume import check_optimizer, find_resume, open_again
 from scalewright.train.scribe import open_record, write_folder
 from scalewright.train.signals import StopRequest
+from scalewright.train.state import RunState
 from scalewright.train.step import Step
 
 
@@ -114,11 +111,12 @@ class _Rank:
     """What one rank has built, and the steps from there to an answer."""
 
     run: RunSpec
-    total: int
+    horizon: Horizon
+    tokens: float | None  # asked for
     seq_len: int
     mesh: Mesh
     network: Network
-    optimizer: torch.optim.Optimizer
+    state: RunState
     loss: Loss
     dataset: Dataset
     valid: Dataset | None
@@ -154,39 +152,48 @@ class _Rank:
         run = _on_devices(resolved.run, mesh, remarks)
         network = build_network(run, mesh, bf16=run.layout.precision == "bf16")
         optimizer = build_optimizer(run.optimizer, network.parallel.weights, load_python)
+        state = RunState(run, network, optimizer, mesh)
         vocabulary = model.vocab_size if isinstance(model, ModelSpec) else None
         loss = build_loss(run.loss, run.train.z_loss, load_python, mesh, vocabulary, check=True)
-        dataset = in_vocabulary(open_data(run.data, "train", run.seed), vocabulary)
         valid = in_vocabulary(open_data(run.data, "valid", run.seed), vocabulary) if _validates(run) else None
         if mesh.rank == 0 and kept is not None:
             kept.enter_context(claim_folder(run))
         barrier(mesh)
         reader, notes = find_resume(run, mesh)
+        dataset, changes = open_again(resolved, run, reader, vocabulary)
         peak = _peak(run, mesh, again=reader is not None) if mesh.rank == 0 else None
         barrier(mesh)
-        begin = _begin(run, reader, network, optimizer, mesh)
-        if reader is not None:
+        begin, old = _begin(run, reader, network, state, mesh)
+        if reader is not None and "data" not in changes.broken:
             go_to_place(dataset, reader.state)
         guard = Guard(run.train.guard, device)
         guard.load(reader.state.get("guard", {}) if reader else {})
         run_id = from_rank_zero(reader.manifest.run_id if reader else uuid.uuid4().hex[:12], mesh)
+        per_step = run.layout.batch * resolved.seq_len
+        unit = reader.state.get("schedule_unit") if reader else None
+        horizon = find_horizon(begin, resolved.steps, resolved.tokens, per_step, unit)
+        run = run.replace(train={**run.train.dump(), "steps": horizon.total})
+        resolved = replace(resolved, run=run, steps=horizon.total)
         record = None
         if mesh.rank == 0 and peak is not None:
-            write_folder(run, dataset)
-            notes += [f"set {name} aside" for name in set_aside(run.folder / "checkpoints", begin.step)]
+            write_folder(run, dataset, resumed=begin.step if reader else None, changes=changes)
+            notes += old + [f"set {name} aside" for name in set_aside(run.folder / "checkpoints", begin.step)]
             came_from = str(reader.folder) if reader else None
             record = open_record(
                 resolved, run, peak, network, begin, run_id, came_from, notes, quiet=quiet, tell=context.tell
             )
             for remark in remarks:
                 record.event("note", remark, step=begin.step)
+            if changes.values:
+                record.event("changed", changes.line(begin.step), step=begin.step, changes=changes.values)
         return cls(
             run=run,
-            total=resolved.steps,
+            horizon=horizon,
+            tokens=resolved.tokens,
             seq_len=resolved.seq_len,
             mesh=mesh,
             network=network,
-            optimizer=optimizer,
+            state=state,
             loss=loss,
             dataset=dataset,
             valid=valid,
@@ -200,7 +207,8 @@ class _Rank:
 
     def train(self, stop: StopRequest, until: int | None, started: float) -> dict[str, Any]:
         """Runs the loop and closes the records, whatever happens."""
-        last = min(self.total, until) if until is not None else self.total
+        total = self.horizon.total
+        last = min(total, until) if until is not None else total
         stopped = False
         status: Status = "failed"
         if self.record is not None and self.done >= last:
@@ -213,13 +221,13 @@ class _Rank:
         try:
             clip = getattr(self.run.optimizer, "clip_norm", 0.0)
             parallel = self.network.parallel
-            step = Step(parallel, self.optimizer, self.loss, self.mesh, clip, guard=self.guard)
+            step = Step(parallel, self.state.optimizer, self.loss, self.mesh, clip, guard=self.guard)
             seed = partial(seed_step, self.run.seed, rank=self.mesh.index("batch"), device=self.mesh.device)
             patience = self.run.train.guard.patience
             self.health = health = Health(step, self.record, patience, seed, self._save_if_none)
             if self.run.checkpoint.every or self.run.checkpoint.at_end:
-                check_first_states(self.optimizer, self.network.parallel.weights)
-            base = base_rate(self.run.optimizer, self.optimizer)
+                check_first_states(self.state.optimizer, self.state.check)
+            base = base_rate(self.run.optimizer, self.state.optimizer)
             job = Job(
                 run=self.run,
                 step=step,
@@ -230,7 +238,7 @@ class _Rank:
                 validate=self.validate,
                 first=self.done + 1,
                 last=last,
-                total=self.total,
+                horizon=self.horizon,
                 base_rate=base,
             )
             with types_explained(self.run, self.network.parallel.model):
@@ -246,7 +254,7 @@ class _Rank:
             raise RunError(self.save_problem)
         if stopped:
             raise Stopped(
-                f"stopped at step {self.done} of {self.total} and saved; the same command goes on from there"
+                f"stopped at step {self.done} of {total} and saved; the same command goes on from there"
             )
         return self._answer(time.perf_counter() - started)
 
@@ -275,30 +283,15 @@ class _Rank:
         started = time.perf_counter()
         place = self.place.after(step, self.run.layout.batch, self.seq_len)
         try:
-            tensors, numbers = read_states(self.optimizer, self.network.parallel.weights)
-            save(
-                self.run.folder / "checkpoints",
-                self.network.parallel.weights,
-                as_states(tensors),
-                self.mesh,
-                step=step,
-                samples=place.samples,
-                run_id=self.run_id,
-                model=plain_model(self.run),
-                layout=self.run.layout.dump(),
-                state={
-                    "step": step,
-                    "samples": place.samples,
-                    "tokens": place.tokens,
-                    "seed": self.run.seed,
-                    "optimizer_name": optimizer_name(self.run),
-                    "optimizer": numbers,
-                    **reading_place(self.dataset, place.samples),
-                    "guard": self.guard.state(),
-                },
-                finite=self.health is None or not self.health.bad,
-                keep=self.run.checkpoint.keep,
-            )
+            more = {
+                "run": run_settings(self.run, self.tokens),
+                "data": data_settings(self.dataset, self.run, place.samples),
+                **reading_place(self.dataset, place.samples),
+                "guard": self.guard.state(),
+                "schedule_unit": self.horizon.unit,
+            }
+            finite = self.health is None or not self.health.bad
+            self.state.save(place, self.run_id, more, finite=finite)
             self.save_problem = None
         except (RunError, UserError) as error:
             # A UserError: states that can't be saved, in a run that was to save nothing but was stopped.
@@ -341,13 +334,18 @@ class _Rank:
 
 
 def _on_devices(run: RunSpec, mesh: Mesh, remarks: list[str]) -> RunSpec:
-    """The run with the precision that rank 0's device chooses, which torch is set to, and the device."""
+    """The run with the device, and the precision and compilation that it chooses; torch is set to them."""
     asked = run.layout.precision
     precision = from_rank_zero(
         choose_precision(asked, mesh.device, remarks) if mesh.rank == 0 else None, mesh
     )
     torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
-    return run.replace(layout={**run.layout.dump(), "precision": precision}, device=mesh.device.type)
+    compiled = run.train.compile if run.train.compile != "auto" else mesh.device.type == "cuda"
+    return run.replace(
+        layout={**run.layout.dump(), "precision": precision},
+        train={**run.train.dump(), "compile": compiled},
+        device=mesh.device.type,
+    )
 
 
 def _peak(run: RunSpec, mesh: Mesh, *, again: bool) -> Peak:
@@ -361,15 +359,15 @@ def _begin(
     run: RunSpec,
     reader: CheckpointReader | None,
     network: Network,
-    optimizer: torch.optim.Optimizer,
+    state: RunState,
     mesh: Mesh,
-) -> Place:
-    """First weights, or a checkpoint's with all that goes with them; where the run then stands."""
+) -> tuple[Place, list[str]]:
+    """First weights, or a checkpoint's with all that goes with them; where the run then stands, and notes."""
     if reader is None:
         first_weights(run, network, mesh)
-        return Place()
-    check_same_run(run, reader)
-    return restore(reader, network, optimizer)
+        return Place(), []
+    check_optimizer(run, reader)
+    return state.restore(reader)
 
 
 def _validates(run: RunSpec) -> bool:

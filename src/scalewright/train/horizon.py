@@ -1,0 +1,51 @@
+"""Where a run ends, and how far a step is on the way there, which the learning rate follows.
+
+    train.steps    ends with that step                                      position = the step
+    train.tokens   ends with the first step that has consumed so many,      position = tokens consumed /
+                   counted from where the run stands                                   tokens of a first step
+
+While the batch stays the two positions are the same numbers. A run that goes on with another batch or
+sequence length still ends at its tokens, and its rate goes on where it was: warm-up and decay are counted in
+the steps that the run began with.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+
+from scalewright.spec.run import ScheduleSpec
+from scalewright.train.batches import Place
+from scalewright.train.lr import learning_rate
+
+
+@dataclass(frozen=True)
+class Horizon:
+    """The way of a run from `place` on, in steps of `per_step` tokens."""
+
+    place: Place
+    per_step: int  # tokens
+    total: int  # the last step
+    unit: float | None  # tokens of the steps that the schedule is counted in; None: it is counted in steps
+
+    def position(self, step: int) -> float:
+        """How far the run is after `step`."""
+        if self.unit is None:
+            return step
+        return (self.place.tokens + (step - self.place.step) * self.per_step) / self.unit
+
+    def rate(self, schedule: ScheduleSpec, base: float, step: int) -> float:
+        """The learning rate of a step."""
+        return learning_rate(schedule, base, self.position(step), self.position(self.total))
+
+
+def find_horizon(
+    place: Place, steps: int, tokens: float | None, per_step: int, unit: float | None = None
+) -> Horizon:
+    """The way to `tokens`, or to step `steps` when they are null. `unit` is what an earlier call had."""
+    if tokens is None:
+        return Horizon(place, per_step, steps, None)
+    left = max(0, ceil(tokens) - place.tokens)
+    if unit is None:
+        unit = place.tokens / place.step if place.step else per_step
+    return Horizon(place, per_step, place.step + ceil(left / per_step), unit)
