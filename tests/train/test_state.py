@@ -220,7 +220,7 @@ def test_buffers_come_with_the_model_for_init_and_for_use(tmp_path):
     data = run_data(tmp_path, model=OWN_MODEL, optimizer=ADAMW, layout=ONE, **SAVES)
     out = run(data).out_dir
     saved = {name: tensor for name, tensor in weights(out).items() if name.startswith("buffer/")}
-    module = load_model(out)
+    module = load_model(out, trust_code=True)
     state = module.state_dict()
     for name in ("blocks.0.norm.running_mean", "blocks.0.calls", "mask"):
         assert torch.equal(state[name], saved[f"buffer/{name}"]), name
