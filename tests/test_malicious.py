@@ -345,7 +345,9 @@ CASES: dict[str, tuple[Change, tuple[str, ...], int, str]] = {
     "deep tokenizer": (written("run/tokenizer.json", DEEP), GENERATE, 2, "damaged tokenizer"),
     "deep plan": (written("plan.json", DEEP), ("report", "plan.json"), 2, "not JSON"),
     "deep metrics": (written("run/metrics.jsonl", DEEP + "\n"), ("report", "run"), 0, ""),
-    "deep line": (written("lines.jsonl", DEEP + "\n"), ("prepare", "lines.jsonl", "--out", "p"), 2, ""),
+    "deep line": (
+        written("lines.jsonl", DEEP + "\n"), ("prepare", "lines.jsonl", "--out", "p"), 2, "line 1, byte 0",
+    ),
     "header of 2^60": (weights(HUGE_HEADER), GENERATE, 2, "cannot read"),
     "hf header of 2^60": (written("hf/model.safetensors", HUGE_HEADER), GENERATE_HF, 2, "damaged"),
     "hf header lies": (

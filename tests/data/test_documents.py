@@ -12,6 +12,7 @@ import pytest
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 
 from scalewright.data import documents
+from scalewright.data.bad_lines import take_listed
 from scalewright.data.documents import Fragment, fragments, whole
 from scalewright.data.inputs import describe
 from scalewright.data.pieces import Part, cut_pieces
@@ -21,14 +22,11 @@ from scalewright.spec.errors import UserError
 from .texts import words, write_tokenizer
 
 
-def read(path, notes=None, **keys):
+def read(path, notes=None, skip_bad=False, **keys):
     """All fragments of a file, in one part."""
     file = describe(path, path.name)
-    return list(
-        fragments(
-            Part(file, 0, file.size, file.size, **keys), "text", notes if notes is not None else Counter()
-        )
-    )
+    part = Part(file, 0, file.size, file.size, **keys)
+    return list(fragments(part, "text", notes if notes is not None else Counter(), skip_bad))
 
 
 def join(found):
@@ -133,8 +131,12 @@ def test_json_lines(tmp_path):
     ]
     path.write_text("\n".join(lines))
     notes = Counter()
-    assert join(read(path, notes)) == ["one", "half \ufffd", "three\nlines"]
-    assert notes == {"lines that aren't JSON": 1, "empty documents": 1, "documents with broken characters": 1}
+    assert join(read(path, notes, skip_bad=True)) == ["one", "half \ufffd", "three\nlines"]
+    (bad,) = take_listed(notes)
+    assert bad.startswith(f"{path}, line 3, byte 17: not JSON, Expecting value")
+    assert notes == {"bad lines": 1, "empty documents": 1, "documents with broken characters": 1}
+    with pytest.raises(UserError, match=r"not JSON, .*line 3, byte 17.*--skip-bad"):
+        read(path)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7])
@@ -146,6 +148,29 @@ def test_every_json_line_is_in_one_range(tmp_path, count):
     parts = [Part(file, a, b, b - a, a == 0, b == file.size) for a, b in pairwise(bounds)]
     found = [fragment.text for part in parts for fragment in fragments(part, "text", Counter())]
     assert found == [words(1 + k % 9, k) for k in range(100)]
+
+
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("suffix", ["jsonl", "jsonl.gz"])
+def test_bad_lines_are_named_by_their_number_in_the_file(tmp_path, count, suffix):
+    """Whatever range they are in; the rest is read."""
+    path = tmp_path / f"a.{suffix}"
+    texts = [json.dumps({"text": f"line {k}"}) for k in range(1, 41)]
+    texts[6], texts[19], texts[33] = '{"text": "cut', '{"body": 1}', "[" * 100_000
+    data = ("\n".join(texts) + "\n").encode()
+    path.write_bytes(gzip.compress(data) if suffix.endswith("gz") else data)
+    file = describe(path, path.name)
+    bounds = [file.size * k // count for k in range(count + 1)] if not file.compressed else [0, file.size]
+    parts = [Part(file, a, b, b - a, a == 0, b == file.size) for a, b in pairwise(bounds)]
+    notes = Counter()
+    found = [fragment.text for part in parts for fragment in fragments(part, "text", notes, True)]
+    assert found == [f"line {k}" for k in range(1, 41) if k not in (7, 20, 34)]
+    listed = take_listed(notes)
+    assert [line.split(", ")[1] for line in listed] == ["line 7", "line 20", "line 34"]
+    assert all(data[int(line.split("byte ")[1].split(":")[0]) - 1 :][:1] == b"\n" for line in listed)
+    assert notes == {"bad lines": 3}
+    with pytest.raises(UserError, match=r"not JSON.*line 7, byte \d+.*--skip-bad"):
+        list(fragments(parts[0], "text", Counter()))
 
 
 def test_a_missing_key_names_those_that_are_there(tmp_path):

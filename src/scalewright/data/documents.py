@@ -18,8 +18,10 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import IO, Any, cast
 
+from scalewright.data.bad_lines import BadLines
 from scalewright.data.inputs import InputFile
 from scalewright.data.pieces import Part
 from scalewright.spec.errors import UserError, nearest
@@ -51,11 +53,15 @@ class Fragment:
     closes: bool = True
 
 
-def fragments(part: Part, text_key: str, notes: Counter[str]) -> Iterator[Fragment]:
-    """The text of a part, in order; what had to be mended is counted in `notes`. Raises UserError."""
+def fragments(part: Part, text_key: str, notes: Counter[str], skip_bad: bool = False) -> Iterator[Fragment]:
+    """The text of a part, in order; what had to be mended is counted in `notes`. Raises UserError.
+
+    `skip_bad` leaves out lines of JSON that hold no text, and lists them in `notes` (`BadLines`).
+    """
+    if part.file.kind == "jsonl":
+        return _json_lines(part, text_key, notes, skip_bad)
     readers: dict[str, Callable[[Part, str, Counter[str]], Iterator[Fragment]]] = {
         "text": _text,
-        "jsonl": _json_lines,
         "parquet": _parquet,
         "wikitext": _articles,
     }
@@ -194,12 +200,13 @@ def whole(text: str) -> Iterator[Fragment]:
     yield Fragment(text[start:], opens=start == 0)
 
 
-def _json_lines(part: Part, text_key: str, notes: Counter[str]) -> Iterator[Fragment]:
+def _json_lines(part: Part, text_key: str, notes: Counter[str], skip_bad: bool) -> Iterator[Fragment]:
     with open_bytes(part.file) as stream:
         place = part.start
         if place:  # a line belongs to the range in which it starts
             stream.seek(place - 1)
             place += len(stream.readline()) - 1
+        lines = BadLines(part.file.path, partial(_lines_before, part.file, place), skip_bad, notes)
         while part.file.compressed or place < part.stop:
             try:
                 line = stream.readline()
@@ -212,26 +219,42 @@ def _json_lines(part: Part, text_key: str, notes: Counter[str]) -> Iterator[Frag
             where = place
             place += len(line)
             if line.strip():
-                yield from _record(_parsed(line, notes), text_key, f"{part.file.path}, byte {where}", notes)
+                try:
+                    record = _record(line, text_key)
+                except UserError as error:
+                    lines.bad(where, error)
+                else:
+                    yield from _value(record, text_key, part.file.path, notes)
+            lines.passed += 1
 
 
-def _parsed(line: bytes, notes: Counter[str]) -> Any:
+def _lines_before(file: InputFile, byte: int) -> int:
+    """How many lines end before a byte of a file's (decompressed) content."""
+    with open_bytes(file) as stream:
+        left, lines = byte, 0
+        while left > 0 and (block := stream.read(min(FRAGMENT, left))):
+            lines += block.count(b"\n")
+            left -= len(block)
+    return lines
+
+
+def _record(line: bytes, text_key: str) -> Any:
+    """What a line of JSON has under the key; raises UserError for a line that has no text there."""
     try:
-        return parse_json(line)
-    except ValueError:
-        notes["lines that aren't JSON"] += 1
-        return None
-
-
-def _record(record: Any, text_key: str, where: str, notes: Counter[str]) -> Iterator[Fragment]:
-    if record is None:
-        return
+        record = parse_json(line)
+    except ValueError as error:
+        raise UserError(f"not JSON, {error}") from None
     if not isinstance(record, dict) or text_key not in record:
         keys = list(record) if isinstance(record, dict) else []
         near = nearest(text_key, keys) or keys[:5]
         how = f"name the key with --text-key, such as {near[0]}" if near else "each line should be an object"
-        raise UserError(f"no key '{text_key}' in a record", where, how)
-    yield from _value(record[text_key], text_key, where, notes)
+        raise UserError(f"no key '{text_key}' in a record", "", how)
+    value = record[text_key]
+    if value is not None and not isinstance(value, str):
+        raise UserError(
+            f"'{text_key}' holds {type(value).__name__}, not text", "", "name another with --text-key"
+        )
+    return value
 
 
 def _value(value: Any, text_key: str, where: str, notes: Counter[str]) -> Iterator[Fragment]:

@@ -40,6 +40,7 @@ class Encoding:
     eod: int
     dtype: str
     text_key: str
+    skip_bad: bool
     valid_fraction: float
     key: str  # names inputs, options and tokenizer: a piece of another plan isn't taken
 
@@ -143,7 +144,7 @@ class PieceWork:
                     "run the command again when it is at rest",
                 )
             said, split = 0, ""
-            for fragment in fragments(part, self.encoding.text_key, self.notes):
+            for fragment in fragments(part, self.encoding.text_key, self.notes, self.encoding.skip_bad):
                 if fragment.opens and fragment.closes and not fragment.text.strip():
                     self.notes["empty documents"] += 1
                     continue

@@ -36,6 +36,7 @@ class Options:
     valid_fraction: float
     text_key: str
     eod: str | None
+    skip_bad: bool = False
 
     @classmethod
     def make(
@@ -45,15 +46,19 @@ class Options:
         valid_fraction: float,
         text_key: str,
         eod: str | None,
+        skip_bad: bool = False,
     ) -> Options:
         """Options with the tokenizer's checksum; raises UserError when there is no such tokenizer."""
         file = tokenizer_file(tokenizer) if tokenizer is not None else None
         found = checksum(file) if file else None
-        return cls(vocab_size, str(file) if file else None, found, valid_fraction, text_key, eod)
+        return cls(vocab_size, str(file) if file else None, found, valid_fraction, text_key, eod, skip_bad)
 
     def plain(self) -> dict[str, Any]:
         """What is compared: all but the tokenizer's place."""
-        return {key: value for key, value in asdict(self).items() if key != "tokenizer"}
+        found = {key: value for key, value in asdict(self).items() if key != "tokenizer"}
+        if not self.skip_bad:  # so that work which an earlier version began goes on
+            del found["skip_bad"]
+        return found
 
 
 def settle(out: Path, files: Sequence[InputFile], options: Options) -> None:

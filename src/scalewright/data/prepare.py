@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from scalewright.data.bad_lines import take_listed
 from scalewright.data.corpora import CORPORA, corpus
 from scalewright.data.documents import MENDED
 from scalewright.data.encode import Encoding, finished
@@ -47,6 +48,7 @@ class Summary:
     dtype: str
     splits: dict[str, dict[str, Any]]
     left_out: dict[str, int]  # what wasn't taken: count by reason
+    bad_lines: list[str]  # those left out by --skip-bad: file, line, byte and why; the first 1,000 of a piece
     mended: dict[str, int]  # what was taken, but not as it stood: cut, or with characters replaced
     pieces: int
     pieces_kept: int  # found finished from an earlier run
@@ -72,14 +74,16 @@ def prepare(
     workers: int | None = None,
     stats: bool = False,
     overwrite: bool = False,
+    skip_bad: bool = False,
     progress: Literal["auto"] | Callable[[str, int, int], None] | None = "auto",
 ) -> Summary:
     """Text files, JSON lines, parquet, folders or named corpora as token shards in `out`.
 
     With neither `vocab_size` nor `tokenizer`, a byte-level BPE of a size that fits the text is learnt.
     `valid_fraction` (default 0.1) of the documents validate; of few plain texts, the end of each does.
-    `workers` None takes every core. `progress(stage, done, total)` is told bytes; "auto" draws a bar on a
-    terminal and is quiet elsewhere.
+    `workers` None takes every core. `skip_bad` leaves out lines of JSON that hold no text, and lists them;
+    without it the first one is an error. `progress(stage, done, total)` is told bytes; "auto" draws a bar on
+    a terminal and is quiet elsewhere.
 
     Raises UserError for a mistake in the inputs, RunError for a full disk or a dead worker; the same call
     then goes on from there.
@@ -88,7 +92,7 @@ def prepare(
     if isinstance(inputs, (str, Path)):
         inputs = [inputs]
     _check_inputs(inputs, out, workers)
-    options = _options(vocab_size, tokenizer, valid_fraction, text_key, eod)
+    options = _options(vocab_size, tokenizer, valid_fraction, text_key, eod, skip_bad)
     library()
     folder = Path(out).expanduser()
     skipped: Counter[str] = Counter()
@@ -135,6 +139,7 @@ class _Work:
         ordered = [records[piece.number] for piece in pieces]
         splits, statistics = join_splits(self.out, ordered, words, encoding, stats, must_validate)
         notes = skipped + sum((Counter(record["notes"]) for record in ordered), Counter[str]())
+        bad = take_listed(notes)
         mended = {reason: notes.pop(reason) for reason in MENDED.values() if reason in notes}
         self._commit(words, encoding, splits, {"left_out": dict(notes), "mended": mended})
         return Summary(
@@ -146,6 +151,7 @@ class _Work:
             dtype=encoding.dtype,
             splits=splits,
             left_out=dict(notes),
+            bad_lines=bad,
             mended=mended,
             pieces=len(pieces),
             pieces_kept=kept,
@@ -159,7 +165,14 @@ class _Work:
         key = plan_key(self.files, {**self.options.plain(), "tokenizer": words.sha256})
         dtype, options = token_dtype(words.vocab_size), self.options
         return Encoding(
-            str(self.out), str(words.path), words.eod, dtype, options.text_key, options.valid_fraction, key
+            str(self.out),
+            str(words.path),
+            words.eod,
+            dtype,
+            options.text_key,
+            options.skip_bad,
+            options.valid_fraction,
+            key,
         )
 
     def _finished(self, encoding: Encoding, pieces: list[Piece]) -> dict[int, dict[str, Any]]:
@@ -210,6 +223,7 @@ def _options(
     valid_fraction: float | None,
     text_key: str,
     eod: str | None,
+    skip_bad: bool,
 ) -> Options:
     """The options that decide the result; raises UserError for impossible ones, before anything is read."""
     if vocab_size is not None and tokenizer is not None:
@@ -222,7 +236,7 @@ def _options(
             f"a validation fraction of {valid_fraction}", "--valid-fraction", "give one in 0 ≤ F < 1"
         )
     fraction = DEFAULT_VALID_FRACTION if valid_fraction is None else valid_fraction
-    return Options.make(vocab_size, tokenizer, fraction, text_key, eod)
+    return Options.make(vocab_size, tokenizer, fraction, text_key, eod, skip_bad)
 
 
 def _all_files(inputs: Sequence[str | Path], skipped: Counter[str]) -> list[InputFile]:

@@ -93,7 +93,7 @@ def _training_text(piece: Piece, options: Options) -> Iterator[str]:
         if part.split == "valid":
             continue
         split = ""
-        for fragment in fragments(part, options.text_key, Counter()):
+        for fragment in fragments(part, options.text_key, Counter(), options.skip_bad):
             if fragment.opens or not split:
                 split = part.split or choose_split(fragment.text, options.valid_fraction)
             if split == "train" and fragment.text.strip():

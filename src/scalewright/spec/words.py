@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import unicodedata
 
 MISSING = "–"
@@ -59,6 +60,16 @@ def decimal(value: float | None, digits: int = 4) -> str:
 def share(value: float | None) -> str:
     """A fraction in percent."""
     return MISSING if value is None or not math.isfinite(value) else f"{100 * value:.1f}%"
+
+
+def counted(number: int, things: str) -> str:
+    """A number with its noun, given in the plural.
+
+    >>> counted(1, "empty files"), counted(2, "files with bytes that aren't UTF-8")
+    ('1 empty file', "2 files with bytes that aren't UTF-8")
+    """
+    singular = re.sub(r"\b(document|file|folder|line|link)s\b", r"\1", things, count=1)
+    return f"{number:,} {singular if number == 1 else things}"
 
 
 def printable(text: object, keep: str = "\n\t") -> str:

@@ -36,6 +36,9 @@ def prepare(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Delete what an earlier prepare left there.")
     ] = False,
+    skip_bad: Annotated[
+        bool, typer.Option("--skip-bad", help="Leave out lines of JSON that hold no text, and list them.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Turn text into token shards that training reads.
@@ -57,6 +60,7 @@ def prepare(
             workers=workers,
             stats=stats,
             overwrite=overwrite,
+            skip_bad=skip_bad,
         )
     if json:
         print_json(summary.plain())
@@ -66,7 +70,9 @@ def prepare(
 
 def _show(summary: Summary) -> None:
     """The shards in a few lines, and the histogram when it was asked for."""
+    from scalewright.data.bad_lines import shown_lines
     from scalewright.data.statistics import histogram_lines
+    from scalewright.spec.words import counted, printable
 
     made = "learnt here" if summary.tokenizer_trained else "as given"
     print(f"{summary.out}: vocabulary {summary.vocab_size} ({made}), {summary.seconds:.1f} s")
@@ -78,9 +84,11 @@ def _show(summary: Summary) -> None:
     if summary.pieces_kept:
         print(f"  {summary.pieces_kept} of {summary.pieces} pieces were done already")
     for reason, count in summary.left_out.items():
-        print(f"  left out: {count} {reason}")
+        print(f"  left out: {counted(count, reason)}")
+    for line in shown_lines(summary.bad_lines, summary.left_out):
+        print(printable(line))
     for reason, count in summary.mended.items():
-        print(f"  taken, but mended: {count} {reason}")
+        print(f"  taken, but mended: {counted(count, reason)}")
     for name, statistics in (summary.statistics or {}).items():
         print(f"\n{name}, documents by tokens:")
         print("\n".join(histogram_lines(statistics)))
