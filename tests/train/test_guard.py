@@ -300,10 +300,10 @@ def test_one_bad_batch_is_passed_over(tmp_path):
 
 def test_what_a_module_counts_is_put_back():
     """A user's buffers after a skipped step are those before it."""
-    from scalewright.train.update import Buffers
+    from scalewright.train.update import KeptBuffers
 
     model = guard_parts.moody()
-    buffers = Buffers(model)
+    buffers = KeptBuffers(model)
     buffers.keep()
     model(torch.zeros(1, 4, dtype=torch.long))
     assert model.seen == 1
@@ -311,7 +311,7 @@ def test_what_a_module_counts_is_put_back():
     assert model.seen == 1
     buffers.put_back_unless(torch.tensor(False))
     assert model.seen == 0
-    assert not Buffers(small_steps.build(*one_rank()).model).live
+    assert not KeptBuffers(small_steps.build(*one_rank()).model).stages
 
 
 @pytest.mark.parametrize("guard", [{"nonfinite": "ignore"}, {"stop_after": -1}, {"stopafter": 2}])

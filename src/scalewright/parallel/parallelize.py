@@ -87,6 +87,7 @@ def parallelize(
 ) -> Parallel:
     """Applies a layout to a model (or to a pipeline rank's `Stages`) in place; see `fill` for the values.
 
+    `bf16`: computes in bf16, with fp32 masters; a layout whose precision is fp16 computes in that.
     `random`: the blocks use random numbers. `seq_len` prices a recomputation budget (null: the model's own).
     `memory` is entered where space is first allocated: a dry run's takes none.
     """
@@ -106,28 +107,29 @@ def parallelize(
         apply_compile(every_block, backend, forward_only=offloads_activations(layout))
     apply_offload_activations(every_block, layout, mesh.device)
     sharded = is_sharded(layout)
+    half = torch.float16 if layout.precision == "fp16" else torch.bfloat16 if bf16 else None
     if sharded:
         for number, stage in stages.items():
-            apply_shard(stage, blocks[number], mesh, layout, bf16=bf16)
-    elif bf16:
-        _cast(model)
+            apply_shard(stage, blocks[number], mesh, layout, half=half)
+    elif half is not None:
+        _cast(model, half)
     with memory or nullcontext():
         allocate(model, layout, mesh.device)
         weights = hold(model, placements, mesh)
         apply_offload(weights, layout, mesh.device)
-        gradients = _gradients(stages, weights, layout, mesh, sharded=sharded, bf16=bf16)
-        executor = _executor(model, layout, mesh, gradients, bf16=bf16)
+        gradients = _gradients(stages, weights, layout, mesh, sharded=sharded, half=half)
+        executor = _executor(model, layout, mesh, gradients, half)
         return Parallel(model, weights, Buffers(model, mesh), gradients, executor)
 
 
-def _cast(model: nn.Module) -> None:
-    """Parameters in bf16, and nothing else, in place: FSDP casts no buffers, so no layout does.
+def _cast(model: nn.Module, half: torch.dtype) -> None:
+    """Parameters in bf16 or fp16, and nothing else, in place: FSDP casts no buffers, so no layout does.
 
     A rotary table keeps its fp32 angles or its complex numbers.
     """
     for parameter in model.parameters():
         if parameter.is_floating_point():
-            parameter.data = parameter.data.to(torch.bfloat16)
+            parameter.data = parameter.data.to(half)
 
 
 def _gradients(
@@ -137,21 +139,21 @@ def _gradients(
     mesh: Mesh,
     *,
     sharded: bool,
-    bf16: bool,
+    half: torch.dtype | None,
 ) -> GradientSync:
     if sharded:
         return ShardedGradients(stages, weights, layout)
-    if mesh.size("gradient") > 1 or bf16:
+    if mesh.size("gradient") > 1 or half is not None:
         return GradientBuckets(weights, mesh, overlap=layout.pp == 1, tied=tied_stages(stages))
     return LocalGradients(weights)
 
 
 def _executor(
-    model: nn.Module, layout: Layout, mesh: Mesh, gradients: GradientSync, *, bf16: bool
+    model: nn.Module, layout: Layout, mesh: Mesh, gradients: GradientSync, half: torch.dtype | None
 ) -> Executor:
     if not isinstance(model, Stages):
         return Plain(model, gradients)
-    return Pipeline(model, layout, mesh, gradients, torch.bfloat16 if bf16 else torch.float32)
+    return Pipeline(model, layout, mesh, gradients, half or torch.float32)
 
 
 @torch.no_grad()

@@ -14,7 +14,7 @@ A stage's root (embedding, last norm, head) is gathered once for forward and bac
 where some micro-batch is always between the two, once a step.
 
 Every module sums: nothing divides by the number of ranks, since the loss is already divided by the tokens of
-the whole global batch. With bf16, copies for compute are gathered in bf16 and gradients summed in fp32.
+the whole global batch. In bf16 (and fp16) copies for compute are gathered in that, gradients summed in fp32.
 """
 
 from __future__ import annotations
@@ -208,7 +208,7 @@ def _groups(module: FSDPModule) -> list[Any]:
 
 
 def apply_shard(
-    model: nn.Module, blocks: Iterable[nn.Module], mesh: Mesh, layout: Layout, *, bf16: bool
+    model: nn.Module, blocks: Iterable[nn.Module], mesh: Mesh, layout: Layout, *, half: torch.dtype | None
 ) -> None:
     """Shards every block, then what is left, over the mesh's `fsdp` axis, in place.
 
@@ -219,8 +219,8 @@ def apply_shard(
     # Said of every model that ends in a linear layer; nothing of ours works in place on its output.
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view", category=UserWarning)
     policy = MixedPrecisionPolicy(
-        param_dtype=torch.bfloat16 if bf16 else None,
-        reduce_dtype=torch.float32 if bf16 else None,
+        param_dtype=half,
+        reduce_dtype=torch.float32 if half is not None else None,
         cast_forward_inputs=False,
     )
     where = OffloadPolicy()

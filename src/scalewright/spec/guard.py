@@ -1,6 +1,7 @@
 """What a run does when its numbers go bad: `train.guard` of `run.yaml`.
 
     nonfinite   a loss or a gradient norm that is inf or NaN: its update is left out, always
+    spike       a loss or a gradient norm far above those of the last 128 steps (train/spikes.py)
 
 There is no `nonfinite: ignore`. An update from a gradient with one NaN makes every weight NaN under clipping
 (the factor is NaN) and its own weight under none, and no later step brings them back.
@@ -20,6 +21,7 @@ class GuardSpec(Spec):
 
     nonfinite: Literal["skip", "stop"] = "skip"  # stop: at the first one, as stop_after: 1
     stop_after: int = Field(3, ge=0)  # non-finite steps in a row that end the run; 0: none do
+    spike: Literal["log", "skip", "zclip"] = "log"
 
     @property
     def patience(self) -> int:

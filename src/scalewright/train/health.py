@@ -1,6 +1,7 @@
 """What the host does about bad numbers, when a step's report has arrived: events, lines, and the end.
 
     report finite                    nothing
+    spike                            `spike` event: by how much, and what was done about it
     not finite                       `nonfinite` event (action skipped): whose loss or gradients, which rank
     not finite `stop_after` times    `nonfinite` event (action stopped), first bad tensor or module, exit 1
 
@@ -20,11 +21,12 @@ from torch import Tensor
 from scalewright.parallel.collectives import gather_json
 from scalewright.parallel.inputs import Micro
 from scalewright.spec.errors import RunError
-from scalewright.train.columns import AUX, LOCAL, LOSS, NORM, SCALE, STREAK
+from scalewright.train.columns import AUX, FACTOR, LOCAL, LOSS, NORM, SCALE, SPIKE, STREAK, USUAL, Z
 from scalewright.train.record import Record
 from scalewright.train.step import Step
 from scalewright.train.suspect import find_suspect
 
+ACTIONS = {"log": "logged", "skip": "skipped", "zclip": "clipped"}
 PARTS = ((LOSS, "loss"), (AUX, "aux_loss"), (NORM, "grad_norm"))
 
 
@@ -38,6 +40,7 @@ class Health:
 
     step: Step
     record: Record | None  # rank 0's
+    spike: str  # what is done about spikes: `train.guard.spike`
     patience: int  # non-finite steps in a row that end the run; 0: none do
     seed: Callable[[int], None]  # seeds a step's random numbers, for a replay
     save: Callable[[int], None]  # called before a run that has diverged is looked into
@@ -50,6 +53,11 @@ class Health:
 
     def take(self, step: int, report: list[float]) -> None:
         """Looks at a step's report; raises Diverged on every rank when it is the one bad step too many."""
+        if report[SPIKE]:
+            self._spike(step, report)
+        overflow = not math.isfinite(report[NORM]) and not report[STREAK]
+        if overflow and self.record is not None:  # of fp16, on the way to its scale
+            self.record.event("overflow", step=step, loss_scale=report[SCALE])
         streak = int(report[STREAK])
         if not streak:
             self.bad = ""
@@ -70,6 +78,18 @@ class Health:
             )
         if last:
             self._stop(step, report, streak, values, rank)
+
+    def _spike(self, step: int, report: list[float]) -> None:
+        if self.record is None:
+            return
+        at, of = ((LOSS, "loss"), (NORM, "grad_norm"))[int(report[SPIKE]) - 1]
+        action = ACTIONS[self.spike]
+        value, usual, z = report[at], report[USUAL], report[Z]
+        message = f"step {step}: {of} {value:.4g} is {z:.1f} standard deviations above its usual {usual:.4g}"
+        if action == "skipped":
+            message += "; its update was left out"
+        fields = {"factor": report[FACTOR]} if action == "clipped" else {"message": message}
+        self.record.event("spike", step=step, action=action, of=of, value=value, usual=usual, z=z, **fields)
 
     def check_end(self, step: int) -> None:
         """Raises Diverged when the run's last step was not finite: such a run hasn't finished."""

@@ -126,14 +126,14 @@ def types_explained(run: RunSpec, module: nn.Module) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        if run.layout.precision != "bf16" or not isinstance(run.model, PythonRef):
+        if run.layout.precision not in ("bf16", "fp16") or not isinstance(run.model, PythonRef):
             raise
         kept = [name for name, buffer in module.named_buffers() if buffer.dtype == torch.float32]
         if not kept or ("dtype" not in str(error) and "scalar type" not in str(error)):
             raise
         raise UserError(
-            f"in bf16 parameters are cast and buffers ({', '.join(kept[:3])}) stay fp32, and the model mixes "
-            f"them where it can't: {str(error).splitlines()[0]}",
+            f"in {run.layout.precision} parameters are cast and buffers ({', '.join(kept[:3])}) stay fp32, "
+            f"and the model mixes them where it can't: {str(error).splitlines()[0]}",
             "model",
             "use layout.precision=fp32, or cast where a buffer meets an activation: buffer.to(x.dtype)",
         ) from error

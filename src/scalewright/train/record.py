@@ -18,7 +18,7 @@ from scalewright.track.fanout import Fanout
 from scalewright.track.metrics import MetricsFile
 from scalewright.track.tracker import Status
 from scalewright.train.batches import Place
-from scalewright.train.columns import AUX, LOSS, MEMORY, NORM, SKIPPED, TOKENS
+from scalewright.train.columns import AUX, LOSS, MEMORY, NORM, SCALE, SKIPPED, TOKENS
 from scalewright.train.expectation import Expectation
 from scalewright.train.precision import Peak
 
@@ -72,6 +72,8 @@ class Record:
             "sample_ids_hash": hash_,
             "breakdown_s": {name: round(seconds, 7) for name, seconds in parts.items()},
         }
+        if self.layout.precision == "fp16":
+            row["loss_scale"] = report[SCALE]
         if report[SKIPPED]:
             row["skipped"] = True
         self.expectation.measured(seconds, parts)

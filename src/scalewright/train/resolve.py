@@ -72,11 +72,11 @@ def check_trainable(model: ModelSpec | PythonRef, layout: Layout, seq_len: int |
     for key, value in (("cp", layout.cp), ("ep", layout.ep), ("etp", layout.etp)):
         if value > 1:
             raise UserError(f"{key} {value} can be planned but not trained yet", "layout", f"use {key} 1")
-    if layout.precision not in ("auto", "fp32", "tf32", "bf16"):
+    if layout.precision not in ("auto", "fp32", "tf32", "bf16", "fp16"):
         raise UserError(
             f"precision {layout.precision} can be planned but not trained yet",
             "layout",
-            "use auto, fp32 or bf16",
+            "use auto, fp32, bf16 or fp16",
         )
     if isinstance(model, ModelSpec):
         check_layout(layout, model, seq_len, train=True)

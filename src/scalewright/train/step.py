@@ -27,7 +27,7 @@ from scalewright.spec.guard import GuardSpec
 from scalewright.train.columns import AUX, LOSS, MEMORY, NORM, STOP, TOKENS, WIDTH
 from scalewright.train.guard import Guard
 from scalewright.train.memory import memory_gib
-from scalewright.train.update import Buffers, obeys_flag, update_unless
+from scalewright.train.update import KeptBuffers, obeys_flag, update_unless
 
 
 @dataclass
@@ -43,7 +43,7 @@ class Step:
     # isn't to be taken. Null: unless it would have to wait for a GPU, and the update can be left out there.
     look: bool | None = None
     guard: Guard | None = None  # null: one with the defaults of `train.guard`
-    _buffers: Buffers = field(init=False)
+    _buffers: KeptBuffers = field(init=False)
 
     def __post_init__(self) -> None:
         weights, device = self.parallel.weights, self.mesh.device
@@ -54,7 +54,7 @@ class Step:
             self.look = device.type != "cuda" or elsewhere or not obeys_flag(self.optimizer)
         if self.guard is None:
             self.guard = Guard(GuardSpec(), device)
-        self._buffers = Buffers(self.parallel.model)
+        self._buffers = KeptBuffers(self.parallel.model)
 
     def __call__(self, micros: Sequence[Micro], counted: Tensor, stop: bool = False) -> Tensor:
         """Trains on this rank's micro-batches; [WIDTH + world], as `train/columns.py` has it.
@@ -69,7 +69,7 @@ class Step:
         divisor = tokens.clamp(min=1).to(torch.float32)
         self._buffers.keep()
         with self.mesh.timers.phase("compute"):
-            losses = self.parallel.executor.train(micros, self.loss, divisor)
+            losses = self._losses(micros, divisor)
         report[LOSS : AUX + 1] = losses / self.mesh.size("tp")  # whose ranks all have the same
         report[STOP] = float(stop)
         with self.mesh.timers.phase("optimizer"):
@@ -78,6 +78,14 @@ class Step:
         exact = report if self.mesh.device.type == "mps" else report.double()
         exact[TOKENS] = tokens
         return exact
+
+    def _losses(self, micros: Sequence[Micro], divisor: Tensor) -> Tensor:
+        """Forwards and backwards; gradients are left scaled (fp16), the losses aren't."""
+        assert self.guard is not None
+        if self.guard.scale is None:
+            return self.parallel.executor.train(micros, self.loss, divisor)
+        scale = self.guard.scale.value
+        return self.parallel.executor.train(micros, self.loss, divisor / scale) / scale
 
     @torch.no_grad()
     def _update(self, report: Tensor) -> None:

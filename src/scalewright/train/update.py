@@ -50,27 +50,23 @@ def _fill_momentum(optimizer: torch.optim.Optimizer, params: Sequence[Tensor]) -
             state["momentum_buffer"] = torch.zeros_like(param)
 
 
-class Buffers:
+class KeptBuffers:
     """A user's own module may change its buffers in a forward (BatchNorm): a skipped step puts them back.
 
     Our own decoder changes none, and nothing is copied.
     """
 
     def __init__(self, model: nn.Module) -> None:
-        stages = stages_of(model).values()
-        self.live = [b for stage in stages if not isinstance(stage, Decoder) for b in stage.buffers()]
-        self.kept: list[Tensor] = []
+        self.stages = [stage for stage in stages_of(model).values() if not isinstance(stage, Decoder)]
+        self.kept: list[tuple[Tensor, Tensor]] = []
 
     @torch.no_grad()
     def keep(self) -> None:
         """Before a step: copies what may have to be put back."""
-        if not self.kept:
-            self.kept = [torch.empty_like(buffer) for buffer in self.live]
-        for copy, buffer in zip(self.kept, self.live, strict=True):
-            copy.copy_(buffer)
+        self.kept = [(buffer, buffer.clone()) for stage in self.stages for buffer in stage.buffers()]
 
     @torch.no_grad()
     def put_back_unless(self, keep: Tensor) -> None:
         """After a step that isn't kept (a bool on the device): buffers as they were before it."""
-        for copy, buffer in zip(self.kept, self.live, strict=True):
+        for buffer, copy in self.kept:
             buffer.copy_(torch.where(keep, buffer, copy))

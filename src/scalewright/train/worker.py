@@ -166,7 +166,7 @@ class _Rank:
         begin, old = _begin(run, reader, network, state, mesh)
         if reader is not None and "data" not in changes.broken:
             go_to_place(dataset, reader.state)
-        guard = Guard(run.train.guard, device)
+        guard = Guard(run.train.guard, device, fp16=run.layout.precision == "fp16")
         guard.load(reader.state.get("guard", {}) if reader else {})
         run_id = from_rank_zero(reader.manifest.run_id if reader else uuid.uuid4().hex[:12], mesh)
         per_step = run.layout.batch * resolved.seq_len
@@ -223,8 +223,10 @@ class _Rank:
             parallel = self.network.parallel
             step = Step(parallel, self.state.optimizer, self.loss, self.mesh, clip, guard=self.guard)
             seed = partial(seed_step, self.run.seed, rank=self.mesh.index("batch"), device=self.mesh.device)
-            patience = self.run.train.guard.patience
-            self.health = health = Health(step, self.record, patience, seed, self._save_if_none)
+            spec = self.run.train.guard
+            self.health = health = Health(
+                step, self.record, spec.spike, spec.patience, seed, self._save_if_none
+            )
             if self.run.checkpoint.every or self.run.checkpoint.at_end:
                 check_first_states(self.state.optimizer, self.state.check)
             base = base_rate(self.run.optimizer, self.state.optimizer)
