@@ -18,6 +18,7 @@ from rich.text import Text
 
 from scalewright.machine.checks import accelerator, memory, network, processor, software, speed, storage
 from scalewright.machine.findings import Finding, Report, Severity, guarded
+from scalewright.machine.load import mark, others_busy
 from scalewright.machine.probe import load_torch
 from scalewright.machine.processor import read_processor
 
@@ -41,6 +42,7 @@ def examine(
     `measure: False` leaves out the rates (a second). Never raises for what it finds.
     """
     start = time.perf_counter()
+    quiet = mark()
     torch = load_torch()
     versions = software.versions(torch)
     gpus: Gpus = None
@@ -52,7 +54,7 @@ def examine(
         mend = "restart the machine or reload the driver"
         findings.append(Finding(accelerator.GROUP, "driver", "problem", what, mend))
     checks = [
-        *_program_checks(torch, versions, environ or {}),
+        *_program_checks(torch, versions, environ or {}, lambda: others_busy(quiet)),
         *_accelerator_checks(torch, gpus, environ or {}),
         *_system_checks(_existing(folder), environ or {}),
         *(_speed_checks(torch) if measure else []),
@@ -63,7 +65,10 @@ def examine(
 
 
 def _program_checks(
-    torch: Any | None, versions: dict[str, str | None], environ: Mapping[str, str]
+    torch: Any | None,
+    versions: dict[str, str | None],
+    environ: Mapping[str, str],
+    busy: Callable[[], float | None],
 ) -> list[Check]:
     cpu = read_processor()
     threads = torch.get_num_threads() if torch is not None else None
@@ -73,10 +78,10 @@ def _program_checks(
         (software.GROUP, "training", lambda: software.training(versions)),
         (software.GROUP, "distributed", lambda: software.backends(torch)),
         (processor.GROUP, "cores", lambda: processor.cores(cpu)),
-        (processor.GROUP, "threads", lambda: processor.threads(cpu, environ, threads)),
+        (processor.GROUP, "threads", lambda: processor.threads(cpu, environ, threads, busy())),
         (processor.GROUP, "numa", lambda: processor.numa(cpu)),
         (processor.GROUP, "clocks", processor.clocks),
-        (processor.GROUP, "load", lambda: processor.load(cpu)),
+        (processor.GROUP, "load", lambda: processor.load(cpu, busy())),
         (processor.GROUP, "steal", processor.steal),
         (memory.GROUP, "memory", lambda: memory.memory(cpu)),
         (memory.GROUP, "swap", memory.swap),

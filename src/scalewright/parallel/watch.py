@@ -239,8 +239,13 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             size = self.mesh.size(axis)
             if axis == "gradient" and self.mesh.size("fsdp") == 1:
                 axis = "dp_replicate"
-            self._axes[group_name] = (_REPORTED.get(axis, axis), size)
+            self._axes[group_name] = (reported_axis(axis), size)
         return self._axes[group_name]
+
+
+def reported_axis(axis: str) -> str:
+    """The name under which users meet an axis."""
+    return _REPORTED.get(axis, axis)
 
 
 def _in_backward() -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -16,6 +17,7 @@ from scalewright.parallel.timers import Spans
 from scalewright.spec.run import RunSpec
 from scalewright.train.batches import StepBatches
 from scalewright.train.columns import STOP
+from scalewright.train.hangs.watchdog import Watchdog
 from scalewright.train.health import Health
 from scalewright.train.horizon import Horizon
 from scalewright.train.optimizer import set_rate
@@ -41,6 +43,7 @@ class Job:
     last: int  # the last step of this call
     horizon: Horizon  # of the whole run, which the learning rate is laid over
     base_rate: float
+    watch: Watchdog | None = None
 
 
 def loop(job: Job, stop: StopRequest) -> tuple[int, bool]:
@@ -63,20 +66,28 @@ def loop(job: Job, stop: StopRequest) -> tuple[int, bool]:
             report = job.step(micros, counted, asked)
         spans[step] = timers.take()
         stopped = _write(job, readback.push(step, report), rates, spans, clock)
+        if job.watch is not None:
+            job.watch.stepped(step)
         validate = job.run.train.valid_every and step % job.run.train.valid_every == 0
         save = job.run.checkpoint.every and step % job.run.checkpoint.every == 0
         if validate or save or stopped or step == job.last:
             stopped |= _write(job, readback.flush(), rates, spans, clock)
             if validate:
-                job.validate(step)
+                with _phase(job, "validate"):
+                    job.validate(step)
             ends = stopped or (step == job.last and job.run.checkpoint.at_end)
             if save or ends:
-                job.save(step)
+                with _phase(job, "save"):
+                    job.save(step)
             clock.restart()
             timers.take()
         if stopped and step < job.last:
             return step, True
     return step, False
+
+
+def _phase(job: Job, name: str) -> AbstractContextManager[None]:
+    return nullcontext() if job.watch is None else job.watch.phase(name)
 
 
 def _write(

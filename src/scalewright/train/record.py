@@ -122,6 +122,11 @@ class Record:
         if message:
             self.console.message(message)
 
+    def remark(self, text: str | None) -> None:
+        """Shows one line about how the run starts, if there is one."""
+        if text:
+            self.console.message(text)
+
     def saved(self, step: int, seconds: float) -> None:
         """Notes a finished checkpoint."""
         self.event("save", step=step, seconds=round(seconds, 3), path=f"checkpoints/step-{step:08d}")

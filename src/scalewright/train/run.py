@@ -26,6 +26,7 @@ from scalewright.launch.settings import (
     raise_file_limit,
     tracking_variables,
 )
+from scalewright.machine.load import mark, others_busy
 from scalewright.spec.errors import RunError, Stopped, UserError
 from scalewright.spec.run import PythonRef, RunSpec, load_run
 from scalewright.track.events import EventsFile
@@ -93,6 +94,7 @@ def train(
     local = context.alone and world > 1
     if local:
         check_caller(spec)
+    busy = mark()
     find_store(spec.track, variables)
     resolve(spec, read_data=False)  # what can't be is refused before a process starts
     if local:
@@ -100,11 +102,12 @@ def train(
     resolved = replace(resolve(spec), variables=variables)
     check_folder(resolved.run, force)
     kind, count = device_kind(resolved.run)
-    data = {**plain(resolved), "device": kind, "until": steps, "quiet": quiet}
+    data = {**plain(resolved), "device": kind, "until": steps, "quiet": quiet, "busy": busy}
     try:
         if local:
             check_workers(resolved.run, kind, count, simulate)
             threads = None if kind == "cpu" else max(1, cores() // world)
+            data["busy"] = others_busy(busy)  # here, since the fork server works for the run, too
             answer = run_local(
                 enter,
                 (data,),
@@ -163,7 +166,8 @@ def enter(context: RankContext, data: dict[str, Any]) -> dict[str, Any]:
         make_deterministic()  # here, since the fork server's environment is older than the run
     keep_flight_records(resolved.run.folder / "hangs")
     raise_file_limit()
-    return work(context, resolved, device=data["device"], until=data["until"], quiet=data["quiet"])
+    busy = data.get("busy")
+    return work(context, resolved, device=data["device"], until=data["until"], quiet=data["quiet"], busy=busy)
 
 
 def check_caller(run: RunSpec) -> None:

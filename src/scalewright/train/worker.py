@@ -21,6 +21,7 @@ from scalewright.checkpoint.read import CheckpointReader, set_aside
 from scalewright.data.dataset import Dataset, open_data
 from scalewright.evaluate.validate import validate
 from scalewright.launch.context import RankContext
+from scalewright.machine.load import CpuMark
 from scalewright.parallel.collectives import barrier, from_rank_zero
 from scalewright.parallel.execute import Loss
 from scalewright.parallel.mesh import Mesh, axes_of, join_world, leave_world, make_mesh
@@ -34,7 +35,9 @@ from scalewright.track.tracker import Status
 from scalewright.train.batches import Place, StepBatches, go_to_place, in_vocabulary, reading_place
 from scalewright.train.changes import data_settings, run_settings
 from scalewright.train.claim import claim_folder
+from scalewright.train.device import own_device
 from scalewright.train.guard import Guard
+from scalewright.train.hangs.watchdog import Patience, Watchdog
 from scalewright.train.health import Health
 from scalewright.train.horizon import Horizon, find_horizon
 from scalewright.train.loop import Job, loop, seed_step
@@ -50,14 +53,25 @@ from scalewright.train.scribe import open_record, write_folder
 from scalewright.train.signals import StopRequest
 from scalewright.train.state import RunState
 from scalewright.train.step import Step
+from scalewright.train.threads import thread_remark
 
 
 def work(
-    context: RankContext, resolved: Resolved, *, device: str, until: int | None = None, quiet: bool = False
+    context: RankContext,
+    resolved: Resolved,
+    *,
+    device: str,
+    until: int | None = None,
+    quiet: bool = False,
+    busy: CpuMark | float | None = None,
+    patience: Patience | None = None,
 ) -> dict[str, Any]:
-    """Trains as one rank; the answer has the keys of `train.run.Result`. Raises Stopped after a signal."""
+    """Trains as one rank; the answer has the keys of `train.run.Result`. Raises Stopped after a signal.
+
+    `busy`: how busy others keep this machine (`train/threads.py`). `patience`: the watchdog's.
+    """
     started = time.perf_counter()
-    place = _device(device, context)
+    place = own_device(device, context)
     if context.threads:
         torch.set_num_threads(context.threads)
     if device == "cuda":
@@ -79,7 +93,9 @@ def work(
     together = False
     try:
         with StopRequest() as stop, ExitStack() as kept:
-            rank = _Rank.prepare(resolved, context, place, quiet, kept)
+            rank = _Rank.prepare(resolved, context, place, quiet, kept, patience)
+            if rank.record is not None and device == "cpu":
+                rank.record.remark(thread_remark(context, busy))
             answer = rank.train(stop, until, started)
         together = True
         return answer
@@ -88,22 +104,6 @@ def work(
         raise
     finally:
         leave_world(together=together)
-
-
-def _device(kind: str, context: RankContext) -> torch.device:
-    """This rank's own device. Some starters show each rank one GPU (srun --gpus-per-task=1)."""
-    if kind != "cuda":
-        return torch.device(kind)
-    count = torch.cuda.device_count()
-    if context.local_rank < count:
-        return torch.device(kind, context.local_rank)
-    if count == 1:
-        return torch.device(kind, 0)
-    raise UserError(
-        f"rank {context.rank} is number {context.local_rank} (from 0) of a node that shows it {count} GPUs",
-        "device",
-        f"start {count} ranks a node, or show each rank its own GPU",
-    )
 
 
 @dataclass
@@ -127,6 +127,7 @@ class _Rank:
     done: int  # steps that the weights have behind them
     guard: Guard
     health: Health | None = None
+    watch: Watchdog | None = None
     save_problem: str | None = None
 
     @classmethod
@@ -137,8 +138,9 @@ class _Rank:
         device: torch.device,
         quiet: bool,
         kept: ExitStack | None = None,
+        patience: Patience | None = None,
     ) -> _Rank:
-        """Builds everything up to the first step; `kept` (None: nobody) holds the run's folder."""
+        """Builds everything up to the first step; `kept` (None: nobody) holds the run's folder and watch."""
         model = resolved.model
         kv_heads = model.kv_heads if isinstance(model, ModelSpec) else None
         mesh = make_mesh(
@@ -148,6 +150,10 @@ class _Rank:
             axes=axes_of(model),
             host_sums=offloads_parameters(resolved.run.layout),
         )
+        watch = None
+        if kept is not None:
+            given = Watchdog(context, mesh, resolved.run.folder, resolved.run.train.timeouts, patience)
+            watch = kept.enter_context(given)
         remarks: list[str] = []
         run = _on_devices(resolved.run, mesh, remarks)
         network = build_network(run, mesh, bf16=run.layout.precision == "bf16")
@@ -183,9 +189,11 @@ class _Rank:
                 resolved, run, peak, network, begin, run_id, came_from, notes, quiet=quiet, tell=context.tell
             )
             for remark in remarks:
-                record.event("note", remark, step=begin.step)
+                record.remark(remark)
             if changes.values:
                 record.event("changed", changes.line(begin.step), step=begin.step, changes=changes.values)
+        if watch is not None:
+            watch.begins(begin.step, record)
         return cls(
             run=run,
             horizon=horizon,
@@ -203,6 +211,7 @@ class _Rank:
             place=begin,
             done=begin.step,
             guard=guard,
+            watch=watch,
         )
 
     def train(self, stop: StopRequest, until: int | None, started: float) -> dict[str, Any]:
@@ -242,9 +251,12 @@ class _Rank:
                 last=last,
                 horizon=self.horizon,
                 base_rate=base,
+                watch=self.watch,
             )
             with types_explained(self.run, self.network.parallel.model):
                 self.done, stopped = loop(job, stop)
+            if self.watch is not None:
+                self.watch.ends()
             if not stopped:
                 health.check_end(self.done)
             status = "stopped" if stopped else "finished"

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from scalewright.machine.findings import Finding
+from scalewright.machine.load import too_many_threads
 from scalewright.machine.processor import Processor
 
 GROUP = "processor"
@@ -35,8 +36,13 @@ def cores(processor: Processor) -> Finding:
     return Finding(GROUP, "cores", "note", f"{what} ({cut} takes the rest)", mend, data)
 
 
-def threads(processor: Processor, environ: Mapping[str, str], torch_threads: int | None) -> list[Finding]:
-    """Threads of all local workers against usable cores: too many are far worse than too few."""
+def threads(
+    processor: Processor, environ: Mapping[str, str], torch_threads: int | None, others: float | None = None
+) -> list[Finding]:
+    """Threads of all local workers against cores: too many are far worse than too few.
+
+    `others`: cores that other work keeps busy (`machine/load.py`, whose advice a run gives, too).
+    """
     usable = processor.usable_cores
     findings: list[Finding] = []
     wanted: dict[str, int] = {}
@@ -57,7 +63,11 @@ def threads(processor: Processor, environ: Mapping[str, str], torch_threads: int
         f"{workers} workers x {each} threads" if workers > 1 else f"{each} thread" + ("s" if each > 1 else "")
     )
     on = f"{usable} usable core" + ("s" if usable > 1 else "")
-    if workers * each > usable:
+    busy = too_many_threads(processor, each, workers, others) if workers * each <= usable else None
+    if busy is not None:
+        what, _, mend = busy.partition("; ")
+        findings.append(Finding(GROUP, "threads", "warn", f"{what} ({source})", mend, data))
+    elif workers * each > usable:
         what, mend = f"{per} on {on} ({source}): they wait for each other", f"export OMP_NUM_THREADS={fair}"
         findings.append(Finding(GROUP, "threads", "warn", what, mend, data))
     elif workers * each < usable:
@@ -107,13 +117,16 @@ def _governor_files(root: Path) -> list[Path]:
     return sorted((root / "sys/devices/system/cpu").glob("cpu[0-9]*/cpufreq/scaling_governor"))[:256]
 
 
-def load(processor: Processor) -> Finding | None:
+def load(processor: Processor, others: float | None = None) -> Finding | None:
     """Whether others are at work here: timings are then not to be trusted."""
     import psutil  # late: what it imports differs from system to system
 
     average = psutil.getloadavg()[0]
-    data = {"load_1_minute": round(average, 2)}
-    if average > 0.5 * processor.logical_cores:
+    data = {"load_1_minute": round(average, 2), "others_busy_cores": others and round(others, 2)}
+    if others is not None and others > 0.25 * processor.logical_cores:
+        what = f"others keep {others:.1f} of {processor.logical_cores} cores busy: timings vary"
+        return Finding(GROUP, "load", "note", what, "stop what else runs before you measure", data)
+    if others is None and average > 0.5 * processor.logical_cores:
         what = f"load {average:.1f} on {processor.logical_cores} cores: others are at work, and timings vary"
         return Finding(GROUP, "load", "note", what, "stop what else runs before you measure", data)
     return Finding(GROUP, "load", "ok", f"load {average:.1f} on {processor.logical_cores} cores", data=data)

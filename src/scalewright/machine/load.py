@@ -1,0 +1,79 @@
+"""How much of this machine others keep busy, and whether a run's threads fit into the rest.
+
+    mark() ── anything that takes a while (an import of torch) ── others_busy(mark)
+
+    others = (busy seconds of all cores - CPU seconds of this process and its children) / seconds passed
+
+Nothing waits for the measurement. One thread too many is far worse than one too few: the threads of a matrix
+product meet at its end, so all wait for the one that has no core (measured: 0.2 s a step became 37 s).
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from scalewright.machine.processor import Processor
+
+LEAST_S = 0.3  # cores are accounted in ticks of 10 ms: less than this tells nothing
+SLACK = 0.5  # cores that may be missing before it is worth a word
+
+
+@dataclass(frozen=True)
+class CpuMark:
+    """Seconds of work done on this machine since it started: by all, and by this process and its children."""
+
+    at_s: float
+    all_s: float
+    own_s: float
+
+
+def mark() -> CpuMark:
+    """The counters now."""
+    import psutil  # late: what it imports differs from system to system
+
+    times = psutil.cpu_times()
+    idle = times.idle + getattr(times, "iowait", 0.0)
+    # Time of a guest is in `user`, too.
+    busy = sum(times) - idle - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0)
+    own = 0.0
+    process = psutil.Process()
+    for each in [process, *process.children(recursive=True)]:
+        try:
+            spent = each.cpu_times()
+        except psutil.Error:  # it has just ended
+            continue
+        own += spent.user + spent.system
+    return CpuMark(time.perf_counter(), busy, own)
+
+
+def others_busy(before: CpuMark, now: CpuMark | None = None, alike: int = 1) -> float | None:
+    """Cores that others kept busy since `before`; None after too short a time.
+
+    `alike`: processes of this run on this machine that work as this one does, itself included.
+    """
+    now = now or mark()
+    seconds = now.at_s - before.at_s
+    if seconds < LEAST_S:
+        return None
+    own = alike * (now.own_s - before.own_s)
+    return max(0.0, (now.all_s - before.all_s - own) / seconds)
+
+
+def too_many_threads(processor: Processor, threads: int, workers: int, others: float | None) -> str | None:
+    """One line if `workers` processes of `threads` threads need more cores than are idle; else None."""
+    usable = processor.usable_cores
+    idle = min(float(usable), processor.logical_cores - (others or 0.0))
+    if threads * workers <= max(idle, 1.0 if threads * workers == 1 else 0.0) + SLACK:
+        return None
+    count = f"{threads} thread" + ("s" if threads > 1 else "")
+    what = f"{workers} workers of {count}" if workers > 1 else count
+    cores = f"{usable} core" + ("s" if usable > 1 else "")
+    taken = f", of which other work keeps {usable - max(idle, 0.0):.1f} busy" if idle < usable - 0.2 else ""
+    fair = max(1, int(max(idle, 0.0) + SLACK) // workers)
+    advice = [f"set OMP_NUM_THREADS={fair}"] if fair < threads else []
+    if taken:
+        advice.append("stop the other work")
+    if threads * workers > usable and fair >= threads:
+        advice.append("use fewer workers")
+    return f"{what} on {cores}{taken}: steps will be slow and uneven; {' or '.join(advice)}"

@@ -1,0 +1,176 @@
+"""Where this rank is: the collective that it waits in, what it has begun before, and the line of source.
+
+Collectives come from torch's flight recorder, a ring that c10d fills for Gloo and NCCL whoever calls (FSDP's
+too, and a compiled graph's): nothing of ours stands in the hot path. It leaves out Gloo's messages between
+pipeline ranks; those are read from the stack of the main thread, which waits in `parallel/messages.py`.
+"""
+
+from __future__ import annotations
+
+import pickle
+import sys
+import threading
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+
+import scalewright
+from scalewright.parallel.mesh import Mesh
+from scalewright.parallel.messages import Messages
+from scalewright.parallel.watch import reported_axis
+from scalewright.train.hangs.verdict import Position, Waiting
+
+OURS = Path(scalewright.__file__).parent
+HELPERS = {
+    OURS / "parallel" / f"{name}.py"
+    for name in ("collectives", "functions", "messages", "timers", "shard_timers")
+}
+STANDARD = Path(threading.__file__).parent  # the standard library
+RECENT = 32  # of a group's last collectives, which ranks compare
+_KINDS = {
+    "_all_gather_base": "all_gather",
+    "_allgather_base": "all_gather",
+    "_reduce_scatter_base": "reduce_scatter",
+    "all_gather_into_tensor_coalesced": "all_gather",
+    "reduce_scatter_tensor_coalesced": "reduce_scatter",
+}
+_MESSAGES = {Messages.receive.__code__: "receive", Messages._free.__code__: "send"}
+
+
+class Groups:
+    """The process groups of a mesh by torch's name: their axis and their ranks."""
+
+    def __init__(self, mesh: Mesh) -> None:
+        self.mesh = mesh
+        self.axes: dict[str, str] = {}
+        self.members: dict[str, tuple[int, ...]] = {}
+        self._groups: list[dist.ProcessGroup] = []
+        for axis, group in [*mesh.groups.items(), ("world", dist.group.WORLD)]:
+            if group is None:
+                continue
+            name = str(group.group_name)
+            if name not in self.members:
+                self._groups.append(group)
+                self.members[name] = tuple(dist.get_process_group_ranks(group))
+            known = self.axes.get(name)
+            if known in (None, "control"):  # of axes that share a group, what it carries most
+                self.axes[name] = reported_axis(axis)
+
+    def find(self, name: str) -> tuple[str, tuple[int, ...]] | None:
+        """A group's axis and ranks; `own` for one that the user's code made, None for one that has gone."""
+        if name not in self.members:
+            try:
+                group = distributed_c10d._resolve_process_group(name)  # type: ignore[attr-defined, arg-type]
+                self.members[name] = tuple(dist.get_process_group_ranks(group))
+            except (RuntimeError, ValueError):
+                return None
+        return self.axes.get(name, "own"), self.members[name]
+
+    def begun(self) -> int:
+        """Collectives begun on all groups so far; cheap enough to ask often."""
+        numbers = (group._get_sequence_number_for_group() for group in self._groups)  # type: ignore[attr-defined]
+        return sum(int(number) for number in numbers)
+
+
+def flights() -> list[dict[str, Any]]:
+    """The recorder's entries, oldest first, with their stacks; the pickle is this process's own."""
+    import torch._C._distributed_c10d as c10d
+
+    entries: list[dict[str, Any]] = []
+    for name in ("_dump_fr_trace", "_dump_nccl_trace"):
+        dump = getattr(c10d, name, None)
+        if dump is not None:
+            entries += pickle.loads(dump(True, True, False)).get("entries", [])
+    return entries
+
+
+def position(
+    rank: int, step: int, phase: str, thread: int, groups: Groups | None, entries: list[dict[str, Any]]
+) -> Position:
+    """This rank's position; `thread` is the main thread's number, `groups` None before the mesh is made."""
+    frames = list(_outwards(sys._current_frames().get(thread)))
+    where = source_line((frame.f_code.co_filename, frame.f_lineno) for frame in frames)
+    if groups is None:
+        return Position(rank, step, phase, where, None)
+    recent: defaultdict[str, dict[int, tuple[str, tuple[int, ...]]]] = defaultdict(dict)
+    counts: dict[str, int] = {}
+    waiting: Waiting | None = None
+    for entry in entries:
+        name = str(entry["process_group"][0])
+        group = groups.find(name)
+        if group is None or entry.get("is_p2p"):
+            continue
+        number, kind, sizes = int(entry["collective_seq_id"]), _kind(entry), _sizes(entry)
+        recent[name][number] = (kind, sizes)
+        counts[name] = max(counts.get(name, 0), number)
+        ended = entry.get("retired") or entry.get("state") == "completed"
+        if waiting is None and not ended:
+            stack = ((frame["filename"], int(frame["line"])) for frame in entry.get("frames", []))
+            waiting = Waiting(name, group[0], kind, number, sizes, source_line(stack) or where, group[1])
+    waiting = waiting or _message(frames, where)
+    last = {name: dict(sorted(found.items())[-RECENT:]) for name, found in recent.items()}
+    return Position(rank, step, phase, where, waiting, counts, last)
+
+
+def _message(frames: Iterable[FrameType], where: str) -> Waiting | None:
+    """The message that the main thread waits for, or waits for someone to take."""
+    for frame in frames:
+        kind = _MESSAGES.get(frame.f_code)
+        if kind is None:
+            continue
+        post, peer = frame.f_locals.get("self"), frame.f_locals.get("peer")
+        if not isinstance(post, Messages) or peer is None:
+            return None
+        done = post._received if kind == "receive" else post._freed
+        ends = (post._members[post.rank], post._members[peer])
+        return Waiting("", "pp", kind, done[peer] + 1, (), where, ends)
+    return None
+
+
+def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def source_line(stack: Iterable[tuple[str, int]]) -> str:
+    """The innermost line of ours or the user's, as path:line; of our own helpers only if nothing else is."""
+    helper = ""
+    for name, line in stack:
+        path = Path(name)
+        if path.is_relative_to(OURS):
+            text = f"{path.relative_to(OURS.parent).as_posix()}:{line}"
+            if path not in HELPERS:
+                return text
+            helper = helper or text
+        elif not _is_library(path):
+            return f"{path.name}:{line}"
+    return helper
+
+
+def _is_library(path: Path) -> bool:
+    """Python's own files, installed packages, and code that has no file."""
+    if not path.is_absolute() or "site-packages" in path.parts or "dist-packages" in path.parts:
+        return True
+    return path.is_relative_to(STANDARD)
+
+
+def _kind(entry: Mapping[str, Any]) -> str:
+    name = str(entry.get("profiling_name", "")).rpartition(":")[2]
+    return _KINDS.get(name, name)
+
+
+def _sizes(entry: Mapping[str, Any]) -> tuple[int, ...]:
+    """Elements of each input."""
+    sizes = []
+    for shape in entry.get("input_sizes") or []:
+        count = 1
+        for length in shape:
+            count *= int(length)
+        sizes.append(count)
+    return tuple(sizes)

@@ -1,0 +1,203 @@
+"""From every rank's position to the rank that the others wait for. Plain data, no torch.
+
+    rank 0   waits in all_reduce 12 of tp   ──► rank 1 has begun 11 of them ──► rank 1 waits in a receive
+    rank 3   doesn't answer                                         from rank 3 ──► rank 3 is the one
+
+An arrow goes from a rank that waits to each rank that has not begun the same collective. Whoever is at their
+end is behind: it doesn't answer, or it is in code that waits for nobody. Ranks that began different
+collectives under one number are looked for first, and told apart by the majority. Where the arrows form a
+circle, ranks began their collectives in different orders.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+UNEVEN = frozenset({"all_to_all", "send", "receive"})  # their sizes may differ from rank to rank
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A collective or message that a rank has begun and that has not ended."""
+
+    group: str  # torch's name of the process group, the same on all its ranks
+    axis: str
+    kind: str  # all_reduce, all_gather, reduce_scatter, broadcast, barrier, send, receive ...
+    number: int  # of the group's collectives, from 1; of a message: of this step's with that peer
+    sizes: tuple[int, ...]  # elements of each input
+    where: str  # path:line of ours or of the user's code
+    members: tuple[int, ...]  # ranks of the group, or the two ends of a message
+
+    def describe(self) -> str:
+        """The collective in words."""
+        return f"{self.kind} number {self.number} of {self.axis}"
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where one rank stands."""
+
+    rank: int
+    step: int  # the last step that it has done
+    phase: str  # start, step, save, validate
+    where: str  # path:line of the main thread, in our code or the user's
+    waiting: Waiting | None
+    counts: Mapping[str, int] = field(default_factory=dict)  # by group: collectives begun
+    # By group: number -> (kind, sizes) of the last collectives.
+    recent: Mapping[str, Mapping[int, tuple[str, tuple[int, ...]]]] = field(default_factory=dict)
+
+    def dump(self) -> dict[str, Any]:
+        """Plain data (JSON types)."""
+        return asdict(self)
+
+    @classmethod
+    def parse(cls, data: Mapping[str, Any]) -> Position:
+        """The position that `dump` gave, after its way through JSON."""
+        waiting = data["waiting"]
+        if waiting is not None:
+            lists = {key: tuple(waiting[key]) for key in ("sizes", "members")}
+            waiting = Waiting(**{**waiting, **lists})
+        recent = {
+            group: {int(number): (kind, tuple(sizes)) for number, (kind, sizes) in entries.items()}
+            for group, entries in data["recent"].items()
+        }
+        return cls(**{**data, "waiting": waiting, "recent": recent})
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Which rank is behind, and what the others wait in."""
+
+    rank: int
+    axis: str
+    collective: str
+    number: int
+    where: str  # of the rank that is behind; empty when it doesn't answer
+    text: str
+
+    def fields(self) -> dict[str, Any]:
+        """What the event `hang` holds."""
+        return {key: value for key, value in asdict(self).items() if key != "text"}
+
+
+def judge(positions: Mapping[int, Position | None]) -> Verdict | None:
+    """The rank that others wait for; None when nobody waits for anybody. `None` = didn't answer."""
+    answered = {rank: position for rank, position in positions.items() if position is not None}
+    waiting = {rank: position.waiting for rank, position in answered.items() if position.waiting}
+    if not waiting:
+        return None
+    odd = _odd_one_out(answered, waiting)
+    if odd is not None:
+        return odd
+    blockers = {rank: sorted(_blockers(rank, call, positions)) for rank, call in waiting.items()}
+    ends = Counter(end for rank in waiting for end in _ends(rank, blockers))
+    if not ends:
+        return _circle(answered, waiting, blockers)
+    behind = max(ends, key=lambda rank: (positions[rank] is None, ends[rank], -rank))
+    return _verdict(behind, positions[behind], waiting, blockers)
+
+
+def _blockers(rank: int, call: Waiting, positions: Mapping[int, Position | None]) -> Iterator[int]:
+    """The ranks that have not come to what `rank` waits in."""
+    for other in call.members:
+        if other == rank:
+            continue
+        position = positions.get(other)
+        if (
+            position is None
+            or call.kind in ("send", "receive")
+            or position.counts.get(call.group, 0) < call.number
+        ):
+            yield other
+
+
+def _ends(rank: int, blockers: Mapping[int, list[int]]) -> set[int]:
+    """The ranks at the end of the arrows from `rank`: they block others, and wait for nobody."""
+    seen, ends, todo = {rank}, set(), [rank]
+    while todo:
+        current = todo.pop()
+        following = blockers.get(current, [])
+        if not following and current != rank:
+            ends.add(current)
+        todo += [other for other in following if other not in seen]
+        seen.update(following)
+    return ends
+
+
+def _odd_one_out(answered: Mapping[int, Position], waiting: Mapping[int, Waiting]) -> Verdict | None:
+    """A rank that began another collective than the rest of its group under the same number."""
+    for _, call in sorted(waiting.items()):
+        if call.kind in ("send", "receive"):
+            continue
+        kinds: dict[int, tuple[str, tuple[int, ...]]] = {}
+        for other in call.members:
+            entry = answered[other].recent.get(call.group, {}).get(call.number) if other in answered else None
+            if entry is not None:
+                kinds[other] = (entry[0], () if entry[0] in UNEVEN else entry[1])
+        if len(set(kinds.values())) < 2:
+            continue
+        counts = Counter(kinds.values())
+        usual = max(counts, key=lambda kind: (counts[kind], -min(r for r, k in kinds.items() if k == kind)))
+        odd = min(other for other, kind in kinds.items() if kind != usual)
+        rest = sorted(other for other, kind in kinds.items() if kind == usual)
+        its = waiting.get(odd)
+        where = its.where if its else answered[odd].where
+        example = waiting.get(rest[0], call)
+        kind, sizes = kinds[odd]
+        text = (
+            f"rank {odd} began {kind} of {_elements(sizes)} as number {call.number} of {call.axis} ({where}) "
+            f"where {_ranks(rest)} began {usual[0]} of {_elements(usual[1])} ({example.where})"
+        )
+        return Verdict(odd, call.axis, usual[0], call.number, where, text)
+    return None
+
+
+def _circle(
+    answered: Mapping[int, Position], waiting: Mapping[int, Waiting], blockers: Mapping[int, list[int]]
+) -> Verdict | None:
+    """Every rank that waits does so for another that waits, too: one took another order."""
+    counts = Counter(other for others in blockers.values() for other in others)
+    if not counts:
+        return None
+    behind = min(counts, key=lambda rank: (-counts[rank], -rank))  # of two alike, not rank 0
+    others = sorted(rank for rank, blocking in blockers.items() if behind in blocking)
+    call, its = waiting[others[0]], waiting[behind]
+    text = (
+        f"{_ranks(others)} and rank {behind} wait for each other: rank {behind} in {its.describe()} "
+        f"({its.where}), {_ranks(others)} in {call.describe()} ({call.where})"
+    )
+    return Verdict(behind, call.axis, call.kind, call.number, its.where or answered[behind].where, text)
+
+
+def _verdict(
+    behind: int,
+    position: Position | None,
+    waiting: Mapping[int, Waiting],
+    blockers: Mapping[int, list[int]],
+) -> Verdict:
+    direct = sorted(rank for rank, others in blockers.items() if behind in others)
+    call = waiting[direct[0]]
+    if position is None:
+        what, where = "does not answer: its process is stopped, or its machine is gone", ""
+    else:
+        where = position.where
+        what = f"is at {where} (after step {position.step}, {position.phase})"
+    wait = "waits" if len(waiting) == 1 else "wait"
+    text = f"rank {behind} {what}; {_ranks(sorted(waiting))} {wait} in {call.describe()} ({call.where})"
+    return Verdict(behind, call.axis, call.kind, call.number, where, text)
+
+
+def _ranks(ranks: list[int]) -> str:
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    if len(ranks) > 6:
+        return f"{len(ranks)} ranks ({', '.join(map(str, ranks[:3]))} ...)"
+    return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
+
+
+def _elements(sizes: tuple[int, ...]) -> str:
+    total = sum(sizes)
+    return f"{total:,} element" + ("" if total == 1 else "s")

@@ -1,0 +1,307 @@
+"""A thread beside each rank's training that notices when it doesn't get on, and reports whom all wait for.
+
+    no collective begun and no step done for `patience`      ask on the board
+    asked (by itself or another rank)                        write stacks, post this rank's position
+    ANSWER_S later, one rank                                 verdict: a line and the event `hang`
+    a step takes 5x the usual time, and 10 s                 rank 0: a line and the event `stalled`
+    it gets on again                                         a line and the event `continued`
+    the timeout passes                                       the run ends with the verdict, exit code 1
+
+Nothing of this uses the groups that are stuck, nor the interpreter's main thread, which may wait in a
+collective outside Python. In a save, a validation and up to the end of the first step patience is longer.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import os
+import statistics
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from scalewright.launch.context import RankContext
+from scalewright.parallel.mesh import Mesh, set_timeout
+from scalewright.spec.errors import RunError
+from scalewright.spec.run import TimeoutsSpec
+from scalewright.track.events import EventsFile
+from scalewright.train.hangs.board import Board, BoardSilent, open_board
+from scalewright.train.hangs.position import Groups, flights, position
+from scalewright.train.hangs.verdict import Position, Verdict, judge
+from scalewright.train.record import Record
+
+STEADY = "step"
+
+
+@dataclass(frozen=True)
+class Patience:
+    """Seconds, and multiples of a usual step; tests take less."""
+
+    tick_s: float = 0.5  # between two looks
+    step_s: float = 5.0  # without progress in a step before ranks are asked ...
+    usual: float = 3.0  # ... or this many usual steps
+    other_s: float = 60.0  # the same at the start, in a save and in a validation
+    answer_s: float = 2.0  # that the others have to post their positions
+    stalled_s: float = 10.0  # of a step before it counts as stalled ...
+    stalled_usual: float = 5.0  # ... if that is also this many usual steps
+    grace_s: float = 15.0  # beyond the timeout, for the main thread to end by the groups' own
+
+
+class Watchdog:
+    """Watches one rank; a context manager. `mesh` None or of one rank: only its own steps are watched."""
+
+    def __init__(
+        self,
+        context: RankContext,
+        mesh: Mesh,
+        folder: Path,
+        timeouts: TimeoutsSpec,
+        patience: Patience | None = None,
+    ) -> None:
+        self.rank, self.mesh, self.folder, self.timeouts = context.rank, mesh, folder, timeouts
+        self.patience = patience or Patience()
+        self._now: Callable[[], float] = time.monotonic
+        self.record: Record | None = None  # rank 0's, once all is built
+        self._board: Board | None = None if mesh.world == 1 else open_board(context)
+        self._groups = None if mesh.world == 1 else Groups(mesh)
+        self._main = threading.get_ident()
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="scalewright-watchdog", daemon=True)
+        # Written by the main thread, read by ours.
+        self._step, self._phase, self._marks = 0, "start", 0
+        self._step_began = self._now()
+        self._usual: deque[float] = deque(maxlen=21)
+        # Our own.
+        self._round = 0  # of questions on the board, counted alike on every rank
+        self._asked_at: float | None = None  # when this round's question was seen
+        self._decided_at: float | None = None  # when the last round of this stall ended
+        self._verdict: Verdict | None = None
+        self._progress = (-1, -1)  # steps and phases done, collectives begun
+        self._progress_at = self._looked_at = self._now()
+        self._told: tuple[str, float] | None = (
+            None  # what this rank has reported and is not over: kind, since
+        )
+        self._beat = -1  # the step that was last reported as stalled
+
+    # -- called by the main thread ---------------------------------------------------------------------
+
+    def __enter__(self) -> Watchdog:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        explained = self._explain(error) if isinstance(error, RuntimeError) else None
+        self._end.set()
+        if self._thread is not threading.current_thread():
+            self._thread.join(2.0)
+        if explained is not None:
+            raise explained from error
+
+    def begins(self, step: int, record: Record | None) -> None:
+        """All is built; the run goes on after `step` steps, and the next one may compile."""
+        self.record, self._step, self._step_began = record, step, self._now()
+
+    def stepped(self, step: int) -> None:
+        """A step is done; the first one ends the start."""
+        now = self._now()
+        if self._phase == STEADY:
+            self._usual.append(now - self._step_began)
+        elif self._phase == "start":
+            self._phase = STEADY
+            self._limit(self.timeouts.steady_s)
+        self._step, self._step_began = step, now
+        self._marks += 1
+
+    def ends(self) -> None:
+        """The last step is done: records are closed, and no step follows that could be late."""
+        self._phase = "end"
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """What takes its own time between two steps: a save or a validation."""
+        before, self._phase = self._phase, name
+        self._limit(self.timeouts.start_s)
+        try:
+            yield
+        finally:
+            self._limit(self.timeouts.steady_s if before == STEADY else self.timeouts.start_s)
+            self._phase, self._step_began = before, self._now()
+            self._marks += 1
+
+    def _limit(self, seconds: float) -> None:
+        """Gloo's groups time out when ranks are to give up; NCCL's later: it aborts the process."""
+        if self.mesh.world > 1:
+            set_timeout(self.mesh, seconds + (60.0 if self.mesh.device.type == "cuda" else 0.0))
+
+    def _explain(self, error: RuntimeError) -> RunError | None:
+        """A collective's error with the rank that caused it, where the ranks had found out."""
+        text = str(error)
+        if not any(word in text for word in ("imed out", "timeout", "onnection closed", "onnection reset")):
+            return None
+        verdict = self._verdict or self._read_verdict()
+        return None if verdict is None else RunError(self._gave_up(verdict))
+
+    def _gave_up(self, verdict: Verdict) -> str:
+        key, seconds = self._timeout()
+        return (
+            f"{verdict.text}; gave up after {seconds:g} s (train.timeouts.{key}); stacks are in {self._place}"
+        )
+
+    def _timeout(self) -> tuple[str, float]:
+        """The key of the timeout that holds now, and its seconds."""
+        if self._phase == STEADY:
+            return "steady_s", self.timeouts.steady_s
+        return "start_s", self.timeouts.start_s
+
+    # -- the thread ------------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        while not self._end.wait(self.patience.tick_s):
+            with suppress(OSError, RunError, ValueError):  # a disk or a closed record that takes no note
+                self._look(self._now())
+
+    def _look(self, now: float) -> None:
+        if now - self._looked_at > 4 * self.patience.tick_s + 2.0:
+            self._progress_at = now  # this process was stopped itself: the wait begins anew
+        self._looked_at = now
+        progress = (self._marks, self._groups.begun() if self._groups else 0)
+        if progress != self._progress:
+            stepped, self._progress, self._progress_at = progress[0] != self._progress[0], progress, now
+            self._goes_on(now, stepped)
+        waited = now - self._progress_at
+        if self._board is not None:
+            try:
+                self._talk(self._board, now, waited)
+            except BoardSilent:
+                self._without_board(now, waited)
+        if self.rank == 0:
+            self._heartbeat(now)
+        grace = 0.0 if self.mesh.device.type == "cuda" else self.patience.grace_s
+        if self._verdict is not None and waited > self._timeout()[1] + grace:
+            print(f"error: {self._gave_up(self._verdict)}", file=sys.stderr, flush=True)
+            os._exit(1)
+
+    def _goes_on(self, now: float, stepped: bool) -> None:
+        """Progress: the stall is over, and whoever reported it takes that back."""
+        self._decided_at = self._verdict = None
+        if self._told is not None and (stepped or self._told[0] == "hang"):
+            seconds, self._told = now - self._told[1], None
+            if not self._end.is_set():
+                self._note("continued", f"the run goes on, after {seconds:.0f} s", seconds=round(seconds, 1))
+
+    @property
+    def _place(self) -> Path:
+        return self.folder / "hangs"
+
+    def _usual_s(self) -> float | None:
+        """Seconds of a usual step; None before there are three."""
+        return statistics.median(list(self._usual)) if len(self._usual) >= 3 else None
+
+    def _patience_s(self) -> float:
+        usual = self._usual_s()
+        if self._phase != STEADY or usual is None:
+            return self.patience.other_s
+        return max(self.patience.step_s, self.patience.usual * usual)
+
+    def _talk(self, board: Board, now: float, waited: float) -> None:
+        """One look at the board: ask, answer, or decide."""
+        if self._asked_at is None:
+            again = self._decided_at is None or now - self._decided_at > self.patience.other_s
+            if waited > self._patience_s() and again:
+                board.post(f"ask-{self._round}", self.rank)
+            if board.read(f"ask-{self._round}") is not None:
+                self._asked_at = now
+                board.post(f"position-{self._round}-{self.rank}", self._position().dump())
+            return
+        later = 0.0 if self.rank == 0 else 2 * self.patience.tick_s  # rank 0 has the console
+        if now - self._asked_at < self.patience.answer_s + later:
+            return
+        reporter = board.claim(f"verdict-{self._round}")
+        if reporter:
+            verdict = judge(self._positions(board))
+            board.post(f"verdict-{self._round}", verdict and asdict(verdict))
+        else:
+            verdict = self._read_verdict()
+        self._round += 1
+        self._decide(verdict, now, waited, reporter=reporter)
+
+    def _positions(self, board: Board) -> dict[int, Position | None]:
+        posts = {rank: board.read(f"position-{self._round}-{rank}") for rank in range(self.mesh.world)}
+        return {rank: None if post is None else Position.parse(post) for rank, post in posts.items()}
+
+    def _read_verdict(self) -> Verdict | None:
+        """What another rank has decided in this round."""
+        with suppress(BoardSilent, OSError):
+            data = self._board.read(f"verdict-{self._round}") if self._board is not None else None
+            return Verdict(**data) if data else None
+        return None
+
+    def _without_board(self, now: float, waited: float) -> None:
+        """The store's host doesn't answer: it is the one, and of the others rank 1 reports."""
+        if waited <= self._patience_s() or self._decided_at is not None:
+            return
+        here = self._position()
+        positions: dict[int, Position | None] = dict.fromkeys(range(1, self.mesh.world), here)
+        verdict = judge({**positions, 0: None}) if here.waiting and 0 in here.waiting.members else None
+        self._decide(verdict, now, waited, reporter=self.rank == 1)
+
+    def _decide(self, verdict: Verdict | None, now: float, waited: float, *, reporter: bool) -> None:
+        """The end of a round, on every rank."""
+        news = verdict is not None and (self._verdict is None or verdict.fields() != self._verdict.fields())
+        self._asked_at, self._decided_at, self._verdict = None, now, verdict
+        if reporter and news and verdict is not None:
+            self._told = ("hang", self._progress_at)
+            self._note("hang", f"no progress for {waited:.0f} s: {verdict.text}", **verdict.fields())
+
+    def _heartbeat(self, now: float) -> None:
+        """A step that takes far longer than usual is reported while it does, once."""
+        usual, seconds = self._usual_s(), now - self._step_began
+        if self._phase != STEADY or usual is None or self._beat == self._step:
+            return
+        if seconds <= max(self.patience.stalled_s, self.patience.stalled_usual * usual):
+            return
+        self._beat = self._step
+        message = ""
+        if self._told is None:  # else a line stands there that has more
+            self._told = ("stalled", self._step_began)
+            where = position(self.rank, self._step, self._phase, self._main, None, []).where
+            message = f"step {self._step + 1} has taken {seconds:.0f} s so far, usual are {usual:.2g} s"
+            message += f"; rank 0 is at {where}" if where else ""
+        fields = {"step": self._step + 1, "seconds": round(seconds, 1), "usual_s": round(usual, 3)}
+        self._note("stalled", message, **fields)
+
+    def _note(self, kind: str, message: str, **fields: Any) -> None:
+        """An event and a line: by rank 0's record, or by this rank itself where rank 0 can't."""
+        if self.record is not None:
+            self.record.event(kind, message, **fields)
+            return
+        if message:
+            print(message, file=sys.stderr, flush=True)
+        if self.folder.is_dir():
+            events = EventsFile(self.folder / "events.jsonl")
+            events.write(kind, **fields, message=message)
+            events.close()
+
+    def _position(self) -> Position:
+        """Where this rank is now; its stacks and its recorder's entries go to the run's folder."""
+        entries = flights()
+        here = position(self.rank, self._step, self._phase, self._main, self._groups, entries)
+        with suppress(OSError):
+            self._place.mkdir(parents=True, exist_ok=True)
+            name = f"rank-{self.rank:05d}"
+            with open(self._place / f"{name}.txt", "w", encoding="utf-8") as file:
+                waits = f", in {here.waiting.describe()}" if here.waiting else ""
+                file.write(
+                    f"rank {self.rank} after step {here.step} ({here.phase}), at {here.where}{waits}\n\n"
+                )
+                file.flush()
+                faulthandler.dump_traceback(file, all_threads=True)
+            (self._place / f"{name}.json").write_text(json.dumps(entries), encoding="utf-8")
+        return here

@@ -1,0 +1,194 @@
+"""Ranks that stop, sleep, or take another turn: named while the others wait, and when the run gives up.
+
+Patience is short here, so on a busy machine a rank may be named that was only slow; what is tested is that
+the right one is, while it is the cause.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from runs import events, merge, rows, run_data, wait_for
+from scalewright.launch.context import RankContext
+from scalewright.launch.local import run_local
+from scalewright.spec.errors import RunError
+from scalewright.spec.run import RunSpec, TimeoutsSpec
+from scalewright.train.hangs.position import source_line
+from scalewright.train.hangs.watchdog import Patience, Watchdog
+from scalewright.train.resolve import plain, resolve, unplain
+from scalewright.train.run import PRELOAD
+from scalewright.train.worker import work
+from worlds import one_rank
+
+SHORT = {"tick_s": 0.1, "step_s": 1.0, "answer_s": 1.0, "stalled_s": 2.0, "grace_s": 3.0}
+
+
+def watched(context: RankContext, data: dict[str, Any], patience: dict[str, float]) -> Any:
+    """A rank's life with little patience."""
+    return work(context, unplain(data), device="cpu", quiet=True, patience=Patience(**patience))
+
+
+def train_wrong(folder: Path, how: str, steady_s: float, **changes: Any) -> Any:
+    """Three ranks, of which the last goes wrong in its eighth step or so."""
+    loss = {"python": "train.hangs.hang_parts:wrong_on_one", "how": how, "rank": 2, "at": 16}
+    layout = {"devices": 3, "zero_stage": 3, "global_batch": 12, "micro_batch": 2}
+    timeouts = {"start_s": 120, "steady_s": steady_s}
+    data = run_data(
+        folder, layout=layout, train={"steps": 12, "timeouts": timeouts}, loss={**loss, "folder": str(folder)}
+    )
+    resolved = resolve(RunSpec.parse(merge(data, changes)))
+    return run_local(watched, (plain(resolved), SHORT), 3, preload=PRELOAD, threads=1)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="stops a process by a signal")
+def test_a_stopped_rank_is_named_and_the_run_goes_on_with_it(tmp_path):
+    """SIGSTOP of rank 2: named with the collective that the others wait in; SIGCONT: all 12 steps."""
+
+    def of_rank_2() -> list[dict[str, Any]]:
+        file = tmp_path / "out" / "events.jsonl"
+        return [event for event in events(file.parent, "hang") if event["rank"] == 2] if file.exists() else []
+
+    def wake() -> None:
+        wait_for(lambda: (tmp_path / "stopped").exists(), 120, "the stop")
+        try:
+            wait_for(of_rank_2, 60, "the report")
+        finally:
+            os.kill(int((tmp_path / "stopped").read_text()), signal.SIGCONT)
+
+    waker = threading.Thread(target=wake)
+    waker.start()
+    answer = train_wrong(tmp_path, "stop", steady_s=100)
+    waker.join()
+    assert answer["step"] == 12
+    hang = of_rank_2()[-1]
+    assert (hang["axis"], hang["collective"], hang["where"]) == ("dp_shard", "all_gather", "")
+    assert hang["number"] > 100
+    assert "rank 2 does not answer" in hang["message"]
+    assert "ranks 0 and 1 wait in all_gather" in hang["message"]
+    assert "scalewright/parallel/execute.py" in hang["message"]
+    over = [event["time"] for event in events(tmp_path / "out", "continued")]
+    assert over
+    assert max(over) > hang["time"]
+    stacks = (tmp_path / "out" / "hangs" / "rank-00000.txt").read_text()
+    assert "in all_gather number" in stacks
+    assert "parallel/execute.py" in stacks
+    recorded = json.loads((tmp_path / "out" / "hangs" / "rank-00001.json").read_text())
+    assert recorded[-1]["profiling_name"] == "gloo:all_gather"
+
+
+def test_a_rank_that_never_comes_ends_the_run_with_its_name(tmp_path):
+    """It sleeps in the user's code; the others' collective times out, and the error names line and key."""
+    with pytest.raises(RunError) as caught:
+        train_wrong(tmp_path, "sleep", steady_s=6)
+    text = str(caught.value)
+    assert "rank 2 is at hang_parts.py:" in text
+    assert "ranks 0 and 1 wait in all_gather" in text
+    assert "gave up after 6 s (train.timeouts.steady_s)" in text
+    assert len(rows(tmp_path / "out")) < 12
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ("skip", "rank 2 began all_gather"),
+        ("order", "rank 2 wait for each other: rank 2 in all_reduce"),
+    ],
+)
+def test_ranks_that_take_different_turns(tmp_path, capfd, how, words):
+    """A collective left out, and two in another order: found by what each rank began."""
+    with pytest.raises(RunError) as caught:
+        train_wrong(tmp_path, how, steady_s=6)
+    assert words in str(caught.value) + capfd.readouterr().err
+    assert events(tmp_path / "out", "hang")[-1]["rank"] == 2
+
+
+@pytest.mark.slow
+def test_a_pipeline_rank_that_sleeps(tmp_path):
+    """Messages are in no flight recorder: they are read from the stack."""
+    layout = {"pp": 3, "zero_stage": 0, "global_batch": 4, "micro_batch": 2}
+    with pytest.raises(RunError, match=r"rank 2 is at hang_parts.py:\d+ .* wait in receive number \d+ of pp"):
+        train_wrong(tmp_path, "sleep", steady_s=6, layout=layout)
+
+
+@pytest.mark.slow
+def test_a_data_loader_that_stalls(tmp_path):
+    """Nothing of the rank's own waits in a collective: it waits for its next batch."""
+    data = {"python": "train.hangs.hang_parts:Stalling", "rank": 2, "at": 96, "seq_len": 16}
+    with pytest.raises(RunError, match=r"rank 2 is at scalewright/data/prefetch.py:\d+"):
+        train_wrong(tmp_path, "nothing", steady_s=6, data=data)
+
+
+# -- one rank ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def watch(tmp_path):
+    mesh, _ = one_rank()
+    patience = Patience(stalled_s=10.0, stalled_usual=5.0)
+    return Watchdog(RankContext(), mesh, tmp_path, TimeoutsSpec(), patience)
+
+
+def test_a_heartbeat_while_a_step_takes_long(watch, tmp_path, capsys):
+    """Usual are 0.5 s; the fourth step is reported at 10 s and not at 9, once, and again when it is over."""
+    now = [1000.0]
+    watch._step_began = now[0]
+    for step, seconds in enumerate((9.0, 0.5, 0.5, 0.5), 1):  # the first compiles
+        now[0] += seconds
+        watch._now = lambda: now[0]
+        watch.stepped(step)
+    watch._look(now[0])
+    for later in (9.0, 10.5, 12.0, 14.0):
+        watch._look(now[0] + later)
+        assert bool(events_or_none(tmp_path, "stalled")) == (later > 10)
+    (stalled,) = events(tmp_path, "stalled")
+    assert (stalled["step"], stalled["seconds"], stalled["usual_s"]) == (5, 10.5, 0.5)
+    assert "step 5 has taken 10 s so far, usual are 0.5 s" in capsys.readouterr().err
+    now[0] += 20.0
+    watch.stepped(5)
+    watch._look(now[0])
+    (over,) = events(tmp_path, "continued")
+    assert over["seconds"] == 20.0
+    assert "the run goes on, after 20 s" in capsys.readouterr().err
+
+
+def test_a_save_and_the_first_step_are_no_stalls(watch, tmp_path):
+    now = [1000.0]
+    watch._now = lambda: now[0]
+    watch.begins(0, None)
+    watch._look(now[0] + 500)
+    for step in range(1, 6):
+        now[0] += 0.5
+        watch.stepped(step)
+    with watch.phase("save"):
+        for later in range(0, 300, 2):
+            watch._look(now[0] + later)
+        now[0] += 300
+    watch._look(now[0] + 5)
+    watch.ends()
+    watch._look(now[0] + 500)
+    assert not events_or_none(tmp_path, None)
+
+
+def events_or_none(folder: Path, kind: str | None) -> list[dict[str, Any]]:
+    return events(folder, kind) if (folder / "events.jsonl").exists() else []
+
+
+def test_the_line_of_source_is_ours_or_the_users():
+    torch_file = torch.__file__
+    ours = Path(sys.modules["scalewright.train.step"].__file__ or "")
+    helper = ours.parent.parent / "parallel" / "collectives.py"
+    stack = [(torch_file, 1), (threading.__file__, 2), ("<string>", 3), (str(helper), 4), (str(ours), 5)]
+    assert source_line(stack) == "scalewright/train/step.py:5"
+    assert source_line(stack[:4]) == "scalewright/parallel/collectives.py:4"
+    assert source_line([(torch_file, 1), ("/home/me/my_loss.py", 7), (str(ours), 5)]) == "my_loss.py:7"
+    assert source_line(stack[:3]) == ""
