@@ -11,9 +11,9 @@ from runs import run_data
 from scalewright.launch.context import RankContext
 from scalewright.spec.errors import UserError
 from scalewright.train import worker
+from scalewright.train.device import own_device
 from scalewright.train.resolve import plain, resolve
 from scalewright.train.run import enter, read_run
-from scalewright.train.worker import _device
 
 
 @pytest.mark.parametrize(
@@ -23,17 +23,17 @@ from scalewright.train.worker import _device
 )
 def test_a_rank_has_a_gpu_of_its_own(monkeypatch, local_rank, shown, device):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: shown)
-    assert _device("cuda", RankContext(local_rank, 8, local_rank, 8)) == torch.device(device)
+    assert own_device("cuda", RankContext(local_rank, 8, local_rank, 8)) == torch.device(device)
 
 
 def test_more_ranks_than_gpus_is_said(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     with pytest.raises(UserError, match=r"rank 13 is number 5 \(from 0\) of a node that shows it 4 GPUs"):
-        _device("cuda", RankContext(13, 16, 5, 8))
+        own_device("cuda", RankContext(13, 16, 5, 8))
 
 
 def test_a_cpu_has_no_number(monkeypatch):
-    assert _device("cpu", RankContext(3, 8, 3, 8)) == torch.device("cpu")
+    assert own_device("cpu", RankContext(3, 8, 3, 8)) == torch.device("cpu")
 
 
 @pytest.mark.parametrize("asked", [True, False])
