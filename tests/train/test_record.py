@@ -12,6 +12,7 @@ from scalewright.track.events import EventsFile
 from scalewright.track.fanout import Fanout
 from scalewright.track.metrics import MetricsFile
 from scalewright.train.batches import Place
+from scalewright.train.columns import LOSS, MEMORY, NORM, TOKENS
 from scalewright.train.precision import Peak, earlier_peak
 from scalewright.train.record import Record
 
@@ -47,9 +48,11 @@ def record(folder: Any, peak: Peak) -> Record:
 def test_a_measured_peak_that_a_step_surpasses_gives_no_mfu(tmp_path):
     """100 tokens of 1e6 FLOPs in 0.1 s are 1e9 FLOP/s, five times what a busy machine measured."""
     written = record(tmp_path, Peak(2e8, "measured", "CPU"))
-    report = [1.0, 0.0, 1.0, 100.0, 0.0, 0.25]
+    report = [0.0] * MEMORY + [0.25]
+    report[LOSS] = report[NORM] = 1.0
+    report[TOKENS] = 100.0
     for step, seconds in enumerate((1.0, 0.1, 1.0), 1):
-        written.step(step, report, 0.1, seconds, "")
+        written.step(step, report, 0.1, seconds, "", {})
     written.close("finished", 3, 1.0)
     found = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [row["mfu"] for row in found] == [0.5, None, None]
