@@ -222,7 +222,7 @@ def _watch(workers: list[_Worker], on_row: Callable[[str, dict[str, Any]], bool]
             if worker.answer[0] != "ok":
                 failures.append((rank, worker.answer))
                 # Others' errors follow from the first. A broken connection is one: the cause is to come.
-                patience = CAUSE_SECONDS if all(map(_follows, failures)) else 1.0
+                patience = CAUSE_SECONDS if all(_follows(f) or _aborted(f) for f in failures) else 1.0
                 deadline = min(deadline or math.inf, time.monotonic() + patience)
     if failures:
         raise _blame(failures)
@@ -270,6 +270,14 @@ def _blame(failures: list[tuple[int, tuple[str, Any]]]) -> Exception:
     error = RunError(f"worker {rank} failed: {short}")
     error.__notes__ = [full]
     return error
+
+
+def _aborted(failure: tuple[int, tuple[str, Any]]) -> bool:
+    """Whether a worker was ended by native code, as Gloo does for a message of another size than expected.
+
+    The others then find out which of them took another turn (`train/hangs`).
+    """
+    return failure[1] == ("died", -signal.SIGABRT)
 
 
 def _follows(failure: tuple[int, tuple[str, Any]]) -> bool:

@@ -22,9 +22,10 @@ def waits(kind: str, number: int, group: str = "dp", sizes: tuple[int, ...] = (8
 def at(rank: int, call: Waiting | None, where: str = "", counts: dict[str, int] | None = None) -> Position:
     """A position; what a rank waits in is the last that it has begun."""
     begun = {**({call.group: call.number} if call else {}), **(counts or {})}
-    recent = {call.group: {call.number: (call.kind, call.sizes)}} if call else {}
+    recent = {call.group: {call.number: (call.kind, call.sizes)}} if call and call.group else {}
     place = where or (call.where if call else "idle.py:1")
-    return Position(rank, 11, "step", place, call, begun, recent)
+    axes = {call.group: call.axis} if call else {}
+    return Position(rank, 11, "step", place, call, begun, recent, axes)
 
 
 def message(rank: int, peer: int, kind: str = "receive") -> Waiting:
@@ -63,7 +64,9 @@ CASES: dict[str, tuple[dict[int, Position | None], int, str]] = {
     "shape, and on": (  # it has left what the others are still in
         {
             **{r: at(r, REDUCE) for r in (0, 2, 3)},
-            1: Position(1, 11, "step", "y.py:1", None, {"dp": 812}, {"dp": {812: ("all_reduce", (9,))}}),
+            1: Position(
+                1, 11, "step", "y.py:1", None, {"dp": 812}, {"dp": {812: ("all_reduce", (9,))}}, {"dp": "dp"}
+            ),
         },
         1,
         "all_reduce of 9 elements as number 812 of dp (y.py:1)",

@@ -114,7 +114,8 @@ def position(
             waiting = Waiting(name, group[0], kind, number, sizes, source_line(stack) or where, group[1])
     waiting = waiting or _message(frames, where)
     last = {name: dict(sorted(found.items())[-RECENT:]) for name, found in recent.items()}
-    return Position(rank, step, phase, where, waiting, counts, last)
+    axes = {name: groups.axes.get(name, "own") for name in last}
+    return Position(rank, step, phase, where, waiting, counts, last, axes)
 
 
 def _message(frames: Iterable[FrameType], where: str) -> Waiting | None:

@@ -16,7 +16,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-UNEVEN = frozenset({"all_to_all", "send", "receive"})  # their sizes may differ from rank to rank
+UNEVEN = frozenset({"all_to_all", "gather", "scatter"})  # their sizes may differ from rank to rank
+Begun = tuple[str, tuple[int, ...]]  # kind, elements of each input
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,8 @@ class Position:
     waiting: Waiting | None
     counts: Mapping[str, int] = field(default_factory=dict)  # by group: collectives begun
     # By group: number -> (kind, sizes) of the last collectives.
-    recent: Mapping[str, Mapping[int, tuple[str, tuple[int, ...]]]] = field(default_factory=dict)
+    recent: Mapping[str, Mapping[int, Begun]] = field(default_factory=dict)
+    axes: Mapping[str, str] = field(default_factory=dict)  # of the groups in `recent`
 
     def dump(self) -> dict[str, Any]:
         """Plain data (JSON types)."""
@@ -89,7 +91,7 @@ def judge(positions: Mapping[int, Position | None]) -> Verdict | None:
     waiting = {rank: position.waiting for rank, position in answered.items() if position.waiting}
     if not waiting:
         return None
-    odd = _odd_one_out(answered, waiting)
+    odd = mismatch(answered)
     if odd is not None:
         return odd
     blockers = {rank: sorted(_blockers(rank, call, positions)) for rank, call in waiting.items()}
@@ -127,32 +129,40 @@ def _ends(rank: int, blockers: Mapping[int, list[int]]) -> set[int]:
     return ends
 
 
-def _odd_one_out(answered: Mapping[int, Position], waiting: Mapping[int, Waiting]) -> Verdict | None:
-    """A rank that began another collective than the rest of its group under the same number."""
-    for _, call in sorted(waiting.items()):
-        if call.kind in ("send", "receive"):
-            continue
-        kinds: dict[int, tuple[str, tuple[int, ...]]] = {}
-        for other in call.members:
-            entry = answered[other].recent.get(call.group, {}).get(call.number) if other in answered else None
-            if entry is not None:
-                kinds[other] = (entry[0], () if entry[0] in UNEVEN else entry[1])
-        if len(set(kinds.values())) < 2:
-            continue
-        counts = Counter(kinds.values())
-        usual = max(counts, key=lambda kind: (counts[kind], -min(r for r, k in kinds.items() if k == kind)))
-        odd = min(other for other, kind in kinds.items() if kind != usual)
-        rest = sorted(other for other, kind in kinds.items() if kind == usual)
-        its = waiting.get(odd)
-        where = its.where if its else answered[odd].where
-        example = waiting.get(rest[0], call)
-        kind, sizes = kinds[odd]
-        text = (
-            f"rank {odd} began {kind} of {_elements(sizes)} as number {call.number} of {call.axis} ({where}) "
-            f"where {_ranks(rest)} began {usual[0]} of {_elements(usual[1])} ({example.where})"
-        )
-        return Verdict(odd, call.axis, usual[0], call.number, where, text)
+def mismatch(answered: Mapping[int, Position]) -> Verdict | None:
+    """A rank that began another collective than the rest of its group under the same number; the first."""
+    entries: dict[tuple[str, int], dict[int, Begun]] = {}
+    for rank, position in sorted(answered.items()):
+        for group, begun in position.recent.items():
+            for number, (kind, sizes) in begun.items():
+                same = entries.setdefault((group, number), {})
+                same[rank] = (kind, () if kind in UNEVEN else sizes)
+    for (group, number), begun_by in sorted(entries.items(), key=lambda entry: entry[0]):
+        if len(set(begun_by.values())) > 1:
+            return _odd_one_out(group, number, begun_by, answered)
     return None
+
+
+def _odd_one_out(
+    group: str, number: int, begun: Mapping[int, Begun], answered: Mapping[int, Position]
+) -> Verdict:
+    """The rank that the majority contradicts; of two alike, not the lowest."""
+    counts = Counter(begun.values())
+    usual = max(counts, key=lambda call: (counts[call], -min(r for r, c in begun.items() if c == call)))
+    odd = min(rank for rank, call in begun.items() if call != usual)
+    rest = sorted(rank for rank, call in begun.items() if call == usual)
+
+    def line(rank: int) -> str:
+        call = answered[rank].waiting
+        here = call is not None and (call.group, call.number) == (group, number)
+        return call.where if call is not None and here else answered[rank].where
+
+    axis, (kind, sizes) = answered[odd].axes.get(group, "own"), begun[odd]
+    text = (
+        f"rank {odd} began {kind} of {_elements(sizes)} as number {number} of {axis} ({line(odd)}) "
+        f"where {_ranks(rest)} began {usual[0]} of {_elements(usual[1])} ({line(rest[0])})"
+    )
+    return Verdict(odd, axis, usual[0], number, line(odd), text)
 
 
 def _circle(

@@ -20,10 +20,11 @@ import statistics
 import sys
 import threading
 import time
+import traceback
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +34,13 @@ from scalewright.spec.errors import RunError
 from scalewright.spec.run import TimeoutsSpec
 from scalewright.track.events import EventsFile
 from scalewright.train.hangs.board import Board, BoardSilent, open_board
-from scalewright.train.hangs.position import Groups, flights, position
-from scalewright.train.hangs.verdict import Position, Verdict, judge
+from scalewright.train.hangs.position import Groups, flights, position, source_line
+from scalewright.train.hangs.verdict import Position, Verdict, judge, mismatch
 from scalewright.train.record import Record
 
 STEADY = "step"
+BROKEN = ("onnection closed", "onnection reset", "roken pipe")  # Gloo's words when a peer has gone
+LAST_WORDS_S = 1.5  # that ranks with a broken connection wait for each other's last collectives
 
 
 @dataclass(frozen=True)
@@ -141,12 +144,39 @@ class Watchdog:
             set_timeout(self.mesh, seconds + (60.0 if self.mesh.device.type == "cuda" else 0.0))
 
     def _explain(self, error: RuntimeError) -> RunError | None:
-        """A collective's error with the rank that caused it, where the ranks had found out."""
+        """A collective's error with the rank that caused it, where the ranks have found out, or can."""
         text = str(error)
-        if not any(word in text for word in ("imed out", "timeout", "onnection closed", "onnection reset")):
+        if any(word in text for word in ("imed out", "timeout")):
+            verdict = self._verdict or self._read_verdict()
+            return None if verdict is None else RunError(self._gave_up(verdict))
+        if not any(word in text for word in BROKEN):
             return None
-        verdict = self._verdict or self._read_verdict()
-        return None if verdict is None else RunError(self._gave_up(verdict))
+        if self._verdict is not None:
+            return RunError(self._gave_up(self._verdict))
+        with suppress(BoardSilent, OSError):
+            verdict = self._compare(error)
+            return None if verdict is None else RunError(verdict.text)
+        return None
+
+    def _compare(self, error: RuntimeError) -> Verdict | None:
+        """After a broken connection: Gloo ends a process that is sent more than it expects.
+
+        Ranks that are left put down what they began last, and look for a difference; a rank that was killed
+        leaves none, and its launcher has the reason.
+        """
+        if self._board is None:
+            return None
+        here = position(self.rank, self._step, self._phase, self._main, self._groups, flights())
+        frames = [(f.filename, f.lineno or 0) for f in traceback.extract_tb(error.__traceback__)]
+        where = source_line(reversed(frames)) or here.where
+        self._board.post(f"last-{self.rank}", replace(here, where=where, waiting=None).dump())
+        end = time.monotonic() + LAST_WORDS_S
+        posts: dict[int, Any] = {}
+        while len(posts) < self.mesh.world and time.monotonic() < end:
+            time.sleep(0.05)
+            read = {rank: self._board.read(f"last-{rank}") for rank in range(self.mesh.world)}
+            posts = {rank: post for rank, post in read.items() if post is not None}
+        return mismatch({rank: Position.parse(post) for rank, post in posts.items()})
 
     def _gave_up(self, verdict: Verdict) -> str:
         key, seconds = self._timeout()
