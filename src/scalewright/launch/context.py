@@ -9,7 +9,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlparse
 
 from scalewright.spec.errors import UserError
 
@@ -48,6 +50,13 @@ class RankContext:
     threads: int | None = None  # CPU threads of this process; None = what the library takes
     # How rank 0 hands ("train" | "valid" | "event", row) to whoever follows the run; true: it is to stop.
     tell: Callable[[str, dict[str, Any]], bool | None] | None = None
+
+    @property
+    def last_words(self) -> Path | None:
+        """A file for the reason of a rank that can give no answer; None where no supervisor reads it."""
+        if self.starter != "local":
+            return None
+        return Path(f"{unquote(urlparse(self.rendezvous).path)}-last-words-{self.rank}")
 
     @property
     def alone(self) -> bool:

@@ -55,6 +55,7 @@ class _Worker:
     process: BaseProcess
     pipe: Connection  # the worker's answer comes through it; its closing tells the worker to leave
     answer: tuple[str, Any] | None = None
+    last_words: Path | None = None
 
 
 def run_local(
@@ -160,7 +161,7 @@ def _start(
     )
     process.start()
     theirs.close()
-    return _Worker(process, ours)
+    return _Worker(process, ours, last_words=place.last_words)
 
 
 def _work(
@@ -217,7 +218,7 @@ def _watch(workers: list[_Worker], on_row: Callable[[str, dict[str, Any]], bool]
             if worker.answer is None and alive:
                 continue
             rank = workers.index(worker)
-            worker.answer = worker.answer or ("died", _exit_code(worker.process))
+            worker.answer = worker.answer or _last_words(worker) or ("died", _exit_code(worker.process))
             pending.remove(worker)
             if worker.answer[0] != "ok":
                 failures.append((rank, worker.answer))
@@ -240,6 +241,14 @@ def _hear(worker: _Worker) -> Iterator[tuple[str, dict[str, Any]]]:
             yield content
         else:
             worker.answer = (kind, content)
+
+
+def _last_words(worker: _Worker) -> tuple[str, Any] | None:
+    """The reason that a worker left which couldn't answer: its main thread was stuck outside Python."""
+    with suppress(OSError):
+        if worker.last_words is not None:
+            return "raise", RunError(worker.last_words.read_text(encoding="utf-8"))
+    return None
 
 
 def _exit_code(process: BaseProcess) -> int | None:

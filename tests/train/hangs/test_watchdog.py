@@ -29,7 +29,7 @@ from scalewright.train.run import PRELOAD
 from scalewright.train.worker import work
 from worlds import one_rank
 
-SHORT = {"tick_s": 0.1, "step_s": 1.0, "answer_s": 1.0, "stalled_s": 2.0, "grace_s": 3.0}
+SHORT = {"tick_s": 0.1, "step_s": 1.0, "answer_s": 1.0, "stalled_s": 2.0, "grace_s": 6.0}
 
 
 def watched(context: RankContext, data: dict[str, Any], patience: dict[str, float]) -> Any:
@@ -105,11 +105,11 @@ def test_a_rank_that_never_comes_ends_the_run_with_its_name(tmp_path):
         ("shape", "rank 2 began all_reduce of 5,000 elements"),
     ],
 )
-def test_ranks_that_take_different_turns(tmp_path, capfd, how, words):
+def test_ranks_that_take_different_turns(tmp_path, how, words):
     """A collective left out, two in another order, one of another size: found by what each rank began."""
     with pytest.raises(RunError) as caught:
         train_wrong(tmp_path, how, steady_s=6)
-    assert words in str(caught.value) + capfd.readouterr().err
+    assert words in str(caught.value)
     if how != "shape":  # which Gloo answers at once by ending a process
         assert events(tmp_path / "out", "hang")[-1]["rank"] == 2
 

@@ -70,6 +70,7 @@ class Watchdog:
     ) -> None:
         self.rank, self.mesh, self.folder, self.timeouts = context.rank, mesh, folder, timeouts
         self.patience = patience or Patience()
+        self._last_words = context.last_words
         self._now: Callable[[], float] = time.monotonic
         self.record: Record | None = None  # rank 0's, once all is built
         self._board: Board | None = None if mesh.world == 1 else open_board(context)
@@ -215,8 +216,15 @@ class Watchdog:
             self._heartbeat(now)
         grace = 0.0 if self.mesh.device.type == "cuda" else self.patience.grace_s
         if self._verdict is not None and waited > self._timeout()[1] + grace:
-            print(f"error: {self._gave_up(self._verdict)}", file=sys.stderr, flush=True)
-            os._exit(1)
+            self._give_up(self._gave_up(self._verdict))
+
+    def _give_up(self, reason: str) -> None:
+        """Ends this process, whose main thread doesn't come out of its wait."""
+        if self._last_words is not None:
+            self._last_words.write_text(reason, encoding="utf-8")
+        else:
+            print(f"error: {reason}", file=sys.stderr, flush=True)
+        os._exit(1)
 
     def _goes_on(self, now: float, stepped: bool) -> None:
         """Progress: the stall is over, and whoever reported it takes that back."""
