@@ -16,6 +16,7 @@ from scalewright.machine.checks import accelerator, memory, network, processor, 
 from scalewright.machine.doctor import examine, render
 from scalewright.machine.findings import SEVERITIES, Finding, Report, guarded
 from scalewright.machine.processor import Processor
+from scalewright.spec.errors import install
 
 EIGHT = Processor("Fake CPU", 8, 4, 8, None, ("avx2",), 1, 2**34, 2**33, None)
 
@@ -214,7 +215,7 @@ def test_code_for_a_capability(arch: str, capability: tuple[int, int], runs: boo
 def test_training_needs_its_packages() -> None:
     there = {"torch": "2.13.0+cpu", "safetensors": "1", "tokenizers": "1", "pyarrow": "1", "numpy": "2"}
     assert software.training(there).severity == "ok"
-    assert software.training({**there, "torch": None}).mend == "pip install 'scalewright[train]'"
+    assert software.training({**there, "torch": None}).mend == install("train")
     assert software.training({**there, "torch": "2.4.1"}).severity == "problem"
 
 

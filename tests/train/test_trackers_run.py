@@ -94,5 +94,7 @@ def test_a_tracker_that_is_not_installed(tmp_path, monkeypatch):
 
     usual = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda n, *a: None if n == "wandb" else usual(n, *a))
-    with pytest.raises(UserError, match=r"wandb is not installed .*pip install 'scalewright\[track\]'"):
+    with pytest.raises(
+        UserError, match=r"wandb is not installed .*pip install -e '\.\[track\]'` in scalewright's checkout"
+    ):
         run(run_data(Path(tmp_path), track={"wandb": True}))

@@ -22,7 +22,7 @@ from typing import Any, TextIO
 
 import typer
 
-from scalewright.spec.errors import RunError, Stopped, UserError, nearest
+from scalewright.spec.errors import RunError, Stopped, UserError, install, nearest
 from scalewright.spec.words import printable
 
 UsageError: type[Exception] = typer.BadParameter.__bases__[
@@ -101,7 +101,7 @@ def _tell(error: BaseException, debug: bool) -> int:
         return _say(str(usage_error(error)), UserError.exit_code)
     if isinstance(error, ModuleNotFoundError) and (error.name or "").split(".")[0] in _EXTRAS:
         module = (error.name or "").split(".")[0]
-        mend = f"pip install 'scalewright[{_EXTRAS[module]}]'"
+        mend = install(_EXTRAS[module])
         return _say(f"this command needs {module}, which is not installed: {mend}", UserError.exit_code)
     if isinstance(error, OSError) and error.errno in {errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC)}:
         return _say(

@@ -12,7 +12,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TextIO
 
 from scalewright.spec.words import printable
@@ -73,6 +73,19 @@ def working(what: str) -> Iterator[None]:
 def on_terminal(text: str, stream: TextIO) -> str:
     """What to write of somebody else's text: harmless where `stream` is a terminal, as it is elsewhere."""
     return printable(text) if stream.isatty() else text
+
+
+def plain_markup(value: Any) -> Any:
+    """An answer whose texts rich shows as they are: a model may be called `[/b]`."""
+    from rich.markup import escape
+
+    if isinstance(value, str):
+        return escape(printable(value))
+    if isinstance(value, Mapping):
+        return {key: plain_markup(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain_markup(item) for item in value]
+    return value
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str = "") -> None:

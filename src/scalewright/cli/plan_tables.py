@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from scalewright.cli.output import short
+from scalewright.cli.output import plain_markup, short
 
 Answer = Mapping[str, Any]
 WIDTH = 32  # of the longest bar
@@ -22,6 +22,7 @@ NAMES = {
 
 def show_prediction(found: Answer) -> None:
     """One layout's answer, whole."""
+    found = plain_markup(found)
     emit(f"[bold]{headline(found)}[/]")
     emit(layout_line(found["layout"], found["seq_len"]))
     emit()

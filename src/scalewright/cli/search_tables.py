@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from scalewright.cli.output import print_table, short
+from scalewright.cli.output import plain_markup, print_table, short
 from scalewright.cli.plan_tables import (
     Answer,
     axes,
@@ -22,6 +22,7 @@ MANY = 8  # lines of why_not and of the Pareto set
 
 def show_plan(found: Answer) -> None:
     """The whole answer of a search."""
+    found = plain_markup(found)
     best = found["best"][0]
     emit(f"[bold]{headline(best)}[/]")
     batch = found["global_batch"]

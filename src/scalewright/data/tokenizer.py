@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scalewright.spec.errors import UserError
+from scalewright.spec.errors import UserError, install
 from scalewright.spec.untrusted import read_json
 
 if TYPE_CHECKING:
@@ -30,9 +30,7 @@ def library() -> Any:
     try:
         import tokenizers
     except ImportError:
-        raise UserError(
-            "the tokenizers package is missing", "prepare", "pip install 'scalewright[train]'"
-        ) from None
+        raise UserError("the tokenizers package is missing", "prepare", install("train")) from None
     return tokenizers
 
 

@@ -16,6 +16,7 @@ import jinja2
 
 from scalewright.spec.errors import RunError, UserError
 from scalewright.spec.files import write_whole
+from scalewright.spec.words import printable
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,7 @@ def render(page: Page) -> str:
         loader=jinja2.PackageLoader("scalewright.report"),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
+        finalize=lambda value: printable(value) if type(value) is str else value,
         trim_blocks=True,
         lstrip_blocks=True,
     )

@@ -65,7 +65,8 @@ def _first_problem(cls: type[Spec], error: ValidationError, where: str) -> UserE
     if problem["type"] == "extra_forbidden":
         key = str(problem["loc"][-1])
         known = _keys_at(cls, problem["loc"][:-1])
-        near = nearest(key, known)
+        meant = SYNONYMS.get(key.lower())
+        near = [meant] if meant in known else nearest(key, known)
         how = (
             "did you mean " + " or ".join(f"'{n}'" for n in near) + "?"
             if near
@@ -76,8 +77,42 @@ def _first_problem(cls: type[Spec], error: ValidationError, where: str) -> UserE
         return UserError(f"missing key '{path}'", where, "add it")
     value = problem.get("input")
     shown = repr(value) if len(repr(value)) < 60 else type(value).__name__
-    message = problem["msg"].removeprefix("Value error, ").replace("Input should be", "it should be")
-    return UserError(f"{path or 'value'} is {shown}", where, message)
+    return UserError(f"{path or 'value'} is {shown}", where, _in_words(problem))
+
+
+# What other trainers call a key of ours.
+SYNONYMS = {
+    "learning_rate": "lr",
+    "max_lr": "lr",
+    "max_steps": "steps",
+    "num_steps": "steps",
+    "train_iters": "steps",
+    "max_grad_norm": "clip_norm",
+    "grad_clip": "clip_norm",
+    "clip_grad": "clip_norm",
+    "sequence_length": "seq_len",
+    "max_seq_len": "seq_len",
+    "batch_size": "global_batch",
+    "global_batch_size": "global_batch",
+    "micro_batch_size": "micro_batch",
+    "gpus": "devices",
+    "num_gpus": "devices",
+    "world_size": "devices",
+}
+PATTERNS = {
+    r"^[\w.\-]+$": "use letters, digits, '.', '-' and '_' alone",
+    r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$": "write package.module:name",
+}
+
+
+def _in_words(problem: Any) -> str:
+    """pydantic's complaint without its words for Python's types and regular expressions."""
+    kind, context = problem["type"], problem.get("ctx", {})
+    if kind == "string_pattern_mismatch" and context.get("pattern") in PATTERNS:
+        return PATTERNS[context["pattern"]]
+    if kind in ("model_type", "model_attributes_type", "dict_type", "dataclass_type"):
+        return "it should hold keys and values"
+    return str(problem["msg"]).removeprefix("Value error, ").replace("Input should be", "it should be")
 
 
 def _is_type_tag(part: Any) -> bool:

@@ -35,6 +35,12 @@ class Stopped(Exception):
     exit_code = 75
 
 
+def install(extra: str) -> str:
+    """How to get an optional part: from the checkout, since the package isn't on PyPI, where anybody may yet
+    take its name."""
+    return f"run `pip install -e '.[{extra}]'` in scalewright's checkout"
+
+
 def nearest(name: str, known: Iterable[str], count: int = 3) -> list[str]:
     """The known names most like `name`, best first; empty when none is near."""
     by_folded: dict[str, str] = {}

@@ -82,8 +82,10 @@ def load_model_spec(source: str | Path | Mapping[str, Any] | ModelSpec) -> Model
     path = Path(source).expanduser()
     if path.exists() or path.suffix in (".json", ".yaml", ".yml"):
         return _from_path(path)
-    how = "or give a config.json, a folder that holds one, hf:org/name, or a YAML file"
-    raise unknown("model", name, _entries(), "", how)
+    how = "give a config.json, a folder that holds one, hf:org/name, or a YAML file"
+    problem = unknown("model", name, _entries())
+    more = f"{problem.how} Or {how}" if problem.how else f"see `scalewright presets models`, or {how}"
+    raise UserError(problem.what, "", more)
 
 
 def is_preset(name: str) -> bool:

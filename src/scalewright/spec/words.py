@@ -85,11 +85,13 @@ def printable(text: object, keep: str = "\n\t") -> str:
     if shown.isascii() and shown.isprintable():
         return shown
     return "".join(
-        c if c in keep or unicodedata.category(c) not in HIDDEN else c.encode("unicode_escape").decode()
-        for c in shown
+        c.encode("unicode_escape").decode() if c not in keep and _is_hidden(c) else c for c in shown
     )
 
 
-HIDDEN = frozenset(
-    {"Cc", "Cf", "Cs", "Zl", "Zp"}
-)  # controls, formats (bidi marks), lone surrogates, separators
+DIRECTIONS = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+
+
+def _is_hidden(character: str) -> bool:
+    """Controls, halves of surrogate pairs, separators of lines, and marks of direction."""
+    return character in DIRECTIONS or unicodedata.category(character) in {"Cc", "Cs", "Zl", "Zp"}

@@ -17,7 +17,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, TextIO
 
-from scalewright.spec.words import duration
+from scalewright.spec.words import duration, printable
 from scalewright.track.progress import Progress, plain_line
 
 Row = Mapping[str, Any]
@@ -88,7 +88,7 @@ class Console:
         if not self._enabled:
             return
         if self._live is not None:
-            self._live.console.print(text, markup=False, highlight=False)
+            self._live.console.print(printable(text), markup=False, highlight=False)
         else:
             self._print(text)
 
@@ -109,7 +109,7 @@ class Console:
 
     def _print(self, text: str) -> None:
         try:
-            print(text, file=self._stream, flush=True)
+            print(printable(text), file=self._stream, flush=True)
         except (OSError, ValueError):  # the reader of the pipe has gone: a run doesn't end for that
             self._enabled = False
 

@@ -10,7 +10,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from scalewright.spec.words import MISSING, count, decimal, duration, share, short_time
+from scalewright.spec.words import MISSING, count, decimal, duration, printable, share, short_time
 from scalewright.track.progress import Progress
 from scalewright.track.trend import sparkline
 
@@ -21,13 +21,19 @@ def panel(progress: Progress) -> RenderableType:
     """The whole display; its numbers never change places, so that an eye can rest on one."""
     parts: list[RenderableType] = []
     if progress.description:
-        parts.append(Text(" · ".join(progress.description), style="dim", overflow="ellipsis", no_wrap=True))
+        parts.append(
+            Text(printable(" · ".join(progress.description)), style="dim", overflow="ellipsis", no_wrap=True)
+        )
     parts += [_bar(progress), Text(""), _loss(progress)]
     if progress.valid:
         parts.append(_valid(progress))
     parts.append(_numbers(progress))
     return Panel(
-        Group(*parts), title=f"[bold]{progress.name}", title_align="left", border_style="blue", width=None
+        Group(*parts),
+        title=Text(printable(progress.name), style="bold"),
+        title_align="left",
+        border_style="blue",
+        width=None,
     )
 
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from scalewright.spec.errors import UserError
+from scalewright.spec.errors import UserError, install
 from scalewright.spec.run import RunSpec
 from scalewright.track.lines import Row
 from scalewright.track.store import Store, find_store
@@ -108,7 +108,7 @@ def open_trackers(
     }
     for name, (wanted, _) in makers.items():
         if wanted and importlib.util.find_spec(name) is None:
-            how = "pip install 'scalewright[track]', or set it to false"
+            how = f"{install('track')}, or set it to false"
             raise UserError(f"{name} is not installed", f"track.{name}", how)
     return [make() for wanted, make in makers.values() if wanted]
 

@@ -34,6 +34,7 @@ def convert(
     """
     from scalewright.checkpoint.convert import convert as convert_folder
     from scalewright.cli.output import only_answer, print_json, short, working
+    from scalewright.spec.words import printable
 
     with only_answer(json), working("converting, and reading back what was written"):
         made = convert_folder(source, out, dtype, verify=not no_verify)
@@ -41,5 +42,6 @@ def convert(
         print_json(made.dump())
         return
     kind = "Hugging Face folder" if made.kind == "huggingface" else "checkpoint"
-    print(f"{made.out}: {kind} of {made.model}, {short(made.parameters)} parameters in {made.dtype}")
+    parameters = f"{short(made.parameters)} parameters in {made.dtype}"
+    print(printable(f"{made.out}: {kind} of {made.model}, {parameters}"))
     print(f"{made.tensors_checked} tensors read back, all equal")

@@ -7,6 +7,7 @@ import platform
 from typing import Any
 
 from scalewright.machine.findings import Finding
+from scalewright.spec.errors import install
 
 GROUP = "software"
 PACKAGES = (
@@ -53,12 +54,12 @@ def training(found: dict[str, str | None]) -> Finding:
     missing = [name for name in TRAINING if found.get(name) is None]
     if missing:
         what = f"planning only: {', '.join(missing)} not installed"
-        return Finding(GROUP, "training", "note", what, "pip install 'scalewright[train]'")
+        return Finding(GROUP, "training", "note", what, install("train"))
     version = found["torch"] or ""
     numbers = tuple(int(part) for part in version.split("+")[0].split(".")[:2] if part.isdigit())
     if numbers < OLDEST_TORCH:
         what = f"torch {version} is older than {'.'.join(map(str, OLDEST_TORCH))}"
-        return Finding(GROUP, "training", "problem", what, "pip install --upgrade 'scalewright[train]'")
+        return Finding(GROUP, "training", "problem", what, install("train"))
     return Finding(GROUP, "training", "ok", f"torch {version}, numpy {found['numpy']}")
 
 
