@@ -37,6 +37,7 @@ _EXTRAS = {
     "safetensors": "train",
     "tokenizers": "train",
     "pyarrow": "train",
+    "joblib": "train",
     "mlflow": "track",
     "tensorboard": "track",
     "wandb": "track",

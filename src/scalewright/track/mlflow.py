@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from scalewright.track.lines import Row
-from scalewright.track.store import beside, without_password
+from scalewright.track.store import without_password
 from scalewright.track.tracker import Entry, Status, Target, flatten, scalars
 
 METRICS_A_CALL, PARAMS_A_CALL = 1000, 100  # the limits of MLflow's log_batch
@@ -78,14 +78,14 @@ class MlflowTracker:
         close(self._client)
 
     def _experiment(self) -> str:
-        """The experiment's id; files of one in a local database go to `mlartifacts/` beside it."""
+        """The experiment's id; files of one in an sqlite database go to `mlartifacts/` beside that."""
         name = self._target.store.experiment
         found = self._client.get_experiment_by_name(name)
         if found is not None:
             return str(found.experiment_id)
-        place = None
-        if self._target.store.uri is None:
-            place = (beside(self._target.folder) / "mlartifacts" / name).as_uri()
+        uri, place = self._target.store.mlflow_uri(self._target.folder), None
+        if uri.startswith("sqlite:///"):
+            place = (Path(uri.removeprefix("sqlite:///")).resolve().parent / "mlartifacts" / name).as_uri()
         return str(self._client.create_experiment(name, artifact_location=place))
 
     def _describe(self) -> None:

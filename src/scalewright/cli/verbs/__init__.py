@@ -7,6 +7,7 @@ import typer
 from scalewright.cli.app import Verbs
 from scalewright.cli.verbs import presets
 from scalewright.cli.verbs.checkpoint import list_checkpoints, verify_checkpoints
+from scalewright.cli.verbs.compare import compare
 from scalewright.cli.verbs.convert import convert
 from scalewright.cli.verbs.demo import demo
 from scalewright.cli.verbs.doctor import doctor
@@ -18,6 +19,7 @@ from scalewright.cli.verbs.predict import predict
 from scalewright.cli.verbs.prepare import prepare
 from scalewright.cli.verbs.report import report
 from scalewright.cli.verbs.score import score
+from scalewright.cli.verbs.sweep import sweep
 from scalewright.cli.verbs.train import train
 
 
@@ -31,8 +33,10 @@ def register(app: typer.Typer) -> None:
     app.command("score", rich_help_panel="Plan")(score)
     app.command("prepare", rich_help_panel="Train")(prepare)
     app.command("train", rich_help_panel="Train")(train)
+    app.command("sweep", rich_help_panel="Train")(sweep)
     app.add_typer(_checkpoint(), name="checkpoint", rich_help_panel="Train")
     app.command("parity", rich_help_panel="Train")(parity)
+    app.command("compare", rich_help_panel="Use what was trained")(compare)
     app.command("report", rich_help_panel="Use what was trained")(report)
     app.command("evaluate", rich_help_panel="Use what was trained")(evaluate)
     app.command("generate", rich_help_panel="Use what was trained")(generate)

@@ -1,0 +1,78 @@
+"""`scalewright compare A B ...`: runs side by side, on the terminal or as JSON."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from scalewright.cli.options import Json
+
+if TYPE_CHECKING:
+    from scalewright.report.runs import Comparison
+
+
+def compare(
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN_DIR...", help="Folders of runs, or of folders of runs.")
+    ],
+    json: Json = False,
+) -> None:
+    """Compare runs: settings that differ, losses, speed, memory.
+
+    \b
+    scalewright compare runs/a runs/b
+    scalewright compare runs/run-sweep
+    """
+    from scalewright.cli.output import print_json
+    from scalewright.report.runs import compare as lay_side_by_side
+    from scalewright.report.runs import find_runs
+
+    found = lay_side_by_side(find_runs(runs))
+    if json:
+        print_json(found.dump())
+    else:
+        _show(found)
+
+
+def _show(found: Comparison) -> None:
+    """Three tables: what the runs reached, what differs, and their losses at the same tokens."""
+    from scalewright.cli.output import print_table
+    from scalewright.spec.words import count, decimal, short_time
+
+    names = [entry.name for entry in found.runs]
+    print_table(
+        ["run", "valid loss", "loss", "steps", "tokens", "tokens/s", "step", "GiB"],
+        [
+            [
+                f"{entry.name} (best)" if entry.name == found.best else entry.name,
+                decimal(entry.valid_loss),
+                decimal(entry.loss),
+                entry.steps,
+                count(entry.tokens),
+                count(entry.tokens_per_s),
+                short_time(entry.step_time_s),
+                decimal(entry.memory_gib, 3),
+            ]
+            for entry in found.runs
+        ],
+    )
+    if found.differences:
+        print()
+        differing = [
+            [key, *("–" if value is None else str(value) for value in values)]
+            for key, values in found.differences.items()
+        ]
+        print_table(["what differs", *names], differing)
+    else:
+        print("\nall settings are the same")
+    if found.aligned_tokens:
+        print()
+        rows = [
+            [f"at {count(tokens)} tokens", *(decimal(losses[place]) for losses in found.aligned_loss)]
+            for place, tokens in enumerate(found.aligned_tokens)
+        ]
+        print_table(["training loss, smoothed", *names], rows)
+    if found.by == "loss":
+        print("\nbest by training loss, as not all of them validate (train.valid_every)")

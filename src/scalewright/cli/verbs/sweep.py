@@ -1,0 +1,106 @@
+"""`scalewright sweep RUN.yaml key=value,value ...`: every combination of the values, as runs of their own."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from scalewright.cli.options import Json
+from scalewright.cli.verbs.train import missing_run
+
+if TYPE_CHECKING:
+    from scalewright.train.sweep import Row, Sweep
+
+
+def sweep(
+    run: Annotated[Path, typer.Argument(metavar="RUN.yaml", help="The run file.")],
+    values: Annotated[
+        list[str],
+        typer.Argument(metavar="KEY=VALUE,…", help="Values to try, such as optimizer.lr=1e-4,3e-4."),
+    ],
+    jobs: Annotated[
+        int | None,
+        typer.Option(min=1, help="Runs at a time; default: what this machine has cores or GPUs for."),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Train every combination of some values, and compare them in one table.
+
+    Finished runs are not run again: the same command goes on with a sweep that was stopped.
+
+    \b
+    scalewright sweep run.yaml optimizer.lr=1e-4,3e-4,1e-3
+    scalewright sweep run.yaml optimizer.lr=1e-4,3e-4 layout.micro_batch=1,2 train.steps=200
+    """
+    if not run.is_file():
+        raise missing_run(run)
+    from scalewright.cli.output import only_answer, print_json
+    from scalewright.spec.errors import RunError, Stopped
+    from scalewright.train.sweep import sweep as run_sweep
+
+    with only_answer(json):
+        found = run_sweep(run, values, jobs=jobs, tell=_tell)
+    if json:
+        print_json(found.dump())
+    else:
+        _show(found)
+    count = {status: sum(row.status == status for row in found.rows) for status in ("stopped", "failed")}
+    if count["stopped"]:
+        raise Stopped(f"stopped; {count['stopped']} runs are left, and the same command goes on with them")
+    if count["failed"]:
+        raise RunError(
+            f"{count['failed']} of {len(found.rows)} runs failed; the same command tries them again"
+        )
+
+
+def _tell(done: int, total: int, row: Row) -> None:
+    """One line as a run ends, on stderr."""
+    loss = row.valid_loss if row.valid_loss is not None else row.loss
+    word = row.error or (f"loss {loss:.4f}" if loss is not None else row.status)
+    print(
+        f"{done}/{total}  {row.run}: {word}{'' if row.again else ' (finished before)'}",
+        file=sys.stderr,
+        flush=True,
+    )
+
+
+def _show(found: Sweep) -> None:
+    """The table, best first."""
+    from scalewright.cli.output import print_table
+    from scalewright.spec.words import count
+
+    keys = list(found.rows[0].values)
+    columns = [*keys, "valid loss", "loss", "step", "tokens/s", "GiB", "status"]
+    table = [
+        [
+            *row.values.values(),
+            _number(row.valid_loss),
+            _number(row.loss),
+            row.step,
+            count(row.tokens_per_s) if row.tokens_per_s else "",
+            f"{row.memory_gib:.2f}" if row.memory_gib else "",
+            "best" if row.run == found.best else row.status,
+        ]
+        for row in found.rows
+    ]
+    print_table(columns, table)
+    for row in found.rows:
+        if row.error:
+            print(f"{row.run}: {row.error}")
+    for note in found.notes:
+        print(note)
+    if found.best is not None:
+        why = (
+            "validation loss"
+            if found.by == "valid_loss"
+            else "training loss, as not all runs validate (train.valid_every)"
+        )
+        print(f"best by {why}: {found.best}")
+        print(f"one page about all of them: scalewright report {found.folder}")
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.4f}"

@@ -1,0 +1,162 @@
+"""One page about several runs: their losses in one frame by steps, tokens or time, and what differs.
+
+┌──────────────┐  (•) steps  ( ) tokens  ( ) time     three drawings, of which a radio button shows one:
+│╲╲__          │                                      no script is needed
+│ ╲‾‾‾──────── │  best · lr-3e-4
+└──────────────┘
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from scalewright.report.chart import path as svg_path
+from scalewright.report.folder import Column, RunFolder
+from scalewright.report.page import Page, Section, render, write
+from scalewright.report.runs import Comparison, Entry, compare, names_of
+from scalewright.report.scale import Kind, say_tick, ticks
+from scalewright.report.series import frame, smooth, thin
+from scalewright.spec.words import count, decimal, duration, short_time
+
+COLOURS = 8  # of the lines; further runs share them, dashed
+AXES: tuple[tuple[str, str, Kind], ...] = (
+    ("steps", "Steps", "step"),
+    ("tokens", "Tokens", "count"),
+    ("time", "Time", "seconds"),
+)
+
+
+def write_overlay(runs: Sequence[RunFolder], out: str | Path, force: bool = False) -> Path:
+    """Writes the page about two runs or more; raises UserError, also where it would replace another file."""
+    return write(Path(out), render(page(runs)), force)
+
+
+def page(runs: Sequence[RunFolder]) -> Page:
+    """The page."""
+    found = compare(runs)
+    best = f"best: {found.best}" if found.best else ""
+    charts = [chart for title, which in (("Training loss", "train"), ("Validation loss", "valid"))
+              if (chart := drawing(runs, title, which)) is not None]  # fmt: skip
+    sections = [
+        Section("losses", "Losses", "overlay.html", {"charts": charts, "best": _index(found)}),
+        Section("runs", "Runs", "overlay_runs.html", {"rows": rows(found), "by": _by(found)}),
+    ]
+    if found.differences:
+        changed = {key: [_text(value) for value in values] for key, values in found.differences.items()}
+        names = [entry.name for entry in found.runs]
+        data = {"names": names, "rows": changed}
+        sections.append(Section("differences", "What differs", "overlay_differences.html", data))
+    return Page(
+        title=f"{len(runs)} runs",
+        status=best,
+        status_kind="good" if best else "plain",
+        facts=[_by(found)],
+        sections=sections,
+        footer="Scalewright",
+        notes=[f"{run.name}: {problem}" for run in runs for problem in run.problems],
+        scripts=("words.js", "theme.js"),
+        styles=("report.css", "overlay.css"),
+    )
+
+
+def drawing(runs: Sequence[RunFolder], title: str, which: str) -> dict[str, Any] | None:
+    """One frame of all runs' losses, once for each axis; None where no run has any."""
+    lines = [_line(run, which) for run in runs]
+    if not any(np.isfinite(loss).any() for _, loss in lines):
+        return None
+    low, high = frame([loss if len(loss) < 200 else loss[len(loss) // 33 :] for _, loss in lines], False)
+    views = []
+    for key, label, kind in AXES:
+        places = [line[0][key] for line in lines]
+        end = max((float(x[-1]) for x in places if len(x) and np.isfinite(x[-1])), default=0.0)
+        if end <= 0:
+            continue
+        paths = []
+        for number, (xs, (_, loss)) in enumerate(zip(places, lines, strict=True)):
+            if not len(xs):
+                continue
+            some, values = thin(xs, loss)
+            shares = [(high - value) / (high - low) for value in values.tolist()]
+            d = svg_path([x / end for x in some.tolist()], shares)
+            paths.append({"d": d, "line": number % COLOURS, "dashed": number >= COLOURS, "run": number})
+        marks = [{"at": tick / end, "text": _tick(tick, key, kind)} for tick in _ticks(end, key)]
+        views.append({"key": key, "label": label, "paths": paths, "x": marks})
+    y = [
+        {"at": (tick - low) / (high - low), "text": say_tick(tick, "number")} for tick in ticks(low, high, 6)
+    ]
+    legend = [
+        {"name": name, "line": number % COLOURS, "dashed": number >= COLOURS, "run": number}
+        for number, name in enumerate(names_of(runs))
+    ]
+    return {"id": which, "title": title, "views": views, "y": y, "legend": legend}
+
+
+def _ticks(end: float, axis: str) -> list[float]:
+    """Round numbers up to `end`; of seconds, round minutes or hours."""
+    unit = 1.0 if axis != "time" or end < 180 else 60.0 if end < 3 * 3600 else 3600.0
+    return [tick * unit for tick in ticks(0.0, end / unit)]
+
+
+def _tick(value: float, axis: str, kind: Kind) -> str:
+    return duration(value) if axis == "time" else say_tick(value, kind)
+
+
+def _line(run: RunFolder, which: str) -> tuple[dict[str, Column], Column]:
+    """Where a run's losses lie on each axis, and the losses; those of training smoothed."""
+    train = run.train
+    seconds = np.cumsum(np.nan_to_num(train.get("step_time_s")))
+    if which == "train":
+        loss = train.get("loss")
+        loss = smooth(loss, min(max(len(loss) / 40, 5), 500)) if len(loss) >= 20 else loss
+        return {"steps": train.steps, "tokens": train.get("tokens"), "time": seconds}, loss
+    steps, loss = run.valid.steps, run.valid.get("loss")
+    if not len(train):
+        return {"steps": steps, "tokens": steps * np.nan, "time": steps * np.nan}, loss
+    tokens = np.interp(steps, train.steps, np.nan_to_num(train.get("tokens")))
+    return {"steps": steps, "tokens": tokens, "time": np.interp(steps, train.steps, seconds)}, loss
+
+
+def rows(found: Comparison) -> list[dict[str, Any]]:
+    """The table of runs, in words; best first."""
+
+    def key(entry: Entry) -> float:
+        value: float | None = getattr(entry, found.by)
+        return float("inf") if value is None else value
+
+    order = {entry.name: number for number, entry in enumerate(found.runs)}
+    return [
+        {
+            "name": entry.name,
+            "best": entry.name == found.best,
+            "line": order[entry.name] % COLOURS,
+            "dashed": order[entry.name] >= COLOURS,
+            "cells": [
+                ("valid loss", decimal(entry.valid_loss)),
+                ("loss", decimal(entry.loss)),
+                ("steps", f"{entry.steps:,}"),
+                ("tokens", count(entry.tokens)),
+                ("tokens/s", count(entry.tokens_per_s)),
+                ("step", short_time(entry.step_time_s)),
+                ("GiB", decimal(entry.memory_gib, 3)),
+            ],
+        }
+        for entry in sorted(found.runs, key=key)
+    ]  # fmt: skip
+
+
+def _by(found: Comparison) -> str:
+    if found.by == "valid_loss":
+        return "compared by their last validation loss"
+    return "compared by their last training loss: not all of them validate"
+
+
+def _index(found: Comparison) -> int | None:
+    return next((number for number, entry in enumerate(found.runs) if entry.name == found.best), None)
+
+
+def _text(value: Any) -> str:
+    return "–" if value is None else str(value)

@@ -1,0 +1,163 @@
+"""Several runs side by side: what differs in their settings, what each reached, and their losses by tokens.
+
+    run folders ──► Comparison ──► `compare` (terminal, JSON)
+                               └─► overlay page (report/overlay.py)
+
+The best run is that of the lowest last validation loss, where all have one that is finite; else of the lowest
+last training loss.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from scalewright.report.folder import FILES, Column, RunFolder, Table, read_folder
+from scalewright.report.series import smooth
+from scalewright.spec.errors import UserError
+
+PLACES = (0.25, 0.5, 0.75, 1.0)  # of the tokens of the shortest run
+OWN = ("name", "out_dir", "environment", "version", "resume", "run_id")  # what no two runs share
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What one run reached; null where nothing is known, or where the last value isn't finite."""
+
+    name: str
+    path: str
+    steps: int
+    tokens: int | None
+    loss: float | None
+    valid_loss: float | None
+    bits_per_byte: float | None
+    step_time_s: float | None  # median
+    tokens_per_s: float | None  # median
+    memory_gib: float | None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All that is known of the runs together; lists are in the order of `runs`."""
+
+    runs: list[Entry]
+    differences: dict[str, list[Any]]  # by dotted key
+    aligned_tokens: list[float]
+    aligned_loss: list[list[float | None]]  # smoothed, of each run at those tokens
+    by: str  # valid_loss or loss
+    best: str | None
+
+    def dump(self) -> dict[str, Any]:
+        """Plain data."""
+        return asdict(self)
+
+
+def find_runs(paths: Sequence[str | Path]) -> list[RunFolder]:
+    """The runs that paths name: folders of runs, or folders of such folders; raises UserError for others."""
+    found: dict[Path, Path] = {}
+    for path in map(Path, paths):
+        inside = [path]
+        if path.is_dir() and not is_run(path):
+            inside = sorted(child for child in path.iterdir() if child.is_dir() and is_run(child))
+            if not inside:
+                raise UserError(
+                    "no run is here", str(path), "give the out_dir of a run, or a folder of several"
+                )
+        for folder in inside:
+            found.setdefault(folder.resolve(), folder)
+    return [read_folder(folder) for folder in found.values()]
+
+
+def is_run(path: Path) -> bool:
+    """Whether a folder holds a run."""
+    return any((path / name).exists() for name in FILES)
+
+
+def compare(runs: Sequence[RunFolder]) -> Comparison:
+    """Lays runs side by side; raises UserError for fewer than two."""
+    if len(runs) < 2:
+        raise UserError("one run is nothing to compare", "runs", "give two runs or more")
+    names = names_of(runs)
+    entries = [_entry(run, name) for run, name in zip(runs, names, strict=True)]
+    by = "valid_loss" if all(entry.valid_loss is not None for entry in entries) else "loss"
+    ranked = [(value, entry.name) for entry in entries if (value := getattr(entry, by)) is not None]
+    tokens, losses = aligned(runs)
+    return Comparison(entries, differences(runs), tokens, losses, by, min(ranked)[1] if ranked else None)
+
+
+def names_of(runs: Sequence[RunFolder]) -> list[str]:
+    """Their names; their paths, where two have the same name."""
+    names = [run.name for run in runs]
+    return [str(run.path) if names.count(name) > 1 else name for run, name in zip(runs, names, strict=True)]
+
+
+def differences(runs: Sequence[RunFolder]) -> dict[str, list[Any]]:
+    """The settings that aren't the same in all, by dotted key; null where a run has none."""
+    flat = [_flat({key: value for key, value in run.config.items() if key not in OWN}) for run in runs]
+    keys = dict.fromkeys(key for one in flat for key in one)
+    table = {key: [one.get(key) for one in flat] for key in keys}
+    return {key: row for key, row in table.items() if len({json.dumps(value) for value in row}) > 1}
+
+
+def aligned(runs: Sequence[RunFolder]) -> tuple[list[float], list[list[float | None]]]:
+    """The losses, smoothed, at a few places up to the fewest tokens of any run; empty without tokens."""
+    ends = [run.train.last("tokens") for run in runs]
+    shortest = min((end for end in ends if end is not None), default=0.0)
+    if not shortest or None in ends:
+        return [], []
+    places = [share * shortest for share in PLACES]
+    return places, [[_at(run.train, place) for place in places] for run in runs]
+
+
+def _at(train: Table, tokens: float) -> float | None:
+    known = np.isfinite(train.get("tokens")) & np.isfinite(train.get("loss"))
+    if not known.any():
+        return None
+    loss = smooth(train.get("loss")[known], max(5, len(train) / 40))
+    return float(np.interp(tokens, train.get("tokens")[known], loss))
+
+
+def _entry(run: RunFolder, name: str) -> Entry:
+    tokens = run.train.last("tokens")
+    return Entry(
+        name=name,
+        path=str(run.path),
+        steps=int(run.train.steps[-1]) if len(run.train) else 0,
+        tokens=int(tokens) if tokens is not None else None,
+        loss=_newest(run.train.get("loss")),
+        valid_loss=_newest(run.valid.get("loss")),
+        bits_per_byte=_newest(run.valid.get("bits_per_byte")),
+        step_time_s=_median(run.train.get("step_time_s")),
+        tokens_per_s=_median(run.train.get("tokens_per_s")),
+        memory_gib=_most(run.train.get("memory_gib")),
+    )
+
+
+def _newest(values: Column) -> float | None:
+    """The last value, if it is finite: a run that diverged has no loss."""
+    return float(values[-1]) if len(values) and np.isfinite(values[-1]) else None
+
+
+def _median(values: Column) -> float | None:
+    finite = values[np.isfinite(values)]
+    return float(np.median(finite)) if len(finite) else None
+
+
+def _most(values: Column) -> float | None:
+    finite = values[np.isfinite(values)]
+    return float(finite.max()) if len(finite) else None
+
+
+def _flat(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in data.items():
+        if isinstance(value, Mapping):
+            flat.update(_flat(value, f"{prefix}{key}."))
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat

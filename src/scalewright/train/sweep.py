@@ -1,0 +1,312 @@
+"""Many runs of one run file, some at a time, each in a folder and a process of its own.
+
+    points --joblib--> scalewright train RUN.yaml key=value … --json --> runs/<name>-sweep/<label>/ --> rows
+
+As many at once as this machine has cores (or GPUs) for. A run that fails is a row like the others. A second
+call leaves finished runs alone and goes on with the rest: `sweep.json` in a run's folder holds what it was
+asked, and one that was asked something else since is set aside and begins anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from queue import SimpleQueue
+from statistics import median
+from typing import Any
+
+from scalewright.launch.child import Share, start_child
+from scalewright.launch.local import cores
+from scalewright.launch.settings import tracking_variables
+from scalewright.spec.errors import UserError
+from scalewright.spec.run import MlflowSpec, RunSpec, load_run
+from scalewright.spec.sweep import Point, read_sweep
+from scalewright.track.events import read_events
+from scalewright.track.metrics import read_metrics
+from scalewright.track.store import find_store
+from scalewright.train.resolve import device_kind, resolve
+
+NOTE = "sweep.json"  # in a run's folder: what it was asked
+STOPPED = 75
+
+
+@dataclass
+class Row:
+    """How one run of a sweep went."""
+
+    run: str
+    values: dict[str, str]
+    status: str  # finished | failed | stopped
+    out_dir: str
+    step: int = 0
+    loss: float | None = None  # of the last step
+    valid_loss: float | None = None  # the last
+    bits_per_byte: float | None = None
+    tokens_per_s: float | None = None  # median
+    memory_gib: float | None = None
+    seconds: float = 0.0  # of training, over all its lives
+    error: str = ""
+    again: bool = True  # false: it was finished before
+
+    def dump(self) -> dict[str, Any]:
+        """Plain data."""
+        return asdict(self)
+
+
+@dataclass
+class Sweep:
+    """All rows, best first, and what they were ranked by."""
+
+    name: str
+    folder: str
+    rows: list[Row]
+    by: str = "valid_loss"  # or loss, where a finished run has no validation
+    seconds: float = 0.0
+    best: str | None = None
+    notes: list[str] = field(default_factory=list)
+
+    def dump(self) -> dict[str, Any]:
+        """Plain data."""
+        return asdict(self)
+
+
+def sweep(
+    run: str | Path,
+    arguments: Sequence[str],
+    *,
+    jobs: int | None = None,
+    tell: Callable[[int, int, Row], None] | None = None,
+) -> Sweep:
+    """Runs every combination of the values; `tell(done, total, row)` is called as runs end. UserError."""
+    from joblib import Parallel, delayed
+
+    started = time.perf_counter()
+    fixed, points = read_sweep(arguments)
+    base = load_run(run, fixed)
+    checked = [_spec(run, fixed, point) for point in points]
+    specs = [spec for spec in checked if isinstance(spec, RunSpec)]
+    if not specs:
+        raise next(error for error in checked if isinstance(error, UserError))
+    resolve(specs[0])  # the data, once
+    folder = base.folder.parent / f"{base.name}-sweep"
+    shares, wide = _shares(specs, jobs)
+    free: SimpleQueue[Share] = SimpleQueue()
+    for share in shares:
+        free.put(share)
+    lock, done = threading.Lock(), [0]
+    with _Children() as children:
+
+        def one(point: Point, spec: RunSpec | UserError) -> Row:
+            if isinstance(spec, UserError):
+                row = Row(point.label, point.values, "failed", "", error=str(spec))
+            else:
+                share = free.get()
+                try:
+                    row = _run(Path(run), fixed, point, spec, folder / point.label, share, children)
+                finally:
+                    free.put(share)
+            with lock:
+                done[0] += 1
+                if tell is not None:
+                    tell(done[0], len(points), row)
+            return row
+
+        work = (delayed(one)(point, spec) for point, spec in zip(points, checked, strict=True))
+        rows = list(Parallel(n_jobs=len(shares), prefer="threads")(work))
+    found = rank(rows)
+    return Sweep(
+        f"{base.name}-sweep", str(folder), found[0], found[1], time.perf_counter() - started, found[2], wide
+    )
+
+
+def rank(rows: Sequence[Row]) -> tuple[list[Row], str, str | None]:
+    """Rows best first, by validation loss where all that finished have one; that key, and the best's name."""
+    finished = [row for row in rows if row.status == "finished"]
+    by = "valid_loss" if finished and all(row.valid_loss is not None for row in finished) else "loss"
+
+    def key(row: Row) -> tuple[bool, float]:
+        value = getattr(row, by)
+        return row.status != "finished" or value is None, float("inf") if value is None else value
+
+    ordered = sorted(rows, key=key)
+    best = ordered[0].run if ordered and not key(ordered[0])[0] else None
+    return ordered, by, best
+
+
+def _spec(run: str | Path, fixed: Sequence[str], point: Point) -> RunSpec | UserError:
+    """A combination's run; the error where there can be no such run."""
+    try:
+        spec = load_run(run, [*fixed, *point.overrides])
+        resolve(spec, read_data=False)
+        return spec
+    except UserError as error:
+        return error
+
+
+def _shares(specs: Sequence[RunSpec], jobs: int | None) -> tuple[list[Share], list[str]]:
+    """A share of this machine for each run at a time; raises UserError for more jobs than GPUs allow."""
+    kind, count = device_kind(specs[0])
+    devices = max(spec.layout.devices for spec in specs)
+    most = max(1, count // devices)
+    wanted = min(jobs or most, len(specs))
+    notes = []
+    if wanted > most:
+        if kind != "cpu":
+            how = f"use --jobs {most} or fewer"
+            raise UserError(f"{wanted} runs of {devices} at once, and {count} {kind} devices", "--jobs", how)
+        notes.append(f"{wanted} runs of {devices} at once share {count} cores: each is slower for it")
+    threads = max(1, cores() // (wanted * (devices if kind == "cpu" else 1)))
+    if kind != "cuda":
+        return [Share(threads) for _ in range(wanted)], notes
+    groups = [tuple(range(job * devices, (job + 1) * devices)) for job in range(wanted)]
+    return [Share(threads, group) for group in groups], notes
+
+
+def _run(
+    file: Path,
+    fixed: Sequence[str],
+    point: Point,
+    spec: RunSpec,
+    folder: Path,
+    share: Share,
+    children: _Children,
+) -> Row:
+    """One run, unless it is finished; whatever goes wrong is in its row."""
+    row = Row(point.label, point.values, "finished", str(folder))
+    asked = _asked(spec)
+    before = _note_in(folder)
+    if before == asked and _finished(folder, resolve(spec, read_data=False).steps):
+        row.again = False
+        return _read(row, folder)
+    overrides = [*fixed, *point.overrides, f"name={point.label}", f"out_dir={json.dumps(str(folder))}"]
+    overrides += _tracking(spec, folder)
+    if before is not None and before != asked:
+        overrides.append("resume=never")  # which sets what is there aside
+    code, error = children.run(["train", str(file), *overrides, "--json"], share)
+    if code is None or code == STOPPED or (code and children.stopping):
+        row.status = "stopped"
+    elif code:
+        row.status, row.error = "failed", error
+    if folder.is_dir():
+        with suppress(OSError):
+            (folder / NOTE).write_text(json.dumps({"asked": asked, "values": point.values}, indent=1) + "\n")
+    return _read(row, folder)
+
+
+def _asked(spec: RunSpec) -> str:
+    """A digest of all that a run was asked, but for where it lies."""
+    keys = {
+        key: value for key, value in spec.dump().items() if key not in ("name", "out_dir", "resume", "track")
+    }
+    return hashlib.sha256(json.dumps(keys, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _note_in(folder: Path) -> str | None:
+    try:
+        return str(json.loads((folder / NOTE).read_text(encoding="utf-8"))["asked"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _finished(folder: Path, steps: int) -> bool:
+    events = read_events(folder / "events.jsonl")
+    return any(event.get("kind") == "finish" and event.get("step") == steps for event in events)
+
+
+def _tracking(spec: RunSpec, folder: Path) -> list[str]:
+    """One experiment for all runs of a sweep, in the store of single runs, unless something names another."""
+    if not spec.track.mlflow:
+        return []
+    given = tracking_variables()
+    store = find_store(spec.track, given)
+    keys = spec.track.mlflow if isinstance(spec.track.mlflow, MlflowSpec) else MlflowSpec()
+    if keys.experiment is None and "MLFLOW_EXPERIMENT_NAME" not in given:
+        keys = keys.replace(experiment=folder.parent.name)
+    if store.uri is None:
+        keys = keys.replace(uri=store.mlflow_uri(folder.parent))
+    return [f"track.mlflow={json.dumps({k: v for k, v in keys.dump().items() if v})}"]
+
+
+def _read(row: Row, folder: Path) -> Row:
+    """The row with what the run's folder has."""
+    rows = read_metrics(folder / "metrics.jsonl")
+    train = [found for found in rows if found["kind"] == "train"]
+    valid = [found for found in rows if found["kind"] == "valid"]
+    if train:
+        row.step, row.loss = train[-1]["step"], train[-1].get("loss")
+        row.seconds = sum(found.get("step_time_s") or 0.0 for found in train)
+        speeds = [found["tokens_per_s"] for found in train if found.get("tokens_per_s")]
+        row.tokens_per_s = median(speeds) if speeds else None
+        row.memory_gib = max((found.get("memory_gib") or 0.0 for found in train), default=None)
+    if valid:
+        row.valid_loss, row.bits_per_byte = valid[-1].get("loss"), valid[-1].get("bits_per_byte")
+    if row.status == "finished" and row.loss is None:
+        row.status, row.error = "failed", row.error or "its loss is not finite"
+    return row
+
+
+class _Children:
+    """The processes of a sweep; a signal to it stops them all, and starts no more."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running: set[subprocess.Popen[str]] = set()
+        self.stopping = False
+
+    def run(self, arguments: Sequence[str], share: Share) -> tuple[int | None, str]:
+        """Exit code (null: it wasn't started, as the sweep is stopping) and the last line of stderr."""
+        with self._lock:
+            if self.stopping:
+                return None, ""
+            process = start_child(arguments, share)
+            self._running.add(process)
+        try:
+            _, complaint = process.communicate()
+        finally:
+            with self._lock:
+                self._running.discard(process)
+        lines = [line for line in complaint.strip().splitlines() if line.startswith("error: ")]
+        last = (lines or complaint.strip().splitlines() or [f"exit code {process.returncode}"])[-1]
+        return process.returncode, last.removeprefix("error: ")
+
+    def stop(self) -> None:
+        """Asks all to save and leave."""
+        with self._lock:
+            self.stopping = True
+            for process in self._running:
+                with suppress(OSError):
+                    process.terminate()
+
+    def __enter__(self) -> _Children:
+        self._kept = _handlers(self.stop) if threading.current_thread() is threading.main_thread() else None
+        if self._kept is not None:
+            self._kept.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self.stop()
+        if self._kept is not None:
+            self._kept.__exit__(None, None, None)
+
+
+@contextmanager
+def _handlers(stop: Callable[[], None]) -> Iterator[None]:
+    """SIGTERM and SIGINT stop the runs, which save; the sweep then ends by itself."""
+
+    def handle(number: int, frame: Any) -> None:
+        threading.Thread(target=stop, daemon=True).start()  # a lock may be held by whom the signal met
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
