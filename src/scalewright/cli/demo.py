@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 VOCABULARY, SEQ_LEN, BATCH = 1024, 256, 4
 DEVICES = 2  # processes
+VALID_BATCHES = 8  # of the run's own validations
 STEPS = 560  # two minutes or so on two cores of 0.1 TFLOP/s; small batches learn most per token here
 MODEL = {
     "name": "demo",
@@ -80,8 +81,9 @@ def run_demo(out: Path, quiet: bool = False) -> dict[str, Any]:
     write_yaml(run_file, _run(out, layout))
     _train(run_file, out, summary, started, say, quiet)
     say("5/7", "evaluating on text that it has not seen")
-    summary.validation_bits_per_byte = _evaluate(out)
-    say("", f"{summary.validation_bits_per_byte:.3f} bits per byte")
+    summary.validation_bits_per_byte, tokens = _evaluate(out)
+    say("", f"{summary.validation_bits_per_byte:.3f} bits per byte of all {tokens:,} tokens of it")
+    say("", f"(validations on the way took the first {VALID_BATCHES * BATCH * SEQ_LEN:,} of them)")
     say("6/7", "writing on from a prompt")
     sample = _sample(out)
     say("", "\n" + sample + "\n")
@@ -201,7 +203,7 @@ def _run(out: Path, layout: dict[str, Any]) -> dict[str, Any]:
         },
         "optimizer": {"name": "adamw", "lr": 1e-3, "weight_decay": 0.1, "betas": [0.9, 0.98]},
         "lr_schedule": {"kind": "cosine", "warmup_steps": 20, "min_ratio": 0.02},
-        "train": {"steps": STEPS, "valid_every": STEPS // 7, "valid_batches": 8},
+        "train": {"steps": STEPS, "valid_every": STEPS // 7, "valid_batches": VALID_BATCHES},
         "checkpoint": {"every": STEPS // 8, "keep": 2},
     }
 
@@ -262,14 +264,14 @@ class _Assassin:
             self._thread.join()
 
 
-def _evaluate(out: Path) -> float:
-    """Bits per byte over the whole held-out part."""
+def _evaluate(out: Path) -> tuple[float, int]:
+    """(bits per byte, tokens) of the whole held-out part; the run's own validations take a part of it."""
     from scalewright.cli.verbs.evaluate import measure
 
-    bits = measure(out, None, None, 10_000, "cpu")["bits_per_byte"]
-    if bits is None:
+    found = measure(out, None, None, 10_000, "cpu")
+    if found["bits_per_byte"] is None:
         raise RunError("the held-out text does not know its bytes")
-    return round(bits, 4)
+    return round(found["bits_per_byte"], 4), found["tokens"]
 
 
 def _sample(out: Path) -> str:

@@ -42,9 +42,9 @@ CONTEXT = Axis("cp", "cp", "cp", "cut the sequence; exchange keys and values in 
 EXPERT = Axis("ep", "ep", "ep", "hold different experts; send tokens to them and back")
 WITHIN_EXPERT = Axis("etp", "etp", "", "cut every expert")
 PIPELINE = Axis("pp", "pp", "pp", "hold different layers; pass activations and their gradients on")
-DATA = Axis("dp", "loss", "dp", "see different tokens; share gradients and parameters")
-SHARDS = Axis("shards", "fsdp", "", "share one copy of the parameters")
-COPIES = Axis("copies", "dp_replicate", "", "hold the same shard; sum gradients")
+DATA = Axis("dp", "loss", "dp", "see different tokens; sum gradients, gather parameters")
+SHARDS = Axis("shards", "fsdp", "", "share one replica of the parameters")
+REPLICAS = Axis("replicas", "dp_replicate", "", "hold the same shard; sum gradients")
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def axes_of(layout: Layout) -> list[Axis]:
     sizes = (
         (TENSOR, layout.tp), (CONTEXT, layout.cp), (WITHIN_EXPERT, layout.etp), (EXPERT, layout.ep),
         (DATA, layout.dp * layout.cp), (SHARDS, layout.dp_shard * layout.cp if copies else 1),
-        (COPIES, layout.dp_replicate if copies else 1), (PIPELINE, layout.pp),
+        (REPLICAS, layout.dp_replicate if copies else 1), (PIPELINE, layout.pp),
     )  # fmt: skip
     return [one for one, size in sizes if size > 1 and not (one is DATA and layout.dp == 1)]
 

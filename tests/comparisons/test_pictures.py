@@ -1,0 +1,20 @@
+"""The drawings of docs/ideas.md are drawn from schedules and predictions, and are valid pictures."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as tree
+
+
+def test_every_drawing_is_a_picture_with_a_title(tmp_path):
+    from harness.ideas import draw_all
+
+    draw_all(tmp_path)
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == ["bubbles.svg", "data.svg", "pipeline.svg", "sharding.svg", "tensor.svg"]
+    for path in tmp_path.iterdir():
+        root = tree.parse(path).getroot()
+        assert root.find("{http://www.w3.org/2000/svg}title").text
+        assert "http" not in re.sub(r'xmlns="[^"]*"', "", path.read_text())
+    text = (tmp_path / "pipeline.svg").read_text()
+    assert "bubble 27% of the ranks" in text  # 1f1b: (p - 1) / (m + p - 1) = 3 / 11
