@@ -271,7 +271,7 @@ def _evaluate(out: Path) -> tuple[float, int]:
     found = measure(out, None, None, 10_000, "cpu")
     if found["bits_per_byte"] is None:
         raise RunError("the held-out text does not know its bytes")
-    return round(found["bits_per_byte"], 4), found["tokens"]
+    return round(found["bits_per_byte"], 4), int(found["tokens"] or 0)
 
 
 def _sample(out: Path) -> str:
