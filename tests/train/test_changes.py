@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from runs import EOD, bits, events, make_data, merge, rows, run, run_data
 from scalewright.checkpoint.format import COMMIT, commit_text
@@ -17,6 +19,7 @@ from scalewright.spec.errors import UserError
 from scalewright.spec.run import RunSpec
 from scalewright.train.changes import Changes, find_changes
 from scalewright.train.choices import keep_choices
+from scalewright.train.worker import _on_devices
 
 SAVED = {"checkpoint": {"at_end": True}, "train": {"steps": 3}}
 
@@ -267,7 +270,27 @@ def test_a_resume_is_in_the_precision_of_the_first_start(tmp_path, monkeypatch):
     assert events(changed, "changed")[0]["changes"]["layout.precision"] == ["fp32", "bf16"]
 
 
-def test_compile_auto_is_for_gpus(saved):
+def test_a_save_of_an_older_release_has_its_choices_in_the_runs_folder(again, saved, tmp_path):
+    folder = find_checkpoint(tmp_path / "out")
+    state = json.loads((folder / "state.json").read_text())
+    del state["run"]
+    (folder / "state.json").write_text(json.dumps(state))
+    (folder / COMMIT).write_text(commit_text(folder, 3))
+    text = (tmp_path / "out" / "run.yaml").read_text()
+    (tmp_path / "out" / "run.yaml").write_text(text.replace("precision: fp32", "precision: bf16"))
     _, data = saved
-    assert RunSpec.parse(data).train.compile == "auto"
+    layout = {"devices": 1, "global_batch": 8, "precision": "auto"}
+    kept = keep_choices(RunSpec.parse({**data, "out_dir": str(tmp_path / "out"), "layout": layout}))
+    assert kept.layout.precision == "bf16"
+
+
+def test_compile_auto_is_for_gpus(saved):
+    """Settled on the devices of the run, and written down as what it was settled to."""
+    _, data = saved
+    run = RunSpec.parse(data)
+    assert run.train.compile == "auto"
     assert state_of(Path(data["out_dir"]))["run"]["train"]["compile"] is False  # on a CPU
+    for asked, kind, settled in (("auto", "cuda", True), ("auto", "mps", False), (False, "cuda", False)):
+        mesh: Any = SimpleNamespace(device=torch.device(kind), rank=0, group=lambda axis: None)
+        given = run.replace(train={**run.train.dump(), "compile": asked})
+        assert _on_devices(given, mesh, []).train.compile is settled

@@ -149,7 +149,11 @@ def device_kind(run: RunSpec) -> tuple[str, int]:
     if run.device in ("auto", "mps") and torch.backends.mps.is_available():
         return "mps", 1
     if run.device != "auto":
-        raise UserError(f"device {run.device} is not on this machine", "device", "use device: auto or cpu")
+        raise UserError(
+            f"device {run.device} is not on this machine",
+            "device",
+            "use device=cpu (auto keeps the kind of device that a run began on)",
+        )
     return "cpu", cores()
 
 
