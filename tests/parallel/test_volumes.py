@@ -52,7 +52,7 @@ PSI = count(MODEL).total
 ROOT = sum(p.tensor.size for p in place(MODEL, Layout()) if not p.tensor.name.startswith("layers."))
 STREAM = B * S * H
 FP32 = 4
-SCALARS = 16  # numbers that aren't a model's: the loss, its tokens, the gradients' norm
+SCALARS = 32  # numbers that aren't a model's: a step's report (train/columns.py) and its tokens in int64
 
 
 def measure(mesh: Mesh, layout: Layout, run: dict[str, Any]) -> Any:
