@@ -43,6 +43,8 @@ def predict(
     found, assumed = price_layout(
         model, cluster, layout, seq_len, keys, framework=framework, version=software_version, options=options
     )
+    if price is None and tokens is not None and cluster != "local":
+        price = find_place(cluster).price_per_device_hour
     return answer(found, tokens=tokens, price=price, explain=explain, assumed=assumed)
 
 
@@ -69,6 +71,7 @@ def price_layout(
     place = find_place(cluster, given.get("devices"))
     length, notes = defaults.resolve_length(spec, seq_len)
     trainer, trainers = defaults.resolve_trainer(framework, version)
+    defaults.check_options(options)
     said = defaults.resolve_sizes(given, place, length)
     sizes = defaults.fill_devices(said)
     zero = defaults.usual_zero(said, trainer, place)
@@ -109,6 +112,7 @@ def plan(
     objective: str = "time",
     fix: Mapping[str, Any] | None = None,
     memory_headroom: float | None = None,
+    margin: float = 0.02,
     top: int = 5,
     precision: str = "auto",
     framework: str | None = None,
@@ -127,7 +131,8 @@ def plan(
 ) -> dict[str, Any]:
     """The best layouts of a run: the keys of `scalewright plan --json`. Raises UserError.
 
-    `fix` holds axes to a value or a list of them; `why_not` asks about one layout; `scaling` plans the same
+    `fix` holds axes to a value or a list of them; within `margin` of the fastest the simplest layout comes
+    first, and `simpler_than` names the fastest; `why_not` asks about one layout; `scaling` plans the same
     run on other device counts; `out` writes the run file (over one that was edited only with `force`).
     `tell(done, total)` is called as the search goes, and one that `stop()` has ended answers with what it
     has: `complete` is false then.
@@ -139,7 +144,7 @@ def plan(
     place = find_place(cluster, devices)
     question = Question.of(
         model, place, sizes, seq_len, scaling, framework=framework, version=software_version,
-        options=options, objective=objective, fixed=fix, headroom=memory_headroom, top=top,
-        precision=precision, price=price,
+        options=options, objective=objective, fixed=fix, headroom=memory_headroom,
+        margin=margin, top=top, precision=precision, price=price,
     )  # fmt: skip
     return question.answer(tokens, why_not, out, data, explain, tell, stop, force)

@@ -42,7 +42,7 @@ def test_every_promised_key(call_cli):
         "optimizer", "recompute", "other",
     ]  # fmt: skip
     assert list(found["comm_bytes"]) == ["tp", "dp", "cp", "ep", "pp"]
-    assert set(found["evidence"]) == {"nearest", "extrapolates", "framework"}
+    assert set(found["evidence"]) == {"nearest", "extrapolates", "never_measured", "framework"}
     assert set(found["evidence"]["nearest"][0]) == {
         "source", "trainer", "date", "model", "device", "n_devices", "layout", "seq_len", "measured",
         "predicted",
@@ -116,8 +116,24 @@ def test_framework_and_version_change_the_answer(call_cli):
     old = predicted(call_cli, *ASKED, *LAYOUT, "--framework", "megatron-lm", "--software-version", "2021")
     assert old["evidence"]["framework"] != ours["evidence"]["framework"]
     assert old["step_time_s"]["p50"] != ours["step_time_s"]["p50"]
-    strange = predicted(call_cli, *ASKED, *LAYOUT, "--framework", "megatorn")
-    assert any("did you mean 'megatron" in line for line in strange["assumed"])
+    strange = predicted(call_cli, *ASKED, *LAYOUT, "--framework", "unknown")
+    assert any("priced as the usual trainer of 2025" in line for line in strange["assumed"])
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--framework", "megatrn"], "unknown framework 'megatrn' (--framework): did you mean 'megatron'"),
+        (["--framework", "torchtitn"], "did you mean 'torchtitan'"),
+        (["--framework", "mine"], "'unknown' stands for a trainer that isn't listed"),
+        (["--options", "foo=1"], "unknown option 'foo' (--options): use one of async_tp"),
+        (["--options", "compil=1"], "did you mean 'compile'"),
+    ],
+)
+def test_a_misspelt_trainer_or_switch_is_an_error(call_cli, flags, words):
+    answer = call_cli("predict", *ASKED, *LAYOUT, *flags)
+    assert answer.code == 2
+    assert words in answer.err
 
 
 def test_what_does_not_fit_says_what_would(call_cli):

@@ -1,56 +1,87 @@
-"""A dry run for people: one line a group of like ranks, its memory by kind, and what it sends."""
+"""A dry run for people: memory of each pipeline stage's fullest rank, what is sent, and whether it fits.
+
+    ranks        held   states  activations  buffers  other  peak      like stages share a row
+    axis         collective   of ranks   count   bytes          like collectives share a row, least to most
+
+`--json` has every group of ranks.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from scalewright.cli.output import print_table, short
 
-KINDS = ("parameters", "gradients", "optimizer", "activations", "buffers", "other", "peak")
+STATES = ("parameters", "gradients", "optimizer")
+KINDS = ("activations", "buffers", "other", "peak")
+Group = dict[str, Any]
 
 
 def show_dry_run(document: dict[str, Any]) -> None:
-    """Prints what `DryRun.dump()` gives as tables."""
-    layout = document["layout"]
+    """Prints what `DryRun.dump()` gives as tables that fit 80 columns."""
+    layout, groups = document["layout"], document["groups"]
     axes = [f"{key} {layout[key]}" for key in ("pp", "dp_replicate", "tp", "cp", "ep") if layout[key] > 1]
     split = ", ".join([f"{document['world']} ranks", *axes, f"zero_stage {layout['zero_stage']}"])
     print(f"{split}; one rank's step:\n")
-    size, unit = _unit(max(group["memory_bytes"]["peak"] for group in document["groups"]))
-    columns = ("ranks", "first is", "parameters held", "FLOPs", *(f"{kind} {unit}" for kind in KINDS))
-    rows = [
-        (
-            _ranks(group["ranks"]),
-            _coords(group["coords"]),
-            short(group["params_local"]),
-            f"{group['flops']:.4g}",
-            *(f"{group['memory_bytes'][kind] / size:.3f}" for kind in KINDS),
-        )
-        for group in document["groups"]
-    ]
-    print_table(columns, rows, "memory: each kind at its highest, and the highest sum")
-    sent = [
-        (_ranks(group["ranks"]), c["axis"], c["kind"], c["group_size"], c["count"], _bytes(c["bytes"]))
-        for group in document["groups"]
-        for c in group["collectives"]
-    ]
+    size, unit = _unit(max(group["memory_bytes"]["peak"] for group in groups))
+    columns = ("ranks", "held", "FLOPs", "states", *KINDS)
+    print_table(columns, _memory_rows(groups, size), f"{unit}, each kind at its highest; peak: of their sum")
     print()
-    print_table(("ranks", "axis", "collective", "of ranks", "count", "bytes"), sent)
+    print_table(("axis", "collective", "of ranks", "count", "bytes"), _traffic_rows(groups))
     for note in document["notes"]:
         print(f"note: {note}")
+    print(f"\n{document['verdict']['words']}")
 
 
-def _ranks(ranks: list[int]) -> str:
-    """How many ranks, and which: `64: 0-63`, `4: 3 7 11 15`, `64: 7 15 23 ...`."""
-    if len(ranks) == 1:
-        return str(ranks[0])
-    if ranks[-1] - ranks[0] + 1 == len(ranks):
-        return f"{len(ranks)}: {ranks[0]}-{ranks[-1]}"
-    shown = " ".join(str(rank) for rank in ranks[:4])
-    return f"{len(ranks)}: {shown}{' ...' if len(ranks) > 4 else ''}"
+def _memory_rows(groups: Sequence[Group], size: int) -> list[tuple[str, ...]]:
+    """The fullest rank of every pipeline stage; stages whose numbers read the same share a row."""
+    stages: dict[int, list[Group]] = {}
+    for group in groups:
+        stages.setdefault(group["coords"]["pp"], []).append(group)
+    rows: dict[tuple[str, ...], list[int]] = {}
+    for stage, some in sorted(stages.items()):
+        fullest = max(some, key=lambda group: group["memory_bytes"]["peak"])
+        rows.setdefault(_numbers(fullest, size), []).append(stage)
+    whole = len(rows) == 1
+    return [("all" if whole else _stages(numbers), *cells) for cells, numbers in rows.items()]
 
 
-def _coords(coords: dict[str, int]) -> str:
-    return " ".join(f"{axis} {index}" for axis, index in coords.items() if index) or "the first"
+def _numbers(group: Group, size: int) -> tuple[str, ...]:
+    """Parameters held, FLOPs, and memory by kind."""
+    memory = group["memory_bytes"]
+    states = sum(memory[kind] for kind in STATES)
+    flops = f"{group['flops']:.3g}".replace("e+", "e")
+    sizes = (states, *(memory[kind] for kind in KINDS))
+    return (short(group["params_local"]), flops, *(f"{one / size:.2f}" for one in sizes))
+
+
+def _stages(numbers: Sequence[int]) -> str:
+    """`pp 0`, `pp 1-6`, `pp 1 3 5`."""
+    first, last = numbers[0], numbers[-1]
+    if first == last:
+        return f"pp {first}"
+    if last - first + 1 == len(numbers):
+        return f"pp {first}-{last}"
+    return "pp " + " ".join(map(str, numbers))
+
+
+def _traffic_rows(groups: Sequence[Group]) -> list[tuple[str, ...]]:
+    """Every kind of collective once, with the least and the most that a rank has of it."""
+    sent: dict[tuple[str, str, int], list[Group]] = {}
+    for group in groups:
+        for one in group["collectives"]:
+            sent.setdefault((one["axis"], one["kind"], one["group_size"]), []).append(one)
+    rows: list[tuple[str, ...]] = []
+    for (axis, kind, ranks), some in sent.items():
+        counts, sizes = ([one[key] for one in some] for key in ("count", "bytes"))
+        rows.append((axis, kind, str(ranks), _range(counts, str), _range(sizes, _bytes)))
+    return rows
+
+
+def _range(numbers: Sequence[int], words: Any) -> str:
+    low, high = words(min(numbers)), words(max(numbers))
+    return low if low == high else f"{low} to {high}"
 
 
 def _bytes(count: int) -> str:

@@ -14,10 +14,12 @@ from scalewright.cli.output import plain_markup, short
 
 Answer = Mapping[str, Any]
 WIDTH = 32  # of the longest bar
-NAMES = {
-    "tp_exposed": "tensor parallel", "dp_exposed": "data parallel", "cp_exposed": "context parallel",
-    "ep_exposed": "expert parallel", "pp_bubble": "pipeline bubble", "pp_exposed": "pipeline messages",
-}  # fmt: skip
+RISK = {
+    "fits": "[green]fits[/]",
+    "likely": "[yellow]likely to fit[/]",
+    "unlikely": "[red]unlikely to fit[/]",
+    "no": "[red]does not fit[/]",
+}
 
 
 def show_prediction(found: Answer) -> None:
@@ -98,13 +100,21 @@ def axes(layout: Answer) -> list[str]:
 
 def _summary(found: Answer) -> None:
     step, memory, device = found["step_time_s"], found["memory_gib"], found["device"]
-    band = f"8 of 10 fall between {seconds(step['p10'])} and {seconds(step['p90'])}"
+    band = f"8 of 10 fall between {seconds(step['p10'])} and {seconds(step['p90'])}" + _never(found)
     row("step time", seconds(step["p50"]), band)
     row("tokens/s", short(found["tokens_per_s"]), f"{found['tokens_per_s_per_device']:,.0f} a device")
     again = f", {100 * found['hfu']:.1f}% with recomputation" if found["hfu"] > found["mfu"] * 1.001 else ""
     row("MFU", f"{100 * found['mfu']:.1f}%", f"{found['tflops_per_device']:.4g} TFLOP/s a device{again}")
-    fits = "[green]fits[/]" if found["fits"] else "[red]does not fit[/]"
-    row("memory", gib(memory["peak"]), f"of {gib(device['usable_gib'])} that a device gives it: {fits}")
+    row(
+        "memory",
+        gib(memory["peak"]),
+        f"of {gib(device['usable_gib'])} that a device gives it: {RISK[found['risk']]}",
+    )
+    row(
+        "",
+        "",
+        f"8 of 10 fall between {' and '.join(map(gib, found['memory_p10_p90_gib']))}" + _unplanned(found),
+    )
     fix = found.get("smallest_fix")
     if not found["fits"]:
         row("", "", _fix(fix))
@@ -112,6 +122,18 @@ def _summary(found: Answer) -> None:
         cost = "" if total["cost"] is None else f", which cost {total['cost']:,.0f}"
         row("whole run", f"{total['days']:,.4g} days", f"{total['device_hours']:,.0f} device-hours{cost}")
     emit()
+
+
+def _never(found: Answer) -> str:
+    """That no run speaks for the band, where none does."""
+    never = (found.get("evidence") or {}).get("never_measured")
+    return f"; never measured: {', '.join(never)}" if never else ""
+
+
+def _unplanned(found: Answer) -> str:
+    """Where a closer count of the memory is to be had, while it isn't certain."""
+    ours = found["framework"] == "scalewright" and found["risk"] in ("likely", "unlikely")
+    return "; `train --dry-run` counts it" if ours else ""
 
 
 def _fix(fix: Answer | None) -> str:
@@ -135,7 +157,9 @@ def _memory(found: Answer) -> list[tuple[str, float]]:
 
 
 def _times(found: Answer) -> list[tuple[str, float]]:
-    return [(NAMES.get(part, part), value) for part, value in found["time_breakdown_s"].items()]
+    from scalewright.plan.terms import PART_TERMS
+
+    return [(PART_TERMS[part], value) for part, value in found["time_breakdown_s"].items()]
 
 
 def _bars(title: str, parts: Sequence[tuple[str, float]], words: Any) -> None:
@@ -146,7 +170,7 @@ def _bars(title: str, parts: Sequence[tuple[str, float]], words: Any) -> None:
         if value > 0.0005 * total:
             style = "dim" if name == "free" else "cyan"
             share = 100 * value / total
-            emit(f"  {name:<18} {words(value):>9}  {share:>3.0f}%  [{style}]{bar(value / total)}[/]")
+            emit(f"  {name:<26} {words(value):>9}  {share:>3.0f}%  [{style}]{bar(value / total)}[/]")
     emit()
 
 
@@ -162,9 +186,10 @@ def _what_if(rows: Sequence[Answer], fits: bool, many: int = 6) -> None:
     helping = [one for one in useful if one["gain_pct"] > 0.5][:many]
     if not helping:
         return
-    emit(f"\n[bold]what if[/]{'':<25} {'step':>9}  {'speed':>8}")
+    width = max(30, *(len(one["change"]) for one in helping))
+    emit(f"\n[bold]what if[/]{'':<{width - 5}} {'step':>9}  {'speed':>8}")
     for one in helping:
-        emit(f"  {one['change']:<30} {seconds(one['step_time_s']):>9}  {one['gain_pct']:+7.1f}%")
+        emit(f"  {one['change']:<{width}} {seconds(one['step_time_s']):>9}  {one['gain_pct']:+7.1f}%")
 
 
 def _evidence(found: Answer | None) -> None:

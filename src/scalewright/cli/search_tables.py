@@ -32,6 +32,10 @@ def show_plan(found: Answer) -> None:
     _counts(found)
     emit()
     _best(found)
+    _preferred(best.get("simpler_than"), found["margin"])
+    _beyond(found.get("beyond") or (), best["framework"])
+    for one in found.get("nearby") or ():
+        _nearby(one, found)
     emit("\n[bold]the first of them[/]")
     show_details(best)
     _why_not(found.get("why_not") or ())
@@ -53,21 +57,24 @@ def _counts(found: Answer) -> None:
 def _best(found: Answer) -> None:
     """A row a layout, best first."""
     aim = found["objective"]
-    columns = ["", "layout", "step", "p10-p90", "tokens/s", "MFU", "memory"]
+    columns = ["", "layout", "step", "p10-p90", "tokens/s", "MFU", "memory", "risk"]
     columns += [] if aim == "time" else [found.get("objective_unit") or aim]
     rows = []
     for number, one in enumerate(found["best"], 1):
         step = one["step_time_s"]
         band = f"{three(step['p10'])}-{three(step['p90'])}" if step["p10"] > 0.1 else ""
         cells = [str(number), words(one), seconds(step["p50"]), band, short(one["tokens_per_s"]),
-                 f"{100 * one['mfu']:.1f}%", gib(one["memory_gib"]["peak"])]  # fmt: skip
+                 f"{100 * one['mfu']:.1f}%", gib(one["memory_gib"]["peak"]), one["risk"]]  # fmt: skip
         rows.append(cells + ([] if aim == "time" else [f"{one['objective_value']:.4g}"]))
-    marked = any(not one["trainable"] for one in found["best"])
+    ours = found["best"][0]["framework"] == "scalewright"
+    marked = ours and any(not one["trainable"] for one in found["best"])
     if marked:
         columns.append("train")
         for cells, one in zip(rows, found["best"], strict=True):
             cells.append("yes" if one["trainable"] else "not yet")
     print_table(columns, rows)
+    if not marked:
+        return
     reasons: dict[str, list[str]] = {}
     for number, one in enumerate(found["best"], 1):
         if one["untrainable"]:
@@ -76,9 +83,44 @@ def _best(found: Answer) -> None:
         emit(f"`train` can't run {', '.join(numbers)} yet: {reason}")
 
 
+def _preferred(faster: Answer | None, margin: float) -> None:
+    """Which layout the first one was preferred to."""
+    if faster and faster["cost_pct"] >= 0.05:
+        step = f"{seconds(faster['step_time_s'])}, {faster['cost_pct']:.1f}% less"
+        emit(
+            f"the first is the simplest within {100 * margin:g}% of the fastest ({step}): "
+            f"{_layout(faster['layout'])}"
+        )
+
+
+def _beyond(rows: Sequence[Answer], framework: str) -> None:
+    """What the trainer can't run, and would gain by."""
+    if rows:
+        one = rows[0]
+        who = "`train`" if framework == "scalewright" else framework
+        emit(f"beyond {who}: {one['gain_pct']:.1f}% faster with {', '.join(one['needs'])} ({words(one)})")
+
+
+def _nearby(one: Answer, found: Answer) -> None:
+    """Another count of devices, or another batch, that goes faster."""
+    gain = f"{1 + one['gain_pct'] / 100:.2g}x" if one["gain_pct"] > 50 else f"{one['gain_pct']:.0f}%"
+    rates = f"{short(one['tokens_per_s'])} against {short(found['best'][0]['tokens_per_s'])} tokens/s"
+    if one["devices"] != found["devices"]:
+        what = f"{one['devices']:,} of your {found['devices']:,} devices are {gain} faster"
+    else:
+        what = (
+            f"a global batch of {one['global_batch']:,} instead of {found['global_batch']:,} is {gain} faster"
+        )
+    emit(f"[bold]{what}[/] ({rates}): {_layout(one['layout'])}")
+
+
 def words(one: Answer) -> str:
     """A layout without what all of a plan share."""
-    layout = one["layout"]
+    return _layout(one["layout"])
+
+
+def _layout(layout: Answer) -> str:
+    """Its axes, micro-batches and techniques."""
     micros = layout["global_batch"] / (layout["micro_batch"] * layout["dp"])
     return " · ".join(
         [*axes(layout), f"micro-batch {layout['micro_batch']} x {micros:g}", *techniques(layout)]
@@ -147,6 +189,8 @@ def _next(found: Answer) -> None:
         emit(f"\n[bold]no run file[/]: `train` can't run this yet: {found['run_file_untrainable']}")
         return
     emit(f"\n[bold]written[/]  {path}")
+    if best["framework"] != "scalewright":
+        emit(f"         it is for `scalewright train`; {best['framework']} takes the layout, not this file")
     if not best["trainable"]:
         step = seconds(found["best_trainable"]["step_time_s"]["p50"])
         emit(f"         the best layout can't be trained yet ({best['untrainable']});")

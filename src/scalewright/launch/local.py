@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from scalewright.launch.context import RankContext, find_context
+from scalewright.launch.killed import ADVICE, oom_kills
 from scalewright.launch.settings import use_loopback
 from scalewright.spec.errors import RunError, Stopped, UserError
 
@@ -77,7 +78,7 @@ def run_local(
     asked to save and leave. `import_main` false: workers don't import the script that called (it needs no
     `__main__` guard then, and nothing of it can be among the arguments).
     """
-    context = _start_method(preload)
+    context, kills = _start_method(preload), oom_kills()
     with tempfile.TemporaryDirectory(prefix="scalewright-") as folder:
         store = Path(folder) / "store"
         threads = threads or find_context().threads or max(1, cores() // world)
@@ -97,6 +98,9 @@ def run_local(
             except _Died as error:
                 if asked and error.number == signal.SIGTERM:  # it came before a worker could listen
                     raise Stopped("stopped before the first step; the same command starts again") from None
+                if error.number == signal.SIGKILL and (oom_kills() or 0) > (kills or 0):
+                    what = f"{error}; the kernel ended it: this machine ran out of memory: {ADVICE}"
+                    raise RunError(what) from None
                 raise
             finally:
                 _end(workers)

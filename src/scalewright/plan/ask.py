@@ -16,6 +16,7 @@ from typing import Any
 
 from scalewright.plan import defaults
 from scalewright.plan.answer import answer
+from scalewright.plan.search.counts import nearby
 from scalewright.plan.search.run_file import run_file
 from scalewright.plan.search.scaling import scaling
 from scalewright.plan.search.search import Choice, Plan, search
@@ -70,6 +71,7 @@ class Question:
         if "devices" not in said:
             notes.append(f"devices {devices}")
         _, trainers = defaults.resolve_trainer(framework, version)
+        defaults.check_options(keys.get("options"))
         keys |= {"framework": framework or defaults.OURS, "version": version}
         assumed = (*notes, *trainers, *cluster.assumed)
         return cls(spec, cluster, devices, said["global_batch"], length, many, keys, assumed)
@@ -102,6 +104,10 @@ class Question:
             found["assumed"].append(f"precision {plan.template.precision} (auto)")
         found["best"] = [self._choice(one, tokens, explain) for one in plan.best]
         found["pareto"] = [self._choice(one, tokens, False) for one in plan.pareto]
+        for one, short in zip(plan.beyond, found["beyond"], strict=True):
+            short |= self._choice(one.choice, tokens, False)
+        found["best"][0]["simpler_than"] = plan.simpler_than()
+        found["nearby"] = [one.dump() for one in nearby(plan)] if explain and plan.complete else []
         found["best_trainable"] = self._choice(plan.trainable, tokens, False) if plan.trainable else None
         if why_not is not None:
             found["asked"] = explain_loss(plan, why_not)
@@ -113,9 +119,8 @@ class Question:
 
     def _choice(self, one: Choice, tokens: float | None, explain: bool) -> dict[str, Any]:
         """A layout as `predict` gives it, and whether `train` runs it."""
-        keys = answer(
-            one.prediction, tokens=tokens, price=self.keys["price"], explain=explain, assumed=self.assumed
-        )
+        price = self.cluster.price_per_device_hour if self.keys["price"] is None else self.keys["price"]
+        keys = answer(one.prediction, tokens=tokens, price=price, explain=explain, assumed=self.assumed)
         return keys | {
             "trainable": one.trainable,
             "untrainable": one.untrainable,

@@ -13,15 +13,20 @@ from math import gcd, isfinite
 from typing import Any
 
 from scalewright.plan.chips import WIDTHS
-from scalewright.plan.frameworks import Framework, find_framework, framework_names
+from scalewright.plan.frameworks import Framework, check_name, find_framework
 from scalewright.plan.request import Request
 from scalewright.plan.rows.cells import MOST
 from scalewright.spec.cluster import ClusterSpec
-from scalewright.spec.errors import UserError, nearest
+from scalewright.spec.errors import UserError, unknown
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
 
 OURS = "scalewright"
+# Switches that a price depends on, beside the layout: of kernels and the host, of overlap, of the machine.
+OPTIONS = (
+    "async_tp", "capacity", "compile", "cuda_graphs", "dispatcher", "ep_overlap", "fp8_gather", "fp8_recipe",
+    "node_gbps", "power_w", "tp_overlap",
+)  # fmt: skip
 LIMITS = {
     "devices": MOST["n_devices"], "nodes": MOST["n_devices"], "seq_len": MOST["seq"],
     "micro_batch": MOST["mbs"], "global_batch": MOST["gbs"], "tp": MOST["tp"], "pp": MOST["pp"],
@@ -123,9 +128,15 @@ def resolve_trainer(name: str | None, version: str | None) -> tuple[Framework, l
     """Whose step time is asked for, and what must be said about that."""
     if name is None:
         return find_framework(OURS), [f"framework {OURS}"]
+    check_name(name)
     found = find_framework(name, version)
     if found.known:
         return found, []
-    near = nearest(name, framework_names(), 1)
-    hint = f"; did you mean '{near[0]}'?" if near else ""
-    return found, [f"framework '{name}' is not known: priced as its date's usual trainer{hint}"]
+    return found, [f"framework {name}: priced as the usual trainer of {int(found.year)}"]
+
+
+def check_options(options: Mapping[str, str] | None) -> None:
+    """Raises UserError for a switch that no trainer's price knows, with the nearest that are."""
+    for key in options or {}:
+        if key not in OPTIONS:
+            raise unknown("option", key, OPTIONS, "--options")

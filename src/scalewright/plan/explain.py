@@ -15,8 +15,10 @@ from functools import lru_cache
 from math import log2
 from typing import Any
 
+from scalewright.plan.capabilities import find_capabilities
 from scalewright.plan.chips import FAMILIES
 from scalewright.plan.constants import Constants
+from scalewright.plan.cost.band import MEASURED_DEVICES
 from scalewright.plan.curves import beyond_timed, probe_words
 from scalewright.plan.measured.facts import run_facts
 from scalewright.plan.measured.runs import MEASURED, measured_seconds, read_table
@@ -77,17 +79,44 @@ def _axes(r: Request) -> Iterator[Change]:
         yield "ep x2", replace(r, ep=2 * r.ep)
         if r.ep % 2 == 0:
             yield "ep / 2", replace(r, ep=r.ep // 2)
-    if r.recompute != "none":
-        yield "recompute none", replace(r, recompute="none")
-    layers = r.model.num_hidden_layers
-    if r.pp > 1 and r.chunks == 1 and layers % (2 * r.pp) == 0 and r.stage_layers is None:
-        yield "virtual_stages 2", replace(r, chunks=2, schedule="interleaved")
+    yield from _techniques(r)
+
+
+def _techniques(r: Request) -> Iterator[Change]:
+    """Another ZeRO stage, recomputation or schedule."""
+    if r.dp * r.cp > 1:
+        yield from ((f"zero_stage {stage}", replace(r, zero=stage)) for stage in range(4) if stage != r.zero)
+    for kind in ("none", "selective", "full"):
+        own = r.framework.name == "scalewright" or kind != "selective"
+        changed = replace(r, recompute=kind if own else r.framework.selective)
+        if layout_keys(changed)["recompute"] != layout_keys(r)["recompute"]:
+            yield f"recompute {kind}", changed
+    if r.pp == 1 or r.stage_layers is not None:
+        return
+    two = r.chunks if r.chunks > 1 else 2
+    for kind, chunks in (
+        ("1f1b", 1),
+        ("interleaved", two),
+        ("zb-h1", 1),
+        ("zb-interleaved", two),
+        ("zbv", 2),
+    ):
+        if (kind, chunks) != (r.schedule, r.chunks):
+            more = f", virtual_stages {chunks}" if chunks > 1 else ""
+            yield f"schedule {kind}{more}", replace(r, schedule=kind, chunks=chunks)
 
 
 def _legal_ones(r: Request, changes: Iterable[Change]) -> list[Change]:
-    """The changes that the layout's rules allow; all of them for a run that itself is beyond the rules."""
-    some = list(changes)
-    return [(words, one) for words, one in some if _is_legal(one)] if _is_legal(r) else some
+    """The changes that the layout's rules allow and that the trainer has.
+
+    All of them for a run that itself is beyond the rules or its trainer's capabilities.
+    """
+    some, trainer = list(changes), find_capabilities(r.framework.name)
+    if _is_legal(r):
+        some = [(words, one) for words, one in some if _is_legal(one)]
+    if not trainer.missing(layout_keys(r)):
+        some = [(words, one) for words, one in some if not trainer.missing(layout_keys(one))]
+    return some
 
 
 def _is_legal(r: Request) -> bool:
@@ -131,19 +160,29 @@ def _resized(r: Request, axis: str, size: int) -> Request | None:
 # -- what would fit -------------------------------------------------------------------------------
 
 
-def smallest_fix(found: Prediction, c: Constants | None = None) -> dict[str, Any] | None:
+def smallest_fix(
+    found: Prediction, c: Constants | None = None, *, peak_gib: float | None = None
+) -> dict[str, Any] | None:
     """The single change after which it fits, at the least time; None when it fits already.
 
-    Where no single change is enough, the leanest layout is named with what it would still lack.
+    Where no single change is enough, the leanest layout is named with what it would still lack. `peak_gib`:
+    the peak as it was counted elsewhere; the changed layouts' are scaled by it.
     """
-    if found.fits:
+    usable = found.number("usable")
+    scale = 1.0 if peak_gib is None else peak_gib / found.peak_gib
+    if found.fits if peak_gib is None else peak_gib <= usable:
         return None
     changes = _legal_ones(found.request, _leaner(found.request))
     if not changes:
         return None
     priced = predict_table([request for _, request in changes], c)
     options: list[dict[str, Any]] = [
-        {"change": words, "fits": one.fits, "peak_gib": one.peak_gib, "step_time_s": one.step_time_s}
+        {
+            "change": words,
+            "fits": one.fits if peak_gib is None else one.peak_gib * scale <= usable,
+            "peak_gib": one.peak_gib * scale,
+            "step_time_s": one.step_time_s,
+        }
         for (words, _), one in zip(changes, priced, strict=True)
     ]
     fitting = [one for one in options if one["fits"]]
@@ -183,14 +222,28 @@ def evidence(found: Prediction, many: int = 3, c: Constants | None = None) -> di
     if request.chip.timings is not None:
         outside = beyond_timed(request.chip.timings, request.precision, request.devices)
         probed = probe_words(request.chip.timings)
-        return {"nearest": [], "extrapolates": outside, "framework": request.framework.name, "probe": probed}
+        name = request.framework.name
+        return {
+            "nearest": [], "extrapolates": outside, "never_measured": [], "framework": name, "probe": probed
+        }  # fmt: skip
     near = sorted(_measured(), key=lambda run: _distance(run, request))[:many]
     priced = predict_table([run for run, _, _ in near], c)
     nearest = [
         {**run_facts(row, run), "measured": seconds, "predicted": one.step_time_s}
         for (run, seconds, row), one in zip(near, priced, strict=True)
     ]
-    return {"nearest": nearest, "extrapolates": extrapolates(request), "framework": request.framework.name}
+    return {
+        "nearest": nearest,
+        "extrapolates": extrapolates(request),
+        "never_measured": never_measured(request),
+        "framework": request.framework.name,
+    }
+
+
+def never_measured(r: Request) -> list[str]:
+    """The trainer and the device, where no run of theirs is in the table: the band is wider for it."""
+    trainer = [] if r.framework.measured or not r.framework.known else [r.framework.name]
+    return [*trainer, *([] if r.chip.name in MEASURED_DEVICES else [r.chip.name])]
 
 
 @lru_cache(maxsize=1)

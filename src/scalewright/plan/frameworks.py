@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from difflib import SequenceMatcher
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from scalewright.spec.base import read_yaml
+from scalewright.spec.errors import nearest, unknown
 
 DATA = Path(__file__).parent / "data"
 KERNELS = ("eager", "fused", "modern", "compiled", "xla")
 HOSTS = ("eager", "fused", "modern", "compiled", "xla", "deepspeed", "nanotron")
 ATTENTION = ("unfused", "softmax", "flash1", "flash", "best")
 FUSED_ATTENTION = ATTENTION[2:]
+LIKE = 0.8  # likeness of two names, from which one is taken for a slip of the other
 FLASH_2 = 2023.55  # as a year: FlashAttention 2 came in July 2023 (Dao 2023)
 SPLITS = ("equal", "cost", "even", "balanced")
 
@@ -54,6 +57,9 @@ class Framework:
     modules_kept: float
     shared: float
     usable: float
+    memory_spread: float
+    activations_beyond: float
+    measured: bool  # whether step times of it are in data/measured_runs.csv
 
 
 @lru_cache(maxsize=1)
@@ -68,7 +74,7 @@ def find_framework(name: str, version: str | None = None) -> Framework:
     defaults, entries = _table()
     text = f"{name} {version or ''}".strip().lower()
     for key, entry in entries.items():
-        if any(re.search(pattern, text) for pattern in entry["match"]):
+        if text == key or (text not in entries and any(re.search(one, text) for one in entry["match"])):
             facts = {**defaults, **{word: value for word, value in entry.items() if word != "match"}}
             facts["held"] = tuple(facts["held"])
             facts["year"] = _year(text, facts["year"])
@@ -81,6 +87,32 @@ def find_framework(name: str, version: str | None = None) -> Framework:
 def framework_names() -> list[str]:
     """The trainers that are known."""
     return [name for name in _table()[1] if name != "unknown"]
+
+
+# Other names of trainers in the table, as users write them.
+ALIASES = (
+    "accelerate", "axolotl", "axlearn", "colossalai", "composer", "easylm", "fsdp", "gpt-neox", "jax",
+    "levanter", "litgpt", "mcore", "megatron-core", "megatron-lm", "mosaicml", "nanogpt", "olmo", "olmo-core",
+    "paxml", "picotron", "pytorch", "transformers", "trl",
+)  # fmt: skip
+OTHER = "unknown"  # the name of a trainer that isn't in the table
+
+
+def check_name(name: str) -> None:
+    """Raises UserError for a trainer that isn't in the table, with the nearest that are.
+
+    `unknown` stands for one that isn't: it is priced as its date's usual trainer.
+    """
+    word = name.strip().lower()
+    names = [*framework_names(), *ALIASES, OTHER]
+    if word in names:
+        return
+    near = nearest(word, names, 1)
+    typo = bool(near) and SequenceMatcher(None, word, near[0]).ratio() > LIKE and not word.startswith(near[0])
+    if typo or not find_framework(name).known:
+        raise unknown(
+            "framework", name, names, "--framework", f"'{OTHER}' stands for a trainer that isn't listed."
+        )
 
 
 def _year(text: str, usual: float) -> float:

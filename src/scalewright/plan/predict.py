@@ -19,11 +19,13 @@ from scalewright.plan.constants import Constants, constants
 from scalewright.plan.cost.band import quantiles, spread
 from scalewright.plan.cost.evaluate import Outcome, evaluate, prepare
 from scalewright.plan.cost.memory import GIB, KINDS
+from scalewright.plan.cost.memory_band import Risk, risk
 from scalewright.plan.cost.timeline import AXES, PARTS
 from scalewright.plan.request import Request, from_layout
 from scalewright.plan.rows.cells import text
 from scalewright.plan.rows.rows import has_no_layout, request_of
 from scalewright.plan.rows.usual import best_usual
+from scalewright.plan.terms import PART_TERMS
 from scalewright.spec.cluster import ClusterSpec
 from scalewright.spec.errors import UserError
 from scalewright.spec.layout import Layout
@@ -63,6 +65,10 @@ class Predictions:
             "hardware": step.hardware,
             "fits": held.fits,
             "peak": held.peak / GIB,
+            "usable": held.usable / GIB,
+            "peak_low": held.low / GIB,
+            "peak_middle": held.middle / GIB,
+            "peak_high": held.high / GIB,
         }
         found |= {f"time.{part}": step.parts[part] for part in PARTS}
         found |= {f"bytes.{axis}": step.bytes[axis] for axis in AXES}
@@ -103,8 +109,22 @@ class Prediction:
 
     @property
     def fits(self) -> bool:
-        """Whether the worst rank stays below what a device really allocates."""
+        """Whether the worst rank is likelier than not to stay below what a device really allocates."""
         return bool(self.number("fits"))
+
+    @property
+    def risk(self) -> Risk:
+        """What the band of the memory says of fitting: fits, likely, unlikely or no."""
+        return risk(*(self.number(x) for x in ("usable", "peak_low", "peak_middle", "peak_high")))
+
+    def needs_gib(self, headroom: float | None) -> tuple[float, float]:
+        """GiB that must fit, and what they must fit into.
+
+        With a headroom: the peak, and what that leaves of the usable memory. Without: the band's p90.
+        """
+        if headroom is None:
+            return self.number("peak_high"), self.number("usable")
+        return self.number("peak_middle"), self.number("usable") * (1.0 - headroom)
 
     @property
     def peak_gib(self) -> float:
@@ -143,6 +163,7 @@ class Prediction:
             "model": _model_facts(request.model, request.seq_len),
             "layout": layout_keys(request),
             "fits": self.fits,
+            "risk": self.risk,
             "step_time_s": {name: self.number(name) for name in ("p10", "p50", "p90")},
             "tokens_per_s": rate,
             "tokens_per_s_per_device": rate / request.devices,
@@ -151,6 +172,7 @@ class Prediction:
             "mfu": model_rate / peak,
             "hfu": hardware_rate / peak,
             "memory_gib": self.memory_gib,
+            "memory_p10_p90_gib": [self.number("peak_low"), self.number("peak_high")],
             "time_breakdown_s": self.breakdown,
             "comm_bytes": self.comm_bytes,
             "bottleneck": bottleneck(self),
@@ -212,20 +234,6 @@ def _recompute(request: Request) -> Any:
     return {"budget": 1 - request.share}
 
 
-_WORDS = {
-    "compute": "matrix products, attention and memory-bound kernels",
-    "recompute": "recomputation of activations",
-    "tp_exposed": "tensor-parallel exchange",
-    "dp_exposed": "gradients and parameters that nothing hides",
-    "cp_exposed": "context-parallel exchange",
-    "ep_exposed": "dispatch to experts and back",
-    "pp_bubble": "the pipeline's fill and drain",
-    "pp_exposed": "messages between pipeline stages",
-    "optimizer": "the optimizer's step",
-    "other": "the host, stragglers and what a step always costs",
-}
-
-
 def bottleneck(found: Prediction) -> str:
     """One line: what takes the most time beside computing, and how much computing there is."""
     parts, total = found.breakdown, found.step_time_s
@@ -233,8 +241,8 @@ def bottleneck(found: Prediction) -> str:
     name = max(rest, key=lambda key: rest[key])
     compute = 100 * parts["compute"] / total
     if rest[name] < 0.03 * total:
-        return f"compute: {compute:.0f}% of the step is {_WORDS['compute']}"
-    return f"{name}: {100 * rest[name] / total:.0f}% of the step is {_WORDS[name]}; {compute:.0f}% computes"
+        return f"compute: {compute:.0f}% of the step"
+    return f"{PART_TERMS[name]}: {100 * rest[name] / total:.0f}% of the step; compute: {compute:.0f}%"
 
 
 def predict_table(requests: Sequence[Request], c: Constants | None = None) -> Predictions:

@@ -87,8 +87,7 @@ class Layout(Spec):
         if data.get("virtual_stages") is None:
             data["virtual_stages"] = 2 if data.get("schedule", "1f1b") in CHUNKED else 1
         if data.get("zero_stage") is None:
-            alone = get("devices") == 1 and data.get("offload") not in ("parameters", "all")
-            data["zero_stage"] = 0 if alone else 3
+            data["zero_stage"] = _usual_zero(get("devices"), pp, data.get("offload"))
         if data.get("global_batch") is None:
             data["global_batch"] = get("micro_batch") * max(1, get("devices") // (tp * pp * cp))
         return data
@@ -167,6 +166,19 @@ class Layout(Spec):
     def stages(self) -> int:
         """Parts that the model is cut into, virtual stages counted (dualpipe has each part twice)."""
         return self.pp * (1 if self.schedule == "dualpipe" else self.virtual_stages or 1)
+
+
+def _usual_zero(devices: int, pp: int, offload: Any) -> int:
+    """The ZeRO stage where nobody gives one.
+
+    0 on one device; 1 with a pipeline, since stage 3 would gather the parameters again for every micro-batch;
+    else 3. Offloaded parameters need 3.
+    """
+    if offload in ("parameters", "all"):
+        return 3
+    if devices == 1:
+        return 0
+    return 1 if pp > 1 else 3
 
 
 def _check_recompute(value: Any) -> None:

@@ -30,6 +30,7 @@ from scalewright.train.rehearse import Played, rehearse
 from scalewright.train.replay import Rehearsal
 from scalewright.train.resolve import Resolved, device_kind, resolve
 from scalewright.train.run import read_run
+from scalewright.train.verdict import Verdict, judge
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,7 @@ class DryRun:
     run: RunSpec  # resolved
     groups: tuple[Group, ...]
     notes: tuple[str, ...]  # what was taken for granted
+    verdict: Verdict  # whether it fits the devices of the run's cluster
 
     def dump(self) -> dict[str, Any]:
         """Plain data, as `--json` prints it."""
@@ -73,6 +75,7 @@ class DryRun:
             "world": self.run.layout.devices,
             "groups": [group.dump() for group in self.groups],
             "notes": list(self.notes),
+            "verdict": self.verdict.dump(),
         }
 
 
@@ -90,7 +93,8 @@ def dry_run(run: str | Path | dict[str, Any] | RunSpec, overrides: Sequence[str]
             known[like.program] = _rehearse(spec, grid, like, resolved.seq_len)
         found = known[like.program](like.pp)
         groups.append(Group(like.ranks, _coords(grid, like.ranks[0]), like.params_local, found))
-    return DryRun(spec, tuple(groups), tuple(notes))
+    peaks = [(len(group.ranks), group.found.peak) for group in groups]
+    return DryRun(spec, tuple(groups), tuple(notes), judge(spec, resolved.seq_len, peaks))
 
 
 def _rehearse(run: RunSpec, grid: Grid, like: Alike, seq_len: int) -> Played:

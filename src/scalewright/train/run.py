@@ -34,6 +34,7 @@ from scalewright.track.store import find_store
 from scalewright.train.callbacks import Callback, Callbacks
 from scalewright.train.choices import keep_choices
 from scalewright.train.claim import check_folder
+from scalewright.train.preflight import check_memory
 from scalewright.train.resolve import check_workers, device_kind, plain, resolve, unplain
 
 Overrides = str | Sequence[str] | Mapping[str, Any]
@@ -67,6 +68,7 @@ def train(
     simulate: bool = False,
     quiet: bool = False,
     force: bool = False,
+    memory_check: bool = True,
     on_start: Callable[[list[int]], None] | None = None,
     on_step: Callback | None = None,
     on_valid: Callback | None = None,
@@ -76,7 +78,8 @@ def train(
 
     These are `key=value` texts, or a dictionary: `{"layout.devices": 2}`. `steps` stops early, at that step
     of the run. `simulate` lets CPU processes stand in for more devices than this machine has. `force`
-    replaces files in the run's folder that no run wrote. `on_start` gets the local workers' process ids.
+    replaces files in the run's folder that no run wrote. `memory_check` false also starts what needs more
+    memory than is free. `on_start` gets the local workers' process ids.
 
     `on_step(row)` gets the training rows of metrics.jsonl as they are written, `on_valid` those of
     validation, `on_event` the lines of events.jsonl, all in this process. One that returns "stop" lets the
@@ -106,6 +109,11 @@ def train(
     try:
         if local:
             check_workers(resolved.run, kind, count, simulate)
+        else:
+            _check_world(context, world)
+        if memory_check:
+            check_memory(resolved, kind, context)
+        if local:
             threads = None if kind == "cpu" else max(1, cores() // world)
             data["busy"] = others_busy(busy)  # here, since the fork server works for the run, too
             answer = run_local(
@@ -119,7 +127,6 @@ def train(
                 import_main=False,
             )
         else:
-            _check_world(context, world)
             answer = enter(replace(context, tell=callbacks) if callbacks else context, data)
     except Stopped:
         if not callbacks.stopped:

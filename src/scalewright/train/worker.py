@@ -45,6 +45,7 @@ from scalewright.train.loss import DEFAULT_LOSS, build_loss
 from scalewright.train.network import Network, build_network, first_weights, load_python, types_explained
 from scalewright.train.optimizer import base_rate, build_optimizer
 from scalewright.train.optimizer_state import check_first_states
+from scalewright.train.out_of_memory import memory_explained
 from scalewright.train.precision import Peak, choose_precision, earlier_peak, find_peak
 from scalewright.train.record import Record
 from scalewright.train.resolve import Resolved
@@ -92,7 +93,11 @@ def work(
         )
     together = False
     try:
-        with StopRequest() as stop, ExitStack() as kept:
+        with (
+            memory_explained(run, resolved.seq_len, context.rank, place),
+            StopRequest() as stop,
+            ExitStack() as kept,
+        ):
             rank = _Rank.prepare(resolved, context, place, quiet, kept, patience)
             if rank.record is not None and device == "cpu":
                 rank.record.remark(thread_remark(context, busy))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +15,9 @@ from scalewright.plan.request import Request
 from scalewright.plan.rows.cells import read_options
 from scalewright.plan.rows.row_model import known_name
 from scalewright.plan.rows.rows import request_of
+from scalewright.spec.base import write_yaml
 from scalewright.spec.errors import UserError
+from scalewright.spec.presets import load_model_spec
 from scalewright.spec.tensors import count
 
 ROW: dict[str, Any] = {
@@ -165,3 +168,12 @@ def test_options_that_no_published_row_has() -> None:
     sharded = {"sharding": "fsdp", "pp": 1, "tp": 1, "mbs": 1, "gbs": 64, "options": "node_gbps=100"}
     assert seconds(**{**sharded, "options": "node_gbps=100;fp8_gather=1"}) < seconds(**sharded)
     assert any("hybrid" in line for line in request_of({**ROW, "options": "hybrid=mamba"}).assumed)
+
+
+def test_a_model_may_be_a_path(tmp_path: Path) -> None:
+    spec = load_model_spec("llama-3.2-1b")
+    write_yaml(tmp_path / "mine.yaml", spec.dump())
+    row = {"model": str(tmp_path / "mine.yaml"), "device": "H100-80GB-SXM", "n_devices": "8", "seq": "4096"}
+    assert request_of(row).model.hidden_size == spec.hidden_size
+    with pytest.raises(UserError, match="no such file"):
+        request_of({**row, "model": "./not/there.json"})

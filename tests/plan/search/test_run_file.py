@@ -65,6 +65,6 @@ def test_what_train_cannot_run_is_refused(plan: Plan) -> None:
     assert mixed.trainable is None
     with pytest.raises(UserError, match="runs no layout of this plan"):
         run_file(mixed)
-    planned = next(choice for choice in plan.best if not choice.trainable)
+    planned = search(LLAMA, H100, devices=64, seq_len=4096, global_batch=128, fixed={"cp": 2}).best[0]
     with pytest.raises(UserError, match="can't run this layout yet"):
         run_file(plan, planned)

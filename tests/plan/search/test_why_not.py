@@ -32,7 +32,7 @@ def test_near_losers_differ_on_their_axis_and_their_costs_add_up(plan: Plan) -> 
         assert sum(entry["costs_s"].values()) == pytest.approx(difference, abs=1e-9 * best.step_time_s)
         assert (entry["slower_pct"] >= -1e-9) == entry["fits"], "what is faster than the best doesn't fit"
         assert "\n" not in entry["why"]
-        assert ("lacks" in entry["why"]) == (not entry["fits"])
+        assert ("does not fit" in entry["why"]) == (not entry["fits"])
 
 
 def test_a_near_loser_is_what_predict_says_of_its_layout(plan: Plan) -> None:
@@ -61,7 +61,8 @@ def test_one_that_does_not_fit_says_what_it_lacks_and_what_would_mend_it(plan: P
     found = why_not(plan, asked)
     assert found["verdict"] == "does not fit"
     assert found["lacks_gib"] > 0
-    assert f"lacks {found['lacks_gib']:.1f} GiB" in found["why"]
+    usable = plan.best[0].prediction.number("usable")
+    assert f"{found['lacks_gib'] + usable:.1f} GiB of the {usable:.1f} there are" in found["why"]
     assert found["smallest_fix"]
 
 

@@ -42,8 +42,12 @@ def plan(
     ] = None,
     precision: Annotated[str, typer.Option(help="auto, fp32, tf32, bf16, fp16, fp8, ...")] = "auto",
     memory_headroom: Annotated[
-        float | None, typer.Option(help="Share of the memory to leave free; default 0.05.")
+        float | None,
+        typer.Option(help="Share of the memory to leave free; default: what p90 of the prediction needs."),
     ] = None,
+    margin: Annotated[
+        float, typer.Option(help="The simplest layout comes first within this share of the fastest.")
+    ] = 0.02,
     top: Annotated[int, typer.Option(metavar="K", min=1, max=1000, help="Layouts to show.")] = 5,
     why_not: Annotated[
         str | None, typer.Option(metavar="KEY=VALUE,...", help="Why this layout isn't the best: tp=4,pp=8.")
@@ -83,7 +87,7 @@ def plan(
         found = search(
             str(model), str(cluster), devices, seq_len, global_batch, nodes=nodes,
             global_batch_tokens=global_batch_tokens, objective=objective, fix=read_axes(fix, "--fix"),
-            memory_headroom=memory_headroom, top=top, precision=precision, framework=framework,
+            memory_headroom=memory_headroom, margin=margin, top=top, precision=precision, framework=framework,
             software_version=software_version, options=read_switches(options), tokens=tokens, price=price,
             scaling=counts, why_not=read_axes(why_not, "--why-not") if why_not else None, out=out,
             data=data, force=force, tell=shown.tell, stop=shown.stop,

@@ -28,6 +28,12 @@ def train(
         typer.Option("--dry-run", help="Show what each rank would hold, send and compute; needs no devices."),
     ] = False,
     force: Force = False,
+    memory_check: Annotated[
+        bool,
+        typer.Option(
+            "--memory-check/--no-memory-check", help="Refuse a run that needs more memory than is free here."
+        ),
+    ] = True,
     json: Json = False,
 ) -> None:
     """Train what a run file describes, or go on with it.
@@ -49,7 +55,13 @@ def train(
     with only_answer(json):
         try:
             result = train_run(
-                run, tuple(overrides or ()), steps=steps, simulate=simulate, quiet=json, force=force
+                run,
+                tuple(overrides or ()),
+                steps=steps,
+                simulate=simulate,
+                quiet=json,
+                memory_check=memory_check,
+                force=force,
             )
         except RunError:
             if find_context().rank == 0:

@@ -3,9 +3,9 @@
     log seconds ~ normal(log p50, s)        p10, p90 = p50 · exp(-+1.2816 s)
     s^2 = base^2 + sum over what makes this row uncertain (band.* in plan/data/constants.yaml)
 
-unknown trainer · recomputation that nobody stated · no layout at all · a batch or a shape that had to be
-assumed · experts · time that waits for the host or for links between nodes · a device generation that was
-never measured.
+unknown trainer · a trainer that was never measured · recomputation that nobody stated · no layout at all ·
+a batch or a shape that had to be assumed · experts · time that waits for the host or for links between
+nodes · a device, or a generation of devices, that was never measured.
 """
 
 from __future__ import annotations
@@ -20,6 +20,11 @@ from scalewright.plan.cost.evaluate import Outcome
 from scalewright.plan.request import Request
 
 SIGMA = 1.2816  # of a normal: 10% lie below -1.2816 s
+# Devices with step times in data/measured_runs.csv; a test compares.
+MEASURED_DEVICES = frozenset({
+    "a100-sxm-40", "a100-sxm-80", "b200-sxm", "gb200-nvl72", "gb300-nvl72", "h100-sxm", "tpu-v4p", "tpu-v5e",
+    "tpu-v5p", "tpu-v6e", "v100-sxm2-32",
+})  # fmt: skip
 NEVER_MEASURED = frozenset(FAMILIES.index(name) for name in ("amd", "other"))
 
 
@@ -33,16 +38,20 @@ def spread(outcome: Outcome, requests: Sequence[Request], unknown: np.ndarray, c
     )
     wide = t.devices > t.gather(chips["domain"])
     timed = np.array([request.chip.timings is not None for request in requests])  # its own probe says enough
+    never = (t.gather(trainer["known"]) > 0) & (t.gather(trainer["measured"]) == 0) & ~timed
+    siblings = np.array([request.chip.name not in MEASURED_DEVICES for request in requests])
     guesses = np.array([_guesses(request.assumed) for request in requests], dtype=float)
     square = (
         c["band.base"] ** 2
         + (c["band.trainer"] * (1 - t.gather(trainer["known"]))) ** 2
+        + (c["band.unmeasured"] * never) ** 2
         + (c["band.recompute"] * unknown) ** 2
         + (c["band.experts"] * (t.gather(works["sparse"]) > 0)) ** 2
         + (c["band.links"] * links / seconds * np.where(wide, 1.0, 0.5)) ** 2
         + (c["band.host"] * np.minimum(outcome.step.host, 1.0)) ** 2
         + (c["band.guess"] ** 2) * guesses
         + (c["band.device"] * np.isin(t.gather(chips["family"]), list(NEVER_MEASURED)) * ~timed) ** 2
+        + (c["band.sibling"] * siblings * ~timed) ** 2
     )
     result: np.ndarray = np.sqrt(square)
     return result

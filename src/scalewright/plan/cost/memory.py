@@ -19,6 +19,7 @@ from scalewright.plan.constants import Constants
 from scalewright.plan.cost import work as w
 from scalewright.plan.cost.activations import block_bytes, under_way
 from scalewright.plan.cost.columns import Place, places
+from scalewright.plan.cost.memory_band import memory_band
 from scalewright.plan.cost.optimizer import offloaded
 from scalewright.plan.cost.states import Padded, elements, padded_sums, states
 from scalewright.plan.cost.table import Facts, Table
@@ -37,11 +38,14 @@ class Memory:
     peak: np.ndarray
     stages: np.ndarray  # [rows, 3 or 4]: fullest between the ends, first, last, and second where it differs
     usable: np.ndarray
+    low: np.ndarray  # the band of the peak: p10, its middle, p90 (memory_band.py)
+    middle: np.ndarray
+    high: np.ndarray
 
     @property
     def fits(self) -> np.ndarray:
-        """Whether the worst rank stays below what a device really allocates."""
-        return self.peak <= self.usable
+        """Whether the worst rank is likelier than not to stay below what a device really allocates."""
+        return self.middle <= self.usable
 
 
 def memory(table: Table, facts: Facts, c: Constants) -> Memory:
@@ -53,13 +57,15 @@ def memory(table: Table, facts: Facts, c: Constants) -> Memory:
     if (second.blocks != between.blocks).any():  # less full than a later one, but with more under way
         found.append(rank_memory(table, facts, c, second, block, sums))
     totals = np.stack([np.asarray(sum(parts.values())) for parts in found], 1)
-    totals[:, 0] = np.where(table.pp > 2, totals[:, 0], 0.0)  # there is none between two
-    if len(found) > 3:
-        totals[:, 3] = np.where(table.pp > 2, totals[:, 3], 0.0)
+    activations = np.stack([parts["activations"] for parts in found], 1)
+    for rank in (0, 3)[: len(found) - 2]:  # there is none between two
+        for column in (totals, activations):
+            column[:, rank] = np.where(table.pp > 2, column[:, rank], 0.0)
     worst = totals.argmax(1)
     parts = {kind: np.choose(worst, [one[kind] for one in found]) for kind in KINDS}
     usable = table.gather(facts.chips["capacity"] * facts.trainers["usable"])
-    return Memory(parts, totals.max(1), totals, usable)
+    band = memory_band(table, facts, totals, activations)
+    return Memory(parts, totals.max(1), totals, usable, *band)
 
 
 def rank_memory(

@@ -121,6 +121,9 @@ _TRAINER = (
     "modules_kept",
     "shared",
     "usable",
+    "memory_spread",
+    "activations_beyond",
+    "measured",
 )
 _WORK = ("stream", "sparse", "routed", "key_value", "blocks")
 

@@ -1,6 +1,7 @@
 """The model of a row: by its published name, by its dims, or by nothing but its size.
 
     Llama-3-70B (truncated to 12 layers)  -->  the preset llama-3-70b, with the row's layers
+    ./mine/config.json                    -->  that file's model
     layers 96, hidden 12288, heads 96     -->  those dims; blanks as the table's notes say
     params_b 22                           -->  the usual shape of a model of that size
 
@@ -60,9 +61,15 @@ def known_name(name: str) -> str:
     return re.sub(r"^llama-?(\d)", r"llama-\1", plain)
 
 
+def _file(name: str) -> ModelSpec | None:
+    """The model of a config.json, its folder or a YAML file, where the cell is a path; raises UserError."""
+    path = name.endswith((".json", ".yaml", ".yml")) or name.startswith(("./", "../", "/", "~"))
+    return load_model_spec(name) if path else None
+
+
 @lru_cache(maxsize=4096)
 def _build(name: str, dims: Dims) -> tuple[ModelSpec, tuple[str, ...]]:
-    found = _preset(known_name(name))
+    found = _file(name) or _preset(known_name(name))
     if found is not None and (dims.hidden is None or int(dims.hidden) == found.hidden_size):
         changes: dict[str, Any] = {"context": int(dims.seq or found.context)}
         if dims.layers:

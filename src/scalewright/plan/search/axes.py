@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from scalewright.plan.capabilities import Capabilities
 from scalewright.plan.cost.table import Unit, stage_blocks, unit_of
 from scalewright.plan.request import CP_KINDS, OFFLOADS, SCHEDULES, Request
 from scalewright.plan.search.space import Space
@@ -34,6 +35,26 @@ SYNCHRONOUS = tuple(kind for kind in SCHEDULES if kind != "pipedream")  # that o
 _AXES = "tp sp pp virtual_stages schedule cp cp_kind ep etp dp dp_replicate zero_stage"
 AXES = (*_AXES.split(), "micro_batch", "recompute", "offload")
 Fixed = Mapping[str, tuple[Any, ...]]
+
+
+class Offered(dict[str, tuple[Any, ...]]):
+    """The fixed axes; of every other one, the usual values that the trainer has."""
+
+    def __init__(self, fixed: Fixed, trainer: Capabilities) -> None:
+        super().__init__(fixed)
+        self.trainer = trainer
+
+    def get(self, axis: str, usual: Any = ()) -> Any:
+        """The values of an axis, of these usual ones."""
+        if axis in self:
+            return self[axis]
+        return tuple(value for value in usual if self.trainer.allows(axis, value))
+
+    def fixed(self, axis: str, usual: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The values of an axis where its word says nothing: the schedule of one stage, the kind of cp 1."""
+        return super().get(axis, usual)
+
+
 TIMED: Fixed = {"cp": (1,), "ep": (1,), "etp": (1,), "offload": ("none",)}  # axes that no probe has timed
 
 
@@ -53,16 +74,23 @@ def legal(model: ModelSpec, seq_len: int, **keys: Any) -> bool:
     return True
 
 
-def make_space(template: Request, global_batch: int, fixed: Fixed) -> Space:
-    """The space of a run; axes in `fixed` have only those values. Empty when no layout is legal."""
+def make_space(
+    template: Request, global_batch: int, fixed: Fixed, trainer: Capabilities | None = None
+) -> Space:
+    """The space of a run; axes in `fixed` have only those values. Empty when no layout is legal.
+
+    `trainer`: what is offered where nothing is fixed (null: everything).
+    """
     if template.chip.timings is not None:  # processes of one machine, priced by what was timed there
         fixed = {**TIMED, **fixed}
-    pipe, pipes = _pipes(template, fixed)
-    cores, units = _cores(template, global_batch, fixed, set(pipes))
-    shard, shards = _shards(cores, fixed)
-    offloads = tuple(OFFLOADS.index(o) for o in fixed.get("offload", OFFLOADS))
-    reruns = tuple(rerun(template, value) for value in fixed.get("recompute", _usual_reruns()))
-    return Space(template, global_batch, units, cores, pipe, pipes, shard, shards, reruns, offloads)
+    offered = Offered(fixed, trainer or Capabilities(""))
+    pipe, pipes = _pipes(template, offered)
+    cores, units = _cores(template, global_batch, offered, set(pipes))
+    shard, shards = _shards(cores, offered)
+    offloads = tuple(OFFLOADS.index(o) for o in offered.get("offload", OFFLOADS))
+    reruns = tuple(rerun(template, value) for value in offered.get("recompute", _usual_reruns()))
+    never = offered.trainer.never
+    return Space(template, global_batch, units, cores, pipe, pipes, shard, shards, reruns, offloads, never)
 
 
 def _usual_reruns() -> tuple[Any, ...]:
@@ -88,7 +116,7 @@ def tensor_sizes(template: Request) -> tuple[int, ...]:
 
 
 def _cores(
-    template: Request, global_batch: int, fixed: Fixed, depths: set[int]
+    template: Request, global_batch: int, fixed: Offered, depths: set[int]
 ) -> tuple[dict[str, np.ndarray], tuple[Unit, ...]]:
     """The cores as columns, and the units that they belong to."""
     units: dict[Unit, int] = {}
@@ -113,7 +141,7 @@ def _cores(
     return {name: np.ascontiguousarray(columns[:, at]) for at, name in enumerate(names)}, tuple(units)
 
 
-def _meshes(template: Request, fixed: Fixed) -> Iterator[tuple[int, bool, int, str]]:
+def _meshes(template: Request, fixed: Offered) -> Iterator[tuple[int, bool, int, str]]:
     """Sizes that cut operators and sequence: (tp, sp, cp, kind)."""
     model, seq_len, chip = template.model, template.seq_len, template.chip
     widest = MOST_NODES * max(chip.node, chip.domain)
@@ -123,20 +151,20 @@ def _meshes(template: Request, fixed: Fixed) -> Iterator[tuple[int, bool, int, s
             longest = max(1, seq_len // LEAST_TOKENS)
             some = tuple(c for c in divisors(template.devices) if c <= longest)
             for cp in fixed.get("cp", some):
-                kinds = fixed.get("cp_kind", CP_KINDS if cp > 1 else CP_KINDS[:1])
+                kinds = fixed.get("cp_kind", CP_KINDS) if cp > 1 else fixed.fixed("cp_kind", CP_KINDS[:1])
                 for kind in kinds:
                     keys = {"devices": tp * cp, "tp": tp, "sp": sp, "cp": cp, "cp_kind": kind}
                     if legal(model, seq_len, **keys) and _has_budgets(template, keys, fixed):
                         yield tp, sp, cp, kind
 
 
-def _has_budgets(template: Request, keys: dict[str, Any], fixed: Fixed) -> bool:
+def _has_budgets(template: Request, keys: dict[str, Any], fixed: Offered) -> bool:
     """Whether blocks of these sizes can keep within the budgets that are asked for."""
     budgets = [value for value in fixed.get("recompute", ()) if isinstance(value, dict) and "budget" in value]
     return all(legal(template.model, template.seq_len, **keys, recompute=value) for value in budgets)
 
 
-def _micro_batches(template: Request, samples: int, cp: int, fixed: Fixed) -> Iterator[int]:
+def _micro_batches(template: Request, samples: int, cp: int, fixed: Offered) -> Iterator[int]:
     """Micro-batches that divide a data-parallel rank's samples."""
     most = max(1, MOST_TOKENS * cp // template.seq_len)
     for micro in fixed.get("micro_batch", divisors(samples)):
@@ -144,7 +172,7 @@ def _micro_batches(template: Request, samples: int, cp: int, fixed: Fixed) -> It
             yield micro
 
 
-def _experts(template: Request, tp: int, cp: int, dp: int, fixed: Fixed) -> Iterator[tuple[int, int]]:
+def _experts(template: Request, tp: int, cp: int, dp: int, fixed: Offered) -> Iterator[tuple[int, int]]:
     """Sizes of the expert mesh: ep, and inside an expert all of tp or nothing."""
     moe = template.model.moe
     if moe is None:
@@ -157,7 +185,7 @@ def _experts(template: Request, tp: int, cp: int, dp: int, fixed: Fixed) -> Iter
                 yield ep, etp
 
 
-def _pipes(template: Request, fixed: Fixed) -> tuple[dict[str, np.ndarray], dict[int, tuple[int, int]]]:
+def _pipes(template: Request, fixed: Offered) -> tuple[dict[str, np.ndarray], dict[int, tuple[int, int]]]:
     """Every schedule of every depth."""
     layers = template.model.num_hidden_layers
     rows: list[tuple[Any, ...]] = []
@@ -178,10 +206,10 @@ def _pipes(template: Request, fixed: Fixed) -> tuple[dict[str, np.ndarray], dict
     return {name: np.array(column) for name, column in zip(names, columns, strict=True)}, places
 
 
-def _schedules(pp: int, layers: int, fixed: Fixed) -> Iterator[tuple[str, int]]:
+def _schedules(pp: int, layers: int, fixed: Offered) -> Iterator[tuple[str, int]]:
     """Kinds and virtual stages that a depth allows."""
     if pp == 1:
-        if "1f1b" in fixed.get("schedule", ("1f1b",)) and 1 in fixed.get("virtual_stages", (1,)):
+        if "1f1b" in fixed.fixed("schedule", ("1f1b",)) and 1 in fixed.get("virtual_stages", (1,)):
             yield "1f1b", 1
         return
     most = layers // pp
@@ -198,7 +226,7 @@ def _schedules(pp: int, layers: int, fixed: Fixed) -> Iterator[tuple[str, int]]:
 
 
 def _shards(
-    cores: dict[str, np.ndarray], fixed: Fixed
+    cores: dict[str, np.ndarray], fixed: Offered
 ) -> tuple[dict[str, np.ndarray], dict[tuple[int, int], tuple[int, int]]]:
     """Every way to shard over every data-parallel group, plainest first."""
     rows: list[tuple[int, int]] = []
@@ -211,7 +239,7 @@ def _shards(
     return {"zero": columns[:, 0], "replicate": columns[:, 1]}, places
 
 
-def _ways(dp: int, cp: int, fixed: Fixed) -> list[tuple[int, int]]:
+def _ways(dp: int, cp: int, fixed: Offered) -> list[tuple[int, int]]:
     """(ZeRO stage, replicas): replicas tell only where parameters are sharded."""
     zeros = fixed.get("zero_stage", (0, 1, 2, 3) if dp * cp > 1 else (0, 3))
     found = []
@@ -219,7 +247,9 @@ def _ways(dp: int, cp: int, fixed: Fixed) -> list[tuple[int, int]]:
         if "dp_replicate" in fixed:
             found += [(zero, r) for r in fixed["dp_replicate"] if dp % r == 0]
         elif zero == 3:
-            found += [(zero, r) for r in divisors(dp) if r == 1 or dp * cp // r > 1]
+            found += [
+                (zero, r) for r in fixed.get("dp_replicate", divisors(dp)) if r == 1 or dp * cp // r > 1
+            ]
         else:
             found.append((zero, 1))
     return found

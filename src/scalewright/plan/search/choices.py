@@ -7,11 +7,10 @@ Maker     rows of a space as choices
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 from scalewright.plan.constants import Constants
-from scalewright.plan.cost.memory import GIB
 from scalewright.plan.predict import Prediction, layout_keys, predict_table
 from scalewright.plan.request import Request, from_layout
 from scalewright.plan.search.objective import Objective
@@ -21,6 +20,9 @@ from scalewright.plan.search.trainable import untrainable
 from scalewright.spec.cluster import ClusterSpec
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
+
+if TYPE_CHECKING:
+    from scalewright.plan.search.beyond import Beyond
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ class Plan:
     seq_len: int
     global_batch: int
     objective: Objective
-    headroom: float
+    headroom: float | None  # None: layouts fit up to the p90 of their memory
     best: list[Choice]
     trainable: Choice | None  # the best that `train` runs; None when none can be found
     pareto: list[Choice]
@@ -80,13 +82,16 @@ class Plan:
     assumed: list[str] = field(default_factory=list)
     constants: Constants | None = None
     asked: dict[str, Any] = field(default_factory=dict)  # the arguments of the search, to search again
+    fastest: Choice | None = None  # where the first of `best` is simpler, and within the margin of it
+    beyond: list[Beyond] = field(default_factory=list)  # what the trainer can't run, and would gain by
 
-    @property
-    def usable_gib(self) -> float:
-        """GiB of a device that a layout may take: what a device really allocates, less the headroom."""
-        held = self.best[0].prediction.of.outcome.memory
-        assert held is not None
-        return float(held.usable[0]) / GIB * (1.0 - self.headroom)
+    def simpler_than(self) -> dict[str, Any] | None:
+        """The layout that the first was preferred to, and what that costs; null when it is the fastest."""
+        if self.fastest is None:
+            return None
+        cost = 100 * (self.best[0].score / self.fastest.score - 1)
+        seconds = self.fastest.prediction.step_time_s
+        return {"layout": self.fastest.keys, "step_time_s": seconds, "cost_pct": cost}
 
     def dump(self) -> dict[str, Any]:
         """Plain data: the keys of `plan --json`."""
@@ -98,14 +103,17 @@ class Plan:
             "global_batch": self.global_batch,
             "objective": self.objective.name,
             "objective_unit": self.objective.unit,
-            "headroom": self.headroom,
+            "headroom": self.headroom or 0.0,
+            "memory_filter": "p90" if self.headroom is None else "p50",
             "evaluated": self.evaluated,
             "priced": self.priced,
             "space": self.space,
             "feasible": self.feasible,
             "seconds": self.seconds,
             "complete": self.complete,
+            "margin": self.asked.get("margin", 0.0),
             "best": [choice.dump() for choice in self.best],
+            "beyond": [one.dump() for one in self.beyond],
             "best_trainable": self.trainable.dump() if self.trainable else None,
             "pareto": [choice.dump() for choice in self.pareto],
             "why_not": self.why_not,
@@ -123,6 +131,10 @@ class Maker:
     space: Space
     aim: Objective
     asked: Mapping[str, Any]  # the arguments of the search
+
+    def of(self, space: Space) -> Maker:
+        """The same, of another space."""
+        return replace(self, space=space)
 
     def choices(self, priced: Priced) -> list[Choice]:
         """Choices in the rows' order."""

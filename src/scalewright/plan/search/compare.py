@@ -9,26 +9,18 @@ from typing import Any
 
 from scalewright.plan.predict import Prediction
 from scalewright.plan.search.choices import Choice
+from scalewright.plan.terms import PART_TERMS
 from scalewright.spec.words import short_time
 
-PART_WORDS = {
-    "compute": "computing",
-    "recompute": "recomputing",
-    "tp_exposed": "tensor-parallel exchange",
-    "dp_exposed": "gradients and parameters",
-    "cp_exposed": "context-parallel exchange",
-    "ep_exposed": "dispatch to experts",
-    "pp_bubble": "pipeline bubble",
-    "pp_exposed": "pipeline messages",
-    "optimizer": "optimizer and offload",
-    "other": "host and stragglers",
-}
 FOLLOWS = ("dp", "cp_kind", "stage_layers")  # keys that the others imply, or that tell little
 LEAST = 0.1  # of the difference: smaller parts aren't named
 
 
-def compare(axis: str, one: Choice, best: Choice, usable_gib: float) -> dict[str, Any]:
-    """An entry of `why_not`: how a layout differs from the best, in numbers and in one line."""
+def compare(axis: str, one: Choice, best: Choice, headroom: float | None) -> dict[str, Any]:
+    """An entry of `why_not`: how a layout differs from the best, in numbers and in one line.
+
+    `headroom`: the plan's; null: a layout must fit up to the p90 of its memory.
+    """
     ours, theirs = best.prediction, one.prediction
     layout, mine = one.keys, best.keys
     keys = axis.split(", ") if axis else []
@@ -37,7 +29,8 @@ def compare(axis: str, one: Choice, best: Choice, usable_gib: float) -> dict[str
     if others:
         words += " (with " + ", ".join(f"{key} {value_words(layout[key])}" for key in others) + ")"
     slower = one.score / best.score - 1
-    short = max(0.0, theirs.peak_gib - usable_gib)
+    needs, room = theirs.needs_gib(headroom)
+    short = max(0.0, needs - room)
     costs = {part: theirs.breakdown[part] - ours.breakdown[part] for part in theirs.breakdown}
     return {
         "axis": axis,
@@ -51,7 +44,7 @@ def compare(axis: str, one: Choice, best: Choice, usable_gib: float) -> dict[str
         "costs_s": costs,
         "trainable": one.trainable,
         "untrainable": one.untrainable,
-        "why": _why(words, ours, theirs, slower, short, usable_gib),
+        "why": _why(words, ours, theirs, slower, (needs, room)),
     }
 
 
@@ -64,9 +57,7 @@ def value_words(value: Any) -> str:
     return str(value)
 
 
-def _why(
-    words: str, ours: Prediction, theirs: Prediction, slower: float, short: float, usable_gib: float
-) -> str:
+def _why(words: str, ours: Prediction, theirs: Prediction, slower: float, memory: tuple[float, float]) -> str:
     lead = f"{words}: " if words else ""
     times = f"{short_time(theirs.step_time_s)} against {short_time(ours.step_time_s)}"
     if abs(slower) < 5e-4:
@@ -74,10 +65,9 @@ def _why(
     else:
         pace = f"{100 * abs(slower):.1f}% {'worse' if slower > 0 else 'better'} ({times})"
     parts = differences(ours, theirs)
-    if short > 0:
-        return f"{lead}lacks {short:.1f} GiB of {usable_gib:.1f}; it would be {pace}" + (
-            f": {parts}" if parts else ""
-        )
+    needs, room = memory
+    if needs > room:
+        lead += f"does not fit, as it may need {needs:.1f} GiB of the {room:.1f} there are; it would be "
     return f"{lead}{pace}" + (f": {parts}" if parts else "")
 
 
@@ -90,5 +80,5 @@ def differences(ours: Prediction, theirs: Prediction, most: int = 3) -> str:
     some = sorted(large, key=lambda part: -abs(found[part]))[:most]
     some.sort(key=lambda part: -found[part])
     return ", ".join(
-        f"{'+' if found[p] > 0 else '-'}{short_time(abs(found[p]))} {PART_WORDS.get(p, p)}" for p in some
+        f"{'+' if found[p] > 0 else '-'}{short_time(abs(found[p]))} {PART_TERMS[p]}" for p in some
     )

@@ -36,6 +36,7 @@ class Finder:
     pricer: Pricer
     top: int
     window: float = WINDOW
+    ceiling: float = np.inf  # what no layout of interest exceeds
     found: list[Priced] = field(default_factory=list)
     feasible: int = 0  # of the priced rows, those that fit
     decided: int = 0  # layouts that were priced, or whose bound is above the edge
@@ -46,7 +47,7 @@ class Finder:
         axes = np.stack([self.space.core[key] for key in ("tp", "pp", "ep")])
         unlike, self.kind_of_core = np.unique(axes, axis=1, return_inverse=True)
         self.best = np.full(unlike.shape[1] * 3, np.inf)  # score of every kind of layout, see `kinds`
-        self.edge = np.inf  # what a layout must not exceed to matter
+        self.edge = self.ceiling  # what a layout must not exceed to matter
 
     def run(
         self,
@@ -59,7 +60,8 @@ class Finder:
         some = np.arange(self.space.cores) if only is None else only
         if not len(some):
             return
-        self._seed(some)
+        if self.ceiling == np.inf:
+            self._seed(some)
         bound = self.bounds
         order = some[np.argsort(bound[some], kind="stable")]
         for start in range(0, len(order), at_once):
@@ -192,7 +194,8 @@ class Finder:
         np.minimum.at(self.best, self.kinds(fit.rows), fit.score)
         known = np.sort(self.best)[: self.top]
         last = float(known[-1]) if len(known) == self.top else np.inf
-        self.edge = max(known[0] * self.window, min(last, known[0] * WIDEST)) * (1 + 1e-9)
+        edge = max(known[0] * self.window, min(last, known[0] * WIDEST)) * (1 + 1e-9)
+        self.edge = min(edge, self.ceiling)
 
     def kinds(self, rows: Rows) -> np.ndarray:
         """What makes layouts really different: tp, pp, ep, and what they shard (nothing, states, all)."""

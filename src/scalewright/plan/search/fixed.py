@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from scalewright.plan.capabilities import Capabilities, kind_of
 from scalewright.plan.request import CP_KINDS, OFFLOADS, SCHEDULES, Request
 from scalewright.plan.search.axes import AXES, Fixed, divisors, make_space, tensor_sizes
 from scalewright.plan.search.space import Space
@@ -57,6 +58,15 @@ def _check_kind(key: str, value: Any) -> None:
             raise UserError(f"zero_stage is {value}", WHERE, "use 0, 1, 2 or 3")
     elif value < 1:
         raise UserError(f"{key} is {value}", WHERE, f"use {key} 1 or more")
+
+
+def check_capable(fixed: Fixed, trainer: Capabilities) -> None:
+    """Raises UserError for a fixed value that the trainer hasn't, with those that it has."""
+    for key, values in fixed.items():
+        for value in values:
+            if not trainer.allows(key, value):
+                has = " or ".join(str(one) for one in trainer.axes[key])
+                raise UserError(f"{trainer.trainer} has no {key} {kind_of(value)}", WHERE, f"use {key} {has}")
 
 
 def _check_value(key: str, value: Any, template: Request) -> None:

@@ -55,7 +55,7 @@ def near_losers(finder: Finder, found: Priced, best: Priced) -> Losers:
         unlike[axis] &= ~one_rank
     changes = np.sum([unlike[axis] for axis in AXES], axis=0)
     fastest = float(best.score[0])
-    lacking = found.peak > finder.pricer.limit  # of the device: what is too much for a host is left out
+    lacking = found.over > 0  # of the device: what is too much for a host is left out
     axes: list[str] = []
     picked: list[Priced] = []
     for axis in AXES:
@@ -98,7 +98,7 @@ def _without_repeats(axes: list[str], picked: list[Priced]) -> tuple[list[str], 
         rows[key] = one
     if not rows:
         return [], Priced(
-            Rows(*(np.zeros(0, dtype=np.intp) for _ in range(5))), *(np.zeros(0) for _ in range(4))
+            Rows(*(np.zeros(0, dtype=np.intp) for _ in range(5))), *(np.zeros(0) for _ in range(5))
         )
     order = sorted(rows, key=lambda key: float(rows[key].score[0]))
     return [", ".join(under[key]) for key in order], Priced.join([rows[key] for key in order])

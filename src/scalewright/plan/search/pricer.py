@@ -21,6 +21,7 @@ from scalewright.plan.search.space import Rows, Space
 HOST_BYTES = 250e9  # of a host's memory for each device, as a DGX H100 has 2 TB for eight
 MOVED = ("parameters", "gradients", "optimizer", "activations")  # kinds of memory that offloading moves
 BATCH = 8192  # rows that are priced at once: what fits the processor's cache
+COLUMNS = ("score", "seconds", "peak", "fits", "over")
 
 
 @dataclass
@@ -32,20 +33,20 @@ class Priced:
     seconds: np.ndarray
     peak: np.ndarray  # bytes
     fits: np.ndarray
+    over: np.ndarray  # bytes beyond what the device has room for; below 0 it fits there
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def take(self, at: np.ndarray) -> Priced:
         """Some of them."""
-        return Priced(self.rows.take(at), self.score[at], self.seconds[at], self.peak[at], self.fits[at])
+        columns = (getattr(self, key)[at] for key in COLUMNS)
+        return Priced(self.rows.take(at), *columns)
 
     @staticmethod
     def join(many: list[Priced]) -> Priced:
         """All of several."""
-        columns = [
-            np.concatenate([getattr(p, key) for p in many]) for key in ("score", "seconds", "peak", "fits")
-        ]
+        columns = [np.concatenate([getattr(p, key) for p in many]) for key in COLUMNS]
         return Priced(Rows.join([p.rows for p in many]), *columns)
 
 
@@ -55,18 +56,18 @@ class Pricer:
 
     space: Space
     objective: Objective
-    headroom: float
+    headroom: float | None  # None: a layout must fit up to the p90 of its memory
     c: Constants
     facts: Facts
     prices: Prices
     priced: int = 0
     bounds: np.ndarray | None = None  # of every core, see Finder.bounds
 
-    @property
-    def limit(self) -> float:
-        """Bytes that a layout may take on a device: all units are of one kind and trainer."""
-        usable = self.facts.chips["capacity"] * self.facts.trainers["usable"]
-        return float(usable[0]) * (1.0 - self.headroom)
+    def over(self, held: Memory) -> np.ndarray:
+        """Bytes of the rows beyond what a device has room for: with the headroom, or up to their p90."""
+        if self.headroom is None:
+            return np.asarray(held.high - held.usable)
+        return np.asarray(held.middle - held.usable * (1.0 - self.headroom))
 
     def memories(self, rows: Rows) -> Memory:
         """Memory of the rows."""
@@ -80,15 +81,16 @@ class Pricer:
             table = self.space.table(part)
             taken, held = step(table, self.facts, self.prices, self.c), memory(table, self.facts, self.c)
             fits = self.fits(table, held)
-            found.append(Priced(part, self.objective.score(taken.parts), taken.seconds, held.peak, fits))
+            score = self.objective.score(taken.parts)
+            found.append(Priced(part, score, taken.seconds, held.peak, fits, self.over(held)))
         self.priced += len(rows)
         return Priced.join(found)
 
     def fits(self, table: Table, held: Memory) -> np.ndarray:
-        """Rows that fit: on the device, with the headroom kept free, and what is offloaded on its host."""
-        fits = np.asarray(held.peak <= held.usable * (1.0 - self.headroom))
+        """Rows that fit: on the device, and what is offloaded on its host."""
+        fits = self.over(held) <= 0
         away = np.flatnonzero(fits & (table.offload != OFFLOADS.index("none")))
-        if len(away) and self.headroom >= 0:
+        if len(away) and (self.headroom is None or self.headroom >= 0):
             fits[away] = self.on_host(table, held, away) <= HOST_BYTES
         return fits
 
@@ -111,10 +113,12 @@ class Pricer:
         """Rows that may fit with some recomputation or offload: what none of them saves is counted alone."""
         held = self.memories(self.leanest(rows))
         certain = held.peak - held.parts["other"]
-        return np.asarray(certain <= held.usable * (1.0 - self.headroom))
+        return np.asarray(certain <= held.usable * (1.0 - (self.headroom or 0.0)))
 
 
-def make_pricer(space: Space, objective: Objective, headroom: float, c: Constants | None = None) -> Pricer:
+def make_pricer(
+    space: Space, objective: Objective, headroom: float | None, c: Constants | None = None
+) -> Pricer:
     """The units of a space, priced."""
     c = c or constants()
     facts = unit_facts(space.units)

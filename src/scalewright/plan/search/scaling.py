@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from scalewright.plan.search.compare import PART_WORDS
 from scalewright.plan.search.search import Choice, search
+from scalewright.plan.terms import PART_TERMS
 from scalewright.spec.cluster import ClusterSpec
 from scalewright.spec.errors import UserError
 from scalewright.spec.model import ModelSpec
@@ -152,5 +152,5 @@ def _serial_parts(few: int, first: Choice, many: int, last: Choice) -> list[dict
     above = {part: after[part] - before[part] * few / many for part in after}
     total = sum(value for value in above.values() if value > 0)
     order = sorted((part for part in above if above[part] > 0.01 * total), key=lambda part: -above[part])
-    rows = ((part, PART_WORDS.get(part, part), above[part], above[part] / total) for part in order)
+    rows = ((part, PART_TERMS[part], above[part], above[part] / total) for part in order)
     return [dict(zip(("part", "words", "seconds", "share"), row, strict=True)) for row in rows]

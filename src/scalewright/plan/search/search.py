@@ -12,39 +12,32 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-import numpy as np
-
+from scalewright.plan.capabilities import Capabilities, find_capabilities
 from scalewright.plan.constants import Constants
-from scalewright.plan.request import from_layout
+from scalewright.plan.request import Request, from_layout
 from scalewright.plan.search.axes import Fixed, make_space
+from scalewright.plan.search.beyond import beyond
 from scalewright.plan.search.choices import Choice, Maker, Plan
 from scalewright.plan.search.compare import compare
-from scalewright.plan.search.finder import Finder
-from scalewright.plan.search.fixed import no_layout, read_fixed
+from scalewright.plan.search.finder import WINDOW, Finder
+from scalewright.plan.search.fixed import check_capable, no_layout, read_fixed
 from scalewright.plan.search.losers import near_losers
 from scalewright.plan.search.objective import make_objective
 from scalewright.plan.search.pareto import pareto
 from scalewright.plan.search.pricer import HOST_BYTES, Priced, make_pricer
 from scalewright.plan.search.shortage import too_large
+from scalewright.plan.search.simplest import choose
 from scalewright.spec.cluster import ClusterSpec
 from scalewright.spec.errors import UserError
 from scalewright.spec.huggingface import why_not_running
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
-from scalewright.spec.schedules.action import KINDS, PLANNED_ONLY
 
 __all__ = ["Choice", "Plan", "again", "search"]
 
-TRAINABLE: Fixed = {
-    "cp": (1,),
-    "ep": (1,),
-    "etp": (1,),
-    "schedule": tuple(kind for kind in KINDS if kind not in PLANNED_ONLY),
-}
-# The planner's memory is off by 6% (median over sources, docs/accuracy.md): a layout that fits to the last
-# byte is as likely as not to run out of it.
-HEADROOM = 0.05
+OURS = "scalewright"
 UNLIMITED = -1e6  # headroom of a search that memory doesn't bind: every layout fits
+MOST_MARGIN = 0.5
 MOST = {"devices": 10**7, "global_batch": 10**9, "seq_len": 10**8, "top": 10**4}
 
 
@@ -68,12 +61,15 @@ def search(
     stop: Callable[[], bool] | None = None,
     c: Constants | None = None,
     explain: bool = True,
+    margin: float = 0.0,
 ) -> Plan:
-    """The best layouts of a run.
+    """The best layouts of a run, of those that the trainer can run (plan/data/capabilities.yaml).
 
-    `headroom`: share of the usable memory that stays free (null: HEADROOM, or none where nothing fits with
-    that); `price`: of a device and hour; `tell(done, total)` as it goes; `stop()` true ends it with what was
-    found so far. Without `explain`, `pareto` and `why_not` stay empty.
+    `headroom`: share of the usable memory that stays free of the predicted peak. Null: what fits up to the
+    p90 of its memory, or, where nothing does, what is likelier than not to fit. `price`: of a device and
+    hour. `tell(done, total)` is called as it goes; `stop()` true ends it with what was found so far.
+    `margin`: by how much a simpler layout may be slower than the fastest and still come first.
+    Without `explain`, `pareto`, `why_not` and `beyond` stay empty.
 
     Raises UserError when nothing is legal, nothing fits, or an argument can't be.
     """
@@ -89,8 +85,9 @@ def search(
         "precision": precision,
         "objective": objective,
         "fixed": fixed,
-        "headroom": HEADROOM if headroom is None else headroom,
+        "headroom": headroom,
         "price": price,
+        "margin": margin,
         "c": c,
     }
     maker, finder, axes = _prepare(model, cluster, asked)
@@ -104,14 +101,19 @@ def search(
             asked["headroom"] = 0.0
             return search(model, cluster, **asked, tell=tell, stop=stop, explain=explain)
         raise too_large(finder.pricer, axes)
-    chosen = _different(finder, fitting, top)
+    chosen, fastest = choose(finder, fitting, top, margin)
     front = maker.choices(pareto(finder, fitting)) if explain else []
     plan = _plan(maker, finder, maker.choices(chosen), front)
+    if fastest.score[0] < chosen.score[0] * (1 - 1e-6):
+        plan.fastest = maker.choices(fastest)[0]
     if explain:
+        trainer = capabilities_of(model, maker.template)
+        if trainer.known and finder.complete:
+            plan.beyond = beyond(maker, finder, axes, trainer, float(fastest.score[0]), margin, stop)
         plan.trainable = _best_trainable(plan)
         losers = near_losers(finder, found, chosen)
         pairs = zip(losers.axes, maker.choices(losers.rows), strict=True)
-        plan.why_not = [compare(axis, choice, plan.best[0], plan.usable_gib) for axis, choice in pairs]
+        plan.why_not = [compare(axis, choice, plan.best[0], plan.headroom) for axis, choice in pairs]
     plan.seconds = time.perf_counter() - began
     return plan
 
@@ -134,10 +136,13 @@ def _prepare(model: ModelSpec, cluster: ClusterSpec, asked: Mapping[str, Any]) -
     price = cluster.price_per_device_hour if asked["price"] is None else asked["price"]
     aim = make_objective(asked["objective"], template.chip, devices, price)
     axes = read_fixed(asked["fixed"] or {}, template)
-    space = make_space(template, batch, axes)
+    if template.framework.name != OURS:  # ours may be asked for what `train` lacks: the answer says so
+        check_capable(axes, find_capabilities(template.framework.name))
+    space = make_space(template, batch, axes, capabilities_of(model, template))
     if not space.size:
         raise no_layout(template, batch, axes)
-    finder = Finder(make_pricer(space, aim, headroom, asked["c"]), asked["top"])
+    window = max(WINDOW, 1 + asked["margin"])
+    finder = Finder(make_pricer(space, aim, headroom, asked["c"]), asked["top"], window)
     return Maker(model, cluster, template, space, aim, asked), finder, axes
 
 
@@ -147,8 +152,12 @@ def _check_numbers(asked: Mapping[str, Any]) -> None:
         value = asked[key]
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
             raise UserError(f"{key} is {value}", "plan", f"use a whole number from 1 to {most:,}")
-    headroom = asked["headroom"]
-    if not (isinstance(headroom, (int, float)) and (0 <= headroom < 1 or headroom == UNLIMITED)):
+    headroom, margin = asked["headroom"], asked["margin"]
+    if not (isinstance(margin, (int, float)) and 0 <= margin <= MOST_MARGIN):
+        raise UserError(f"margin is {margin}", "plan", f"use a share from 0 to {MOST_MARGIN}, such as 0.02")
+    if headroom is not None and not (
+        isinstance(headroom, (int, float)) and (0 <= headroom < 1 or headroom == UNLIMITED)
+    ):
         how = "use a share of the memory from 0 up to 1, such as 0.1"
         raise UserError(f"headroom is {headroom}", "plan", how)
 
@@ -175,15 +184,10 @@ def _plan(maker: Maker, finder: Finder, best: list[Choice], front: list[Choice])
         seconds=0.0,
         complete=finder.complete,
         template=maker.template,
-        assumed=[*_kept_free(maker.asked), *maker.aim.assumed, *_host_assumed([*best, *front])],
+        assumed=[*maker.aim.assumed, *_host_assumed([*best, *front])],
         constants=asked["c"],
         asked=asked,
     )
-
-
-def _kept_free(asked: Mapping[str, Any]) -> list[str]:
-    """What of the memory is left free; said as long as it isn't what was asked for."""
-    return [f"{asked['headroom']:.0%} of the memory kept free"] if asked["headroom"] == HEADROOM else []
 
 
 def _host_assumed(choices: Iterable[Choice]) -> list[str]:
@@ -198,7 +202,7 @@ def _best_trainable(plan: Plan) -> Choice | None:
     if plan.best[0].trainable or why_not_running(plan.model) is not None:
         return plan.best[0] if plan.best[0].trainable else None
     given = dict(plan.asked["fixed"] or {})
-    for axis, ready in TRAINABLE.items():
+    for axis, ready in find_capabilities(OURS).axes.items():
         value = given.get(axis, ready)
         values = value if isinstance(value, (list, tuple)) else (value,)
         given[axis] = tuple(one for one in values if one in ready)
@@ -209,9 +213,9 @@ def _best_trainable(plan: Plan) -> Choice | None:
     return found if found is not None and found.trainable else plan.trainable
 
 
-def _different(finder: Finder, fitting: Priced, top: int) -> Priced:
-    """The best of every kind of layout, `top` of them, best first; of equals the plainest."""
-    order = finder.ranked(fitting)
-    kinds = finder.kinds(fitting.rows)[order]
-    _, first = np.unique(kinds, return_index=True)
-    return fitting.take(order[np.sort(first)[:top]])
+def capabilities_of(model: ModelSpec, template: Request) -> Capabilities:
+    """What the run's trainer can run; everything, where it is ours and can't run the model in any layout."""
+    name = template.framework.name
+    if name == OURS and why_not_running(model) is not None:
+        return Capabilities(name)
+    return find_capabilities(name)

@@ -63,7 +63,7 @@ def _leanest(pricer: Pricer) -> tuple[float, str, dict[str, object]]:
     """Bytes that the leanest layout lacks, of what, and its keys."""
     rows = _lean_rows(pricer.space)
     held = pricer.memories(rows)
-    here = held.peak - held.usable * (1 - pricer.headroom)
+    here = pricer.over(held)
     table = pricer.space.table(rows)
     there = pricer.on_host(table, held, np.arange(len(rows))) - HOST_BYTES
     lacks = np.maximum(here, np.where(table.offload != OFFLOADS.index("none"), there, -np.inf))

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from scalewright.plan.capabilities import Rule, forbidden
 from scalewright.plan.cost.table import RECOMPUTE, Table, Unit
 from scalewright.plan.request import CP_KINDS, OFFLOADS, SCHEDULES, Request
 
@@ -60,6 +61,7 @@ class Space:
     shards: dict[tuple[int, int], tuple[int, int]]  # (dp, cp) -> first shard, how many
     reruns: tuple[tuple[str, float, Any], ...]  # kind for the table, share of the blocks, the layout's value
     offloads: tuple[int, ...]
+    never: tuple[Rule, ...] = ()  # values that the trainer doesn't take together
 
     @property
     def cores(self) -> int:
@@ -102,8 +104,11 @@ class Space:
     def _sharded(self, cores: np.ndarray) -> np.ndarray:
         """Pairs of shard and offload of every core."""
         rows = self.spread_shards(_bare(cores))
-        wants3 = sum(needs_zero3(offload) for offload in self.offloads)
-        pairs = np.where(self.shard["zero"][rows.shard] == 3, len(self.offloads), len(self.offloads) - wants3)
+        if any("offload" in rule for rule in self.never):
+            pairs = np.ones(len(rows := self.spread_offloads(rows)))
+        else:
+            less = len(self.offloads) - sum(needs_zero3(offload) for offload in self.offloads)
+            pairs = np.where(self.shard["zero"][rows.shard] == 3, len(self.offloads), less)
         return np.bincount(np.searchsorted(cores, rows.core), pairs, len(cores))
 
     # -- products -------------------------------------------------------------------------------------
@@ -124,7 +129,8 @@ class Space:
         found = _spread(rows, "shard", *_lookup(table, both))
         core = {key: values[found.core] for key, values in self.core.items()}
         ranks = core["dp"] // self.shard["replicate"][found.shard] * core["cp"] * core["tp"]
-        return found.take(ranks % (core["ep"] * core["etp"]) == 0)
+        found = found.take(ranks % (core["ep"] * core["etp"]) == 0)
+        return found.take(~forbidden(self.never, self._sizes(found), len(found))) if self.never else found
 
     def spread_reruns(self, rows: Rows) -> Rows:
         """Every row with every recomputation that is legal for it."""
@@ -137,7 +143,16 @@ class Space:
         many = np.full(len(rows), len(self.offloads))
         found = _spread(rows, "offload", np.zeros(len(rows), dtype=int), many)
         wants = np.array([needs_zero3(offload) for offload in self.offloads])[found.offload]
-        return found.take(~wants | (self.shard["zero"][found.shard] == 3))
+        found = found.take(~wants | (self.shard["zero"][found.shard] == 3))
+        if not any("offload" in rule for rule in self.never):
+            return found
+        words = np.array([OFFLOADS[one] for one in self.offloads])[found.offload]
+        return found.take(~forbidden(self.never, {**self._sizes(found), "offload": words}, len(found)))
+
+    def _sizes(self, rows: Rows) -> dict[str, np.ndarray]:
+        """The axes that a trainer's rules speak of."""
+        found = {axis: self.core[axis][rows.core] for axis in ("tp", "pp", "cp", "ep", "etp")}
+        return found | {"zero_stage": self.shard["zero"][rows.shard]}
 
     def bare(self, cores: np.ndarray) -> Rows:
         """Rows of these cores, with the first of everything else."""

@@ -28,7 +28,7 @@ def why_not(plan: Plan, layout: Mapping[str, Any]) -> dict[str, Any]:
     asked = {key: value for key, value in layout.items() if value is not None}
     try:
         read_fixed(asked, plan.template)
-        found = again(plan, fixed=asked, headroom=UNLIMITED, top=1).best[0]
+        found = again(plan, fixed=asked, headroom=UNLIMITED, top=1, margin=0.0).best[0]
     except UserError as error:
         if error.where == "fixed" and error.what.startswith("unknown"):
             raise
@@ -36,13 +36,13 @@ def why_not(plan: Plan, layout: Mapping[str, Any]) -> dict[str, Any]:
     best = plan.best[0]
     fitting = _fitting(plan, asked)
     if fitting is not None:
-        entry = compare("", fitting, best, plan.usable_gib)
+        entry = compare("", fitting, best, plan.headroom)
         verdict = "best" if fitting.score <= best.score * (1 + 1e-9) else "slower"
         why = f"{_asked(asked)}: " + ("this is the best" if verdict == "best" else entry["why"])
         if not fitting.trainable:
             why += f"; {fitting.untrainable}"
         return {"asked": asked, "verdict": verdict, **entry, "why": why}
-    entry = compare("", found, best, plan.usable_gib)
+    entry = compare("", found, best, plan.headroom)
     mend = smallest_fix(found.prediction, plan.constants)
     why = f"{_asked(asked)}: {entry['why']}"
     if mend is not None and mend["fits"]:
@@ -58,7 +58,7 @@ def _asked(asked: Mapping[str, Any]) -> str:
 def _fitting(plan: Plan, asked: Mapping[str, Any]) -> Choice | None:
     """The best layout with these keys that fits."""
     try:
-        return again(plan, fixed=asked, top=1).best[0]
+        return again(plan, fixed=asked, top=1, margin=0.0).best[0]
     except UserError:
         return None
 
@@ -75,7 +75,7 @@ def _forbidden(plan: Plan, asked: Mapping[str, Any], error: UserError) -> dict[s
     if not options:
         return {"why": f"{why}; {error.how}" if error.how else why, "rule": error.what, "mend": error.how}
     _, key, found = min(options, key=lambda option: option[0])
-    entry = compare("", found, plan.best[0], plan.usable_gib)
+    entry = compare("", found, plan.best[0], plan.headroom)
     value = value_words(entry["layout"].get(key))
     cost = f"{entry['slower_pct']:+.1f}%" if abs(entry["slower_pct"]) >= 0.05 else "nothing"
     why += f"; with {key} {value} it is, and costs {cost} beside the best"

@@ -1,0 +1,89 @@
+"""What a trainer can run, from data/capabilities.yaml: what it has of each axis, and what excludes what.
+
+    find_capabilities("torchtitan").allows("schedule", "dualpipe")     False
+    ....................................missing(layout)                ["schedule dualpipe", "zero_stage 1"]
+
+A trainer without an entry can run everything, as far as is known: `known` is false.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from scalewright.spec.base import read_yaml
+
+FILE = Path(__file__).parent / "data" / "capabilities.yaml"
+ABOVE_ONE = ">1"
+Rule = Mapping[str, Any]  # axis -> its values, or ABOVE_ONE: never all of these together
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """One trainer's entry."""
+
+    trainer: str
+    axes: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    never: tuple[Rule, ...] = ()
+    source: str = ""
+    known: bool = False
+
+    def allows(self, axis: str, value: Any) -> bool:
+        """Whether it has this value of an axis; `recompute` counts by its kind."""
+        return axis not in self.axes or kind_of(value) in self.axes[axis]
+
+    def missing(self, layout: Mapping[str, Any]) -> list[str]:
+        """What of a layout it lacks: `schedule dualpipe`, `pp 2 with zero_stage 3`."""
+        keys = dict(layout)
+        for axis, size in (("schedule", "pp"), ("cp_kind", "cp"), ("sp", "tp")):
+            if keys.get(size, 1) == 1:
+                keys.pop(axis, None)
+        named = [axis for axis in self.axes if axis in keys]
+        lacks = [_words(axis, keys[axis]) for axis in named if not self.allows(axis, keys[axis])]
+        for rule in self.never:
+            if all(axis in keys and _holds(keys[axis], values) for axis, values in rule.items()):
+                lacks.append(" with ".join(_words(axis, keys[axis]) for axis in rule))
+        return lacks
+
+
+def kind_of(value: Any) -> Any:
+    """A value as the file names it: `{every: 2}` is `every`."""
+    return next(iter(value)) if isinstance(value, Mapping) else value
+
+
+def forbidden(rules: Iterable[Rule], columns: Mapping[str, np.ndarray], rows: int) -> np.ndarray:
+    """Which of the rows a rule forbids; only rules whose axes are all among the columns count."""
+    found = np.zeros(rows, dtype=bool)
+    for rule in rules:
+        if rule.keys() <= columns.keys():
+            hit = np.ones(rows, dtype=bool)
+            for axis, values in rule.items():
+                hit &= columns[axis] > 1 if values == ABOVE_ONE else np.isin(columns[axis], list(values))
+            found |= hit
+    return found
+
+
+@lru_cache(maxsize=64)
+def find_capabilities(trainer: str) -> Capabilities:
+    """A trainer's capabilities by its name in frameworks.yaml; everything where none are known."""
+    entries = read_yaml(FILE)
+    entry = entries.get(trainer)
+    if entry is None:
+        return Capabilities(trainer)
+    entry = entries[entry["as"]] if "as" in entry else entry
+    axes = {axis: tuple(values) for axis, values in entry["axes"].items()}
+    return Capabilities(trainer, axes, tuple(entry.get("never", ())), entry["source"], True)
+
+
+def _holds(value: Any, values: Any) -> bool:
+    return bool(value > 1) if values == ABOVE_ONE else kind_of(value) in values
+
+
+def _words(axis: str, value: Any) -> str:
+    inner = " ".join(f"{key} {one}" for key, one in value.items()) if isinstance(value, Mapping) else value
+    return f"{axis} {inner}"

@@ -1,0 +1,46 @@
+"""How sure a predicted peak of memory is: its band, and what that says of fitting.
+
+    p10 = peak · exp(-1.2816 s)        p90 = peak · exp(1.2816 s) + b · activations
+
+s is the trainer's `memory_spread` in data/frameworks.yaml: the root mean square of log(measured / predicted)
+over the runs whose memory is in the table, and a wider one for a trainer that has none there. b is its
+`activations_beyond`: what its own count is known to show above the planned activations.
+
+    usable >= p90    fits         usable >= peak + b/2 · activations    likely
+    usable >= p10    unlikely     less                                  no
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from scalewright.plan.cost.table import Facts, Table
+
+SIGMA = 1.2816  # of a normal: 10% lie below -1.2816 s
+Risk = Literal["fits", "likely", "unlikely", "no"]
+RISKS: tuple[Risk, ...] = ("fits", "likely", "unlikely", "no")
+
+
+def memory_band(
+    table: Table, facts: Facts, totals: np.ndarray, activations: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Bytes that 1 of 10, 5 of 10 and 9 of 10 runs stay below on their fullest rank.
+
+    `totals` and `activations` [rows, ranks]: peak and activations of each pipeline rank that was looked at.
+    """
+    trainers = facts.trainers
+    width = np.exp(SIGMA * table.gather(trainers["memory_spread"]))
+    beyond = table.gather(trainers["activations_beyond"])[:, None] * activations
+    low = totals.max(1) / width
+    return low, (totals + beyond / 2).max(1), (totals * width[:, None] + beyond).max(1)
+
+
+def risk(usable: float, low: float, middle: float, high: float) -> Risk:
+    """What a band says of fitting into `usable` bytes (or GiB, as the band)."""
+    if usable >= high:
+        return "fits"
+    if usable >= middle:
+        return "likely"
+    return "unlikely" if usable >= low else "no"

@@ -1,0 +1,99 @@
+"""How much memory a run needs, estimated at once and without torch, from the planner's sums over operators.
+
+    low = states + a part of the activations  <  peak of the fullest rank  <  the planned p90 and masks = high
+
+`helps` names the change of a run file's keys after which `high` is within what is free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from scalewright.plan.constants import constants
+from scalewright.plan.cost.evaluate import prepare
+from scalewright.plan.cost.memory import memory
+from scalewright.plan.request import from_layout
+from scalewright.spec.cluster import load_cluster
+from scalewright.spec.errors import UserError
+from scalewright.spec.layout import Layout
+from scalewright.spec.layout_check import is_legal
+from scalewright.spec.model import ModelSpec
+from scalewright.spec.run import DataSpec, RunSpec
+
+ANY_GPU = "dgx-h100"  # a device that has every precision: bytes don't depend on it
+HELD = {"adamw": 1.0, "lion": 0.5, "muon": 0.5}  # of Adam's two states; what isn't named may hold none
+CERTAIN = 0.4  # of the planned activations: small vocabularies and short sequences keep fewer
+SQUARE = 40.0  # bytes of a [T, T] mask of packed documents: itself, as floats, what makes it, and its scores
+
+
+@dataclass(frozen=True)
+class Need:
+    """Bytes of the fullest rank: surely more than `low`, hardly more than `high`."""
+
+    low: float
+    high: float
+
+
+def estimate(run: RunSpec, seq_len: int, layout: Layout | None = None) -> Need | None:
+    """What the run's fullest rank needs; None for a model of the user's own, which isn't counted here."""
+    model, layout = run.model, layout or run.layout
+    if not isinstance(model, ModelSpec):
+        return None
+    lows, highs = [], []
+    precision = layout.precision
+    for kind in ("fp32", "bf16") if precision == "auto" else (precision,):
+        sized = Layout.parse({**layout.dump(), "precision": kind})
+        request = from_layout(model, load_cluster(ANY_GPU), sized, seq_len)
+        prepared = prepare([request])
+        held = memory(prepared.table, prepared.facts, constants())
+        part = {kind: float(bytes_[0]) for kind, bytes_ in held.parts.items()}
+        optimizer = HELD.get(str(getattr(run.optimizer, "name", "")), 0.0) * part["optimizer"]
+        lows.append(part["parameters"] + part["gradients"] + optimizer + CERTAIN * part["activations"])
+        highs.append(float(held.high[0]))
+    return Need(min(lows), max(highs) + _masks(run, model, layout, seq_len))
+
+
+def _masks(run: RunSpec, model: ModelSpec, layout: Layout, seq_len: int) -> float:
+    """Bytes that grow with the square of the sequence: packed documents' mask, and scores kept whole."""
+    square = float(layout.micro_batch * seq_len**2)
+    data = run.data
+    masked = isinstance(data, DataSpec) and data.packing and data.document_mask
+    scores = 16.0 * square * model.num_attention_heads if model.attention_softcap else 0.0
+    return (SQUARE * square if masked else 0.0) + scores
+
+
+def helps(run: RunSpec, seq_len: int, free: float, ranks: int) -> str | None:
+    """The first change, nearest first, after which `ranks` of it fit in `free` bytes, as overrides."""
+    model = run.model
+    if not isinstance(model, ModelSpec):
+        return None
+    for words, changes, length in _changes(run.layout, seq_len):
+        try:
+            layout = Layout.parse({**run.layout.dump(), **changes})
+            need = estimate(run, length, layout) if is_legal(layout, model, length) else None
+        except UserError:
+            continue
+        if need is not None and need.high * ranks <= free:
+            return words
+    return None
+
+
+def _changes(layout: Layout, seq_len: int) -> Iterator[tuple[str, dict[str, Any], int]]:
+    """(overrides, changes of the layout, sequence length), the least first."""
+    less: dict[str, Any] = {"micro_batch": 1} if layout.micro_batch > 1 else {}
+    again: dict[str, Any] = {"recompute": "full"} if layout.recompute != "full" else {}
+    shard: dict[str, Any] = {"zero_stage": 3} if layout.dp > 1 and layout.zero_stage != 3 else {}
+    for some in (less, again, shard, {**less, **again}, {**less, **again, **shard}):
+        if some:
+            yield _overrides(some), some, seq_len
+    for lean in ({}, {**less, **again}):
+        for times in (2, 4, 8, 16, 32, 64, 128):
+            if seq_len // times >= 16:
+                length = seq_len // times // 16 * 16
+                yield " ".join([f"data.seq_len={length}", _overrides(lean)]).strip(), lean, length
+
+
+def _overrides(changes: dict[str, Any]) -> str:
+    return " ".join(f"layout.{key}={value}" for key, value in changes.items())

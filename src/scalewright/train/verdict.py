@@ -1,0 +1,114 @@
+"""Whether what a dry run counted fits the run's cluster; if not, by how much, and what would help.
+
+    peak of the fullest rank <= usable <= memory        fits
+                       usable < peak <= memory          unlikely: the driver, channels and fragments need some
+                                        memory < peak   no
+
+A CPU's memory is shared by all ranks that are on it: there their peaks are summed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from scalewright.machine.processor import read_processor
+from scalewright.plan.chips import chip_of
+from scalewright.plan.explain import smallest_fix
+from scalewright.plan.frameworks import find_framework
+from scalewright.plan.predict import predict
+from scalewright.spec.cluster import LOCAL, load_cluster
+from scalewright.spec.errors import UserError
+from scalewright.spec.model import ModelSpec
+from scalewright.spec.run import RunSpec
+from scalewright.train.resolve import device_kind
+
+GIB = float(2**30)
+OURS = "scalewright"
+FITS, UNLIKELY, NO = "fits", "is unlikely to fit", "does not fit"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a dry run's peak says of a cluster's devices, in GiB."""
+
+    cluster: str
+    device: str
+    fits: bool
+    risk: str  # fits, unlikely or no
+    peak_gib: float
+    usable_gib: float  # what a run can allocate of the device
+    memory_gib: float
+    over_gib: float  # beyond what is usable; below 0: left
+    smallest_fix: dict[str, Any] | None
+    words: str
+
+    def dump(self) -> dict[str, Any]:
+        """Plain data."""
+        return asdict(self)
+
+
+def judge(run: RunSpec, seq_len: int, peaks: Sequence[tuple[int, int]]) -> Verdict:
+    """The verdict on (ranks, peak bytes of each) of a resolved run."""
+    usable = find_framework(OURS).usable
+    if run.cluster == LOCAL:
+        return _local(run, peaks, usable)
+    cluster = load_cluster(run.cluster)
+    chip = chip_of(cluster)
+    peak, memory = max(size for _, size in peaks) / GIB, chip.capacity / GIB
+    fix = _fix(run, seq_len, peak) if peak > memory * usable else None
+    return _verdict(run, cluster.name, chip.name, peak, memory, usable, fix)
+
+
+def _local(run: RunSpec, peaks: Sequence[tuple[int, int]], usable: float) -> Verdict:
+    """The verdict on this machine: on each GPU, or on the memory that CPU processes share."""
+    if device_kind(run)[0] == "cuda":
+        import torch
+
+        memory = min(
+            torch.cuda.get_device_properties(n).total_memory for n in range(torch.cuda.device_count())
+        )
+        return _verdict(
+            run, LOCAL, "a GPU here", max(size for _, size in peaks) / GIB, memory / GIB, usable, None
+        )
+    peak = sum(ranks * size for ranks, size in peaks) / GIB
+    memory = read_processor().usable_memory_bytes
+    return _verdict(run, LOCAL, "this machine's memory", peak, memory / GIB, usable, None)
+
+
+def _verdict(
+    run: RunSpec,
+    cluster: str,
+    device: str,
+    peak: float,
+    memory: float,
+    share: float,
+    fix: dict[str, Any] | None,
+) -> Verdict:
+    usable = memory * share
+    risk = "fits" if peak <= usable else "unlikely" if peak <= memory else "no"
+    ranks = (
+        "its ranks together need" if cluster == LOCAL and run.layout.devices > 1 else "its fullest rank needs"
+    )
+    words = f"{ {'fits': FITS, 'unlikely': UNLIKELY, 'no': NO}[risk] } {cluster}: {ranks} {peak:.1f} GiB"
+    words += f" of the {usable:.1f} that {device} gives a run"
+    if peak > usable:
+        words += f" ({memory:.1f} in all), {peak - usable:.1f} too many"
+        if fix is not None:
+            enough = "with" if fix["fits"] else "not even enough alone:"
+            words += f"; {enough} {fix['change']} it should need {fix['peak_gib']:.1f}"
+        if cluster == LOCAL:
+            words += "; set cluster: NAME to compare with another machine's devices"
+    return Verdict(cluster, device, peak <= usable, risk, peak, usable, memory, peak - usable, fix, words)
+
+
+def _fix(run: RunSpec, seq_len: int, peak_gib: float) -> dict[str, Any] | None:
+    """The smallest change that makes it fit, by the planner's memory scaled to what was counted."""
+    if not isinstance(run.model, ModelSpec):
+        return None
+    try:
+        found = predict(run.model, load_cluster(run.cluster), run.layout, seq_len)
+    except UserError:  # a cluster of fewer devices, or without this precision
+        return None
+    return smallest_fix(found, peak_gib=peak_gib)
