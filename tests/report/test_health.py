@@ -48,6 +48,8 @@ def test_a_guards_stop_names_the_place(tmp_path: Path) -> None:
     page = _page(tmp_path / "run", _rows(range(16, 19), skipped=True)[:18], [START, stop, fault])
     assert "The run was stopped at step 18 in layers.3.mlp (rank 1)." in page.body
     assert "Failed Three steps in a row were not finite." in page.body
+    assert "shakespeare diverged, and stopped" in page.body
+    assert "not to be used" not in page.body  # the guard left those updates out
     assert page.having("span", class_="status bad")
 
 

@@ -46,6 +46,8 @@ def section(run: RunFolder) -> Section | None:
 def status(run: RunFolder) -> tuple[str, str]:
     """How the newest life of the run ended, and its colour; divergence and hangs outweigh a finish."""
     text, kind = _ending(run)
+    if _guard_stops(run):
+        return "diverged, and stopped", "bad"
     if non_finite_since(run) is not None:
         return ("diverged" if kind == "good" else f"diverged, {text}"), "bad"
     if _count(run, "hang") and kind != "good" and not _after(run, "hang", STARTS):
@@ -101,8 +103,8 @@ def skipped_steps(run: RunFolder) -> list[int]:
 
 def _diverged(run: RunFolder) -> Finding | None:
     since = non_finite_since(run)
-    stops = [event for event in _events(run, "nonfinite") if event.get("action") == "stopped"]
-    if since is None and not (stops and not _after(run, "nonfinite", STARTS)):
+    stops = _guard_stops(run)
+    if since is None and not stops:
         return None
     last = run.train.last_finite("loss")
     text = f"The loss or the gradient norm isn't finite from step {since:,} on." if since is not None else ""
@@ -110,8 +112,16 @@ def _diverged(run: RunFolder) -> Finding | None:
         text += f" The run was stopped at step {stops[-1].get('step', 0):,}{_place(stops[-1])}."
     if last is not None:
         text += f" The last finite loss is {decimal(last[1], 4)}, at step {last[0]:,}."
-    text += " Weights saved after that are not to be used."
+    if not stops:  # else the guard has left these updates out
+        text += " Weights saved after that are not to be used."
     return Finding("bad", "Diverged", text.strip())
+
+
+def _guard_stops(run: RunFolder) -> list[Mapping[str, Any]]:
+    """The events of a guard that stopped the newest life; empty where the run went on since."""
+    if _after(run, "nonfinite", STARTS):
+        return []
+    return [event for event in _events(run, "nonfinite") if event.get("action") == "stopped"]
 
 
 def _skipped(run: RunFolder) -> Finding | None:
