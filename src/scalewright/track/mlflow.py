@@ -134,9 +134,21 @@ def connect(uri: str) -> Any:
 
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{path}.lock", timeout=60):  # runs that start at once would all make its tables
-        client = MlflowClient(tracking_uri=uri)
-        client.search_experiments(max_results=1)  # the store is opened by the first question
-    return client
+        if not Path(path).exists():
+            _make_database(path)
+    return MlflowClient(tracking_uri=uri)
+
+
+def _make_database(path: str) -> None:
+    """Makes the tables beside their place and moves them there: a killed process leaves no half of them."""
+    from mlflow.tracking import MlflowClient
+
+    partial = Path(f"{path}.part")
+    partial.unlink(missing_ok=True)
+    client = MlflowClient(tracking_uri=f"sqlite:///{partial.as_posix()}")
+    client.search_experiments(max_results=1)  # the store is opened by the first question
+    close(client)
+    partial.replace(path)
 
 
 def close(client: Any) -> None:
