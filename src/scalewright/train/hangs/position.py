@@ -77,15 +77,18 @@ class Groups:
         return sum(int(number) for number in numbers)
 
 
-def flights() -> list[dict[str, Any]]:
-    """The recorder's entries, oldest first, with their stacks; the pickle is this process's own."""
+def flights(*, stacks: bool = False) -> list[dict[str, Any]]:
+    """The recorder's entries, oldest first; the pickle is this process's own.
+
+    `stacks`: with the lines of source of each, for which torch may take seconds the first time.
+    """
     import torch._C._distributed_c10d as c10d
 
     entries: list[dict[str, Any]] = []
     for name in ("_dump_fr_trace", "_dump_nccl_trace"):
         dump = getattr(c10d, name, None)
         if dump is not None:
-            entries += pickle.loads(dump(True, True, False)).get("entries", [])
+            entries += pickle.loads(dump(True, stacks, False)).get("entries", [])
     return entries
 
 

@@ -201,7 +201,6 @@ class Watchdog:
     def _look(self, now: float) -> None:
         if now - self._looked_at > 4 * self.patience.tick_s + 2.0:
             self._progress_at = now  # this process was stopped itself: the wait begins anew
-        self._looked_at = now
         progress = (self._marks, self._groups.begun() if self._groups else 0)
         if progress != self._progress:
             stepped, self._progress, self._progress_at = progress[0] != self._progress[0], progress, now
@@ -217,6 +216,7 @@ class Watchdog:
         grace = 0.0 if self.mesh.device.type == "cuda" else self.patience.grace_s
         if self._verdict is not None and waited > self._timeout()[1] + grace:
             self._give_up(self._gave_up(self._verdict))
+        self._looked_at = self._now()  # not `now`: writing stacks may have taken seconds
 
     def _give_up(self, reason: str) -> None:
         """Ends this process, whose main thread doesn't come out of its wait."""
@@ -256,7 +256,9 @@ class Watchdog:
                 board.post(f"ask-{self._round}", self.rank)
             if board.read(f"ask-{self._round}") is not None:
                 self._asked_at = now
-                board.post(f"position-{self._round}-{self.rank}", self._position().dump())
+                here = self._position()
+                board.post(f"position-{self._round}-{self.rank}", here.dump())
+                self._keep(here)
             return
         later = 0.0 if self.rank == 0 else 2 * self.patience.tick_s  # rank 0 has the console
         if now - self._asked_at < self.patience.answer_s + later:
@@ -286,6 +288,7 @@ class Watchdog:
         if waited <= self._patience_s() or self._decided_at is not None:
             return
         here = self._position()
+        self._keep(here)
         positions: dict[int, Position | None] = dict.fromkeys(range(1, self.mesh.world), here)
         verdict = judge({**positions, 0: None}) if here.waiting and 0 in here.waiting.members else None
         self._decide(verdict, now, waited, reporter=self.rank == 1)
@@ -328,9 +331,11 @@ class Watchdog:
             events.close()
 
     def _position(self) -> Position:
-        """Where this rank is now; its stacks and its recorder's entries go to the run's folder."""
-        entries = flights()
-        here = position(self.rank, self._step, self._phase, self._main, self._groups, entries)
+        """Where this rank is now."""
+        return position(self.rank, self._step, self._phase, self._main, self._groups, flights())
+
+    def _keep(self, here: Position) -> None:
+        """Writes this rank's stacks and its recorder's entries to the run's folder."""
         with suppress(OSError):
             self._place.mkdir(parents=True, exist_ok=True)
             name = f"rank-{self.rank:05d}"
@@ -341,5 +346,5 @@ class Watchdog:
                 )
                 file.flush()
                 faulthandler.dump_traceback(file, all_threads=True)
-            (self._place / f"{name}.json").write_text(json.dumps(entries), encoding="utf-8")
-        return here
+            entries = json.dumps(flights(stacks=True))
+            (self._place / f"{name}.json").write_text(entries, encoding="utf-8")
