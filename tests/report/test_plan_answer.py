@@ -14,6 +14,7 @@ from scalewright.report import write_plan
 from scalewright.report.document import read_document
 from scalewright.report.sections.plan_pipeline import fold, put_on_the_clock
 from scalewright.report.sections.plan_start import start
+from scalewright.report.trainers import runs_in
 from scalewright.spec.base import parse_yaml
 from scalewright.spec.run import RunSpec
 
@@ -165,3 +166,14 @@ def test_evidence_names_trainer_date_layout_and_batch(tmp_path: Path) -> None:
     page = _page(tmp_path, make_estimate(evidence={"nearest": [near]}, device=DEVICE))
     assert "NeMo · 2025-05 · somebody-2024 · prediction +7.6%" in page.body
     assert "tp 2 dp 64 ZeRO 1 micro-batch 1 batch 1,024, sequences of 8,192" in page.body
+
+
+def test_the_matrix_names_the_trainers_that_have_all_of_a_layout() -> None:
+    document = read_document(make_plan())
+    first, _, third = document.best
+    assert runs_in(first)[:2] == ["Scalewright", "Megatron"]  # interleaved 1F1B with ZeRO 1
+    assert "Scalewright" not in runs_in(third)  # context parallel is planned only
+    assert "Megatron" in runs_in(third)
+    dualpipe = read_document(make_plan(best=[make_estimate(schedule="dualpipe")])).first
+    assert dualpipe is not None
+    assert not {"Scalewright", "Megatron", "torchtitan"} & set(runs_in(dualpipe))

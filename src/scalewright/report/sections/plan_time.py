@@ -5,24 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from scalewright.plan.terms import PART_TERMS
 from scalewright.report.document import Estimate, PlanDocument
 from scalewright.report.layout_words import layout_words
 from scalewright.report.page import Section
 from scalewright.spec.words import share, short_time
 
-# key -> its word; the order is that of the bars
-PARTS = {
-    "compute": "compute",
-    "recompute": "recomputation",
-    "tp_exposed": "tensor parallel, exposed",
-    "cp_exposed": "context parallel, exposed",
-    "ep_exposed": "expert parallel, exposed",
-    "dp_exposed": "data parallel, exposed",
-    "pp_bubble": "pipeline bubble",
-    "pp_exposed": "pipeline messages, exposed",
-    "optimizer": "optimizer",
-    "other": "host and stragglers",
-}
+ORDER = ("compute", "recompute", "tp_exposed", "cp_exposed", "ep_exposed", "dp_exposed")
+PARTS = {key: PART_TERMS[key] for key in (*ORDER, *(key for key in PART_TERMS if key not in ORDER))}
 
 
 def section(document: PlanDocument) -> Section | None:
