@@ -4,7 +4,8 @@
     sw.predict("llama-3.1-8b", "dgx-h100", devices=64, tp=2, seq_len=8192)          the same
     sw.plan("llama-3.1-8b", "dgx-h100", devices=64, seq_len=8192, global_batch=512)["best"][0]["layout"]
 
-Everything is imported when it is called: `import scalewright` stays free.
+Both answers print as the command does, and show themselves in a notebook (`answers.py`). Everything is
+imported when it is called: `import scalewright` stays free.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ def predict(
 
     `keys` are keys of the layout, in the place of `layout` or over it. `price` is of a device and hour.
     """
+    from scalewright.answers import PredictionAnswer
     from scalewright.plan.answer import answer
 
     found, assumed = price_layout(
@@ -45,7 +47,7 @@ def predict(
     )
     if price is None and tokens is not None and cluster != "local":
         price = find_place(cluster).price_per_device_hour
-    return answer(found, tokens=tokens, price=price, explain=explain, assumed=assumed)
+    return PredictionAnswer(answer(found, tokens=tokens, price=price, explain=explain, assumed=assumed))
 
 
 def price_layout(
@@ -137,6 +139,7 @@ def plan(
     `tell(done, total)` is called as the search goes, and one that `stop()` has ended answers with what it
     has: `complete` is false then.
     """
+    from scalewright.answers import PlanAnswer
     from scalewright.plan.ask import Question
 
     sizes = {"devices": devices, "nodes": nodes, "global_batch": global_batch,
@@ -147,4 +150,4 @@ def plan(
         options=options, objective=objective, fixed=fix, headroom=memory_headroom,
         margin=margin, top=top, precision=precision, price=price,
     )  # fmt: skip
-    return question.answer(tokens, why_not, out, data, explain, tell, stop, force)
+    return PlanAnswer(question.answer(tokens, why_not, out, data, explain, tell, stop, force))

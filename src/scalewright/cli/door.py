@@ -43,6 +43,7 @@ _EXTRAS = {
     "wandb": "track",
     "ray": "launch",
     "mpi4py": "launch",
+    "lm_eval": "evaluate",
 }
 
 

@@ -53,6 +53,7 @@ class Loaded:
     model: nn.Module
     tokenizer: Any  # tokenizers.Tokenizer
     end_of_text: frozenset[int]
+    beginning: int | None = None  # what stands before a text, where the tokenizer's files say it
 
     def encode(self, text: str) -> list[int]:
         """Token ids, with the special ones that the tokenizer adds; an empty text starts a document."""
@@ -79,9 +80,14 @@ def load_for_generation(
         folders = [step, step.parent.parent]
         tokenizer = _tokenizer(folders)
         model = _from_checkpoint(step, dtype, device, trust_code, verify)
-        return Loaded(model, tokenizer, _end_of_text(folders))
+        return Loaded(model, tokenizer, _end_of_text(folders), _beginning(folders, tokenizer))
     tokenizer = _tokenizer([path])
-    return Loaded(build(open_huggingface(path), dtype, device), tokenizer, _end_of_text([path]))
+    return Loaded(
+        build(open_huggingface(path), dtype, device),
+        tokenizer,
+        _end_of_text([path]),
+        _beginning([path], tokenizer),
+    )
 
 
 class Checkpoint:
@@ -157,3 +163,20 @@ def _token_ids(path: Path) -> frozenset[int]:
         raise UserError(f"cannot read JSON: {error}", str(path), "fetch it again") from None
     given = content.get("eos_token_id") if isinstance(content, dict) else None
     return frozenset(end for end in (given if isinstance(given, list) else [given]) if type(end) is int)
+
+
+def _beginning(folders: list[Path], tokenizer: Any) -> int | None:
+    """The id of tokenizer_config.json's `bos_token`; null without one."""
+    for folder in folders:
+        path = inside(folder, "tokenizer_config.json")
+        if not path.is_file():
+            continue
+        try:
+            content = read_json(path)
+        except (OSError, ValueError) as error:
+            raise UserError(f"cannot read JSON: {error}", str(path), "fetch it again") from None
+        name = content.get("bos_token") if isinstance(content, dict) else None
+        name = name.get("content") if isinstance(name, dict) else name
+        found: int | None = tokenizer.token_to_id(name) if isinstance(name, str) else None
+        return found
+    return None

@@ -28,14 +28,37 @@ def evaluate(
     batches: Annotated[
         int | None, typer.Option(min=1, help="Batches of the run's size; default: as the run, else 16 of 1.")
     ] = None,
+    tasks: Annotated[
+        str | None,
+        typer.Option(metavar="NAME,...", help="Tasks of lm-evaluation-harness, in the place of a loss."),
+    ] = None,
+    task_path: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="A folder with task files of your own.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Only so many documents of each task.")] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(min=1, help="Rows at a time, for tasks; 8 unless said.")
+    ] = None,
     device: Device = "cpu",
     trust_code: TrustCode = False,
     no_verify: NoVerify = False,
     json: Json = False,
 ) -> None:
-    """Measure validation loss and bits per byte."""
+    """Measure validation loss and bits per byte, or the tasks of lm-evaluation-harness."""
     from scalewright.cli.output import only_answer, print_json, working
 
+    if tasks is not None:
+        _check_flags({"--data": data, "--batches": batches}, "--tasks", "it is about the validation loss")
+        from scalewright.cli.tasks import score_tasks, show_scores
+
+        with only_answer(json):
+            scores = score_tasks(
+                model, tasks, task_path, limit, batch_size or 8, seq_len, device, trust_code, not no_verify
+            )
+        print_json(scores) if json else show_scores(scores)
+        return
+    flags: dict[str, object] = {"--task-path": task_path, "--limit": limit, "--batch-size": batch_size}
+    _check_flags(flags, "a loss", "or add --tasks NAME")
     with only_answer(json), working("evaluating"):
         found = measure(model, data, seq_len, batches, device, trust_code, not no_verify)
     if json:
@@ -47,6 +70,13 @@ def evaluate(
         "bits per byte  " + (f"{per_byte:.4f}" if per_byte is not None else "unknown: the data has no text")
     )
     print(f"over           {found['tokens']:,} tokens")
+
+
+def _check_flags(flags: dict[str, object], beside: str, how: str) -> None:
+    """Raises UserError for a flag that would do nothing."""
+    for flag, value in flags.items():
+        if value is not None:
+            raise UserError(f"{flag} has no meaning for {beside}", flag, f"remove it ({how})")
 
 
 def measure(

@@ -1,0 +1,65 @@
+"""What `sw.plan` and `sw.predict` give: dictionaries that print as the command does."""
+
+from __future__ import annotations
+
+import json
+
+import html5lib
+import pytest
+
+import scalewright as sw
+
+
+@pytest.fixture(scope="module")
+def predicted():
+    return sw.predict("llama-3.2-1b", "dgx-h100", {"devices": 8}, 2048)
+
+
+@pytest.fixture(scope="module")
+def planned():
+    return sw.plan("llama-3.2-1b", "dgx-h100", 8, 2048, 64)
+
+
+def body(page: str) -> str:
+    """The text of well-formed HTML without anything that loads or runs."""
+    tree = html5lib.HTMLParser(strict=True).parseFragment(page)
+    assert "<script" not in page
+    assert "http" not in page
+    return " ".join("".join(tree.itertext()).split())
+
+
+def test_an_answer_is_the_dictionary_that_it_was(predicted, planned):
+    assert json.loads(json.dumps(predicted)) == predicted
+    assert isinstance(planned, dict)
+    assert planned["best"][0]["layout"]["devices"] == 8
+
+
+def test_it_prints_as_the_command_does(call_cli, predicted, planned):
+    said = call_cli("predict", "llama-3.2-1b", "--cluster", "dgx-h100", "--seq-len", 2048, "--devices", 8).out
+    assert said.split() == str(predicted).split()
+    assert repr(planned) == str(planned)
+    assert "layouts judged" in str(planned)
+    assert len(str(planned).splitlines()) < 120
+
+
+def test_a_notebook_shows_figures_and_bars(predicted, planned):
+    for found in (predicted, planned):
+        text = body(found._repr_html_())
+        best = found if "step_time_s" in found else found["best"][0]
+        assert f"{best['step_time_s']['p50']:.3g} s" in text
+        assert best["bottleneck"].split()[0] in text
+        assert f"{best['memory_gib']['peak']:.1f} GiB, fits" in text
+    assert len(planned._repr_html_()) < 30_000
+
+
+def test_names_are_escaped(predicted):
+    changed = type(predicted)({**predicted, "bottleneck": "<img src=x onerror=alert(1)>"})
+    changed["model"] = {**changed["model"], "name": "<b>"}
+    assert "<img" not in changed._repr_html_()
+    assert "&lt;b&gt;" in changed._repr_html_()
+
+
+def test_a_part_of_an_answer_is_shown_as_a_dictionary(predicted):
+    part = type(predicted)({"fits": True})
+    assert repr(part) == "{'fits': True}"
+    assert part._repr_html_() is None
