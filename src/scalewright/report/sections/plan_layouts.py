@@ -41,7 +41,7 @@ def section(document: PlanDocument) -> Section | None:
         "objective": aim(document),
         "counts": counts(document),
     }
-    return Section("layouts", "The best layouts", "plan_layouts.html", data)
+    return Section("layouts", "Best layouts", "plan_layouts.html", data)
 
 
 def counts(document: PlanDocument) -> list[str]:
@@ -115,7 +115,7 @@ def row(rank: int, one: Estimate, best: Estimate, columns: Sequence[str]) -> dic
         "memory": f"{decimal(one.peak_gib, 3)} GiB",
         "value": decimal(one.read.number("objective_value"), 4),
         "bottleneck": one.read.text("bottleneck"),
-        "runs_in": ", ".join(runs_in(one)) or "–",
+        "runs_in": ", ".join(runs_in(one)) or "none of the trainers that are known",
         "untrainable": one.read.text("untrainable"),
     }
 
