@@ -42,7 +42,7 @@ dataset_path: json
 dataset_kwargs: {{data_files: {{test: {file}}}}}
 test_split: test
 output_type: generate_until
-doc_to_text: "{{{{question}}}}"
+doc_to_text: "{{{{text}}}}"
 doc_to_target: "{{{{target}}}}"
 generation_kwargs: {{until: ["g "], max_gen_toks: 6, do_sample: false}}
 metric_list: [{{metric: exact_match}}]
@@ -80,7 +80,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
         }
         for number in range(14)
     ]
-    rows[0]["question"] = ""  # an empty context
+    rows[0]["question"] = ""  # an empty context, which the harness's own model can't write on from
     file = tasks / "rows.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     for name, text in (("choice", CHOICE), ("rolling", ROLLING), ("writing", WRITING)):
