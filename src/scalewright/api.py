@@ -63,6 +63,7 @@ def price_layout(
 ) -> tuple[Prediction, list[str]]:
     """The prediction, and what had to be assumed for it, in the words of the layout's keys."""
     from scalewright.plan import defaults
+    from scalewright.plan.frameworks import OURS
     from scalewright.plan.predict import predict as price
     from scalewright.spec.layout import Layout
     from scalewright.spec.layout_check import check_layout
@@ -79,9 +80,7 @@ def price_layout(
     zero = defaults.usual_zero(said, trainer, place)
     full = Layout.parse(said, "layout")
     check_layout(full, spec, length)
-    found = price(
-        spec, place, full, length, framework=framework or defaults.OURS, version=version, options=options
-    )
+    found = price(spec, place, full, length, framework=framework or OURS, version=version, options=options)
     filled = defaults.assumptions(said, full, found.request)
     return found, [*notes, *sizes, *zero, *filled, *trainers, *place.assumed]
 

@@ -21,6 +21,12 @@ DEVICE = {
         {"kind": "infiniband", "devices": None, "bytes_per_s": 50e9},
     ],
 }  # fmt: skip
+RUN_YAML = """# Planned for 64 devices of dgx-h100.
+version: 1
+model: llama-test
+layout: {devices: 64, tp: 4, pp: 4}
+data: {train: [{path: DATA_FOLDER}], seq_len: 8192}
+"""
 
 
 def make_stages(layout: dict[str, Any]) -> list[dict[str, Any]]:
@@ -96,7 +102,7 @@ def make_plan(**changes: Any) -> dict[str, Any]:
     plan = {
         "model": "llama-test", "cluster": "dgx-h100", "devices": 64, "seq_len": 8192, "global_batch": 64,
         "objective": "time", "evaluated": 8765, "feasible": 4321, "seconds": 0.345, "complete": True,
-        "best": best,
+        "best": best, "run_yaml": RUN_YAML,
         "pareto": [
             {key: one[key] for key in ("layout", "step_time_s", "memory_gib", "fits")} for one in best
         ],

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+import scalewright as sw
 from report.browser import in_browser, needs_browser
 from report.page_checks import Seen, read_page
 from report.plan_documents import DEVICE, make_estimate, make_plan
@@ -16,6 +17,8 @@ from scalewright.report.sections.plan_pipeline import fold, put_on_the_clock
 from scalewright.report.sections.plan_start import start
 from scalewright.report.trainers import runs_in
 from scalewright.spec.base import parse_yaml
+from scalewright.spec.model import ModelSpec
+from scalewright.spec.presets import load_model_spec
 from scalewright.spec.run import RunSpec
 
 
@@ -23,23 +26,27 @@ def _page(folder: Path, document: dict[str, Any]) -> Seen:
     return read_page(write_plan(document, folder / "plan.html"))
 
 
-def test_the_run_file_is_one_that_train_reads() -> None:
-    document = read_document(make_plan(model="llama-3.1-8b"))
+def test_the_run_file_of_a_page_is_the_one_that_plan_writes(tmp_path: Path) -> None:
+    """Also of a model and a cluster that aren't presets: both are in it whole."""
+    model = load_model_spec("llama-3.1-8b").replace(name="mine").dump()
+    cluster = {"like": "dgx-h100", "nodes": 8}
+    path = tmp_path / "run.yaml"
+    plan = sw.plan(model, cluster, devices=64, seq_len=4096, global_batch=128, out=path, data="shards")
+    document = read_document(plan)
     assert document.first is not None
     file, line = start(document, document.first)
+    assert path.read_text(encoding="utf-8").startswith(file.text)
+    assert file.note == ""
     run = RunSpec.parse(parse_yaml(file.text, "run.yaml"))
-    told = {
-        key: document.first.layout[key] for key in ("tp", "pp", "virtual_stages", "zero_stage", "recompute")
-    }
-    assert {key: getattr(run.layout, key) for key in told} == told
-    assert run.layout.global_batch == 64
-    assert "cp_kind" not in file.text  # defaults aren't repeated
+    assert run.model == ModelSpec.parse(model)
+    assert {**document.first.layout, **run.layout.dump()} == document.first.layout
     assert line.text.startswith("torchrun --nnodes 8 --nproc-per-node 8 ")
     assert line.text.endswith("-m scalewright train run.yaml")
 
 
-def test_another_trainers_plan_offers_no_run_file() -> None:
+def test_another_trainers_plan_offers_no_run_file(tmp_path: Path) -> None:
     best = [make_estimate(framework="megatron")]
+    assert "cp_kind: ring" in _page(tmp_path, make_plan(run_yaml=None)).text  # an older plan: its keys
     document = read_document(make_plan(best=best))
     assert document.first is not None
     (only,) = start(document, document.first)
@@ -50,7 +57,7 @@ def test_another_trainers_plan_offers_no_run_file() -> None:
 def test_the_best_trainable_layout_is_the_run_files(tmp_path: Path) -> None:
     best = make_plan()["best"]
     best[0] |= {"trainable": False, "untrainable": "dualpipe is not run yet"}
-    page = _page(tmp_path, make_plan(best=best, best_trainable=best[1]))
+    page = _page(tmp_path, make_plan(best=best, best_trainable=best[1], run_yaml="layout: {tp: 8}"))
     assert "tp: 8" in page.text.split('id="run-file"')[1].split("</pre>")[0]
 
 

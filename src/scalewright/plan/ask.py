@@ -4,7 +4,7 @@ Question --search--> Plan: best, pareto, why_not      (plan/search/search.py)
     each best layout as `predict` gives it            (plan/answer.py)
     one layout asked about: why it isn't chosen       (plan/search/why_not.py)
     the same on other device counts                   (plan/search/scaling.py)
-    a run file that `train` takes                     (plan/search/run_file.py)
+    the run file of the best layout that `train` runs (plan/search/run_file.py)
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 
 from scalewright.plan import defaults
 from scalewright.plan.answer import answer
+from scalewright.plan.frameworks import OURS
 from scalewright.plan.search.counts import nearby
 from scalewright.plan.search.run_file import run_file
 from scalewright.plan.search.scaling import scaling
@@ -72,7 +73,7 @@ class Question:
             notes.append(f"devices {devices}")
         _, trainers = defaults.resolve_trainer(framework, version)
         defaults.check_options(keys.get("options"))
-        keys |= {"framework": framework or defaults.OURS, "version": version}
+        keys |= {"framework": framework or OURS, "version": version}
         assumed = (*notes, *trainers, *cluster.assumed)
         return cls(spec, cluster, devices, said["global_batch"], length, many, keys, assumed)
 
@@ -113,8 +114,9 @@ class Question:
             found["asked"] = explain_loss(plan, why_not)
         if self.counts and plan.complete:
             found["scaling"] = self._scaling(stop)
+        found["run_yaml"] = run_file(plan, data=data) if plan.trainable else None
         if out is not None:
-            found |= self._write(plan, Path(out), data, force)
+            found |= _write(found["run_yaml"], plan, Path(out), data, force)
         return found
 
     def _choice(self, one: Choice, tokens: float | None, explain: bool) -> dict[str, Any]:
@@ -132,11 +134,10 @@ class Question:
         found: dict[str, Any] = scaling(self.model, self.cluster, self.counts, **keys).dump()
         return found
 
-    def _write(self, plan: Plan, path: Path, data: str | None, force: bool) -> dict[str, Any]:
-        """Writes the run file of the best layout that `train` runs; none where it runs none, and why."""
-        choice = plan.trainable
-        if choice is None:
-            return {"run_file": None, "run_file_untrainable": plan.best[0].untrainable}
-        text = run_file(plan, choice, data=data)
-        write_signed(path, text, force)
-        return {"run_file": str(path), "run_file_untrainable": None, "run_file_to_fill": data is None}
+
+def _write(text: str | None, plan: Plan, path: Path, data: str | None, force: bool) -> dict[str, Any]:
+    """Writes the run file; where `train` runs no layout of the plan, the reason in its place."""
+    if text is None:
+        return {"run_file": None, "run_file_untrainable": plan.best[0].untrainable}
+    write_signed(path, text, force)
+    return {"run_file": str(path), "run_file_untrainable": None, "run_file_to_fill": data is None}

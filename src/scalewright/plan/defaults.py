@@ -13,7 +13,7 @@ from math import gcd, isfinite
 from typing import Any
 
 from scalewright.plan.chips import WIDTHS
-from scalewright.plan.frameworks import Framework, check_name, find_framework
+from scalewright.plan.frameworks import OURS, Framework, check_name, find_framework
 from scalewright.plan.request import Request
 from scalewright.plan.rows.cells import MOST
 from scalewright.spec.cluster import ClusterSpec
@@ -21,7 +21,6 @@ from scalewright.spec.errors import UserError, unknown
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
 
-OURS = "scalewright"
 # Switches that a price depends on, beside the layout: of kernels and the host, of overlap, of the machine.
 OPTIONS = (
     "async_tp", "capacity", "compile", "cuda_graphs", "dispatcher", "ep_overlap", "fp8_gather", "fp8_recipe",

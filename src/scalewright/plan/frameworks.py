@@ -22,6 +22,7 @@ KERNELS = ("eager", "fused", "modern", "compiled", "xla")
 HOSTS = ("eager", "fused", "modern", "compiled", "xla", "deepspeed", "nanotron")
 ATTENTION = ("unfused", "softmax", "flash1", "flash", "best")
 FUSED_ATTENTION = ATTENTION[2:]
+OURS = "scalewright"  # this project's own trainer
 LIKE = 0.8  # likeness of two names, from which one is taken for a slip of the other
 FLASH_2 = 2023.55  # as a year: FlashAttention 2 came in July 2023 (Dao 2023)
 SPLITS = ("equal", "cost", "even", "balanced")

@@ -16,7 +16,7 @@ from typing import Any
 from scalewright.machine.processor import read_processor
 from scalewright.plan.chips import chip_of
 from scalewright.plan.explain import smallest_fix
-from scalewright.plan.frameworks import find_framework
+from scalewright.plan.frameworks import OURS, find_framework
 from scalewright.plan.predict import predict
 from scalewright.spec.cluster import LOCAL, load_cluster
 from scalewright.spec.errors import UserError
@@ -25,7 +25,6 @@ from scalewright.spec.run import RunSpec
 from scalewright.train.resolve import device_kind
 
 GIB = float(2**30)
-OURS = "scalewright"
 FITS, UNLIKELY, NO = "fits", "is unlikely to fit", "does not fit"
 
 

@@ -76,8 +76,8 @@ def plan(
         if value is None:
             how = "write `scalewright plan MODEL --cluster C --devices N --seq-len S --global-batch B`"
             raise UserError(f"{what} is missing", "scalewright plan", how)
-    if data is not None and out is None:
-        raise UserError("--data is for the run file", "--data", "add --out run.yaml")
+    if data is not None and out is None and not json:
+        raise UserError("--data is for the run file", "--data", "add --out run.yaml, or --json")
     counts = read_counts(scaling) if scaling else None
     from scalewright.api import plan as search
     from scalewright.cli.output import only_answer, print_json

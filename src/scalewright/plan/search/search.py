@@ -14,6 +14,7 @@ from typing import Any
 
 from scalewright.plan.capabilities import Capabilities, find_capabilities
 from scalewright.plan.constants import Constants
+from scalewright.plan.frameworks import OURS
 from scalewright.plan.request import Request, from_layout
 from scalewright.plan.search.axes import Fixed, make_space
 from scalewright.plan.search.beyond import beyond
@@ -35,7 +36,6 @@ from scalewright.spec.model import ModelSpec
 
 __all__ = ["Choice", "Plan", "again", "search"]
 
-OURS = "scalewright"
 UNLIMITED = -1e6  # headroom of a search that memory doesn't bind: every layout fits
 MOST_MARGIN = 0.5
 MOST = {"devices": 10**7, "global_batch": 10**9, "seq_len": 10**8, "top": 10**4}
