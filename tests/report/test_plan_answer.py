@@ -11,15 +11,19 @@ import scalewright as sw
 from report.browser import in_browser, needs_browser
 from report.page_checks import Seen, read_page
 from report.plan_documents import DEVICE, make_estimate, make_plan
+from scalewright.plan.search.trainable import untrainable
 from scalewright.report import write_plan
 from scalewright.report.document import read_document
 from scalewright.report.sections.plan_pipeline import fold, put_on_the_clock
 from scalewright.report.sections.plan_start import start
 from scalewright.report.trainers import runs_in
 from scalewright.spec.base import parse_yaml
+from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.presets import load_model_spec
 from scalewright.spec.run import RunSpec
+
+LLAMA = load_model_spec("llama-3.1-8b")
 
 
 def _page(folder: Path, document: dict[str, Any]) -> Seen:
@@ -184,3 +188,22 @@ def test_the_matrix_names_the_trainers_that_have_all_of_a_layout() -> None:
     dualpipe = read_document(make_plan(best=[make_estimate(schedule="dualpipe")])).first
     assert dualpipe is not None
     assert not {"Scalewright", "Megatron", "torchtitan"} & set(runs_in(dualpipe))
+    for framework, title in (("torchtitan", "torchtitan"), ("nemo", "NeMo"), ("hai-llm", "hai-llm")):
+        own = read_document(make_plan(best=[make_estimate(framework=framework, zero_stage=3, pp=1)])).first
+        assert own is not None
+        assert runs_in(own)[0] == title
+        assert len(set(runs_in(own))) == len(runs_in(own))
+
+
+def test_what_train_lacks_is_not_on_another_trainers_page(tmp_path: Path) -> None:
+    """The planner's word for cp 2 is of `scalewright train`; torchtitan, which the plan is for, has it."""
+    assert untrainable(LLAMA, Layout(devices=8, cp=2, global_batch=8), 4096) == (
+        "cp 2 needs another trainer: `scalewright train` has cp 1 only"
+    )
+    lost = make_plan()["why_not"][0] | {"untrainable": "cp 2 is lost"}
+    plan = make_plan(best=[make_estimate(untrainable="cp 2 is not run yet", cp=2)], why_not=[lost])
+    seen = []
+    for framework in ("scalewright", "torchtitan"):
+        plan["best"][0]["framework"] = framework
+        seen.append(_page(tmp_path, plan).body.lower().count("not trainable yet"))
+    assert seen == [3, 0]

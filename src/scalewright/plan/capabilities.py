@@ -32,6 +32,7 @@ class Capabilities:
     never: tuple[Rule, ...] = ()
     source: str = ""
     known: bool = False
+    title: str = ""  # its name as it writes it
 
     def allows(self, axis: str, value: Any) -> bool:
         """Whether it has this value of an axis; `recompute` counts by its kind."""
@@ -74,10 +75,18 @@ def find_capabilities(trainer: str) -> Capabilities:
     entries = read_yaml(FILE)
     entry = entries.get(trainer)
     if entry is None:
-        return Capabilities(trainer)
+        return Capabilities(trainer, title=trainer)
+    title = entry.get("title", trainer)
     entry = entries[entry["as"]] if "as" in entry else entry
     axes = {axis: tuple(values) for axis, values in entry["axes"].items()}
-    return Capabilities(trainer, axes, tuple(entry.get("never", ())), entry["source"], True)
+    return Capabilities(trainer, axes, tuple(entry.get("never", ())), entry["source"], True, title)
+
+
+@lru_cache(maxsize=1)
+def titled_trainers() -> tuple[str, ...]:
+    """The trainers in use today, in the file's order: entries of their own with a title."""
+    entries = read_yaml(FILE)
+    return tuple(name for name, entry in entries.items() if "title" in entry and "as" not in entry)
 
 
 def _holds(value: Any, values: Any) -> bool:

@@ -22,9 +22,10 @@ def untrainable(model: ModelSpec, layout: Layout, seq_len: int) -> str | None:
         return f"the model is planned only: {reason}"
     for key, size in (("cp", layout.cp), ("ep", layout.ep), ("etp", layout.etp)):
         if size > 1:
-            return f"{key} {size} is planned only: the trainer has {key} 1"
+            return f"{key} {size} needs another trainer: `scalewright train` has {key} 1 only"
     if layout.precision not in PRECISIONS:
-        return f"precision {layout.precision} is planned only: the trainer has {', '.join(PRECISIONS)}"
+        has = ", ".join(PRECISIONS)
+        return f"precision {layout.precision} needs another trainer: `scalewright train` has {has} only"
     if model.positions == "learned" and seq_len > model.learned_positions:
         return f"seq_len {seq_len} is more than the model's {model.learned_positions} learned positions"
     try:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from scalewright.plan.explain import smallest_fix
+from scalewright.plan.frameworks import OURS
 from scalewright.plan.search.choices import Choice, Plan
 from scalewright.plan.search.compare import compare, value_words
 from scalewright.plan.search.fixed import read_fixed
@@ -39,7 +40,7 @@ def why_not(plan: Plan, layout: Mapping[str, Any]) -> dict[str, Any]:
         entry = compare("", fitting, best, plan.headroom)
         verdict = "best" if fitting.score <= best.score * (1 + 1e-9) else "slower"
         why = f"{_asked(asked)}: " + ("this is the best" if verdict == "best" else entry["why"])
-        if not fitting.trainable:
+        if fitting.untrainable and plan.template.framework.name == OURS:
             why += f"; {fitting.untrainable}"
         return {"asked": asked, "verdict": verdict, **entry, "why": why}
     entry = compare("", found, best, plan.headroom)

@@ -14,7 +14,7 @@ from typing import Any
 from scalewright.report.document import Estimate, PlanDocument, Reader
 from scalewright.report.layout_words import layout_words, recompute_words
 from scalewright.report.page import Section
-from scalewright.report.trainers import runs_in
+from scalewright.report.trainers import is_ours, runs_in, untrainable
 from scalewright.spec.words import decimal, share, short_time
 
 MOST_LINES = 40
@@ -26,14 +26,15 @@ def section(document: PlanDocument) -> Section | None:
     if not document.searched:
         return None
     asked = [document.read.part("asked")] if document.read.data.get("asked") else []
-    lost = [why(one) for one in document.why_not[:MOST_LINES]]
+    ours = document.first is None or is_ours(document.first)
+    lost = [why(one, ours) for one in document.why_not[:MOST_LINES]]
     columns, shared = matrix(document.best)
     data = {
         "rows": [row(rank, one, document.best[0], columns) for rank, one in enumerate(document.best, 1)],
         "columns": columns,
         "shared": shared,
         "beyond": [further(one) for one in document.read.parts("beyond")],
-        "asked": [why(one) for one in asked],
+        "asked": [why(one, ours) for one in asked],
         "why_not": lost,
         "open": OPEN_LINES,
         "left_out": max(len(document.why_not) - MOST_LINES, 0),
@@ -116,7 +117,7 @@ def row(rank: int, one: Estimate, best: Estimate, columns: Sequence[str]) -> dic
         "value": decimal(one.read.number("objective_value"), 4),
         "bottleneck": one.read.text("bottleneck"),
         "runs_in": ", ".join(runs_in(one)) or "none of the trainers that are known",
-        "untrainable": one.read.text("untrainable"),
+        "untrainable": untrainable(one),
     }
 
 
@@ -130,15 +131,15 @@ def further(one: Reader) -> dict[str, str]:
     }
 
 
-def why(one: Reader) -> dict[str, str]:
-    """A loser: what is different about it, its layout, and what costs it."""
+def why(one: Reader, ours: bool) -> dict[str, str]:
+    """A loser: what is different about it, its layout, and what costs it; `ours`: of a plan for `train`."""
     words = " · ".join(layout_words(one.part("layout").data)) if one.data.get("layout") else ""
     change, said = one.text("change"), one.text("why")
     return {
         "name": change or words,
         "layout": words if change else "",
         "text": said.removeprefix(f"{change}: "),
-        "untrainable": one.text("untrainable"),
+        "untrainable": one.text("untrainable") if ours else "",
     }
 
 

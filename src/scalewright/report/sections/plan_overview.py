@@ -10,6 +10,7 @@ from scalewright.report.page import Section
 from scalewright.report.sections.overview import Tile
 from scalewright.report.sections.plan_gauges import gauges, risk
 from scalewright.report.sections.plan_start import start
+from scalewright.report.trainers import untrainable
 from scalewright.spec.words import count, decimal, share, short_time
 
 
@@ -27,7 +28,7 @@ def section(document: PlanDocument) -> Section | None:
         "lead": "The best layout" if document.searched else "The layout",
         "bottleneck": best.read.text("bottleneck"),
         "fix": fix(best),
-        "untrainable": best.read.text("untrainable"),
+        "untrainable": untrainable(best),
         **trainable(document, best),
     }
     return Section("overview", "Layout", "plan_overview.html", data)
@@ -35,7 +36,7 @@ def section(document: PlanDocument) -> Section | None:
 
 def trainable(document: PlanDocument, best: Estimate) -> dict[str, Any]:
     """The best layout that `train` runs, where that isn't the best of all."""
-    if not best.read.text("untrainable") or not document.read.data.get("best_trainable"):
+    if not untrainable(best) or not document.read.data.get("best_trainable"):
         return {"trainable": [], "trainable_note": ""}
     other = Estimate.of(document.read.part("best_trainable"))
     slower = f"{100 * (other.seconds / best.seconds - 1):+.1f}%".replace("-", "−")

@@ -11,9 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import PurePath
 
-from scalewright.plan.frameworks import OURS
 from scalewright.plan.search.run_file import PLACEHOLDER
 from scalewright.report.document import Estimate, PlanDocument
+from scalewright.report.trainers import is_ours
 from scalewright.spec.base import to_yaml
 from scalewright.spec.layout import Layout
 
@@ -44,11 +44,6 @@ def start(document: PlanDocument, best: Estimate) -> list[Copied]:
         Copied("run-file", file, note, text),
         Copied("launch-line", "Start it", where, launch(file, nodes, devices_per_node)),
     ]
-
-
-def is_ours(one: Estimate) -> bool:
-    """Whether a layout was priced for this project's own trainer; plans that name none were."""
-    return one.read.text("framework") in ("", OURS)
 
 
 def trainable(document: PlanDocument, best: Estimate) -> Estimate | None:
