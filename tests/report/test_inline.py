@@ -8,6 +8,8 @@ import html5lib
 import pytest
 
 import scalewright as sw
+from scalewright.plan.terms import RISK_TERMS
+from scalewright.spec.step_parts import PARTS
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +52,15 @@ def test_a_notebook_shows_figures_and_bars(predicted, planned):
         assert best["bottleneck"].split()[0] in text
         assert f"{best['memory_gib']['peak']:.1f} GiB, fits" in text
     assert len(planned._repr_html_()) < 30_000
+
+
+@pytest.mark.parametrize("risk", list(RISK_TERMS))
+def test_a_notebook_and_the_terminal_share_their_terms(predicted, risk):
+    """The risk of fitting, and the parts of a step."""
+    changed = type(predicted)({**predicted, "risk": risk, "time_breakdown_s": {"dp_exposed": 1.0}})
+    for term in (RISK_TERMS[risk], PARTS["dp"]):
+        assert term in body(changed._repr_html_())
+        assert term in str(changed)
 
 
 def test_names_are_escaped(predicted):

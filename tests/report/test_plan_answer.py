@@ -86,8 +86,8 @@ def test_copying_works_without_a_network(tmp_path: Path) -> None:
     [
         ({"memory_gib": {"peak": 42.1}}, "fits", "good"),
         ({"memory_gib": {"peak": 70.0}}, "tight: 3.2% of memory to spare", "warn"),
-        ({"memory_gib": {"peak": 42.1}, "risk": "likely"}, "likely fits", "warn"),
-        ({"memory_gib": {"peak": 42.1}, "risk": "unlikely"}, "may not fit", "bad"),
+        ({"memory_gib": {"peak": 42.1}, "risk": "likely"}, "likely to fit", "warn"),
+        ({"memory_gib": {"peak": 42.1}, "risk": "unlikely"}, "unlikely to fit", "bad"),
         ({"fits": False}, "does not fit", "bad"),
     ],
 )

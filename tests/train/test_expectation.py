@@ -86,7 +86,7 @@ def test_what_a_slower_step_lost_its_time_to() -> None:
         found.measured(0.4, {"compute": 0.1, "comm_dp_shard": 0.3})
     assert found.words().startswith(
         "a step was to take 100 ms and took 400 ms (+300%): slower than expected, "
-        "most of it in data-parallel communication (300 ms, 10 ms predicted)"
+        "most of it in data parallel, exposed (300 ms, 10 ms predicted)"
     )
     assert found.outcome() == {"predicted_step_time_s": 0.1, "measured_step_time_s": 0.4}
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from scalewright.plan.terms import RISK_TERMS
 from scalewright.spec.run import RunSpec
 from scalewright.train import verdict
 from scalewright.train.resolve import resolve
@@ -29,9 +30,7 @@ def test_the_peak_beside_a_device_of_the_cluster(peak: int, risk: str, fits: boo
     found = judge(run_of("dgx-h100"), 8192, [(32, peak * GIB // 2), (32, peak * GIB)])
     assert (found.risk, found.fits, found.peak_gib) == (risk, fits, peak)
     assert found.over_gib == pytest.approx(peak - 72)
-    assert found.words.startswith(
-        {"fits": "fits", "unlikely": "is unlikely to fit", "no": "does not fit"}[risk]
-    )
+    assert found.words.startswith(f"{RISK_TERMS[risk]} dgx-h100: ")
     assert "of the 72.0 that h100-sxm gives a run" in found.words
     if fits:
         assert found.smallest_fix is None

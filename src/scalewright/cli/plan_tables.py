@@ -14,12 +14,7 @@ from scalewright.cli.output import plain_markup, short
 
 Answer = Mapping[str, Any]
 WIDTH = 32  # of the longest bar
-RISK = {
-    "fits": "[green]fits[/]",
-    "likely": "[yellow]likely to fit[/]",
-    "unlikely": "[red]unlikely to fit[/]",
-    "no": "[red]does not fit[/]",
-}
+RISK_STYLES = {"fits": "green", "likely": "yellow", "unlikely": "red", "no": "red"}
 
 
 def show_prediction(found: Answer) -> None:
@@ -108,7 +103,7 @@ def _summary(found: Answer) -> None:
     row(
         "memory",
         gib(memory["peak"]),
-        f"of {gib(device['usable_gib'])} that a device gives it: {RISK[found['risk']]}",
+        f"of {gib(device['usable_gib'])} that a device gives it: {risk(found)}",
     )
     row(
         "",
@@ -122,6 +117,13 @@ def _summary(found: Answer) -> None:
         cost = "" if total["cost"] is None else f", which cost {total['cost']:,.0f}"
         row("whole run", f"{total['days']:,.4g} days", f"{total['device_hours']:,.0f} device-hours{cost}")
     emit()
+
+
+def risk(found: Answer) -> str:
+    """Whether it fits, in colour."""
+    from scalewright.plan.terms import RISK_TERMS
+
+    return f"[{RISK_STYLES[found['risk']]}]{RISK_TERMS[found['risk']]}[/]"
 
 
 def _never(found: Answer) -> str:

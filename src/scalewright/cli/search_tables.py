@@ -56,6 +56,8 @@ def _counts(found: Answer) -> None:
 
 def _best(found: Answer) -> None:
     """A row a layout, best first."""
+    from scalewright.plan.terms import RISK_TERMS
+
     aim = found["objective"]
     columns = ["", "layout", "step", "p10-p90", "tokens/s", "MFU", "memory", "risk"]
     columns += [] if aim == "time" else [found.get("objective_unit") or aim]
@@ -63,8 +65,9 @@ def _best(found: Answer) -> None:
     for number, one in enumerate(found["best"], 1):
         step = one["step_time_s"]
         band = f"{three(step['p10'])}-{three(step['p90'])}" if step["p10"] > 0.1 else ""
+        risk = RISK_TERMS[one["risk"]]
         cells = [str(number), words(one), seconds(step["p50"]), band, short(one["tokens_per_s"]),
-                 f"{100 * one['mfu']:.1f}%", gib(one["memory_gib"]["peak"]), one["risk"]]  # fmt: skip
+                 f"{100 * one['mfu']:.1f}%", gib(one["memory_gib"]["peak"]), risk]  # fmt: skip
         rows.append(cells + ([] if aim == "time" else [f"{one['objective_value']:.4g}"]))
     ours = found["best"][0]["framework"] == "scalewright"
     marked = ours and any(not one["trainable"] for one in found["best"])

@@ -1,17 +1,19 @@
-"""The parts of a step, one term each: what every table, sentence and reason calls them.
+"""Terms of an answer: the parts of a step, and the risk that a layout doesn't fit.
 
-"exposed" is communication that nothing hides: time in which a device waits for it.
+PART_TERMS   keys of `time_breakdown_s`; the terms are those of spec/step_parts.py
+RISK_TERMS   values of `risk`, of a prediction and of a dry run
 """
 
-PART_TERMS = {
-    "compute": "compute",
-    "recompute": "recomputation",
-    "tp_exposed": "tensor parallel, exposed",
-    "dp_exposed": "data parallel, exposed",
-    "cp_exposed": "context parallel, exposed",
-    "ep_exposed": "expert parallel, exposed",
-    "pp_bubble": "pipeline bubble",
-    "pp_exposed": "pipeline messages, exposed",
-    "optimizer": "optimizer",
-    "other": "host and stragglers",
+from scalewright.spec.step_parts import FINER, PARTS
+
+KEYS = (
+    "compute", "recompute", "tp_exposed", "dp_exposed", "cp_exposed", "ep_exposed", "pp_bubble", "pp_exposed",
+    "optimizer", "other",
+)  # fmt: skip
+PART_TERMS = {key: FINER.get(key) or PARTS[key.removesuffix("_exposed")] for key in KEYS}
+RISK_TERMS = {
+    "fits": "fits",
+    "likely": "likely to fit",
+    "unlikely": "unlikely to fit",
+    "no": "does not fit",
 }

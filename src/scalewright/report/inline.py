@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
+from scalewright.plan.terms import PART_TERMS, RISK_TERMS
 from scalewright.report.layout_words import layout_words
 
 Answer = Mapping[str, Any]
@@ -33,8 +34,7 @@ CELL = "text-align:left;padding:.15rem .8rem .15rem 0;border:0;vertical-align:to
 
 def prediction_html(found: Answer) -> str:
     """One layout's answer."""
-    fits = "fits" if found["fits"] else "does not fit"
-    return _box(_title(found), _layout(found["layout"]), _figures(found, fits))
+    return _box(_title(found), _layout(found["layout"]), _figures(found))
 
 
 def plan_html(found: Answer) -> str:
@@ -52,8 +52,7 @@ def plan_html(found: Answer) -> str:
         )
         for number, one in enumerate(found["best"], 1)
     ]
-    fits = "fits" if best["fits"] else "does not fit"
-    return _box(_title(best), _table(heads, rows), _layout(best["layout"]), _figures(best, fits))
+    return _box(_title(best), _table(heads, rows), _layout(best["layout"]), _figures(best))
 
 
 def _box(*parts: str) -> str:
@@ -69,16 +68,17 @@ def _layout(layout: Answer) -> str:
     return f'<div style="margin:.5rem 0;opacity:.8">{escape(" · ".join(layout_words(layout)))}</div>'
 
 
-def _figures(found: Answer, fits: str) -> str:
+def _figures(found: Answer) -> str:
     step, memory = found["step_time_s"], found["memory_gib"]
     between = f"8 of 10 fall between {step['p10']:.3g} and {step['p90']:.3g} s"
     band = f"{step['p50']:.3g} s <small>({between})</small>"
     speed = f"{found['tokens_per_s']:,.0f} tokens/s, {found['mfu']:.1%} MFU"
-    peak = f"{memory['peak']:.1f} GiB, {escape(fits)}"
+    peak = f"{memory['peak']:.1f} GiB, {RISK_TERMS[found['risk']]}"
+    times = {PART_TERMS[part]: seconds for part, seconds in found["time_breakdown_s"].items()}
     rows = [
         ("step time", band + _band(step)),
         ("speed", speed),
-        ("time", _bar(found["time_breakdown_s"], " s")),
+        ("time", _bar(times, " s")),
         ("memory", peak + _bar({k: v for k, v in memory.items() if k != "peak"}, " GiB")),
         ("bottleneck", escape(str(found["bottleneck"]))),
     ]

@@ -1,4 +1,4 @@
-"""Which trainers run a layout: the plan's own, then those of plan/data/capabilities.yaml that have all of it."""
+"""Which trainers run a layout: the plan's own, then those of capabilities.yaml that have all of it."""
 
 from __future__ import annotations
 

@@ -1,24 +1,31 @@
-"""The parts of a step's time, in one set of words for what was measured and what was predicted.
+"""The parts of a step's time: one term each, for every table, sentence, page and reason.
 
 metrics.jsonl  breakdown_s         comm_dp_shard, comm_tp, data …   ╲
                                                                       ──► dp, tp, data …
 predict        time_breakdown_s    dp_exposed, tp_exposed …         ╱
+
+"exposed" is communication that nothing hides: time in which a device waits for it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-PARTS = {  # key -> its name; the order is that of the bars
-    "compute": "computation",
-    "tp": "tensor-parallel communication",
-    "cp": "context-parallel communication",
-    "ep": "expert-parallel communication",
-    "dp": "data-parallel communication",
-    "pp": "pipeline: bubble and messages",
+PARTS = {  # key -> its term; the order is that of the bars
+    "compute": "compute",
+    "tp": "tensor parallel, exposed",
+    "cp": "context parallel, exposed",
+    "ep": "expert parallel, exposed",
+    "dp": "data parallel, exposed",
+    "pp": "pipeline bubble and messages",
     "data": "data loading",
     "optimizer": "optimizer",
-    "other": "everything else",
+    "other": "host and other",
+}
+FINER = {  # parts that a prediction has apart, and a measurement within another
+    "recompute": "recomputation",
+    "pp_bubble": "pipeline bubble",
+    "pp_exposed": "pipeline messages, exposed",
 }
 SAME = {  # what is called otherwise in metrics or in a prediction
     "recompute": "compute", "kv": "tp", "etp": "ep", "dp_shard": "dp", "dp_replicate": "dp", "fsdp": "dp",

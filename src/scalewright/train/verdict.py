@@ -18,6 +18,7 @@ from scalewright.plan.chips import chip_of
 from scalewright.plan.explain import smallest_fix
 from scalewright.plan.frameworks import OURS, find_framework
 from scalewright.plan.predict import predict
+from scalewright.plan.terms import RISK_TERMS
 from scalewright.spec.cluster import LOCAL, load_cluster
 from scalewright.spec.errors import UserError
 from scalewright.spec.model import ModelSpec
@@ -25,7 +26,6 @@ from scalewright.spec.run import RunSpec
 from scalewright.train.resolve import device_kind
 
 GIB = float(2**30)
-FITS, UNLIKELY, NO = "fits", "is unlikely to fit", "does not fit"
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def _verdict(
     ranks = (
         "its ranks together need" if cluster == LOCAL and run.layout.devices > 1 else "its fullest rank needs"
     )
-    words = f"{ {'fits': FITS, 'unlikely': UNLIKELY, 'no': NO}[risk] } {cluster}: {ranks} {peak:.1f} GiB"
+    words = f"{RISK_TERMS[risk]} {cluster}: {ranks} {peak:.1f} GiB"
     words += f" of the {usable:.1f} that {device} gives a run"
     if peak > usable:
         words += f" ({memory:.1f} in all), {peak - usable:.1f} too many"

@@ -17,9 +17,9 @@ import numpy as np
 from scalewright.plan.chips import FAMILIES
 from scalewright.plan.constants import Constants
 from scalewright.plan.cost.evaluate import Outcome
+from scalewright.plan.cost.memory_band import SIGMA
 from scalewright.plan.request import Request
 
-SIGMA = 1.2816  # of a normal: 10% lie below -1.2816 s
 # Devices with step times in data/measured_runs.csv; a test compares.
 MEASURED_DEVICES = frozenset({
     "a100-sxm-40", "a100-sxm-80", "b200-sxm", "gb200-nvl72", "gb300-nvl72", "h100-sxm", "tpu-v4p", "tpu-v5e",

@@ -58,9 +58,9 @@ def choose(finder: Finder, fitting: Priced, top: int, margin: float) -> tuple[Pr
     kinds = finder.kinds(fitting.rows)
     _, first = np.unique(kinds, return_index=True)
     others = [np.flatnonzero(kinds == kinds[at]) for at in np.sort(first) if kinds[at] != kinds[best]]
-    rest = [
-        _simplest(finder, fitting, some, margin) for some in others[: top - 1 + len(others) * (margin > 0)]
-    ]
+    if margin == 0:  # then they are in the order of their fastest already
+        others = others[: top - 1]
+    rest = [_simplest(finder, fitting, some, margin) for some in others]
     rest.sort(key=lambda at: (fitting.score[at], at))
     return fitting.take(np.array([best, *rest[: top - 1]])), fitting.take(np.array([0]))
 

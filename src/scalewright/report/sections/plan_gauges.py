@@ -9,16 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from scalewright.plan.terms import RISK_TERMS
 from scalewright.report.document import Estimate, PlanDocument
 from scalewright.spec.words import decimal, share, short_time
 
 TIGHT = 0.1  # of the usable memory: with less to spare and no band, what a plan leaves out may not fit
-RISKS = {  # what the planner says of its own band of memory
-    "fits": ("fits", "good"),
-    "likely": ("likely fits", "warn"),
-    "unlikely": ("may not fit", "bad"),
-    "no": ("does not fit", "bad"),
-}
+COLOURS = {"fits": "good", "likely": "warn", "unlikely": "bad", "no": "bad"}
+RISKS = {key: (term, COLOURS[key]) for key, term in RISK_TERMS.items()}
 
 
 def memory_band(one: Estimate) -> tuple[float, float] | None:
