@@ -48,7 +48,7 @@ def test_every_promised_key(call_cli):
         "predicted",
     }  # fmt: skip
     assert set(found["total"]) == {"days", "device_hours", "cost"}
-    assert set(found["what_if"][0]) == {"change", "step_time_s", "gain_pct"}
+    assert set(found["what_if"][0]) == {"change", "kind", "step_time_s", "gain_pct"}
 
 
 def test_the_numbers_agree_with_each_other(call_cli):

@@ -18,6 +18,10 @@ def test_what_if_is_sorted_and_hardware_never_hurts() -> None:
     found = what_if(run(tp=2, micro_batch=4, global_batch=512))
     gains = [row["gain_pct"] for row in found]
     assert gains == sorted(gains, reverse=True)
+    assert {row["change"] for row in found if row["kind"] == "hardware"} == {
+        "peak x2", "memory bandwidth x2", "links inside the domain x2", "network between nodes x2",
+    }  # fmt: skip
+    assert "tp / 2" in {row["change"].split(",")[0] for row in found if row["kind"] == "setting"}
     by_name = {row["change"].split(",")[0]: row["gain_pct"] for row in found}
     assert by_name["peak x2"] > 10
     for name in ("memory bandwidth x2", "links inside the domain x2", "network between nodes x2"):

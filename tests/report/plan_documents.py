@@ -69,8 +69,8 @@ def make_estimate(**changes: Any) -> dict[str, Any]:
         "bottleneck": "pp_bubble: 12% of the step is the pipeline's fill and drain",
         "assumed": ["precision bf16"],
         "what_if": [
-            {"change": "peak x2", "step_time_s": 4.05, "gain_pct": 76.2},
-            {"change": "pp x2, does not fit", "step_time_s": 7.83, "gain_pct": -9.4},
+            {"change": "peak x2", "kind": "hardware", "step_time_s": 4.05, "gain_pct": 76.2},
+            {"change": "pp x2, does not fit", "kind": "setting", "step_time_s": 7.83, "gain_pct": -9.4},
         ],
         "evidence": {
             "nearest": [

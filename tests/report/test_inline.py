@@ -9,6 +9,8 @@ import pytest
 
 import scalewright as sw
 from scalewright.plan.terms import RISK_TERMS
+from scalewright.report.document import read_document
+from scalewright.report.sections.plan_changes import section
 from scalewright.spec.step_parts import PARTS
 
 
@@ -61,6 +63,20 @@ def test_a_notebook_and_the_terminal_share_their_terms(predicted, risk):
     for term in (RISK_TERMS[risk], PARTS["dp"]):
         assert term in body(changed._repr_html_())
         assert term in str(changed)
+
+
+def test_the_terminal_has_settings_before_hardware(predicted):
+    """Even where hardware gains more; a page of a plan without kinds has one group."""
+    rows = [
+        {"change": "peak x2", "kind": "hardware", "step_time_s": 1.0, "gain_pct": 90.0},
+        {"change": "tp x2", "kind": "setting", "step_time_s": 1.5, "gain_pct": 5.0},
+    ]
+    text = str(type(predicted)({**predicted, "what_if": rows}))
+    assert text.index("tp x2") < text.index("other hardware") < text.index("peak x2")
+    older = [{key: row[key] for key in row if key != "kind"} for row in rows]
+    changes = section(read_document({**predicted, "what_if": older}))
+    assert changes is not None
+    assert [group["title"] for group in changes.data["groups"] if group["rows"]] == ["What was tried"]
 
 
 def test_names_are_escaped(predicted):

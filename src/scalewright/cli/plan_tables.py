@@ -183,14 +183,18 @@ def bar(share: float, width: int = WIDTH) -> str:
 
 
 def _what_if(rows: Sequence[Answer], fits: bool, many: int = 6) -> None:
-    """What would help; of a layout that fits, only what still does."""
+    """What would help, settings before hardware; of a layout that fits, only what still does."""
     useful = [one for one in rows if not (fits and "does not fit" in one["change"])]
-    helping = [one for one in useful if one["gain_pct"] > 0.5][:many]
+    helping = [one for one in useful if one["gain_pct"] > 0.5]
+    settings = [one for one in helping if one["kind"] == "setting"][:many]
+    hardware = [one for one in helping if one["kind"] == "hardware"]
     if not helping:
         return
     width = max(30, *(len(one["change"]) for one in helping))
     emit(f"\n[bold]what if[/]{'':<{width - 5}} {'step':>9}  {'speed':>8}")
-    for one in helping:
+    for at, one in enumerate([*settings, *hardware]):
+        if at == len(settings):
+            emit("  other hardware")
         emit(f"  {one['change']:<{width}} {seconds(one['step_time_s']):>9}  {one['gain_pct']:+7.1f}%")
 
 

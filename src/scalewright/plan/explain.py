@@ -38,16 +38,26 @@ Change = tuple[str, Request]
 
 
 def what_if(found: Prediction, c: Constants | None = None) -> list[dict[str, Any]]:
-    """Changes and what each gains in tokens per second and device (percent), best first."""
-    changes = [*_hardware(found.request), *_legal_ones(found.request, _axes(found.request))]
-    priced = predict_table([request for _, request in changes], c)
+    """Changes and what each gains in tokens per second and device (percent), best first.
+
+    `kind` of each: "setting" (a key of the layout) or "hardware".
+    """
+    settings = _legal_ones(found.request, _axes(found.request))
+    changes = [("setting", *change) for change in settings]
+    changes += [("hardware", *change) for change in _hardware(found.request)]
+    priced = predict_table([request for _, _, request in changes], c)
     rate = found.tokens / found.step_time_s / found.request.devices
     rows = []
-    for (words, request), one in zip(changes, priced, strict=True):
+    for (kind, words, request), one in zip(changes, priced, strict=True):
         new = one.tokens / one.step_time_s / request.devices
         note = "" if one.fits else ", does not fit"
         rows.append(
-            {"change": words + note, "step_time_s": one.step_time_s, "gain_pct": 100 * (new / rate - 1)}
+            {
+                "change": words + note,
+                "kind": kind,
+                "step_time_s": one.step_time_s,
+                "gain_pct": 100 * (new / rate - 1),
+            }
         )
     return sorted(rows, key=lambda row: -row["gain_pct"])
 

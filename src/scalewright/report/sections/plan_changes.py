@@ -9,7 +9,11 @@ from scalewright.report.document import PlanDocument, Reader
 from scalewright.report.page import Section
 from scalewright.spec.words import short_time
 
-HARDWARE = ("peak", "memory bandwidth", "links inside", "network between")
+GROUPS = {
+    "setting": "What you can change",
+    "hardware": "Other hardware",
+    "": "What was tried",  # a plan of an older version, without kinds
+}
 LEAST = 0.05  # percent: less is no gain
 
 
@@ -22,20 +26,14 @@ def section(document: PlanDocument) -> Section | None:
     gains = [_gain(row) for row in found]
     low, high = min(0.0, *gains), max(0.0, *gains)
     scale = (low, (high - low) or 1.0)
-    settings = [row for row in found if not is_hardware(row)]
     data = {
         "zero": -low / scale[1],
         "groups": [
-            _group("What you can change", settings, scale),
-            _group("Other hardware", [row for row in found if is_hardware(row)], scale),
+            _group(title, [row for row in found if row.text("kind") == kind], scale)
+            for kind, title in GROUPS.items()
         ],
     }
     return Section("what-if", "What would change it", "plan_what_if.html", data)
-
-
-def is_hardware(row: Reader) -> bool:
-    """Whether a change is of the machine, not of the layout."""
-    return row.text("change").startswith(HARDWARE)
 
 
 def _group(title: str, rows: Sequence[Reader], scale: tuple[float, float]) -> dict[str, Any]:
