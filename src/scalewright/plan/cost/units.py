@@ -16,12 +16,11 @@ import numpy as np
 from scalewright.plan.chips import FAMILIES, WIDTHS, Chip
 from scalewright.plan.constants import constants
 from scalewright.plan.cost import work as w
-from scalewright.plan.frameworks import ATTENTION, HOSTS, KERNELS, SPLITS, Framework
+from scalewright.plan.frameworks import ATTENTION, HOSTS, KERNELS, OURS, SPLITS, Framework
 from scalewright.plan.request import Request
 from scalewright.spec.block import Sizes
 from scalewright.spec.model import ModelSpec
 
-OWN = "scalewright"  # the trainer whose bytes are known exactly
 NODE_WISE = ("deepep", "hybridep", "flex")  # dispatchers that send a token to a node once
 YES = ("1", "true")
 
@@ -159,7 +158,7 @@ def _power(unit: Unit) -> float:
 
 def _trainer_facts(units: Sequence[Unit]) -> dict[str, np.ndarray]:
     found = _columns([u.framework for u in units], _TRAINER)
-    own = [u.framework.name == OWN for u in units]
+    own = [u.framework.name == OURS for u in units]
     found |= {
         "overlap_tp": _array(units, _overlaps_tp),
         "overlap_ep": _array(units, lambda u: u.says("ep_overlap")),
