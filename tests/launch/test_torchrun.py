@@ -86,16 +86,42 @@ def test_a_restarted_attempt_resumes(tmp_path):
     assert_same_run(tmp_path / "out", control)
 
 
-@pytest.mark.slow
-def test_ranks_that_nobody_runs_a_store_for(tmp_path):
-    """RANK, WORLD_SIZE and an address, as a Kubernetes job sets them: rank 0 runs the store itself."""
+CALLBACK = """
+import json, sys
+import scalewright as sw
+result = sw.train(sys.argv[1], quiet=True, on_step=lambda row: "stop" if row["step"] == 2 else None)
+print(json.dumps(result.dump()))
+"""
+
+
+def by_hand(folder: Path, command: list[str]) -> list[subprocess.Popen[str]]:
+    """Two ranks with RANK, WORLD_SIZE and an address, as a Kubernetes job sets them."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    file = write_run(tmp_path, run_data(tmp_path, layout=TWO, train={"steps": 3}))
-    command = [sys.executable, "-m", "scalewright", "train", str(file)]
     address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"}
-    ranks = [start(tmp_path, command, **address, RANK=str(rank), LOCAL_RANK=str(rank)) for rank in range(2)]
+    return [start(folder, command, **address, RANK=str(rank), LOCAL_RANK=str(rank)) for rank in range(2)]
+
+
+def test_a_callback_stops_all_ranks_alike(tmp_path):
+    """Rank 0 alone has the callback's answer; every rank saves and gets a result, so no agent restarts it."""
+    file = write_run(tmp_path, run_data(tmp_path, layout=TWO, train={"steps": 400}))
+    ranks = by_hand(tmp_path, [sys.executable, "-c", CALLBACK, str(file)])
+    try:
+        answers = [rank.communicate(timeout=120) for rank in ranks]
+    finally:
+        for rank in ranks:
+            end(rank)
+    assert [rank.returncode for rank in ranks] == [0, 0], answers
+    assert [json.loads(out)["step"] for out, _ in answers] == [3, 3]
+    assert (tmp_path / "out" / "checkpoints" / "step-00000003" / "COMMIT").exists()
+
+
+@pytest.mark.slow
+def test_ranks_that_nobody_runs_a_store_for(tmp_path):
+    """Rank 0 runs the store itself."""
+    file = write_run(tmp_path, run_data(tmp_path, layout=TWO, train={"steps": 3}))
+    ranks = by_hand(tmp_path, [sys.executable, "-m", "scalewright", "train", str(file)])
     try:
         answers = [rank.communicate(timeout=120) for rank in ranks]
     finally:

@@ -18,7 +18,7 @@ from scalewright.parallel.parallelize import Parallel, fill, parallelize
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.placement import box, place
-from scalewright.train.columns import AUX, LOSS, NORM, STOP, TOKENS
+from scalewright.train.columns import AUX, LOSS, NORM, STOP, TOKENS, stop_reason, stop_request
 from scalewright.train.loss import cross_entropy
 from scalewright.train.step import Step
 from worlds import one_rank, plain, run_world
@@ -146,7 +146,20 @@ def test_ranks_agree_and_clip_as_one(zero):
         for rank in found:
             report = torch.tensor(rank["reports"][number])
             torch.testing.assert_close(report[:4], control[:4], rtol=1e-6, atol=1e-7, check_dtype=False)
-            assert report[STOP] > 0
+            assert stop_reason(float(report[STOP]), 2) == "signal"
+
+
+@pytest.mark.parametrize("world", [1, 2, 5000])
+def test_the_sum_of_stop_requests_gives_the_reason(world):
+    """Signals of any number of ranks, a callback of rank 0, and both at once; sums of fp32 are exact here."""
+    none = [stop_request(False, False, world)] * world
+    assert stop_reason(sum(none), world) is None
+    assert stop_reason(sum([*none[1:], stop_request(True, False, world)]), world) == "signal"
+    assert stop_reason(sum([stop_request(True, False, world)] * world), world) == "signal"
+    called = stop_request(False, True, world)
+    assert stop_reason(sum([called, *none[1:]]), world) == "callback"
+    both = [stop_request(True, True, world), *[stop_request(True, False, world)] * (world - 1)]
+    assert stop_reason(float(torch.tensor(both, dtype=torch.float32).sum()), world) == "callback"
 
 
 # -- bf16 --------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """What a step reports, as one tensor on the device: what was summed over ranks, then what was decided.
 
 LOSS AUX NORM TOKENS STOP     all-reduced, equal on all ranks; in fp64, for exact tokens (MPS has fp32 alone)
+                              STOP: 1 of a rank with a signal, world + 1 of rank 0 with a callback's "stop"
 SKIPPED .. FACTOR             the guard's decision (train/guard.py), equal on all ranks
 LOCAL                         this rank's own part in a non-finite step
 from MEMORY on                each rank's memory in GiB: in a sum, a place of its own for every rank is what
@@ -8,6 +9,10 @@ from MEMORY on                each rank's memory in GiB: in a sum, a place of it
 """
 
 from __future__ import annotations
+
+from typing import Literal
+
+StopReason = Literal["signal", "callback"]
 
 LOSS, AUX, NORM, TOKENS, STOP = range(5)
 SUMMED = 5
@@ -22,3 +27,15 @@ SUMMED = 5
     LOCAL,  # 1: this rank's loss wasn't finite; 2: its gradients weren't; 0: both were
 ) = range(SUMMED, SUMMED + 8)
 WIDTH = MEMORY = SUMMED + 8
+
+
+def stop_request(signal: bool, callback: bool, world: int) -> int:
+    """What a rank that was asked to stop adds to STOP; signals of all ranks add up to `world` at most."""
+    return world + 1 if callback else int(signal)
+
+
+def stop_reason(total: float, world: int) -> StopReason | None:
+    """Why the run is to stop, from the sum over ranks; a callback's wish is put before signals."""
+    if total > world:
+        return "callback"
+    return "signal" if total > 0 else None

@@ -1,7 +1,7 @@
 """The loop: read a batch, step, write numbers down, now and then validate and save. It knows no layout.
 
 for step:  rate, seed -> step -> row            every `valid_every`: validate    every `every`: save
-until the last step, or until a signal asked any rank to stop (then save and say so)
+until the last step, or until a signal (any rank) or a callback (rank 0) asks to stop: then save
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 from scalewright.parallel.timers import Spans
 from scalewright.spec.run import RunSpec
 from scalewright.train.batches import StepBatches
-from scalewright.train.columns import STOP
+from scalewright.train.columns import STOP, StopReason, stop_reason, stop_request
 from scalewright.train.hangs.watchdog import Watchdog
 from scalewright.train.health import Health
 from scalewright.train.horizon import Horizon
@@ -46,8 +46,12 @@ class Job:
     watch: Watchdog | None = None
 
 
-def loop(job: Job, stop: StopRequest) -> tuple[int, bool]:
-    """Trains to the last step or until a signal; returns the last step done, and whether it was stopped."""
+def loop(job: Job, stop: StopRequest) -> tuple[int, StopReason | None]:
+    """Trains to the last step or a request to stop; returns the last step done, and what stopped it.
+
+    Both are equal on all ranks.
+    """
+    world = job.step.mesh.world
     readback, clock, timers = Readback(job.step.mesh.device), Clock(), job.step.mesh.timers
     rates: dict[int, float] = {}
     spans: dict[int, Spans] = {}
@@ -62,7 +66,8 @@ def loop(job: Job, stop: StopRequest) -> tuple[int, bool]:
         traces, executor = job.run.folder / "traces", job.step.parallel.executor
         job.health.given(step, micros, counted)
         with traced(step, job.run.profile.steps, traces, job.step.mesh, executor):
-            asked = stop.asked or (job.record is not None and job.record.stop_asked)
+            called = job.record is not None and job.record.stop_asked
+            asked = stop_request(stop.asked, called, world)
             report = job.step(micros, counted, asked)
         spans[step] = timers.take()
         stopped = _write(job, readback.push(step, report), rates, spans, clock)
@@ -71,7 +76,7 @@ def loop(job: Job, stop: StopRequest) -> tuple[int, bool]:
         validate = job.run.train.valid_every and step % job.run.train.valid_every == 0
         save = job.run.checkpoint.every and step % job.run.checkpoint.every == 0
         if validate or save or stopped or step == job.last:
-            stopped |= _write(job, readback.flush(), rates, spans, clock)
+            stopped = max(stopped, _write(job, readback.flush(), rates, spans, clock))
             if validate:
                 with _phase(job, "validate"):
                     job.validate(step)
@@ -82,8 +87,8 @@ def loop(job: Job, stop: StopRequest) -> tuple[int, bool]:
             clock.restart()
             timers.take()
         if stopped and step < job.last:
-            return step, True
-    return step, False
+            return step, stop_reason(stopped, world)
+    return step, None
 
 
 def _phase(job: Job, name: str) -> AbstractContextManager[None]:
@@ -96,16 +101,16 @@ def _write(
     rates: dict[int, float],
     spans: dict[int, Spans],
     clock: Clock,
-) -> bool:
-    """Writes the rows that have arrived; whether one of them says that a rank was asked to stop."""
-    stopped = False
+) -> float:
+    """Writes the rows that have arrived; the largest STOP among them."""
+    stopped = 0.0
     for step, report in reports:
         seconds = clock.lap()
         rate, parts = rates.pop(step), spans.pop(step).breakdown(seconds)
         if job.record is not None:
             job.record.step(step, report, rate, seconds, job.batches.hash_of(step), parts)
         job.health.take(step, report)
-        stopped |= report[STOP] > 0
+        stopped = max(stopped, report[STOP])
     return stopped
 
 

@@ -129,7 +129,7 @@ def train(
         else:
             answer = enter(replace(context, tell=callbacks) if callbacks else context, data)
     except Stopped:
-        if not callbacks.stopped:
+        if not (local and callbacks.stopped):  # local workers get a callback's wish as a signal
             raise
         answer = callbacks.result(str(resolved.run.folder), time.perf_counter() - started)
     except UserError:

@@ -56,12 +56,12 @@ class Step:
             self.guard = Guard(GuardSpec(), device)
         self._buffers = KeptBuffers(self.parallel.model)
 
-    def __call__(self, micros: Sequence[Micro], counted: Tensor, stop: bool = False) -> Tensor:
+    def __call__(self, micros: Sequence[Micro], counted: Tensor, stop: int = 0) -> Tensor:
         """Trains on this rank's micro-batches; [WIDTH + world], as `train/columns.py` has it.
 
         `counted` is this rank's number of counted tokens, an int64 scalar on the device. Loss is in nats
-        per counted token of the global batch, before the update; the norm is that before clipping. `stop` is
-        above 0 when any rank was asked to stop.
+        per counted token of the global batch, before the update; the norm is that before clipping. `stop`:
+        this rank's `stop_request`.
         """
         report = torch.zeros(WIDTH + self.mesh.world, device=self.mesh.device)
         tokens = all_sum(counted.to(torch.int64, copy=True), self.mesh, "loss")
@@ -71,7 +71,7 @@ class Step:
         with self.mesh.timers.phase("compute"):
             losses = self._losses(micros, divisor)
         report[LOSS : AUX + 1] = losses / self.mesh.size("tp")  # whose ranks all have the same
-        report[STOP] = float(stop)
+        report[STOP] = stop
         with self.mesh.timers.phase("optimizer"):
             self._update(report)
         self.parallel.buffers.share()

@@ -35,6 +35,7 @@ from scalewright.track.tracker import Status
 from scalewright.train.batches import Place, StepBatches, go_to_place, in_vocabulary, reading_place
 from scalewright.train.changes import data_settings, run_settings
 from scalewright.train.claim import claim_folder
+from scalewright.train.columns import StopReason
 from scalewright.train.device import own_device
 from scalewright.train.guard import Guard
 from scalewright.train.hangs.watchdog import Patience, Watchdog
@@ -67,7 +68,8 @@ def work(
     busy: CpuMark | float | None = None,
     patience: Patience | None = None,
 ) -> dict[str, Any]:
-    """Trains as one rank; the answer has the keys of `train.run.Result`. Raises Stopped after a signal.
+    """Trains as one rank; the answer has the keys of `train.run.Result`. Raises Stopped after a signal, not
+    after a callback's "stop", on all ranks alike.
 
     `busy`: how busy others keep this machine (`train/threads.py`). `patience`: the watchdog's.
     """
@@ -223,7 +225,7 @@ class _Rank:
         """Runs the loop and closes the records, whatever happens."""
         total = self.horizon.total
         last = min(total, until) if until is not None else total
-        stopped = False
+        stopped: StopReason | None = None
         status: Status = "failed"
         if self.record is not None and self.done >= last:
             self.record.console.message(
@@ -271,7 +273,7 @@ class _Rank:
                 self.record.close(status, self.done, time.perf_counter() - started)
         if self.save_problem:
             raise RunError(self.save_problem)
-        if stopped:
+        if stopped == "signal":
             raise Stopped(
                 f"stopped at step {self.done} of {total} and saved; the same command goes on from there"
             )
