@@ -213,6 +213,24 @@ def test_a_killed_supervisor_leaves_no_orphans(tmp_path):
         end(process)
 
 
+class SignalledOnTheWay:
+    """An answer during whose pickling a SIGTERM comes."""
+
+    def __reduce__(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return str, ("saved",)
+
+
+def answers_late(context: RankContext) -> SignalledOnTheWay:
+    return SignalledOnTheWay()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGTERM to catch")
+def test_a_signal_after_the_work_is_ignored():
+    """A stop that is asked for while workers answer comes too late to fail them."""
+    assert run_local(answers_late, (), 2, threads=1) == "saved"
+
+
 def dies_of_sigterm(context: RankContext, folder: str) -> None:
     """A worker that hasn't got as far as listening to signals."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

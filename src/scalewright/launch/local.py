@@ -191,11 +191,18 @@ def _work(
         text = "".join(traceback.format_exception(error))
         answer = ("crash", (f"{type(error).__name__}: {error}".splitlines()[0], text))
     done.set()
+    ignore_sigterm()
     with suppress(OSError):  # the supervisor may be gone
         pipe.send(answer)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0 if answer[0] == "ok" else 1)  # skip atexit: a broken process group would hang there
+
+
+def ignore_sigterm() -> None:
+    """A request to stop that reaches a worker at its end comes too late to kill it: its answer counts."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def _leave_with_supervisor(pipe: Connection, done: threading.Event) -> None:

@@ -37,12 +37,12 @@ class Callbacks:
         return any(function is not None for function in self._functions.values())
 
     def __call__(self, kind: str, row: dict[str, Any]) -> bool:
-        """Hands a row to its function; whether the run is to save and stop."""
+        """Hands a row to its function; whether it is the first that asks the run to save and stop."""
         self.last[row["kind"]] = row
         function = self._functions[kind]
-        if function is not None and function(dict(row)) == STOP:
-            self.stopped = True
-        return self.stopped
+        asks = function is not None and function(dict(row)) == STOP
+        first, self.stopped = asks and not self.stopped, self.stopped or asks
+        return first
 
     def result(self, out_dir: str, seconds: float) -> dict[str, Any]:
         """How a run that a callback has stopped ended, with the keys of `train.run.Result`."""

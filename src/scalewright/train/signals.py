@@ -9,10 +9,15 @@ from typing import Any
 
 
 class StopRequest:
-    """Whether a signal asked this process to stop; outside the main thread no handler can be set."""
+    """Whether a signal asked this process to stop; outside the main thread no handler can be set.
 
-    def __init__(self) -> None:
+    `last`: this process ends with the run, as a local worker does; a SIGTERM that comes after the loop is
+    ignored then, where it would kill a worker that has saved.
+    """
+
+    def __init__(self, *, last: bool = False) -> None:
         self.asked = False
+        self._last = last
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> StopRequest:
@@ -23,7 +28,8 @@ class StopRequest:
 
     def __exit__(self, *error: object) -> None:
         for number, handler in self._before.items():
-            signal.signal(number, handler)
+            ends = self._last and number == signal.SIGTERM
+            signal.signal(number, signal.SIG_IGN if ends else handler)
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
         if self.asked and number == signal.SIGINT:

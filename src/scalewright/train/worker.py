@@ -97,7 +97,7 @@ def work(
     try:
         with (
             memory_explained(run, resolved.seq_len, context.rank, place),
-            StopRequest() as stop,
+            StopRequest(last=context.starter == "local") as stop,
             ExitStack() as kept,
         ):
             rank = _Rank.prepare(resolved, context, place, quiet, kept, patience)
