@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from tests.runs import MODEL
 
 from scalewright.launch.context import RankContext
@@ -29,7 +31,7 @@ def run_of(model: Any, layout: dict[str, Any], seq_len: int = 128, **changes: An
 
 
 def refusal(resolved: Resolved, monkeypatch: pytest.MonkeyPatch, free_gib: float) -> str | None:
-    monkeypatch.setattr(preflight, "free_memory", lambda kind: free_gib * GIB)
+    monkeypatch.setattr(preflight, "free_memory", lambda *_: free_gib * GIB)
     try:
         check_memory(resolved, "cpu", RankContext())
     except UserError as error:
@@ -93,7 +95,7 @@ def test_it_can_be_overridden_and_nothing_is_started(tmp_path: Path, monkeypatch
     monkeypatch.setattr(
         "scalewright.train.run.resolve", lambda spec, read_data=True: resolve(spec, read_data=False)
     )
-    monkeypatch.setattr(preflight, "free_memory", lambda kind: 1.0)
+    monkeypatch.setattr(preflight, "free_memory", lambda *_: 1.0)
     run = {
         "model": SMALL,
         "device": "cpu",
@@ -111,9 +113,65 @@ def test_it_can_be_overridden_and_nothing_is_started(tmp_path: Path, monkeypatch
 
 def test_ranks_of_a_launcher_count_their_own_node(monkeypatch: pytest.MonkeyPatch) -> None:
     resolved = run_of("llama-3.1-8b", {"devices": 64, "zero_stage": 3, "global_batch": 64}, 2048)
-    monkeypatch.setattr(preflight, "free_memory", lambda kind: 60 * GIB)
+    monkeypatch.setattr(preflight, "free_memory", lambda *_: 60 * GIB)
     here = RankContext(rank=9, world=64, local_rank=1, local_world=8)
     check_memory(resolved, "cpu", RankContext(rank=9, world=64, local_world=1))
-    monkeypatch.setattr(preflight, "free_memory", lambda kind: 10 * GIB)
+    monkeypatch.setattr(preflight, "free_memory", lambda *_: 10 * GIB)
     with pytest.raises(UserError, match="8 processes need"):
         check_memory(resolved, "cpu", here)
+
+
+class FakeGpus:
+    """Four GPUs of 80 GiB in torch.cuda: another job fills the last, this process's cache the first."""
+
+    used = (71, 1, 2, 79)  # NVML's: of all processes, caches included
+    reserved = (70, 0, 0, 0)
+    allocated = (5, 0, 0, 0)
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, visible: int = 4, initialized: bool = True) -> None:
+        def gib(numbers: tuple[int, ...]) -> Any:
+            return lambda number: int(numbers[number] * GIB)
+
+        total = SimpleNamespace(total_memory=int(80 * GIB))
+        for name, function in {
+            "device_count": lambda: visible,
+            "is_initialized": lambda: initialized,
+            "get_device_properties": lambda number: total,
+            "device_memory_used": gib(self.used),
+            "memory_reserved": gib(self.reserved),
+            "memory_allocated": gib(self.allocated),
+        }.items():
+            monkeypatch.setattr(torch.cuda, name, function)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "trains", "free_gib"),
+    [
+        (1, True, 80 - 71 + 65),  # a second run in a notebook: the first one's cache is its own
+        (1, False, 80 - 71),  # a worker can't have its parent's cache
+        (3, True, 80 - 71 + 65),
+        (4, True, 80 - 79),
+        (8, True, 80 - 79),  # more ranks than GPUs: refused elsewhere
+    ],
+)
+def test_free_gpu_memory_is_that_of_the_ranks_devices(
+    ranks: int, trains: bool, free_gib: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    FakeGpus(monkeypatch)
+    assert preflight.free_memory("cuda", ranks, trains) == free_gib * GIB
+
+
+def test_a_process_without_a_cuda_context_has_no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    FakeGpus(monkeypatch, visible=1, initialized=False)
+    assert preflight.free_memory("cuda", 2, True) == 9 * GIB
+
+
+def test_other_jobs_gpus_do_not_stop_a_run_of_one_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """24 GiB of weights, gradients and AdamW state fit the first GPU beside a full one, and not the last."""
+    FakeGpus(monkeypatch)
+    model = new_preset(1.5e9, "llama", 2048).dump()
+    one = run_of(model, {"recompute": "full"}, 256)
+    check_memory(one, "cuda", RankContext())
+    four = run_of(model, {"devices": 4, "zero_stage": 0, "recompute": "full", "global_batch": 4}, 256)
+    with pytest.raises(UserError, match=r"1\.0 are free on a GPU here"):
+        check_memory(four, "cuda", RankContext())

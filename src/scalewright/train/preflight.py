@@ -33,7 +33,8 @@ def check_memory(resolved: Resolved, kind: str, context: RankContext) -> None:
         return
     ranks = run.layout.devices if context.alone else context.local_world
     sharing = 1 if kind == "cuda" else ranks  # ranks that share the memory that is looked at
-    free = free_memory(kind)
+    trains = run.layout.devices == 1 or not context.alone  # this process, and not workers that it starts
+    free = free_memory(kind, ranks, trains)
     certain = need.low * (1 + (sharing - 1) * (SHARE if run.layout.pp > 1 else 1.0))
     if need.high * sharing <= free:
         return
@@ -47,12 +48,17 @@ def check_memory(resolved: Resolved, kind: str, context: RankContext) -> None:
     raise _refusal(resolved, kind, sharing, needed, free)
 
 
-def free_memory(kind: str) -> float:
-    """Bytes that are free: of the fullest GPU, or of this machine's memory, a container's limit counted."""
+def free_memory(kind: str, ranks: int, trains: bool) -> float:
+    """Bytes that are free: of the fullest GPU, or of this machine's memory, a container's limit counted.
+
+    Counted are the GPUs of the `ranks` local ranks (`train/device.py`), not all that are visible. `trains`:
+    this process is one of these ranks, so what its allocator keeps in reserve is free for it.
+    """
     if kind == "cuda":
         import torch
 
-        return float(min(_free_on_gpu(number) for number in range(torch.cuda.device_count())))
+        numbers = range(min(ranks, torch.cuda.device_count()))
+        return float(min(_free_on_gpu(n) + (_reserve(n) if trains else 0) for n in numbers))
     processor = read_processor()
     return float(min(processor.memory_available_bytes, processor.usable_memory_bytes))
 
@@ -66,6 +72,16 @@ def _free_on_gpu(number: int) -> int:
         return total - int(torch.cuda.device_memory_used(number))
     except (AttributeError, RuntimeError, ImportError):  # no NVML here
         return total
+
+
+def _reserve(number: int) -> int:
+    """Bytes of a GPU that this process's caching allocator holds for nobody, as after an earlier run."""
+    import torch
+
+    # asking must not make a context, which takes memory itself
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return 0
+    return int(torch.cuda.memory_reserved(number)) - int(torch.cuda.memory_allocated(number))
 
 
 def _counted(run: RunSpec, *, summed: bool) -> float:
