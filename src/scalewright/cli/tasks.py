@@ -29,6 +29,7 @@ def score_tasks(
     from scalewright.evaluate.harness import Subject, evaluate_tasks
     from scalewright.serve.generate import generate
     from scalewright.serve.load import load_for_generation
+    from scalewright.serve.text import holds_stop
 
     loaded = load_for_generation(str(model), device=device, trust_code=trust_code, verify=verify)
     if not loaded.end_of_text:
@@ -42,7 +43,12 @@ def score_tasks(
 
     def write(prompts: list[list[int]], count: int, temperature: float, stops: list[str]) -> list[list[int]]:
         return generate(
-            loaded.model, prompts, count, temperature=temperature, stop=sorted(loaded.end_of_text)
+            loaded.model,
+            prompts,
+            count,
+            temperature=temperature,
+            stop=sorted(loaded.end_of_text),
+            ends=lambda tokens: holds_stop(loaded.decode, tokens, stops),
         )
 
     subject = Subject(
