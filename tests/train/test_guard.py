@@ -314,6 +314,22 @@ def test_what_a_module_counts_is_put_back():
     assert not KeptBuffers(small_steps.build(*one_rank()).model).stages
 
 
+def test_a_buffer_that_a_forward_replaces_is_put_back():
+    """As in `self.mean = 0.9 * self.mean + 0.1 * x.mean()`: the module then has another tensor."""
+    from scalewright.train.update import KeptBuffers
+
+    model = torch.nn.Module()
+    model.register_buffer("mean", torch.ones(2))
+    buffers = KeptBuffers(model)
+    for keep, wanted in ((True, float("nan")), (False, 1.0)):
+        model.mean = torch.ones(2)
+        buffers.keep()
+        model.mean = model.mean * float("nan")
+        buffers.put_back_unless(torch.tensor(keep))
+        assert torch.allclose(model.mean, torch.full((2,), wanted), equal_nan=True)
+        assert model.state_dict()["mean"] is not None
+
+
 @pytest.mark.parametrize("guard", [{"nonfinite": "ignore"}, {"stop_after": -1}, {"stopafter": 2}])
 def test_the_keys_are_strict(guard):
     with pytest.raises(UserError):

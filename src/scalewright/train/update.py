@@ -58,15 +58,29 @@ class KeptBuffers:
 
     def __init__(self, model: nn.Module) -> None:
         self.stages = [stage for stage in stages_of(model).values() if not isinstance(stage, Decoder)]
-        self.kept: list[tuple[Tensor, Tensor]] = []
+        self.kept: list[tuple[nn.Module, str, Tensor, Tensor]] = []  # module, name, buffer, its copy
 
     @torch.no_grad()
     def keep(self) -> None:
         """Before a step: copies what may have to be put back."""
-        self.kept = [(buffer, buffer.clone()) for stage in self.stages for buffer in stage.buffers()]
+        self.kept = [
+            (module, name, buffer, buffer.clone())
+            for stage in self.stages
+            for module in stage.modules()
+            for name, buffer in module._buffers.items()
+            if buffer is not None
+        ]
 
     @torch.no_grad()
     def put_back_unless(self, keep: Tensor) -> None:
-        """After a step that isn't kept (a bool on the device): buffers as they were before it."""
-        for buffer, copy in self.kept:
-            buffer.copy_(torch.where(keep, buffer, copy))
+        """After a step that isn't kept (a bool on the device): buffers as they were before it.
+
+        A forward may have put another tensor in a buffer's place (`self.mean = 0.9 * self.mean + 0.1 * x`). A
+        buffer that has another shape than before stays: which one to keep would need the host to wait.
+        """
+        for module, name, buffer, copy in self.kept:
+            now = module._buffers.get(name)
+            if now is buffer:
+                buffer.copy_(torch.where(keep, buffer, copy))
+            elif now is not None and now.shape == copy.shape:
+                module._buffers[name] = torch.where(keep, now, copy.to(now.dtype))
