@@ -11,6 +11,7 @@ import pytest
 
 import items
 from scalewright.data.dataset import open_data
+from scalewright.data.items import ItemReader
 from scalewright.data.tokenizer import train_tokenizer
 from scalewright.spec.errors import UserError
 from scalewright.spec.run import PythonRef
@@ -178,6 +179,11 @@ def test_text_with_a_tokenizer(tmp_path):
         ({"input_ids": ["a", "b"]}, "input_ids holds <U1"),
         ({"input_ids": [1, 2, 3], "labels": [1, 2]}, "labels has 2 numbers and input_ids 3"),
         ({"input_ids": [1, -2, 3]}, "token -2"),
+        (
+            {"input_ids": [1, 2, 3], "labels": [1, -1, 3]},
+            "labels holds -1, which is not a token .*give .*-100",
+        ),
+        ({"pair": [[1, 2, 3], [2, 3, -1]]}, "targets holds -1, which is not a token"),
         ({"body": "text"}, r"an item has the keys body.*text_key: body"),
         ({"text": "To be"}, "no tokenizer is named.*say tokenizer: PATH"),
     ],
@@ -200,6 +206,15 @@ def test_items_that_can_not_be_used(item, says):
 def test_keys_that_can_not_be_used(name, keys, says):
     with pytest.raises(UserError, match=says):
         opened(name, **keys)
+
+
+def test_labels_beyond_the_vocabulary():
+    reader = ItemReader(vocab_size=10)
+    for item in ({"input_ids": [1, 2, 3], "labels": [1, 2, 99]}, (np.array([1, 2]), np.array([2, 10]))):
+        with pytest.raises(UserError, match=r"holds (99|10), which is not a token of 0 to 9"):
+            reader.document(item, "data")
+    item = {"input_ids": [1, 2, 9], "labels": [-100, 99, 9], "loss_mask": [1, 0, 1]}  # 99 isn't counted
+    assert reader.document(item, "data").labels.tolist() == [-100, -100, 9]
 
 
 def test_data_without_pairs_are_not_read_for_ever():

@@ -128,3 +128,19 @@ def test_tokens_are_checked_where_nothing_says_that_they_fit():
         in_vocabulary(data, 60).batch(range(60, 64))
     data.vocab_size = 67
     assert in_vocabulary(data, 67) is data
+
+
+def test_targets_below_zero_are_refused_but_for_those_that_are_not_counted():
+    class Marked(CustomDataset):
+        mark = -100
+
+        def batch(self, indices):
+            batch = super().batch(indices)
+            batch.targets[0, 0] = self.mark
+            return batch
+
+    data = Marked(Counting("train", 0, vocab=67))
+    in_vocabulary(data, 67).batch(range(4))
+    data.mark = -1
+    with pytest.raises(UserError, match=r"the data has target -1, and the vocabulary begins at 0.*use -100"):
+        in_vocabulary(data, 67).batch(range(4))

@@ -85,12 +85,14 @@ class ItemReader:
         if "attention_mask" in item:
             there = self._like(tokens, item["attention_mask"], "attention_mask", where) != 0
             tokens, labels = tokens[there], labels[there]
+        self._check_labels(labels, "labels", where)
         return Document(tokens, labels)
 
     def _from_pair(self, item: tuple[Any, Any], where: str) -> Document:
         """(inputs, targets): an input's target is its own label's neighbour in a document."""
         inputs = self._tokens(item[0], where)
         targets = self._like(inputs, item[1], "targets", where)
+        self._check_labels(targets, "targets", where)
         last = np.maximum(targets[-1:], 0)
         return Document(np.concatenate([inputs, last]), np.concatenate([np.full(1, IGNORED), targets]))
 
@@ -117,6 +119,17 @@ class ItemReader:
             raise UserError(f"token {wrong} is in {size}", where, "use the tokenizer that made the tokens")
         return tokens
 
+    def _check_labels(self, labels: Int64, key: str, where: str) -> None:
+        """Raises UserError for a label that is neither a token nor IGNORED."""
+        wrong = labels[outside_vocabulary(labels, self.vocab_size)]
+        if len(wrong):
+            size = f"a token of 0 to {self.vocab_size - 1}" if self.vocab_size is not None else "a token"
+            raise UserError(
+                f"{key} holds {wrong[0]}, which is not {size}",
+                where,
+                f"give a token's number, or {IGNORED} for a token that isn't counted",
+            )
+
     def _like(self, tokens: Int64, value: Any, key: str, where: str) -> Int64:
         found = _whole_numbers(value, key, where)
         if len(found) != len(tokens):
@@ -126,6 +139,13 @@ class ItemReader:
                 "give one for each token",
             )
         return found
+
+
+def outside_vocabulary(labels: NDArray[np.integer[Any]], limit: int | None) -> NDArray[np.bool_]:
+    """Where a label is neither IGNORED nor one of `limit` tokens (null: as many as there are); any shape."""
+    last = np.iinfo(np.int64).max if limit is None else limit - 1
+    outside: NDArray[np.bool_] = (labels != IGNORED) & ((labels < 0) | (labels > last))
+    return outside
 
 
 def _whole_numbers(value: Any, key: str, where: str) -> Int64:

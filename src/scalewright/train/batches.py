@@ -18,8 +18,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from scalewright.data.batch import Batch, sample_ids_hash
+from scalewright.data.batch import IGNORED, Batch, sample_ids_hash
 from scalewright.data.dataset import Dataset
+from scalewright.data.items import outside_vocabulary
 from scalewright.data.prefetch import Prefetcher
 from scalewright.parallel.inputs import Micro, accepted_arguments, micro_batches
 from scalewright.parallel.mesh import Mesh
@@ -104,7 +105,7 @@ class _InVocabulary:
         return len(self.inner)
 
     def batch(self, indices: Sequence[int] | range) -> Batch:
-        """These samples; raises UserError for a token beyond the model's vocabulary."""
+        """These samples; raises UserError for a token or a target outside the model's vocabulary."""
         found = self.inner.batch(indices)
         largest = max(int(found.tokens.max()), int(found.targets.max()))
         if largest >= self.limit or found.tokens.min() < 0:
@@ -113,6 +114,12 @@ class _InVocabulary:
                 f"the data has token {shown}, but the model's vocab_size is {self.limit}",
                 "data",
                 f"use vocab_size {largest + 1} or more, or the tokens that the model was made for",
+            )
+        if (wrong := found.targets[outside_vocabulary(found.targets, self.limit)]).size:
+            raise UserError(
+                f"the data has target {wrong[0]}, and the vocabulary begins at 0",
+                "data",
+                f"use {IGNORED} for targets that aren't counted",
             )
         return found
 
