@@ -79,11 +79,6 @@ def averaged(logits: Tensor, targets: Tensor) -> Tensor:
     return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
 
 
-def averaged_rows(logits: Tensor, targets: Tensor) -> Tensor:
-    """The mean over rows of each row's sum."""
-    return summed(logits, targets) / len(targets)
-
-
 def by_sample(logits: Tensor, targets: Tensor) -> Tensor:
     """One number a token."""
     return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), reduction="none")

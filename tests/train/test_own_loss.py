@@ -34,7 +34,6 @@ def sample() -> tuple[torch.Tensor, torch.Tensor]:
     ("name", "keys", "says"),
     [
         ("parts:averaged", {}, "the loss is a mean .*: return the sum over counted tokens, or say reduction"),
-        ("parts:averaged_rows", {}, r"a mean over rows \(twice of them give the same\)"),
         ("parts:summed", {"reduction": "mean"}, "twice as large: a sum.*remove reduction: mean"),
         ("parts:by_sample", {}, r"gave shape \[24\], not one number"),
         ("parts:detached", {}, "the loss has no gradient"),
@@ -45,6 +44,19 @@ def test_a_loss_that_is_not_what_is_said(name, keys, says):
     with pytest.raises(UserError, match=says) as caught:
         own(name, **keys)(logits, targets)
     assert caught.value.how
+
+
+def test_a_sum_over_the_last_tokens_of_rows_is_no_mean():
+    """Rows of twice the length have the same loss, and twice the rows twice the loss: it is a sum."""
+
+    def last_tokens(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(logits[:, -1], targets[:, -1], reduction="sum")
+
+    logits, targets = sample()
+    targets[:, -1] = 3
+    loss = OwnLoss(last_tokens, PythonRef.parse({"python": "parts:summed"}))
+    assert loss(logits, targets).item() == pytest.approx(last_tokens(logits, targets).item())
+    assert not loss.attempts  # it was checked, and passed
 
 
 def test_a_mean_becomes_the_sum_over_counted_tokens():
