@@ -213,6 +213,12 @@ def first(data: dict[str, Any]) -> dict[str, Any]:
     return entry
 
 
+def halves(entry: dict[str, Any]) -> list[dict[str, Any]]:
+    """The box of a tensor's first half of the rows, twice: as many numbers as the tensor has."""
+    half = {**entry["boxes"][0], "size": [entry["shape"][0] // 2, *entry["shape"][1:]]}
+    return [half, half]
+
+
 DEEP = "[" * 200_000
 HUGE_HEADER = (1 << 60).to_bytes(8, "little") + b"{}"
 LYING = json.dumps(
@@ -322,6 +328,10 @@ CASES: dict[str, tuple[Change, tuple[str, ...], int, str]] = {
     "box of one row": (
         manifest(lambda d: first(d)["boxes"][0].update(size=[1, first(d)["shape"][1]])),
         GENERATE, 2, "covered",
+    ),
+    "boxes overlap over a hole": (
+        manifest(lambda d: first(d)["boxes"].__setitem__(slice(None), halves(first(d)))),
+        GENERATE, 2, "overlap",
     ),
     "dtype is a function": (manifest(lambda d: first(d).update(dtype="load")), GENERATE, 2, "dtype 'load'"),
     "layers 10^12": (

@@ -23,6 +23,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from scalewright.checkpoint.disjoint import are_disjoint
 from scalewright.spec.errors import UserError
 from scalewright.spec.untrusted import inside, parse_json, read_bytes
 
@@ -147,9 +148,11 @@ def _sizes(values: Any) -> tuple[int, ...]:
 
 
 def check_bounds(manifest: Manifest) -> None:
-    """Raises ValueError for boxes outside their tensor, or with more numbers than their files have bytes for.
+    """Raises ValueError for boxes outside their tensor, boxes that overlap, or boxes with more numbers than
+    their files have bytes for.
 
-    What is read from a manifest is then never larger than what lies on the disk.
+    What is read from a manifest is then never larger than what lies on the disk, and boxes with as many
+    numbers as their tensor cover it.
     """
     for name, tensor in manifest.tensors.items():
         width = ITEM_BYTES.get(tensor.dtype)
@@ -165,6 +168,8 @@ def check_bounds(manifest: Manifest) -> None:
             held += prod(box.size) * width
         if held > sum(manifest.files[file].bytes for file in {box.file for box in tensor.boxes}):
             raise ValueError(f"tensor '{name}' is larger than its files")
+        if not are_disjoint([(box.offset, box.size) for box in tensor.boxes]):
+            raise ValueError(f"tensor '{name}' has boxes that overlap")
 
 
 def read_state(folder: Path) -> dict[str, Any]:
