@@ -10,7 +10,7 @@ import pytest
 from scalewright.launch.settings import TRACKING, tracking_variables
 from scalewright.spec.errors import UserError
 from scalewright.spec.run import TrackSpec
-from scalewright.track.store import Store, find_store, without_password
+from scalewright.track.store import Store, describe_error, find_store, without_password
 
 VARIABLES = {
     "MLFLOW_TRACKING_URI": "http://tracking:5000",
@@ -79,3 +79,9 @@ def test_a_password_is_never_kept() -> None:
     assert without_password("https://me:secret@host:1/x") == "https://host:1/x"
     assert without_password("sqlite:////tmp/a@b.db") == "sqlite:////tmp/a@b.db"
     assert without_password(None) is None
+    assert without_password("https://me:p@ss@host/x") == "https://host/x"
+    long = describe_error(
+        OSError("x" * 250 + " PUT http://me:" + "secret" * 20 + "@host:1/api and http://b:secret@c")
+    )
+    assert "secret" not in long
+    assert describe_error(ValueError("a@b, http://host/a@b")) == "ValueError: a@b, http://host/a@b"

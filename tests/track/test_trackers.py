@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import sqlite3
 import time
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from scalewright.spec.base import to_yaml
 from scalewright.spec.errors import UserError
 from scalewright.spec.run import RunSpec
 from scalewright.track.attach import attach
@@ -102,6 +104,28 @@ def test_a_broken_mlflow_store_is_an_event_not_an_end(tmp_path: Path) -> None:
     assert "switched off" in found[-1]["error"]
 
 
+def test_a_dead_server_leaves_no_password_and_no_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "7")
+    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "false")
+    before = dict(os.environ)
+    spec = run_spec(tmp_path, mlflow={"uri": "http://me:secret@127.0.0.1:9"})
+    (tmp_path / "run.yaml").write_text(to_yaml(spec.dump()))
+    events, told = EventsFile(tmp_path / "events.jsonl"), []
+    fanout = Fanout(open_trackers(spec, tmp_path), events, every_s=0.1, tell=told.append)
+    fanout.close(timeout_s=120)
+    (tmp_path / "events.jsonl").unlink()  # so that the server is asked once more
+    (tmp_path / "trackers.json").write_text(json.dumps({"mlflow": {"run_id": "x"}}))
+    assert not attach(tmp_path, [tmp_path / "run.yaml"])
+    found = [event["error"] for event in read_events(events.path)]
+    assert "127.0.0.1" in told[-1]
+    assert "127.0.0.1" in found[-1]
+    assert "secret" not in json.dumps([*told, *found])
+    assert dict(os.environ) == before
+
+
 def test_tensorboard_has_the_metrics_of_both_lives(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     pytest.importorskip("torch")
@@ -134,7 +158,7 @@ def test_wandb_records_offline_without_a_key(tmp_path: Path) -> None:
 def test_a_missing_library_is_said_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     for name in ("mlflow", "tensorboard", "wandb"):
-        with pytest.raises(UserError, match=r"scalewright\[track\]"):
+        with pytest.raises(UserError, match=r"\[track\]"):
             open_trackers(run_spec(tmp_path, **{name: True}), tmp_path)
     assert open_trackers(run_spec(tmp_path), tmp_path) == []
     assert not attach(tmp_path, [])  # no tracker, nothing to attach to

@@ -10,7 +10,7 @@ from scalewright.spec.base import read_yaml
 from scalewright.spec.errors import RunError, UserError
 from scalewright.spec.run import TrackSpec
 from scalewright.track.events import EventsFile, read_events
-from scalewright.track.store import find_store
+from scalewright.track.store import describe_error, find_store
 from scalewright.track.tracker import remembered
 
 PATIENCE_S = 15.0
@@ -32,7 +32,7 @@ def attach(folder: Path, files: Sequence[Path], variables: Mapping[str, str] | N
             _send(folder, str(run_id), files, variables)
             problems.clear()
         except Exception as error:  # whatever a library throws
-            problems[:] = [f"{type(error).__name__}: {error}"]
+            problems[:] = [describe_error(error)]
 
     thread = threading.Thread(target=send, name="attach", daemon=True)
     thread.start()
@@ -43,12 +43,13 @@ def attach(folder: Path, files: Sequence[Path], variables: Mapping[str, str] | N
 
 
 def _send(folder: Path, run_id: str, files: Sequence[Path], variables: Mapping[str, str] | None) -> None:
-    from scalewright.track.mlflow import close, connect
+    from scalewright.track.mlflow import close, connect, settings
 
-    client = connect(find_store(_track(folder), variables).mlflow_uri(folder))
-    for file in files:
-        client.log_artifact(run_id, str(file))
-    close(client)
+    with settings():
+        client = connect(find_store(_track(folder), variables).mlflow_uri(folder))
+        for file in files:
+            client.log_artifact(run_id, str(file))
+        close(client)
 
 
 def _track(folder: Path) -> TrackSpec:

@@ -21,6 +21,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from scalewright.track.lines import Row
+from scalewright.track.store import describe_error
 from scalewright.track.tracker import Entry, Status, Tracker
 
 Item = tuple[float, Row, bool]  # (time, row or event, whether it is an event)
@@ -105,7 +106,7 @@ class Feeder:
         except (Exception, SystemExit) as error:  # whatever a library throws, a run doesn't end for it
             self._since = None
             self._failures += 1
-            self._tell_failure(f"{type(error).__name__}: {error}")
+            self._tell_failure(describe_error(error))
             return False
         if self._failures:
             self._note(self.name, message="answers again")
@@ -113,7 +114,6 @@ class Feeder:
         return True
 
     def _tell_failure(self, why: str) -> None:
-        why = why if len(why) <= 300 else f"{why[:300]}…"
         if self._closing.is_set():
             lost = f"; {self.waiting} rows are in metrics.jsonl alone" if self.waiting else ""
             self._note(self.name, error=f"switched off: {why}{lost}")

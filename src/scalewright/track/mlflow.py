@@ -6,7 +6,8 @@ A resumed run goes on in the same MLflow run. Its parameters can't change there,
 for the resume becomes a tag, `resumed.<key>`.
 
 A server gets 10 s to answer and is asked once: the caller tries again later (track/feeder.py). MLflow's own
-7 tries of 2 minutes would hold up the end of a run.
+7 tries of 2 minutes would hold up the end of a run. MLflow takes these settings from the environment alone;
+they are there during our calls and not in between, so that other users of MLflow in the process keep theirs.
 """
 
 from __future__ import annotations
@@ -26,7 +27,27 @@ from scalewright.track.tracker import Entry, Status, Target, flatten, scalars
 METRICS_A_CALL, PARAMS_A_CALL = 1000, 100  # the limits of MLflow's log_batch
 LONGEST_VALUE = 500  # characters; what every store that MLflow has can hold
 LIMITS = {"MLFLOW_HTTP_REQUEST_TIMEOUT": 10, "MLFLOW_HTTP_REQUEST_MAX_RETRIES": 0}
+NO_REPORTS = "MLFLOW_DISABLE_TELEMETRY"
 STATUS = {"finished": "FINISHED", "stopped": "KILLED", "failed": "FAILED"}
+
+
+@contextlib.contextmanager
+def settings() -> Iterator[None]:
+    """MLflow's time limits, and its usage reports off, while this is open; a limit that is set stays."""
+    changed: list[tuple[Any, str | None]] = []
+    with contextlib.suppress(ImportError, AttributeError):  # versions without such settings
+        variables: Any = importlib.import_module("mlflow.environment_variables")
+        for name, value in {**LIMITS, NO_REPORTS: True}.items():
+            variable = getattr(variables, name)
+            before = variable.get_raw()
+            if before is None or (name == NO_REPORTS and before != str(value)):
+                variable.set(value)
+                changed.append((variable, before))
+    try:
+        yield
+    finally:
+        for variable, before in changed:
+            variable.unset() if before is None else variable.set(before)
 
 
 class MlflowTracker:
@@ -40,6 +61,7 @@ class MlflowTracker:
         self._client: Any = None
         self._run_id = ""
 
+    @settings()
     def start(self) -> None:
         """Opens the store and the run; about 3 s of processor time, once."""
         client = self._client = connect(self._target.store.mlflow_uri(self._target.folder))
@@ -53,6 +75,7 @@ class MlflowTracker:
             self._target.remember(self.name, run_id=self._run_id, store=self._server)
         self._describe()
 
+    @settings()
     def log(self, entries: Sequence[Entry]) -> None:
         """Writes every number of the rows, at most a thousand a call."""
         from mlflow.entities import Metric
@@ -65,11 +88,13 @@ class MlflowTracker:
         for batch in _chunks(metrics, METRICS_A_CALL):
             self._client.log_batch(self._run_id, metrics=batch)
 
+    @settings()
     def event(self, event: Row) -> None:
         """MLflow has no events: the newest of each kind is a tag."""
         step = event.get("step")
         self._client.set_tag(self._run_id, f"event.{event['kind']}", "" if step is None else f"step {step}")
 
+    @settings()
     def finish(self, status: Status, files: Sequence[Path]) -> None:
         """Uploads the files and sets the run's state."""
         for file in files:
@@ -113,18 +138,15 @@ def _tags(environment: Mapping[str, Any]) -> dict[str, str]:
 
 
 def connect(uri: str) -> Any:
-    """A client of the store, with MLflow's usage reports off: what leaves a machine is its owner's choice."""
+    """A client of the store, with MLflow's usage reports off: what leaves a machine is its owner's choice.
+
+    Call it, and the client, within `settings()`.
+    """
     from mlflow.tracking import MlflowClient
 
     for name in ("mlflow", "alembic"):  # after the import, which sets them to say more
         logging.getLogger(name).setLevel(logging.WARNING)
     with contextlib.suppress(ImportError, AttributeError):  # versions without such settings
-        variables: Any = importlib.import_module("mlflow.environment_variables")
-        for name, value in LIMITS.items():
-            variable = getattr(variables, name)
-            if not variable.is_set():
-                variable.set(value)
-        variables.MLFLOW_DISABLE_TELEMETRY.set(True)
         telemetry: Any = importlib.import_module("mlflow.telemetry")
         telemetry.set_telemetry_client()
     path = uri.removeprefix("sqlite:///")

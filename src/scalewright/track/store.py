@@ -22,6 +22,8 @@ from scalewright.spec.errors import UserError
 from scalewright.spec.run import MlflowSpec, TrackSpec, WandbSpec
 
 NAME = "scalewright"  # of the experiment and of the project
+LONGEST_ERROR = 300  # characters
+_PASSWORD = re.compile(r"(?<=://)[^/\s]*@")  # up to the last @ of the host: a password may hold one
 Mode = Literal["online", "offline", "disabled"]
 MODES = {
     "online": "online",
@@ -75,4 +77,14 @@ def without_password(uri: str | None) -> str | None:
     >>> without_password("https://me:secret@mlflow.example.org/x")
     'https://mlflow.example.org/x'
     """
-    return uri if uri is None else re.sub(r"(?<=://)[^/@]*@", "", uri)
+    return uri if uri is None else _PASSWORD.sub("", uri)
+
+
+def describe_error(error: BaseException) -> str:
+    """What a tracker's library raised as it may be shown and kept: no password of a uri, 300 characters.
+
+    >>> describe_error(OSError("PUT https://me:secret@mlflow.example.org/x failed"))
+    'OSError: PUT https://mlflow.example.org/x failed'
+    """
+    text = _PASSWORD.sub("", f"{type(error).__name__}: {error}")  # first: a cut could hide the @
+    return text if len(text) <= LONGEST_ERROR else f"{text[:LONGEST_ERROR]}…"
