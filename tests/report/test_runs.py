@@ -97,3 +97,22 @@ def test_compare_and_report_on_the_command_line(tmp_path: Path, call_cli: Any) -
     assert "2 runs" in (tmp_path / "runs" / "report.html").read_text()
     assert call_cli("report", tmp_path / "runs").code == 0
     assert call_cli("report", tmp_path / "nothing").code == 2
+
+
+def test_files_among_several_runs(tmp_path: Path, call_cli: Any) -> None:
+    """A plan isn't left out in silence; a database that `runs/*` brings is left out aloud."""
+    a, b = a_run(tmp_path / "a", 1e-3, 2.0), a_run(tmp_path / "b", 3e-3, 1.0)
+    for name in ("p.json", "planned.yaml", "mlflow.db", "report.html"):
+        (tmp_path / name).write_text("{}")
+    plan, database = tmp_path / "p.json", tmp_path / "mlflow.db"
+    for subjects in ([a, b, tmp_path / "planned.yaml"], [a, plan], [plan, plan], [a, tmp_path / "no.json"]):
+        answer = call_cli("report", *subjects)
+        assert answer.code == 2
+        assert "a plan's page is about one plan" in answer.error
+        assert "give it alone" in answer.error
+    answer = call_cli("report", a, b, database, "--out", tmp_path / "page.html")
+    assert answer.code == 0
+    assert str(database) in answer.error
+    assert "2 runs" in (tmp_path / "page.html").read_text()
+    assert call_cli("report", database, tmp_path / "report.html").code == 2
+    assert "it is a file, not a run's folder" in call_cli("compare", a, plan).error

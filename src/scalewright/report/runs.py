@@ -61,6 +61,8 @@ def find_runs(paths: Sequence[str | Path]) -> list[RunFolder]:
     """The runs that paths name: folders of runs, or folders of such folders; raises UserError for others."""
     found: dict[Path, Path] = {}
     for path in map(Path, paths):
+        if path.is_file():
+            raise UserError("it is a file, not a run's folder", str(path), "give the out_dir of a run")
         inside = [path]
         if path.is_dir() and not is_run(path):
             inside = sorted(child for child in path.iterdir() if child.is_dir() and is_run(child))

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from scalewright.cli.options import Force, Json
+from scalewright.spec.errors import UserError
+
+PLANS = {".json", ".yaml", ".yml"}
 
 
 def report(
@@ -55,8 +59,24 @@ def _write(subjects: list[Path], out: Path | None, force: bool) -> Path:
         return write_plan_file(first, out, force)
     if len(subjects) == 1 and (is_run(first) or not first.is_dir()):
         return write_report(first, out, force)
-    runs = find_runs([path for path in subjects if len(subjects) == 1 or not path.is_file()])
+    runs = find_runs(subjects if len(subjects) == 1 else _folders(subjects))
     if len(runs) == 1:
         return write_report(runs[0].path, out, force)
     default = (first if len(subjects) == 1 else first.parent) / "report.html"
     return write_overlay(runs, out or default, force)
+
+
+def _folders(subjects: list[Path]) -> list[Path]:
+    """The subjects without the files that a glob such as `runs/*` brings; raises UserError for a plan."""
+    files = [path for path in subjects if path.is_file() or (path.suffix in PLANS and not path.is_dir())]
+    for path in files:
+        if path.suffix in PLANS:
+            raise UserError(
+                "a plan's page is about one plan", str(path), "give it alone; several runs are folders"
+            )
+    folders = [path for path in subjects if path not in files]
+    if not folders:
+        raise UserError("no run is here", str(files[0]), "give the out_dir of a run, or a folder of several")
+    if files:
+        print(f"left out, as no run's folder: {', '.join(map(str, files))}", file=sys.stderr)
+    return folders
