@@ -131,3 +131,26 @@ def test_only_what_differs_from_the_defaults_is_open(tmp_path: Path) -> None:
     assert "<dt>valid_every</dt><dd>10</dd>" in open_part
     assert "<dt>precision</dt><dd>fp32</dd>" in open_part
     assert "<dt>lr</dt>" in page.text
+
+
+@pytest.mark.parametrize("step", [None, "ten", [1], {}, 1.5, True, 1234])
+def test_an_event_without_a_step_is_a_gap(tmp_path: Path, step: Any) -> None:
+    events = [
+        {
+            "kind": kind,
+            "step": step,
+            "action": action,
+            "seconds": 9,
+            "z": 5,
+            "value": 3.0,
+            "changes": {"a": [1, 2]},
+        }
+        for kind in ("spike", "stalled", "changed", "nonfinite")
+        for action in ("skipped", "stopped")
+    ]
+    text = _page(tmp_path, _rows(range(19, 21)), [START, *events]).text
+    shown = "1,234" if step == 1234 else "?"
+    assert f"stopped at step {shown}." in text
+    assert f"The largest is at step {shown}:" in text
+    assert f"The longest: step {shown} took" in text
+    assert f"t step {shown}: a 1" in text

@@ -207,3 +207,16 @@ def test_what_train_lacks_is_not_on_another_trainers_page(tmp_path: Path) -> Non
         plan["best"][0]["framework"] = framework
         seen.append(_page(tmp_path, plan).body.lower().count("not trainable yet"))
     assert seen == [3, 0]
+
+
+@pytest.mark.parametrize("value", ["x", {}, [], [2], {"a": 1, "b": 2}])
+def test_no_trainer_runs_what_is_no_layout(tmp_path: Path, value: Any) -> None:
+    """A value of the wrong kind in a plan file is unknown, and its page is still made."""
+    words = ("recompute", "schedule", "offload") if value != "x" else ()
+    for key in ("pp", "cp", "zero_stage", *words):
+        best = make_estimate()
+        best["layout"][key] = value
+        first = read_document(make_plan(best=[best])).first
+        assert first is not None
+        assert runs_in(first) == [], key
+        assert _page(tmp_path, make_plan(best=[best])).text

@@ -54,7 +54,7 @@ class Capabilities:
 
 def kind_of(value: Any) -> Any:
     """A value as the file names it: `{every: 2}` is `every`."""
-    return next(iter(value)) if isinstance(value, Mapping) else value
+    return next(iter(value), None) if isinstance(value, Mapping) else value
 
 
 def forbidden(rules: Iterable[Rule], columns: Mapping[str, np.ndarray], rows: int) -> np.ndarray:

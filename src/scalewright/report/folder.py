@@ -85,8 +85,8 @@ class RunFolder:
 
     def steps_of(self, *kinds: str) -> list[int]:
         """The steps at which events of these kinds happened, sorted, each once."""
-        steps = {event.get("step") for event in self.events if event.get("kind") in kinds}
-        return sorted(step for step in steps if isinstance(step, int))
+        steps = [event.get("step") for event in self.events if event.get("kind") in kinds]
+        return sorted({step for step in steps if isinstance(step, int)})
 
 
 def read_folder(path: str | Path) -> RunFolder:

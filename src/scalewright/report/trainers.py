@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from scalewright.plan.capabilities import find_capabilities, titled_trainers
 from scalewright.plan.frameworks import OURS
 from scalewright.report.document import Estimate
 
+SIZES = ("devices", "tp", "pp", "cp", "ep", "etp", "dp", "dp_replicate", "virtual_stages", "zero_stage")
+KINDS = ("schedule", "cp_kind", "offload")
+
 
 def runs_in(one: Estimate) -> list[str]:
     """Titles of the trainers; one of unknown capabilities is listed only where the plan is for it."""
+    if not _well_formed(one.layout):
+        return []
     own = one.read.text("framework") or OURS
     names = [own, *(name for name in titled_trainers() if name != own)]
     return [find_capabilities(name).title for name in names if _runs(name, one, own)]
@@ -22,6 +30,20 @@ def is_ours(one: Estimate) -> bool:
 def untrainable(one: Estimate) -> str:
     """Why `scalewright train` can't run a layout; empty where it can, or where another trainer is to."""
     return one.read.text("untrainable") if is_ours(one) else ""
+
+
+def _well_formed(layout: Mapping[str, Any]) -> bool:
+    """Whether sizes are numbers and kinds are words: of a layout that isn't one, nothing is known."""
+    recompute = layout.get("recompute")
+    kinds = [layout.get(key) for key in KINDS]
+    if isinstance(recompute, Mapping) and len(recompute) == 1:  # {every: 2}
+        kinds += recompute
+    else:
+        kinds.append(recompute)
+    sizes = [layout.get(key) for key in SIZES]
+    return all(size is None or isinstance(size, (int, float)) for size in sizes) and all(
+        kind is None or isinstance(kind, str) for kind in kinds
+    )
 
 
 def _runs(name: str, one: Estimate, own: str) -> bool:

@@ -92,10 +92,8 @@ def non_finite_since(run: RunFolder) -> int | None:
 def skipped_steps(run: RunFolder) -> list[int]:
     """Steps whose update was skipped, by the metrics or the events."""
     rows = {int(step) for step in run.train.steps[run.train.get("skipped") == 1]}
-    told = {
-        event.get("step") for event in _events(run, "nonfinite", "spike") if event.get("action") == "skipped"
-    }
-    return sorted(rows | {step for step in told if isinstance(step, int)})
+    events = [event for event in _events(run, "nonfinite", "spike") if event.get("action") == "skipped"]
+    return sorted(rows | {step for event in events if isinstance(step := event.get("step"), int)})
 
 
 # -- the findings ---------------------------------------------------------------------------------
@@ -109,7 +107,7 @@ def _diverged(run: RunFolder) -> Finding | None:
     last = run.train.last_finite("loss")
     text = f"The loss or the gradient norm isn't finite from step {since:,} on." if since is not None else ""
     if stops:
-        text += f" The run was stopped at step {stops[-1].get('step', 0):,}{_place(stops[-1])}."
+        text += f" The run was stopped at step {_step(stops[-1])}{_place(stops[-1])}."
     if last is not None:
         text += f" The last finite loss is {decimal(last[1], 4)}, at step {last[0]:,}."
     if not stops:  # else the guard has left these updates out
@@ -174,7 +172,7 @@ def _spikes(run: RunFolder) -> Finding | None:
     largest = max(events, key=lambda event: _number(event.get("z")) or 0.0)
     value, usual = _number(largest.get("value")), _number(largest.get("usual"))
     what = "gradient norm" if largest.get("of") == "grad_norm" else "loss"
-    text = f"The largest is at step {largest.get('step', 0):,}: {what} {decimal(value, 4)}"
+    text = f"The largest is at step {_step(largest)}: {what} {decimal(value, 4)}"
     text += f", usually {decimal(usual, 4)}" if usual is not None else ""
     actions = dict.fromkeys(str(event.get("action")) for event in events if event.get("action"))
     text += f" ({', '.join(actions)})." if actions else "."
@@ -185,10 +183,10 @@ def _stalls(run: RunFolder) -> Finding | None:
     events = _events(run, "stalled")
     if not events:
         return None
-    by_step = {event.get("step"): event for event in events}  # a heartbeat repeats: the longest counts
+    by_step = {_step(event): event for event in events}  # a heartbeat repeats: the longest counts
     longest = max(by_step.values(), key=lambda event: _number(event.get("seconds")) or 0.0)
     seconds, usual = _number(longest.get("seconds")), _number(longest.get("usual_s"))
-    text = f"The longest: step {longest.get('step', 0):,} took over {short_time(seconds)}"
+    text = f"The longest: step {_step(longest)} took over {short_time(seconds)}"
     text += f", usually {short_time(usual)}." if usual else "."
     return Finding("warn", f"Stalled {len(by_step):,} time{_s(len(by_step))}", text)
 
@@ -231,7 +229,7 @@ def _changed(run: RunFolder) -> Finding | None:
         changes = event.get("changes")
         if isinstance(changes, Mapping) and changes:
             pairs = ", ".join(f"{key} {_pair(pair)}" for key, pair in changes.items())
-            said.append(f"at step {event.get('step', 0):,}: {pairs}")
+            said.append(f"at step {_step(event)}: {pairs}")
     if not said:
         return None
     text = "; ".join(said)
@@ -271,6 +269,12 @@ def _after(run: RunFolder, kind: str, later: Sequence[str]) -> bool:
     return (
         any(one in later for one in kinds[len(kinds) - kinds[::-1].index(kind) :]) if kind in kinds else False
     )
+
+
+def _step(event: Mapping[str, Any]) -> str:
+    """Its step with thousands separated; a question mark where the file holds no number there."""
+    step = event.get("step")
+    return f"{step:,}" if isinstance(step, int) and not isinstance(step, bool) else "?"
 
 
 def _place(event: Mapping[str, Any]) -> str:
