@@ -11,6 +11,7 @@ from scalewright.report.page import Page, Section, render
 from scalewright.spec.words import counted, printable
 from scalewright.track.panel import panel
 from scalewright.track.progress import Progress
+from scalewright.train.sweep import Row, Sweep
 
 EVIL = "[/b]x[bold]\x1b[2J\u202e"
 SHOWN = "[/b]x[bold]\\x1b[2J\\u202e"
@@ -61,6 +62,15 @@ def test_tables_panels_errors_and_pages_show_it_as_it_is(call_cli, capfd: pytest
         ("name=a b", "use letters, digits, '.', '-' and '_' alone"),
         ("optimizer.learning_rate=1", "did you mean 'lr'?"),
         ("train.max_steps=1", "did you mean 'steps'?"),
+        ("learning_rate=3", "did you mean 'optimizer.lr'?"),
+        ("train.learning_rate=3", "did you mean 'optimizer.lr'?"),
+        ("zero_stage=1", "did you mean 'layout.zero_stage'?"),
+        ("batch_size=8", "did you mean 'layout.global_batch'?"),
+        ("layout.tp=x", "layout.tp is 'x'"),
+        ("layout.tp=x", "it should be a whole number"),
+        ("layout.tp=1.5", "it should be a whole number"),
+        ("optimizer.lr=fast", "it should be a number"),
+        ("layout.sp=maybe", "it should be true or false"),
         ("model=zzzzz", "see `scalewright presets models`, or give a config.json"),
         ("data={train: [3]}", "it should hold keys and values"),
         ("loss={python: a b}", "write package.module:name"),
@@ -70,7 +80,25 @@ def test_a_mistake_is_named_in_words(call_cli, tmp_path: Path, override: str, pa
     (tmp_path / "run.yaml").write_text("model: gpt2\ndata: nowhere\n")
     answer = call_cli("train", tmp_path / "run.yaml", override)
     assert (answer.code, part in answer.error) == (2, True), answer.error
-    assert not any(word in answer.error for word in ("pattern", "dictionary", "instance of", ": or "))
+    assert not any(
+        word in answer.error for word in ("pattern", "dictionary", "instance of", "parse", "valid ", ": or ")
+    )
+
+
+def test_a_file_is_no_run_and_one_run_is_singular(
+    call_cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text("model: gpt2\ndata: nowhere\n")
+    for arguments in (("evaluate", file), ("evaluate", file, "--tasks", "x"), ("compare", file, file)):
+        answer = call_cli(*arguments)
+        assert (answer.code, "it is a file, not a" in answer.error) == (2, True), answer.error
+
+    rows = [Row("lr-1", {"lr": "1"}, "stopped", "lr-1"), Row("lr-2", {"lr": "2"}, "failed", "lr-2")]
+    for kept, message in ((rows, "stopped with 1 run left"), (rows[1:], "1 of 1 run failed")):
+        answer_of_sweep = Sweep("run-sweep", str(tmp_path), kept, "loss", 1.0)
+        monkeypatch.setattr("scalewright.train.sweep.sweep", lambda *_, found=answer_of_sweep, **__: found)
+        assert message in call_cli("sweep", file, "lr=1,2").error
 
 
 def test_a_key_that_is_written_twice_is_named_with_both_lines(call_cli, tmp_path: Path) -> None:

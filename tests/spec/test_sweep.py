@@ -40,6 +40,8 @@ def test_labels_are_names_and_never_the_same() -> None:
         (["optimizer.lr=1e-4,,3e-4"], "an empty value"),
         (["lr"], "is not a key with values"),
         (["a=1,2", "a=3,4"], "given twice"),
+        (["out_dir=a,b"], "'out_dir' can't be swept"),
+        (["seed=1,2", "name=a,b"], "'name' can't be swept"),
     ],
 )
 def test_mistakes(arguments: list[str], message: str) -> None:

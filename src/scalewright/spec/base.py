@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic.fields import FieldInfo
 
 from scalewright.spec.errors import UserError, nearest
 from scalewright.spec.files import write_whole
@@ -66,7 +67,7 @@ def _first_problem(cls: type[Spec], error: ValidationError, where: str) -> UserE
         key = str(problem["loc"][-1])
         known = _keys_at(cls, problem["loc"][:-1])
         meant = SYNONYMS.get(key.lower())
-        near = [meant] if meant in known else nearest(key, known)
+        near = [meant] if meant in known else _below(cls, meant or key) or nearest(key, known)
         how = (
             "did you mean " + " or ".join(f"'{n}'" for n in near) + "?"
             if near
@@ -104,6 +105,8 @@ PATTERNS = {
     r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$": "write package.module:name",
 }
 
+NAMES = {"int": "a whole number", "float": "a number", "bool": "true or false"}
+
 
 def _in_words(problem: Any) -> str:
     """pydantic's complaint without its words for Python's types and regular expressions."""
@@ -112,6 +115,9 @@ def _in_words(problem: Any) -> str:
         return PATTERNS[context["pattern"]]
     if kind in ("model_type", "model_attributes_type", "dict_type", "dataclass_type"):
         return "it should hold keys and values"
+    expected, _, failure = kind.partition("_")
+    if expected in NAMES and failure in ("parsing", "type", "from_float"):
+        return f"it should be {NAMES[expected]}"
     return str(problem["msg"]).removeprefix("Value error, ").replace("Input should be", "it should be")
 
 
@@ -122,6 +128,14 @@ def _is_type_tag(part: Any) -> bool:
     )
 
 
+def _below(cls: type[BaseModel], key: str) -> list[str]:
+    """Where the parts of a spec hold this key: `optimizer.lr`."""
+    fields = cls.model_fields.items()
+    return [
+        f"{part}.{key}" for part, field in fields for spec in _specs_in(field) if key in spec.model_fields
+    ]
+
+
 def _keys_at(cls: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:
     """The valid keys of the spec nested at `path` below `cls`."""
     current: Any = cls
@@ -129,15 +143,16 @@ def _keys_at(cls: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:
         if isinstance(part, int) or _is_type_tag(part):
             continue
         field = current.model_fields.get(part)
-        nested = (
-            [t for t in _types_in(field.annotation) if isinstance(t, type) and issubclass(t, BaseModel)]
-            if field
-            else []
-        )
+        nested = _specs_in(field) if field else []
         if not nested:
             return []
         current = nested[0]
     return list(current.model_fields)
+
+
+def _specs_in(field: FieldInfo) -> list[type[BaseModel]]:
+    """The specs that a field may hold."""
+    return [t for t in _types_in(field.annotation) if isinstance(t, type) and issubclass(t, BaseModel)]
 
 
 def _types_in(annotation: Any) -> list[Any]:

@@ -72,6 +72,12 @@ def read_sweep(arguments: Sequence[str]) -> tuple[list[str], list[Point]]:
             raise UserError(f"'{key}' is given twice", "sweep", "list all its values in one argument")
         else:
             swept[key] = values
+    for key in ("name", "out_dir"):
+        if key in swept:
+            how = "leave it out, or give it one value"
+            raise UserError(
+                f"'{key}' can't be swept: each run gets a name and folder of its own", "sweep", how
+            )
     if not swept:
         how = "list values with commas, such as optimizer.lr=1e-4,3e-4"
         raise UserError("no key has more than one value", "sweep", how)

@@ -68,7 +68,7 @@ def counted(number: int, things: str) -> str:
     >>> counted(1, "empty files"), counted(2, "files with bytes that aren't UTF-8")
     ('1 empty file', "2 files with bytes that aren't UTF-8")
     """
-    singular = re.sub(r"\b(document|file|folder|line|link)s\b", r"\1", things, count=1)
+    singular = re.sub(r"\b(document|file|folder|line|link|run)s\b", r"\1", things, count=1)
     return f"{number:,} {singular if number == 1 else things}"
 
 

@@ -47,6 +47,10 @@ def evaluate(
     """Measure validation loss and bits per byte, or the tasks of lm-evaluation-harness."""
     from scalewright.cli.output import only_answer, print_json, working
 
+    if model.is_file():
+        raise UserError(
+            "it is a file, not a folder", str(model), "give a run's out_dir, a checkpoint or a model's folder"
+        )
     if tasks is not None:
         _check_flags({"--data": data, "--batches": batches}, "--tasks", "it is about the validation loss")
         from scalewright.cli.tasks import score_tasks, show_scores

@@ -39,6 +39,7 @@ def sweep(
         raise missing_run(run)
     from scalewright.cli.output import only_answer, print_json
     from scalewright.spec.errors import RunError, Stopped
+    from scalewright.spec.words import counted
     from scalewright.train.sweep import sweep as run_sweep
 
     with only_answer(json):
@@ -49,11 +50,11 @@ def sweep(
         _show(found)
     count = {status: sum(row.status == status for row in found.rows) for status in ("stopped", "failed")}
     if count["stopped"]:
-        raise Stopped(f"stopped; {count['stopped']} runs are left, and the same command goes on with them")
+        left = counted(count["stopped"], "runs")
+        raise Stopped(f"stopped with {left} left; the same command goes on from there")
     if count["failed"]:
-        raise RunError(
-            f"{count['failed']} of {len(found.rows)} runs failed; the same command tries them again"
-        )
+        total = counted(len(found.rows), "runs")
+        raise RunError(f"{count['failed']} of {total} failed; the same command tries again")
 
 
 def _tell(done: int, total: int, row: Row) -> None:
