@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from scalewright.launch.context import RankContext
+from scalewright.train.hangs import board as boards
 from scalewright.train.hangs.board import Board, BoardSilent, FolderBoard, StoreBoard, open_board
 
 HOST = """
@@ -72,3 +76,31 @@ def test_a_store_and_one_whose_host_is_stopped():
     finally:
         host.kill()
         host.communicate()
+
+
+def test_a_store_that_is_not_there_yet_costs_only_the_answers(monkeypatch):
+    """No rank fails at its start for a slow connection; no traceback of a helper thread; connected later."""
+    monkeypatch.setattr(boards, "CONNECT_S", 0.2)
+    uncaught: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", uncaught.append)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    late = StoreBoard("127.0.0.1", port, "late")
+    for _ in range(2):
+        with pytest.raises(BoardSilent):
+            late.read("ask-0")
+    monkeypatch.setattr(boards, "CONNECT_S", 30.0)
+    store = TCPStore("127.0.0.1", port, None, is_master=True, wait_for_workers=False)
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        try:
+            late.post("ask-0", 3)
+            assert late.read("ask-0") == 3
+            break
+        except BoardSilent:  # the call before is still at it
+            time.sleep(0.1)
+    else:
+        pytest.fail("it never connects")
+    assert not uncaught
+    del store

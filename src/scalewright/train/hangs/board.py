@@ -24,6 +24,7 @@ from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined
 from scalewright.launch.context import RankContext
 
 PATIENCE_S = 3.0  # that a store which lives answers within, whatever its host is busy with
+CONNECT_S = 60.0  # for a connection: name resolution may be slow, and all ranks connect at once
 
 
 class BoardSilent(Exception):
@@ -81,24 +82,31 @@ class FolderBoard:
 
 
 class StoreBoard:
-    """Keys of a TCP store. Calls run in a thread, since a store whose host is stopped keeps its callers."""
+    """Keys of a TCP store. Calls run in a thread, since a store whose host is stopped keeps its callers.
+
+    The first call connects, and each later one tries again until one has: a slow connection costs a run
+    nothing but its reports until then.
+    """
 
     def __init__(self, host: str, port: int, prefix: str) -> None:
+        self._address, self._prefix = (host, port), prefix
         self._caller: threading.Thread | None = None
         self._store: Any = None
-        timeout = timedelta(seconds=PATIENCE_S)
 
-        def connect() -> None:
-            self._store = PrefixStore(prefix, TCPStore(host, port, is_master=False, timeout=timeout))
+    def _connect(self) -> Any:
+        if self._store is None:
+            timeout = timedelta(seconds=CONNECT_S)
+            store = TCPStore(*self._address, is_master=False, wait_for_workers=False, timeout=timeout)
+            store.set_timeout(timedelta(seconds=PATIENCE_S))
+            self._store = PrefixStore(self._prefix, store)
+        return self._store
 
-        self._ask(connect)
-
-    def _ask(self, call: Callable[[], Any]) -> Any:
+    def _ask(self, call: Callable[[Any], Any]) -> Any:
         answers: list[Any] = []
 
         def run() -> None:
-            with suppress(RuntimeError, OSError):  # torch's DistStoreError and DistNetworkError are the first
-                answers.append(call())
+            with suppress(Exception):  # torch has several for a connection; the caller raises BoardSilent
+                answers.append(call(self._connect()))
 
         if self._caller is None or not self._caller.is_alive():
             self._caller = threading.Thread(target=run, name="scalewright-board", daemon=True)
@@ -110,13 +118,13 @@ class StoreBoard:
 
     def post(self, key: str, value: Any) -> None:
         """Makes a value readable for every rank."""
-        self._ask(lambda: self._store.set(key, json.dumps(value)))
+        self._ask(lambda store: store.set(key, json.dumps(value)))
 
     def read(self, key: str) -> Any | None:
         """What was posted; None when nothing was."""
-        data = self._ask(lambda: self._store.get(key) if self._store.check([key]) else None)
+        data = self._ask(lambda store: store.get(key) if store.check([key]) else None)
         return None if data is None else json.loads(data)
 
     def claim(self, key: str) -> bool:
         """True for the first rank that claims the key."""
-        return bool(self._ask(lambda: self._store.add(f"{key}.claim", 1)) == 1)
+        return bool(self._ask(lambda store: store.add(f"{key}.claim", 1)) == 1)
