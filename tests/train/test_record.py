@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from typing import Any
 
 from runs import events, merge, rows, run, run_data
@@ -60,3 +61,30 @@ def test_a_measured_peak_that_a_step_surpasses_gives_no_mfu(tmp_path):
     (note,) = events(tmp_path, "note")
     assert "the machine must have been busy" in note["message"]
     assert earlier_peak(tmp_path, "fp32", 1) is None, "a resume measures again"
+
+
+def test_an_event_of_another_thread_reaches_callbacks_from_the_trainings_own(tmp_path):
+    """It is in the file at once; the user's callback gets it with the next step, or at the end."""
+    written, calls = record(tmp_path, Peak(0.0, "unknown", "CPU")), []
+
+    def tell(kind: str, row: dict[str, Any]) -> bool:
+        calls.append((row["kind"], threading.get_ident()))
+        return row["kind"] == "hang"
+
+    written.tell = tell
+
+    def from_thread(kind: str) -> None:
+        thread = threading.Thread(target=written.event_from_thread, args=(kind, "stuck"), kwargs={"rank": 1})
+        thread.start()
+        thread.join()
+
+    from_thread("hang")
+    assert [event["rank"] for event in events(tmp_path, "hang")] == [1]
+    assert not calls
+    assert not written.stop_asked
+    written.step(1, [1.0] * (MEMORY + 1), 0.1, 1.0, "", {})
+    assert written.stop_asked
+    from_thread("continued")
+    written.close("finished", 1, 1.0)
+    main = threading.get_ident()
+    assert calls == [("hang", main), ("train", main), ("continued", main), ("finish", main)]

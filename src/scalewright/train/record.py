@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,6 +42,7 @@ class Record:
     last: dict[str, dict[str, Any]] = field(default_factory=dict)  # the newest row of each kind
     tell: Callable[[str, dict[str, Any]], bool | None] | None = None  # the caller's callbacks
     stop_asked: bool = False  # by one of them
+    _pending: deque[dict[str, Any]] = field(default_factory=deque)  # events of other threads, to hand on
     _peak_too_low: bool = False
 
     def step(
@@ -52,6 +55,7 @@ class Record:
         parts: Mapping[str, float],
     ) -> None:
         """Writes one training row; `parts` are the seconds of this rank's step by what they went to."""
+        self._hand_on_pending()
         tokens = self.layout.batch * self.seq_len
         place = self.place.after(step, self.layout.batch, self.seq_len)
         speed = tokens / seconds if seconds > 0 else 0.0
@@ -122,6 +126,22 @@ class Record:
         if message:
             self.console.message(message)
 
+    def event_from_thread(self, kind: str, message: str = "", **fields: Any) -> None:
+        """The same from another thread: trackers and callbacks get the event with the next step.
+
+        The user's callback never runs beside the training then, nor do two threads use the launcher's pipe.
+        """
+        entry = self.events.write(kind, **fields, **({"message": message} if message else {}))
+        self._pending.append(entry)
+        if message:
+            self.console.message(message)
+
+    def _hand_on_pending(self) -> None:
+        while self._pending:
+            entry = self._pending.popleft()
+            self.trackers.event(entry)
+            self._hand_on("event", entry)
+
     def remark(self, text: str | None) -> None:
         """Shows one line about how the run starts, if there is one."""
         if text:
@@ -134,6 +154,10 @@ class Record:
 
     def close(self, status: Status, step: int, seconds: float) -> None:
         """Ends every writer; the trackers get a little time to catch up."""
+        with (
+            suppress(Exception) if status == "failed" else nullcontext()
+        ):  # a callback's; the run has its own
+            self._hand_on_pending()
         step = max(step, int(self.last.get("train", {}).get("step", 0)))
         if status != "failed":  # why it failed is said by whoever knows: the supervisor, or the caller
             self.event({"finished": "finish", "stopped": "stop"}[status], step=step, seconds=seconds)

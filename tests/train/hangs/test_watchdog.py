@@ -12,6 +12,7 @@ import signal
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,8 +23,11 @@ from scalewright.launch.context import RankContext
 from scalewright.launch.local import run_local
 from scalewright.spec.errors import RunError
 from scalewright.spec.run import RunSpec, TimeoutsSpec
-from scalewright.train.hangs.position import source_line
-from scalewright.train.hangs.watchdog import Patience, Watchdog
+from scalewright.train.hangs import watchdog
+from scalewright.train.hangs.board import FolderBoard
+from scalewright.train.hangs.position import position, source_line
+from scalewright.train.hangs.verdict import Position, Waiting
+from scalewright.train.hangs.watchdog import STEADY, Patience, Watchdog
 from scalewright.train.resolve import plain, resolve, unplain
 from scalewright.train.run import PRELOAD
 from scalewright.train.worker import work
@@ -194,3 +198,103 @@ def test_the_line_of_source_is_ours_or_the_users():
     assert source_line(stack[:4]) == "scalewright/parallel/collectives.py:4"
     assert source_line([(torch_file, 1), ("/home/me/my_loss.py", 7), (str(ours), 5)]) == "my_loss.py:7"
     assert source_line(stack[:3]) == ""
+
+
+def test_while_torch_compiles_the_phase_is_another(tmp_path):
+    code = compile(
+        "found = position(0, 3, 'step', thread, None, [])", "/x/torch/_dynamo/convert_frame.py", "exec"
+    )
+    values: dict[str, Any] = {"position": position, "thread": threading.get_ident()}
+    exec(code, values)
+    assert values["found"].phase == "compile"
+    assert position(0, 3, "step", threading.get_ident(), None, []).phase == "step"
+
+
+def test_the_watch_goes_on_after_an_error_and_reports_it_once(watch, capsys):
+    looks = []
+
+    def look(now: float) -> None:
+        looks.append(now)
+        if len(looks) == 5:
+            watch._end.set()
+        raise TypeError("of a post")
+
+    watch._look = look
+    watch.patience = Patience(tick_s=0.001)
+    watch._watch()
+    assert len(looks) == 5
+    assert capsys.readouterr().err == "watchdog of rank 0: TypeError('of a post'); it goes on\n"
+
+
+# -- two ranks on one clock ----------------------------------------------------------------------------
+
+
+class Pair:
+    """Two watchdogs without threads or groups: rank 0 meets rank 1 in collective 7, or goes on."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        mesh, _ = one_rank()
+        self.now, self.ended, self.dumps, self.waits = 1000.0, [], [], False
+        self.ranks = [Watchdog(RankContext(), mesh, folder, TimeoutsSpec(), Patience()) for _ in range(2)]
+        for rank, watch in enumerate(self.ranks):
+            monkeypatch.setattr(watch, "rank", rank)
+            monkeypatch.setattr(watch, "mesh", SimpleNamespace(world=2, device=torch.device("cpu")))
+            monkeypatch.setattr(watch, "_board", FolderBoard(folder / "board"))
+            monkeypatch.setattr(watch, "_now", lambda: self.now)
+            monkeypatch.setattr(watch, "_position", lambda rank=rank: self.position(rank))
+            monkeypatch.setattr(watch, "_give_up", lambda reason, rank=rank: self.ended.append(rank))
+            watch._progress_at = watch._looked_at = self.now
+            watch._usual.extend([1.0] * 3)
+        monkeypatch.setattr(watchdog, "flights", self.flights)
+        self.phases = [STEADY, STEADY]
+
+    def flights(self, *, stacks: bool = False) -> list[dict[str, Any]]:
+        self.dumps.append(stacks)
+        return []
+
+    def position(self, rank: int) -> Position:
+        call = (
+            Waiting("dp", "dp", "all_reduce", 7, (8,), "a.py:1", (0, 1)) if self.waits and rank == 0 else None
+        )
+        return Position(rank, 4, self.phases[rank], "a.py:1", call, {"dp": 7 if call else 6})
+
+    def run(self, seconds: float, *, waits: bool) -> None:
+        """Rank 1 computes all the time; rank 0 waits for it, or gets on."""
+        self.waits = waits
+        for _ in range(int(seconds)):
+            self.now += 1.0
+            for watch, phase in zip(self.ranks, self.phases, strict=True):
+                watch._phase = phase if phase != "compile" else STEADY
+                watch._marks += not waits and watch.rank == 0
+                watch._look(self.now)
+
+
+def test_a_rank_that_is_only_slow_is_not_ended_before_others_waited_for_the_timeout(tmp_path, monkeypatch):
+    """It has computed for 400 s, and others have waited for it for 20: a line, and no end until 315."""
+    pair = Pair(tmp_path, monkeypatch)
+    pair.run(400, waits=False)
+    pair.run(20, waits=True)
+    (hang,) = events(tmp_path, "hang")
+    assert hang["rank"] == 1
+    assert "no progress for 8 s" in hang["message"], "how long rank 0 has waited"
+    pair.run(290, waits=True)
+    assert not pair.ended
+    pair.run(10, waits=True)
+    assert set(pair.ended) == {0, 1}
+    assert len(events(tmp_path, "hang")) == 1
+
+
+@pytest.mark.parametrize(
+    "phases", [("save", "save"), (STEADY, "save"), ("start", "start"), (STEADY, "compile")]
+)
+def test_slow_phases_are_no_hangs_for_a_share_of_their_timeout(tmp_path, monkeypatch, phases):
+    """A quarter of 1800 s, also where the others are in the next step; stacks are dumped after it."""
+    pair = Pair(tmp_path, monkeypatch)
+    pair.phases = list(phases)
+    pair.run(400, waits=True)
+    assert not events_or_none(tmp_path, "hang")
+    assert not any(pair.dumps)
+    if phases[0] != STEADY:  # of which it is rather the timeout's turn
+        pair.run(120, waits=True)
+        assert len(events(tmp_path, "hang")) == 1
+        assert any(pair.dumps)

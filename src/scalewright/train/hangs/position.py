@@ -30,6 +30,7 @@ HELPERS = {
     OURS / "parallel" / f"{name}.py"
     for name in ("collectives", "functions", "messages", "timers", "shard_timers")
 }
+COMPILER = "torch/_dynamo/convert_frame.py"  # on the stack while torch.compile traces and compiles
 STANDARD = Path(threading.__file__).parent  # the standard library
 RECENT = 32  # of a group's last collectives, which ranks compare
 _KINDS = {
@@ -98,6 +99,8 @@ def position(
     """This rank's position; `thread` is the main thread's number, `groups` None before the mesh is made."""
     frames = list(_outwards(sys._current_frames().get(thread)))
     where = source_line((frame.f_code.co_filename, frame.f_lineno) for frame in frames)
+    if phase == "step" and any(Path(f.f_code.co_filename).as_posix().endswith(COMPILER) for f in frames):
+        phase = "compile"
     if groups is None:
         return Position(rank, step, phase, where, None)
     recent: defaultdict[str, dict[int, tuple[str, tuple[int, ...]]]] = defaultdict(dict)

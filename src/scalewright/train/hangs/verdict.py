@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 UNEVEN = frozenset({"all_to_all", "gather", "scatter"})  # their sizes may differ from rank to rank
@@ -43,13 +43,14 @@ class Position:
 
     rank: int
     step: int  # the last step that it has done
-    phase: str  # start, step, save, validate
+    phase: str  # start, step, save, validate; compile while torch.compile is at it
     where: str  # path:line of the main thread, in our code or the user's
     waiting: Waiting | None
     counts: Mapping[str, int] = field(default_factory=dict)  # by group: collectives begun
     # By group: number -> (kind, sizes) of the last collectives.
     recent: Mapping[str, Mapping[int, Begun]] = field(default_factory=dict)
     axes: Mapping[str, str] = field(default_factory=dict)  # of the groups in `recent`
+    waited_s: float = 0.0  # without progress when it was asked
 
     def dump(self) -> dict[str, Any]:
         """Plain data (JSON types)."""
@@ -79,10 +80,12 @@ class Verdict:
     number: int
     where: str  # of the rank that is behind; empty when it doesn't answer
     text: str
+    phase: str = "step"  # of the rank that is behind
+    waited_s: float = 0.0  # of the rank that waits longest, when the ranks were asked
 
     def fields(self) -> dict[str, Any]:
         """What the event `hang` holds."""
-        return {key: value for key, value in asdict(self).items() if key != "text"}
+        return {key: getattr(self, key) for key in ("rank", "axis", "collective", "number", "where")}
 
 
 def judge(positions: Mapping[int, Position | None]) -> Verdict | None:
@@ -91,9 +94,20 @@ def judge(positions: Mapping[int, Position | None]) -> Verdict | None:
     waiting = {rank: position.waiting for rank, position in answered.items() if position.waiting}
     if not waiting:
         return None
-    odd = mismatch(answered)
-    if odd is not None:
-        return odd
+    verdict = mismatch(answered) or _behind(positions, answered, waiting)
+    if verdict is None:
+        return None
+    phase = answered[verdict.rank].phase if verdict.rank in answered else verdict.phase
+    longest = max(answered[rank].waited_s for rank in waiting if rank != verdict.rank or len(waiting) == 1)
+    return replace(verdict, phase=phase, waited_s=longest)
+
+
+def _behind(
+    positions: Mapping[int, Position | None],
+    answered: Mapping[int, Position],
+    waiting: Mapping[int, Waiting],
+) -> Verdict | None:
+    """The rank at the end of most arrows."""
     blockers = {rank: sorted(_blockers(rank, call, positions)) for rank, call in waiting.items()}
     ends = Counter(end for rank in waiting for end in _ends(rank, blockers))
     if not ends:

@@ -5,10 +5,11 @@
     ANSWER_S later, one rank                                 verdict: a line and the event `hang`
     a step takes 5x the usual time, and 10 s                 rank 0: a line and the event `stalled`
     it gets on again                                         a line and the event `continued`
-    the timeout passes                                       the run ends with the verdict, exit code 1
+    others have waited for the timeout                       the run ends with the verdict, exit code 1
 
 Nothing of this uses the groups that are stuck, nor the interpreter's main thread, which may wait in a
-collective outside Python. In a save, a validation and up to the end of the first step patience is longer.
+collective outside Python. In a save, a validation, a compilation and up to the end of the first step
+patience is longer: a quarter of `start_s`.
 """
 
 from __future__ import annotations
@@ -50,11 +51,14 @@ class Patience:
     tick_s: float = 0.5  # between two looks
     step_s: float = 5.0  # without progress in a step before ranks are asked ...
     usual: float = 3.0  # ... or this many usual steps
-    other_s: float = 60.0  # the same at the start, in a save and in a validation
+    other_s: float = 60.0  # the same at least in slow phases; and until ranks are asked again
+    share: float = 0.25  # of a slow phase's timeout, if that is longer: start, save, validation, compilation
     answer_s: float = 2.0  # that the others have to post their positions
     stalled_s: float = 10.0  # of a step before it counts as stalled ...
     stalled_usual: float = 5.0  # ... if that is also this many usual steps
-    grace_s: float = 15.0  # beyond the timeout, for the main thread to end by the groups' own
+    grace_s: float = (
+        15.0  # that others wait beyond the timeout, for the main thread to end by the groups' own
+    )
 
 
 class Watchdog:
@@ -87,6 +91,11 @@ class Watchdog:
         self._asked_at: float | None = None  # when this round's question was seen
         self._decided_at: float | None = None  # when the last round of this stall ended
         self._verdict: Verdict | None = None
+        self._reported: Verdict | None = None  # the last that was put down as a hang, here or elsewhere
+        self._waits = False  # whether this rank waited in a collective when it was asked
+        self._others_since: float | None = None  # when the rank that waits longest began to
+        self._heard = False  # whether the board has ever answered
+        self._failed = False  # whether a failure of this thread has been reported
         self._progress = (-1, -1)  # steps and phases done, collectives begun
         self._progress_at = self._looked_at = self._now()
         self._told: tuple[str, float] | None = (
@@ -195,8 +204,12 @@ class Watchdog:
 
     def _watch(self) -> None:
         while not self._end.wait(self.patience.tick_s):
-            with suppress(OSError, RunError, ValueError):  # a disk or a closed record that takes no note
+            try:
                 self._look(self._now())
+            except Exception as error:  # a full disk, say: the training goes on, and so does the watch
+                if not self._failed and not self._end.is_set() and self._phase != "end":
+                    self._failed = True
+                    print(f"watchdog of rank {self.rank}: {error!r}; it goes on", file=sys.stderr, flush=True)
 
     def _look(self, now: float) -> None:
         if now - self._looked_at > 4 * self.patience.tick_s + 2.0:
@@ -209,14 +222,25 @@ class Watchdog:
         if self._board is not None:
             try:
                 self._talk(self._board, now, waited)
+                self._heard = True
             except BoardSilent:
                 self._without_board(now, waited)
         if self.rank == 0:
             self._heartbeat(now)
-        grace = 0.0 if self.mesh.device.type == "cuda" else self.patience.grace_s
-        if self._verdict is not None and waited > self._timeout()[1] + grace:
+        if self._verdict is not None and self._is_over(now, waited):
             self._give_up(self._gave_up(self._verdict))
         self._looked_at = self._now()  # not `now`: writing stacks may have taken seconds
+
+    def _is_over(self, now: float, waited: float) -> bool:
+        """Whether this rank has waited, or others for it, for longer than the timeout.
+
+        A rank's own time without a collective is no such wait: it may have computed all that time.
+        """
+        if not self._waits and self._verdict is not None and self._verdict.rank != self.rank:
+            return False  # a wait of others, which may be over
+        grace = 0.0 if self.mesh.device.type == "cuda" else self.patience.grace_s
+        others = 0.0 if self._others_since is None else now - self._others_since
+        return min(waited, others) > self._timeout()[1] + grace
 
     def _give_up(self, reason: str) -> None:
         """Ends this process, whose main thread doesn't come out of its wait."""
@@ -228,7 +252,7 @@ class Watchdog:
 
     def _goes_on(self, now: float, stepped: bool) -> None:
         """Progress: the stall is over, and whoever reported it takes that back."""
-        self._decided_at = self._verdict = None
+        self._decided_at = self._verdict = self._reported = self._others_since = None
         if self._told is not None and (stepped or self._told[0] == "hang"):
             seconds, self._told = now - self._told[1], None
             if not self._end.is_set():
@@ -245,8 +269,12 @@ class Watchdog:
     def _patience_s(self) -> float:
         usual = self._usual_s()
         if self._phase != STEADY or usual is None:
-            return self.patience.other_s
+            return self._slow_s(self._timeout()[1])
         return max(self.patience.step_s, self.patience.usual * usual)
+
+    def _slow_s(self, timeout_s: float) -> float:
+        """Patience in a phase that takes its time on some ranks: a share of its timeout, at most half."""
+        return min(max(self.patience.other_s, self.patience.share * timeout_s), 0.5 * timeout_s)
 
     def _talk(self, board: Board, now: float, waited: float) -> None:
         """One look at the board: ask, answer, or decide."""
@@ -256,7 +284,8 @@ class Watchdog:
                 board.post(f"ask-{self._round}", self.rank)
             if board.read(f"ask-{self._round}") is not None:
                 self._asked_at = now
-                here = self._position()
+                here = replace(self._position(), waited_s=waited)
+                self._waits = here.waiting is not None
                 board.post(f"position-{self._round}-{self.rank}", here.dump())
                 self._keep(here)
             return
@@ -265,12 +294,21 @@ class Watchdog:
             return
         reporter = board.claim(f"verdict-{self._round}")
         if reporter:
-            verdict = judge(self._positions(board))
+            positions = self._positions(board)
+            verdict = judge(positions)
+            if sum(position is not None for position in positions.values()) <= 1:
+                verdict = verdict or self._kept(self._asked_at)
             board.post(f"verdict-{self._round}", verdict and asdict(verdict))
         else:
             verdict = self._read_verdict()
         self._round += 1
         self._decide(verdict, now, waited, reporter=reporter)
+
+    def _kept(self, now: float) -> Verdict | None:
+        """The verdict before, where nobody else is left to wait: their collectives have timed out."""
+        if self._verdict is None or self._others_since is None:
+            return None
+        return replace(self._verdict, waited_s=now - self._others_since)
 
     def _positions(self, board: Board) -> dict[int, Position | None]:
         posts = {rank: board.read(f"position-{self._round}-{rank}") for rank in range(self.mesh.world)}
@@ -284,10 +322,11 @@ class Watchdog:
         return None
 
     def _without_board(self, now: float, waited: float) -> None:
-        """The store's host doesn't answer: it is the one, and of the others rank 1 reports."""
-        if waited <= self._patience_s() or self._decided_at is not None:
+        """The store's host doesn't answer, and once did: it is the one, and of the others rank 1 reports."""
+        if not self._heard or waited <= self._patience_s() or self._decided_at is not None:
             return
-        here = self._position()
+        here = replace(self._position(), waited_s=waited)
+        self._waits = here.waiting is not None
         self._keep(here)
         positions: dict[int, Position | None] = dict.fromkeys(range(1, self.mesh.world), here)
         verdict = judge({**positions, 0: None}) if here.waiting and 0 in here.waiting.members else None
@@ -295,11 +334,25 @@ class Watchdog:
 
     def _decide(self, verdict: Verdict | None, now: float, waited: float, *, reporter: bool) -> None:
         """The end of a round, on every rank."""
-        news = verdict is not None and (self._verdict is None or verdict.fields() != self._verdict.fields())
-        self._asked_at, self._decided_at, self._verdict = None, now, verdict
-        if reporter and news and verdict is not None:
+        asked, self._asked_at, self._decided_at, self._verdict = self._asked_at, None, now, verdict
+        if verdict is None:
+            self._others_since = None
+            return
+        longest = verdict.waited_s + now - (now if asked is None else asked)
+        self._others_since = now - longest
+        slow = verdict.phase != STEADY and longest <= self._slow_s(self.timeouts.start_s)
+        if slow or (self._reported is not None and self._reported.fields() == verdict.fields()):
+            return  # not yet, or no news
+        self._reported = verdict
+        if reporter:
             self._told = ("hang", self._progress_at)
-            self._note("hang", f"no progress for {waited:.0f} s: {verdict.text}", **verdict.fields())
+            self._note("hang", f"no progress for {longest:.0f} s: {verdict.text}", **verdict.fields())
+        if self._stuck():
+            self._keep_collectives(stacks=True)
+
+    def _stuck(self) -> bool:
+        """Whether nothing has been done or begun since the last look."""
+        return (self._marks, self._groups.begun() if self._groups else 0) == self._progress
 
     def _heartbeat(self, now: float) -> None:
         """A step that takes far longer than usual is reported while it does, once."""
@@ -321,7 +374,7 @@ class Watchdog:
     def _note(self, kind: str, message: str, **fields: Any) -> None:
         """An event and a line: by rank 0's record, or by this rank itself where rank 0 can't."""
         if self.record is not None:
-            self.record.event(kind, message, **fields)
+            self.record.event_from_thread(kind, message, **fields)
             return
         if message:
             print(message, file=sys.stderr, flush=True)
@@ -346,5 +399,12 @@ class Watchdog:
                 )
                 file.flush()
                 faulthandler.dump_traceback(file, all_threads=True)
-            entries = json.dumps(flights(stacks=True))
-            (self._place / f"{name}.json").write_text(entries, encoding="utf-8")
+            self._keep_collectives(stacks=False)
+
+    def _keep_collectives(self, *, stacks: bool) -> None:
+        """Writes the recorder's entries; with `stacks` also their lines of source, if still stuck then."""
+        with suppress(OSError):
+            entries = json.dumps(flights(stacks=stacks))  # with them torch may take seconds
+            if stacks and not self._stuck():
+                return
+            (self._place / f"rank-{self.rank:05d}.json").write_text(entries, encoding="utf-8")
