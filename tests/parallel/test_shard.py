@@ -224,7 +224,7 @@ def run_by_hand(mesh: Mesh, layout: Layout, actions: str, bf16: bool) -> dict[st
     piped = layout.model_copy(update={"pp": 2, "schedule": "1f1b" if actions == WHOLE else "zbv"})
     if layout.zero_stage and mesh.world > 1:
         for stage in stages.values():
-            apply_shard(stage, find_blocks(stage), mesh, piped, bf16=bf16)
+            apply_shard(stage, find_blocks(stage), mesh, piped, half=torch.bfloat16 if bf16 else None)
     elif bf16:
         module.to(torch.bfloat16)
     module.to_empty(device="cpu")

@@ -127,8 +127,10 @@ def case(
     name: str, variant: str = "packed", fast: bool = False, tolerance: float = FP32, **layout: Any
 ) -> Case:
     """A case from its axes: `dp_shard` gives the devices; eight samples a step."""
-    zero = 3 if layout.get("dp_shard", 1) > 1 else None  # with a pipeline null is 1
-    keys = {"devices": _devices(layout), "global_batch": 8, "precision": "fp32", "zero_stage": zero, **layout}
+    keys: dict[str, Any] = {"devices": _devices(layout), "global_batch": 8, "precision": "fp32"}
+    if layout.get("dp_shard", 1) > 1:
+        keys["zero_stage"] = 3  # with a pipeline null is 1
+    keys.update(layout)
     keys.pop("dp_shard", None)
     return Case(name, keys, variant, fast, tolerance)
 

@@ -13,7 +13,7 @@ import guard_parts
 from parallel import small_steps
 from runs import events, merge, rows, run, run_data, start_cli, weights, write_run
 from scalewright.checkpoint.finite import superfluous
-from scalewright.checkpoint.format import read_state
+from scalewright.checkpoint.format import commit_text, read_state
 from scalewright.checkpoint.read import find_checkpoint
 from scalewright.parallel.mesh import Mesh
 from scalewright.spec.errors import RunError, UserError
@@ -236,6 +236,8 @@ def test_which_checkpoints_are_kept(tmp_path):
         folder.mkdir()
         text = "{}" if finite is None else f'{{"finite": {str(finite).lower()}}}'
         (folder / "state.json").write_text(text)
+        (folder / "manifest.json").write_text("{}")
+        (folder / "COMMIT").write_text(commit_text(folder, number))
         folders.insert(0, folder)
     kept = [f.name for f in folders if f not in superfluous(folders, 3)]
     assert kept == ["step-00000005", "step-00000003", "step-00000002", "step-00000001"]

@@ -38,7 +38,8 @@ from scalewright.train.claim import claim_folder
 from scalewright.train.columns import StopReason
 from scalewright.train.device import own_device
 from scalewright.train.guard import Guard
-from scalewright.train.hangs.watchdog import Patience, Watchdog
+from scalewright.train.hangs.patience import Patience
+from scalewright.train.hangs.watchdog import Watchdog
 from scalewright.train.health import Health
 from scalewright.train.horizon import Horizon, find_horizon
 from scalewright.train.loop import Job, loop, seed_step

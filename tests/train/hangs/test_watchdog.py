@@ -25,9 +25,10 @@ from scalewright.spec.errors import RunError
 from scalewright.spec.run import RunSpec, TimeoutsSpec
 from scalewright.train.hangs import watchdog
 from scalewright.train.hangs.board import FolderBoard
+from scalewright.train.hangs.patience import Patience
 from scalewright.train.hangs.position import position, source_line
 from scalewright.train.hangs.verdict import Position, Waiting
-from scalewright.train.hangs.watchdog import STEADY, Patience, Watchdog
+from scalewright.train.hangs.watchdog import STEADY, Watchdog
 from scalewright.train.resolve import plain, resolve, unplain
 from scalewright.train.run import PRELOAD
 from scalewright.train.worker import work

@@ -25,7 +25,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ from scalewright.spec.errors import RunError
 from scalewright.spec.run import TimeoutsSpec
 from scalewright.track.events import EventsFile
 from scalewright.train.hangs.board import Board, BoardSilent, open_board
+from scalewright.train.hangs.patience import Patience
 from scalewright.train.hangs.position import Groups, flights, position, source_line
 from scalewright.train.hangs.verdict import Position, Verdict, judge, mismatch
 from scalewright.train.record import Record
@@ -42,23 +43,6 @@ from scalewright.train.record import Record
 STEADY = "step"
 BROKEN = ("onnection closed", "onnection reset", "roken pipe")  # Gloo's words when a peer has gone
 LAST_WORDS_S = 1.5  # that ranks with a broken connection wait for each other's last collectives
-
-
-@dataclass(frozen=True)
-class Patience:
-    """Seconds, and multiples of a usual step; tests take less."""
-
-    tick_s: float = 0.5  # between two looks
-    step_s: float = 5.0  # without progress in a step before ranks are asked ...
-    usual: float = 3.0  # ... or this many usual steps
-    other_s: float = 60.0  # the same at least in slow phases; and until ranks are asked again
-    share: float = 0.25  # of a slow phase's timeout, if that is longer: start, save, validation, compilation
-    answer_s: float = 2.0  # that the others have to post their positions
-    stalled_s: float = 10.0  # of a step before it counts as stalled ...
-    stalled_usual: float = 5.0  # ... if that is also this many usual steps
-    grace_s: float = (
-        15.0  # that others wait beyond the timeout, for the main thread to end by the groups' own
-    )
 
 
 class Watchdog:
