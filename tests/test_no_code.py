@@ -20,7 +20,7 @@ LOADS |= {"os.system"}
 SAFE_LOADERS = {"_Loader", "_Fastest", "loader"}  # subclasses, or names, of yaml.SafeLoader and CSafeLoader
 ENVIRONMENT = {"os.environ", "os.getenv", "os.putenv"}
 # Bytes that torch's flight recorder makes in this very process: they come from no file and no other rank
-OWN_BYTES = {("train/hangs/position.py", "pickle.loads(dump(True, True, False))")}
+OWN_BYTES = {("train/hangs/position.py", "pickle.loads(dump(True, stacks, False))")}
 # Variables that are set for a library, in a process of ours, before it is imported
 WRITES = {"machine/ranks.py", "data/workers.py"}
 

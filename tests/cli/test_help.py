@@ -75,20 +75,23 @@ def test_help_imports_nothing_heavy(arguments):
 
 
 def test_help_answers_in_under_300_ms():
-    """The promise is the median of five. On a machine whose cores are all taken, time on the clock says more
-    about its neighbours: there the help must take less than half of that on a core of its own."""
-    clock, core = [], []
-    for _ in range(5):
-        begin, before = time.perf_counter(), os.times()
-        subprocess.run([sys.executable, "-m", "scalewright", "--help"], capture_output=True, check=True)
-        after = os.times()
-        clock.append(time.perf_counter() - begin)
-        core.append(
-            after.children_user + after.children_system - before.children_user - before.children_system
-        )
-    if statistics.median(clock) >= 0.3:
-        assert os.getloadavg()[0] > (os.cpu_count() or 1), f"seconds: {clock}"
-        assert statistics.median(core) < 0.15, f"seconds: {clock}, on a core: {core}"
+    """The promise is the median of five. On a machine whose cores are all taken, time on the clock measures
+    its neighbours: there the help may take three times the processor time of importing its library (2.3
+    measured; pydantic or numpy would be 5 and more)."""
+    help_clock, help_core = zip(*(_seconds("-m", "scalewright", "--help") for _ in range(5)), strict=True)
+    if statistics.median(help_clock) >= 0.3:
+        assert os.getloadavg()[0] > (os.cpu_count() or 1), f"seconds: {help_clock}"
+        library = statistics.median(_seconds("-c", "import typer")[1] for _ in range(5))
+        assert statistics.median(help_core) < 3 * library, f"on a core: {help_core}, typer alone: {library}"
+
+
+def _seconds(*arguments: str) -> tuple[float, float]:
+    """Seconds that Python takes with these arguments: on the clock, and of its processor time."""
+    begin, before = time.perf_counter(), os.times()
+    subprocess.run([sys.executable, *arguments], capture_output=True, check=True)
+    after = os.times()
+    core = after.children_user + after.children_system - before.children_user - before.children_system
+    return time.perf_counter() - begin, core
 
 
 def test_version(call_cli):
