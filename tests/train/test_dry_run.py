@@ -115,6 +115,6 @@ def test_command(tmp_path: Path, call_cli: Callable[..., Answer]) -> None:
     assert json.loads(answer.out)["world"] == 2
     table = call_cli("train", file, "--dry-run")
     assert table.code == 0, table.err
-    for word in ("4 ranks", "dp_shard", "reduce_scatter", "peak KiB"):
+    for word in ("4 ranks", "dp_shard", "reduce_scatter", "KiB", "peak"):
         assert word in table.out
     assert not (tmp_path / "runs").exists()

@@ -35,7 +35,7 @@ class Verdict:
     cluster: str
     device: str
     fits: bool
-    risk: str  # fits, unlikely or no
+    risk: str  # fits, unlikely or no; unknown where there is no device to compare with
     peak_gib: float
     usable_gib: float  # what a run can allocate of the device
     memory_gib: float
@@ -61,8 +61,27 @@ def judge(run: RunSpec, seq_len: int, peaks: Sequence[tuple[int, int]]) -> Verdi
 
 
 def _local(run: RunSpec, peaks: Sequence[tuple[int, int]], usable: float) -> Verdict:
-    """The verdict on this machine: on each GPU, or on the memory that CPU processes share."""
-    if device_kind(run)[0] == "cuda":
+    """The verdict on this machine: on each GPU, or on the memory that CPU processes share.
+
+    A device that isn't here has no size: then nothing is known to fit.
+    """
+    try:
+        kind, _ = device_kind(run)
+    except UserError:
+        words = f"no {run.device} device is here to compare with: name the cluster that the run is for"
+        return Verdict(
+            LOCAL,
+            str(run.device),
+            False,
+            "unknown",
+            max(size for _, size in peaks) / GIB,
+            0.0,
+            0.0,
+            0.0,
+            None,
+            words,
+        )
+    if kind == "cuda":
         import torch
 
         memory = min(
