@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import math
+from dataclasses import asdict
 
 import pytest
 from safetensors.torch import load_file, save_file
 
 from runs import run, run_data
+from scalewright.checkpoint.format import commit_text, describe_file
 from scalewright.checkpoint.read import find_checkpoint
 from scalewright.train.saved import FLOOR, training_rows, weights_deviation
 
@@ -22,11 +25,16 @@ def two(tmp_path_factory):
 
 def change(out, name, index, value):
     """Sets one number of a saved tensor."""
-    file = next(find_checkpoint(out).glob("model-*.safetensors"))
+    folder = find_checkpoint(out)
+    file = next(folder.glob("model-*.safetensors"))
     tensors = load_file(file)
     before = float(tensors[name].view(-1)[index])
     tensors[name].view(-1)[index] = value
     save_file(tensors, file)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["files"][file.name] = asdict(describe_file(file))
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    (folder / "COMMIT").write_text(commit_text(folder, manifest["step"]))
     return before
 
 
