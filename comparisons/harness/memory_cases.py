@@ -159,8 +159,8 @@ def share_of_blocks(share: float) -> Claims:
     return claims
 
 
-# Bytes by which a step's kept memory grew over 781284e (378,804 against 377,716, measured). Which tensors they
-# are was not looked at: the wider step report and the guard's scalars are the suspects.
+# Bytes by which a step's kept memory grew over 781284e (378,804 against 377,716, measured). Which tensors
+# they are was not looked at: the wider step report and the guard's scalars are the suspects.
 STEP_SCALARS = 1088
 
 
