@@ -20,14 +20,14 @@ from worlds import one_rank
 
 def test_the_picture_of_the_docstring():
     layout = Layout(devices=2, zero_stage=3, micro_batch=2, global_batch=8)
-    assert rank_samples(24, layout, 0) == [24, 25, 28, 29]
-    assert rank_samples(24, layout, 1) == [26, 27, 30, 31]
+    assert rank_samples(np.arange(24, 32), layout, 0) == [24, 25, 28, 29]
+    assert rank_samples(np.arange(24, 32), layout, 1) == [26, 27, 30, 31]
 
 
 @pytest.mark.parametrize(("devices", "micro"), [*itertools.product([1, 2, 4], [1, 2, 4])])
 def test_ranks_together_take_every_sample_once(devices, micro):
     layout = Layout(devices=devices, zero_stage=3, micro_batch=micro, global_batch=16)
-    taken = [rank_samples(48, layout, rank) for rank in range(devices)]
+    taken = [rank_samples(np.arange(48, 64), layout, rank) for rank in range(devices)]
     assert sorted(itertools.chain(*taken)) == list(range(48, 64))
     assert {len(samples) for samples in taken} == {16 // devices}
 

@@ -2,6 +2,7 @@
 
     nonfinite   a loss or a gradient norm that is inf or NaN: its update is left out, always
     spike       a loss or a gradient norm far above those of the last 128 steps (train/spikes.py)
+    leave_out   samples that are passed over: as a rewind found them, or as you know them
 
 There is no `nonfinite: ignore`. An update from a gradient with one NaN makes every weight NaN under clipping
 (the factor is NaN) and its own weight under none, and no later step brings them back.
@@ -11,9 +12,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from scalewright.spec.base import Spec
+from scalewright.spec.errors import UserError
 
 
 class GuardSpec(Spec):
@@ -21,7 +23,19 @@ class GuardSpec(Spec):
 
     nonfinite: Literal["skip", "stop"] = "skip"  # stop: at the first one, as stop_after: 1
     stop_after: int = Field(3, ge=0)  # non-finite steps in a row that end the run; 0: none do
-    spike: Literal["log", "skip", "zclip"] = "log"
+    spike: Literal["log", "skip", "zclip", "rewind"] = "log"
+    leave_out: tuple[tuple[int, int], ...] = ()  # [first, end) of sample numbers
+
+    @model_validator(mode="after")
+    def _check_ranges(self) -> GuardSpec:
+        for first, end in self.leave_out:
+            if not 0 <= first < end:
+                raise UserError(
+                    f"[{first}, {end}] is no range of samples",
+                    "train.guard.leave_out",
+                    "give the first sample's number and that after the last, such as [96, 104]",
+                )
+        return self
 
     @property
     def patience(self) -> int:

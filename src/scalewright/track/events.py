@@ -11,7 +11,7 @@
 | `stop` | `signal`: asked to stop, and saved |
 | `fault`, `restart` | `rank`, `error`; `attempt` |
 | `nonfinite` | a step's loss or gradient norm: `action` (skipped, stopped), `where`, `rank`, `values` |
-| `spike` | one far above the usual: `action` (logged, skipped, clipped), `of`, `value`, `usual`, `z` |
+| `spike` | far above the usual: `action` (logged, skipped, clipped, rewound), `of`, `value`, `usual`, `z` |
 | `overflow` | fp16 gradients were too large for their scale, which is halved: `loss_scale` |
 | `predicted` | what a step should take: `p10`, `p50`, `p90`, `breakdown_s`; or nulls, and why in `note` |
 | `tracker` | a tracker failed or fell behind, or answers again: `name`, `error`, `dropped` or `message` |

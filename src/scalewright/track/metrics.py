@@ -53,6 +53,13 @@ class MetricsFile:
             self._events.write("nonfinite", step=step, of=kind, values=bad)
         return bad
 
+    def go_back(self, step: int) -> None:
+        """Drops every line of a step after `step`: the run goes on from there."""
+        self._writer.close()
+        self._last.clear()
+        self.dropped += self._trim(step)
+        self._writer = LineWriter(self.path)
+
     def close(self) -> None:
         """Closes the file."""
         self._writer.close()

@@ -4,13 +4,14 @@
                                                    rank     0       1       0       1
                                                    micro    0       0       1       1
 
-A step takes samples [consumed, consumed + global_batch), whatever the layout; only who reads which changes.
+A step takes the next global_batch samples, whatever the layout; only who reads which changes. Samples that
+are left out (`train.guard`) are passed over.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from torch import Tensor, nn
 from scalewright.data.batch import IGNORED, Batch, sample_ids_hash
 from scalewright.data.dataset import Dataset
 from scalewright.data.items import outside_vocabulary
+from scalewright.data.left_out import LeftOut
 from scalewright.data.prefetch import Prefetcher
 from scalewright.parallel.inputs import Micro, accepted_arguments, micro_batches
 from scalewright.parallel.mesh import Mesh
@@ -30,7 +32,8 @@ from scalewright.spec.layout import Layout
 
 @dataclass(frozen=True)
 class Place:
-    """Where a run stands in its data: after `step` updates it has taken `samples` samples of `tokens` tokens.
+    """Where a run stands in its data: after `step` updates it has taken `tokens` tokens, and passed `samples`
+    samples: those left out are among them.
 
     A step goes on from there, also when it takes another batch or sequence length than those before it.
     """
@@ -38,20 +41,24 @@ class Place:
     step: int = 0
     samples: int = 0
     tokens: int = 0
+    left_out: LeftOut = field(default_factory=LeftOut)
 
     def after(self, step: int, batch: int, seq_len: int) -> Place:
         """The place after a later step, when every step from here on takes `batch` samples."""
         taken = (step - self.step) * batch
-        return Place(step, self.samples + taken, self.tokens + taken * seq_len)
+        samples = self.left_out.after(self.samples, taken)
+        return replace(self, step=step, samples=samples, tokens=self.tokens + taken * seq_len)
+
+    def taken(self, step: int, batch: int) -> NDArray[np.int64]:
+        """The samples of a later step, when every step from here on takes `batch`; int64 [batch]."""
+        before = (step - 1 - self.step) * batch
+        return self.left_out.numbers(self.samples, range(before, before + batch))
 
 
-def rank_samples(consumed: int, layout: Layout, batch_rank: int) -> list[int]:
-    """The sample numbers of one rank in one step, micro-batch after micro-batch."""
-    per_round = layout.micro_batch * layout.dp
-    starts = (
-        consumed + micro * per_round + batch_rank * layout.micro_batch for micro in range(layout.accumulation)
-    )
-    return [start + offset for start in starts for offset in range(layout.micro_batch)]
+def rank_samples(samples: NDArray[np.int64], layout: Layout, batch_rank: int) -> list[int]:
+    """Those of a step's samples that one rank takes, micro-batch after micro-batch."""
+    rounds = samples.reshape(layout.accumulation, layout.dp, layout.micro_batch)
+    return [int(sample) for sample in rounds[:, batch_rank].ravel()]
 
 
 class StepBatches:
@@ -66,7 +73,7 @@ class StepBatches:
         rank = mesh.index("batch")
         steps = range(place.step + 1, last + 1)
         self._ahead = Prefetcher(
-            dataset, (rank_samples(self._consumed(step), layout, rank) for step in steps)
+            dataset, (rank_samples(self.samples_of(step), layout, rank) for step in steps)
         )
 
     def __iter__(self) -> Iterator[tuple[list[Micro], Tensor]]:
@@ -78,12 +85,11 @@ class StepBatches:
 
     def hash_of(self, step: int) -> str:
         """The hash of the step's sample ids, the same on every layout."""
-        start = self._consumed(step)
-        return sample_ids_hash(sample_ids(self.dataset, range(start, start + self.layout.batch)))
+        return sample_ids_hash(sample_ids(self.dataset, self.samples_of(step)))
 
-    def _consumed(self, step: int) -> int:
-        """Samples taken before this step."""
-        return self.place.samples + (step - 1 - self.place.step) * self.layout.batch
+    def samples_of(self, step: int) -> NDArray[np.int64]:
+        """The numbers of a step's samples, of all ranks; int64 [global_batch]."""
+        return self.place.taken(step, self.layout.batch)
 
     def close(self) -> None:
         """Stops the thread."""
@@ -152,7 +158,7 @@ def in_vocabulary(dataset: Dataset, vocab_size: int | None) -> Dataset:
     return _InVocabulary(dataset, vocab_size)
 
 
-def sample_ids(dataset: Dataset, numbers: range) -> NDArray[np.int64]:
+def sample_ids(dataset: Dataset, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
     """The ids of samples by number; a user's dataset that names none has the numbers themselves."""
     find = getattr(dataset, "sample_ids", None)
     return np.asarray(find(numbers) if find else numbers, dtype=np.int64)

@@ -58,6 +58,8 @@ class GroupState:
                 )
             saved = saved["ranks"][mesh.rank]
         groups = self.optimizer.param_groups
+        for group, first in zip(groups, self._first, strict=False):
+            _reset(group, first)
         if len(saved.get("groups", [])) not in (0, len(groups)):
             raise UserError(
                 f"the checkpoint's optimizer has {len(saved['groups'])} groups, and this one {len(groups)}",
@@ -84,8 +86,8 @@ class GroupState:
             for key in group.keys() - now.keys() - _OTHERS:
                 if group[key] is not objects.get(key):
                     raise _refused(f"group value '{key}'", group[key])
-            changed = {key: value for key, value in now.items() if not _same(value, first.get(key))}
-            groups.append({k: {"first": first.get(k), "now": value} for k, value in changed.items()})
+            changed = _changed_keys(now, first)
+            groups.append({key: {"first": first.get(key), "now": now[key]} for key in changed})
         entries = {}
         kept: dict[Any, Any] = self.optimizer.state
         for key, value in kept.items():
@@ -108,6 +110,20 @@ def _values(group: dict[str, Any]) -> dict[str, Any]:
             except TypeError:
                 continue
     return found
+
+
+def _changed_keys(now: dict[str, Any], first: dict[str, Any]) -> list[str]:
+    return [key for key, value in now.items() if not _same(value, first.get(key))]
+
+
+def _reset(group: dict[str, Any], first: dict[str, Any]) -> None:
+    """A group's values as they were in the beginning: those of a run that goes back have moved on."""
+    device = next((p.device for p in group["params"]), None)
+    for key in _changed_keys(_values(group), first):
+        if key in first:
+            group[key] = decode(first[key], device)
+        else:
+            del group[key]
 
 
 def _same(a: Any, b: Any) -> bool:

@@ -78,7 +78,7 @@ class Guard:
             reported = streak
         self.streak = streak
         spike, z, usual, shrink = self._spikes(report[LOSS], norm, finite)
-        if self.spec.spike == "skip":
+        if self.spec.spike in ("skip", "rewind"):
             keep = keep & (spike == 0)
         factor = shrink
         if clip_norm > 0:

@@ -1,7 +1,7 @@
 """What the host does about bad numbers, when a step's report has arrived: events, lines, and the end.
 
     report finite                    nothing
-    spike                            `spike` event: by how much, and what was done about it
+    spike                            `spike` event: by how much, and what was done about it; perhaps Rewind
     not finite                       `nonfinite` event (action skipped): whose loss or gradients, which rank
     not finite `stop_after` times    `nonfinite` event (action stopped), first bad tensor or module, exit 1
 
@@ -15,18 +15,21 @@ import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from torch import Tensor
 
 from scalewright.parallel.collectives import gather_json
 from scalewright.parallel.inputs import Micro
 from scalewright.spec.errors import RunError
+from scalewright.train.batches import Place
 from scalewright.train.columns import AUX, FACTOR, LOCAL, LOSS, NORM, SCALE, SPIKE, STREAK, USUAL, Z
 from scalewright.train.record import Record
+from scalewright.train.rewind import Rewind, Rewinder, Target
 from scalewright.train.step import Step
 from scalewright.train.suspect import find_suspect
 
-ACTIONS = {"log": "logged", "skip": "skipped", "zclip": "clipped"}
+ACTIONS = {"log": "logged", "skip": "skipped", "zclip": "clipped", "rewind": "skipped"}
 PARTS = ((LOSS, "loss"), (AUX, "aux_loss"), (NORM, "grad_norm"))
 
 
@@ -44,6 +47,7 @@ class Health:
     patience: int  # non-finite steps in a row that end the run; 0: none do
     seed: Callable[[int], None]  # seeds a step's random numbers, for a replay
     save: Callable[[int], None]  # called before a run that has diverged is looked into
+    rewinder: Rewinder | None = None  # null: spikes are got over without
     bad: str = ""  # what was wrong with the newest step, in words; empty: nothing
     _given: deque[tuple[int, Sequence[Micro], Tensor]] = field(default_factory=lambda: deque(maxlen=2))
 
@@ -52,7 +56,8 @@ class Health:
         self._given.append((step, micros, counted))
 
     def take(self, step: int, report: list[float]) -> None:
-        """Looks at a step's report; raises Diverged on every rank when it is the one bad step too many."""
+        """Looks at a step's report; raises on every rank: Diverged when it is the one bad step too many,
+        Rewind when the run is to go back."""
         if report[SPIKE]:
             self._spike(step, report)
         overflow = not math.isfinite(report[NORM]) and not report[STREAK]
@@ -80,16 +85,36 @@ class Health:
             self._stop(step, report, streak, values, rank)
 
     def _spike(self, step: int, report: list[float]) -> None:
-        if self.record is None:
-            return
-        at, of = ((LOSS, "loss"), (NORM, "grad_norm"))[int(report[SPIKE]) - 1]
-        action = ACTIONS[self.spike]
-        value, usual, z = report[at], report[USUAL], report[Z]
-        message = f"step {step}: {of} {value:.4g} is {z:.1f} standard deviations above its usual {usual:.4g}"
-        if action == "skipped":
-            message += "; its update was left out"
-        fields = {"factor": report[FACTOR]} if action == "clipped" else {"message": message}
-        self.record.event("spike", step=step, action=action, of=of, value=value, usual=usual, z=z, **fields)
+        target = self.rewinder.find(step) if self.rewinder is not None else ""
+        if self.record is not None:
+            at, of = ((LOSS, "loss"), (NORM, "grad_norm"))[int(report[SPIKE]) - 1]
+            action = ACTIONS[self.spike]
+            value, usual, z = report[at], report[USUAL], report[Z]
+            message = (
+                f"step {step}: {of} {value:.4g} is {z:.1f} standard deviations above its usual {usual:.4g}"
+            )
+            fields: dict[str, Any] = {}
+            if isinstance(target, Target):
+                action, (first, end) = "rewound", target.samples
+                message += (
+                    f"; going back to step {target.step}, and on without its samples {first} to {end - 1}"
+                )
+                fields = {"to": target.step, "left_out": [first, end]}
+            elif action == "skipped":
+                message += "; its update was left out" + (target and f", since {target}")
+            fields |= {"factor": report[FACTOR]} if action == "clipped" else {"message": message}
+            self.record.event(
+                "spike", step=step, action=action, of=of, value=value, usual=usual, z=z, **fields
+            )
+        if isinstance(target, Target):
+            raise Rewind(target)
+
+    def go_back(self, place: Place) -> None:
+        """The run is at an earlier place again: what was bad lies ahead."""
+        self.bad = ""
+        self._given.clear()
+        if self.rewinder is not None:
+            self.rewinder.place = place
 
     def check_end(self, step: int) -> None:
         """Raises Diverged when the run's last step was not finite: such a run hasn't finished."""

@@ -147,6 +147,11 @@ class Record:
         if text:
             self.console.message(text)
 
+    def go_back(self, place: Place) -> None:
+        """The run goes on from an earlier place: later rows go. Trackers get the new ones beside the old."""
+        self.place = place
+        self.metrics.go_back(place.step)
+
     def saved(self, step: int, seconds: float) -> None:
         """Notes a finished checkpoint."""
         self.event("save", step=step, seconds=round(seconds, 3), path=f"checkpoints/step-{step:08d}")

@@ -55,6 +55,12 @@ def resolve(run: RunSpec, *, read_data: bool = True) -> Resolved:
         reduction_of(run.loss)
     if run.checkpoint.async_:
         raise UserError("asynchronous saving is not there yet", "checkpoint.async", "use async: false")
+    if run.train.guard.spike == "rewind" and not run.checkpoint.every:
+        raise UserError(
+            "a rewind goes back to the newest checkpoint, and this run saves none on the way",
+            "train.guard.spike",
+            "set checkpoint.every, or use spike: skip",
+        )
     seq_len = _check_data(run, model) if read_data else run.seq_len
     steps = _steps(run, seq_len)
     length = {**run.train.dump(), "tokens": None, "steps": steps}

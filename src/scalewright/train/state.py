@@ -103,6 +103,7 @@ class RunState:
                 )
             mine = by_rank[self.mesh.rank]
             numbers = {kind: {**by_name, **mine.get(kind, {})} for kind, by_name in numbers.items()}
+        self.optimizer.state.clear()  # a run that goes back has some
         write_states(self.optimizer, self.weights, reader.optimizer_states(), read, numbers)
         if self.groups is not None:
             self.groups.write(state.get("optimizer_groups", {}), self.mesh)

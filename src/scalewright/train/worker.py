@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
@@ -19,6 +19,7 @@ import torch
 from scalewright.checkpoint.format import committed
 from scalewright.checkpoint.read import CheckpointReader, set_aside
 from scalewright.data.dataset import Dataset, open_data
+from scalewright.data.left_out import LeftOut, Range
 from scalewright.evaluate.validate import validate
 from scalewright.launch.context import RankContext
 from scalewright.machine.load import CpuMark
@@ -52,6 +53,7 @@ from scalewright.train.precision import Peak, choose_precision, earlier_peak, fi
 from scalewright.train.record import Record
 from scalewright.train.resolve import Resolved
 from scalewright.train.resume import check_optimizer, find_resume, open_again
+from scalewright.train.rewind import Rewind, Rewinder, Target
 from scalewright.train.scribe import open_record, write_folder
 from scalewright.train.signals import StopRequest
 from scalewright.train.state import RunState
@@ -134,6 +136,7 @@ class _Rank:
     place: Place  # where this call begins
     done: int  # steps that the weights have behind them
     guard: Guard
+    left_out: list[Range]  # by rewinds
     health: Health | None = None
     watch: Watchdog | None = None
     save_problem: str | None = None
@@ -178,6 +181,8 @@ class _Rank:
         peak = _peak(run, mesh, again=reader is not None) if mesh.rank == 0 else None
         barrier(mesh)
         begin, old = _begin(run, reader, network, state, mesh)
+        left_out: list[Range] = list(reader.state.get("left_out", [])) if reader else []
+        begin = replace(begin, left_out=LeftOut([*run.train.guard.leave_out, *left_out]))
         if reader is not None and "data" not in changes.broken:
             go_to_place(dataset, reader.state)
         guard = Guard(run.train.guard, device, fp16=run.layout.precision == "fp16")
@@ -219,6 +224,7 @@ class _Rank:
             place=begin,
             done=begin.step,
             guard=guard,
+            left_out=left_out,
             watch=watch,
         )
 
@@ -232,17 +238,19 @@ class _Rank:
             self.record.console.message(
                 f"nothing to do: this run is at step {self.done}, and its last is {last}"
             )
-        batches = StepBatches(
-            self.dataset, self.run.layout, self.mesh, self.network.parallel.model, self.place, last
-        )
+        batches = self._batches(last)
         try:
             clip = getattr(self.run.optimizer, "clip_norm", 0.0)
             parallel = self.network.parallel
             step = Step(parallel, self.state.optimizer, self.loss, self.mesh, clip, guard=self.guard)
             seed = partial(seed_step, self.run.seed, rank=self.mesh.index("batch"), device=self.mesh.device)
             spec = self.run.train.guard
+            rewinder = None
+            if spec.spike == "rewind":
+                root = self.run.folder / "checkpoints"
+                rewinder = Rewinder(root, self.mesh, self.run.layout.batch, self.place)
             self.health = health = Health(
-                step, self.record, spec.spike, spec.patience, seed, self._save_if_none
+                step, self.record, spec.spike, spec.patience, seed, self._save_if_none, rewinder
             )
             if self.run.checkpoint.every or self.run.checkpoint.at_end:
                 check_first_states(self.state.optimizer, self.state.check)
@@ -261,8 +269,16 @@ class _Rank:
                 base_rate=base,
                 watch=self.watch,
             )
-            with types_explained(self.run, self.network.parallel.model):
-                self.done, stopped = loop(job, stop)
+            while True:
+                try:
+                    with types_explained(self.run, self.network.parallel.model):
+                        self.done, stopped = loop(job, stop)
+                    break
+                except Rewind as rewind:
+                    batches.close()
+                    self._go_back(rewind.target, health)
+                    batches = self._batches(last)
+                    job = replace(job, batches=batches, first=self.done + 1)
             if self.watch is not None:
                 self.watch.ends()
             if not stopped:
@@ -279,6 +295,26 @@ class _Rank:
                 f"stopped at step {self.done} of {total} and saved; the same command goes on from there"
             )
         return self._answer(time.perf_counter() - started)
+
+    def _batches(self, last: int) -> StepBatches:
+        model = self.network.parallel.model
+        return StepBatches(self.dataset, self.run.layout, self.mesh, model, self.place, last)
+
+    def _go_back(self, target: Target, health: Health) -> None:
+        """Takes all that a checkpoint of this run holds; from there on the target's samples are left out."""
+        reader = CheckpointReader(target.folder, verify_files=False)
+        with nullcontext() if self.watch is None else self.watch.phase("resume"):
+            place, _ = self.state.restore(reader)
+            go_to_place(self.dataset, reader.state)
+        self.guard.load(reader.state["guard"])
+        self.left_out.append(target.samples)
+        left_out = LeftOut([*self.run.train.guard.leave_out, *self.left_out])
+        self.place, self.done = replace(place, left_out=left_out), place.step
+        health.go_back(self.place)
+        if self.record is not None:
+            self.record.go_back(self.place)
+        if self.watch is not None:
+            self.watch.begins(self.done, self.record)
 
     def validate(self, step: int) -> None:
         """Measures the held-out loss and writes it down."""
@@ -310,6 +346,7 @@ class _Rank:
                 "data": data_settings(self.dataset, self.run, place.samples),
                 **reading_place(self.dataset, place.samples),
                 "guard": self.guard.state(),
+                "left_out": self.left_out,
                 "schedule_unit": self.horizon.unit,
             }
             finite = self.health is None or not self.health.bad
