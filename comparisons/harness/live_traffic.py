@@ -16,8 +16,8 @@ from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.watch import Watch
 from scalewright.spec.run import RunSpec
 from scalewright.spec.traffic_papers import ring_volume
+from scalewright.train.dry_run.rehearse import Player
 from scalewright.train.network import build_network, first_weights
-from scalewright.train.rehearse import Player
 from scalewright.train.resolve import resolve
 
 Seen = list[dict[str, Any]]  # of one rank: axis, kind, group_size, count, bytes

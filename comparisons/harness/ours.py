@@ -17,10 +17,10 @@ import torch
 
 from scalewright.spec.run import RunSpec
 from scalewright.track.metrics import read_metrics
-from scalewright.train import worker
+from scalewright.train import session
 from scalewright.train.batches import StepBatches
 from scalewright.train.loop import Job, loop
-from scalewright.train.record import Record
+from scalewright.train.record.record import Record
 from scalewright.train.run import train
 from scalewright.train.signals import StopRequest
 
@@ -73,7 +73,7 @@ def catch(run: RunSpec) -> Job:
         raise _Caught
 
     threads = torch.get_num_threads()
-    with mock.patch.object(worker, "loop", here), mock.patch.object(Record, "close"), suppress(_Caught):
+    with mock.patch.object(session, "loop", here), mock.patch.object(Record, "close"), suppress(_Caught):
         train(run, quiet=True)
     torch.set_num_threads(threads)  # `train` takes OMP_NUM_THREADS; everyone here has the same
     return jobs[0]

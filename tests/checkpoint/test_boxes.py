@@ -28,7 +28,7 @@ from scalewright.spec.run import OptimizerSpec
 from scalewright.spec.tensors import tensors
 from scalewright.train.network import checkpoint_source, load_python
 from scalewright.train.optimizer import build_optimizer
-from scalewright.train.optimizer_state import gather_numbers, read_states, write_states
+from scalewright.train.state.optimizer_state import gather_numbers, read_states, write_states
 from worlds import CPU, one_rank, run_world
 
 SPEC = ModelSpec.parse({**MODEL, "tie_word_embeddings": True, "qkv_bias": True})

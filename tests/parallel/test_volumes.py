@@ -35,8 +35,8 @@ from scalewright.spec.traffic_papers import (
     tensor_volume,
     zero_volume,
 )
+from scalewright.train.dry_run.rehearse import Player
 from scalewright.train.network import build_network, first_weights
-from scalewright.train.rehearse import Player
 from scalewright.train.resolve import resolve
 
 B, S, H, LAYERS, VOCABULARY = 2, 16, 32, 4, 64

@@ -25,16 +25,16 @@ def save_again(context: RankContext, jobs: Sequence[dict[str, Any]]) -> None:
     import torch
 
     from scalewright.parallel.mesh import join_world, leave_world
+    from scalewright.train.build import build
     from scalewright.train.resolve import unplain
     from scalewright.train.run import enter
-    from scalewright.train.worker import _Rank
 
     device = torch.device("cpu")
     torch.set_num_threads(1)
     if not context.alone:
         join_world(context.rank, context.world, context.rendezvous, device)
     try:
-        rank = _Rank.prepare(unplain(jobs[0]), context, device, quiet=True)
+        rank = build(unplain(jobs[0]), context, device, quiet=True)
         rank.save(rank.done)
         if rank.record is not None:
             rank.record.close("finished", rank.done, 0.0)

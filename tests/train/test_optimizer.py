@@ -20,7 +20,7 @@ from scalewright.train.optimizer import (
     build_optimizer,
     set_rate,
 )
-from scalewright.train.optimizer_state import (
+from scalewright.train.state.optimizer_state import (
     check_first_states,
     check_states,
     gather_numbers,

@@ -18,7 +18,7 @@ from scalewright.parallel.mesh import Mesh, leave_world
 from scalewright.spec.errors import UserError
 from scalewright.spec.layout import Layout
 from scalewright.spec.run import RunSpec
-from scalewright.train.dry_run import dry_run
+from scalewright.train.dry_run.dry_run import dry_run
 from scalewright.train.network import build_network
 from worlds import one_rank, plain, run_world
 

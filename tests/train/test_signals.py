@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from scalewright.train.callbacks import Callbacks
+from scalewright.train.record.callbacks import Callbacks
 from scalewright.train.signals import StopRequest
 
 

@@ -31,7 +31,7 @@ from scalewright.spec.run import OptimizerSpec
 from scalewright.train.loss import build_loss
 from scalewright.train.network import load_python
 from scalewright.train.optimizer import build_optimizer
-from scalewright.train.readback import Readback
+from scalewright.train.record.readback import Readback
 from scalewright.train.step import LOSS, Step
 
 Samples = list[tuple[Tensor, Tensor]]  # (tokens, targets) [B, T] on the device

@@ -181,7 +181,7 @@ def beside(summary: Summary) -> str:
     predicted, measured = summary.predicted_step_time_s, summary.measured_step_time_s
     if not predicted or not measured:
         return "no step to compare with the plan"
-    from scalewright.train.expectation import compare
+    from scalewright.train.record.expectation import compare
 
     low, high = summary.predicted_p10_s or predicted, summary.predicted_p90_s or predicted
     return compare(predicted, low, high, measured)

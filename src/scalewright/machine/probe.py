@@ -7,8 +7,8 @@
                   times as fast = median over rounds of (fp32 seconds / bf16 seconds of the same round)
 
 The best of several runs stands for the peak; the median stands beside it. On a busy machine even the best may
-be too low, so a run leaves MFU out once its steps do more than that (`train/record.py`). torch is imported
-lazily; without it numpy measures fp32 on the CPU.
+be too low, so a run leaves MFU out once its steps do more than that (`train/record/record.py`). torch is
+imported lazily; without it numpy measures fp32 on the CPU.
 """
 
 from __future__ import annotations

@@ -11,9 +11,9 @@ the backward goes on counts from when it is waited for. So a rank that is ahead 
 as communication, and the receives of a pipeline hold its bubble.
 
 On a CPU the marks are the host's clock. On a GPU they are events on the current stream, read when the step's
-report has come back (train/readback.py): the host waits for nothing. FSDP's collectives run on streams of
-their own there, where time is not exposed time: they aren't marked, and what of them isn't hidden is compute.
-Inside a compiled block nothing is marked either.
+report has come back (train/record/readback.py): the host waits for nothing. FSDP's collectives run on streams
+of their own there, where time is not exposed time: they aren't marked, and what of them isn't hidden is
+compute. Inside a compiled block nothing is marked either.
 
 Off (the default, and on all ranks but the one that writes), a mark costs a comparison; on, under 1 µs on a
 CPU (two events, about 10 µs, on a GPU).

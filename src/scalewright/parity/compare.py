@@ -19,7 +19,7 @@ from scalewright.parity.result import Deviation, Parity, step_deviations
 from scalewright.parity.setup import Setup, set_up
 from scalewright.spec.layout import Layout
 from scalewright.spec.run import RunSpec
-from scalewright.train.saved import training_rows, weights_deviation
+from scalewright.train.state.saved import training_rows, weights_deviation
 
 # precision -> (tolerance, the reason for it)
 TOLERANCES: dict[str, tuple[float, str]] = {

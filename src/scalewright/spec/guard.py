@@ -1,7 +1,7 @@
 """What a run does when its numbers go bad: `train.guard` of `run.yaml`.
 
     nonfinite   a loss or a gradient norm that is inf or NaN: its update is left out, always
-    spike       a loss or a gradient norm far above those of the last 128 steps (train/spikes.py)
+    spike       a loss or a gradient norm far above those of the last 128 steps (train/guard/spikes.py)
     leave_out   samples that are passed over: as a rewind found them, or as you know them
 
 There is no `nonfinite: ignore`. An update from a gradient with one NaN makes every weight NaN under clipping

@@ -2,7 +2,7 @@
 
 LOSS AUX NORM TOKENS STOP     all-reduced, equal on all ranks; in fp64, for exact tokens (MPS has fp32 alone)
                               STOP: 1 of a rank with a signal, world + 1 of rank 0 with a callback's "stop"
-SKIPPED .. FACTOR             the guard's decision (train/guard.py), equal on all ranks
+SKIPPED .. FACTOR             the guard's decision (train/guard/decide.py), equal on all ranks
 LOCAL                         this rank's own part in a non-finite step
 from MEMORY on                each rank's memory in GiB: in a sum, a place of its own for every rank is what
                               lets the reader take the largest

@@ -17,13 +17,13 @@ from scalewright.parallel.timers import Spans
 from scalewright.spec.run import RunSpec
 from scalewright.train.batches import StepBatches
 from scalewright.train.columns import STOP, StopReason, stop_reason, stop_request
+from scalewright.train.guard.health import Health
 from scalewright.train.hangs.watchdog import Watchdog
-from scalewright.train.health import Health
 from scalewright.train.horizon import Horizon
 from scalewright.train.optimizer import set_rate
 from scalewright.train.profile import traced
-from scalewright.train.readback import Readback
-from scalewright.train.record import Clock, Record
+from scalewright.train.record.readback import Readback
+from scalewright.train.record.record import Clock, Record
 from scalewright.train.signals import StopRequest
 from scalewright.train.step import Step
 

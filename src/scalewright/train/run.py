@@ -31,11 +31,11 @@ from scalewright.spec.errors import RunError, Stopped, UserError
 from scalewright.spec.run import PythonRef, RunSpec, load_run
 from scalewright.track.events import EventsFile
 from scalewright.track.store import find_store
-from scalewright.train.callbacks import Callback, Callbacks
-from scalewright.train.choices import keep_choices
-from scalewright.train.claim import check_folder
-from scalewright.train.preflight import check_memory
+from scalewright.train.dry_run.preflight import check_memory
+from scalewright.train.record.callbacks import Callback, Callbacks
 from scalewright.train.resolve import check_workers, device_kind, plain, resolve, unplain
+from scalewright.train.state.choices import keep_choices
+from scalewright.train.state.claim import check_folder
 
 Overrides = str | Sequence[str] | Mapping[str, Any]
 

@@ -3,7 +3,7 @@
     the executor            micro-batches: logits -> loss sum / tokens of the global batch -> backward
     gradients are sums      over micro-batches and ranks; nothing divides them again
     norm                    of local shards, weighted by copies; one all-reduce carries the loss, too
-    guard                   is the update taken? (train/guard.py)
+    guard                   is the update taken? (train/guard/decide.py)
     clip, update, publish   on local fp32 weights
 
 No value leaves the device: the step gives one small tensor, and whoever wants numbers reads it later.
@@ -25,8 +25,8 @@ from scalewright.parallel.parallelize import Parallel
 from scalewright.parallel.sums import sum_partial
 from scalewright.spec.guard import GuardSpec
 from scalewright.train.columns import AUX, LOSS, MEMORY, NORM, STOP, TOKENS, WIDTH
-from scalewright.train.guard import Guard
-from scalewright.train.memory import memory_gib
+from scalewright.train.guard.decide import Guard
+from scalewright.train.memory.usage import memory_gib
 from scalewright.train.update import KeptBuffers, obeys_flag, update_unless
 
 

@@ -17,6 +17,7 @@ without filling it, so it is made here, of zeros (momentum * 0 + g = g, the same
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -53,23 +54,28 @@ def _fill_momentum(optimizer: torch.optim.Optimizer, params: Sequence[Tensor]) -
 class KeptBuffers:
     """A user's own module may change its buffers in a forward (BatchNorm): a skipped step puts them back.
 
-    Our own decoder changes none, and nothing is copied.
+    Only what changes is copied, by torch's count of a tensor's changes; masks and tables are copied once. Our
+    own decoder changes none, and nothing is copied.
     """
 
     def __init__(self, model: nn.Module) -> None:
         self.stages = [stage for stage in stages_of(model).values() if not isinstance(stage, Decoder)]
-        self.kept: list[tuple[nn.Module, str, Tensor, Tensor]] = []  # module, name, buffer, its copy
+        self.kept: dict[tuple[nn.Module, str], _Kept] = {}
 
     @torch.no_grad()
     def keep(self) -> None:
         """Before a step: copies what may have to be put back."""
-        self.kept = [
-            (module, name, buffer, buffer.clone())
+        places = {
+            (module, name): buffer
             for stage in self.stages
             for module in stage.modules()
             for name, buffer in module._buffers.items()
             if buffer is not None
-        ]
+        }
+        self.kept = {
+            place: kept if (kept := self.kept.get(place)) and kept.is_now(buffer) else _Kept.of(buffer)
+            for place, buffer in places.items()
+        }
 
     @torch.no_grad()
     def put_back_unless(self, keep: Tensor) -> None:
@@ -78,9 +84,28 @@ class KeptBuffers:
         A forward may have put another tensor in a buffer's place (`self.mean = 0.9 * self.mean + 0.1 * x`). A
         buffer that has another shape than before stays: which one to keep would need the host to wait.
         """
-        for module, name, buffer, copy in self.kept:
+        for (module, name), kept in self.kept.items():
             now = module._buffers.get(name)
-            if now is buffer:
-                buffer.copy_(torch.where(keep, buffer, copy))
-            elif now is not None and now.shape == copy.shape:
-                module._buffers[name] = torch.where(keep, now, copy.to(now.dtype))
+            if now is None or kept.is_now(now):
+                continue
+            if now is kept.buffer:
+                now.copy_(torch.where(keep, now, kept.copy))
+            elif now.shape == kept.copy.shape:
+                module._buffers[name] = torch.where(keep, now, kept.copy.to(now.dtype))
+
+
+class _Kept(NamedTuple):
+    """A buffer, and what it was."""
+
+    buffer: Tensor
+    version: int
+    copy: Tensor
+
+    @classmethod
+    def of(cls, buffer: Tensor) -> _Kept:
+        version = -1 if buffer.is_inference() else buffer._version  # torch doesn't count those
+        return cls(buffer, version, buffer.clone())
+
+    def is_now(self, buffer: Tensor) -> bool:
+        """Whether a buffer is still this one, unchanged."""
+        return buffer is self.buffer and self.version >= 0 and buffer._version == self.version

@@ -77,7 +77,7 @@ def rehearse(run: Path, overrides: list[str], json: bool) -> None:
     """A dry run, on stdout."""
     from scalewright.cli.dry_run import show_dry_run
     from scalewright.cli.output import only_answer, print_json, working
-    from scalewright.train.dry_run import dry_run
+    from scalewright.train.dry_run.dry_run import dry_run
 
     with only_answer(json), working("playing one rank of every kind"):
         document = dry_run(run, overrides).dump()

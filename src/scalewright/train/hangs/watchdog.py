@@ -38,7 +38,7 @@ from scalewright.train.hangs.board import Board, BoardSilent, open_board
 from scalewright.train.hangs.patience import Patience
 from scalewright.train.hangs.position import Groups, flights, position, source_line
 from scalewright.train.hangs.verdict import Position, Verdict, judge, mismatch
-from scalewright.train.record import Record
+from scalewright.train.record.record import Record
 
 STEADY = "step"
 BROKEN = ("onnection closed", "onnection reset", "roken pipe")  # Gloo's words when a peer has gone

@@ -1,0 +1,166 @@
+"""Builds one rank, up to its first step.
+
+precision, mesh -> network -> optimizer -> newest checkpoint that verifies, or first weights
+               -> data from the sample that is next -> the run's folder and records (rank 0)
+"""
+
+from __future__ import annotations
+
+import uuid
+from contextlib import ExitStack
+from dataclasses import replace
+
+import torch
+
+from scalewright.checkpoint.read import CheckpointReader, set_aside
+from scalewright.data.dataset import open_data
+from scalewright.data.left_out import LeftOut, Range
+from scalewright.launch.context import RankContext
+from scalewright.parallel.collectives import barrier, from_rank_zero
+from scalewright.parallel.mesh import Mesh, axes_of, make_mesh
+from scalewright.spec.grid import make_grid
+from scalewright.spec.memory import offloads_parameters
+from scalewright.spec.model import ModelSpec
+from scalewright.spec.run import RunSpec
+from scalewright.train.batches import Place, go_to_place, in_vocabulary
+from scalewright.train.guard.decide import Guard
+from scalewright.train.hangs.patience import Patience
+from scalewright.train.hangs.watchdog import Watchdog
+from scalewright.train.horizon import find_horizon
+from scalewright.train.loss import build_loss
+from scalewright.train.network import Network, build_network, first_weights, load_python
+from scalewright.train.optimizer import build_optimizer
+from scalewright.train.precision import Peak, choose_precision, earlier_peak, find_peak
+from scalewright.train.record.scribe import open_record, write_folder
+from scalewright.train.resolve import Resolved
+from scalewright.train.session import Session
+from scalewright.train.state.claim import claim_folder
+from scalewright.train.state.resume import check_optimizer, find_resume, open_again
+from scalewright.train.state.run_state import RunState
+
+
+def build(
+    resolved: Resolved,
+    context: RankContext,
+    device: torch.device,
+    quiet: bool,
+    kept: ExitStack | None = None,
+    patience: Patience | None = None,
+) -> Session:
+    """Builds everything up to the first step; `kept` (None: nobody) holds the run's folder and watch."""
+    model = resolved.model
+    kv_heads = model.kv_heads if isinstance(model, ModelSpec) else None
+    mesh = make_mesh(
+        make_grid(resolved.run.layout, kv_heads),
+        context.rank,
+        device,
+        axes=axes_of(model),
+        host_sums=offloads_parameters(resolved.run.layout),
+    )
+    watch = None
+    if kept is not None:
+        given = Watchdog(context, mesh, resolved.run.folder, resolved.run.train.timeouts, patience)
+        watch = kept.enter_context(given)
+    remarks: list[str] = []
+    run = _on_devices(resolved.run, mesh, remarks)
+    network = build_network(run, mesh, bf16=run.layout.precision == "bf16")
+    optimizer = build_optimizer(run.optimizer, network.parallel.weights, load_python)
+    state = RunState(run, network, optimizer, mesh)
+    vocabulary = model.vocab_size if isinstance(model, ModelSpec) else None
+    loss = build_loss(run.loss, run.train.z_loss, load_python, mesh, vocabulary, check=True)
+    valid = in_vocabulary(open_data(run.data, "valid", run.seed), vocabulary) if _validates(run) else None
+    if mesh.rank == 0 and kept is not None:
+        kept.enter_context(claim_folder(run))
+    barrier(mesh)
+    reader, notes = find_resume(run, mesh)
+    dataset, changes = open_again(resolved, run, reader, vocabulary)
+    peak = _peak(run, mesh, again=reader is not None) if mesh.rank == 0 else None
+    barrier(mesh)
+    begin, old = _begin(run, reader, network, state, mesh)
+    left_out: list[Range] = list(reader.state.get("left_out", [])) if reader else []
+    begin = replace(begin, left_out=LeftOut([*run.train.guard.leave_out, *left_out]))
+    if reader is not None and "data" not in changes.broken:
+        go_to_place(dataset, reader.state)
+    guard = Guard(run.train.guard, device, fp16=run.layout.precision == "fp16")
+    guard.load(reader.state.get("guard", {}) if reader else {})
+    run_id = from_rank_zero(reader.manifest.run_id if reader else uuid.uuid4().hex[:12], mesh)
+    per_step = run.layout.batch * resolved.seq_len
+    unit = reader.state.get("schedule_unit") if reader else None
+    horizon = find_horizon(begin, resolved.steps, resolved.tokens, per_step, unit)
+    run = run.replace(train={**run.train.dump(), "steps": horizon.total})
+    resolved = replace(resolved, run=run, steps=horizon.total)
+    record = None
+    if mesh.rank == 0 and peak is not None:
+        write_folder(run, dataset, resumed=begin.step if reader else None, changes=changes)
+        notes += old + [f"set {name} aside" for name in set_aside(run.folder / "checkpoints", begin.step)]
+        came_from = str(reader.folder) if reader else None
+        record = open_record(
+            resolved, run, peak, network, begin, run_id, came_from, notes, quiet=quiet, tell=context.tell
+        )
+        for remark in remarks:
+            record.remark(remark)
+        if changes.values:
+            record.event("changed", changes.line(begin.step), step=begin.step, changes=changes.values)
+    if watch is not None:
+        watch.begins(begin.step, record)
+    return Session(
+        run=run,
+        horizon=horizon,
+        tokens=resolved.tokens,
+        seq_len=resolved.seq_len,
+        mesh=mesh,
+        network=network,
+        state=state,
+        loss=loss,
+        dataset=dataset,
+        valid=valid,
+        record=record,
+        run_id=run_id,
+        resumed=begin.step if reader is not None else None,
+        place=begin,
+        done=begin.step,
+        guard=guard,
+        left_out=left_out,
+        watch=watch,
+    )
+
+
+def _on_devices(run: RunSpec, mesh: Mesh, remarks: list[str]) -> RunSpec:
+    """The run with the device, and the precision and compilation that it chooses; torch is set to them."""
+    asked = run.layout.precision
+    precision = from_rank_zero(
+        choose_precision(asked, mesh.device, remarks) if mesh.rank == 0 else None, mesh
+    )
+    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
+    compiled = run.train.compile if run.train.compile != "auto" else mesh.device.type == "cuda"
+    return run.replace(
+        layout={**run.layout.dump(), "precision": precision},
+        train={**run.train.dump(), "compile": compiled},
+        device=mesh.device.type,
+    )
+
+
+def _peak(run: RunSpec, mesh: Mesh, *, again: bool) -> Peak:
+    """The device's peak, measured while the others wait; that of an earlier call for a run that goes on."""
+    precision = run.layout.precision
+    before = earlier_peak(run.folder, precision, mesh.world) if again else None
+    return before or find_peak(run.cluster, precision, mesh.device)
+
+
+def _begin(
+    run: RunSpec,
+    reader: CheckpointReader | None,
+    network: Network,
+    state: RunState,
+    mesh: Mesh,
+) -> tuple[Place, list[str]]:
+    """First weights, or a checkpoint's with all that goes with them; where the run then stands, and notes."""
+    if reader is None:
+        first_weights(run, network, mesh)
+        return Place(), []
+    check_optimizer(run, reader)
+    return state.restore(reader)
+
+
+def _validates(run: RunSpec) -> bool:
+    return run.train.valid_every > 0

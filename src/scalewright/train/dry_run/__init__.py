@@ -1,0 +1,9 @@
+"""`train --dry-run`: the real program of every rank, on tensors without numbers, counted.
+
+dry_run.py      which ranks, how long, what comes out
+│               alike.py: ranks that do the same are played once
+rehearse.py     plays one rank
+│               pieces.py, replay.py: a few micro-batches stand for a whole step of a pipeline
+verdict.py      does it fit the cluster?
+preflight.py    before a run starts: does it fit this machine?
+"""

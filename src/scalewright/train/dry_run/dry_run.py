@@ -1,0 +1,162 @@
+"""`train --dry-run`: what every rank would hold, send and compute, without the devices.
+
+    resolve the run --> groups of like ranks (alike.py) --> rehearse one of each (rehearse.py)
+                    --> per group: FLOPs, memory by kind, collectives
+
+It is the trainer's own program that runs, so that a plan can be held against it. No data are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
+
+from scalewright.model.python import build_python_model
+from scalewright.spec.cluster import load_cluster
+from scalewright.spec.errors import UserError
+from scalewright.spec.grid import Grid, make_grid
+from scalewright.spec.model import ModelSpec
+from scalewright.spec.placement import Placement, place, place_plain
+from scalewright.spec.run import DataSpec, PythonRef, RunSpec
+from scalewright.train.dry_run.alike import Alike, alike
+from scalewright.train.dry_run.rehearse import Played, rehearse
+from scalewright.train.dry_run.replay import Rehearsal
+from scalewright.train.dry_run.verdict import Verdict, judge
+from scalewright.train.network import describe
+from scalewright.train.precision import choose_precision
+from scalewright.train.resolve import Resolved, device_kind, resolve
+from scalewright.train.run import read_run
+
+
+@dataclass(frozen=True)
+class Group:
+    """Ranks that do the same, and what each of them does in a step."""
+
+    ranks: tuple[int, ...]
+    coords: dict[str, int]  # of the first of them
+    params_local: int
+    found: Rehearsal
+
+    def dump(self) -> dict[str, Any]:
+        """Plain data. Each kind of memory is given at its own highest; `peak` is that of their sum."""
+        return {
+            "ranks": list(self.ranks),
+            "coords": self.coords,
+            "flops": self.found.flops,
+            "params_local": self.params_local,
+            "memory_bytes": {**self.found.most, "peak": self.found.peak},
+            "memory_at_peak_bytes": self.found.at_peak,
+            "collectives": [
+                {"axis": axis, "kind": kind, "group_size": size, "count": count, "bytes": sent}
+                for (axis, kind, size), (count, sent) in sorted(self.found.traffic.items())
+                if count
+            ],
+        }
+
+
+@dataclass(frozen=True)
+class DryRun:
+    """A whole world's step."""
+
+    run: RunSpec  # resolved
+    groups: tuple[Group, ...]
+    notes: tuple[str, ...]  # what was taken for granted
+    verdict: Verdict  # whether it fits the devices of the run's cluster
+
+    def dump(self) -> dict[str, Any]:
+        """Plain data, as `--json` prints it."""
+        return {
+            "layout": self.run.layout.dump(),
+            "world": self.run.layout.devices,
+            "groups": [group.dump() for group in self.groups],
+            "notes": list(self.notes),
+            "verdict": self.verdict.dump(),
+        }
+
+
+def dry_run(run: str | Path | dict[str, Any] | RunSpec, overrides: Sequence[str] = ()) -> DryRun:
+    """One step of every rank of a run, in this process, without its devices or data; raises UserError."""
+    resolved = resolve(read_run(run, overrides), read_data=False)
+    spec, notes = _plan(resolved)
+    model = spec.model
+    grid = make_grid(spec.layout, model.kv_heads if isinstance(model, ModelSpec) else None)
+    placements = _placements(spec)
+    known: dict[Any, Played] = {}
+    groups = []
+    for like in alike(placements, grid, spec.layout, model if isinstance(model, ModelSpec) else None):
+        if like.program not in known:
+            known[like.program] = _rehearse(spec, grid, like, resolved.seq_len)
+        found = known[like.program](like.pp)
+        groups.append(Group(like.ranks, _coords(grid, like.ranks[0]), like.params_local, found))
+    peaks = [(len(group.ranks), group.found.peak) for group in groups]
+    return DryRun(spec, tuple(groups), tuple(notes), judge(spec, resolved.seq_len, peaks))
+
+
+def _rehearse(run: RunSpec, grid: Grid, like: Alike, seq_len: int) -> Played:
+    try:
+        return rehearse(run, grid, like.ranks[0], seq_len, bf16=run.layout.precision == "bf16")
+    except (DataDependentOutputException, DynamicOutputShapeException) as error:
+        raise UserError(
+            f"a part of your own looks at numbers ({error.func}), and a dry run has none",
+            "loss or optimizer",
+            "use operators whose shapes and course don't depend on values, or the built-in part",
+        ) from error
+
+
+def _plan(resolved: Resolved) -> tuple[RunSpec, list[str]]:
+    """The run as it is rehearsed, and what a reader should know of it."""
+    run, notes = resolved.run, []
+    precision: str = run.layout.precision
+    if precision == "auto":
+        precision = _precision(run)
+        notes.append(f"precision auto was taken for {precision}")
+    if run.train.compile is True or (run.train.compile == "auto" and _on_gpus(run)):
+        notes.append("compile was left out: memory is that of the uncompiled blocks")
+    run = run.replace(train={**run.train.dump(), "compile": False})
+    data = run.data
+    if isinstance(data, DataSpec):
+        if missing := data.missing():
+            notes.append(f"there are no data at {', '.join(missing)} yet; none were needed")
+        if data.packing and data.document_mask:
+            notes.append("every row was taken to hold several documents, with an attention mask")
+    if isinstance(run.model, PythonRef):
+        notes.append("your own model was run with real numbers: its memory was really taken")
+    return run.replace(layout={**run.layout.dump(), "precision": precision}), notes
+
+
+def _precision(run: RunSpec) -> str:
+    """What `auto` will be on the run's devices: a named cluster's, this machine's, or GPUs elsewhere."""
+    if run.cluster != "local":
+        return "bf16" if load_cluster(run.cluster).device.peak("bf16") else "fp32"
+    if run.device == "cuda" and not torch.cuda.is_available():
+        return "bf16"
+    if run.device == "mps":
+        return "fp32"
+    return choose_precision("auto", torch.device(device_kind(run)[0]))
+
+
+def _on_gpus(run: RunSpec) -> bool:
+    """Whether the run's devices are ones that `compile: auto` compiles for."""
+    if run.cluster != "local" or run.device != "auto":
+        return run.device in ("auto", "cuda")
+    return device_kind(run)[0] == "cuda"
+
+
+def _placements(run: RunSpec) -> tuple[Placement, ...]:
+    if isinstance(run.model, ModelSpec):
+        return place(run.model, run.layout)
+    if not isinstance(run.model, PythonRef):
+        raise ValueError("resolve the run first: its model is still a name")
+    module = build_python_model(run.model.python, run.model.arguments, run.seed)
+    return place_plain(describe(module), run.layout)
+
+
+def _coords(grid: Grid, rank: int) -> dict[str, int]:
+    """The rank's place along the axes of the layout."""
+    coords = grid.coords(rank)
+    return {axis: coords[axis] for axis in ("pp", "dp_replicate", "dp_shard", "cp", "tp", "ep", "etp")}

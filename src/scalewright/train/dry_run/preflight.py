@@ -1,0 +1,106 @@
+"""Before any rank starts: can this machine hold the ones that would run on it?
+
+    need of the ranks here  --estimate (0.1 s)-->  surely less than is free     start
+                                                   surely more                  refuse
+                                                   else: count it by a dry run  start, or refuse
+
+Refused is only what can't fit: tensors alone, without what processes and libraries take. `--no-memory-check`
+starts it all the same.
+"""
+
+from __future__ import annotations
+
+from scalewright.launch.context import RankContext
+from scalewright.machine.processor import read_processor
+from scalewright.spec.errors import UserError
+from scalewright.spec.run import RunSpec
+from scalewright.train.memory.need import estimate, helps
+from scalewright.train.resolve import Resolved
+
+GIB = float(2**30)
+SHARE = 0.5  # of a pipeline's ranks' sum, counted with its fullest one, that is certain
+OVERRIDE = "--no-memory-check starts it all the same"
+
+
+def check_memory(resolved: Resolved, kind: str, context: RankContext) -> None:
+    """Raises UserError when the ranks that would run here need more memory than is free.
+
+    `kind`: of the device, cpu, cuda or mps. A model of the user's own isn't counted.
+    """
+    run = resolved.run
+    need = estimate(run, resolved.seq_len)
+    if need is None:
+        return
+    ranks = run.layout.devices if context.alone else context.local_world
+    sharing = 1 if kind == "cuda" else ranks  # ranks that share the memory that is looked at
+    trains = run.layout.devices == 1 or not context.alone  # this process, and not workers that it starts
+    free = free_memory(kind, ranks, trains)
+    certain = need.low * (1 + (sharing - 1) * (SHARE if run.layout.pp > 1 else 1.0))
+    if need.high * sharing <= free:
+        return
+    needed = certain
+    if certain <= free:
+        if not context.alone:  # every rank would count for itself
+            return
+        needed = _counted(run, summed=kind != "cuda")
+        if needed <= free:
+            return
+    raise _refusal(resolved, kind, sharing, needed, free)
+
+
+def free_memory(kind: str, ranks: int, trains: bool) -> float:
+    """Bytes that are free: of the fullest GPU, or of this machine's memory, a container's limit counted.
+
+    Counted are the GPUs of the `ranks` local ranks (`train/device.py`), not all that are visible. `trains`:
+    this process is one of these ranks, so what its allocator keeps in reserve is free for it.
+    """
+    if kind == "cuda":
+        import torch
+
+        numbers = range(min(ranks, torch.cuda.device_count()))
+        return float(min(_free_on_gpu(n) + (_reserve(n) if trains else 0) for n in numbers))
+    processor = read_processor()
+    return float(min(processor.memory_available_bytes, processor.usable_memory_bytes))
+
+
+def _free_on_gpu(number: int) -> int:
+    """Bytes free on a GPU, where the driver's library can be asked without taking any of them; else all."""
+    import torch
+
+    total = int(torch.cuda.get_device_properties(number).total_memory)
+    try:
+        return total - int(torch.cuda.device_memory_used(number))
+    except (AttributeError, RuntimeError, ImportError):  # no NVML here
+        return total
+
+
+def _reserve(number: int) -> int:
+    """Bytes of a GPU that this process's caching allocator holds for nobody, as after an earlier run."""
+    import torch
+
+    # asking must not make a context, which takes memory itself
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return 0
+    return int(torch.cuda.memory_reserved(number)) - int(torch.cuda.memory_allocated(number))
+
+
+def _counted(run: RunSpec, *, summed: bool) -> float:
+    """Bytes at the peak of a dry run: of all ranks, or of the fullest."""
+    from scalewright.train.dry_run.dry_run import dry_run
+
+    peaks = [(len(group.ranks), group.found.peak) for group in dry_run(run).groups]
+    return float(sum(ranks * peak for ranks, peak in peaks) if summed else max(peak for _, peak in peaks))
+
+
+def _refusal(resolved: Resolved, kind: str, sharing: int, needed: float, free: float) -> UserError:
+    """What it needs, what there is, and what would help."""
+    run = resolved.run
+    where = "on this machine" if kind != "cuda" else "on a GPU here"
+    who = f"{sharing} processes need" if sharing > 1 else "this run needs"
+    what = f"{who} at least {needed / GIB:.1f} GiB of memory and {free / GIB:.1f} are free {where}"
+    change = helps(resolved.run, resolved.seq_len, free, sharing)
+    if change is None:
+        change = "fewer layout.devices, a smaller model or shorter data.seq_len"
+        if run.layout.devices > 1:
+            change += ", or start it on the devices it was planned for (--dry-run tries it here)"
+    return UserError(what, "layout", f"try {change}; {OVERRIDE}")

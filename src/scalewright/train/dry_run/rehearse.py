@@ -1,0 +1,220 @@
+"""Plays one rank of a world that isn't there: its real program, on tensors without numbers, watched.
+
+    fake process group    every collective returns at once, and has been seen
+    fake tensors          shapes, dtypes and life times, no memory
+    the rest              what `train` runs: `build_network`, the executor, `Step`, the optimizer
+
+A few micro-batches are run, and the rest of the step follows from them. Without a pipeline they are the
+first, a middle one and the last. A pipeline's step is put together from its actions (replay.py), also
+for ranks that hold the same elsewhere in the pipeline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
+
+from scalewright.data.batch import IGNORED
+from scalewright.parallel.execute import Executor, GradientSync, Plain
+from scalewright.parallel.host import is_host, mark_host
+from scalewright.parallel.inputs import Micro, accepted_arguments, document_arguments
+from scalewright.parallel.live import plain
+from scalewright.parallel.mesh import Mesh, leave_world, make_mesh
+from scalewright.parallel.parallelize import Parallel
+from scalewright.parallel.pipeline import Pipeline
+from scalewright.parallel.watch import Tally, Watch
+from scalewright.spec.grid import Grid
+from scalewright.spec.model import ModelSpec
+from scalewright.spec.run import DataSpec, RunSpec
+from scalewright.spec.schedule import Schedule, layout_schedule
+from scalewright.train.dry_run.pieces import Scribe
+from scalewright.train.dry_run.replay import Rehearsal, Script, replay, shorten
+from scalewright.train.loss import build_loss
+from scalewright.train.network import build_network, load_python, types_explained
+from scalewright.train.optimizer import build_optimizer
+from scalewright.train.step import Step
+
+CPU = torch.device("cpu")
+# What the rank at a place in the pipeline does.
+Played = Callable[[int], Rehearsal]
+
+
+@contextmanager
+def fake_world(grid: Grid, rank: int) -> Iterator[Mesh]:
+    """A process group whose other ranks don't exist, and one rank's mesh in it."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    _complete_fakes()
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=grid.world)
+    try:
+        yield make_mesh(grid, rank, CPU, share=False, only_own=True)
+    finally:
+        leave_world()
+
+
+def rehearse(run: RunSpec, grid: Grid, rank: int, seq_len: int, *, bf16: bool) -> Played:
+    """One rank's step. `run` is resolved; a user's own module is run with real numbers."""
+    fake: AbstractContextManager[Any] = nullcontext()
+    if isinstance(run.model, ModelSpec):
+        fake = FakeTensorMode(allow_non_fake_inputs=True)
+    with fake_world(grid, rank) as mesh:
+        network = build_network(run, mesh, bf16=bf16, memory=fake)
+        with fake:
+            _settle(network.parallel)
+        with fake, Watch(mesh) as watch:
+            player = Player(run, network.parallel, mesh, seq_len, watch)
+            player.warm_up()
+            with types_explained(run, network.parallel.model):
+                return player.play()
+
+
+def _gather_once(parallel: Parallel) -> None:
+    """Makes the space that FSDP gathers into, as a first step does."""
+    for module in parallel.model.modules():
+        if isinstance(module, FSDPModule):
+            module.unshard()
+            module.reshard()
+
+
+def _settle(parallel: Parallel) -> None:
+    """Lets FSDP pad its shards, before there is an optimizer, and the weights follow.
+
+    It does so in a first step, to shards that aren't padded yet. Fake tensors have no addresses by which it
+    could see that they are.
+    """
+    before = {id(weight): is_host(weight.master) for weight in parallel.weights}
+    _gather_once(parallel)
+    for weight in parallel.weights:
+        if isinstance(weight.compute, DTensor):
+            local = weight.compute.to_local().detach()
+            if before[id(weight)]:
+                mark_host(local)
+            weight.master = nn.Parameter(local, requires_grad=weight.compute.requires_grad)
+
+
+class Player:
+    """A rank's program, built, and what it is fed."""
+
+    def __init__(self, run: RunSpec, parallel: Parallel, mesh: Mesh, seq_len: int, watch: Watch) -> None:
+        self.run, self.mesh, self.seq_len, self.watch = run, mesh, seq_len, watch
+        optimizer = build_optimizer(run.optimizer, parallel.weights, load_python)
+        vocabulary = run.model.vocab_size if isinstance(run.model, ModelSpec) else None
+        loss = build_loss(run.loss, run.train.z_loss, load_python, mesh, vocabulary)
+        clip = getattr(run.optimizer, "clip_norm", 0.0)
+        self.step = Step(parallel, optimizer, loss, mesh, clip, look=False)  # there are no numbers
+        watch.register(parallel.weights, optimizer)
+
+    def warm_up(self) -> None:
+        """Makes what a first step makes once: the optimizer's states, and the space FSDP gathers into."""
+        _gather_once(self.step.parallel)
+        trained = self.step.parallel.weights.trained()
+        for weight in trained:
+            weight.master.grad = torch.zeros_like(weight.master)
+        self.step.optimizer.step()
+        self.step.optimizer.zero_grad(set_to_none=True)
+
+    def play(self) -> Played:
+        """A step."""
+        layout, executor = self.run.layout, self.step.parallel.executor
+        if isinstance(executor, Pipeline):
+            plan = layout_schedule(layout, executor.pairs)
+            script = self._write(executor, shorten(plan, self.mesh.index("pp")))
+            return lambda pp: replay(script, plan, pp)
+        found = self._run_some(executor, layout.accumulation)
+        return lambda pp: found
+
+    def _run_some(self, executor: Executor, micros: int) -> Rehearsal:
+        """A step without a pipeline: its first micro-batch, a middle one, and its last.
+
+        ZeRO 0 and 3 do the same for the first as for those in the middle, so that two are enough.
+        """
+        assert isinstance(executor, Plain)
+        executor.gradients = noted = _Tallied(executor.gradients, self.watch)
+        run = 3 if self.run.layout.zero_stage in (1, 2) else 2
+        found = self.run_step(min(run, micros))
+        if micros <= run:
+            return found
+        (flops_before, before), (flops_after, after) = noted.tallies[-2:]
+        traffic = dict(found.traffic)
+        for key, (count, size) in after.items():
+            count_before, size_before = before.get(key, (0, 0))
+            traffic[key] = (
+                traffic[key][0] + (micros - run) * (count - count_before),
+                traffic[key][1] + (micros - run) * (size - size_before),
+            )
+        flops = found.flops + (micros - run) * (flops_after - flops_before)
+        return Rehearsal(flops, traffic, found.most, found.at_peak)
+
+    def run_step(self, micros: int) -> Rehearsal:
+        """A step of some micro-batches, from end to end."""
+        watch = self.watch
+        watch.clear()
+        window = watch.live.open()
+        given = self.micros()
+        self.step(given[:micros], torch.zeros(()))
+        watch.live.close(window)
+        flops, traffic = watch.tally()
+        return Rehearsal(flops, traffic, plain(window.most), plain(window.at_peak))
+
+    def _write(self, pipeline: Pipeline, part: Schedule) -> Script:
+        """A step of a part of the schedule, in pieces."""
+        given = self.micros()
+        scribe = Scribe(self.watch, part, self.mesh.index("pp"))
+        pipeline.follow(part)
+        pipeline.recorder = scribe
+        self.watch.clear()
+        scribe.begin()
+        self.step(given[: part.micro_batches], torch.zeros(()))
+        return scribe.end()
+
+    def micros(self) -> list[Micro]:
+        """All micro-batches of a step; they are there from its beginning."""
+        return [self.micro() for _ in range(self.run.layout.accumulation)]
+
+    def micro(self) -> Micro:
+        """A micro-batch whose tokens say nothing; of several documents a row where the data may have them."""
+        shape = (self.run.layout.micro_batch, self.seq_len)
+        arguments: dict[str, Tensor] = {}
+        data = self.run.data
+        if isinstance(data, DataSpec) and data.packing and data.document_mask:
+            accepted = accepted_arguments(self.step.parallel.model)
+            for name, field in document_arguments(accepted).items():
+                dtype = torch.int32 if field == "documents" else torch.int64
+                arguments[name] = torch.zeros(shape, dtype=dtype)
+        tokens = torch.zeros(shape, dtype=torch.int64)
+        return Micro(tokens, torch.full(shape, IGNORED), arguments)
+
+
+class _Tallied:
+    """Gradients as they are, and what the watch had counted when each micro-batch began."""
+
+    def __init__(self, gradients: GradientSync, watch: Watch) -> None:
+        self.gradients, self.watch = gradients, watch
+        self.clear, self.end, self.finish = gradients.clear, gradients.end, gradients.finish
+        self.tallies: list[Tally] = []
+
+    def begin(self, stage: int, last: bool) -> None:
+        """Before a micro-batch."""
+        self.tallies.append(self.watch.tally())
+        self.gradients.begin(stage, last)
+
+
+def _complete_fakes() -> None:
+    """Gives fake tensors the coalesced collectives, which torch has no fake form of."""
+    from torch._C._distributed_c10d import FakeWork
+
+    for name in (
+        "allreduce_coalesced_",
+        "allgather_into_tensor_coalesced_",
+        "reduce_scatter_tensor_coalesced_",
+    ):
+        if not torch._C._dispatch_has_kernel_for_dispatch_key(f"c10d::{name}", "Meta"):
+            torch.library.register_fake(f"c10d::{name}", lambda *_, **__: FakeWork().boxed())

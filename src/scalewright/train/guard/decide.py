@@ -1,0 +1,121 @@
+"""Decides, on the device, whether a step's update is taken, and by how much its gradient is scaled.
+
+    all-reduced report  ->  finite?  spike?  ->  keep (a bool), factor (a number)  ->  clip, update
+
+The report is equal on all ranks, so the decision is, without one more message and without the host waiting:
+nothing here reads a value. What is decided is written beside the report (train/columns.py); the host reads it
+with the numbers, one step late on a GPU. So the device counts non-finite steps in a row itself, and takes no
+update after the last that a run is allowed: the weights stay those that the fault was seen with.
+
+An overflow of fp16 gradients is no fault: the loss scale falls, the update is left out, and the step counts
+as neither finite nor non-finite, until the scale is at its floor (train/guard/scale.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from scalewright.spec.guard import GuardSpec
+from scalewright.train.columns import AUX, LOSS, MEMORY, NORM, SKIPPED
+from scalewright.train.guard.scale import LossScale
+from scalewright.train.guard.spikes import SIGMAS, Usual, ZClip
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What is done with a step's gradients; scalars on the device."""
+
+    keep: Tensor  # bool: whether the update is taken
+    factor: Tensor  # fp32: what gradients are multiplied by; clipping and the loss scale are in it
+
+
+class Guard:
+    """The decisions of a run, and what they remember: all of it on the device."""
+
+    def __init__(self, spec: GuardSpec, device: torch.device, *, fp16: bool = False) -> None:
+        self.spec, self.device = spec, device
+        self.streak = torch.zeros((), device=device)
+        self.usual = Usual(device) if spec.spike != "zclip" else None
+        self.zclip = ZClip(device) if spec.spike == "zclip" else None
+        self.scale = LossScale(device) if fp16 else None
+        self._one = torch.ones((), device=device)
+
+    @property
+    def scales(self) -> bool:
+        """Whether the factor can be another than 1 without `clip_norm`."""
+        return self.zclip is not None or self.scale is not None
+
+    def note_local(self, report: Tensor) -> Tensor:
+        """This rank's own part, before the all-reduce: 1 for its loss, 2 for its gradients, 0 for neither."""
+        finite = torch.isfinite(report[: NORM + 1])
+        gradients = torch.where(finite[NORM], 0.0, 2.0)
+        return torch.where(finite[LOSS] & finite[AUX], gradients, 1.0)
+
+    @torch.no_grad()
+    def judge(self, report: Tensor, local: Tensor, clip_norm: float) -> Verdict:
+        """The decision on a step, from its all-reduced report and `note_local`'s answer; written there, too.
+
+        The reported norm becomes that of unscaled gradients. `clip_norm` bounds it; 0: nothing does.
+        """
+        scale = self._one if self.scale is None else self.scale.value
+        if self.scale is not None:
+            report[NORM] /= scale
+        norm = report[NORM].clone()
+        each = torch.isfinite(report[: NORM + 1])
+        finite = each.all()
+        keep = finite if not self.spec.patience else finite & (self.streak < self.spec.patience)
+        streak = torch.where(finite, 0.0, self.streak + 1)
+        if self.scale is not None:
+            overflow = self.scale.overflowed(each[LOSS] & each[AUX], finite)
+            streak = torch.where(overflow, self.streak, streak)
+            self.scale.adapt(overflow, finite)
+            reported = torch.where(overflow, 0.0, streak)
+        else:
+            reported = streak
+        self.streak = streak
+        spike, z, usual, shrink = self._spikes(report[LOSS], norm, finite)
+        if self.spec.spike in ("skip", "rewind"):
+            keep = keep & (spike == 0)
+        factor = shrink
+        if clip_norm > 0:
+            factor = torch.minimum(factor, clip_norm / (norm + 1e-6))
+        if self.scale is not None:
+            factor = factor / scale
+        columns = [1.0 - keep.float(), reported, spike, z, usual, shrink, scale, local]
+        report[SKIPPED:MEMORY] = torch.stack(columns)
+        return Verdict(keep, factor)
+
+    def _spikes(self, loss: Tensor, norm: Tensor, finite: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The columns SPIKE, Z, USUAL and FACTOR of a step."""
+        if self.zclip is not None:
+            shrink, z, usual = self.zclip.look(norm, finite)
+            return 2.0 * (z > 0), z, usual, shrink
+        assert self.usual is not None
+        both, usual = self.usual.look(loss, norm, finite)
+        z, which = both.max(dim=0)  # the one that is further out
+        spike = torch.where(z > SIGMAS, which + 1.0, 0.0)
+        return spike, z, usual.gather(0, which[None])[0], self._one
+
+    @property
+    def _parts(self) -> dict[str, Any]:
+        parts = {"usual": self.usual, "zclip": self.zclip, "scale": self.scale}
+        return {name: part for name, part in parts.items() if part is not None}
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps, so that a resume decides as the run would have: plain data, exact."""
+        return {
+            "streak": int(self.streak.item()),
+            **{name: part.state() for name, part in self._parts.items()},
+        }
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Takes what `state` gave. A run that had stopped for its streak begins a new one."""
+        streak = int(state.get("streak", 0))
+        ended = bool(self.spec.patience) and streak >= self.spec.patience
+        self.streak = torch.tensor(0.0 if ended else float(streak), device=self.device)
+        for name, part in self._parts.items():
+            part.load(state.get(name, {}))

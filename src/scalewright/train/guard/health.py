@@ -1,0 +1,161 @@
+"""What the host does about bad numbers, when a step's report has arrived: events, lines, and the end.
+
+    report finite                    nothing
+    spike                            `spike` event: by how much, and what was done about it; perhaps Rewind
+    not finite                       `nonfinite` event (action skipped): whose loss or gradients, which rank
+    not finite `stop_after` times    `nonfinite` event (action stopped), first bad tensor or module, exit 1
+
+Reports arrive in the same order on every rank and hold the same decisions, so that all ranks ask one another
+about a bad step together, and stop together.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from scalewright.parallel.collectives import gather_json
+from scalewright.parallel.execute import Loss
+from scalewright.parallel.inputs import Micro
+from scalewright.parallel.mesh import Mesh
+from scalewright.parallel.parallelize import Parallel
+from scalewright.spec.errors import RunError
+from scalewright.train.batches import Place
+from scalewright.train.columns import AUX, FACTOR, LOCAL, LOSS, NORM, SCALE, SPIKE, STREAK, USUAL, Z
+from scalewright.train.guard.rewind import Rewind, Rewinder, Target
+from scalewright.train.guard.suspect import find_suspect
+from scalewright.train.record.record import Record
+
+ACTIONS = {"log": "logged", "skip": "skipped", "zclip": "clipped", "rewind": "skipped"}
+PARTS = ((LOSS, "loss"), (AUX, "aux_loss"), (NORM, "grad_norm"))
+
+
+class Diverged(RunError):
+    """A run whose numbers stopped being finite; its weights are those before the first bad step."""
+
+
+@dataclass
+class Health:
+    """Follows the reports of a run on one rank."""
+
+    parallel: Parallel
+    loss: Loss
+    mesh: Mesh
+    record: Record | None  # rank 0's
+    spike: str  # what is done about spikes: `train.guard.spike`
+    patience: int  # non-finite steps in a row that end the run; 0: none do
+    seed: Callable[[int], None]  # seeds a step's random numbers, for a replay
+    save: Callable[[int], None]  # called before a run that has diverged is looked into
+    rewinder: Rewinder | None = None  # null: spikes are got over without
+    bad: str = ""  # what was wrong with the newest step, in words; empty: nothing
+    _given: deque[tuple[int, Sequence[Micro], Tensor]] = field(default_factory=lambda: deque(maxlen=2))
+
+    def given(self, step: int, micros: Sequence[Micro], counted: Tensor) -> None:
+        """Keeps what a step is about to be given, until its report has been seen (one step late on a GPU)."""
+        self._given.append((step, micros, counted))
+
+    def take(self, step: int, report: list[float]) -> None:
+        """Looks at a step's report; raises on every rank: Diverged when it is the one bad step too many,
+        Rewind when the run is to go back."""
+        if report[SPIKE]:
+            self._spike(step, report)
+        overflow = not math.isfinite(report[NORM]) and not report[STREAK]
+        if overflow and self.record is not None:  # of fp16, on the way to its scale
+            self.record.event("overflow", step=step, loss_scale=report[SCALE])
+        streak = int(report[STREAK])
+        if not streak:
+            self.bad = ""
+            return
+        values = {name: repr(report[at]) for at, name in PARTS if not math.isfinite(report[at])}
+        where, rank = self._blame(report)
+        self.bad = " and ".join(f"{name} {value}" for name, value in values.items())
+        last = bool(self.patience) and streak >= self.patience
+        if self.record is not None and not last:
+            self.record.event(
+                "nonfinite",
+                f"step {step}: {self.bad} (first on rank {rank}); its update was left out",
+                step=step,
+                action="skipped",
+                where=where,
+                rank=rank,
+                values=values,
+            )
+        if last:
+            self._stop(step, report, streak, values, rank)
+
+    def _spike(self, step: int, report: list[float]) -> None:
+        target = self.rewinder.find(step) if self.rewinder is not None else ""
+        if self.record is not None:
+            at, of = ((LOSS, "loss"), (NORM, "grad_norm"))[int(report[SPIKE]) - 1]
+            action = ACTIONS[self.spike]
+            value, usual, z = report[at], report[USUAL], report[Z]
+            message = (
+                f"step {step}: {of} {value:.4g} is {z:.1f} standard deviations above its usual {usual:.4g}"
+            )
+            fields: dict[str, Any] = {}
+            if isinstance(target, Target):
+                action, (first, end) = "rewound", target.samples
+                message += (
+                    f"; going back to step {target.step}, and on without its samples {first} to {end - 1}"
+                )
+                fields = {"to": target.step, "left_out": [first, end]}
+            elif action == "skipped":
+                message += "; its update was left out" + (target and f", since {target}")
+            fields |= {"factor": report[FACTOR]} if action == "clipped" else {"message": message}
+            self.record.event(
+                "spike", step=step, action=action, of=of, value=value, usual=usual, z=z, **fields
+            )
+        if isinstance(target, Target):
+            raise Rewind(target)
+
+    def go_back(self, place: Place) -> None:
+        """The run is at an earlier place again: what was bad lies ahead."""
+        self.bad = ""
+        self._given.clear()
+        if self.rewinder is not None:
+            self.rewinder.place = place
+
+    def check_end(self, step: int) -> None:
+        """Raises Diverged when the run's last step was not finite: such a run hasn't finished."""
+        if self.bad:
+            raise Diverged(
+                f"the run ended at step {step} with {self.bad}: the last update was left out, and "
+                "checkpoints from then on are marked as not finite"
+            )
+
+    def _blame(self, report: list[float]) -> tuple[str, int]:
+        """(what wasn't finite, the first rank on which it wasn't). All ranks call it together."""
+        parts = [int(local) for local in gather_json(report[LOCAL], self.mesh)]
+        for part, name in ((1, "loss"), (2, "grad_norm")):
+            if part in parts:
+                return name, parts.index(part)
+        return "grad_norm", 0  # finite on every rank, and too large when squared and summed
+
+    def _stop(self, step: int, report: list[float], streak: int, values: dict[str, str], rank: int) -> None:
+        micros, counted = next(((m, c) for s, m, c in self._given if s == step), ((), None))
+        suspect = None
+        self.save(step)
+        if counted is not None:
+            self.seed(step)
+            suspect = find_suspect(self.parallel, self.loss, self.mesh, micros, counted, report[SCALE])
+        where = f"the first number that isn't finite is in {suspect}" if suspect else f"first on rank {rank}"
+        if self.record is not None:
+            self.record.event(
+                "nonfinite",
+                step=step,
+                action="stopped",
+                where=suspect.name if suspect else "unknown",
+                rank=suspect.rank if suspect else rank,
+                values=values,
+            )
+        times = "" if streak == 1 else f", {streak} steps in a row"
+        raise Diverged(
+            f"stopped at step {step}: {self.bad}{times}; {where}. No update was taken since step "
+            f"{step - streak}; go on from an older checkpoint with a lower optimizer.lr or other data, or "
+            "allow more of them with train.guard.stop_after"
+        )

@@ -1,0 +1,199 @@
+"""What a run writes down: a row of numbers a step, and what happened, to files, screen and trackers.
+
+Rank 0 writes; on other ranks every call does nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from scalewright.spec.layout import Layout
+from scalewright.track.console import Console
+from scalewright.track.events import EventsFile
+from scalewright.track.fanout import Fanout
+from scalewright.track.metrics import MetricsFile
+from scalewright.track.tracker import Status
+from scalewright.train.batches import Place
+from scalewright.train.columns import AUX, LOSS, MEMORY, NORM, SCALE, SKIPPED, TOKENS
+from scalewright.train.precision import Peak
+from scalewright.train.record.expectation import Expectation
+
+
+@dataclass
+class Record:
+    """Where rank 0 writes, and what it needs to turn a step's report into a row."""
+
+    metrics: MetricsFile
+    events: EventsFile
+    console: Console
+    trackers: Fanout
+    layout: Layout
+    seq_len: int
+    flops_per_token: float
+    peak: Peak
+    place: Place  # where this call began
+    expectation: Expectation = field(default_factory=Expectation)  # of a step's time
+    last: dict[str, dict[str, Any]] = field(default_factory=dict)  # the newest row of each kind
+    tell: Callable[[str, dict[str, Any]], bool | None] | None = None  # the caller's callbacks
+    stop_asked: bool = False  # by one of them
+    _pending: deque[dict[str, Any]] = field(default_factory=deque)  # events of other threads, to hand on
+    _peak_too_low: bool = False
+
+    def step(
+        self,
+        step: int,
+        report: list[float],
+        rate: float,
+        seconds: float,
+        hash_: str,
+        parts: Mapping[str, float],
+    ) -> None:
+        """Writes one training row; `parts` are the seconds of this rank's step by what they went to."""
+        self._hand_on_pending()
+        tokens = self.layout.batch * self.seq_len
+        place = self.place.after(step, self.layout.batch, self.seq_len)
+        speed = tokens / seconds if seconds > 0 else 0.0
+        row = {
+            "kind": "train",
+            "step": step,
+            "samples": place.samples,
+            "tokens": place.tokens,
+            "loss_tokens": int(report[TOKENS]),
+            "loss": _finite(report[LOSS]),
+            "aux_loss": _finite(report[AUX]),
+            "grad_norm": _finite(report[NORM]),
+            "lr": rate,
+            "step_time_s": seconds,
+            "tokens_per_s": speed,
+            "mfu": self._mfu(speed, step),
+            "memory_gib": max(report[MEMORY:]),
+            "sample_ids_hash": hash_,
+            "breakdown_s": {name: round(seconds, 7) for name, seconds in parts.items()},
+        }
+        if self.layout.precision == "fp16":
+            row["loss_scale"] = report[SCALE]
+        if report[SKIPPED]:
+            row["skipped"] = True
+        self.expectation.measured(seconds, parts)
+        self.metrics.write(row)
+        self.console.step(row)
+        self.trackers.log(row)
+        self.last["train"] = row
+        self._hand_on("train", row)
+
+    def _mfu(self, tokens_per_s: float, step: int) -> float | None:
+        """Model FLOP/s over the peak; None without a peak, or with a measured one that a step surpasses."""
+        if not self.peak.flops or self._peak_too_low:
+            return None
+        reached = tokens_per_s * self.flops_per_token / self.layout.devices
+        if reached <= self.peak.flops or self.peak.source != "measured":
+            return reached / self.peak.flops
+        self._peak_too_low = True
+        self.event(
+            "note",
+            f"no MFU from here on: a step did {reached / 1e12:.3g} TFLOP/s a device, more than the peak of "
+            f"{self.peak.flops / 1e12:.3g} measured at the start, when the machine must have been busy",
+            step=step,
+            peak_too_low=self.peak.flops,
+        )
+        return None
+
+    def valid(self, step: int, loss: float, bits_per_byte: float | None) -> None:
+        """Writes one validation row."""
+        row = {"kind": "valid", "step": step, "loss": loss, "bits_per_byte": bits_per_byte}
+        self.metrics.write(row)
+        self.console.valid(row)
+        self.trackers.log(row)
+        self.last["valid"] = row
+        self._hand_on("valid", row)
+
+    def _hand_on(self, kind: str, row: dict[str, Any]) -> None:
+        """Gives a row to the caller's callback, which may ask to stop."""
+        if self.tell is not None and self.tell(kind, row):
+            self.stop_asked = True
+
+    def event(self, kind: str, message: str = "", **fields: Any) -> None:
+        """Writes an event; `message` is also shown."""
+        entry = self.events.write(kind, **fields, **({"message": message} if message else {}))
+        self.trackers.event(entry)
+        self._hand_on("event", entry)
+        if message:
+            self.console.message(message)
+
+    def event_from_thread(self, kind: str, message: str = "", **fields: Any) -> None:
+        """The same from another thread: trackers and callbacks get the event with the next step.
+
+        The user's callback never runs beside the training then, nor do two threads use the launcher's pipe.
+        """
+        entry = self.events.write(kind, **fields, **({"message": message} if message else {}))
+        self._pending.append(entry)
+        if message:
+            self.console.message(message)
+
+    def _hand_on_pending(self) -> None:
+        while self._pending:
+            entry = self._pending.popleft()
+            self.trackers.event(entry)
+            self._hand_on("event", entry)
+
+    def remark(self, text: str | None) -> None:
+        """Shows one line about how the run starts, if there is one."""
+        if text:
+            self.console.message(text)
+
+    def go_back(self, place: Place) -> None:
+        """The run goes on from an earlier place: later rows go. Trackers get the new ones beside the old."""
+        self.place = place
+        self.metrics.go_back(place.step)
+
+    def saved(self, step: int, seconds: float) -> None:
+        """Notes a finished checkpoint."""
+        self.event("save", step=step, seconds=round(seconds, 3), path=f"checkpoints/step-{step:08d}")
+        self.console.saved(step)
+
+    def close(self, status: Status, step: int, seconds: float) -> None:
+        """Ends every writer; the trackers get a little time to catch up."""
+        with (
+            suppress(Exception) if status == "failed" else nullcontext()
+        ):  # a callback's; the run has its own
+            self._hand_on_pending()
+        step = max(step, int(self.last.get("train", {}).get("step", 0)))
+        if status != "failed":  # why it failed is said by whoever knows: the supervisor, or the caller
+            self.event({"finished": "finish", "stopped": "stop"}[status], step=step, seconds=seconds)
+        folder = self.metrics.path.parent
+        self.trackers.close(status, [folder / "run.yaml", folder / "metrics.jsonl"])
+        if status != "failed" and (compared := self.expectation.words()):
+            self.console.message(compared)
+        last = self.last.get("train", {})
+        summary = {"steps": step, "loss": last.get("loss"), "seconds": seconds, "out_dir": str(folder)}
+        self.console.close(summary if last else None)
+        self.metrics.close()
+        self.events.close()
+
+
+def _finite(value: float) -> float | None:
+    """The number, or None for inf and NaN: what they were is in the `nonfinite` event (guard/health.py)."""
+    return value if math.isfinite(value) else None
+
+
+class Clock:
+    """Seconds of a step: from the end of the one before, without saving and validation."""
+
+    def __init__(self) -> None:
+        self._mark = time.perf_counter()
+
+    def lap(self) -> float:
+        """Seconds since the last lap or restart."""
+        now = time.perf_counter()
+        seconds, self._mark = now - self._mark, now
+        return seconds
+
+    def restart(self) -> None:
+        """Forgets the time since the last lap."""
+        self._mark = time.perf_counter()

@@ -1,0 +1,156 @@
+"""Opens rank 0's record of a run: its folder, files, console and trackers, and says what is about to run."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from scalewright.data.dataset import Dataset
+from scalewright.spec.base import write_yaml
+from scalewright.spec.errors import UserError
+from scalewright.spec.model import ModelSpec
+from scalewright.spec.operators import flops_per_token
+from scalewright.spec.run import RunSpec
+from scalewright.spec.tensors import count
+from scalewright.track.console import Console
+from scalewright.track.environment import environment
+from scalewright.track.events import EventsFile
+from scalewright.track.fanout import Fanout
+from scalewright.track.metrics import MetricsFile
+from scalewright.track.tracker import open_trackers
+from scalewright.train.batches import Place
+from scalewright.train.network import Network
+from scalewright.train.precision import Peak
+from scalewright.train.record.expectation import expect
+from scalewright.train.record.record import Record
+from scalewright.train.resolve import Resolved
+from scalewright.train.state.changes import Changes
+
+
+def write_folder(
+    run: RunSpec, dataset: Dataset, resumed: int | None = None, changes: Changes | None = None
+) -> None:
+    """The resolved run file and the tokenizer, so that the folder stands alone; raises UserError.
+
+    A run that goes on (`resumed`: from that step) keeps its tokenizer.json; one that was allowed to change it
+    has the old one beside it.
+    """
+    folder = run.folder
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_yaml(folder / "run.yaml", run.replace(environment=environment()).dump())
+        tokenizer: Path | None = dataset.tokenizer_path
+        if tokenizer is not None and tokenizer.exists():
+            kept = folder / "tokenizer.json"
+            if resumed is not None and kept.exists():
+                if changes is None or "tokenizer" not in changes.values:
+                    return
+                os.replace(kept, folder / f"tokenizer.until-step-{resumed}.json")
+            shutil.copyfile(tokenizer, kept)
+    except OSError as error:
+        raise UserError(
+            f"cannot write: {error.strerror}", str(folder), "free space, or set out_dir"
+        ) from None
+
+
+def open_record(
+    resolved: Resolved,
+    run: RunSpec,
+    peak: Peak,
+    network: Network,
+    place: Place,
+    run_id: str,
+    resumed_from: str | None,
+    notes: list[str],
+    *,
+    quiet: bool,
+    tell: Callable[[str, dict[str, Any]], bool | None] | None = None,
+) -> Record:
+    """Rank 0's writers, opened to go on from `place`; `notes` and then start or resume become events."""
+    folder, done = run.folder, place.step
+    parameters = _parameters(resolved, network)
+    flops = _flops_per_token(resolved, parameters)
+    events = EventsFile(folder / "events.jsonl")
+    metrics = MetricsFile(folder / "metrics.jsonl", resume_step=done, events=events)
+    console = Console(
+        resolved.steps, run.name, _description(run, parameters, peak), enabled=not quiet, start_step=done
+    )
+    copies = open_trackers(
+        run, folder, environment=environment(), resume_step=done, variables=resolved.variables
+    )
+    trackers = Fanout(copies, events, tell=console.message)
+    record = Record(
+        metrics,
+        events,
+        console,
+        trackers,
+        layout=run.layout,
+        seq_len=resolved.seq_len,
+        flops_per_token=flops,
+        peak=peak,
+        place=place,
+        tell=tell,
+    )
+    console.start()
+    for note in notes:
+        record.event("fault", note, step=done)
+    facts = {"run_id": run_id, "parameters": parameters, "flops_per_token": flops, **_facts(run, peak)}
+    if resumed_from:
+        record.event("resume", f"resumed from step {done}", step=done, path=resumed_from, **facts)
+    else:
+        record.event("start", step=done, **facts)
+    record.expectation = expect(resolved, run)
+    record.event("predicted", record.expectation.promise(), step=done, **record.expectation.dump())
+    return record
+
+
+def _facts(run: RunSpec, peak: Peak) -> dict[str, Any]:
+    """What a start and a resume say of the devices."""
+    return {
+        "world": run.layout.devices,
+        "precision": run.layout.precision,
+        **{f"peak_{key}": getattr(peak, key) for key in ("flops", "source", "device", "how")},
+        "pid": os.getpid(),
+    }
+
+
+def _parameters(resolved: Resolved, network: Network) -> int:
+    """Of the whole model: a pipeline's rank holds its own stages alone, a user's own module is held whole."""
+    if isinstance(resolved.model, ModelSpec):
+        return count(resolved.model).total
+    return sum(weight.placement.tensor.size for weight in network.parallel.weights)
+
+
+def _flops_per_token(resolved: Resolved, parameters: int) -> float:
+    """Training FLOPs per token; for a user's module 6 per parameter, since its operators are not known."""
+    if isinstance(resolved.model, ModelSpec):
+        return flops_per_token(resolved.model, resolved.seq_len)
+    return 6.0 * parameters
+
+
+def _description(run: RunSpec, parameters: int, peak: Peak) -> list[str]:
+    name = run.model.name if isinstance(run.model, ModelSpec) else "your model"
+    layout = run.layout
+    split = f"{layout.devices} x {run.device}" if layout.devices > 1 else run.device
+    sizes = [f"{key} {getattr(layout, key)}" for key in ("pp", "tp") if getattr(layout, key) > 1]
+    kind = ", ".join([*sizes, f"zero {layout.zero_stage}"]) if layout.devices > 1 else ""
+    best = f"peak {peak.flops / 1e12:.3g} TFLOP/s a device ({peak.source})" if peak.flops else "peak unknown"
+    parts = [
+        f"{name} {_short(parameters)}",
+        split,
+        str(layout.precision),
+        kind,
+        f"batch {layout.batch}",
+        best,
+    ]
+    return [part for part in parts if part]
+
+
+def _short(number: float) -> str:
+    for limit, unit in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if number >= limit:
+            return f"{number / limit:.3g}{unit}"
+    return str(int(number))

@@ -1,0 +1,248 @@
+"""One rank between its first step and its answer: steps, validations, saves, rewinds, and the end.
+
+loop -> (spike: back to a checkpoint, and again) -> records closed -> answer (rank 0's counts)
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from scalewright.checkpoint.format import committed
+from scalewright.checkpoint.read import CheckpointReader
+from scalewright.data.dataset import Dataset
+from scalewright.data.left_out import LeftOut, Range
+from scalewright.evaluate.validate import validate
+from scalewright.parallel.collectives import from_rank_zero
+from scalewright.parallel.execute import Loss
+from scalewright.parallel.mesh import Mesh
+from scalewright.spec.errors import RunError, Stopped, UserError
+from scalewright.spec.model import ModelSpec
+from scalewright.spec.run import RunSpec
+from scalewright.track.metrics import read_metrics
+from scalewright.track.tracker import Status
+from scalewright.train.batches import Place, StepBatches, go_to_place, reading_place
+from scalewright.train.columns import StopReason
+from scalewright.train.guard.decide import Guard
+from scalewright.train.guard.health import Health
+from scalewright.train.guard.rewind import Rewind, Rewinder, Target
+from scalewright.train.hangs.watchdog import Watchdog
+from scalewright.train.horizon import Horizon
+from scalewright.train.loop import Job, loop, seed_step
+from scalewright.train.loss import DEFAULT_LOSS, build_loss
+from scalewright.train.network import Network, load_python, types_explained
+from scalewright.train.optimizer import base_rate
+from scalewright.train.record.record import Record
+from scalewright.train.signals import StopRequest
+from scalewright.train.state.changes import data_settings, run_settings
+from scalewright.train.state.optimizer_state import check_first_states
+from scalewright.train.state.run_state import RunState
+from scalewright.train.step import Step
+
+
+@dataclass
+class Session:
+    """What one rank has built (`train/build.py`), and the steps from there to an answer."""
+
+    run: RunSpec
+    horizon: Horizon
+    tokens: float | None  # asked for
+    seq_len: int
+    mesh: Mesh
+    network: Network
+    state: RunState
+    loss: Loss
+    dataset: Dataset
+    valid: Dataset | None
+    record: Record | None
+    run_id: str
+    resumed: int | None
+    place: Place  # where this call begins
+    done: int  # steps that the weights have behind them
+    guard: Guard
+    left_out: list[Range]  # by rewinds
+    health: Health | None = None
+    watch: Watchdog | None = None
+    batches: StepBatches | None = None  # of the loop that runs
+    save_problem: str | None = None
+
+    def train(self, stop: StopRequest, until: int | None, started: float) -> dict[str, Any]:
+        """Runs the loop and closes the records, whatever happens."""
+        total = self.horizon.total
+        last = min(total, until) if until is not None else total
+        stopped: StopReason | None = None
+        status: Status = "failed"
+        if self.record is not None and self.done >= last:
+            self.record.console.message(
+                f"nothing to do: this run is at step {self.done}, and its last is {last}"
+            )
+        try:
+            job = self._job(last)
+            stopped = self._run(job, stop)
+            if self.watch is not None:
+                self.watch.ends()
+            if not stopped:
+                job.health.check_end(self.done)
+            status = "stopped" if stopped else "finished"
+        finally:
+            if self.batches is not None:
+                self.batches.close()
+            if self.record is not None:
+                self.record.close(status, self.done, time.perf_counter() - started)
+        if self.save_problem:
+            raise RunError(self.save_problem)
+        if stopped == "signal":
+            raise Stopped(
+                f"stopped at step {self.done} of {total} and saved; the same command goes on from there"
+            )
+        return self._answer(time.perf_counter() - started)
+
+    def _job(self, last: int) -> Job:
+        """All that the loop works with, up to the last step of this call."""
+        clip = getattr(self.run.optimizer, "clip_norm", 0.0)
+        parallel, spec = self.network.parallel, self.run.train.guard
+        rewinder = None
+        if spec.spike == "rewind":
+            root = self.run.folder / "checkpoints"
+            rewinder = Rewinder(root, self.mesh, self.run.layout.batch, self.place)
+        self.health = Health(
+            parallel,
+            self.loss,
+            self.mesh,
+            self.record,
+            spec.spike,
+            spec.patience,
+            seed=partial(seed_step, self.run.seed, rank=self.mesh.index("batch"), device=self.mesh.device),
+            save=self._save_if_none,
+            rewinder=rewinder,
+        )
+        if self.run.checkpoint.every or self.run.checkpoint.at_end:
+            check_first_states(self.state.optimizer, self.state.check)
+        return Job(
+            run=self.run,
+            step=Step(parallel, self.state.optimizer, self.loss, self.mesh, clip, guard=self.guard),
+            batches=self._open(last),
+            record=self.record,
+            health=self.health,
+            save=self.save,
+            validate=self.validate,
+            first=self.done + 1,
+            last=last,
+            horizon=self.horizon,
+            base_rate=base_rate(self.run.optimizer, self.state.optimizer),
+            watch=self.watch,
+        )
+
+    def _open(self, last: int) -> StepBatches:
+        """The batches from where the run stands, up to a step."""
+        if self.batches is not None:
+            self.batches.close()
+        model = self.network.parallel.model
+        self.batches = StepBatches(self.dataset, self.run.layout, self.mesh, model, self.place, last)
+        return self.batches
+
+    def _run(self, job: Job, stop: StopRequest) -> StopReason | None:
+        """Loops to the end, back to checkpoints where a spike asks for it; what stopped it, if anything."""
+        while True:
+            try:
+                with types_explained(self.run, self.network.parallel.model):
+                    self.done, stopped = loop(job, stop)
+                return stopped
+            except Rewind as rewind:
+                job.batches.close()  # its thread reads the data that are about to be set back
+                self._go_back(rewind.target, job.health)
+                job = replace(job, batches=self._open(job.last), first=self.done + 1)
+
+    def _go_back(self, target: Target, health: Health) -> None:
+        """Takes all that a checkpoint of this run holds; from there on the target's samples are left out."""
+        reader = CheckpointReader(target.folder, verify_files=False)
+        with nullcontext() if self.watch is None else self.watch.phase("resume"):
+            place, _ = self.state.restore(reader)
+            go_to_place(self.dataset, reader.state)
+        self.guard.load(reader.state["guard"])
+        self.left_out.append(target.samples)
+        left_out = LeftOut([*self.run.train.guard.leave_out, *self.left_out])
+        self.place, self.done = replace(place, left_out=left_out), place.step
+        health.go_back(self.place)
+        if self.record is not None:
+            self.record.go_back(self.place)
+        if self.watch is not None:
+            self.watch.begins(self.done, self.record)
+
+    def validate(self, step: int) -> None:
+        """Measures the held-out loss and writes it down."""
+        if self.valid is None:
+            return
+        parallel, layout = self.network.parallel, self.run.layout
+        samples = self.run.train.valid_batches * layout.batch
+        model = self.run.model
+        vocabulary = model.vocab_size if isinstance(model, ModelSpec) else None
+        loss = build_loss(DEFAULT_LOSS, 0.0, load_python, self.mesh, vocabulary)
+        score = validate(
+            parallel.model,
+            self.valid,
+            self.mesh,
+            layout.micro_batch,
+            samples,
+            total=lambda micro: parallel.executor.total(micro, loss),
+        )
+        if self.record is not None:
+            self.record.valid(step, score.loss, score.bits_per_byte)
+
+    def save(self, step: int) -> None:
+        """Saves a checkpoint. A save that fails is noted, and the run goes on: the next may succeed."""
+        started = time.perf_counter()
+        place = self.place.after(step, self.run.layout.batch, self.seq_len)
+        try:
+            more = {
+                "run": run_settings(self.run, self.tokens),
+                "data": data_settings(self.dataset, self.run, place.samples),
+                **reading_place(self.dataset, place.samples),
+                "guard": self.guard.state(),
+                "left_out": self.left_out,
+                "schedule_unit": self.horizon.unit,
+            }
+            finite = self.health is None or not self.health.bad
+            self.state.save(place, self.run_id, more, finite=finite)
+            self.save_problem = None
+        except (RunError, UserError) as error:
+            # A UserError: states that can't be saved, in a run that was to save nothing but was stopped.
+            self.save_problem = str(error)
+            if self.record is not None:
+                with suppress(RunError):  # the disk that refused the checkpoint may refuse a line, too
+                    self.record.event("fault", f"step {step}: {error}", step=step)
+            return
+        if self.record is not None:
+            self.record.saved(step, time.perf_counter() - started)
+
+    def _save_if_none(self, step: int) -> None:
+        """Saves a run that is about to stop and that has nothing to go on from."""
+        root, wanted = self.run.folder / "checkpoints", self.run.checkpoint
+        if (wanted.at_end or wanted.every) and not from_rank_zero(bool(committed(root)), self.mesh):
+            self.save(step)
+
+    def _last_rows(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The newest training and validation rows, also of a run that was finished before this call."""
+        if self.record is None:
+            return {}, {}
+        last = dict(self.record.last)
+        if "train" not in last:  # nothing was left to do
+            last.update((row["kind"], row) for row in read_metrics(self.record.metrics.path))
+        return last.get("train", {}), last.get("valid", {})
+
+    def _answer(self, seconds: float) -> dict[str, Any]:
+        row, valid = self._last_rows()
+        return {
+            "out_dir": str(self.run.folder),
+            "step": self.done,
+            "loss": row.get("loss"),
+            "valid_loss": valid.get("loss"),
+            "bits_per_byte": valid.get("bits_per_byte"),
+            "tokens_per_s": row.get("tokens_per_s"),
+            "resumed_from": self.resumed,
+            "seconds": seconds,
+            **(self.record.expectation.outcome() if self.record is not None else {}),
+        }

@@ -1,0 +1,9 @@
+"""What outlives a run's process, and how a run goes on from it.
+
+run_state.py     what a save collects and a resume brings back
+│                optimizer_state.py, group_state.py, plain_values.py: the optimizer's part, exactly
+resume.py        from which checkpoint
+changes.py       what differs since, and whether it may; choices.py: what a run chose stays chosen
+claim.py         one run at a time in a folder
+saved.py         for whoever compares finished runs
+"""

@@ -1,0 +1,145 @@
+"""What a user's optimizer keeps beside its per-weight state: values of its groups, entries of its own.
+
+    schedule-free   k, weight_sum, lr_max, train_mode       in param_groups
+    Prodigy         d, d_max, d_numerator, k                in param_groups
+
+Of each group's values a checkpoint holds those that changed since the optimizer was made, with what they
+began as. On a resume
+
+    the run file gives the same beginning    the saved value is taken: the optimizer's own progress
+    it gives another beginning               that is taken: the user changed a setting
+    lr, initial_lr                           are always the run file's and the schedule's
+
+The built-in optimizers change nothing in their groups: all there is the run file's.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from scalewright.parallel.collectives import gather_json
+from scalewright.parallel.mesh import Mesh
+from scalewright.spec.errors import UserError
+from scalewright.train.state.plain_values import decode, encode
+
+_OTHERS = frozenset({"params", "lr", "initial_lr"})  # set by `build_optimizer` and by the schedule each step
+
+
+class GroupState:
+    """One optimizer's groups: what they began with, how to save what changed, and how to bring it back."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        """Called before the first update."""
+        self.optimizer = optimizer
+        self._first = [_values(group) for group in optimizer.param_groups]
+        self._objects = [dict(group) for group in optimizer.param_groups]
+
+    def check(self) -> None:
+        """Raises UserError when something that changed can't be saved."""
+        self._changed()
+
+    def read(self, mesh: Mesh) -> dict[str, Any]:
+        """{"groups": ..., "entries": ...} of all ranks, or {"ranks": [each one's own]} where they differ."""
+        ranks = gather_json(self._changed(), mesh)
+        return ranks[0] if all(rank == ranks[0] for rank in ranks) else {"ranks": ranks}
+
+    def write(self, saved: dict[str, Any], mesh: Mesh) -> None:
+        """Brings saved values back; raises UserError when they are of other groups, or of other ranks."""
+        if "ranks" in saved:
+            if len(saved["ranks"]) != mesh.world:
+                raise UserError(
+                    f"the optimizer's group state differs between the {len(saved['ranks'])} ranks that saved "
+                    f"it, and there are {mesh.world} now",
+                    "optimizer",
+                    "resume on the layout of the checkpoint",
+                )
+            saved = saved["ranks"][mesh.rank]
+        groups = self.optimizer.param_groups
+        for group, first in zip(groups, self._first, strict=False):
+            _reset(group, first)
+        if len(saved.get("groups", [])) not in (0, len(groups)):
+            raise UserError(
+                f"the checkpoint's optimizer has {len(saved['groups'])} groups, and this one {len(groups)}",
+                "optimizer",
+                "make as many groups as before",
+            )
+        for group, first, changed in zip(groups, self._first, saved.get("groups", []), strict=False):
+            device = next((p.device for p in group["params"]), None)
+            for key, value in changed.items():
+                if first.get(key) == value["first"]:
+                    group[key] = decode(value["now"], device)
+        entries: dict[Any, Any] = self.optimizer.state
+        for name, value in saved.get("entries", {}).items():
+            entries[name] = decode(value)
+
+    def _changed(self) -> dict[str, Any]:
+        """What differs from the beginning, encoded: [{key: {"first", "now"}}] of the groups, and entries of
+        the optimizer's state that belong to no weight."""
+        groups = []
+        for group, first, objects in zip(
+            self.optimizer.param_groups, self._first, self._objects, strict=False
+        ):
+            now = _values(group)
+            for key in group.keys() - now.keys() - _OTHERS:
+                if group[key] is not objects.get(key):
+                    raise _refused(f"group value '{key}'", group[key])
+            changed = _changed_keys(now, first)
+            groups.append({key: {"first": first.get(key), "now": now[key]} for key in changed})
+        entries = {}
+        kept: dict[Any, Any] = self.optimizer.state
+        for key, value in kept.items():
+            if isinstance(key, Tensor):
+                continue
+            try:
+                entries[_text(key)] = encode(dict(value) if isinstance(value, dict) else value)
+            except TypeError:
+                raise _refused(f"state '{key}'", value) from None
+        return {"groups": groups, "entries": entries}
+
+
+def _values(group: dict[str, Any]) -> dict[str, Any]:
+    """A group's values that have a plain form, encoded."""
+    found = {}
+    for key, value in group.items():
+        if key not in _OTHERS:
+            try:
+                found[key] = encode(value)
+            except TypeError:
+                continue
+    return found
+
+
+def _changed_keys(now: dict[str, Any], first: dict[str, Any]) -> list[str]:
+    return [key for key, value in now.items() if not _same(value, first.get(key))]
+
+
+def _reset(group: dict[str, Any], first: dict[str, Any]) -> None:
+    """A group's values as they were in the beginning: those of a run that goes back have moved on."""
+    device = next((p.device for p in group["params"]), None)
+    for key in _changed_keys(_values(group), first):
+        if key in first:
+            group[key] = decode(first[key], device)
+        else:
+            del group[key]
+
+
+def _same(a: Any, b: Any) -> bool:
+    return repr(a) == repr(b)  # a NaN equals itself
+
+
+def _text(key: Any) -> str:
+    if not isinstance(key, str):
+        raise TypeError("not a text")
+    return key
+
+
+def _refused(what: str, value: Any) -> UserError:
+    return UserError(
+        f"the optimizer's {what} is a {type(value).__name__}, which a checkpoint can't hold",
+        "optimizer",
+        "keep numbers, texts, lists or small tensors there, or save nothing: "
+        "checkpoint.every=0 checkpoint.at_end=false",
+    )

@@ -1,0 +1,104 @@
+"""Where a run goes on from: the newest checkpoint of its folder that is whole, one that is named, or nothing.
+
+auto     newest, if its checksums hold, else the one before it, ...; all damaged: an error
+PATH     that one, unless it is another run's and this run has come further by now
+never    an earlier run in the folder is renamed out of the way
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from scalewright.checkpoint.format import read_manifest
+from scalewright.checkpoint.read import CheckpointReader, damage, find_checkpoint, newest_verified
+from scalewright.data.dataset import Dataset, open_data
+from scalewright.parallel.mesh import Mesh
+from scalewright.spec.errors import UserError
+from scalewright.spec.run import RunSpec
+from scalewright.train.batches import in_vocabulary
+from scalewright.train.resolve import Resolved
+from scalewright.train.state.changes import (
+    Changes,
+    check_promises,
+    data_settings,
+    earlier_positions,
+    find_changes,
+    run_settings,
+)
+from scalewright.train.state.run_state import optimizer_name
+
+
+def find_resume(run: RunSpec, mesh: Mesh) -> tuple[CheckpointReader | None, list[str]]:
+    """The checkpoint to continue from, and what was wrong with newer ones.
+
+    Checkpoints that are all damaged are an error: a run that began anew there would bury them.
+    """
+    if run.resume == "never":
+        return None, []
+    root = run.folder / "checkpoints"
+    if run.resume != "auto":
+        given = find_checkpoint(run.resume)
+        if (own := _further(given, root, mesh)) is not None:
+            return CheckpointReader(own, verify_files=False), [
+                f"this run has come further than {given}: it goes on from {own.name}"
+            ]
+        if problem := damage(given, mesh):
+            raise UserError(
+                f"the checkpoint is damaged: {problem}", str(given), "resume an older one, or auto"
+            )
+        return CheckpointReader(given, verify_files=False), []
+    folder, rejected = newest_verified(root, mesh)
+    if folder is None and rejected:
+        count = "its only checkpoint is" if len(rejected) == 1 else f"all {len(rejected)} checkpoints are"
+        raise UserError(
+            f"this run can't go on: {count} damaged, {rejected[0]}",
+            str(root),
+            "restore one, or begin anew with resume=never (what is there is kept aside)",
+        )
+    return (CheckpointReader(folder, verify_files=False) if folder else None), [
+        f"skipped a checkpoint: {r}" for r in rejected
+    ]
+
+
+def _further(given: Path, root: Path, mesh: Mesh) -> Path | None:
+    """The run's own newest checkpoint when it lies beyond a `given` one from elsewhere.
+
+    A job that is requeued with `resume: PATH` then goes on instead of beginning at PATH each time. One of the
+    run's own checkpoints is taken as it is: the user goes back on purpose.
+    """
+    if given.resolve().parent == root.resolve():
+        return None
+    own, _ = newest_verified(root, mesh)
+    if own is None or read_manifest(own).step <= read_manifest(given).step:
+        return None
+    return own
+
+
+def open_again(
+    resolved: Resolved, run: RunSpec, reader: CheckpointReader | None, vocabulary: int | None
+) -> tuple[Dataset, Changes]:
+    """The run's training data, each source from its place in the checkpoint, and what has changed since.
+
+    Raises UserError when it is another run than the one that was saved.
+    """
+    state = reader.state if reader is not None else {}
+    samples = int(state.get("samples", 0))
+    found = open_data(run.data, "train", run.seed, earlier_positions(state), samples)
+    dataset = in_vocabulary(found, vocabulary)
+    if reader is None:
+        return dataset, Changes()
+    settings, data = run_settings(run, resolved.tokens), data_settings(dataset, run, samples)
+    changes = find_changes(state, settings, data, reader.manifest.model)
+    check_promises(changes, run.allow_changes, reader.folder)
+    return dataset, changes
+
+
+def check_optimizer(run: RunSpec, reader: CheckpointReader) -> None:
+    """Raises UserError when the checkpoint has the state of another optimizer than the run's."""
+    before, now = reader.state.get("optimizer_name"), optimizer_name(run)
+    if before is not None and before != now:
+        raise UserError(
+            f"the checkpoint has the state of optimizer {before} but the run's is {now}",
+            str(reader.folder),
+            f"use {before}, or begin a run of its own from the weights alone with init: {reader.folder}",
+        )

@@ -1,0 +1,135 @@
+"""All of a run that outlives its process: what a save collects, and a resume brings back.
+
+    *.safetensors   weights · optimizer states of a weight's shape · buffers of a user's module
+    state.json      step, samples, tokens · optimizer: {kind: {weight: number}} · optimizer_groups
+                    optimizer_ranks: numbers that differ between ranks, by rank (nearly always absent)
+
+A test compares everything here before a save and after a load (tests/train/state/test_run_state.py).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from scalewright.checkpoint.read import CheckpointReader
+from scalewright.checkpoint.write import as_states, save
+from scalewright.parallel.mesh import Mesh
+from scalewright.parallel.parallelize import fill
+from scalewright.spec.errors import UserError
+from scalewright.spec.run import PythonRef, RunSpec
+from scalewright.train.batches import Place
+from scalewright.train.network import Network, checkpoint_source
+from scalewright.train.state.group_state import GroupState
+from scalewright.train.state.optimizer_state import check_states, gather_numbers, read_states, write_states
+
+
+class RunState:
+    """A rank's part of it; `save` and `restore` are called by all ranks together."""
+
+    def __init__(self, run: RunSpec, network: Network, optimizer: torch.optim.Optimizer, mesh: Mesh) -> None:
+        """Before the first update: what the optimizer's groups begin with is noted."""
+        self.run, self.mesh = run, mesh
+        self.weights, self.buffers = network.parallel.weights, network.parallel.buffers
+        self.optimizer = optimizer
+        self.groups = GroupState(optimizer) if isinstance(run.optimizer, PythonRef) else None
+
+    def check(self) -> None:
+        """Raises UserError when the optimizer keeps something that a checkpoint can't hold."""
+        check_states(self.optimizer, self.weights)
+        if self.groups is not None:
+            self.groups.check()
+
+    def save(self, place: Place, run_id: str, more: dict[str, Any], *, finite: bool = True) -> None:
+        """Writes a checkpoint; `more` are further keys of state.json, `finite` whether its step was.
+
+        Raises RunError on every rank when one can't write, UserError for states that can't be saved.
+        """
+        tensors, numbers = read_states(self.optimizer, self.weights)
+        numbers, by_rank = gather_numbers(numbers, self.weights, self.mesh)
+        state = {
+            "step": place.step,
+            "samples": place.samples,
+            "tokens": place.tokens,
+            "seed": self.run.seed,
+            "optimizer_name": optimizer_name(self.run),
+            "optimizer": numbers,
+            **more,
+        }
+        if by_rank:
+            state["optimizer_ranks"] = by_rank
+        if self.groups is not None:
+            state["optimizer_groups"] = self.groups.read(self.mesh)
+        save(
+            self.run.folder / "checkpoints",
+            self.weights,
+            as_states(tensors),
+            self.mesh,
+            step=place.step,
+            samples=place.samples,
+            run_id=run_id,
+            model=plain_model(self.run),
+            layout=self.run.layout.dump(),
+            state=state,
+            buffers=self.buffers.named(),
+            keep=self.run.checkpoint.keep,
+            finite=finite,
+        )
+
+    def restore(self, reader: CheckpointReader) -> tuple[Place, list[str]]:
+        """Brings everything back, whatever layout wrote it; where the run stands, and notes for the user.
+
+        Raises UserError when the checkpoint lacks a part of the run, or can't be had on this layout.
+        """
+        fill(self.weights, checkpoint_source(reader))
+        notes = self._restore_buffers(reader)
+
+        def read(kind: str, weight: Any) -> torch.Tensor | None:
+            name = f"optimizer/{kind}/{weight.name}"
+            if not reader.has(name):
+                return None
+            return reader.read(name, weight.box, weight.placement.tensor.shape)
+
+        state = reader.state
+        numbers = state.get("optimizer", {})
+        if by_rank := state.get("optimizer_ranks"):
+            if len(by_rank) != self.mesh.world:
+                raise UserError(
+                    f"the optimizer's {next(iter(by_rank[0]))} differs between the {len(by_rank)} ranks that "
+                    f"saved it, and there are {self.mesh.world} now",
+                    str(reader.folder),
+                    "resume on the layout of the checkpoint",
+                )
+            mine = by_rank[self.mesh.rank]
+            numbers = {kind: {**by_name, **mine.get(kind, {})} for kind, by_name in numbers.items()}
+        self.optimizer.state.clear()  # a run that goes back has some
+        write_states(self.optimizer, self.weights, reader.optimizer_states(), read, numbers)
+        if self.groups is not None:
+            self.groups.write(state.get("optimizer_groups", {}), self.mesh)
+        return Place(int(state["step"]), int(state["samples"]), int(state["tokens"])), notes
+
+    def _restore_buffers(self, reader: CheckpointReader) -> list[str]:
+        missing = self.buffers.load(reader.read_buffer)
+        if not missing:
+            return []
+        if reader.buffers():
+            raise UserError(
+                f"the checkpoint has no buffer '{missing[0]}'",
+                str(reader.folder),
+                "build the module that it was saved from, or register the buffer with persistent=False",
+            )
+        return [
+            f"the checkpoint is of a release that saved no buffers: {', '.join(missing[:3])} "
+            f"{'begins' if len(missing) == 1 else 'begin'} anew"
+        ]
+
+
+def plain_model(run: RunSpec) -> dict[str, Any]:
+    """The model as a checkpoint writes it down."""
+    return {} if isinstance(run.model, str) else run.model.dump()
+
+
+def optimizer_name(run: RunSpec) -> str:
+    """What a checkpoint's optimizer state is of."""
+    return run.optimizer.python if isinstance(run.optimizer, PythonRef) else run.optimizer.name

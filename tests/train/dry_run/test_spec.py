@@ -1,0 +1,139 @@
+"""Dry runs against `spec/`: bytes held and bytes sent, computed twice, must be the same to the byte.
+
+    parameters, gradients, optimizer     spec/memory.py: state_bytes          <->  live tensors
+    every collective of every axis       spec/traffic.py: step_traffic        <->  what passed
+    FLOPs                                spec/operators.py                    <->  what ran
+
+`control` (the loss's and the norm's scalars) is traffic that the spec leaves out. Everything else is in, and
+there is no tolerance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from scalewright.spec.layout import Layout
+from scalewright.spec.memory import state_bytes
+from scalewright.spec.model import ModelSpec
+from scalewright.spec.operators import forward_flops, recompute_flops
+from scalewright.spec.traffic import step_traffic
+from scalewright.train.dry_run.dry_run import Group, dry_run
+
+SEQ_LEN = 16
+SMALL: dict[str, Any] = {
+    "vocab_size": 67,  # a prime: every cut of it is uneven
+    "hidden_size": 24,
+    "intermediate_size": 40,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,  # fewer than tp 4: copies
+    "context": 64,
+}
+MODELS: dict[str, dict[str, Any]] = {
+    "llama": SMALL,
+    "gpt, tied, biases": {
+        **SMALL, "num_key_value_heads": 4, "norm_type": "layernorm", "mlp_type": "gelu", "qkv_bias": True,
+        "o_bias": True, "mlp_bias": True, "positions": "learned", "learned_positions": 64,
+        "tie_word_embeddings": True,
+    },
+    "gemma, tied, norms on both sides": {
+        **SMALL, "norm_position": "both", "qk_norm": "head", "mlp_type": "geglu", "num_hidden_layers": 5,
+        "logit_softcap": 30.0, "sliding_window": 8, "window_pattern": [True, False],
+        "tie_word_embeddings": True,
+    },
+    "olmo, full norms, parallel": {**SMALL, "qk_norm": "full", "residual": "parallel", "qkv_bias": True},
+}  # fmt: skip
+LAYOUTS: list[dict[str, Any]] = [
+    {"devices": 1, "global_batch": 2},
+    {"devices": 4, "zero_stage": 0, "global_batch": 12},
+    {"devices": 4, "zero_stage": 0, "precision": "bf16"},
+    {"devices": 4, "zero_stage": 1, "global_batch": 16},
+    {"devices": 4, "zero_stage": 2, "global_batch": 16},
+    {"devices": 4, "zero_stage": 2, "precision": "bf16", "global_batch": 16},
+    {"devices": 4, "zero_stage": 0, "offload": "optimizer", "precision": "bf16"},
+    {"devices": 16, "dp_replicate": 4, "zero_stage": 1, "global_batch": 32},
+    {"devices": 4, "zero_stage": 3, "offload": "all", "global_batch": 8},
+    {"devices": 64, "zero_stage": 3, "precision": "bf16"},
+    {"devices": 4, "tp": 4, "sp": False, "precision": "bf16"},
+    {"devices": 8, "tp": 2, "zero_stage": 1, "recompute": {"every": 2}},
+    {"devices": 2, "pp": 2, "schedule": "gpipe", "global_batch": 8},
+    {"devices": 8, "pp": 2, "schedule": "interleaved", "zero_stage": 2, "global_batch": 32},
+    {"devices": 8, "pp": 2, "zero_stage": 3, "global_batch": 32},
+    {"devices": 8, "pp": 2, "schedule": "zb-h1", "zero_stage": 3, "global_batch": 32},
+    {"devices": 512, "pp": 4, "tp": 4, "dp_replicate": 2, "zero_stage": 3, "global_batch": 256},
+    {"devices": 16, "pp": 2, "tp": 2, "dp_replicate": 2, "zero_stage": 3, "global_batch": 32},
+    {"devices": 8, "pp": 2, "schedule": "zbv", "zero_stage": 1, "global_batch": 32},
+]
+# These also with rows of several documents, which is what users get: an attention mask, on every stage.
+MASKED: list[dict[str, Any]] = [
+    {"devices": 2, "tp": 2},
+    {"devices": 16, "tp": 4, "global_batch": 8, "recompute": "full"},
+    {"devices": 8, "pp": 4, "zero_stage": 0, "global_batch": 24},
+    {"devices": 4, "zero_stage": 3, "global_batch": 16},
+    {"devices": 16, "dp_replicate": 4, "zero_stage": 3},
+    {"devices": 32, "pp": 2, "tp": 4, "zero_stage": 3, "precision": "bf16", "global_batch": 32},
+    {"devices": 8, "pp": 2, "schedule": "dualpipev", "tp": 2, "global_batch": 16},
+]
+
+
+def cases() -> Iterator[Any]:
+    """Every layout with every model; by default with one of them, in turns, the others are slow.
+
+    Those that are masked are so by default, and slow without the mask. The order of the lists gives the
+    largest layouts to the smallest models.
+    """
+    for turn, keys in enumerate(LAYOUTS + MASKED):
+        often = keys in MASKED
+        for index, name in enumerate(MODELS):
+            for masked in (False, True) if often else (False,):
+                default = turn % len(MODELS) == index and masked == often
+                title = f"{name} masked {keys}" if masked else f"{name} {keys}"
+                yield pytest.param(name, keys, masked, id=title, marks=[] if default else [pytest.mark.slow])
+
+
+def play(name: str, keys: dict[str, Any], *, masked: bool) -> tuple[ModelSpec, Layout, tuple[Group, ...]]:
+    """The model, the layout and what their dry run says; `masked`: rows hold several documents."""
+    model, layout = ModelSpec.parse(MODELS[name]), Layout.parse({"precision": "fp32", **keys})
+    data = {"train": "nowhere", "seq_len": SEQ_LEN, "document_mask": masked}
+    return model, layout, dry_run({"model": model.dump(), "layout": layout.dump(), "data": data}).groups
+
+
+@pytest.mark.parametrize(("name", "keys", "masked"), list(cases()))
+def test_bytes_held_and_sent(name: str, keys: dict[str, Any], masked: bool) -> None:
+    model, layout, groups = play(name, keys, masked=masked)
+    assert sorted(rank for group in groups for rank in group.ranks) == list(range(layout.devices))
+    bf16 = layout.precision == "bf16"
+    for group in groups:
+        sent = {(a, k): value for (a, k, _), value in group.found.traffic.items() if a != "control"}
+        for rank in (group.ranks[0], group.ranks[-1]):
+            expected = step_traffic(model, layout, SEQ_LEN, rank, bf16=bf16)
+            assert sent == {key: (traffic.count, traffic.bytes) for key, traffic in expected.items()}
+            kept = state_bytes(model, layout, rank, bf16=bf16)
+            held = group.found.most
+            assert held["parameters"] == kept.parameters
+            assert held["gradients"] == kept.gradients
+            assert held["optimizer"] == kept.optimizer
+
+
+@pytest.mark.parametrize(
+    ("name", "recompute", "blocks", "masked"),
+    [("llama", "none", 0, True), ("llama", {"every": 2}, 2, False), ("gpt, tied, biases", "full", 4, False)],
+)
+def test_flops(name: str, recompute: Any, blocks: int, masked: bool) -> None:
+    keys = {"devices": 2, "global_batch": 8, "recompute": recompute}
+    model, layout, groups = play(name, keys, masked=masked)
+    forward = forward_flops(model, SEQ_LEN, causal=False)
+    again = recompute_flops(model, layout, SEQ_LEN, causal=False)
+    # torch's checkpoint stops when it has the last tensor that the backward needs: `down` doesn't run again
+    again -= blocks * 2 * SEQ_LEN * model.intermediate_size * model.hidden_size
+    assert groups[0].found.flops == 4 * (3 * forward + again)
+
+
+def test_flops_of_all_stages_and_parts_together() -> None:
+    model, _, groups = play("llama", {"devices": 4, "pp": 2, "tp": 2, "global_batch": 6}, masked=False)
+    forward = forward_flops(model, SEQ_LEN, causal=False)
+    padded = 2 * SEQ_LEN * model.hidden_size  # 67 columns of the head are 2 x 34
+    assert sum(len(group.ranks) * group.found.flops for group in groups) == 6 * 3 * (forward + padded)

@@ -1,0 +1,55 @@
+"""A dry run says whether it fits the cluster that its file names, and what would make it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from scalewright.plan.terms import RISK_TERMS
+from scalewright.spec.run import RunSpec
+from scalewright.train.dry_run import verdict
+from scalewright.train.dry_run.verdict import judge
+from scalewright.train.resolve import resolve
+from scalewright.train.run import read_run
+
+GIB = 2**30
+
+
+def run_of(cluster: Any, **layout: Any) -> RunSpec:
+    keys = {"devices": 64, "zero_stage": 2, "global_batch": 512, "precision": "bf16", **layout}
+    data = {"train": "nowhere", "seq_len": 8192}
+    run = {"model": "llama-3.1-8b", "cluster": cluster, "layout": keys, "data": data, "device": "cpu"}
+    return resolve(read_run(run, []), read_data=False).run
+
+
+@pytest.mark.parametrize(
+    ("peak", "risk", "fits"), [(60, "fits", True), (75, "unlikely", False), (88, "no", False)]
+)
+def test_the_peak_beside_a_device_of_the_cluster(peak: int, risk: str, fits: bool) -> None:
+    found = judge(run_of("dgx-h100"), 8192, [(32, peak * GIB // 2), (32, peak * GIB)])
+    assert (found.risk, found.fits, found.peak_gib) == (risk, fits, peak)
+    assert found.over_gib == pytest.approx(peak - 72)
+    assert found.words.startswith(f"{RISK_TERMS[risk]} dgx-h100: ")
+    assert "of the 72.0 that h100-sxm gives a run" in found.words
+    if fits:
+        assert found.smallest_fix is None
+    else:
+        assert found.smallest_fix is not None
+        assert found.smallest_fix["fits"]
+        assert found.smallest_fix["peak_gib"] <= 72
+        assert found.smallest_fix["change"] in found.words
+
+
+def test_cpu_processes_share_this_machines_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Machine:
+        usable_memory_bytes = 24 * GIB
+
+    monkeypatch.setattr(verdict, "read_processor", Machine)
+    few = judge(run_of("local"), 8192, [(64, GIB // 4)])
+    assert few.fits
+    assert few.peak_gib == 16
+    many = judge(run_of("local"), 8192, [(64, GIB)])
+    assert not many.fits
+    assert "its ranks together need 64" in many.words
+    assert "cluster: NAME" in many.words
