@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
+
 from fake_machine import machine
 from scalewright.cli import demo
 from scalewright.cli.demo import Summary, beside, make_plan, outline
+from scalewright.machine import timings
+from scalewright.spec.errors import RunError
 
 
 def test_the_plan_is_a_layout_that_train_runs(monkeypatch) -> None:
@@ -29,6 +35,26 @@ def test_the_run_file_holds_the_planned_layout(tmp_path) -> None:
     assert run.layout == layout
 
 
+def test_a_machine_too_busy_to_time_is_trained_on_without_a_prediction(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from scalewright.train.run import read_run
+
+    monkeypatch.setattr(timings, "PATIENCE", 0.01)
+    monkeypatch.setattr(
+        demo, "this_machine", lambda: timings.probe(1, 1) and pytest.fail("the probe was to be given up")
+    )
+    said: list[str] = []
+    summary = Summary()
+    layout = demo._plan(summary, lambda step, text: said.append(text))
+    assert "try again when less other work runs" in said[1]
+    assert "without a prediction" in said[2]
+    assert summary.predicted_step_time_s is None
+    assert read_run(demo._run(tmp_path, layout), ()).layout.dp == demo.DEVICES
+    with pytest.raises(RunError):
+        timings.probe(1, 1)
+
+
 def test_predicted_beside_measured() -> None:
     said = beside(
         Summary(
@@ -42,4 +68,4 @@ def test_predicted_beside_measured() -> None:
         )
     )
     assert "slower than expected" in slow
-    assert "no step" in beside(Summary())
+    assert "no prediction" in beside(Summary())

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 VOCABULARY, SEQ_LEN, BATCH = 1024, 256, 4
 DEVICES = 2  # processes
+UNPLANNED = {"devices": DEVICES, "zero_stage": 0, "micro_batch": BATCH // DEVICES, "global_batch": BATCH}
 VALID_BATCHES = 8  # of the run's own validations
 STEPS = 560  # two minutes or so on two cores of 0.1 TFLOP/s; small batches learn most per token here
 MODEL = {
@@ -55,7 +56,7 @@ class Summary:
     predicted_step_time_s: float | None = None
     predicted_p10_s: float | None = None
     predicted_p90_s: float | None = None
-    layout: dict[str, Any] | None = None  # what the planner chose
+    layout: dict[str, Any] | None = None  # what the planner chose, or UNPLANNED
     measured_step_time_s: float | None = None
     report: str | None = None
 
@@ -128,9 +129,19 @@ def make_plan(cluster: ClusterSpec) -> Plan:
 
 
 def _plan(summary: Summary, say: Callable[..., None]) -> dict[str, Any]:
-    """Plans for this machine, says what was chosen and why; the layout of the run."""
+    """Plans for this machine, says what was chosen and why; the layout of the run.
+
+    Where timing the machine fails, a layout that needs no plan, and no prediction.
+    """
     say("1/7", "planning: how fast are this machine's kernels and messages, and which layout suits them?")
-    plan = make_plan(this_machine())
+    try:
+        cluster = this_machine()
+    except RunError as error:  # a machine too busy to time still shows the rest
+        say("", str(error))
+        say("", f"going on without a prediction, on a usual layout: dp {DEVICES}, zero 0")
+        summary.layout = dict(UNPLANNED)
+        return summary.layout
+    plan = make_plan(cluster)
     chosen = next(choice for choice in plan.best if choice.trainable)
     found = chosen.prediction
     summary.predicted_step_time_s = round(found.step_time_s, 4)
@@ -180,7 +191,7 @@ def beside(summary: Summary) -> str:
     """What was predicted and what came of it."""
     predicted, measured = summary.predicted_step_time_s, summary.measured_step_time_s
     if not predicted or not measured:
-        return "no step to compare with the plan"
+        return "no prediction to compare the steps with"
     from scalewright.train.record.expectation import compare
 
     low, high = summary.predicted_p10_s or predicted, summary.predicted_p90_s or predicted
