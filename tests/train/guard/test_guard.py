@@ -318,6 +318,8 @@ def test_what_a_module_counts_is_put_back():
 
 def test_only_buffers_that_change_are_copied():
     """A mask's copy is made once; a running mean's is made anew, and is what a skipped step goes back to."""
+    from scalewright.train.update import KeptBuffers
+
     model = torch.nn.BatchNorm1d(2)
     model.register_buffer("mask", torch.ones(64, 64))
     buffers = KeptBuffers(model)
