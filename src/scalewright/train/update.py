@@ -51,10 +51,14 @@ def _fill_momentum(optimizer: torch.optim.Optimizer, params: Sequence[Tensor]) -
             state["momentum_buffer"] = torch.zeros_like(param)
 
 
+SMALL = 1 << 16  # elements: more than any layer has channels
+
+
 class KeptBuffers:
     """A user's own module may change its buffers in a forward (BatchNorm): a skipped step puts them back.
 
-    Only what changes is copied, by torch's count of a tensor's changes; masks and tables are copied once. Our
+    Large buffers that don't change, such as masks and tables, are copied once, by torch's count of a tensor's
+    changes. Small ones are copied every step: batch norm's kernels write running means without counting. Our
     own decoder changes none, and nothing is copied.
     """
 
@@ -103,7 +107,8 @@ class _Kept(NamedTuple):
 
     @classmethod
     def of(cls, buffer: Tensor) -> _Kept:
-        version = -1 if buffer.is_inference() else buffer._version  # torch doesn't count those
+        uncounted = buffer.is_inference() or buffer.numel() <= SMALL  # torch may change those and not count
+        version = -1 if uncounted else buffer._version
         return cls(buffer, version, buffer.clone())
 
     def is_now(self, buffer: Tensor) -> bool:

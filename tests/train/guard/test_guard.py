@@ -321,7 +321,7 @@ def test_only_buffers_that_change_are_copied():
     from scalewright.train.update import KeptBuffers
 
     model = torch.nn.BatchNorm1d(2)
-    model.register_buffer("mask", torch.ones(64, 64))
+    model.register_buffer("mask", torch.ones(512, 512))
     buffers = KeptBuffers(model)
     buffers.keep()
     first = {name: kept.copy for (_, name), kept in buffers.kept.items()}
