@@ -65,10 +65,11 @@ def _measure(run: RunSpec, mesh: Mesh) -> dict[str, int]:
         step = Step(network.parallel, optimizer, noted, mesh, clip_norm=1.0)
         _step(step, run, model)
         kept.clear()
+        before = watch.live.now["activations"]  # what steps remember: the guard's window of losses and norms
         window = watch.live.open()
         _step(step, run, model)
         watch.live.close(window)
-    return {**window.most, "peak": window.peak, "kept": kept[0] if kept else 0}
+    return {**window.most, "peak": window.peak, "kept": kept[0] - before if kept else 0}
 
 
 def _step(step: Step, run: RunSpec, model: ModelSpec) -> None:
