@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 
+@pytest.mark.slow
 def test_the_script(script):
     data, text = script("dry_run_large.py", "--quick")
     found = data["cases"]["quick"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from parity.matrix import CASES
 from scalewright.spec.layout import Layout
 
@@ -20,6 +22,7 @@ def test_layouts_are_those_of_the_parity_matrix() -> None:
             )  # any size of it is parity's layout
 
 
+@pytest.mark.slow
 def test_the_script(script) -> None:
     data, text = script(
         "predicted.py", "--quick", "--settings", "parity", "--layouts", "one-device", "dp2-zero1"

@@ -59,6 +59,7 @@ def test_overhead(script):
     assert part["noise_cpu_share"]["count"] == 2
 
 
+@pytest.mark.slow
 def test_gpu_check_on_a_cpu(script):
     parts = ["tests", "steps-1b", "activations", "attention", "gemm", "memory", "losses", "fp8", "mask-trap"]
     data, text = script("gpu_check.py", "--device", "cpu", "--quick", "--parts", *parts)

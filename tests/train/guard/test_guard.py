@@ -23,6 +23,7 @@ from scalewright.train.columns import SKIPPED, STREAK
 from scalewright.train.loss import cross_entropy
 from scalewright.train.optimizer import Lion
 from scalewright.train.step import Step
+from scalewright.train.update import KeptBuffers
 from worlds import one_rank, plain, run_world
 
 OPTIMIZERS = {
@@ -302,8 +303,6 @@ def test_one_bad_batch_is_passed_over(tmp_path):
 
 def test_what_a_module_counts_is_put_back():
     """A user's buffers after a skipped step are those before it."""
-    from scalewright.train.update import KeptBuffers
-
     model = guard_parts.moody()
     buffers = KeptBuffers(model)
     buffers.keep()
@@ -340,8 +339,6 @@ def test_only_buffers_that_change_are_copied():
 
 def test_a_buffer_that_a_forward_replaces_is_put_back():
     """As in `self.mean = 0.9 * self.mean + 0.1 * x.mean()`: the module then has another tensor."""
-    from scalewright.train.update import KeptBuffers
-
     model = torch.nn.Module()
     model.register_buffer("mean", torch.ones(2))
     buffers = KeptBuffers(model)

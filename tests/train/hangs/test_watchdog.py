@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -54,7 +55,6 @@ def train_wrong(folder: Path, how: str, steady_s: float, **changes: Any) -> Any:
     return run_local(watched, (plain(resolved), SHORT), 3, preload=PRELOAD, threads=1)
 
 
-@pytest.mark.slow  # its last line failed once on busy cores (an all_reduce recorded last); not explained yet
 @pytest.mark.skipif(sys.platform == "win32", reason="stops a process by a signal")
 def test_a_stopped_rank_is_named_and_the_run_goes_on_with_it(tmp_path):
     """SIGSTOP of rank 2: named with the collective that the others wait in; SIGCONT: all 12 steps."""
@@ -63,10 +63,21 @@ def test_a_stopped_rank_is_named_and_the_run_goes_on_with_it(tmp_path):
         file = tmp_path / "out" / "events.jsonl"
         return [event for event in events(file.parent, "hang") if event["rank"] == 2] if file.exists() else []
 
+    hangs = tmp_path / "out" / "hangs"
+    seen: dict[str, Any] = {}
+
+    def see() -> bool:
+        """Reads what rank 1 recorded, which may just be written."""
+        with suppress(ValueError):
+            seen["collectives"] = json.loads((hangs / "rank-00001.json").read_text())
+            seen["stacks"] = (hangs / "rank-00000.txt").read_text()
+        return len(seen) == 2
+
     def wake() -> None:
         wait_for(lambda: (tmp_path / "stopped").exists(), 120, "the stop")
         try:
             wait_for(of_rank_2, 60, "the report")
+            wait_for(see, 60, "what was recorded")  # now: on a busy machine a later wait is recorded over it
         finally:
             os.kill(int((tmp_path / "stopped").read_text()), signal.SIGCONT)
 
@@ -84,11 +95,9 @@ def test_a_stopped_rank_is_named_and_the_run_goes_on_with_it(tmp_path):
     over = [event["time"] for event in events(tmp_path / "out", "continued")]
     assert over
     assert max(over) > hang["time"]
-    stacks = (tmp_path / "out" / "hangs" / "rank-00000.txt").read_text()
-    assert "in all_gather number" in stacks
-    assert "parallel/execute.py" in stacks
-    recorded = json.loads((tmp_path / "out" / "hangs" / "rank-00001.json").read_text())
-    assert recorded[-1]["profiling_name"] == "gloo:all_gather"
+    assert "in all_gather number" in seen["stacks"]
+    assert "parallel/execute.py" in seen["stacks"]
+    assert seen["collectives"][-1]["profiling_name"] == "gloo:all_gather"
 
 
 def test_a_rank_that_never_comes_ends_the_run_with_its_name(tmp_path):
