@@ -19,6 +19,11 @@ from scalewright.spec.schedule import COMPUTE, StageCost, bubble_fraction, sched
 COST = StageCost(1.0, 1.0, 1.0)  # a backward takes twice a forward, half of it for the weights
 FILLS = {"forward": FORWARD, "backward": BACKWARD, "backward_input": INPUT, "backward_weight": WEIGHT}
 KINDS = {"parameters": "#0072b2", "gradients": "#56b4e9", "optimizer": "#009e73", "activations": "#e69f00"}
+PALE = {
+    "parameters": "#8fc1e0",
+    "gradients": "#c9e6f8",
+}  # of the same kinds, for what is held whole for a step
+REST = "#b9b6ad"
 
 
 def draw_all(folder: Path) -> None:
@@ -60,32 +65,45 @@ def draw_data(path: Path) -> None:
 
 def draw_sharding(path: Path) -> None:
     """Memory of one of 8 devices at each ZeRO stage, as the planner counts it."""
-    rows = [(f"ZeRO {stage}", _priced(zero_stage=stage)) for stage in range(4)]
-    longest = max(found.peak_gib for _, found in rows)
-    board = Board(760, 240)
-    for number, (name, found) in enumerate(rows):
-        y, x = 56 + 38 * number, 90.0
-        board.text(20, y + 18, name, 13, weight=600)
+    rows = [_priced(zero_stage=stage) for stage in range(4)]
+    longest = max(found.peak_gib for found in rows)
+    board = Board(760, 262)
+    for stage, (found, whole) in enumerate(zip(rows, held_whole(rows), strict=True)):
+        y, x = 56 + 38 * stage, 90.0
+        board.text(20, y + 18, f"ZeRO {stage}", 13, weight=600)
+        parts: list[tuple[str, float]] = []
         for kind, colour in KINDS.items():
-            width = 540 * found.memory_gib[kind] / longest
-            board.bar(x, y, width, 26, colour)
-            x += width
-        rest = found.peak_gib - sum(found.memory_gib[kind] for kind in KINDS)
-        board.bar(x, y, 540 * rest / longest, 26, "#b9b6ad")
-        board.text(x + 540 * rest / longest + 8, y + 18, f"{found.peak_gib:.0f} GiB", 12)
+            parts += [(colour, found.memory_gib[kind]), (PALE.get(kind, colour), whole.get(kind, 0.0))]
+        for colour, gib in [*parts, (REST, found.peak_gib - sum(gib for _, gib in parts))]:
+            if gib > 0:
+                board.bar(x, y, 540 * gib / longest, 26, colour)
+            x += 540 * gib / longest
+        board.text(x + 8, y + 18, f"{found.peak_gib:.0f} GiB", 12)
     x = 90.0
-    for kind, colour in [*KINDS.items(), ("gathered, to be sent, and other", "#b9b6ad")]:
+    for kind, colour in [*KINDS.items(), ("other", REST)]:
         board.bar(x, 22, 12, 12, colour)
         board.text(x + 18, 32, kind, 12, fill=SOFT)
-        x += 30 + 7.2 * len(kind)
+        x += 36 + 7.2 * len(kind)
+    for x, colour in ((90.0, PALE["parameters"]), (106.0, PALE["gradients"])):
+        board.bar(x, 214, 12, 12, colour)
+    board.text(124, 224, "pale: held whole while a step lasts", 12, fill=SOFT)
     board.text(
         20,
-        226,
+        248,
         "llama-3.1-8b on 8 H100, one sequence of 4,096 tokens each, selective recomputation: one device.",
         12,
         fill=SOFT,
     )
     board.save(path, "Memory of one device at ZeRO stages 0 to 3")
+
+
+def held_whole(stages: Sequence[Prediction]) -> list[dict[str, float]]:
+    """GiB that ZeRO 0 to 3 hold whole during a step beside their shards, among the planner's buffers.
+
+    Stages 1 and 2 gather the parameters; stage 1 holds the gradients whole, too, which stage 2 doesn't.
+    """
+    none, first, second, _ = (found.memory_gib["buffers"] for found in stages)
+    return [{}, {"parameters": second - none, "gradients": first - second}, {"parameters": second - none}, {}]
 
 
 def draw_tensor(path: Path) -> None:
@@ -102,7 +120,8 @@ def draw_tensor(path: Path) -> None:
         board.arrow(326, y + 23, 352, y + 23)
     board.box(358, 46, 20, 70, "#f7f6f3", "+", 14)
     board.text(76, 178, "Half of A's columns and of B's rows on each rank:", 12, fill=SOFT)
-    board.text(76, 196, "one sum after B, in every layer, forward and back.", 12, fill=SOFT)
+    board.text(76, 196, "one sum after B forward, one after A backward,", 12, fill=SOFT)
+    board.text(76, 214, "for the attention and for the MLP of every layer.", 12, fill=SOFT)
     sizes = (2, 4, 8, 16)
     shares = [_share(tp) for tp in sizes]
     for number, (tp, part) in enumerate(zip(sizes, shares, strict=True)):

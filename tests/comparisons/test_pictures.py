@@ -18,3 +18,16 @@ def test_every_drawing_is_a_picture_with_a_title(tmp_path):
         assert "http" not in re.sub(r'xmlns="[^"]*"', "", path.read_text())
     text = (tmp_path / "pipeline.svg").read_text()
     assert "bubble 27% of the ranks" in text  # 1f1b: (p - 1) / (m + p - 1) = 3 / 11
+
+
+def test_what_zero_1_and_2_hold_whole_is_drawn_as_what_it_is():
+    """Of 8 bn parameters, bf16: 2 bytes each gathered at stages 1 and 2, and 4 of gradients at stage 1."""
+    from harness.ideas import _priced, held_whole
+
+    stages = [_priced(zero_stage=stage) for stage in range(4)]
+    none, first, second, third = held_whole(stages)
+    gib = 8.03e9 / 2**30
+    assert none == third == {}
+    assert abs(first["parameters"] - 2 * gib) < 0.1
+    assert abs(first["gradients"] - 4 * gib) < 0.1
+    assert second == {"parameters": first["parameters"]}
