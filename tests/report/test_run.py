@@ -78,6 +78,28 @@ def test_a_run_that_has_not_written_a_step(tmp_path: Path) -> None:
     assert "running, or killed" in page.body
 
 
+def test_an_event_with_a_message_is_that_message(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run")
+    events = [
+        {"time": 1.0, "kind": "start", "step": 0, "peak_how": "best of 7"},
+        {
+            "time": 2.0,
+            "kind": "predicted",
+            "step": 0,
+            "p10": None,
+            "p50": 0.2484694228,
+            "message": "a step: 248 ms",
+        },
+        {"time": 3.0, "kind": "stalled", "step": 3, "seconds": 15.4, "usual_s": 3.0534567},
+    ]
+    write_lines(folder / "events.jsonl", events)
+    body = read_page(write_report(folder)).body
+    for words in ("a step: 248 ms", "peak: best of 7", "usual s: 3.053"):
+        assert words in body
+    for raw in ("None", "0.2484"):
+        assert raw not in body
+
+
 @pytest.mark.parametrize(
     ("kinds", "status"),
     [

@@ -10,7 +10,7 @@ import pytest
 
 from scalewright.track.console import Console
 from scalewright.track.panel import panel
-from scalewright.track.progress import Progress
+from scalewright.track.progress import Progress, plain_line
 
 
 class Terminal(io.StringIO):
@@ -152,3 +152,15 @@ def test_eta_leaves_the_first_step_out(monkeypatch: pytest.MonkeyPatch) -> None:
     for step in (1, 2, 3):
         progress.step(row(step))
     assert progress.eta == pytest.approx(100.0)
+
+
+def test_a_call_that_ends_before_its_run_counts_to_its_own_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    moments = iter([0.0, 1.0, 2.0])
+    monkeypatch.setattr("time.monotonic", lambda: next(moments))
+    progress = Progress("demo", 1000, 0, (), last_step=5)
+    progress.begin()
+    progress.step({"step": 1, "step_time_s": 1.0})
+    progress.step({"step": 2, "step_time_s": 1.0})
+    assert progress.eta == 3.0
+    assert plain_line(progress).startswith("step 2/5 of 1,000  ")
+    assert Progress("demo", 1000, 0, ()).goal == "1,000"

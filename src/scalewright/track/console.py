@@ -57,6 +57,10 @@ class Console:
         else:
             self._print(" · ".join([self._progress.name, *self._progress.description]))
 
+    def ends_at(self, step: int) -> None:
+        """This call's last step, which may come before the run's."""
+        self._progress.last_step = step if step < self._progress.total_steps else None
+
     def step(self, row: Row) -> None:
         """The training row of the newest step."""
         if not self._enabled:

@@ -43,7 +43,7 @@ def _bar(progress: Progress) -> RenderableType:
     grid.add_column(ratio=1)
     grid.add_column(justify="right", no_wrap=True)
     where = Text(f"{progress.done:,}", style="bold")
-    where.append(f"/{progress.total_steps:,} steps  {100 * progress.done / total:.0f}%", style="")
+    where.append(f"/{progress.goal} steps  {100 * progress.done / total:.0f}%", style="")
     where.append(f"   {duration(progress.elapsed)}", style="dim")
     where.append(f"  eta {duration(progress.eta)}", style="cyan")
     bar = ProgressBar(total=total, completed=progress.done, complete_style="blue", finished_style="green")

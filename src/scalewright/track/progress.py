@@ -22,6 +22,7 @@ class Progress:
     start_step: int
     description: tuple[str, ...]
     row: Row = field(default_factory=dict)
+    last_step: int | None = None  # of this call, where it ends before the run does
     valid: Row = field(default_factory=dict)
     saved: tuple[int, float] | None = None  # (step, time.monotonic())
     trend: Trend = field(default_factory=Trend)
@@ -47,17 +48,23 @@ class Progress:
         return int(self.row.get("step", self.start_step))
 
     @property
+    def goal(self) -> str:
+        """`1,000`, or `5 of 1,000` where this call ends before the run does."""
+        total = f"{self.total_steps:,}"
+        return total if self.last_step is None else f"{self.last_step:,} of {total}"
+
+    @property
     def elapsed(self) -> float:
         """Seconds since the display began."""
         return time.monotonic() - self._began
 
     @property
     def eta(self) -> float | None:
-        """Seconds to the last step: those left, at the pace of the wall clock since the first step.
+        """Seconds to this call's last step: those left, at the pace of the wall clock since the first step.
 
         The first step is left out of the pace (it warms up and compiles); validations and saves are in it.
         """
-        left = self.total_steps - self.done
+        left = (self.total_steps if self.last_step is None else self.last_step) - self.done
         if self._first is None or left < 0:
             return None
         step, moment = self._first
@@ -72,7 +79,7 @@ def plain_line(progress: Progress) -> str:
     """The state as one line of plain text, for a log."""
     row = progress.row
     parts = [
-        f"step {progress.done:,}/{progress.total_steps:,}",
+        f"step {progress.done:,}/{progress.goal}",
         f"loss {decimal(row.get('loss'), 5)}",
         f"grad norm {decimal(row.get('grad_norm'), 3)}",
         f"lr {decimal(row.get('lr'), 3)}",

@@ -75,10 +75,12 @@ class Session:
         last = min(total, until) if until is not None else total
         stopped: StopReason | None = None
         status: Status = "failed"
-        if self.record is not None and self.done >= last:
-            self.record.console.message(
-                f"nothing to do: this run is at step {self.done}, and its last is {last}"
-            )
+        if self.record is not None:
+            self.record.console.ends_at(last)
+            if self.done >= last:
+                self.record.console.message(
+                    f"nothing to do: this run is at step {self.done}, and its last is {last}"
+                )
         try:
             job = self._job(last)
             stopped = self._run(job, stop)

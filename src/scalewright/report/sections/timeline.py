@@ -14,7 +14,7 @@ from typing import Any
 
 from scalewright.report.folder import STARTS, RunFolder
 from scalewright.report.page import Section
-from scalewright.spec.words import duration
+from scalewright.spec.words import decimal, duration
 
 ENDS = ("finish", "stop", "fault")
 WORDS = {
@@ -33,6 +33,7 @@ HIDDEN = {
     "time", "kind", "step", "environment", "run_id", "pid", "world", "precision", "parameters",
     "flops_per_token", "peak_flops", "of", "peak_source", "peak_device", "breakdown_s",
 }  # fmt: skip
+LABELS = {"peak_how": "peak"}
 MOST = 400  # rows of the list; the newest are kept
 
 
@@ -114,10 +115,19 @@ def _moment(event: Mapping[str, Any], begin: float, length: float) -> Moment:
         colour=COLOURS.get(kind, "plain"),
         after=duration(event["time"] - begin),
         step=f"{step:,}" if isinstance(step, int) else "",
-        details=", ".join(
-            _detail(key, value) for key, value in event.items() if key not in HIDDEN and value != ""
-        ),
+        details=", ".join(_details(event)),
     )
+
+
+def _details(event: Mapping[str, Any]) -> list[str]:
+    """An event in words: its message, which has its numbers in it, or else its keys."""
+    message = event.get("message")
+    names = ("message", "changes") if message else event
+    return [
+        _detail(name, event[name])
+        for name in names
+        if name not in HIDDEN and event.get(name) not in (None, "")
+    ]
 
 
 def _detail(key: str, value: Any) -> str:
@@ -127,9 +137,11 @@ def _detail(key: str, value: Any) -> str:
         return str(value)
     if key == "seconds" and isinstance(value, (int, float)):
         return f"{value:.3g} s"
+    if isinstance(value, float):
+        value = decimal(value, 4)
     if isinstance(value, Mapping):
         return " ".join(f"{name} = {item}" for name, item in value.items())
-    return f"{key.replace('_', ' ')}: {value}"
+    return f"{LABELS.get(key, key.replace('_', ' '))}: {value}"
 
 
 def _change(pair: Any) -> str:
