@@ -48,6 +48,7 @@ def start(tmp_path: Path, *arguments: object) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        start_new_session=True,
     )
 
 
@@ -68,7 +69,7 @@ def test_a_signal_saves_and_gives_75(tmp_path, run_file, run_cli, number, device
         tmp_path, "-m", "scalewright", "train", run_file, "train.steps=100000", f"layout.devices={devices}"
     )
     wait_for_steps(tmp_path / "out" / "metrics.jsonl", 3)
-    process.send_signal(number)
+    os.killpg(process.pid, number)  # as Slurm, systemd and a terminal do: every process of the job gets it
     _, err = process.communicate(timeout=60)
     assert process.returncode == 75, err
     assert "Traceback" not in err
