@@ -36,7 +36,7 @@ def test_a_search_shows_everything(tmp_path: Path) -> None:
     page = _page(tmp_path, make_plan())
     assert [found["id"] for found in page.having("section")] == SECTIONS
     for said in (
-        "llama-test on 64 × h100-sxm fits", "8,765 layouts in 345 ms", "6.42 s – 7.96 s",
+        "llama-test on 64 × h100-sxm fits", "8,765 layouts in 345 ms", "6.42 – 7.96 s",
         "432 TFLOP/s per device, HFU 46.1%", "of 72.3 GiB that a device gives (80.0 in all)",
         "tp 4 pp 4 × 2 interleaved dp 4 ZeRO 1 micro-batch 2 recompute selective bf16",
         "Bottleneck: pp_bubble", "pipeline bubble", "peak x2", "+76.2%", "−9.4%",

@@ -48,6 +48,22 @@ def test_the_run_file_of_a_page_is_the_one_that_plan_writes(tmp_path: Path) -> N
     assert line.text.endswith("-m scalewright train run.yaml")
 
 
+def test_a_page_of_an_odd_count_has_what_goes_faster_and_starts_that_many(tmp_path: Path) -> None:
+    """100 devices are 12 nodes of 8 and one of 4; 512 sequences don't divide among them."""
+    plan = sw.plan("llama-3.1-8b", "dgx-h100", devices=100, seq_len=8192, global_batch=512)
+    batch, fewer = plan["nearby"]
+    body = _page(tmp_path, plan).body
+    assert f"+{batch['gain_pct']:.0f}% tokens a second with a global batch of 500 instead of 512" in body
+    assert f"+{fewer['gain_pct']:.0f}% tokens a second with 96 of the 100 devices" in body
+    assert plan["best"][0]["simpler_than"] is not None
+    assert "Simpler than the fastest, and" in body
+    document = read_document(plan)
+    assert document.first is not None
+    _, line = start(document, document.first)
+    assert "--nnodes 13 --nproc-per-node 8" in line.text
+    assert line.note.endswith("with --nproc-per-node 4 on the last, which isn't filled")
+
+
 def test_another_trainers_plan_offers_no_run_file(tmp_path: Path) -> None:
     best = [make_estimate(framework="megatron")]
     assert "cp_kind: ring" in _page(tmp_path, make_plan(run_yaml=None)).text  # an older plan: its keys

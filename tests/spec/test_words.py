@@ -16,11 +16,13 @@ def test_words() -> None:
     assert [duration(v) for v in (0, 42.4, 3723, 200_000, None, -1)] == [
         "0:00", "0:42", "1:02:03", "2 d 7 h", "–", "–",
     ]  # fmt: skip
-    assert [short_time(v) for v in (8.5e-4, 0.0123, 0.9999, 4.2, None)] == [
+    assert [short_time(v) for v in (8.5e-4, 0.0123, 0.9999, 4.2, 564.3, 1234.5, None)] == [
         "850 µs",
         "12.3 ms",
         "1 s",
         "4.2 s",
+        "564 s",
+        "1,234 s",
         "–",
     ]
     assert [decimal(v, 3) for v in (0.0, 0.8421, 12.345, 3e-4, 2.5e7, None, math.nan)] == [

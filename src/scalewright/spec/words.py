@@ -40,7 +40,9 @@ def short_time(seconds: float | None) -> str:
         return MISSING
     if seconds < 1e-3:
         return f"{seconds * 1e6:.3g} µs"
-    return f"{seconds * 1e3:.3g} ms" if seconds < 0.9995 else f"{seconds:.3g} s"
+    if seconds < 0.9995:
+        return f"{seconds * 1e3:.3g} ms"
+    return f"{seconds:.3g} s" if seconds < 999.5 else f"{seconds:,.0f} s"
 
 
 def decimal(value: float | None, digits: int = 4) -> str:

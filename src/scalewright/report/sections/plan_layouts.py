@@ -104,7 +104,7 @@ def matrix(layouts: Sequence[Estimate]) -> tuple[list[str], list[str]]:
 def row(rank: int, one: Estimate, best: Estimate, columns: Sequence[str]) -> dict[str, Any]:
     """A layout of the matrix; times also as what they lose to the best."""
     behind = one.seconds / best.seconds - 1
-    band = f"{short_time(one.low)} – {short_time(one.high)}" if one.low and one.high else ""
+    band = _band(short_time(one.low), short_time(one.high)) if one.low and one.high else ""
     own, first = axes(one), axes(best)
     return {
         "rank": rank,
@@ -119,6 +119,12 @@ def row(rank: int, one: Estimate, best: Estimate, columns: Sequence[str]) -> dic
         "runs_in": ", ".join(runs_in(one)) or "none of the trainers that are known",
         "untrainable": untrainable(one),
     }
+
+
+def _band(low: str, high: str) -> str:
+    """`6.42 – 7.96 s`: a unit that both ends have once, so that a phone's column holds it in a line."""
+    number, _, unit = low.partition(" ")
+    return f"{number} – {high}" if high.endswith(f" {unit}") else f"{low} – {high}"
 
 
 def further(one: Reader) -> dict[str, str]:

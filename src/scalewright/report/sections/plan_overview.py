@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from scalewright.report.document import Estimate, PlanDocument
+from scalewright.report.document import Estimate, PlanDocument, Reader
 from scalewright.report.layout_words import layout_words
 from scalewright.report.page import Section
 from scalewright.report.sections.overview import Tile
@@ -23,7 +23,8 @@ def section(document: PlanDocument) -> Section | None:
         "tiles": [tile for tile in tiles(document, best) if tile is not None],
         "gauges": gauges(document, best),
         "copied": start(document, best),
-        "simpler": simpler(document),
+        "simpler": simpler(best),
+        "nearby": [near(one, document, best) for one in document.read.parts("nearby")],
         "layout": layout_words(best.layout),
         "lead": "The best layout" if document.searched else "The layout",
         "bottleneck": best.read.text("bottleneck"),
@@ -44,13 +45,29 @@ def trainable(document: PlanDocument, best: Estimate) -> dict[str, Any]:
     return {"trainable": layout_words(other.layout), "trainable_note": note}
 
 
-def simpler(document: PlanDocument) -> str:
+def simpler(best: Estimate) -> str:
     """What the simplest layout within the margin costs beside the fastest; empty where it is the fastest."""
-    other = document.read.part("simpler_than")
+    other = best.read.part("simpler_than")
     cost, layout = other.number("cost_pct"), other.part("layout").data
     if cost is None or not layout:
         return ""
     return f"Simpler than the fastest, and {cost:.1f}% slower: {' · '.join(layout_words(layout))}"
+
+
+def near(one: Reader, document: PlanDocument, best: Estimate) -> dict[str, str]:
+    """Another count of devices, or another batch, on which the same run goes faster."""
+    devices, asked = one.number("devices"), document.read.number("devices")
+    batch, wanted = one.number("global_batch"), document.read.number("global_batch")
+    gain, rate, now = one.number("gain_pct"), one.number("tokens_per_s"), best.read.number("tokens_per_s")
+    change = f"{devices or 0:,.0f} of the {asked or 0:,.0f} devices"
+    if devices == asked:
+        change = f"a global batch of {batch or 0:,.0f} instead of {wanted or 0:,.0f}"
+    return {
+        "change": change,
+        "gain": "" if gain is None else f"+{gain:.0f}%",
+        "rates": f"{count(rate)} instead of {count(now)} tokens/s" if rate and now else "",
+        "layout": " · ".join(layout_words(one.part("layout").data)),
+    }
 
 
 def status(document: PlanDocument) -> tuple[str, str]:

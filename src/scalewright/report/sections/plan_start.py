@@ -40,6 +40,9 @@ def start(document: PlanDocument, best: Estimate) -> list[Copied]:
     nodes = -(-chosen.size("devices") // devices_per_node)
     note = "fill in the data folder" if PLACEHOLDER in text else ""
     where = f"on each of {nodes:,} nodes; HOST is the first" if nodes > 1 else "on the machine"
+    rest = chosen.size("devices") % devices_per_node
+    if nodes > 1 and rest:  # torchrun starts as many processes as its own node is asked for
+        where += f"; with --nproc-per-node {rest} on the last, which isn't filled"
     return [
         Copied("run-file", file, note, text),
         Copied("launch-line", "Start it", where, launch(file, nodes, devices_per_node)),
