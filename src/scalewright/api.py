@@ -41,7 +41,9 @@ def predict(
     """
     from scalewright.answers import PredictionAnswer
     from scalewright.plan.answer import answer
+    from scalewright.plan.defaults import check_price
 
+    check_price(price, tokens)
     found, assumed = price_layout(
         model, cluster, layout, seq_len, keys, framework=framework, version=software_version, options=options
     )

@@ -124,6 +124,13 @@ def test_the_run_file_is_one_that_train_takes(call_cli, tmp_path):
     assert f"scalewright train {tmp_path / 'run.yaml'}" in shown
 
 
+def test_another_trainers_plan_sends_nobody_to_train(call_cli, tmp_path):
+    """Its memory isn't that of `train`, whose dry run of the file would contradict it."""
+    shown = call_cli("plan", *SMALL, "--framework", "megatron", "--out", tmp_path / "run.yaml").out
+    assert "to be set in megatron, which doesn't read this file" in shown
+    assert f"scalewright train {tmp_path}" not in shown
+
+
 def test_what_train_can_not_run_is_said(call_cli, tmp_path):
     answer = call_cli(
         "plan", "deepseek-v2-lite", "--cluster", "dgx-h100", "--devices", "16", "--seq-len", "2048",
@@ -163,6 +170,7 @@ WRONG = [
     (["--scaling", "many"], "scaling is 'many'"),
     (["--tokens", "nan"], "tokens is nan"),
     (["--price", "-1", "--objective", "cost"], "price is -1"),
+    (["--price", "2"], "price is given without tokens (--price): add --tokens"),
     (["--data", "x"], "add --out run.yaml"),
     (["--why-not", "tpp=8"], "unknown key 'tpp' (--why-not)"),
     (["--nodes", "2"], "devices 8 and nodes 2"),

@@ -152,6 +152,24 @@ def test_the_table_tells_all_of_it(call_cli):
         assert word in shown, word
 
 
+def test_a_layout_that_the_trainer_lacks_is_priced_and_marked(call_cli):
+    zero_bubble = ["--devices", "64", "--pp", "2", "--schedule", "zb-h1", "--global-batch", "128"]
+    found = predicted(call_cli, *ASKED, *zero_bubble, "--framework", "megatron")
+    assert found["lacks"] == ["schedule zb-h1"]
+    shown = call_cli("predict", *ASKED, *zero_bubble, "--framework", "megatron").out
+    assert "megatron can't run it: it has no schedule zb-h1" in shown
+    assert predicted(call_cli, *ASKED, *zero_bubble)["lacks"] == []
+    shown = call_cli("predict", *ASKED, "--devices", "64", "--cp", "2").out
+    assert "`train` can't run it: cp 2 needs another trainer" in shown
+
+
+def test_the_bottleneck_begins_with_what_takes_most(call_cli):
+    found = predicted(call_cli, *ASKED, *LAYOUT)
+    first, second = (int(part.split(": ")[1].partition("%")[0]) for part in found["bottleneck"].split("; "))
+    assert found["bottleneck"].startswith("compute: ")
+    assert first > second
+
+
 # -- mistakes -------------------------------------------------------------------------------------
 
 WRONG = [
@@ -186,6 +204,8 @@ WRONG = [
     (["--tokens", "nan"], "tokens is nan"),
     (["--tokens", "-1"], "tokens is -1"),
     (["--tokens", "1e12", "--price", "inf"], "price is inf"),
+    (["--price", "2"], "price is given without tokens (--price): add --tokens"),
+    (["--framework", "megatron", "--software-version", "banana"], "software-version is 'banana'"),
     (["--options", "etp=x"], "etp is 'x'"),
     (["--ep", "4"], "ep"),
     (["--tp", "eight"], "--tp"),

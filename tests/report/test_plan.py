@@ -55,6 +55,13 @@ def test_one_layout_shows_what_it_has(tmp_path: Path) -> None:
     assert "llama-test on 64 × h100-sxm" in page.body
 
 
+def test_a_layout_that_the_trainer_lacks_is_marked(tmp_path: Path) -> None:
+    page = _page(tmp_path, make_estimate(framework="megatron", lacks=["schedule zb-h1"]))
+    assert "megatron can't run it: it has no schedule zb-h1" in page.body
+    page = _page(tmp_path, make_estimate(framework="scalewright", lacks=["cp 2 needs another trainer"]))
+    assert "`train` can't run it: cp 2 needs another trainer" in page.body
+
+
 def test_every_number_is_the_documents(tmp_path: Path) -> None:
     """What stands in tiles and tables is a number of the document, or follows from it by one division."""
     document = make_plan()

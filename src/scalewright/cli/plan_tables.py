@@ -22,10 +22,20 @@ def show_prediction(found: Answer) -> None:
     found = plain_markup(found)
     emit(f"[bold]{headline(found)}[/]")
     emit(layout_line(found["layout"], found["seq_len"]))
+    _lacks(found)
     emit()
     show_details(found)
     if found["assumed"]:
         emit("\n[bold]assumed[/]  " + ", ".join(found["assumed"]))
+
+
+def _lacks(found: Answer) -> None:
+    """That the layout is priced, but its trainer can't run it."""
+    parts = ", ".join(found.get("lacks") or ())
+    if parts and found["framework"] == "scalewright":
+        emit(f"[yellow]`train` can't run it[/]: {parts}")
+    elif parts:
+        emit(f"[yellow]{found['framework']} can't run it[/]: it has no {parts}")
 
 
 def show_details(found: Answer) -> None:

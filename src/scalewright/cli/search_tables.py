@@ -192,12 +192,16 @@ def _next(found: Answer) -> None:
         emit(f"\n[bold]no run file[/]: `train` can't run this yet: {found['run_file_untrainable']}")
         return
     emit(f"\n[bold]written[/]  {path}")
-    if best["framework"] != "scalewright":
-        emit(f"         it is for `scalewright train`; {best['framework']} takes the layout, not this file")
+    name = best["framework"]
+    if name != "scalewright":
+        emit(f"         a layout in Scalewright's keys, to be set in {name}, which doesn't read this file;")
+        emit(f"         time and memory are {name}'s: for `scalewright train`, plan without --framework")
     if not best["trainable"]:
         step = seconds(found["best_trainable"]["step_time_s"]["p50"])
         emit(f"         the best layout can't be trained yet ({best['untrainable']});")
         emit(f"         this one can, at {step} a step: {words(found['best_trainable'])}")
+    if name != "scalewright":
+        return
     if found["run_file_to_fill"]:
         emit("         fill its `data` line first (marked FILL-IN)")
     nodes = -(-found["devices"] // best["device"]["per_node"])

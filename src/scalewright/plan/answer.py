@@ -2,6 +2,7 @@
 
 prediction.dump()                                  the cost           (plan/predict.py)
   + what_if, smallest_fix, evidence                why, and how sure  (plan/explain.py)
+  + lacks                                          what of the layout its trainer doesn't have
   + stages                                         each pipeline rank (plan/stages.py)
   + total {days, device_hours, cost}               of a whole run of so many tokens
 
@@ -10,18 +11,22 @@ days = tokens / tokens per second / 86,400         device-hours = days · 24 · 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import isfinite
 from typing import Any
 
+from scalewright.plan.capabilities import find_capabilities
 from scalewright.plan.chips import Chip
 from scalewright.plan.constants import Constants
 from scalewright.plan.cost.memory import GIB
 from scalewright.plan.explain import evidence, smallest_fix, what_if
+from scalewright.plan.frameworks import OURS
 from scalewright.plan.predict import Prediction
 from scalewright.plan.request import Request
+from scalewright.plan.search.trainable import untrainable
 from scalewright.plan.stages import stages
 from scalewright.spec.errors import UserError
+from scalewright.spec.layout import Layout
 
 MOST_TOKENS, MOST_PRICE = 1e18, 1e6
 
@@ -37,7 +42,8 @@ def answer(
 ) -> dict[str, Any]:
     """The keys of `predict --json`. `price` is of one device for an hour, in any currency.
 
-    Without `explain` what_if, smallest_fix and evidence are left out: they price some thirty other requests.
+    Without `explain` what_if, smallest_fix, evidence and lacks are left out: the first three price some
+    thirty other requests.
     """
     keys = found.dump()
     keys["model"] = {"name": found.request.model.name, **keys["model"]}
@@ -46,6 +52,7 @@ def answer(
         keys["what_if"] = what_if(found, c)
         keys["smallest_fix"] = smallest_fix(found, c)
         keys["evidence"] = evidence(found, c=c)
+        keys["lacks"] = lacks(found.request, keys["layout"])
     keys |= setting(found.request)
     if explain:
         keys["stages"] = stages(found)
@@ -68,6 +75,15 @@ def setting(request: Request) -> dict[str, Any]:
         },
         "framework": trainer.name,
     }
+
+
+def lacks(request: Request, layout: Mapping[str, Any]) -> list[str]:
+    """What of a priced layout its trainer doesn't have; of `train`, the reason why it can't run it."""
+    if request.framework.name != OURS:
+        return find_capabilities(request.framework.name).missing(layout)
+    keys = {key: value for key, value in layout.items() if key in Layout.model_fields}
+    reason = untrainable(request.model, Layout.parse(keys, "layout"), request.seq_len)
+    return [] if reason is None else [reason]
 
 
 def links(chip: Chip) -> list[dict[str, Any]]:

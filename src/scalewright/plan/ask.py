@@ -98,6 +98,7 @@ class Question:
         """The keys of `plan --json`; writes the run file where `out` is given. Raises UserError."""
         if out is not None:
             check_replaceable(Path(out), force)
+        defaults.check_price(self.keys["price"], tokens, self.keys["objective"] != "time")
         plan = self.search(tell, stop)
         found = plan.dump()
         found["assumed"] = [*self.assumed, *found["assumed"]]

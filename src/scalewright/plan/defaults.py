@@ -128,10 +128,20 @@ def resolve_trainer(name: str | None, version: str | None) -> tuple[Framework, l
     if name is None:
         return find_framework(OURS), [f"framework {OURS}"]
     check_name(name)
+    if version is not None and not any(letter.isdigit() for letter in version):
+        how = "give the release's number, such as 25.11"
+        raise UserError(f"software-version is '{version}'", "--software-version", how)
     found = find_framework(name, version)
     if found.known:
         return found, []
     return found, [f"framework {name}: priced as the usual trainer of {int(found.year)}"]
+
+
+def check_price(price: float | None, tokens: float | None, used: bool = False) -> None:
+    """Raises UserError for a price of nothing: a cost is a run's, of `tokens`, or `used` by the search."""
+    if price is not None and tokens is None and not used:
+        how = "add --tokens 1e12, those of the whole run: its cost is what a price gives"
+        raise UserError("price is given without tokens", "--price", how)
 
 
 def check_options(options: Mapping[str, str] | None) -> None:

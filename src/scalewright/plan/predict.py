@@ -235,14 +235,20 @@ def _recompute(request: Request) -> Any:
 
 
 def bottleneck(found: Prediction) -> str:
-    """One line: what takes the most time beside computing, and how much computing there is."""
+    """One line, the larger first: computing, and what takes the most time beside it (from 3% up)."""
     parts, total = found.breakdown, found.step_time_s
     rest = {name: value for name, value in parts.items() if name != "compute"}
     name = max(rest, key=lambda key: rest[key])
-    compute = 100 * parts["compute"] / total
+    shares = {"compute": parts["compute"] / total, PART_TERMS[name]: rest[name] / total}
     if rest[name] < 0.03 * total:
-        return f"compute: {compute:.0f}% of the step"
-    return f"{PART_TERMS[name]}: {100 * rest[name] / total:.0f}% of the step; compute: {compute:.0f}%"
+        del shares[PART_TERMS[name]]
+    first, *others = sorted(shares, key=lambda term: -shares[term])
+    return "; ".join(
+        [
+            f"{first}: {100 * shares[first]:.0f}% of the step",
+            *(f"{term}: {100 * shares[term]:.0f}%" for term in others),
+        ]
+    )
 
 
 def predict_table(requests: Sequence[Request], c: Constants | None = None) -> Predictions:

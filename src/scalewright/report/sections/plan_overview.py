@@ -10,7 +10,7 @@ from scalewright.report.page import Section
 from scalewright.report.sections.overview import Tile
 from scalewright.report.sections.plan_gauges import gauges, risk
 from scalewright.report.sections.plan_start import start
-from scalewright.report.trainers import untrainable
+from scalewright.report.trainers import is_ours, untrainable
 from scalewright.spec.words import count, decimal, share, short_time
 
 
@@ -28,6 +28,7 @@ def section(document: PlanDocument) -> Section | None:
         "layout": layout_words(best.layout),
         "lead": "The best layout" if document.searched else "The layout",
         "bottleneck": best.read.text("bottleneck"),
+        "lacks": lacks(best),
         "fix": fix(best),
         "untrainable": untrainable(best),
         **trainable(document, best),
@@ -52,6 +53,16 @@ def simpler(best: Estimate) -> str:
     if cost is None or not layout:
         return ""
     return f"Simpler than the fastest, and {cost:.1f}% slower: {' · '.join(layout_words(layout))}"
+
+
+def lacks(best: Estimate) -> str:
+    """That a layout was priced which its trainer can't run."""
+    parts = ", ".join(best.read.lines("lacks"))
+    if not parts or untrainable(best):  # which is shown
+        return ""
+    if is_ours(best):
+        return f"`train` can't run it: {parts}"
+    return f"{best.read.text('framework')} can't run it: it has no {parts}"
 
 
 def near(one: Reader, document: PlanDocument, best: Estimate) -> dict[str, str]:
