@@ -55,6 +55,16 @@ def test_one_layout_shows_what_it_has(tmp_path: Path) -> None:
     assert "llama-test on 64 × h100-sxm" in page.body
 
 
+def test_what_was_never_measured_stands_once(tmp_path: Path) -> None:
+    evidence = {
+        "nearest": [],
+        "extrapolates": ["no run of scalewright"],
+        "never_measured": ["scalewright", "t9"],
+    }
+    page = _page(tmp_path, make_estimate(evidence=evidence))
+    assert "Outside all measured runs no run of t9 no run of scalewright" in page.body
+
+
 def test_a_layout_that_the_trainer_lacks_is_marked(tmp_path: Path) -> None:
     page = _page(tmp_path, make_estimate(framework="megatron", lacks=["schedule zb-h1"]))
     assert "megatron can't run it: it has no schedule zb-h1" in page.body

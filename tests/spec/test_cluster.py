@@ -190,3 +190,20 @@ def test_names_for_completion() -> None:
     names = cluster_names()
     assert {"dgx-h100", "v100", "H100-80GB-SXM", "local"} <= set(names)
     assert len(names) == len(set(names))
+
+
+def test_a_file_changes_figures_of_its_presets_device() -> None:
+    cluster = load_cluster({"like": "dgx-a100-80g", "device": {"memory_bytes": 40e9}})
+    assert cluster.device.memory_bytes == 40e9
+    assert cluster.device.id == "a100-sxm-80"
+
+
+@pytest.mark.parametrize(
+    "data", [{"network_bytes_per_s": 12.5e9}, {"device": {"network_bytes_per_s": 12.5e9}}]
+)
+def test_a_slower_network_is_a_fabric(data: dict[str, Any]) -> None:
+    """A preset has a network of its own, so that the device's usual one would change nothing."""
+    with pytest.raises(UserError, match=r"fabric: \{bytes_per_s: 12500000000.0\}"):
+        load_cluster({"like": "dgx-a100-80g", **data})
+    slower = load_cluster({"like": "dgx-a100-80g", "fabric": {"bytes_per_s": 12.5e9}})
+    assert slower.level_for(16).bytes_per_s == 12.5e9

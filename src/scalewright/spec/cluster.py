@@ -33,6 +33,7 @@ from scalewright.spec.topology import (
 )
 
 LOCAL = "local"
+NETWORK = "network_bytes_per_s"
 
 
 class ClusterSpec(Spec):
@@ -256,10 +257,18 @@ def _by_name(name: str) -> ClusterSpec | None:
 
 def _from_dict(data: dict[str, Any], where: str, local: Callable[[], ClusterSpec] | None) -> ClusterSpec:
     """A cluster written out, or `{like: NAME, ...changes}`."""
+    for keys in (data, data.get("device")) if "levels" not in data else ():
+        if isinstance(keys, dict) and NETWORK in keys and (keys is data or "id" not in keys):
+            rate = keys[NETWORK]
+            how = f"write it as the cluster's network between nodes, fabric: {{bytes_per_s: {rate}}}"
+            raise UserError(f"{NETWORK} is of a device as it is sold", where, how)
     if "like" not in data:
         return ClusterSpec.parse(data, where)
     base = load_cluster(str(data["like"]), local)
     changes = {key: value for key, value in data.items() if key != "like"}
+    device = changes.get("device")
+    if isinstance(device, dict) and not {"like", "id"} & set(device):
+        changes["device"] = {"like": base.device.id, **device}
     if {"device", "devices_per_node", "link", "fabric"} & set(changes) and "levels" not in changes:
         entry = _entries()[0].get(base.name)
         if entry is not None:  # build the levels anew from the preset as it is written

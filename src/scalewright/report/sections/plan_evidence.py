@@ -20,11 +20,18 @@ def section(document: PlanDocument) -> Section | None:
     data = {
         "runs": [row(run, was, said) for run, was, said in pairs if was and said],
         "probe": found.text("probe"),
-        "extrapolates": [*found.lines("never_measured"), *found.lines("extrapolates")],
+        "extrapolates": outside(found),
         "assumed": list(dict.fromkeys([*document.read.lines("assumed"), *best.read.lines("assumed")])),
         "convention": best.read.text("flops_convention"),
     }
     return Section("evidence", "How sure", "plan_evidence.html", data) if any(data.values()) else None
+
+
+def outside(evidence: Reader) -> list[str]:
+    """What no measured run speaks for; a name alone only where no line has it."""
+    lines = evidence.lines("extrapolates")
+    names = [name for name in evidence.lines("never_measured") if not any(name in line for line in lines)]
+    return [*(f"no run of {name}" for name in names), *lines]
 
 
 def row(run: Reader, measured: float, predicted: float) -> dict[str, Any]:
