@@ -33,3 +33,19 @@ def test_flight_records_go_into_the_run_folder_unless_the_user_says_where(tmp_pa
     assert environ["TORCH_FR_BUFFER_SIZE"] == "50"
     assert environ["TORCH_NCCL_DUMP_ON_TIMEOUT"] == "1"
     assert environ["TORCH_FR_DUMP_TEMP_FILE"] == str(tmp_path / "hangs" / "nccl-rank-")
+
+
+def test_the_profiler_writes_no_log_lines():
+    code = """
+import torch
+from scalewright.launch.settings import quiet_profiler
+quiet_profiler()
+with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
+    torch.ones(3) + 1
+"""
+    environ = {name: value for name, value in os.environ.items() if name != "KINETO_LOG_LEVEL"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environ, capture_output=True, text=True, timeout=100
+    )
+    assert done.returncode == 0, done.stderr
+    assert "profiler_start" not in done.stderr

@@ -22,6 +22,11 @@ def make_deterministic() -> None:
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 
+def quiet_profiler() -> None:
+    """Keeps the log lines of torch's profiler off stderr, where it writes some with every trace."""
+    os.environ.setdefault("KINETO_LOG_LEVEL", "6")
+
+
 # The trackers' own variables that a run obeys where its `track` keys are silent (track/store.py).
 TRACKING = ("MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME", "WANDB_MODE", "WANDB_PROJECT", "WANDB_ENTITY")
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from scalewright.launch.settings import quiet_profiler
 from scalewright.parallel.execute import Executor
 from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.pipeline import Pipeline, Recorder
@@ -32,6 +33,7 @@ def traced(
     activities = [ProfilerActivity.CPU]
     if mesh.device.type == "cuda":
         activities.append(ProfilerActivity.CUDA)
+    quiet_profiler()
     times = ActionTimes(mesh)
     if isinstance(executor, Pipeline):
         executor.recorder = times

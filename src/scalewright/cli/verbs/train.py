@@ -17,9 +17,7 @@ def train(
     overrides: Annotated[
         list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Keys to set, such as layout.tp=2.")
     ] = None,
-    steps: Annotated[
-        int | None, typer.Option(min=0, help="Stop after this many steps; a later call goes on.")
-    ] = None,
+    steps: Annotated[int | None, typer.Option(min=0, help="Stop at this step; a later call goes on.")] = None,
     simulate: Annotated[
         bool, typer.Option("--simulate", help="Take CPU processes for devices that aren't here.")
     ] = False,
