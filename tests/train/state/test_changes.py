@@ -17,9 +17,9 @@ from scalewright.checkpoint.format import COMMIT, commit_text
 from scalewright.checkpoint.read import CheckpointReader, find_checkpoint
 from scalewright.spec.errors import UserError
 from scalewright.spec.run import RunSpec
+from scalewright.train.build import _on_devices
 from scalewright.train.state.changes import Changes, find_changes
 from scalewright.train.state.choices import keep_choices
-from scalewright.train.worker import _on_devices
 
 SAVED = {"checkpoint": {"at_end": True}, "train": {"steps": 3}}
 
