@@ -39,3 +39,11 @@ def test_a_recompute_number_out_of_range_is_one_line(recompute: dict[str, float]
     with pytest.raises(UserError, match=f"recompute [a-z]+ {value}") as caught:
         Layout.parse({"recompute": recompute})
     assert "use recompute {" in caught.value.how
+
+
+def test_a_size_that_does_not_divide_is_mended_on_either_side() -> None:
+    """Who has 64 devices keeps them."""
+    with pytest.raises(UserError, match=r"use devices 63, or tp (2|4)$"):
+        Layout.parse({"devices": 64, "tp": 3})
+    with pytest.raises(UserError, match=r"use devices 60$"):
+        Layout.parse({"devices": 64, "tp": 3, "pp": 4})

@@ -96,14 +96,15 @@ class Layout(Spec):
     def _check(self) -> Layout:
         product = self.tp * self.pp * self.cp
         if self.devices % product:
-            parts = " x ".join(
-                f"{n} {v}" for n, v in (("tp", self.tp), ("pp", self.pp), ("cp", self.cp)) if v > 1
-            )
+            sizes = [(n, v) for n, v in (("tp", self.tp), ("pp", self.pp), ("cp", self.cp)) if v > 1]
+            parts = " x ".join(f"{n} {v}" for n, v in sizes)
+            axis, size = sizes[0]
+            alone = f", or {axis} {nearest_divisor(self.devices, size)}" if len(sizes) == 1 else ""
             raise UserError(
                 f"devices {self.devices} is not divisible by {parts}"
                 + (f" = {product}" if " x " in parts else ""),
                 "layout",
-                f"use devices {max(1, round(self.devices / product)) * product}",
+                f"use devices {max(1, round(self.devices / product)) * product}{alone}",
             )
         if self.dp % self.dp_replicate:
             raise UserError(
