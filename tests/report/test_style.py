@@ -48,3 +48,9 @@ def test_numbers_on_a_pipelines_boxes_can_be_read() -> None:
     assert len(fills) == 4
     for fill in fills.values():  # the chunks' lighter shades only add to it
         assert contrast(ink, fill) >= 4.5
+
+
+def test_a_desktop_shows_every_section_of_the_contents() -> None:
+    """A row that scrolls without a bar hides its last entries; on a phone it is swiped."""
+    (wide,) = re.findall(r"@media \(min-width: (\d+)px\) \{ nav \{ flex-wrap: wrap; \} \}", CSS)
+    assert int(wide) < 1080
