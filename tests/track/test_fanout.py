@@ -12,6 +12,7 @@ import pytest
 from runs import wait_for
 from scalewright.track.events import EventsFile, read_events
 from scalewright.track.fanout import Fanout
+from scalewright.track.feeder import Feeder
 from scalewright.track.lines import Row
 from scalewright.track.tracker import Entry, Status
 
@@ -80,6 +81,26 @@ class Blocked(Recorder):
 
 def rows(count: int) -> list[dict[str, object]]:
     return [{"kind": "train", "step": step, "loss": 1.0} for step in range(1, count + 1)]
+
+
+def test_a_failure_at_the_end_of_a_short_run_is_told_once() -> None:
+    """The first try, still at work when the run ends, fails; the last one follows at once."""
+    told: list[str] = []
+    release = threading.Event()
+
+    class Slow(Recorder):
+        def start(self) -> None:
+            release.wait(60)
+            raise ConnectionError("the server has gone")
+
+    feeder = Feeder(Slow(), lambda name, **fields: told.append(fields["error"]))
+    feeder.put({"kind": "train", "step": 1}, False)
+    feeder.close("finished", ())
+    release.set()
+    assert feeder.wait(time.monotonic() + 60)
+    (line,) = told
+    assert line.startswith("switched off: ")
+    assert "1 rows are in metrics.jsonl alone" in line
 
 
 def test_everything_arrives_in_order_in_batches_from_one_other_thread(tmp_path: Path) -> None:

@@ -90,6 +90,16 @@ def test_mlflow_has_the_metrics_and_a_resume_continues_the_run(tmp_path: Path) -
     assert sorted(names) == [("ablation",), ("scalewright",)]
 
 
+def test_mlflow_takes_a_store_of_plain_files(tmp_path: Path) -> None:
+    """MLflow 3 refuses such a store unless a variable allows it; a run file that names one has said so."""
+    pytest.importorskip("mlflow")
+    before, uri = dict(os.environ), (tmp_path / "mlruns").as_uri()
+    a_life(run_spec(tmp_path / "run", mlflow={"uri": uri}), tmp_path / "run", 1, 3)
+    (losses,) = (tmp_path / "mlruns").glob("*/*/metrics/train/loss")
+    assert len(losses.read_text().splitlines()) == 3
+    assert dict(os.environ) == before
+
+
 def test_a_broken_mlflow_store_is_an_event_not_an_end(tmp_path: Path) -> None:
     pytest.importorskip("mlflow")
     (tmp_path / "mlflow.db").write_bytes(b"this is no database" * 100)

@@ -85,16 +85,19 @@ class Feeder:
         self._attempt(0)
         while not self._closing.wait(self._pause()):
             self._attempt(self._rows_per_round)
-        if self._attempt(self._capacity):
-            status, files = self._end
-            self._attempt(0, lambda: self._tracker.finish(status, [file for file in files if file.exists()]))
+        if self._attempt(self._capacity, last=True):
+            self._attempt(0, self._finish, last=True)
+
+    def _finish(self) -> None:
+        status, files = self._end
+        self._tracker.finish(status, [file for file in files if file.exists()])
 
     def _pause(self) -> float:
         return float(
             min(self._every_s * 2 ** max(self._failures - 1, 0), max(LONGEST_PAUSE_S, self._every_s))
         )
 
-    def _attempt(self, most: int, then: Callable[[], None] | None = None) -> bool:
+    def _attempt(self, most: int, then: Callable[[], None] | None = None, last: bool = False) -> bool:
         """Starts the tracker if need be, hands over at most `most` rows, notes what went wrong."""
         try:
             if not self._started:
@@ -106,18 +109,18 @@ class Feeder:
         except (Exception, SystemExit) as error:  # whatever a library throws, a run doesn't end for it
             self._since = None
             self._failures += 1
-            self._tell_failure(describe_error(error))
+            self._tell_failure(describe_error(error), last)
             return False
         if self._failures:
             self._note(self.name, message="answers again")
             self._failures = 0
         return True
 
-    def _tell_failure(self, why: str) -> None:
-        if self._closing.is_set():
+    def _tell_failure(self, why: str, last: bool) -> None:
+        if last:
             lost = f"; {self.waiting} rows are in metrics.jsonl alone" if self.waiting else ""
             self._note(self.name, error=f"switched off: {why}{lost}")
-        elif self._failures == 1:
+        elif self._failures == 1 and not self._closing.is_set():  # else the last attempt follows at once
             self._note(self.name, error=f"failed: {why}; rows wait, and it is tried again")
 
     def _hand_over(self, most: int) -> None:

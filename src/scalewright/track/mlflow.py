@@ -28,17 +28,23 @@ METRICS_A_CALL, PARAMS_A_CALL = 1000, 100  # the limits of MLflow's log_batch
 LONGEST_VALUE = 500  # characters; what every store that MLflow has can hold
 LIMITS = {"MLFLOW_HTTP_REQUEST_TIMEOUT": 10, "MLFLOW_HTTP_REQUEST_MAX_RETRIES": 0}
 NO_REPORTS = "MLFLOW_DISABLE_TELEMETRY"
+FOLDERS = "MLFLOW_ALLOW_FILE_STORE"  # newer versions refuse a store of plain files; who names one wants it
 STATUS = {"finished": "FINISHED", "stopped": "KILLED", "failed": "FAILED"}
 
 
 @contextlib.contextmanager
 def settings() -> Iterator[None]:
-    """MLflow's time limits, and its usage reports off, while this is open; a limit that is set stays."""
+    """MLflow's time limits, its usage reports off, and stores of plain files allowed, while this is open.
+
+    A limit that is set stays, and so does a refusal of such stores.
+    """
     changed: list[tuple[Any, str | None]] = []
-    with contextlib.suppress(ImportError, AttributeError):  # versions without such settings
+    with contextlib.suppress(ImportError):  # versions without such settings
         variables: Any = importlib.import_module("mlflow.environment_variables")
-        for name, value in {**LIMITS, NO_REPORTS: True}.items():
-            variable = getattr(variables, name)
+        for name, value in {**LIMITS, NO_REPORTS: True, FOLDERS: True}.items():
+            variable = getattr(variables, name, None)
+            if variable is None:  # versions without it
+                continue
             before = variable.get_raw()
             if before is None or (name == NO_REPORTS and before != str(value)):
                 variable.set(value)

@@ -91,6 +91,14 @@ def test_what_a_slower_step_lost_its_time_to() -> None:
     assert found.outcome() == {"predicted_step_time_s": 0.1, "measured_step_time_s": 0.4}
 
 
+def test_no_part_takes_more_than_the_step_beside_it() -> None:
+    found = Expectation(0.08, 0.1, 0.12, {"compute": 0.1})
+    for seconds in [0.2] * (expectation.COLD + 6) + [3.0, 3.0]:  # two slow steps
+        found.measured(seconds, {"compute": seconds})
+    assert "took 200 ms" in found.words()
+    assert "most of it in compute (200 ms, 100 ms predicted)" in found.words()
+
+
 def test_words() -> None:
     assert compare(0.1, 0.08, 0.12, 0.11) == "a step was to take 100 ms and took 110 ms (+10%): as expected"
     assert "faster than expected" in compare(0.1, 0.08, 0.12, 0.05)

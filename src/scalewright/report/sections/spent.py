@@ -60,13 +60,15 @@ def measured_parts(run: RunFolder) -> dict[str, float]:
     seconds = run.train.get("step_time_s")
     if not (steady & np.isfinite(seconds)).any():
         steady = np.ones(len(seconds), dtype=bool)
-    limit = 3 * np.nanmedian(seconds[steady]) if np.isfinite(seconds[steady]).any() else np.inf
-    steady &= ~(seconds > limit)
+    median = float(np.nanmedian(seconds[steady])) if np.isfinite(seconds[steady]).any() else None
+    steady &= ~(seconds > (3 * median if median is not None else np.inf))
     means = {
         name.removeprefix("breakdown_s."): float(np.nan_to_num(run.train.get(name)[steady]).mean())
         for name in names
     }
-    return together(means)
+    whole = sum(means.values())
+    scale = median / whole if median is not None and whole else 1.0
+    return together({name: seconds * scale for name, seconds in means.items()})
 
 
 def predicted_event(run: RunFolder) -> Mapping[str, Any]:

@@ -79,11 +79,18 @@ class Expectation:
         return compare(self.p50, self.p10 or self.p50, self.p90 or self.p50, took, self._blame())
 
     def _blame(self) -> str:
-        """The part that takes the most more (or less) than predicted, in words."""
+        """The part that takes the most more (or less) than predicted, in words.
+
+        Parts are means, which add up where medians don't, scaled to the median step that stands in the same
+        line: a few slow steps would give a part more than the whole step.
+        """
         sums: dict[str, float] = {}
         for _, parts in self._steps:
             for name, seconds in parts.items():
-                sums[name] = sums.get(name, 0.0) + seconds / len(self._steps)
+                sums[name] = sums.get(name, 0.0) + seconds
+        whole = sum(seconds for seconds, _ in self._steps)
+        scale = (self.median_s or 0.0) / whole if whole else 0.0
+        sums = {name: seconds * scale for name, seconds in sums.items()}
         measured, predicted = together(sums), together(self.breakdown_s)
         if not measured or not predicted:
             return ""
