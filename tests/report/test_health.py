@@ -83,6 +83,22 @@ def test_what_a_healthy_end_must_not_hide(tmp_path: Path, event: dict[str, Any],
     assert "Nothing to report" not in page.body
 
 
+def test_a_rewind_names_its_samples_and_is_drawn(tmp_path: Path) -> None:
+    spike = {
+        "kind": "spike",
+        "step": 11,
+        "action": "rewound",
+        "of": "loss",
+        "value": 7.1,
+        "usual": 2.3,
+        "z": 9.0,
+    }
+    rewinds = [{**spike, "to": 10, "left_out": [first, first + 4]} for first in (40, 44, 60)]
+    page = _page(tmp_path / "run", _rows(), [START, *rewinds, FINISH])
+    assert "rewound 3 times; it was trained without samples 40 to 47, 60 to 63." in page.body
+    assert "rewound to here" in page.body
+
+
 def test_a_hang_without_an_end_is_the_status(tmp_path: Path) -> None:
     hang = {"kind": "hang", "rank": 3, "axis": "tp", "collective": "all_gather", "number": 5}
     assert "shakespeare hung" in _page(tmp_path / "run", _rows(), [START, hang]).body

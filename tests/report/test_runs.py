@@ -99,6 +99,26 @@ def test_compare_and_report_on_the_command_line(tmp_path: Path, call_cli: Any) -
     assert call_cli("report", tmp_path / "nothing").code == 2
 
 
+def test_a_run_that_stopped_is_marked_and_data_are_named_by_their_paths(
+    tmp_path: Path, call_cli: Any
+) -> None:
+    a, b = a_run(tmp_path / "a", 1e-3, 2.0), a_run(tmp_path / "b", 1e6, 1.0)
+    for folder in (a, b):
+        source = {"path": f"data/{folder.name}", "weight": 1.0, "format": "auto", "eod": None}
+        config = {"name": folder.name, "data": {"train": [source]}}
+        (folder / "run.yaml").write_text(json.dumps(config))
+    stop = {"kind": "nonfinite", "step": 40, "action": "stopped", "where": "loss", "time": 2.0}
+    fault = {"kind": "fault", "step": 40, "message": "stopped", "time": 3.0}
+    (a / "events.jsonl").write_text('{"kind": "finish", "step": 40, "time": 1.0}\n')
+    (b / "events.jsonl").write_text(f"{json.dumps(stop)}\n{json.dumps(fault)}\n")
+    shown = call_cli("compare", a, b).out
+    assert "b: diverged, and stopped, at step 40" in shown
+    assert "a: " not in shown
+    assert re.search(r"data\.train\s+data/a\s+data/b\s*\n", shown)
+    text = write_overlay(find_runs([tmp_path]), tmp_path / "all.html").read_text()
+    assert text.count('class="status-note">diverged, and stopped<') == 1
+
+
 def test_files_among_several_runs(tmp_path: Path, call_cli: Any) -> None:
     """A plan isn't left out in silence; a database that `runs/*` brings is left out aloud."""
     a, b = a_run(tmp_path / "a", 1e-3, 2.0), a_run(tmp_path / "b", 3e-3, 1.0)

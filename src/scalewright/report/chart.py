@@ -39,7 +39,7 @@ class Mark:
     """A moment that concerns every chart: a resume, a fault, a value that was not finite."""
 
     step: float
-    kind: Literal["resume", "fault", "nonfinite"]
+    kind: Literal["resume", "fault", "nonfinite", "rewind"]
 
 
 @dataclass(frozen=True)

@@ -17,11 +17,12 @@ import numpy as np
 from scalewright.report.chart import path as svg_path
 from scalewright.report.folder import Column, RunFolder
 from scalewright.report.page import Page, Section, render, write
-from scalewright.report.runs import Comparison, Entry, compare, names_of
+from scalewright.report.runs import Comparison, Entry, compare, names_of, setting
 from scalewright.report.scale import Kind, say_tick, ticks
 from scalewright.report.series import frame, smooth, thin
 from scalewright.spec.words import count, decimal, duration, short_time
 
+UNREMARKABLE = ("finished", "no events")  # how a run ended, where that needs no word
 COLOURS = 8  # of the lines; further runs share them, dashed
 AXES: tuple[tuple[str, str, Kind], ...] = (
     ("steps", "Steps", "step"),
@@ -46,7 +47,7 @@ def page(runs: Sequence[RunFolder]) -> Page:
         Section("runs", "Runs", "overlay_runs.html", {"rows": rows(found), "by": _by(found)}),
     ]
     if found.differences:
-        changed = {key: [_text(value) for value in values] for key, values in found.differences.items()}
+        changed = {key: [setting(value) for value in values] for key, values in found.differences.items()}
         names = [entry.name for entry in found.runs]
         data = {"names": names, "rows": changed}
         sections.append(Section("differences", "What differs", "overlay_differences.html", data))
@@ -132,6 +133,7 @@ def rows(found: Comparison) -> list[dict[str, Any]]:
         {
             "name": entry.name,
             "best": entry.name == found.best,
+            "status": "" if entry.status in UNREMARKABLE else entry.status,
             "line": order[entry.name] % COLOURS,
             "dashed": order[entry.name] >= COLOURS,
             "cells": [
@@ -156,7 +158,3 @@ def _by(found: Comparison) -> str:
 
 def _index(found: Comparison) -> int | None:
     return next((number for number, entry in enumerate(found.runs) if entry.name == found.best), None)
-
-
-def _text(value: Any) -> str:
-    return "–" if value is None else str(value)

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from scalewright.report.folder import FILES, Column, RunFolder, Table, read_folder
+from scalewright.report.sections.health import status
 from scalewright.report.series import smooth
 from scalewright.spec.errors import UserError
 
@@ -39,6 +40,7 @@ class Entry:
     step_time_s: float | None  # median
     tokens_per_s: float | None  # median
     memory_gib: float | None
+    status: str  # how its newest life ended: finished, diverged, failed, ...
 
 
 @dataclass(frozen=True)
@@ -116,6 +118,26 @@ def aligned(runs: Sequence[RunFolder]) -> tuple[list[float], list[list[float | N
     return places, [[_at(run.train, place) for place in places] for run in runs]
 
 
+def setting(value: Any) -> str:
+    """One setting as a table shows it; sources of data by their paths and weights.
+
+    >>> setting([{"path": "data/a", "weight": 3.0, "format": "auto"}, {"path": "data/b", "weight": 1.0}])
+    'data/a (3), data/b (1)'
+    """
+    if value is None or value == []:
+        return "–"
+    if isinstance(value, list) and all(isinstance(source, Mapping) and "path" in source for source in value):
+        paths = [str(source["path"]) for source in value]
+        if len(value) == 1:
+            return paths[0]
+        weights = [source.get("weight") for source in value]
+        return ", ".join(
+            f"{path} ({weight:g})" if isinstance(weight, (int, float)) else path
+            for path, weight in zip(paths, weights, strict=True)
+        )
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
 def _at(train: Table, tokens: float) -> float | None:
     known = np.isfinite(train.get("tokens")) & np.isfinite(train.get("loss"))
     if not known.any():
@@ -137,6 +159,7 @@ def _entry(run: RunFolder, name: str) -> Entry:
         step_time_s=_median(run.train.get("step_time_s")),
         tokens_per_s=_median(run.train.get("tokens_per_s")),
         memory_gib=_most(run.train.get("memory_gib")),
+        status=status(run)[0],
     )
 
 

@@ -39,7 +39,8 @@ def compare(
 def _show(found: Comparison) -> None:
     """Three tables: what the runs reached, what differs, and their losses at the same tokens."""
     from scalewright.cli.output import print_table
-    from scalewright.spec.words import count, decimal, short_time
+    from scalewright.report.runs import setting
+    from scalewright.spec.words import count, decimal, printable, short_time
 
     names = [entry.name for entry in found.runs]
     print_table(
@@ -58,11 +59,13 @@ def _show(found: Comparison) -> None:
             for entry in found.runs
         ],
     )
+    for entry in found.runs:
+        if entry.status not in ("finished", "no events"):
+            print(f"{printable(entry.name)}: {entry.status}, at step {entry.steps:,}")
     if found.differences:
         print()
         differing = [
-            [key, *("–" if value is None else str(value) for value in values)]
-            for key, values in found.differences.items()
+            [key, *(setting(value) for value in values)] for key, values in found.differences.items()
         ]
         print_table(["what differs", *names], differing)
     else:

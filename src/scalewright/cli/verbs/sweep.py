@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -58,9 +59,9 @@ def sweep(
 
 
 def _tell(done: int, total: int, row: Row) -> None:
-    """One line as a run ends, on stderr."""
+    """One line as a run ends, on stderr; the table at the end has the whole error."""
     loss = row.valid_loss if row.valid_loss is not None else row.loss
-    word = row.error or (f"loss {loss:.4f}" if loss is not None else row.status)
+    word = row.error.split("; ")[0] if row.error else (f"loss {loss:.4f}" if loss is not None else row.status)
     print(
         f"{done}/{total}  {row.run}: {word}{'' if row.again else ' (finished before)'}",
         file=sys.stderr,
@@ -74,7 +75,7 @@ def _show(found: Sweep) -> None:
     from scalewright.spec.words import count
 
     keys = list(found.rows[0].values)
-    columns = [*keys, "valid loss", "loss", "step", "tokens/s", "GiB", "status"]
+    columns = [*_short(keys), "valid loss", "loss", "step", "tokens/s", "GiB", "status"]
     table = [
         [
             *row.values.values(),
@@ -101,6 +102,12 @@ def _show(found: Sweep) -> None:
         )
         print(f"best by {why}: {found.best}")
         print(f"one page about all of them: scalewright report {found.folder}")
+
+
+def _short(keys: Sequence[str]) -> list[str]:
+    """The keys' last parts, as in the runs' labels; whole where two would be the same."""
+    last = [key.rpartition(".")[2] for key in keys]
+    return last if len(set(last)) == len(last) else list(keys)
 
 
 def _number(value: float | None) -> str:

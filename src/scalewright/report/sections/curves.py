@@ -123,6 +123,8 @@ def _lines(run: RunFolder, curve: Curve, values: Column) -> list[Series]:
 def _marks(run: RunFolder, column: str, values: Column) -> list[Mark]:
     marks = [Mark(step, "resume") for step in run.steps_of("resume")]
     marks += [Mark(step, "fault") for step in run.steps_of("fault")]
+    rewinds = [event.get("to") for event in run.events if event.get("action") == "rewound"]
+    marks += [Mark(step, "rewind") for step in sorted({step for step in rewinds if isinstance(step, int)})]
     if column in ("loss", "grad_norm"):  # in the others a missing value is no fault
         marks += [
             Mark(step, "nonfinite") for step in run.train.steps[~np.isfinite(values)].tolist()[:MOST_MARKS]

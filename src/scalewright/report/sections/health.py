@@ -176,7 +176,32 @@ def _spikes(run: RunFolder) -> Finding | None:
     text += f", usually {decimal(usual, 4)}" if usual is not None else ""
     actions = dict.fromkeys(str(event.get("action")) for event in events if event.get("action"))
     text += f" ({', '.join(actions)})." if actions else "."
+    text += _rewinds(events)
     return Finding("warn", f"{len(events):,} spike{_s(len(events))}", text)
+
+
+def _rewinds(events: Sequence[Mapping[str, Any]]) -> str:
+    """What rewinds left out; ranges that touch are one. Empty without any."""
+    ranges = sorted(
+        (pair[0], pair[1])
+        for event in events
+        if event.get("action") == "rewound"
+        and isinstance(pair := event.get("left_out"), list)
+        and len(pair) == 2
+        and all(isinstance(number, int) for number in pair)
+    )
+    joined: list[list[int]] = []
+    for first, end in ranges:
+        if joined and first <= joined[-1][1]:
+            joined[-1][1] = max(joined[-1][1], end)
+        else:
+            joined.append([first, end])
+    if not joined:
+        return ""
+    shown = ", ".join(f"{first:,} to {end - 1:,}" for first, end in joined[:MOST_STEPS])
+    more = f" and {len(joined) - MOST_STEPS:,} ranges more" if len(joined) > MOST_STEPS else ""
+    times = f"{len(ranges):,} time{_s(len(ranges))}"
+    return f" The run was rewound {times}; it was trained without samples {shown}{more}."
 
 
 def _stalls(run: RunFolder) -> Finding | None:
