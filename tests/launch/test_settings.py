@@ -49,3 +49,18 @@ with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
     )
     assert done.returncode == 0, done.stderr
     assert "profiler_start" not in done.stderr
+
+
+def test_expandable_segments_unless_the_user_chose(monkeypatch):
+    """Under torch's newer name; neither of its two names is overwritten."""
+    for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
+        monkeypatch.delenv(name, raising=False)
+    settings.use_expandable_segments()
+    assert os.environ["PYTORCH_ALLOC_CONF"] == "expandable_segments:True"
+    monkeypatch.setenv("PYTORCH_ALLOC_CONF", "backend:cudaMallocAsync")
+    settings.use_expandable_segments()
+    assert os.environ["PYTORCH_ALLOC_CONF"] == "backend:cudaMallocAsync"
+    monkeypatch.delenv("PYTORCH_ALLOC_CONF")
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:64")
+    settings.use_expandable_segments()
+    assert "PYTORCH_ALLOC_CONF" not in os.environ

@@ -25,6 +25,7 @@ from scalewright.launch.settings import (
     make_deterministic,
     raise_file_limit,
     tracking_variables,
+    use_expandable_segments,
 )
 from scalewright.machine.load import mark, others_busy
 from scalewright.spec.errors import RunError, Stopped, UserError
@@ -171,6 +172,8 @@ def enter(context: RankContext, data: dict[str, Any]) -> dict[str, Any]:
     resolved = unplain(data)
     if resolved.run.deterministic:
         make_deterministic()  # here, since the fork server's environment is older than the run
+    if data["device"] == "cuda":
+        use_expandable_segments()  # before the first allocation
     keep_flight_records(resolved.run.folder / "hangs")
     raise_file_limit()
     busy = data.get("busy")

@@ -1,0 +1,46 @@
+"""Python's collector waits for chosen steps, and is as it was after a run."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+from runs import run, run_data
+from scalewright.train import garbage
+from scalewright.train.garbage import Garbage
+
+
+class Knot:
+    """Refers to itself: only the collector frees it."""
+
+    def __init__(self) -> None:
+        self.me = self
+
+
+def test_knots_are_freed_at_chosen_steps(monkeypatch):
+    monkeypatch.setattr(garbage, "EVERY", 3)
+    knots = []
+    with Garbage() as collector:
+        for step in range(1, 8):
+            knots.append(weakref.ref(Knot()))
+            collector.stepped(step, pause=step == 7)
+            alive = [number for number, knot in enumerate(knots, 1) if knot() is not None]
+            assert alive == {1: [1], 2: [1, 2], 3: [], 4: [4], 5: [4, 5], 6: [], 7: []}[step]
+        assert not gc.isenabled()
+        assert gc.get_freeze_count()
+    assert gc.isenabled()
+    assert not gc.get_freeze_count()
+
+
+def test_a_run_leaves_the_collector_as_it_was(tmp_path):
+    """Off while steps are taken, on afterwards; also where a callback raised."""
+    seen = []
+    run(run_data(tmp_path, train={"steps": 3}), on_step=lambda row: seen.append(gc.isenabled()))
+    assert seen == [False] * 3
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        run(run_data(tmp_path, train={"steps": 4}))
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
