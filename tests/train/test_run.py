@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 import torch
 
 import parts
 from runs import assert_same_bits, bits, events, merge, rows, run, run_data, weights
 from scalewright.spec.errors import UserError
-from scalewright.spec.run import load_run
+from scalewright.spec.run import RunSpec, load_run
 from scalewright.train import run as door
 from scalewright.train.loop import seed_step
+from scalewright.train.state.claim import claim_folder
 
 KEYS = {
     "kind", "step", "samples", "tokens", "loss_tokens", "loss", "aux_loss", "grad_norm", "lr", "step_time_s",
@@ -151,6 +154,15 @@ def test_what_cannot_be_is_refused_before_a_process_starts(tmp_path, started, ch
         run(run_data(tmp_path, **changes))
     assert started == []
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such locks")
+def test_a_folder_in_use_is_refused_before_a_process_starts(tmp_path, started):
+    data = run_data(tmp_path, layout=TP2)
+    with claim_folder(RunSpec.parse(data)), pytest.raises(UserError, match="another process is training"):
+        run(data)
+    assert started == []
+    assert (tmp_path / "out" / "events.jsonl").read_text() == ""  # no fault of the run that goes on
 
 
 def test_data_that_alone_know_their_length_are_asked_before_a_rank_starts(tmp_path, started, monkeypatch):

@@ -36,7 +36,7 @@ from scalewright.train.dry_run.preflight import check_memory
 from scalewright.train.record.callbacks import Callback, Callbacks
 from scalewright.train.resolve import check_workers, device_kind, plain, resolve, unplain
 from scalewright.train.state.choices import keep_choices
-from scalewright.train.state.claim import check_folder
+from scalewright.train.state.claim import check_folder, check_free
 
 Overrides = str | Sequence[str] | Mapping[str, Any]
 
@@ -98,6 +98,8 @@ def train(
     local = context.alone and world > 1
     if local:
         check_caller(spec)
+    if context.alone:  # else rank 0 looks, when all ranks can hear of it
+        check_free(spec)
     busy = mark()
     find_store(spec.track, variables)
     resolve(spec, read_data=False)  # what can't be is refused before a process starts

@@ -42,6 +42,13 @@ def _is_runs(path: Path) -> bool:
     return isinstance(content, dict) and isinstance(content.get("environment"), dict)
 
 
+def check_free(run: RunSpec) -> None:
+    """Raises UserError when another process trains in the folder, before workers start; makes no file."""
+    if (run.folder / "events.jsonl").exists():
+        with _locked(run.folder):
+            pass
+
+
 @contextmanager
 def claim_folder(run: RunSpec) -> Iterator[None]:
     """Holds the run's folder; raises UserError when another process trains there. Called by rank 0."""
