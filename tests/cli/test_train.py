@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -40,16 +42,28 @@ def run_file(tmp_path: Path) -> Path:
     return path
 
 
-def start(tmp_path: Path, *arguments: object) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, *map(str, arguments)],
-        cwd=tmp_path,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+@pytest.fixture
+def start() -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Starts commands, each with a session of its own; what is left of one when the test ends is killed."""
+    started: list[subprocess.Popen[str]] = []
+
+    def begin(folder: Path, *arguments: object) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, *map(str, arguments)],
+            cwd=folder,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        started.append(process)
+        return process
+
+    yield begin
+    for process in started:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def wait_for_steps(metrics: Path, count: int, seconds: float = 60) -> None:
@@ -64,7 +78,7 @@ def wait_for_steps(metrics: Path, count: int, seconds: float = 60) -> None:
 @pytest.mark.parametrize(
     ("number", "devices"), [(signal.SIGTERM, 1), (signal.SIGTERM, 2), (signal.SIGINT, 2)]
 )
-def test_a_signal_saves_and_gives_75(tmp_path, run_file, run_cli, number, devices):
+def test_a_signal_saves_and_gives_75(tmp_path, run_file, run_cli, number, devices, start):
     process = start(
         tmp_path, "-m", "scalewright", "train", run_file, "train.steps=100000", f"layout.devices={devices}"
     )
@@ -86,7 +100,7 @@ def test_one_json_document_from_local_workers(run_cli, run_file):
     assert answer.json()["step"] == 3
 
 
-def test_one_json_document_under_torchrun(tmp_path, run_file):
+def test_one_json_document_under_torchrun(tmp_path, run_file, start):
     process = start(
         tmp_path,
         "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2",
