@@ -12,8 +12,9 @@ from scalewright.launch.context import RankContext
 from scalewright.spec.errors import UserError
 from scalewright.train import worker
 from scalewright.train.device import own_device
+from scalewright.train.given import read_run
 from scalewright.train.resolve import plain, resolve
-from scalewright.train.run import enter, read_run
+from scalewright.train.run import enter
 
 
 @pytest.mark.parametrize(

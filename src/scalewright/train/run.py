@@ -9,11 +9,9 @@ This file imports no torch: the workers do, while the run is still being checked
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import suppress
-from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,16 +27,15 @@ from scalewright.launch.settings import (
 )
 from scalewright.machine.load import mark, others_busy
 from scalewright.spec.errors import RunError, Stopped, UserError
-from scalewright.spec.run import PythonRef, RunSpec, load_run
+from scalewright.spec.run import PythonRef, RunSpec
 from scalewright.track.events import EventsFile
 from scalewright.track.store import find_store
 from scalewright.train.dry_run.preflight import check_memory
+from scalewright.train.given import Overrides, read_overrides, read_run
 from scalewright.train.record.callbacks import Callback, Callbacks
 from scalewright.train.resolve import check_workers, device_kind, plain, resolve, unplain
 from scalewright.train.state.choices import keep_choices
 from scalewright.train.state.claim import check_folder, check_free
-
-Overrides = str | Sequence[str] | Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -199,24 +196,3 @@ def check_caller(run: RunSpec) -> None:
                 key,
                 "move it to a module, such as parts.py in the working directory, or use layout.devices=1",
             )
-
-
-def read_overrides(overrides: Overrides) -> list[str]:
-    """Overrides as `key=value` texts, from those, from one, or from a dictionary."""
-    if isinstance(overrides, str):
-        return [overrides]
-    if isinstance(overrides, Mapping):
-        return [f"{key}={json.dumps(value)}" for key, value in overrides.items()]
-    return list(overrides)
-
-
-def read_run(run: str | Path | dict[str, Any] | RunSpec, overrides: Sequence[str]) -> RunSpec:
-    """The run of a file, of plain data or of a RunSpec, with `key=value` overrides; raises UserError."""
-    if isinstance(run, (str, Path)):
-        return load_run(run, list(overrides))
-    from scalewright.spec.run import apply_override
-
-    data = run.dump() if isinstance(run, RunSpec) else deepcopy(run)  # the caller's own stays as it is
-    for override in overrides:
-        apply_override(data, override)
-    return RunSpec.parse(data)

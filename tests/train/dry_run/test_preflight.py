@@ -16,9 +16,10 @@ from scalewright.spec.shapes import new_preset
 from scalewright.train.dry_run import preflight
 from scalewright.train.dry_run.dry_run import dry_run
 from scalewright.train.dry_run.preflight import check_memory
+from scalewright.train.given import read_run
 from scalewright.train.memory.need import estimate, helps
 from scalewright.train.resolve import Resolved, resolve
-from scalewright.train.run import read_run, train
+from scalewright.train.run import train
 
 GIB = float(2**30)
 SMALL = new_preset(2e6, "llama", 2048).dump()

@@ -10,8 +10,8 @@ from scalewright.plan.terms import RISK_TERMS
 from scalewright.spec.run import RunSpec
 from scalewright.train.dry_run import verdict
 from scalewright.train.dry_run.verdict import judge
+from scalewright.train.given import read_run
 from scalewright.train.resolve import resolve
-from scalewright.train.run import read_run
 
 GIB = 2**30
 

@@ -27,10 +27,10 @@ from scalewright.train.dry_run.alike import Alike, alike
 from scalewright.train.dry_run.rehearse import Played, rehearse
 from scalewright.train.dry_run.replay import Rehearsal
 from scalewright.train.dry_run.verdict import Verdict, judge
+from scalewright.train.given import read_run
 from scalewright.train.network import describe
 from scalewright.train.precision import choose_precision
 from scalewright.train.resolve import Resolved, device_kind, resolve
-from scalewright.train.run import read_run
 
 
 @dataclass(frozen=True)
