@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 
 def test_prepare_twice(call_cli, tmp_path):
     text = tmp_path / "text.txt"
@@ -20,6 +22,29 @@ def test_prepare_twice(call_cli, tmp_path):
     shown = call_cli(*arguments, "--stats")
     assert "done already" in shown.out
     assert "documents by tokens" in shown.out
+
+
+def test_bad_lines_are_left_out_and_listed(call_cli, tmp_path):
+    """Without --skip-bad the first such line ends it; what it advises works in the same folder, and back."""
+    words = [json.dumps({"text": f"the {a}{b} and {b}ing {a}ly " * 9}) for a in "abcdefgh" for b in "uvwxyz"]
+    words[6], words[40] = '{"text": "cut', '{"body": "of another kind"}'
+    path = tmp_path / "words.jsonl"
+    path.write_text("\n".join(words) + "\n")
+    arguments = ["prepare", path, "--out", tmp_path / "data", "--vocab-size", 300, "--workers", 2]
+    refused = call_cli(*arguments)
+    assert refused.code == 2
+    assert "line 7" in refused.error
+    assert "--skip-bad" in refused.error
+    found = call_cli(*arguments, "--skip-bad", "--json").json()
+    assert found["left_out"]["bad lines"] == 2
+    assert [line.split(", ")[1] for line in found["bad_lines"]] == ["line 7", "line 41"]
+    assert sum(split["documents"] for split in found["splits"].values()) == len(words) - 2
+    shown = call_cli(*arguments, "--skip-bad").out
+    assert "done already" in shown
+    assert "line 7" in call_cli(*arguments).error  # what was left out isn't kept
+    assert "left out: 2 bad lines" in shown
+    assert "words.jsonl, line 7, byte" in shown
+    assert "words.jsonl, line 41, byte" in shown
 
 
 def test_other_options_are_refused(call_cli, tmp_path):

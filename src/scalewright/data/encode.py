@@ -21,6 +21,7 @@ from typing import IO, Any
 
 import numpy as np
 
+from scalewright.data.bad_lines import COUNT
 from scalewright.data.documents import fragments
 from scalewright.data.pieces import Piece
 from scalewright.data.shards import SPLITS, checksum, commit_json, shard_name
@@ -129,7 +130,7 @@ class PieceWork:
             "number": piece.number,
             "key": self.encoding.key,
             "splits": entries,
-            "notes": dict(sorted(self.notes.items())),
+            "notes": dict(self.notes),  # bad lines in the order of the file
         }
         commit_json(record_path(out, piece.number), record)
         return record
@@ -205,11 +206,14 @@ def _write_lengths(out: Path, number: int, split: str, lengths: array[int]) -> N
 
 
 def finished(encoding: Encoding, piece: Piece) -> dict[str, Any] | None:
-    """The record of a piece that is done, of this plan, and undamaged; None if it has to be done (again)."""
+    """The record of a piece that is done, of this plan, and undamaged; None if it has to be done (again).
+
+    So has one that left out bad lines, where these are no longer to be skipped.
+    """
     out = Path(encoding.out)
     try:
         record = json.loads(record_path(out, piece.number).read_text(encoding="utf-8"))
-        if record["key"] != encoding.key:
+        if record["key"] != encoding.key or (COUNT in record["notes"] and not encoding.skip_bad):
             return None
         for split, entry in record["splits"].items():
             if entry is None:

@@ -54,11 +54,12 @@ class Options:
         return cls(vocab_size, str(file) if file else None, found, valid_fraction, text_key, eod, skip_bad)
 
     def plain(self) -> dict[str, Any]:
-        """What is compared: all but the tokenizer's place."""
-        found = {key: value for key, value in asdict(self).items() if key != "tokenizer"}
-        if not self.skip_bad:  # so that work which an earlier version began goes on
-            del found["skip_bad"]
-        return found
+        """What is compared: all but the tokenizer's place, and `skip_bad`.
+
+        That changes only pieces with bad lines (`encode.finished` looks at those): who adds --skip-bad to a
+        command that such a line stopped goes on from there.
+        """
+        return {key: value for key, value in asdict(self).items() if key not in ("tokenizer", "skip_bad")}
 
 
 def settle(out: Path, files: Sequence[InputFile], options: Options) -> None:
