@@ -1,7 +1,7 @@
 """Files made to harm whoever reads them: nothing runs, nothing outside is touched, time and memory end.
 
     build(folder) ──► a valid checkpoint, Hugging Face folder, run ──► one thing in it is changed (CASES)
-    one child process, its memory limited ──► scalewright.cli.main(arguments) for each case ──► code, stderr
+    one child process, its memory limited ──► scalewright.cli.main(arguments) for each case ──► code, output
 
 An attacker can make every checksum right, so cases write COMMIT anew after their change.
 """
@@ -24,6 +24,7 @@ from tokenizers import Tokenizer, models
 
 from model.tiny_specs import make
 from scalewright.checkpoint.format import Manifest, StoredBox, StoredTensor, commit_text, describe_file
+from scalewright.data.prepare import prepare
 from scalewright.model.huggingface import write_huggingface
 from scalewright.spec.base import write_yaml
 from scalewright.spec.tensors import tensors
@@ -41,7 +42,8 @@ with open("/proc/self/statm") as file:
 resource.setrlimit(resource.RLIMIT_AS, (now + 3 * 2**30, now + 3 * 2**30))
 for line in sys.stdin:
     case = json.loads(line)
-    print("BEGIN", case["name"], file=sys.stderr, flush=True)
+    for stream in (sys.stdout, sys.stderr):
+        print("BEGIN", case["name"], file=stream, flush=True)
     before = resource.getrusage(resource.RUSAGE_SELF)
     os.chdir(case["cwd"])
     try:
@@ -93,6 +95,11 @@ def build(folder: Path) -> None:
     Tokenizer(models.WordLevel(words, unk_token="a")).save(str(folder / "run" / "tokenizer.json"))
     write_huggingface(folder / "hf", model.spec, state.__getitem__, tokenizer_dir=folder / "run")
     assert {tensor.name for tensor in tensors(model.spec)} == set(state)
+    (folder / "words.jsonl").write_text("".join(f'{{"text": "a {number}"}}\n' for number in range(99)))
+    prepare(
+        folder / "words.jsonl", folder / "valid", tokenizer=folder / "run" / "tokenizer.json",
+        valid_fraction=0.5, workers=1, progress=None,
+    )  # fmt: skip
     (folder / "run" / "metrics.jsonl").write_text('{"kind": "train", "step": 1, "loss": 2.0}\n')
     write_yaml(folder / "run" / "run.yaml", {"name": "run", "model": "gpt2", "data": "nowhere"})
 
@@ -236,6 +243,8 @@ RUN_HEAD = "name: run\nout_dir: trained\n"
 GENERATE = ("generate", "run", "--prompt", "a", "--max-tokens", "1")
 GENERATE_HF = ("generate", "hf", "--prompt", "a", "--max-tokens", "1")
 CONVERT = ("convert", "run", "out")
+EVALUATE = ("evaluate", "run", "--data", "valid", "--seq-len", "8", "--batches", "1")
+LIST = ("checkpoint", "ls", "run", "--json")
 NOTHING: Change = lambda folder: None  # noqa: E731
 
 # name: (what is changed, the command, exit code, a part of the message)
@@ -244,12 +253,10 @@ CASES: dict[str, tuple[Change, tuple[str, ...], int, str]] = {
     "valid": (NOTHING, GENERATE, 0, ""),
     "valid hf": (NOTHING, GENERATE_HF, 0, ""),
     "valid export": (NOTHING, CONVERT, 0, ""),
+    "valid evaluate": (NOTHING, EVALUATE, 0, ""),
     # code
     "model is code": (manifest(lambda d: d.update(model=CODE)), GENERATE, 2, "--trust-code"),
-    "model is code, evaluate": (
-        lambda f: (manifest(lambda d: d.update(model=CODE))(f), (f / "d").mkdir())[0],
-        ("evaluate", "run", "--data", "hf"), 2, "",
-    ),
+    "model is code, evaluate": (manifest(lambda d: d.update(model=CODE)), EVALUATE, 2, "--trust-code"),
     "data is code": (
         written("run/run.yaml", f"{RUN_HEAD}model: gpt2\ndata: {json.dumps(CODE)}\n"),
         ("evaluate", "run"), 2, "--trust-code",
@@ -343,7 +350,7 @@ CASES: dict[str, tuple[Change, tuple[str, ...], int, str]] = {
     "hf sizes are words": (config(hidden_size="many"), GENERATE_HF, 2, ""),
     # depth and headers
     "deep manifest": (head("manifest.json", DEEP), GENERATE, 2, "nested too deeply"),
-    "deep manifest, ls": (head("manifest.json", DEEP), ("checkpoint", "ls", "run", "--json"), 0, ""),
+    "deep manifest, ls": (head("manifest.json", DEEP), LIST, 0, '"state": "damaged"'),
     "deep state": (head("state.json", DEEP), GENERATE, 2, "nested too deeply"),
     "state is a list": (head("state.json", "[1]"), GENERATE, 2, "damaged state.json"),
     "deep COMMIT": (
@@ -370,6 +377,7 @@ CASES: dict[str, tuple[Change, tuple[str, ...], int, str]] = {
     # damage that nobody meant
     "flipped, generate": (flipped, GENERATE, 2, "checksum differs"),
     "flipped, convert": (flipped, CONVERT, 2, "checksum differs"),
+    "flipped, evaluate": (flipped, EVALUATE, 2, "checksum differs"),
     "flipped, unverified": (flipped, (*GENERATE, "--no-verify"), 0, ""),
     "edited manifest": (
         lambda f: written("run/checkpoints/step-00000001/manifest.json",
@@ -379,7 +387,7 @@ CASES: dict[str, tuple[Change, tuple[str, ...], int, str]] = {
     "edited manifest, ls": (
         lambda f: written("run/checkpoints/step-00000001/manifest.json",
                           (step_of(f) / "manifest.json").read_text() + " ")(f),
-        ("checkpoint", "ls", "run", "--json"), 0, "damaged",
+        LIST, 0, '"state": "damaged"',
     ),
 }  # fmt: skip
 
@@ -408,6 +416,10 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
         timeout=900,
         check=False,
     )
+    shown = {}
+    for block in done.stdout.split("BEGIN ")[1:]:
+        name, _, text = block.partition("\n")
+        shown[name] = text
     found: dict[str, dict[str, Any]] = {}
     for block in done.stderr.split("BEGIN ")[1:]:
         message, end, answer = block.partition("END ")
@@ -416,17 +428,17 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
         found[name] = {
             **json.loads(answer.splitlines()[0]),
             "error": text,
+            "out": shown[name],
             "folder": root / name.replace(" ", "-"),
         }
     assert len(found) == len(CASES), done.stderr[-2000:]
-    found["stdout"] = {"text": done.stdout}
     return found
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_it_ends_in_a_line(answers: dict[str, dict[str, Any]], name: str) -> None:
     answer, (_, _, code, part) = answers[name], CASES[name]
-    text = answer["error"] if "--json" not in CASES[name][1] else answers["stdout"]["text"]
+    text = answer["out"] if "--json" in CASES[name][1] else answer["error"]
     assert (answer["code"], part in text) == (code, True), text[-800:]
     assert not any(word in answer["error"] for word in ("unexpected", "Traceback"))
     if code:
@@ -437,7 +449,7 @@ def test_it_ends_in_a_line(answers: dict[str, dict[str, Any]], name: str) -> Non
     outside = {path.name: path.read_bytes() for path in (folder / "outside").iterdir()}
     assert outside.keys() == {"secret.safetensors", "secret.json", "page.html"}
     assert outside["page.html"] == b"mine"
-    assert "SECRET" not in text
+    assert "SECRET" not in answer["out"] + answer["error"]
     assert not any("SECRET" in path.read_text(errors="replace") for path in folder.glob("out/*"))
     assert answer["seconds"] < 60  # of the processor: whatever runs away needs hours
     assert answer["grown"] < GIB

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
 from pathlib import Path
 
 import pytest
 import torch
 
+from scalewright.checkpoint.format import commit_text
 from scalewright.data.prepare import prepare
 from scalewright.train.run import train
 
@@ -61,6 +64,7 @@ def test_damage_is_found(call_cli, trained, tmp_path):
     victim.write_bytes(content)
     answer = call_cli("checkpoint", "verify", copy, "--json")
     assert answer.code == 1
+    assert "checksum differs" in call_cli("evaluate", copy).error
     found = answer.json()
     assert found["ok"] is False
     assert [row["state"] for row in found["checkpoints"]] == ["damaged", "complete"]
@@ -74,6 +78,21 @@ def test_a_half_written_save_is_called_that(call_cli, trained, tmp_path):
     rows = call_cli("checkpoint", "ls", copy, "--json").json()
     assert [row["state"] for row in rows] == ["incomplete", "complete"]
     assert call_cli("checkpoint", "verify", copy).code == 0
+
+
+def test_weights_that_are_not_finite_are_called_that(call_cli, trained, tmp_path):
+    """They are what the run wrote: no damage, and not to be used."""
+    copy = tmp_path / "copy"
+    shutil.copytree(trained, copy)
+    step = copy / "checkpoints" / "step-00000004"
+    state = json.loads((step / "state.json").read_text())
+    (step / "state.json").write_text(json.dumps({**state, "finite": False}))
+    (step / "COMMIT").write_text(commit_text(step, 4))
+    answer = call_cli("checkpoint", "verify", copy)
+    assert answer.code == 0
+    assert answer.out.splitlines() == ["step 4: complete, not finite", "step 2: complete"]
+    rows = call_cli("checkpoint", "verify", copy, "--json").json()["checkpoints"]
+    assert [row["finite"] for row in rows] == [False, True]
 
 
 def test_a_folder_without_saves(call_cli, tmp_path):
@@ -94,6 +113,19 @@ def test_convert_there_and_back(call_cli, trained, tmp_path):
     ]
     assert texts[0] == texts[1] == texts[2]
     assert call_cli("convert", trained, tmp_path / "hf").code == 2
+
+
+@pytest.mark.skipif(os.name == "nt", reason="modes of files")
+def test_exported_weights_can_be_read_by_whom_the_umask_lets(call_cli, trained, tmp_path):
+    before = os.umask(0o022)
+    try:
+        call_cli("convert", trained, tmp_path / "hf")
+        call_cli("convert", tmp_path / "hf", tmp_path / "back")
+    finally:
+        os.umask(before)
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert {path.suffix for path in files} >= {".safetensors", ".json"}
+    assert {path.stat().st_mode & 0o777 for path in files} == {0o644}
 
 
 def test_generate(call_cli, trained):
@@ -131,8 +163,6 @@ def test_evaluate_needs_data(call_cli, trained, tmp_path):
 
 
 def test_evaluate_is_the_runs_own_validation(call_cli, trained):
-    import json
-
     rows = [json.loads(line) for line in (trained / "metrics.jsonl").read_text().splitlines()]
     in_the_run = next(row for row in rows if row["kind"] == "valid")
     found = call_cli("evaluate", trained, "--batches", 2, "--json").json()
