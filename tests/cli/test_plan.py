@@ -131,6 +131,38 @@ def test_another_trainers_plan_sends_nobody_to_train(call_cli, tmp_path):
     assert f"scalewright train {tmp_path}" not in shown
 
 
+def test_what_train_runs_is_a_column_of_our_own_plans_alone(call_cli):
+    """With cp 2, which `train` lacks and Megatron has."""
+    ours, megatron = (
+        call_cli("plan", *SMALL, "--fix", "cp=2,pp=1", "--top", "1", *more).out
+        for more in ((), ("--framework", "megatron"))
+    )
+    assert "not yet" in ours
+    assert "`train` can't run 1 yet: cp 2 needs another trainer" in ours
+    assert "cp 2" in megatron
+    assert "not yet" not in megatron
+    assert "`train`" not in megatron
+    header = next(line for line in megatron.splitlines() if "MFU" in line and "layout" in line)
+    assert "train" not in header
+
+
+def test_the_terminal_names_better_counts_and_what_was_preferred(call_cli):
+    """100 devices leave few layouts; the simplest comes before a faster one, by a margin of 2% by default."""
+    odd = "--cluster dgx-h100 --devices 100 --seq-len 8192 --global-batch 512 --top 1"
+    answer = call_cli("plan", "llama-3.1-8b", *odd.split(), "--json").json()
+    shown = " ".join(call_cli("plan", "llama-3.1-8b", *odd.split()).out.split())
+    batch, fewer = answer["nearby"]
+    assert f"a global batch of {batch['global_batch']} instead of 512 is" in shown
+    assert f"{fewer['devices']} of your 100 devices are" in shown
+    faster = answer["best"][0]["simpler_than"]
+    assert 0.05 < faster["cost_pct"] < 2
+    assert f"the first is the simplest within 2% of the fastest ({faster['step_time_s']:.1f} s, " in shown
+    assert f"{faster['cost_pct']:.1f}% less)" in shown
+    plain = call_cli("plan", *SMALL, "--top", "1", "--margin", "0").out
+    assert "simplest within" not in plain
+    assert "of your" not in plain
+
+
 def test_what_train_can_not_run_is_said(call_cli, tmp_path):
     answer = call_cli(
         "plan", "deepseek-v2-lite", "--cluster", "dgx-h100", "--devices", "16", "--seq-len", "2048",

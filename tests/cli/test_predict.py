@@ -67,6 +67,15 @@ def test_the_numbers_agree_with_each_other(call_cli):
     assert total["cost"] == pytest.approx(2 * total["device_hours"])
 
 
+def test_a_cluster_files_price_is_the_runs(call_cli, tmp_path):
+    (tmp_path / "mine.yaml").write_text("like: dgx-h100\nnodes: 8\nprice_per_device_hour: 3.0\n")
+    asked = ["llama-3.1-8b", "--cluster", tmp_path / "mine.yaml", "--seq-len", "4096", *LAYOUT]
+    total = predicted(call_cli, *asked, "--tokens", "1e12")["total"]
+    assert total["cost"] == pytest.approx(3 * total["device_hours"])
+    total = predicted(call_cli, *asked, "--tokens", "1e12", "--price", "2")["total"]
+    assert total["cost"] == pytest.approx(2 * total["device_hours"])
+
+
 def test_the_same_layout_said_in_other_ways(call_cli):
     one = predicted(call_cli, *ASKED, *LAYOUT)
     pairs = "devices=64,tp=4,pp=2,zero_stage=1,global_batch=128"

@@ -14,6 +14,11 @@ def run(devices: int = 64, cluster: str = "dgx-h100", **changes: object) -> Pred
     return predict(load_model_spec("llama-3.1-8b"), load_cluster(cluster), layout, 4096, framework="megatron")
 
 
+def ours(**keys: object) -> Prediction:
+    layout = Layout.parse({"global_batch": 64, **keys})
+    return predict(load_model_spec("llama-3.1-8b"), load_cluster("dgx-h100"), layout, 4096)
+
+
 def test_what_if_is_sorted_and_hardware_never_hurts() -> None:
     found = what_if(run(tp=2, micro_batch=4, global_batch=512))
     gains = [row["gain_pct"] for row in found]
@@ -27,6 +32,19 @@ def test_what_if_is_sorted_and_hardware_never_hurts() -> None:
     for name in ("memory bandwidth x2", "links inside the domain x2", "network between nodes x2"):
         assert by_name[name] >= 0
     assert by_name["tp / 2"] > 0  # less exchange
+
+
+def test_what_if_tries_other_zero_stages_recomputation_and_schedules() -> None:
+    """What ZeRO 3 costs under a pipeline is among the changes, with what leaving it gains."""
+    found = {row["change"].split(",")[0]: row for row in what_if(ours(devices=8, pp=2, zero_stage=3))}
+    expected = {"zero_stage 1", "zero_stage 2", "recompute selective", "recompute full"}
+    expected |= {f"schedule {kind}" for kind in ("interleaved", "zb-h1", "zb-interleaved", "zbv")}
+    assert expected <= set(found)
+    assert {found[change]["kind"] for change in expected} == {"setting"}
+    assert "zero_stage 3" not in found
+    assert found["zero_stage 1"]["gain_pct"] > 0 > found["recompute full"]["gain_pct"]
+    alone = {row["change"].split(" ")[0] for row in what_if(ours(devices=1, zero_stage=0))}
+    assert not {"zero_stage", "schedule"} & alone
 
 
 def test_a_layout_that_does_not_fit_gets_the_cheapest_mend() -> None:

@@ -16,6 +16,23 @@ def test_nulls_are_derived() -> None:
     assert Layout.parse({"devices": 2, "pp": 2, "schedule": "interleaved"}).virtual_stages == 2
 
 
+@pytest.mark.parametrize(
+    ("keys", "stage"),
+    [
+        ({"devices": 8}, 3),
+        ({"devices": 8, "pp": 2}, 1),  # 3 would gather the parameters for every micro-batch
+        ({"devices": 2, "pp": 2}, 1),
+        ({"devices": 1, "offload": "optimizer"}, 0),
+        ({"devices": 8, "pp": 2, "offload": "optimizer"}, 1),
+        ({"devices": 8, "pp": 2, "offload": "parameters"}, 3),
+        ({"devices": 8, "pp": 2, "offload": "all"}, 3),
+        ({"devices": 8, "pp": 2, "zero_stage": 3}, 3),
+    ],
+)
+def test_the_zero_stage_where_none_is_given(keys: dict[str, object], stage: int) -> None:
+    assert Layout.parse(keys).zero_stage == stage
+
+
 def test_what_was_said_is_told_from_what_was_derived() -> None:
     layout = Layout.parse({"devices": 8, "tp": 2, "sp": None, "schedule": "1f1b"})
     assert layout.said() == {"devices": 8, "tp": 2, "schedule": "1f1b"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from scalewright.api import plan as ask
+from scalewright.api import predict
 from scalewright.plan.search.counts import nearby
 from scalewright.plan.search.search import Plan, search
 from scalewright.spec.cluster import load_cluster
@@ -55,3 +56,8 @@ def test_a_clusters_own_price_counts() -> None:
     assert total["cost"] == pytest.approx(2.5 * total["device_hours"])
     dearer = ask("llama-3.1-8b", cluster, 8, 4096, 64, tokens=1e9, price=5.0, explain=False, top=1)
     assert dearer["best"][0]["total"]["cost"] == pytest.approx(2 * total["cost"])
+    (one,) = found["best"]
+    said = {"seq_len": 4096, "tokens": 1e9}
+    assert predict("llama-3.1-8b", cluster, one["layout"], **said)["total"]["cost"] == total["cost"]
+    again = predict("llama-3.1-8b", cluster, one["layout"], **said, price=5.0)
+    assert again["total"]["cost"] == pytest.approx(2 * total["cost"])
