@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -69,3 +70,17 @@ def test_predicted_beside_measured() -> None:
     )
     assert "slower than expected" in slow
     assert "no prediction" in beside(Summary())
+
+
+def test_the_two_losses_say_on_what_each_is_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The end's is of all held-out text, the run's own of its beginning: they may differ."""
+    evaluate = import_module("scalewright.cli.verbs.evaluate")  # its package has a function of that name
+    monkeypatch.setattr(evaluate, "measure", lambda *_: {"bits_per_byte": 2.41149, "tokens": 123456})
+    value, lines = demo.evaluation(tmp_path)
+    assert value == 2.4115
+    run = demo._run(tmp_path, dict(demo.UNPLANNED))
+    taken = run["train"]["valid_batches"] * run["layout"]["global_batch"] * run["data"]["seq_len"]
+    assert lines == [
+        "2.411 bits per byte of all 123,456 tokens of it",
+        f"(validations on the way took the first {taken:,} of them)",
+    ]

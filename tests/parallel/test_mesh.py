@@ -24,6 +24,7 @@ from scalewright.parallel.mesh import (
     USED,
     Mesh,
     _meeting_point,
+    axes_of,
     backend_for,
     join_world,
     leave_world,
@@ -32,8 +33,15 @@ from scalewright.parallel.mesh import (
 )
 from scalewright.spec.grid import make_grid
 from scalewright.spec.layout import Layout
+from scalewright.spec.model import ModelSpec
 from scalewright.train.run import PRELOAD
 from worlds import CPU, one_rank, run_world
+
+
+def small_spec(**keys: Any) -> ModelSpec:
+    """The smallest model of all, with other keys."""
+    sizes = {"vocab_size": 8, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
+    return ModelSpec.parse({**sizes, "intermediate_size": 8, **keys})
 
 
 def look(mesh: Mesh, layout: Layout) -> dict[str, Any]:
@@ -118,6 +126,14 @@ def test_only_groups_that_are_used_are_made():
         assert seen["groups"] == 6
         assert seen["sockets"] <= seen["expected"] + 2  # and the pipe to the launcher is no socket
         assert "no group was made for axis 'pp'" in seen["unused"]
+
+
+def test_the_tie_is_for_models_whose_embedding_and_head_are_one():
+    """For a user's own module, whose weights the mesh doesn't look into, there is none either."""
+    tied, untied = (small_spec(tie_word_embeddings=tie) for tie in (True, False))
+    assert axes_of(tied) == USED
+    assert axes_of(untied) == tuple(axis for axis in USED if axis != "tie")
+    assert axes_of(torch.nn.Linear(1, 1)) == axes_of(untied)
 
 
 def test_which_backends_a_group_has():

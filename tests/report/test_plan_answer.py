@@ -14,6 +14,7 @@ from report.plan_documents import DEVICE, make_estimate, make_plan
 from scalewright.plan.search.trainable import untrainable
 from scalewright.report import write_plan
 from scalewright.report.document import read_document
+from scalewright.report.sections.plan_gauges import gauges
 from scalewright.report.sections.plan_pipeline import fold, put_on_the_clock
 from scalewright.report.sections.plan_start import start
 from scalewright.report.trainers import runs_in
@@ -117,6 +118,31 @@ def test_memory_shows_its_band_and_the_devices_limit(tmp_path: Path) -> None:
     page = _page(tmp_path, make_estimate(memory_p10_p90_gib=[38.2, 47.9]))
     assert "of 72.3 GiB that a device gives (80.0 in all); p10–p90 38.2 – 47.9 GiB" in page.body
     assert page.having("b", class_="limit")
+
+
+def test_the_steps_band_is_a_bar_with_its_middle_and_both_ends(tmp_path: Path) -> None:
+    document = read_document(make_estimate())
+    assert document.first is not None
+    bar = gauges(document, document.first)[0]
+    (start, length), (low, high) = bar["band"], bar["marks"]
+    assert (start, start + length) == pytest.approx((low[0], high[0]))
+    assert start / (start + length) == pytest.approx(6.42 / 7.96)
+    assert start < bar["middle"] < start + length < 1
+    page = _page(tmp_path, make_estimate())
+    assert "8 of 10 such runs are expected between p10 and p90" in page.body
+    assert "Step time 7.11 s" in page.body
+    drawn = [one["style"] for one in page.having("u") if one.get("style", "").startswith("left:")]
+    assert [float(style[5:].partition("%")[0]) for style in drawn] == [pytest.approx(100 * start, abs=0.1)]
+
+
+def test_the_matrix_keeps_its_rank_number_on_a_phone(tmp_path: Path) -> None:
+    """The narrow page hides the table's head, not the number: that gets a line of its own, with its name."""
+    page = _page(tmp_path, make_plan())
+    cells = page.text.split('<td class="rank">')[1:]
+    assert [cell.partition("<")[0] for cell in cells] == ["1", "2", "3"]
+    narrow = page.text.split("@media (max-width: 720px)")
+    assert any('.wide-table td.rank::before { content: "Layout "' in part for part in narrow[1:])
+    assert any(".wide-table td.rank { grid-column: 1 / -1;" in part for part in narrow[1:])
 
 
 def test_the_pipeline_breaks_between_fill_and_drain() -> None:

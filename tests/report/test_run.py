@@ -61,6 +61,17 @@ def test_gaps_resumes_and_validations_are_in_the_loss_chart(tmp_path: Path) -> N
     assert {("resume", 40.0), ("fault", 40.0), ("nonfinite", 30.0), ("nonfinite", 31.0)} <= set(marks)
 
 
+def test_the_environment_is_folded(tmp_path: Path) -> None:
+    """All that the section holds is one closed line until it is opened."""
+    text = write_report(make_run(tmp_path / "run")).read_text(encoding="utf-8")
+    section = text.split('<section id="environment"')[1].split("</section>")[0]
+    before, folded = section.split("<details", 1)
+    assert "Machine" not in before
+    assert "Machine" in folded.split("</details>")[0]
+    assert "open" not in folded.partition(">")[0]
+    assert not folded.split("</details>")[1].replace("</div>", "").strip()
+
+
 def test_one_step_is_a_dot(tmp_path: Path) -> None:
     page = read_page(write_report(make_run(tmp_path / "run", steps=1)))
     assert page.charts["loss"]["series"][0]["y"] == [pytest.approx(train_row(1)["loss"], rel=1e-6)]

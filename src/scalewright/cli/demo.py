@@ -82,9 +82,9 @@ def run_demo(out: Path, quiet: bool = False) -> dict[str, Any]:
     write_yaml(run_file, _run(out, layout))
     _train(run_file, out, summary, started, say, quiet)
     say("5/7", "evaluating on text that it has not seen")
-    summary.validation_bits_per_byte, tokens = _evaluate(out)
-    say("", f"{summary.validation_bits_per_byte:.3f} bits per byte of all {tokens:,} tokens of it")
-    say("", f"(validations on the way took the first {VALID_BATCHES * BATCH * SEQ_LEN:,} of them)")
+    summary.validation_bits_per_byte, lines = evaluation(out)
+    for line in lines:
+        say("", line)
     say("6/7", "writing on from a prompt")
     sample = _sample(out)
     say("", "\n" + sample + "\n")
@@ -275,14 +275,17 @@ class _Assassin:
             self._thread.join()
 
 
-def _evaluate(out: Path) -> tuple[float, int]:
-    """(bits per byte, tokens) of the whole held-out part; the run's own validations take a part of it."""
+def evaluation(out: Path) -> tuple[float, list[str]]:
+    """Bits per byte of the whole held-out part, and lines on what it and the run's own validations cover."""
     from scalewright.cli.verbs.evaluate import measure
 
     found = measure(out, None, None, 10_000, "cpu")
     if found["bits_per_byte"] is None:
         raise RunError("the held-out text does not know its bytes")
-    return round(found["bits_per_byte"], 4), int(found["tokens"] or 0)
+    return round(found["bits_per_byte"], 4), [
+        f"{found['bits_per_byte']:.3f} bits per byte of all {found['tokens']:,} tokens of it",
+        f"(validations on the way took the first {VALID_BATCHES * BATCH * SEQ_LEN:,} of them)",
+    ]
 
 
 def _sample(out: Path) -> str:
