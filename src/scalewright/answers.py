@@ -1,9 +1,9 @@
 """What `sw.predict` and `sw.plan` give: the dictionary of the JSON, which prints as the command does.
 
-found = sw.plan("llama-3.1-8b", "dgx-h100", devices=64, seq_len=8192, global_batch=512)
-found["best"][0]["layout"]          a dictionary, as before
-print(found)                        the tables of `scalewright plan`
-found                               in a notebook: a small page of them
+answer = sw.plan("llama-3.1-8b", "dgx-h100", devices=64, seq_len=8192, global_batch=512)
+answer["best"][0]["layout"]         a dictionary, as before
+print(answer)                       the tables of `scalewright plan`
+answer                              in a notebook: a small page of them
 """
 
 from __future__ import annotations

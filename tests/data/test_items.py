@@ -185,7 +185,7 @@ def test_text_with_a_tokenizer(tmp_path):
         ),
         ({"pair": [[1, 2, 3], [2, 3, -1]]}, "targets holds -1, which is not a token"),
         ({"body": "text"}, r"an item has the keys body.*text_key: body"),
-        ({"text": "To be"}, "no tokenizer is named.*say tokenizer: PATH"),
+        ({"text": "To be"}, "no tokenizer is named.*set tokenizer: PATH"),
     ],
 )
 def test_items_that_can_not_be_used(item, says):

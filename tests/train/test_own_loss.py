@@ -33,7 +33,7 @@ def sample() -> tuple[torch.Tensor, torch.Tensor]:
 @pytest.mark.parametrize(
     ("name", "keys", "says"),
     [
-        ("parts:averaged", {}, "the loss is a mean .*: return the sum over counted tokens, or say reduction"),
+        ("parts:averaged", {}, "the loss is a mean .*: return the sum over counted tokens, or set reduction"),
         ("parts:summed", {"reduction": "mean"}, "twice as large: a sum.*remove reduction: mean"),
         ("parts:by_sample", {}, r"gave shape \[24\], not one number"),
         ("parts:detached", {}, "the loss has no gradient"),

@@ -48,14 +48,14 @@ class Column:
 
 def blocks(columns: Sequence[Column], width: int) -> list[list[tuple[int, int]]]:
     """(index, width) of the columns of each block; one block where all of them fit beside each other."""
-    found: list[list[int]] = []
+    groups: list[list[int]] = []
     for index in range(len(columns)):
-        together = [*(found[-1] if found else []), index]
-        if found and _total([columns[i].readable for i in together]) <= width:
-            found[-1] = together
+        group = [*(groups[-1] if groups else []), index]
+        if groups and _total([columns[i].readable for i in group]) <= width:
+            groups[-1] = group
         else:
-            found.append([0, index] if found and index else [index])
-    return [list(zip(part, _shared([columns[i] for i in part], width), strict=True)) for part in found]
+            groups.append([0, index] if groups and index else [index])
+    return [list(zip(group, _shared([columns[i] for i in group], width), strict=True)) for group in groups]
 
 
 def _shared(columns: Sequence[Column], width: int) -> list[int]:

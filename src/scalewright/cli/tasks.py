@@ -62,18 +62,18 @@ def score_tasks(
     return evaluate_tasks(subject, names, folder, limit, batch_size)
 
 
-def show_scores(found: dict[str, Any]) -> None:
+def show_scores(evaluation: dict[str, Any]) -> None:
     """A row a metric."""
     from scalewright.cli.output import print_table
 
     rows = []
-    for task, scores in found["results"].items():
+    for task, scores in evaluation["results"].items():
         for metric, value in scores.items():
             if "_stderr" in metric or not isinstance(value, (int, float)):
                 continue
             name, comma, kind = metric.partition(",")
             error = scores.get(f"{name}_stderr{comma}{kind}")
             band = f"± {error:.4f}" if isinstance(error, float) and error == error else ""
-            rows.append((task, metric, f"{value:.4f}", band, found["samples"].get(task)))
+            rows.append((task, metric, f"{value:.4f}", band, evaluation["samples"].get(task)))
     print_table(("task", "metric", "value", "error", "samples"), rows)
-    print(f"lm-evaluation-harness {found['lm_eval']}")
+    print(f"lm-evaluation-harness {evaluation['lm_eval']}")

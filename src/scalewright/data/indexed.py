@@ -2,7 +2,7 @@
 
     i -> epoch i / n, item order[i mod n] -> document -> a row, padded
 
-Only without packing: which items a packed row holds is known when those before it have been read.
+Only without packing: which items a packed row holds depends on the lengths of all items before it.
 """
 
 from __future__ import annotations

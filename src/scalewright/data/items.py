@@ -49,9 +49,9 @@ class ItemReader:
         if tokenizer is None:
             return cls(text_key, eod)
         path = Path(tokenizer).expanduser()
-        found = read_tokenizer(path)
-        end = eod if eod is not None else end_of_document(found, path, None)
-        return cls(text_key, end, found, path, vocabulary_size(found))
+        loaded = read_tokenizer(path)
+        end = eod if eod is not None else end_of_document(loaded, path, None)
+        return cls(text_key, end, loaded, path, vocabulary_size(loaded))
 
     def document(self, item: Any, where: str) -> Document:
         """The document of an item; raises UserError for one that is of no kind above."""
@@ -83,8 +83,8 @@ class ItemReader:
         if "loss_mask" in item:
             labels = np.where(self._like(tokens, item["loss_mask"], "loss_mask", where) != 0, labels, IGNORED)
         if "attention_mask" in item:
-            there = self._like(tokens, item["attention_mask"], "attention_mask", where) != 0
-            tokens, labels = tokens[there], labels[there]
+            present = self._like(tokens, item["attention_mask"], "attention_mask", where) != 0
+            tokens, labels = tokens[present], labels[present]
         self._check_labels(labels, "labels", where)
         return Document(tokens, labels)
 
@@ -101,7 +101,7 @@ class ItemReader:
             raise UserError(
                 "the items are text, and no tokenizer is named",
                 where,
-                "say tokenizer: PATH/tokenizer.json beside python:",
+                "set tokenizer: PATH/tokenizer.json beside python:",
             )
         return np.array(self.tokenizer.encode(text, add_special_tokens=False).ids, dtype=np.int64)
 
@@ -131,14 +131,14 @@ class ItemReader:
             )
 
     def _like(self, tokens: Int64, value: Any, key: str, where: str) -> Int64:
-        found = _whole_numbers(value, key, where)
-        if len(found) != len(tokens):
+        numbers = _whole_numbers(value, key, where)
+        if len(numbers) != len(tokens):
             raise UserError(
-                f"{key} has {len(found)} numbers and input_ids {len(tokens)}",
+                f"{key} has {len(numbers)} numbers and input_ids {len(tokens)}",
                 where,
                 "give one for each token",
             )
-        return found
+        return numbers
 
 
 def outside_vocabulary(labels: NDArray[np.integer[Any]], limit: int | None) -> NDArray[np.bool_]:

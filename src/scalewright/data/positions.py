@@ -60,16 +60,18 @@ class Positions:
     ) -> tuple[Positions, list[int]]:
         """The same run from sample `samples` on, with these sources (fingerprints) and weights; and the
         sources' numbers."""
-        known = list(self.sources)
+        ordered = list(self.sources)
         numbers: list[int] = []
         for source in sources:
-            number = next((n for n, k in enumerate(known) if k == source and n not in numbers), len(known))
-            known += [source] if number == len(known) else []
+            number = next(
+                (n for n, other in enumerate(ordered) if other == source and n not in numbers), len(ordered)
+            )
+            ordered += [source] if number == len(ordered) else []
             numbers.append(number)
         past = [segment for segment in self.segments if segment.start < samples]
         new = Segment(samples, dict(zip(numbers, weights, strict=True)))
         same = bool(past) and _turns(past[-1]) == _turns(new)
-        return Positions(tuple(known), tuple(past if same else [*past, new])), numbers
+        return Positions(tuple(ordered), tuple(past if same else [*past, new])), numbers
 
     @property
     def current(self) -> Segment:
@@ -92,9 +94,9 @@ class SourceOf:
         self._starts = np.array([segment.start for segment in self.segments], dtype=np.int64)
         self._numbers = [np.array(list(s.weights), dtype=np.int64) for s in self.segments]
         self._mixtures = [Mixture(list(s.weights.values())) for s in self.segments]
-        self._given = [np.zeros(len(positions.sources), np.int64)]  # by each source before each segment
+        self._counts = [np.zeros(len(positions.sources), np.int64)]  # of each source before a segment
         for index, end in enumerate(self._starts[1:]):
-            self._given.append(self._given[-1] + self._count(index, int(end - self._starts[index])))
+            self._counts.append(self._counts[-1] + self._count(index, int(end - self._starts[index])))
 
     @property
     def shares(self) -> dict[int, float]:
@@ -105,22 +107,22 @@ class SourceOf:
     def given(self, samples: int) -> list[int]:
         """How many of the first `samples` samples each source gave."""
         index = max(0, int(np.searchsorted(self._starts, samples, side="right")) - 1)
-        return [int(n) for n in self._given[index] + self._count(index, samples - int(self._starts[index]))]
+        return [int(n) for n in self._counts[index] + self._count(index, samples - int(self._starts[index]))]
 
     def __call__(self, indices: Int64) -> tuple[Int64, Int64]:
         """The source of each sample, and how many samples that source gave before it."""
-        which = np.searchsorted(self._starts, indices, side="right") - 1
+        segment_of = np.searchsorted(self._starts, indices, side="right") - 1
         source, ordinal = np.empty_like(indices), np.empty_like(indices)
-        for index in np.unique(which):
-            mine = which == index
-            place, count = self._mixtures[index](indices[mine] - self._starts[index])
-            source[mine] = self._numbers[index][place]
-            ordinal[mine] = self._given[index][source[mine]] + count
+        for index in np.unique(segment_of):
+            chosen = segment_of == index
+            place, count = self._mixtures[index](indices[chosen] - self._starts[index])
+            source[chosen] = self._numbers[index][place]
+            ordinal[chosen] = self._counts[index][source[chosen]] + count
         return source, ordinal
 
     def _count(self, index: int, samples: int) -> Int64:
         """Samples that each source gives in the first `samples` of a segment."""
-        counts = np.zeros_like(self._given[0])
+        counts = np.zeros_like(self._counts[0])
         mixture = self._mixtures[index]
         counts[self._numbers[index]] = mixture.count(samples)
         return counts

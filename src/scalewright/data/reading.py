@@ -66,33 +66,33 @@ class SequentialRows:
         self.seek(None)
 
     def __len__(self) -> int:
-        return 2**62  # how many rows the items make is known when they have been read
+        return 2**62  # the number of rows is unknown until all items have been read
 
     def seek(self, position: dict[str, Any] | None) -> None:
         """Goes to a place that `position` gave; null: the beginning."""
-        self._here = Mark(**position) if position else Mark()
+        self._mark = Mark(**position) if position else Mark()
         self._marks.clear()
         self._stream: Iterator[Any] | None = None
-        self._left: Pairs | None = None
-        self._last = self._here.carry
-        self._ended = self._any = False
+        self._pending: Pairs | None = None
+        self._last_token = self._mark.carry
+        self._ended = self._epoch_has_pairs = False
 
     def position(self, row: int) -> dict[str, Any] | None:
         """The last remembered place at or before a row, as plain data; null: none."""
-        before = [mark for mark in list(self._marks) if mark.row <= row]
+        before = [past for past in list(self._marks) if past.row <= row]
         return asdict(before[-1]) if before else None
 
     def batch(self, indices: Sequence[int] | range) -> Batch:
         """These rows; reads from the beginning when one lies before the place that has been reached."""
-        made: list[tuple[Int64, ...]] = []
-        if self._here.row > indices[0]:
+        rows: list[tuple[Int64, ...]] = []
+        if self._mark.row > indices[0]:
             self.seek(None)
-        self._marks.append(self._here)
+        self._marks.append(self._mark)
         for index in indices:
-            while self._here.row < index:
+            while self._mark.row < index:
                 self._row()
-            made.append(self._row())
-        inputs, targets, positions, documents = (np.stack(column) for column in zip(*made, strict=True))
+            rows.append(self._row())
+        inputs, targets, positions, documents = (np.stack(column) for column in zip(*rows, strict=True))
         masks = self.document_mask and self.packing
         return Batch(
             inputs,
@@ -109,76 +109,76 @@ class SequentialRows:
         targets, documents = np.full(length, IGNORED), np.zeros(length, np.int64)
         filled, number = 0, 0
         while filled < length and not self._ended:
-            if self._left is None and not self._next():
+            if self._pending is None and not self._next():
                 continue
-            assert self._left is not None
-            count = min(length - filled, len(self._left.inputs))
+            assert self._pending is not None
+            count = min(length - filled, len(self._pending.inputs))
             place = slice(filled, filled + count)
-            inputs[place], targets[place] = self._left.inputs[:count], self._left.targets[:count]
+            inputs[place], targets[place] = self._pending.inputs[:count], self._pending.targets[:count]
             if self.document_mask:
-                positions[place] = self._left.positions[:count] - self._left.positions[0]
+                positions[place] = self._pending.positions[:count] - self._pending.positions[0]
             documents[place] = number
             self._take(count)
             filled, number = filled + count, number + 1
             if not self.packing:
                 break
         documents[filled:] = max(number - 1, 0)
-        self._here = Mark(**{**vars(self._here), "row": self._here.row + 1})
+        self._mark = Mark(**{**vars(self._mark), "row": self._mark.row + 1})
         return inputs, targets, positions, documents
 
     def _take(self, count: int) -> None:
         """Moves past pairs of the open document; past the last of them, to the next item."""
-        assert self._left is not None
-        here = self._here
-        if count < len(self._left.inputs):
-            self._left = Pairs(*(part[count:] for part in self._left))
-            self._here = Mark(here.row, here.epoch, here.ordinal, here.offset + count, here.carry, here.state)
+        assert self._pending is not None
+        mark = self._mark
+        if count < len(self._pending.inputs):
+            self._pending = Pairs(*(part[count:] for part in self._pending))
+            self._mark = Mark(mark.row, mark.epoch, mark.ordinal, mark.offset + count, mark.carry, mark.state)
         else:
             self._finish()
 
     def _finish(self) -> None:
         """The open item is used up; without a document mask the next one follows from its last token."""
-        here = self._here
-        carry = None if self.document_mask else self._last
-        self._left = None
-        self._here = Mark(here.row, here.epoch, here.ordinal + 1, 0, carry, self.items.state())
+        mark = self._mark
+        carry = None if self.document_mask else self._last_token
+        self._pending = None
+        self._mark = Mark(mark.row, mark.epoch, mark.ordinal + 1, 0, carry, self.items.state())
 
     def _next(self) -> bool:
         """Opens the next item; False when it gave no pairs, or the data have ended."""
-        here = self._here
+        mark = self._mark
         if self._stream is None:
-            self._stream = self.items.open(here.epoch, here.ordinal, here.state)
-            self._any = here.ordinal > 0  # the items before had some
+            self._stream = self.items.open(mark.epoch, mark.ordinal, mark.state)
+            self._epoch_has_pairs = mark.ordinal > 0  # the items before had some
         try:
             item = next(self._stream)
         except StopIteration:
             self._end_of_epoch()
             return False
-        where = f"data, item {here.ordinal} of epoch {here.epoch}"
+        where = f"data, item {mark.ordinal} of epoch {mark.epoch}"
         pairs = self._pairs(self.reader.document(item, where))
-        self._left = Pairs(*(part[here.offset :] for part in pairs))
-        if len(self._left.inputs):
-            self._any = True
+        self._pending = Pairs(*(part[mark.offset :] for part in pairs))
+        if len(self._pending.inputs):
+            self._epoch_has_pairs = True
             return True
         self._finish()
         return False
 
     def _end_of_epoch(self) -> None:
-        here = self._here
-        if not self._any:
+        mark = self._mark
+        if not self._epoch_has_pairs:
             raise UserError("the data gave no item of two tokens or more", "data", "check what they yield")
         self._stream = None
         if self.once:
             self._ended = True
         else:
-            self._here = Mark(here.row, here.epoch + 1, 0, 0, here.carry)
+            self._mark = Mark(mark.row, mark.epoch + 1, 0, 0, mark.carry)
 
     def _pairs(self, document: Document) -> Pairs:
         """A document's inputs and targets; without a document mask the last token before it is one, too."""
         tokens, labels = document
         if len(tokens):
-            self._last = int(tokens[-1])
-        if not self.document_mask and self._here.carry is not None and self.packing:
-            tokens = np.append(np.int64(self._here.carry), tokens)
+            self._last_token = int(tokens[-1])
+        if not self.document_mask and self._mark.carry is not None and self.packing:
+            tokens = np.append(np.int64(self._mark.carry), tokens)
             labels = np.append(np.int64(IGNORED), labels)
         return Pairs(tokens[:-1], labels[1:], np.arange(max(len(tokens) - 1, 0), dtype=np.int64))

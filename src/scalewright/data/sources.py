@@ -22,7 +22,7 @@ from scalewright.data.order import Permutation, mix
 class Items(Protocol):
     """Items of one epoch after another."""
 
-    length: int | None  # of an epoch; null: not known, or endless
+    length: int | None  # of an epoch; null: unknown, or endless
 
     def open(self, epoch: int, ordinal: int, state: Any = None) -> Iterator[Any]:
         """The epoch's items from its `ordinal`-th on; `state` is what `state()` gave there."""

@@ -1,4 +1,4 @@
-"""Whether the kernel ended a process for lack of memory: its counters before and after say so (Linux).
+"""Whether the kernel ended a process for lack of memory, from its counters before and after (Linux).
 
 /proc/vmstat: oom_kill N        memory.events of this process's cgroup: oom_kill N
 """
@@ -11,10 +11,10 @@ ADVICE = "use fewer processes, layout.micro_batch=1, layout.recompute=full or a 
 
 
 def oom_kills(root: Path = Path("/")) -> int | None:
-    """Processes that the kernel has ended for lack of memory since it started; None where it doesn't say."""
+    """Processes that the kernel has ended for lack of memory since it started; None without a counter."""
     counts = [_count(root / "proc/vmstat"), *(_count(path) for path in _events(root))]
-    known = [count for count in counts if count is not None]
-    return max(known) if known else None
+    readable = [count for count in counts if count is not None]
+    return max(readable) if readable else None
 
 
 def _events(root: Path) -> list[Path]:
@@ -32,5 +32,5 @@ def _count(path: Path) -> int | None:
         text = path.read_text(encoding="utf-8")
     except OSError:
         return None
-    found = [line.split()[1] for line in text.splitlines() if line.startswith("oom_kill ")]
-    return int(found[0]) if found else None
+    kills = [line.split()[1] for line in text.splitlines() if line.startswith("oom_kill ")]
+    return int(kills[0]) if kills else None

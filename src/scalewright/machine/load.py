@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from scalewright.machine.processor import Processor
 
-LEAST_S = 0.3  # cores are accounted in ticks of 10 ms: less than this tells nothing
+LEAST_S = 0.3  # cores are accounted in ticks of 10 ms: a shorter time is too coarse to use
 SLACK = 0.5  # cores that may be missing before it is worth a word
 
 
@@ -36,15 +36,15 @@ def mark() -> CpuMark:
     idle = times.idle + getattr(times, "iowait", 0.0)
     # Time of a guest is in `user`, too.
     busy = sum(times) - idle - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0)
-    own = 0.0
+    cpu_s = 0.0
     process = psutil.Process()
     for each in [process, *process.children(recursive=True)]:
         try:
             spent = each.cpu_times()
         except psutil.Error:  # it has just ended
             continue
-        own += spent.user + spent.system
-    return CpuMark(time.perf_counter(), busy, own)
+        cpu_s += spent.user + spent.system
+    return CpuMark(time.perf_counter(), busy, cpu_s)
 
 
 def others_busy(before: CpuMark, now: CpuMark | None = None, alike: int = 1) -> float | None:
@@ -56,8 +56,8 @@ def others_busy(before: CpuMark, now: CpuMark | None = None, alike: int = 1) -> 
     seconds = now.at_s - before.at_s
     if seconds < LEAST_S:
         return None
-    own = alike * (now.own_s - before.own_s)
-    return max(0.0, (now.all_s - before.all_s - own) / seconds)
+    run_s = alike * (now.own_s - before.own_s)
+    return max(0.0, (now.all_s - before.all_s - run_s) / seconds)
 
 
 def too_many_threads(processor: Processor, threads: int, workers: int, others: float | None) -> str | None:
@@ -67,13 +67,13 @@ def too_many_threads(processor: Processor, threads: int, workers: int, others: f
     if threads * workers <= max(idle, 1.0 if threads * workers == 1 else 0.0) + SLACK:
         return None
     count = f"{threads} thread" + ("s" if threads > 1 else "")
-    what = f"{workers} workers of {count}" if workers > 1 else count
+    demand = f"{workers} workers of {count}" if workers > 1 else count
     cores = f"{usable} core" + ("s" if usable > 1 else "")
-    taken = f", of which other work keeps {usable - max(idle, 0.0):.1f} busy" if idle < usable - 0.2 else ""
+    load = f", of which other work keeps {usable - max(idle, 0.0):.1f} busy" if idle < usable - 0.2 else ""
     fair = max(1, int(max(idle, 0.0) + SLACK) // workers)
     advice = [f"set OMP_NUM_THREADS={fair}"] if fair < threads else []
-    if taken:
+    if load:
         advice.append("stop the other work")
     if threads * workers > usable and fair >= threads:
         advice.append("use fewer workers")
-    return f"{what} on {cores}{taken}: steps will be slow and uneven; {' or '.join(advice)}"
+    return f"{demand} on {cores}{load}: steps will be slow and uneven; {' or '.join(advice)}"

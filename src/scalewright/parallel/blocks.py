@@ -28,11 +28,11 @@ def find_blocks(model: nn.Module) -> list[nn.Module]:
         if len({type(sibling) for sibling in siblings}) != 1:
             continue
         kind = type(siblings[0])
-        taken = inside.setdefault(kind, set())
+        nested = inside.setdefault(kind, set())
         for sibling in siblings:
-            if id(sibling) not in taken:
+            if id(sibling) not in nested:
                 by_class.setdefault(kind, []).append(sibling)
-                taken.update(id(part) for part in sibling.modules())
+                nested.update(id(part) for part in sibling.modules())
     blocks = max(by_class.values(), key=_saved, default=[])
     return [block for block in blocks if any(True for _ in block.parameters())]
 

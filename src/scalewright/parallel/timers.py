@@ -123,20 +123,20 @@ class Spans:
         """Seconds by name, which add up to `step_time_s`; empty where nothing was marked."""
         if not self._spans:
             return {}
-        found = dict.fromkeys(PHASES, 0.0)
+        parts = dict.fromkeys(PHASES, 0.0)
         inside: list[tuple[float, float]] = []  # (begin, seconds) of communication since the last phase
         for name, begin, end in self._seconds():
             seconds = end - begin
             if name in PHASES:
-                seconds -= sum(part for when, part in inside if when >= begin)
+                seconds -= sum(nested for when, nested in inside if when >= begin)
                 inside = []
             else:
                 inside.append((begin, seconds))
-            found[name] = found.get(name, 0.0) + seconds
-        total = sum(found.values())
+            parts[name] = parts.get(name, 0.0) + seconds
+        total = sum(parts.values())
         if total > step_time_s > 0:  # a GPU's clock beside the host's
-            found = {name: seconds * step_time_s / total for name, seconds in found.items()}
-        return found | {"other": max(0.0, step_time_s - sum(found.values()))}
+            parts = {name: seconds * step_time_s / total for name, seconds in parts.items()}
+        return parts | {"other": max(0.0, step_time_s - sum(parts.values()))}
 
     def _seconds(self) -> list[tuple[str, float, float]]:
         """The marks as seconds; a span is noted when it ends, so that a phase follows what is in it."""

@@ -59,14 +59,14 @@ def kind_of(value: Any) -> Any:
 
 def forbidden(rules: Iterable[Rule], columns: Mapping[str, np.ndarray], rows: int) -> np.ndarray:
     """Which of the rows a rule forbids; only rules whose axes are all among the columns count."""
-    found = np.zeros(rows, dtype=bool)
+    mask = np.zeros(rows, dtype=bool)
     for rule in rules:
         if rule.keys() <= columns.keys():
             hit = np.ones(rows, dtype=bool)
             for axis, values in rule.items():
                 hit &= columns[axis] > 1 if values == ABOVE_ONE else np.isin(columns[axis], list(values))
-            found |= hit
-    return found
+            mask |= hit
+    return mask
 
 
 @lru_cache(maxsize=64)
@@ -94,5 +94,7 @@ def _holds(value: Any, values: Any) -> bool:
 
 
 def _words(axis: str, value: Any) -> str:
-    inner = " ".join(f"{key} {one}" for key, one in value.items()) if isinstance(value, Mapping) else value
-    return f"{axis} {inner}"
+    words = (
+        " ".join(f"{key} {inner}" for key, inner in value.items()) if isinstance(value, Mapping) else value
+    )
+    return f"{axis} {words}"

@@ -32,25 +32,25 @@ BOX = "font:13px/1.45 system-ui,sans-serif;max-width:46rem"
 CELL = "text-align:left;padding:.15rem .8rem .15rem 0;border:0;vertical-align:top"
 
 
-def prediction_html(found: Answer) -> str:
+def prediction_html(prediction: Answer) -> str:
     """One layout's answer."""
-    return _box(_title(found), _layout(found["layout"]), _figures(found))
+    return _box(_title(prediction), _layout(prediction["layout"]), _figures(prediction))
 
 
-def plan_html(found: Answer) -> str:
+def plan_html(plan: Answer) -> str:
     """The best layouts in a table, and the first of them in full."""
-    best = found["best"][0]
+    best = plan["best"][0]
     heads = ("", "layout", "step", "tokens/s", "MFU", "memory")
     rows = [
         (
             str(number),
-            ", ".join(layout_words(one["layout"])),
-            f"{one['step_time_s']['p50']:.3g} s",
-            f"{one['tokens_per_s']:,.0f}",
-            f"{one['mfu']:.1%}",
-            f"{one['memory_gib']['peak']:.1f} GiB",
+            ", ".join(layout_words(choice["layout"])),
+            f"{choice['step_time_s']['p50']:.3g} s",
+            f"{choice['tokens_per_s']:,.0f}",
+            f"{choice['mfu']:.1%}",
+            f"{choice['memory_gib']['peak']:.1f} GiB",
         )
-        for number, one in enumerate(found["best"], 1)
+        for number, choice in enumerate(plan["best"], 1)
     ]
     return _box(_title(best), _table(heads, rows), _layout(best["layout"]), _figures(best))
 
@@ -59,8 +59,9 @@ def _box(*parts: str) -> str:
     return f'<div style="{BOX}">{"".join(parts)}</div>'
 
 
-def _title(found: Answer) -> str:
-    text = f"{found['model']['name']} on {found['layout']['devices']:,} × {found['device']['name']}"
+def _title(prediction: Answer) -> str:
+    model, layout, device = (prediction[key] for key in ("model", "layout", "device"))
+    text = f"{model['name']} on {layout['devices']:,} × {device['name']}"
     return f'<div style="font-size:1.15em;font-weight:600">{escape(text)}</div>'
 
 
@@ -68,19 +69,19 @@ def _layout(layout: Answer) -> str:
     return f'<div style="margin:.5rem 0;opacity:.8">{escape(" · ".join(layout_words(layout)))}</div>'
 
 
-def _figures(found: Answer) -> str:
-    step, memory = found["step_time_s"], found["memory_gib"]
+def _figures(prediction: Answer) -> str:
+    step, memory = prediction["step_time_s"], prediction["memory_gib"]
     between = f"8 of 10 fall between {step['p10']:.3g} and {step['p90']:.3g} s"
     band = f"{step['p50']:.3g} s <small>({between})</small>"
-    speed = f"{found['tokens_per_s']:,.0f} tokens/s, {found['mfu']:.1%} MFU"
-    peak = f"{memory['peak']:.1f} GiB, {RISK_TERMS[found['risk']]}"
-    times = {PART_TERMS[part]: seconds for part, seconds in found["time_breakdown_s"].items()}
+    speed = f"{prediction['tokens_per_s']:,.0f} tokens/s, {prediction['mfu']:.1%} MFU"
+    peak = f"{memory['peak']:.1f} GiB, {RISK_TERMS[prediction['risk']]}"
+    times = {PART_TERMS[part]: seconds for part, seconds in prediction["time_breakdown_s"].items()}
     rows = [
         ("step time", band + _band(step)),
         ("speed", speed),
         ("time", _bar(times, " s")),
         ("memory", peak + _bar({k: v for k, v in memory.items() if k != "peak"}, " GiB")),
-        ("bottleneck", escape(str(found["bottleneck"]))),
+        ("bottleneck", escape(str(prediction["bottleneck"]))),
     ]
     cells = "".join(
         f'<tr style="background:none"><th style="{CELL};font-weight:600">{name}</th>'
@@ -104,9 +105,11 @@ def _band(step: Answer) -> str:
 
 def _bar(parts: Answer, unit: str) -> str:
     """Shares of a sum, side by side, and their names with figures below."""
-    known = [(name, value) for name, value in parts.items() if isinstance(value, (int, float)) and value > 0]
-    total = sum(value for _, value in known) or 1.0
-    shown = sorted(known, key=lambda part: -part[1])
+    positive = [
+        (name, value) for name, value in parts.items() if isinstance(value, (int, float)) and value > 0
+    ]
+    total = sum(value for _, value in positive) or 1.0
+    shown = sorted(positive, key=lambda part: -part[1])
     colours = {name: COLOURS[place % len(COLOURS)] for place, (name, _) in enumerate(shown)}
     blocks = "".join(
         f'<div title="{escape(name)}: {value:.3g}{unit}" style="width:{100 * value / total:.2f}%;'

@@ -38,24 +38,26 @@ def write_overlay(runs: Sequence[RunFolder], out: str | Path, force: bool = Fals
 
 def page(runs: Sequence[RunFolder]) -> Page:
     """The page."""
-    found = compare(runs)
-    best = f"best: {found.best}" if found.best else ""
-    charts = [chart for title, which in (("Training loss", "train"), ("Validation loss", "valid"))
-              if (chart := drawing(runs, title, which)) is not None]  # fmt: skip
+    comparison = compare(runs)
+    best = f"best: {comparison.best}" if comparison.best else ""
+    charts = [chart for title, split in (("Training loss", "train"), ("Validation loss", "valid"))
+              if (chart := drawing(runs, title, split)) is not None]  # fmt: skip
     sections = [
-        Section("losses", "Losses", "overlay.html", {"charts": charts, "best": _index(found)}),
-        Section("runs", "Runs", "overlay_runs.html", {"rows": rows(found), "by": _by(found)}),
+        Section("losses", "Losses", "overlay.html", {"charts": charts, "best": _index(comparison)}),
+        Section("runs", "Runs", "overlay_runs.html", {"rows": rows(comparison), "by": _by(comparison)}),
     ]
-    if found.differences:
-        changed = {key: [setting(value) for value in values] for key, values in found.differences.items()}
-        names = [entry.name for entry in found.runs]
+    if comparison.differences:
+        changed = {
+            key: [setting(value) for value in values] for key, values in comparison.differences.items()
+        }
+        names = [entry.name for entry in comparison.runs]
         data = {"names": names, "rows": changed}
         sections.append(Section("differences", "What differs", "overlay_differences.html", data))
     return Page(
         title=f"{len(runs)} runs",
         status=best,
         status_kind="good" if best else "plain",
-        facts=[_by(found)],
+        facts=[_by(comparison)],
         sections=sections,
         footer="Scalewright",
         notes=[f"{run.name}: {problem}" for run in runs for problem in run.problems],
@@ -64,9 +66,9 @@ def page(runs: Sequence[RunFolder]) -> Page:
     )
 
 
-def drawing(runs: Sequence[RunFolder], title: str, which: str) -> dict[str, Any] | None:
+def drawing(runs: Sequence[RunFolder], title: str, split: str) -> dict[str, Any] | None:
     """One frame of all runs' losses, once for each axis; None where no run has any."""
-    lines = [_line(run, which) for run in runs]
+    lines = [_line(run, split) for run in runs]
     if not any(np.isfinite(loss).any() for _, loss in lines):
         return None
     low, high = frame([loss if len(loss) < 200 else loss[len(loss) // 33 :] for _, loss in lines], False)
@@ -80,9 +82,9 @@ def drawing(runs: Sequence[RunFolder], title: str, which: str) -> dict[str, Any]
         for number, (xs, (_, loss)) in enumerate(zip(places, lines, strict=True)):
             if not len(xs):
                 continue
-            some, values = thin(xs, loss)
+            drawn_xs, values = thin(xs, loss)
             shares = [(high - value) / (high - low) for value in values.tolist()]
-            d = svg_path([x / end for x in some.tolist()], shares)
+            d = svg_path([x / end for x in drawn_xs.tolist()], shares)
             paths.append({"d": d, "line": number % COLOURS, "dashed": number >= COLOURS, "run": number})
         marks = [{"at": tick / end, "text": _tick(tick, key, kind)} for tick in _ticks(end, key)]
         views.append({"key": key, "label": label, "paths": paths, "x": marks})
@@ -93,7 +95,7 @@ def drawing(runs: Sequence[RunFolder], title: str, which: str) -> dict[str, Any]
         {"name": name, "line": number % COLOURS, "dashed": number >= COLOURS, "run": number}
         for number, name in enumerate(names_of(runs))
     ]
-    return {"id": which, "title": title, "views": views, "y": y, "legend": legend}
+    return {"id": split, "title": title, "views": views, "y": y, "legend": legend}
 
 
 def _ticks(end: float, axis: str) -> list[float]:
@@ -106,11 +108,11 @@ def _tick(value: float, axis: str, kind: Kind) -> str:
     return duration(value) if axis == "time" else say_tick(value, kind)
 
 
-def _line(run: RunFolder, which: str) -> tuple[dict[str, Column], Column]:
+def _line(run: RunFolder, split: str) -> tuple[dict[str, Column], Column]:
     """Where a run's losses lie on each axis, and the losses; those of training smoothed."""
     train = run.train
     seconds = np.cumsum(np.nan_to_num(train.get("step_time_s")))
-    if which == "train":
+    if split == "train":
         loss = train.get("loss")
         loss = smooth(loss, min(max(len(loss) / 40, 5), 500)) if len(loss) >= 20 else loss
         return {"steps": train.steps, "tokens": train.get("tokens"), "time": seconds}, loss
@@ -121,18 +123,18 @@ def _line(run: RunFolder, which: str) -> tuple[dict[str, Column], Column]:
     return {"steps": steps, "tokens": tokens, "time": np.interp(steps, train.steps, seconds)}, loss
 
 
-def rows(found: Comparison) -> list[dict[str, Any]]:
+def rows(comparison: Comparison) -> list[dict[str, Any]]:
     """The table of runs, in words; best first."""
 
     def key(entry: Entry) -> float:
-        value: float | None = getattr(entry, found.by)
+        value: float | None = getattr(entry, comparison.by)
         return float("inf") if value is None else value
 
-    order = {entry.name: number for number, entry in enumerate(found.runs)}
+    order = {entry.name: number for number, entry in enumerate(comparison.runs)}
     return [
         {
             "name": entry.name,
-            "best": entry.name == found.best,
+            "best": entry.name == comparison.best,
             "status": "" if entry.status in UNREMARKABLE else entry.status,
             "line": order[entry.name] % COLOURS,
             "dashed": order[entry.name] >= COLOURS,
@@ -146,15 +148,17 @@ def rows(found: Comparison) -> list[dict[str, Any]]:
                 ("GiB", decimal(entry.memory_gib, 3)),
             ],
         }
-        for entry in sorted(found.runs, key=key)
+        for entry in sorted(comparison.runs, key=key)
     ]  # fmt: skip
 
 
-def _by(found: Comparison) -> str:
-    if found.by == "valid_loss":
+def _by(comparison: Comparison) -> str:
+    if comparison.by == "valid_loss":
         return "compared by their last validation loss"
     return "compared by their last training loss: not all of them validate"
 
 
-def _index(found: Comparison) -> int | None:
-    return next((number for number, entry in enumerate(found.runs) if entry.name == found.best), None)
+def _index(comparison: Comparison) -> int | None:
+    return next(
+        (number for number, entry in enumerate(comparison.runs) if entry.name == comparison.best), None
+    )

@@ -13,27 +13,27 @@ SIZES = ("devices", "tp", "pp", "cp", "ep", "etp", "dp", "dp_replicate", "virtua
 KINDS = ("schedule", "cp_kind", "offload")
 
 
-def runs_in(one: Estimate) -> list[str]:
+def runs_in(estimate: Estimate) -> list[str]:
     """Titles of the trainers; one of unknown capabilities is listed only where the plan is for it."""
-    if not _well_formed(one.layout):
+    if not _well_formed(estimate.layout):
         return []
-    own = one.read.text("framework") or OURS
-    names = [own, *(name for name in titled_trainers() if name != own)]
-    return [find_capabilities(name).title for name in names if _runs(name, one, own)]
+    planned_for = estimate.read.text("framework") or OURS
+    names = [planned_for, *(name for name in titled_trainers() if name != planned_for)]
+    return [find_capabilities(name).title for name in names if _runs(name, estimate, planned_for)]
 
 
-def is_ours(one: Estimate) -> bool:
+def is_ours(estimate: Estimate) -> bool:
     """Whether a layout was priced for this project's own trainer; plans that name none were."""
-    return one.read.text("framework") in ("", OURS)
+    return estimate.read.text("framework") in ("", OURS)
 
 
-def untrainable(one: Estimate) -> str:
+def untrainable(estimate: Estimate) -> str:
     """Why `scalewright train` can't run a layout; empty where it can, or where another trainer is to."""
-    return one.read.text("untrainable") if is_ours(one) else ""
+    return estimate.read.text("untrainable") if is_ours(estimate) else ""
 
 
 def _well_formed(layout: Mapping[str, Any]) -> bool:
-    """Whether sizes are numbers and kinds are words: of a layout that isn't one, nothing is known."""
+    """Whether sizes are numbers and kinds are words: for any other layout no trainer is listed."""
     recompute = layout.get("recompute")
     kinds = [layout.get(key) for key in KINDS]
     if isinstance(recompute, Mapping) and len(recompute) == 1:  # {every: 2}
@@ -46,8 +46,8 @@ def _well_formed(layout: Mapping[str, Any]) -> bool:
     )
 
 
-def _runs(name: str, one: Estimate, own: str) -> bool:
+def _runs(name: str, estimate: Estimate, planned_for: str) -> bool:
     capabilities = find_capabilities(name)
-    if name == OURS and one.read.text("untrainable"):
+    if name == OURS and estimate.read.text("untrainable"):
         return False
-    return (capabilities.known or name == own) and not capabilities.missing(one.layout)
+    return (capabilities.known or name == planned_for) and not capabilities.missing(estimate.layout)

@@ -2,7 +2,7 @@
 
     nonfinite   a loss or a gradient norm that is inf or NaN: its update is left out, always
     spike       a loss or a gradient norm far above those of the last 128 steps (train/guard/spikes.py)
-    leave_out   samples that are passed over: as a rewind found them, or as you know them
+    leave_out   samples that are passed over: the ranges of a rewind's events, or any others
 
 There is no `nonfinite: ignore`. An update from a gradient with one NaN makes every weight NaN under clipping
 (the factor is NaN) and its own weight under none, and no later step brings them back.

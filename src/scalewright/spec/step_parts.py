@@ -36,10 +36,10 @@ SAME = {  # what is called otherwise in metrics or in a prediction
 
 def together(parts: object) -> dict[str, float]:
     """Seconds by the keys of PARTS, from either side's names; what takes no time is left out."""
-    found: dict[str, float] = {}
+    sums: dict[str, float] = {}
     for key, seconds in parts.items() if isinstance(parts, Mapping) else ():
         name = str(key).removeprefix("comm_").removesuffix("_exposed")
         name = SAME.get(name, name)
         if isinstance(seconds, (int, float)) and seconds > 0:
-            found[name] = found.get(name, 0.0) + float(seconds)
-    return found
+            sums[name] = sums.get(name, 0.0) + float(seconds)
+    return sums

@@ -5,7 +5,7 @@
                                                 thread ──► start · log · event · finish
     it raises  ─► an event; the batch is kept, and tried again after 10, 20, 40 … 300 s
     it answers ─► an event, and what has waited is handed over
-    at the end ─► one more try; a tracker that fails then, or hangs, is left behind, and an event says so
+    at the end ─► one more try; a tracker that fails then, or hangs, is left behind, and an event records it
 
 A server that is restarted thus loses nothing; one that stays away costs comfort alone, since every row is in
 metrics.jsonl. A tracker costs processor time (MLflow's database about 15 ms a batch and 1 ms a row): batches
@@ -51,7 +51,7 @@ class Feeder:
         self._end: tuple[Status, tuple[Path, ...]] = ("finished", ())
         self._started = False
         self._failures = 0  # in a row
-        self._since: float | None = None  # when the present call of `log` or `event` began
+        self._call_began: float | None = None  # when the present call of `log` or `event` began
         self._thread = threading.Thread(target=self._run, name=f"tracker-{tracker.name}", daemon=True)
         self._thread.start()
 
@@ -78,8 +78,8 @@ class Feeder:
         return sum(not is_event for _, _, is_event in [*self._batch, *self._queue])
 
     def _stuck(self) -> bool:
-        since = self._since
-        return since is not None and time.monotonic() - since > STUCK_S
+        began = self._call_began
+        return began is not None and time.monotonic() - began > STUCK_S
 
     def _run(self) -> None:
         self._attempt(0)
@@ -107,16 +107,16 @@ class Feeder:
             if then is not None:
                 then()
         except (Exception, SystemExit) as error:  # whatever a library throws, a run doesn't end for it
-            self._since = None
+            self._call_began = None
             self._failures += 1
-            self._tell_failure(describe_error(error), last)
+            self._note_failure(describe_error(error), last)
             return False
         if self._failures:
             self._note(self.name, message="answers again")
             self._failures = 0
         return True
 
-    def _tell_failure(self, why: str, last: bool) -> None:
+    def _note_failure(self, why: str, last: bool) -> None:
         if last:
             lost = f"; {self.waiting} rows are in metrics.jsonl alone" if self.waiting else ""
             self._note(self.name, error=f"switched off: {why}{lost}")
@@ -133,9 +133,9 @@ class Feeder:
             if not self._batch:
                 return
             while self._batch:
-                self._since = time.monotonic()
+                self._call_began = time.monotonic()
                 del self._batch[: self._give(self._batch)]
-                self._since = None
+                self._call_began = None
 
     def _give(self, items: list[Item]) -> int:
         """Hands over the first event, or all rows before the first event; how many items that were."""

@@ -56,17 +56,17 @@ def beside(folder: Path) -> Path:
 
 def find_store(track: TrackSpec, variables: Mapping[str, str] | None = None) -> Store:
     """The store of a run; raises UserError for a W&B mode that there isn't."""
-    given = variables or {}
+    variables = variables or {}
     mlflow = track.mlflow if isinstance(track.mlflow, MlflowSpec) else MlflowSpec()
     wandb = track.wandb if isinstance(track.wandb, WandbSpec) else WandbSpec()
-    mode = wandb.mode or given.get("WANDB_MODE", "offline")
+    mode = wandb.mode or variables.get("WANDB_MODE", "offline")
     if track.wandb and mode not in MODES:
         raise UserError(f"WANDB_MODE is {mode!r}", "environment", "use online, offline or disabled")
     return Store(
-        uri=mlflow.uri or given.get("MLFLOW_TRACKING_URI"),
-        experiment=mlflow.experiment or given.get("MLFLOW_EXPERIMENT_NAME") or NAME,
-        project=wandb.project or given.get("WANDB_PROJECT") or NAME,
-        entity=wandb.entity or given.get("WANDB_ENTITY"),
+        uri=mlflow.uri or variables.get("MLFLOW_TRACKING_URI"),
+        experiment=mlflow.experiment or variables.get("MLFLOW_EXPERIMENT_NAME") or NAME,
+        project=wandb.project or variables.get("WANDB_PROJECT") or NAME,
+        entity=wandb.entity or variables.get("WANDB_ENTITY"),
         mode=cast(Mode, MODES.get(mode, "offline")),
     )
 

@@ -44,10 +44,10 @@ def build(
     context: RankContext,
     device: torch.device,
     quiet: bool,
-    kept: ExitStack | None = None,
+    resources: ExitStack | None = None,
     patience: Patience | None = None,
 ) -> Session:
-    """Builds everything up to the first step; `kept` (None: nobody) holds the run's folder and watch."""
+    """Builds everything up to the first step; `resources`, where given, hold the run's folder and watch."""
     model = resolved.model
     kv_heads = model.kv_heads if isinstance(model, ModelSpec) else None
     mesh = make_mesh(
@@ -58,9 +58,9 @@ def build(
         host_sums=offloads_parameters(resolved.run.layout),
     )
     watch = None
-    if kept is not None:
-        given = Watchdog(context, mesh, resolved.run.folder, resolved.run.train.timeouts, patience)
-        watch = kept.enter_context(given)
+    if resources is not None:
+        watchdog = Watchdog(context, mesh, resolved.run.folder, resolved.run.train.timeouts, patience)
+        watch = resources.enter_context(watchdog)
     remarks: list[str] = []
     run = _on_devices(resolved.run, mesh, remarks)
     network = build_network(run, mesh, bf16=run.layout.precision == "bf16")
@@ -69,8 +69,8 @@ def build(
     vocabulary = model.vocab_size if isinstance(model, ModelSpec) else None
     loss = build_loss(run.loss, run.train.z_loss, load_python, mesh, vocabulary, check=True)
     valid = in_vocabulary(open_data(run.data, "valid", run.seed), vocabulary) if _validates(run) else None
-    if mesh.rank == 0 and kept is not None:
-        kept.enter_context(claim_folder(run))
+    if mesh.rank == 0 and resources is not None:
+        resources.enter_context(claim_folder(run))
     barrier(mesh)
     reader, notes = find_resume(run, mesh)
     dataset, changes = open_again(resolved, run, reader, vocabulary)
@@ -127,9 +127,9 @@ def build(
 
 def _on_devices(run: RunSpec, mesh: Mesh, remarks: list[str]) -> RunSpec:
     """The run with the device, and the precision and compilation that it chooses; torch is set to them."""
-    asked = run.layout.precision
+    requested = run.layout.precision
     precision = from_rank_zero(
-        choose_precision(asked, mesh.device, remarks) if mesh.rank == 0 else None, mesh
+        choose_precision(requested, mesh.device, remarks) if mesh.rank == 0 else None, mesh
     )
     torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
     compiled = run.train.compile if run.train.compile != "auto" else mesh.device.type == "cuda"

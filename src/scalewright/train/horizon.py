@@ -45,7 +45,7 @@ def find_horizon(
     """The way to `tokens`, or to step `steps` when they are null. `unit` is what an earlier call had."""
     if tokens is None:
         return Horizon(place, per_step, steps, None)
-    left = max(0, ceil(tokens) - place.tokens)
+    remaining = max(0, ceil(tokens) - place.tokens)
     if unit is None:
         unit = place.tokens / place.step if place.step else per_step
-    return Horizon(place, per_step, place.step + ceil(left / per_step), unit)
+    return Horizon(place, per_step, place.step + ceil(remaining / per_step), unit)

@@ -24,7 +24,7 @@ from scalewright.spec.run import PythonRef
 from scalewright.train.reduction import reduction_of
 
 COLUMNS = 64  # tokens of the row that the check looks at: its copies of the logits stay small
-ATTEMPTS = 8  # micro-batches after which a loss that can't be judged (always 0, say) is taken at its word
+ATTEMPTS = 8  # micro-batches after which a loss that can't be judged (always 0, say) is used as declared
 SAME, TWICE = 1.0, 2.0
 TOLERANCE = 0.02  # bf16 logits and a few rounded sums are within it; a mean and a sum are 1 apart
 
@@ -32,7 +32,7 @@ Function = Callable[..., Tensor]
 
 
 class OwnLoss:
-    """A user's loss as a sum over counted tokens; its first micro-batches are checked to be what is said."""
+    """A user's loss as a sum over counted tokens; its first micro-batches are checked against `reduction`."""
 
     def __init__(self, function: Function, loss: PythonRef, *, check: bool = True) -> None:
         self.function, self.name, self.reduction = function, loss.python, reduction_of(loss)
@@ -70,7 +70,7 @@ class OwnLoss:
 
     @torch.no_grad()
     def _settled(self, logits: Tensor, targets: Tensor) -> bool:
-        """Whether the loss has been seen to be what is said; raises UserError when it is the other."""
+        """Whether the loss was seen to have its declared reduction; raises UserError for the other one."""
         part = _counted_part(logits, targets)
         if part is None:
             return False
@@ -82,7 +82,7 @@ class OwnLoss:
         if self.reduction == "mean":
             if all(twice):
                 raise UserError(
-                    "reduction: mean is said, but the loss of twice the tokens is twice as large: a sum",
+                    "reduction: mean is set, but the loss of twice the tokens is twice as large: a sum",
                     f"python: {self.name}",
                     "remove reduction: mean, or return the mean over counted tokens",
                 )
@@ -91,7 +91,7 @@ class OwnLoss:
                 "the loss is a mean (twice the tokens give the same number), and a step divides sums by the "
                 "global batch's tokens",
                 f"python: {self.name}",
-                "return the sum over counted tokens, or say reduction: mean beside python:",
+                "return the sum over counted tokens, or set reduction: mean beside python:",
             )
         # The same from twice the rows or twice the length alone is no mean: a loss may count one token a row.
         return True

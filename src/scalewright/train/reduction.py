@@ -1,6 +1,6 @@
-"""What a user's own loss returns, as the run file says it: `{python: mine:loss, reduction: mean}`.
+"""What a user's own loss returns, as the run file declares it: `{python: mine:loss, reduction: mean}`.
 
-No torch is imported here: the door asks before any process starts.
+No torch is imported here: it is read before any process starts.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ REDUCTIONS = ("sum", "mean")
 
 
 def reduction_of(loss: PythonRef) -> str:
-    """What the run file says that the loss returns; raises UserError for a reduction that isn't one."""
+    """The reduction that the run file declares; raises UserError for a reduction that isn't one."""
     chosen = loss.arguments.get("reduction", "sum")
     if chosen not in REDUCTIONS:
         raise UserError(

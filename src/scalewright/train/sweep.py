@@ -3,8 +3,8 @@
     points --joblib--> scalewright train RUN.yaml key=value … --json --> runs/<name>-sweep/<label>/ --> rows
 
 As many at once as this machine has cores (or GPUs) for. A run that fails is a row like the others. A second
-call leaves finished runs alone and goes on with the rest: `sweep.json` in a run's folder holds what it was
-asked, and one that was asked something else since is set aside and begins anew.
+call leaves finished runs alone and goes on with the rest: `sweep.json` in a run's folder holds a digest
+of its settings, and a run whose settings differ since is set aside and begins anew.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from scalewright.track.metrics import read_metrics
 from scalewright.track.store import find_store
 from scalewright.train.resolve import device_kind, resolve
 
-NOTE = "sweep.json"  # in a run's folder: what it was asked
+NOTE = "sweep.json"  # in a run's folder: the digest of its settings
 STOPPED = 75
 
 
@@ -97,14 +97,14 @@ def sweep(
         raise next(error for error in checked if isinstance(error, UserError))
     resolve(specs[0])  # the data, once
     folder = base.folder.parent / f"{base.name}-sweep"
-    shares, wide = _shares(specs, jobs)
+    shares, notes = _shares(specs, jobs)
     free: SimpleQueue[Share] = SimpleQueue()
     for share in shares:
         free.put(share)
     lock, done = threading.Lock(), [0]
     with _Children() as children:
 
-        def one(point: Point, spec: RunSpec | UserError) -> Row:
+        def run_point(point: Point, spec: RunSpec | UserError) -> Row:
             if isinstance(spec, UserError):
                 row = Row(point.label, point.values, "failed", "", error=str(spec))
             else:
@@ -119,12 +119,11 @@ def sweep(
                     tell(done[0], len(points), row)
             return row
 
-        work = (delayed(one)(point, spec) for point, spec in zip(points, checked, strict=True))
+        work = (delayed(run_point)(point, spec) for point, spec in zip(points, checked, strict=True))
         rows = list(Parallel(n_jobs=len(shares), prefer="threads")(work))
-    found = rank(rows)
-    return Sweep(
-        f"{base.name}-sweep", str(folder), found[0], found[1], time.perf_counter() - started, found[2], wide
-    )
+    ranked, by, best = rank(rows)
+    seconds = time.perf_counter() - started
+    return Sweep(f"{base.name}-sweep", str(folder), ranked, by, seconds, best, notes)
 
 
 def rank(rows: Sequence[Row]) -> tuple[list[Row], str, str | None]:
@@ -156,17 +155,17 @@ def _shares(specs: Sequence[RunSpec], jobs: int | None) -> tuple[list[Share], li
     kind, count = device_kind(specs[0])
     devices = max(spec.layout.devices for spec in specs)
     most = max(1, count // devices)
-    wanted = min(jobs or most, len(specs))
+    at_once = min(jobs or most, len(specs))
     notes = []
-    if wanted > most:
+    if at_once > most:
         if kind != "cpu":
             how = f"use --jobs {most} or fewer"
-            raise UserError(f"{wanted} runs of {devices} at once, and {count} {kind} devices", "--jobs", how)
-        notes.append(f"{wanted} runs of {devices} at once share {count} cores: each is slower for it")
-    threads = max(1, cores() // (wanted * (devices if kind == "cpu" else 1)))
+            raise UserError(f"{at_once} runs of {devices} at once, and {count} {kind} devices", "--jobs", how)
+        notes.append(f"{at_once} runs of {devices} at once share {count} cores: each is slower for it")
+    threads = max(1, cores() // (at_once * (devices if kind == "cpu" else 1)))
     if kind != "cuda":
-        return [Share(threads) for _ in range(wanted)], notes
-    groups = [tuple(range(job * devices, (job + 1) * devices)) for job in range(wanted)]
+        return [Share(threads) for _ in range(at_once)], notes
+    groups = [tuple(range(job * devices, (job + 1) * devices)) for job in range(at_once)]
     return [Share(threads, group) for group in groups], notes
 
 
@@ -181,14 +180,14 @@ def _run(
 ) -> Row:
     """One run, unless it is finished; whatever goes wrong is in its row."""
     row = Row(point.label, point.values, "finished", str(folder))
-    asked = _asked(spec)
+    digest = _digest(spec)
     before = _note_in(folder)
-    if before == asked and _finished(folder, resolve(spec, read_data=False).steps):
+    if before == digest and _finished(folder, resolve(spec, read_data=False).steps):
         row.again = False
         return _read(row, folder)
     overrides = [*fixed, *point.overrides, f"name={point.label}", f"out_dir={json.dumps(str(folder))}"]
     overrides += _tracking(spec, folder)
-    if before is not None and before != asked:
+    if before is not None and before != digest:
         overrides.append("resume=never")  # which sets what is there aside
     code, error = children.run(["train", str(file), *overrides, "--json"], share)
     if code is None or code == STOPPED or (code and children.stopping):
@@ -197,12 +196,12 @@ def _run(
         row.status, row.error = "failed", error
     if folder.is_dir():
         with suppress(OSError):
-            (folder / NOTE).write_text(json.dumps({"asked": asked, "values": point.values}, indent=1) + "\n")
+            (folder / NOTE).write_text(json.dumps({"asked": digest, "values": point.values}, indent=1) + "\n")
     return _read(row, folder)
 
 
-def _asked(spec: RunSpec) -> str:
-    """A digest of all that a run was asked, but for where it lies."""
+def _digest(spec: RunSpec) -> str:
+    """A digest of a run's settings, without its name, its folder, `resume` and `track`."""
     keys = {
         key: value for key, value in spec.dump().items() if key not in ("name", "out_dir", "resume", "track")
     }
@@ -225,10 +224,10 @@ def _tracking(spec: RunSpec, folder: Path) -> list[str]:
     """One experiment for all runs of a sweep, in the store of single runs, unless something names another."""
     if not spec.track.mlflow:
         return []
-    given = tracking_variables()
-    store = find_store(spec.track, given)
+    variables = tracking_variables()
+    store = find_store(spec.track, variables)
     keys = spec.track.mlflow if isinstance(spec.track.mlflow, MlflowSpec) else MlflowSpec()
-    if keys.experiment is None and "MLFLOW_EXPERIMENT_NAME" not in given:
+    if keys.experiment is None and "MLFLOW_EXPERIMENT_NAME" not in variables:
         keys = keys.replace(experiment=folder.parent.name)
     if store.uri is None:
         keys = keys.replace(uri=store.mlflow_uri(folder.parent))
@@ -238,14 +237,14 @@ def _tracking(spec: RunSpec, folder: Path) -> list[str]:
 def _read(row: Row, folder: Path) -> Row:
     """The row with what the run's folder has."""
     rows = read_metrics(folder / "metrics.jsonl")
-    train = [found for found in rows if found["kind"] == "train"]
-    valid = [found for found in rows if found["kind"] == "valid"]
+    train = [line for line in rows if line["kind"] == "train"]
+    valid = [line for line in rows if line["kind"] == "valid"]
     if train:
         row.step, row.loss = train[-1]["step"], train[-1].get("loss")
-        row.seconds = sum(found.get("step_time_s") or 0.0 for found in train)
-        speeds = [found["tokens_per_s"] for found in train if found.get("tokens_per_s")]
+        row.seconds = sum(line.get("step_time_s") or 0.0 for line in train)
+        speeds = [line["tokens_per_s"] for line in train if line.get("tokens_per_s")]
         row.tokens_per_s = median(speeds) if speeds else None
-        row.memory_gib = max((found.get("memory_gib") or 0.0 for found in train), default=None)
+        row.memory_gib = max((line.get("memory_gib") or 0.0 for line in train), default=None)
     if valid:
         row.valid_loss, row.bits_per_byte = valid[-1].get("loss"), valid[-1].get("bits_per_byte")
     if row.status == "finished" and row.loss is None:
@@ -269,12 +268,12 @@ class _Children:
             process = start_child(arguments, share)
             self._running.add(process)
         try:
-            _, complaint = process.communicate()
+            _, stderr = process.communicate()
         finally:
             with self._lock:
                 self._running.discard(process)
-        lines = [line for line in complaint.strip().splitlines() if line.startswith("error: ")]
-        last = (lines or complaint.strip().splitlines() or [f"exit code {process.returncode}"])[-1]
+        lines = [line for line in stderr.strip().splitlines() if line.startswith("error: ")]
+        last = (lines or stderr.strip().splitlines() or [f"exit code {process.returncode}"])[-1]
         return process.returncode, last.removeprefix("error: ")
 
     def stop(self) -> None:
@@ -286,15 +285,17 @@ class _Children:
                     process.terminate()
 
     def __enter__(self) -> _Children:
-        self._kept = _handlers(self.stop) if threading.current_thread() is threading.main_thread() else None
-        if self._kept is not None:
-            self._kept.__enter__()
+        self._handlers = (
+            _handlers(self.stop) if threading.current_thread() is threading.main_thread() else None
+        )
+        if self._handlers is not None:
+            self._handlers.__enter__()
         return self
 
     def __exit__(self, *error: Any) -> None:
         self.stop()
-        if self._kept is not None:
-            self._kept.__exit__(None, None, None)
+        if self._handlers is not None:
+            self._handlers.__exit__(None, None, None)
 
 
 @contextmanager
@@ -302,7 +303,7 @@ def _handlers(stop: Callable[[], None]) -> Iterator[None]:
     """SIGTERM and SIGINT stop the runs, which save; the sweep then ends by itself."""
 
     def handle(number: int, frame: Any) -> None:
-        threading.Thread(target=stop, daemon=True).start()  # a lock may be held by whom the signal met
+        threading.Thread(target=stop, daemon=True).start()  # the interrupted thread may hold the lock
 
     before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
     try:

@@ -29,25 +29,25 @@ def compare(
     from scalewright.report.runs import compare as lay_side_by_side
     from scalewright.report.runs import find_runs
 
-    found = lay_side_by_side(find_runs(runs))
+    comparison = lay_side_by_side(find_runs(runs))
     if json:
-        print_json(found.dump())
+        print_json(comparison.dump())
     else:
-        _show(found)
+        _show(comparison)
 
 
-def _show(found: Comparison) -> None:
+def _show(comparison: Comparison) -> None:
     """Three tables: what the runs reached, what differs, and their losses at the same tokens."""
     from scalewright.cli.output import print_table
     from scalewright.report.runs import setting
     from scalewright.spec.words import count, decimal, printable, short_time
 
-    names = [entry.name for entry in found.runs]
+    names = [entry.name for entry in comparison.runs]
     print_table(
         ["run", "valid loss", "loss", "steps", "tokens", "tokens/s", "step", "GiB"],
         [
             [
-                f"{entry.name} (best)" if entry.name == found.best else entry.name,
+                f"{entry.name} (best)" if entry.name == comparison.best else entry.name,
                 decimal(entry.valid_loss),
                 decimal(entry.loss),
                 entry.steps,
@@ -56,26 +56,26 @@ def _show(found: Comparison) -> None:
                 short_time(entry.step_time_s),
                 decimal(entry.memory_gib, 3),
             ]
-            for entry in found.runs
+            for entry in comparison.runs
         ],
     )
-    for entry in found.runs:
+    for entry in comparison.runs:
         if entry.status not in ("finished", "no events"):
             print(f"{printable(entry.name)}: {entry.status}, at step {entry.steps:,}")
-    if found.differences:
+    if comparison.differences:
         print()
         differing = [
-            [key, *(setting(value) for value in values)] for key, values in found.differences.items()
+            [key, *(setting(value) for value in values)] for key, values in comparison.differences.items()
         ]
         print_table(["what differs", *names], differing)
     else:
         print("\nall settings are the same")
-    if found.aligned_tokens:
+    if comparison.aligned_tokens:
         print()
         rows = [
-            [f"at {count(tokens)} tokens", *(decimal(losses[place]) for losses in found.aligned_loss)]
-            for place, tokens in enumerate(found.aligned_tokens)
+            [f"at {count(tokens)} tokens", *(decimal(losses[place]) for losses in comparison.aligned_loss)]
+            for place, tokens in enumerate(comparison.aligned_tokens)
         ]
         print_table(["training loss, smoothed", *names], rows)
-    if found.by == "loss":
+    if comparison.by == "loss":
         print("\nbest by training loss, as not all of them validate (train.valid_every)")

@@ -44,17 +44,17 @@ def sweep(
     from scalewright.train.sweep import sweep as run_sweep
 
     with only_answer(json):
-        found = run_sweep(run, values, jobs=jobs, tell=_tell)
+        result = run_sweep(run, values, jobs=jobs, tell=_tell)
     if json:
-        print_json(found.dump())
+        print_json(result.dump())
     else:
-        _show(found)
-    count = {status: sum(row.status == status for row in found.rows) for status in ("stopped", "failed")}
+        _show(result)
+    count = {status: sum(row.status == status for row in result.rows) for status in ("stopped", "failed")}
     if count["stopped"]:
-        left = counted(count["stopped"], "runs")
-        raise Stopped(f"stopped with {left} left; the same command goes on from there")
+        unfinished = counted(count["stopped"], "runs")
+        raise Stopped(f"stopped with {unfinished} left; the same command goes on from there")
     if count["failed"]:
-        total = counted(len(found.rows), "runs")
+        total = counted(len(result.rows), "runs")
         raise RunError(f"{count['failed']} of {total} failed; the same command tries again")
 
 
@@ -69,12 +69,12 @@ def _tell(done: int, total: int, row: Row) -> None:
     )
 
 
-def _show(found: Sweep) -> None:
+def _show(result: Sweep) -> None:
     """The table, best first."""
     from scalewright.cli.output import print_table
     from scalewright.spec.words import count
 
-    keys = list(found.rows[0].values)
+    keys = list(result.rows[0].values)
     columns = [*_short(keys), "valid loss", "loss", "step", "tokens/s", "GiB", "status"]
     table = [
         [
@@ -84,24 +84,24 @@ def _show(found: Sweep) -> None:
             row.step,
             count(row.tokens_per_s) if row.tokens_per_s else "",
             f"{row.memory_gib:.2f}" if row.memory_gib else "",
-            "best" if row.run == found.best else row.status,
+            "best" if row.run == result.best else row.status,
         ]
-        for row in found.rows
+        for row in result.rows
     ]
     print_table(columns, table)
-    for row in found.rows:
+    for row in result.rows:
         if row.error:
             print(f"{row.run}: {row.error}")
-    for note in found.notes:
+    for note in result.notes:
         print(note)
-    if found.best is not None:
-        why = (
+    if result.best is not None:
+        criterion = (
             "validation loss"
-            if found.by == "valid_loss"
+            if result.by == "valid_loss"
             else "training loss, as not all runs validate (train.valid_every)"
         )
-        print(f"best by {why}: {found.best}")
-        print(f"one page about all of them: scalewright report {found.folder}")
+        print(f"best by {criterion}: {result.best}")
+        print(f"one page about all of them: scalewright report {result.folder}")
 
 
 def _short(keys: Sequence[str]) -> list[str]:

@@ -1,10 +1,10 @@
-"""How sure a predicted peak of memory is: its band, and what that says of fitting.
+"""How sure a predicted peak of memory is: its band, and the risk of not fitting that follows.
 
     p10 = peak · exp(-1.2816 s)        p90 = peak · exp(1.2816 s) + b · activations
 
 s is the trainer's `memory_spread` in data/frameworks.yaml: the root mean square of log(measured / predicted)
 over the runs whose memory is in the table, and a wider one for a trainer that has none there. b is its
-`activations_beyond`: what its own count is known to show above the planned activations.
+`activations_beyond`: what its own count shows above the planned activations.
 
     usable >= p90    fits         usable >= peak + b/2 · activations    likely
     usable >= p10    unlikely     less                                  no
@@ -38,7 +38,7 @@ def memory_band(
 
 
 def risk(usable: float, low: float, middle: float, high: float) -> Risk:
-    """What a band says of fitting into `usable` bytes (or GiB, as the band)."""
+    """The risk of a band that is to fit into `usable` bytes (or GiB, as the band)."""
     if usable >= high:
         return "fits"
     if usable >= middle:

@@ -47,11 +47,13 @@ def beyond(
     pricer = make_pricer(space, finder.pricer.objective, finder.pricer.headroom, maker.asked["c"])
     wide = Finder(pricer, top, window=1.0, ceiling=fastest * (1 - LEAST))
     wide.run(None, stop)
-    found = Priced.join(wide.found) if wide.found else None
-    fitting = found.take(found.fits) if found is not None else None
+    priced = Priced.join(wide.found) if wide.found else None
+    fitting = priced.take(priced.fits) if priced is not None else None
     if fitting is None or not len(fitting):
         return []
     rows, _ = choose(wide, fitting, top, margin)
-    several = [(choice, trainer.missing(choice.keys)) for choice in maker.of(space).choices(rows)]
-    lines = [Beyond(one, needs, 100 * (fastest / one.score - 1)) for one, needs in several if needs]
-    return sorted(lines, key=lambda one: -one.gain_pct)
+    choices = [(choice, trainer.missing(choice.keys)) for choice in maker.of(space).choices(rows)]
+    layouts = [
+        Beyond(choice, needs, 100 * (fastest / choice.score - 1)) for choice, needs in choices if needs
+    ]
+    return sorted(layouts, key=lambda layout: -layout.gain_pct)

@@ -45,18 +45,21 @@ class Nearby:
 
 def nearby(plan: Plan) -> list[Nearby]:
     """The count of devices that gains most, and the batch, where they gain; most first."""
-    now = _rate(plan.best[0])
-    found: dict[bool, Nearby] = {}
+    rate = _rate(plan.best[0])
+    largest: dict[bool, Nearby] = {}
     for devices, batch in _tries(plan.devices, plan.global_batch, plan.template.chip.node):
         try:
             best = again(plan, devices=devices, global_batch=batch, top=1).best[0]
         except UserError:
             continue
-        one = Nearby(devices, batch, best, 100 * (_rate(best) / now - 1))
-        kind = devices == plan.devices
-        if one.gain_pct >= 100 * LEAST_GAIN and (kind not in found or one.gain_pct > found[kind].gain_pct):
-            found[kind] = one
-    return sorted(found.values(), key=lambda one: -one.gain_pct)
+        candidate = Nearby(devices, batch, best, 100 * (_rate(best) / rate - 1))
+        all_devices = devices == plan.devices
+        before = largest.get(all_devices)
+        if candidate.gain_pct >= 100 * LEAST_GAIN and (
+            before is None or candidate.gain_pct > before.gain_pct
+        ):
+            largest[all_devices] = candidate
+    return sorted(largest.values(), key=lambda suggestion: -suggestion.gain_pct)
 
 
 def _rate(choice: Choice) -> float:
@@ -65,14 +68,14 @@ def _rate(choice: Choice) -> float:
 
 def _tries(devices: int, batch: int, node: int) -> Iterator[tuple[int, int]]:
     """(devices, batch) worth a search: whole nodes and doublings of them; a batch that the count divides."""
-    seen: set[int] = set()
+    counts: set[int] = set()
     size = node
     while size <= devices:
         count = devices // size * size
-        if count != devices and count >= LEAST_SHARE * devices and len(seen) < MOST_TRIED:
-            seen.add(count)
+        if count != devices and count >= LEAST_SHARE * devices and len(counts) < MOST_TRIED:
+            counts.add(count)
         size *= 2
-    yield from ((count, batch) for count in sorted(seen, reverse=True))
+    yield from ((count, batch) for count in sorted(counts, reverse=True))
     near = round(batch / devices) * devices
     if batch % devices and near and abs(near - batch) <= (1 - LEAST_SHARE) * batch:
         yield devices, near

@@ -6,7 +6,7 @@
     techniques  interleaving 1, a split backward or both directions 2, recomputation 1 (every k-th block 2),
                 offload 2, experts cut by tp 1
 
-A step's prediction is some 10% uncertain: what wins by 1% with two more techniques isn't known to be faster.
+A step's prediction is some 10% uncertain: two more techniques for 1% need not make it faster.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def complexity(space: Space, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
     axes = sum((core[axis] > 1).astype(int) for axis in AXES[:-1]) + (replicate > 1)
     of_schedule = np.array([_of_schedule(kind) for kind in SCHEDULES])
     of_rerun = np.array([_of_recompute(value) for _, _, value in space.reruns])
-    of_offload = np.array([2 * (OFFLOADS[one] != "none") for one in space.offloads])
+    of_offload = np.array([2 * (OFFLOADS[kind] != "none") for kind in space.offloads])
     techniques = np.where(core["pp"] > 1, of_schedule[space.pipe["schedule"][rows.pipe]], 0)
     techniques = techniques + of_rerun[rows.rerun] + of_offload[rows.offload] + (core["etp"] > 1)
     return np.asarray(axes), np.asarray(techniques)
@@ -60,14 +60,14 @@ def choose(finder: Finder, fitting: Priced, top: int, margin: float) -> tuple[Pr
     others = [np.flatnonzero(kinds == kinds[at]) for at in np.sort(first) if kinds[at] != kinds[best]]
     if margin == 0:  # then they are in the order of their fastest already
         others = others[: top - 1]
-    rest = [_simplest(finder, fitting, some, margin) for some in others]
+    rest = [_simplest(finder, fitting, members, margin) for members in others]
     rest.sort(key=lambda at: (fitting.score[at], at))
     return fitting.take(np.array([best, *rest[: top - 1]])), fitting.take(np.array([0]))
 
 
-def _simplest(finder: Finder, ranked: Priced, some: np.ndarray, margin: float) -> int:
-    """The simplest of some rows, of those within the margin; `some` are in the order of their rank."""
-    near = some[ranked.score[some] <= ranked.score[some[0]] * (1 + margin) * (1 + 1e-9)]
+def _simplest(finder: Finder, ranked: Priced, members: np.ndarray, margin: float) -> int:
+    """The simplest of the rows `members` (in the order of their rank) that are within the margin."""
+    near = members[ranked.score[members] <= ranked.score[members[0]] * (1 + margin) * (1 + 1e-9)]
     if margin == 0:
         return int(near[0])
     axes, techniques = complexity(finder.space, ranked.take(near).rows)

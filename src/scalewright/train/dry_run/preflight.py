@@ -96,8 +96,8 @@ def _refusal(resolved: Resolved, kind: str, sharing: int, needed: float, free: f
     """What it needs, what there is, and what would help."""
     run = resolved.run
     where = "on this machine" if kind != "cuda" else "on a GPU here"
-    who = f"{sharing} processes need" if sharing > 1 else "this run needs"
-    what = f"{who} at least {needed / GIB:.1f} GiB of memory and {free / GIB:.1f} are free {where}"
+    subject = f"{sharing} processes need" if sharing > 1 else "this run needs"
+    what = f"{subject} at least {needed / GIB:.1f} GiB of memory and {free / GIB:.1f} are free {where}"
     change = helps(resolved.run, resolved.seq_len, free, sharing)
     if change is None:
         change = "fewer layout.devices, a smaller model or shorter data.seq_len"

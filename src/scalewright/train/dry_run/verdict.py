@@ -30,7 +30,7 @@ GIB = float(2**30)
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a dry run's peak says of a cluster's devices, in GiB."""
+    """How a dry run's peak compares with a cluster's devices, in GiB."""
 
     cluster: str
     device: str
@@ -63,7 +63,7 @@ def judge(run: RunSpec, seq_len: int, peaks: Sequence[tuple[int, int]]) -> Verdi
 def _local(run: RunSpec, peaks: Sequence[tuple[int, int]], usable: float) -> Verdict:
     """The verdict on this machine: on each GPU, or on the memory that CPU processes share.
 
-    A device that isn't here has no size: then nothing is known to fit.
+    Of a device that isn't here the size and the risk are unknown; `fits` is false then.
     """
     try:
         kind, _ = device_kind(run)
@@ -126,7 +126,7 @@ def _fix(run: RunSpec, seq_len: int, peak_gib: float) -> dict[str, Any] | None:
     if not isinstance(run.model, ModelSpec):
         return None
     try:
-        found = predict(run.model, load_cluster(run.cluster), run.layout, seq_len)
+        prediction = predict(run.model, load_cluster(run.cluster), run.layout, seq_len)
     except UserError:  # a cluster of fewer devices, or without this precision
         return None
-    return smallest_fix(found, peak_gib=peak_gib)
+    return smallest_fix(prediction, peak_gib=peak_gib)

@@ -95,10 +95,10 @@ class Guard:
             shrink, z, usual = self.zclip.look(norm, finite)
             return 2.0 * (z > 0), z, usual, shrink
         assert self.usual is not None
-        both, usual = self.usual.look(loss, norm, finite)
-        z, which = both.max(dim=0)  # the one that is further out
-        spike = torch.where(z > SIGMAS, which + 1.0, 0.0)
-        return spike, z, usual.gather(0, which[None])[0], self._one
+        scores, usual = self.usual.look(loss, norm, finite)
+        z, index = scores.max(dim=0)  # the one that is further out
+        spike = torch.where(z > SIGMAS, index + 1.0, 0.0)
+        return spike, z, usual.gather(0, index[None])[0], self._one
 
     @property
     def _parts(self) -> dict[str, Any]:

@@ -53,11 +53,11 @@ class Health:
     save: Callable[[int], None]  # called before a run that has diverged is looked into
     rewinder: Rewinder | None = None  # null: spikes are got over without
     bad: str = ""  # what was wrong with the newest step, in words; empty: nothing
-    _given: deque[tuple[int, Sequence[Micro], Tensor]] = field(default_factory=lambda: deque(maxlen=2))
+    _recent: deque[tuple[int, Sequence[Micro], Tensor]] = field(default_factory=lambda: deque(maxlen=2))
 
     def given(self, step: int, micros: Sequence[Micro], counted: Tensor) -> None:
         """Keeps what a step is about to be given, until its report has been seen (one step late on a GPU)."""
-        self._given.append((step, micros, counted))
+        self._recent.append((step, micros, counted))
 
     def take(self, step: int, report: list[float]) -> None:
         """Looks at a step's report; raises on every rank: Diverged when it is the one bad step too many,
@@ -116,7 +116,7 @@ class Health:
     def go_back(self, place: Place) -> None:
         """The run is at an earlier place again: what was bad lies ahead."""
         self.bad = ""
-        self._given.clear()
+        self._recent.clear()
         if self.rewinder is not None:
             self.rewinder.place = place
 
@@ -137,7 +137,7 @@ class Health:
         return "grad_norm", 0  # finite on every rank, and too large when squared and summed
 
     def _stop(self, step: int, report: list[float], streak: int, values: dict[str, str], rank: int) -> None:
-        micros, counted = next(((m, c) for s, m, c in self._given if s == step), ((), None))
+        micros, counted = next(((m, c) for s, m, c in self._recent if s == step), ((), None))
         suspect = None
         self.save(step)
         if counted is not None:

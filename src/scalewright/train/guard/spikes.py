@@ -51,11 +51,11 @@ class Usual:
         centre = _at(self.window, middle)
         spread = NORMAL * _at((self.window - centre[:, None]).abs(), middle)
         spread = torch.maximum(spread, torch.maximum(self._floor * centre.abs(), self._least))
-        known = finite & (count >= HISTORY)
-        z = torch.where(known, (values - centre) / spread, 0.0)
+        comparable = finite & (count >= HISTORY)
+        z = torch.where(comparable, (values - centre) / spread, 0.0)
         moved = torch.cat([self.window[:, 1:], values[:, None]], dim=1)
         self.window = torch.where(finite, moved, self.window)
-        usual = torch.where(known, torch.stack([centre[0], centre[1].exp()]), 0.0)
+        usual = torch.where(comparable, torch.stack([centre[0], centre[1].exp()]), 0.0)
         return z, usual
 
     def state(self) -> dict[str, Any]:

@@ -61,44 +61,49 @@ def find_suspect(
     suspect = _agree(_weights(parallel), mesh)
     if suspect is not None or not micros:
         return suspect
-    noted = _Notes()
+    notes = _Notes()
     handles = [
-        module.register_forward_hook(noted.watch(stage, name or type(cut).__name__))
+        module.register_forward_hook(notes.watch(stage, name or type(cut).__name__))
         for stage, cut in stages_of(parallel.model).items()
         for name, module in cut.named_modules()
     ]
     divisor = all_sum(counted.to(torch.float32, copy=True), mesh, "loss").clamp(min=1.0) / scale
     try:
         with torch.compiler.set_stance("force_eager"):  # inside compiled blocks no hook is called
-            parallel.executor.train(micros, noted.loss(loss), divisor)
-        found = noted.first or _gradients(parallel)
+            parallel.executor.train(micros, notes.loss(loss), divisor)
+        finding = notes.first or _gradients(parallel)
     finally:
         for handle in handles:
             handle.remove()
-    return _agree(found, mesh)
+    return _agree(finding, mesh)
 
 
 # What one rank has: (kind, stage in the order in which that kind runs, name).
-_Found = tuple[int, int, str]
+_Finding = tuple[int, int, str]
 
 
-def _agree(found: _Found | None, mesh: Mesh) -> Suspect | None:
-    answers = gather_json(found, mesh)
-    ranked = [(kind, stage, rank, name) for rank, a in enumerate(answers) if a for kind, stage, name in [a]]
+def _agree(finding: _Finding | None, mesh: Mesh) -> Suspect | None:
+    answers = gather_json(finding, mesh)
+    ranked = [
+        (kind, stage, rank, name)
+        for rank, answer in enumerate(answers)
+        if answer
+        for kind, stage, name in [answer]
+    ]
     if not ranked:
         return None
     kind, _, rank, name = min(ranked)
     return Suspect(kind, name, rank)
 
 
-def _weights(parallel: Parallel) -> _Found | None:
+def _weights(parallel: Parallel) -> _Finding | None:
     for weight in parallel.weights:
         if not _finite(weight.master):
             return WEIGHT, weight.stage, weight.name
     return None
 
 
-def _gradients(parallel: Parallel) -> _Found | None:
+def _gradients(parallel: Parallel) -> _Finding | None:
     for weight in parallel.weights.trained():
         gradient = weight.gradient
         if gradient is not None and not _finite(gradient):
@@ -114,12 +119,12 @@ class _Notes:
     """The first non-finite number that hooks of one rank meet; what follows is a consequence."""
 
     def __init__(self) -> None:
-        self.first: _Found | None = None
+        self.first: _Finding | None = None
 
     def watch(self, stage: int, name: str) -> Any:
         """A forward hook for one module."""
 
-        def look(module: nn.Module, given: Any, output: Any) -> None:
+        def look(module: nn.Module, inputs: Any, output: Any) -> None:
             for tensor in tree_leaves(output):
                 if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
                     continue

@@ -47,11 +47,11 @@ def estimate(run: RunSpec, seq_len: int, layout: Layout | None = None) -> Need |
         sized = Layout.parse({**layout.dump(), "precision": kind})
         request = from_layout(model, load_cluster(ANY_GPU), sized, seq_len)
         prepared = prepare([request])
-        held = memory(prepared.table, prepared.facts, constants())
-        part = {kind: float(bytes_[0]) for kind, bytes_ in held.parts.items()}
+        usage = memory(prepared.table, prepared.facts, constants())
+        part = {kind: float(bytes_[0]) for kind, bytes_ in usage.parts.items()}
         optimizer = HELD.get(str(getattr(run.optimizer, "name", "")), 0.0) * part["optimizer"]
         lows.append(part["parameters"] + part["gradients"] + optimizer + CERTAIN * part["activations"])
-        highs.append(float(held.high[0]))
+        highs.append(float(usage.high[0]))
     return Need(min(lows), max(highs) + _masks(run, model, layout, seq_len))
 
 

@@ -20,7 +20,7 @@ from scalewright.spec.run import RunSpec
 from scalewright.train.memory.need import helps
 
 GIB = float(2**30)
-# What allocators say: torch's on the CPU (two releases), C++'s, MPS', and drivers'.
+# Parts of allocators' messages: torch's on the CPU (two releases), C++'s, MPS', and drivers'.
 SIGNS = ("alloc_cpu", "DefaultCPUAllocator", "not enough memory: you tried", "bad_alloc", "out of memory")
 # (part of a file's name, function or "", phase): the first that any frame matches.
 PHASES = (
@@ -62,8 +62,8 @@ def explain(error: BaseException, run: RunSpec, seq_len: int, rank: int, device:
         if phase == BUILDING
         else f"in {phase}"
     )
-    asked = wanted(str(error))
-    much = f", asking for {asked / GIB:.2f} GiB more" if asked else ""
+    requested = wanted(str(error))
+    much = f", asking for {requested / GIB:.2f} GiB more" if requested else ""
     return f"rank {rank} ran out of {device.type} memory {when}{much}: try {_advice(run, seq_len, device)}"
 
 
@@ -84,7 +84,7 @@ def where(trace: TracebackType | None) -> tuple[int | None, str]:
 
 
 def wanted(message: str) -> float | None:
-    """Bytes that the allocation asked for, where its message says."""
+    """Bytes that the allocation asked for; None where its message has no number."""
     if match := re.search(r"[Tt]ried to allocate ([\d.]+) (Ki|Mi|Gi|Ti)B", message):
         return float(match[1]) * 2.0 ** (10 * (1 + ("Ki", "Mi", "Gi", "Ti").index(match[2])))
     if match := re.search(r"tried to allocate (\d+) bytes", message):

@@ -1,4 +1,4 @@
-"""What a run writes down and tells, on rank 0.
+"""What a run records and reports, on rank 0.
 
 scribe.py        opens the folder, its files, the console and the trackers
 record.py        a row a step, events

@@ -5,8 +5,8 @@
 
 A GPU is priced from its published figures, or by the cluster that the run names. A CPU has none: it is
 priced from timings of its kernels, which `plan` and `predict` on `--cluster local` take once and keep. They
-need some seconds with nothing beside them, so that `train` only reads them. Where nobody can say, a note
-gives the reason; a prediction never stops a run.
+need some seconds with nothing beside them, so that `train` only reads them. Where there can be none, a
+note gives the reason; a prediction never stops a run.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ ENOUGH = 3  # steps after those that make a median
 
 @dataclass
 class Expectation:
-    """Seconds of a step: predicted (null where nobody can say), and measured as the run goes."""
+    """Seconds of a step: predicted (null where there can be no prediction), and measured as the run goes."""
 
     p10: float | None = None
     p50: float | None = None
     p90: float | None = None
     breakdown_s: Mapping[str, float] = field(default_factory=dict)
     note: str = ""
-    _seen: int = 0
+    _step_count: int = 0
     _steps: deque[tuple[float, Mapping[str, float]]] = field(default_factory=lambda: deque(maxlen=1000))
 
     def dump(self) -> dict[str, Any]:
@@ -58,8 +58,8 @@ class Expectation:
 
     def measured(self, seconds: float, parts: Mapping[str, float]) -> None:
         """Notes one step: its time, and where that went."""
-        self._seen += 1
-        if self._seen > COLD:
+        self._step_count += 1
+        if self._step_count > COLD:
             self._steps.append((seconds, parts))
 
     @property
@@ -73,10 +73,10 @@ class Expectation:
 
     def words(self) -> str:
         """A line for the end of a run; empty without a prediction, or after too few steps."""
-        took = self.median_s
-        if self.p50 is None or took is None:
+        measured_s = self.median_s
+        if self.p50 is None or measured_s is None:
             return ""
-        return compare(self.p50, self.p10 or self.p50, self.p90 or self.p50, took, self._blame())
+        return compare(self.p50, self.p10 or self.p50, self.p90 or self.p50, measured_s, self._blame())
 
     def _blame(self) -> str:
         """The part that takes the most more (or less) than predicted, in words.
@@ -97,8 +97,8 @@ class Expectation:
         sign = 1 if (self.median_s or 0.0) > (self.p50 or 0.0) else -1
         names = {**measured, **predicted}
         worst = max(names, key=lambda name: sign * (measured.get(name, 0.0) - predicted.get(name, 0.0)))
-        both = f"{short_time(measured.get(worst, 0.0))}, {short_time(predicted.get(worst, 0.0))} predicted"
-        return f"most of it in {PARTS.get(worst, worst)} ({both})"
+        figures = f"{short_time(measured.get(worst, 0.0))}, {short_time(predicted.get(worst, 0.0))} predicted"
+        return f"most of it in {PARTS.get(worst, worst)} ({figures})"
 
 
 def compare(predicted: float, low: float, high: float, measured: float, blame: str = "") -> str:
@@ -119,22 +119,22 @@ def compare(predicted: float, low: float, high: float, measured: float, blame: s
 def expect(resolved: Resolved, run: RunSpec) -> Expectation:
     """The prediction for a run whose precision and device are chosen; a note where there can be none."""
     if not isinstance(resolved.model, ModelSpec):
-        return Expectation(note="the model is the user's own, and its operators are not known")
+        return Expectation(note="the model is the user's own, and its operators can't be counted")
     try:
         place, note = _place(run)
         if place is None:
             return Expectation(note=note)
-        found = predict(resolved.model, place, run.layout, resolved.seq_len)
+        prediction = predict(resolved.model, place, run.layout, resolved.seq_len)
     except (UserError, RunError) as error:
         return Expectation(note=str(error))
     except Exception as error:  # a planner that fails is no reason not to train
         return Expectation(note=f"{type(error).__name__}: {error}")
-    low, high = found.number("p10"), found.number("p90")
-    return Expectation(low, found.step_time_s, high, found.breakdown, note)
+    low, high = prediction.number("p10"), prediction.number("p90")
+    return Expectation(low, prediction.step_time_s, high, prediction.breakdown, note)
 
 
 def _place(run: RunSpec) -> tuple[ClusterSpec | None, str]:
-    """The machine as the planner sees it, and what is to be said of it; None where it has no figures."""
+    """The machine as the planner sees it, and a note on it; None where it has no figures."""
     if run.device == "cuda":
         return find_cluster(run.cluster), ""
     if run.device != "cpu":

@@ -164,7 +164,7 @@ class Record:
         ):  # a callback's; the run has its own
             self._hand_on_pending()
         step = max(step, int(self.last.get("train", {}).get("step", 0)))
-        if status != "failed":  # why it failed is said by whoever knows: the supervisor, or the caller
+        if status != "failed":  # a failure's event comes from the supervisor or the caller, with its cause
             self.event({"finished": "finish", "stopped": "stop"}[status], step=step, seconds=seconds)
         folder = self.metrics.path.parent
         self.trackers.close(status, [folder / "run.yaml", folder / "metrics.jsonl"])

@@ -20,7 +20,7 @@ from scalewright.spec.errors import UserError
 from scalewright.spec.run import DataSpec, RunSpec
 
 PROMISES = ("data", "tokenizer", "seed", "model")
-# What names a run, or says how to find its state, is no part of it.
+# Keys that name a run or locate its state; they are no part of it.
 _UNCOMPARED = frozenset({"version", "name", "out_dir", "resume", "init", "environment", "allow_changes"})
 _SHOWN = 6  # changes on the console; events.jsonl has all
 
@@ -50,13 +50,13 @@ def run_settings(run: RunSpec, tokens: float | None) -> dict[str, Any]:
 def data_settings(dataset: Dataset, run: RunSpec, samples: int) -> dict[str, Any]:
     """What a checkpoint keeps of the data: sources' fingerprints and places, the mixture, the tokenizer."""
     path = dataset.tokenizer_path
-    kept: dict[str, Any] = {"tokenizer": file_identity(path) if path is not None else None}
+    state: dict[str, Any] = {"tokenizer": file_identity(path) if path is not None else None}
     inner = getattr(dataset, "inner", dataset)
     if isinstance(inner, TokenDataset) and isinstance(run.data, DataSpec):
         paths = zip(inner.numbers, (source.path for source in run.data.train), strict=True)
-        kept.update(inner.positions.dump())
-        kept.update(paths={str(number): path for number, path in paths}, samples=inner.given(samples))
-    return kept
+        state.update(inner.positions.dump())
+        state.update(paths={str(number): path for number, path in paths}, samples=inner.given(samples))
+    return state
 
 
 def earlier_positions(state: Mapping[str, Any]) -> Positions | None:
@@ -69,20 +69,20 @@ def find_changes(
     state: Mapping[str, Any], settings: Mapping[str, Any], data: Mapping[str, Any], model: Mapping[str, Any]
 ) -> Changes:
     """What differs between a checkpoint (`state`, its manifest's `model`) and a run (`settings`, `data`)."""
-    found = Changes()
+    changes = Changes()
     before = state.get("run", {})
-    _compare_model(found, model, settings["model"])
+    _compare_model(changes, model, settings["model"])
     if (seed := state.get("seed", settings["seed"])) != settings["seed"]:
-        found.values["seed"] = [seed, settings["seed"]]
-        found.broken["seed"] = f"it was saved with seed {seed}, and has {settings['seed']} now"
+        changes.values["seed"] = [seed, settings["seed"]]
+        changes.broken["seed"] = f"it was saved with seed {seed}, and has {settings['seed']} now"
     if before:
-        _compare_data(found, before["data"], settings["data"])
+        _compare_data(changes, before["data"], settings["data"])
         skipped = _UNCOMPARED | {"model", "seed", "data"}
         for key in settings:
             if key in before and key not in skipped:
-                found.values.update(_differences(key, before[key], settings[key]))
-    _compare_sources(found, state.get("data", {}), data)
-    return found
+                changes.values.update(_differences(key, before[key], settings[key]))
+    _compare_sources(changes, state.get("data", {}), data)
+    return changes
 
 
 def check_promises(changes: Changes, allowed: tuple[str, ...], where: Path) -> None:
@@ -98,55 +98,60 @@ def check_promises(changes: Changes, allowed: tuple[str, ...], where: Path) -> N
         )
 
 
-def _compare_model(found: Changes, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    own = "python" in before or "python" in now  # else a key that one lacks is another release's
-    keys = {**before, **now} if own else {key: None for key in now if key in before}
+def _compare_model(changes: Changes, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    from_python = "python" in before or "python" in now  # else a key that one lacks is another release's
+    keys = {**before, **now} if from_python else {key: None for key in now if key in before}
     different = [k for k in keys if k not in ("name", "version") and before.get(k) != now.get(k)]
     for key in different:
-        found.values[f"model.{key}"] = [before.get(key), now.get(key)]
+        changes.values[f"model.{key}"] = [before.get(key), now.get(key)]
     if different:
         key = different[0]
-        found.broken["model"] = (
+        changes.broken["model"] = (
             f"the checkpoint's model has {key} {before.get(key)!r} but the run's has {now.get(key)!r}"
         )
 
 
-def _compare_data(found: Changes, before: Any, now: Any) -> None:
+def _compare_data(changes: Changes, before: Any, now: Any) -> None:
     """The keys of `data`; its sources are compared by what they hold (`_compare_sources`)."""
-    own = "python" in before
-    if own != ("python" in now):
+    from_python = "python" in before
+    if from_python != ("python" in now):
         old, new = _named(before), _named(now)
-        found.values["data"] = [old, new]
-        found.broken["data"] = f"its data were {old}, and are {new} now"
+        changes.values["data"] = [old, new]
+        changes.broken["data"] = f"its data were {old}, and are {new} now"
         return
     for key in {**before, **now}:
         old, new = before.get(key), now.get(key)
-        if old == new or (key == "train" and not own):
+        if old == new or (key == "train" and not from_python):
             continue
-        found.values[f"data.{key}"] = [old, new]
-        if key == "packing" or (own and key != "seq_len"):
-            found.broken.setdefault("data", f"data.{key} was {_short(old)}, and is {_short(new)} now")
+        changes.values[f"data.{key}"] = [old, new]
+        if key == "packing" or (from_python and key != "seq_len"):
+            changes.broken.setdefault("data", f"data.{key} was {_short(old)}, and is {_short(new)} now")
 
 
-def _compare_sources(found: Changes, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+def _compare_sources(changes: Changes, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     old, new = before.get("tokenizer"), now.get("tokenizer")
     if old and new and old != new:
-        found.values["tokenizer"] = [old, new]
-        found.broken["tokenizer"] = "its data were made with another tokenizer"
+        changes.values["tokenizer"] = [old, new]
+        changes.broken["tokenizer"] = "its data were made with another tokenizer"
     if "segments" not in before or "segments" not in now:
         return
-    was, is_ = before["segments"][-1]["weights"], now["segments"][-1]["weights"]
-    gone = [_path(before, number) for number in was if number not in is_]
-    added = [_path(now, number) for number in is_ if number not in was]
+    old_weights, new_weights = before["segments"][-1]["weights"], now["segments"][-1]["weights"]
+    gone = [_path(before, number) for number in old_weights if number not in new_weights]
+    added = [_path(now, number) for number in new_weights if number not in old_weights]
     if gone or added:
-        words = [f"{path} {what}" for paths, what in ((gone, "is gone"), (added, "is new")) for path in paths]
+        words = [
+            f"{path} {change}" for paths, change in ((gone, "is gone"), (added, "is new")) for path in paths
+        ]
         same = set(gone) & set(added)
-        found.values["data.train"] = [list(before["paths"].values()), list(now["paths"].values())]
-        found.broken["data"] = "its data differ: " + (
+        changes.values["data.train"] = [list(before["paths"].values()), list(now["paths"].values())]
+        changes.broken["data"] = "its data differ: " + (
             ", ".join(f"{path} holds other tokens" for path in sorted(same)) if same else ", ".join(words)
         )
-    elif was != is_:
-        found.values["data.train.weight"] = [list(was.values()), [is_[number] for number in was]]
+    elif old_weights != new_weights:
+        changes.values["data.train.weight"] = [
+            list(old_weights.values()),
+            [new_weights[number] for number in old_weights],
+        ]
 
 
 def _named(data: Mapping[str, Any]) -> str:
@@ -162,12 +167,13 @@ def _differences(key: str, old: Any, new: Any) -> dict[str, list[Any]]:
     """{dotted key: [old, new]} of two values. A key that one release lacks is no change of the user's."""
     if not (isinstance(old, dict) and isinstance(new, dict)):
         return {} if old == new else {key: [old, new]}
-    own = "python" in old or "python" in new  # whose arguments are the user's: one that is new is a change
-    keys = {**old, **new} if own else {k: None for k in old if k in new}
-    found = {}
+    # Arguments of a user's own code are the user's: one that is new is a change.
+    from_python = "python" in old or "python" in new
+    keys = {**old, **new} if from_python else {k: None for k in old if k in new}
+    differences = {}
     for inner in keys:
-        found.update(_differences(f"{key}.{inner}", old.get(inner), new.get(inner)))
-    return found
+        differences.update(_differences(f"{key}.{inner}", old.get(inner), new.get(inner)))
+    return differences
 
 
 def _short(value: Any) -> str:

@@ -2,7 +2,7 @@
 
     first start    precision: auto --measured--> fp32          saved with every checkpoint (state.json: run)
     resume         precision: auto --kept------> fp32          also if a measurement would now give bf16
-                   precision: bf16 ------------> bf16          said outright: a change, which is noted
+                   precision: bf16 ------------> bf16          set by the user: a change, which is noted
 
 A derived layout (sp, virtual_stages, zero_stage) is kept while the sizes that it is derived from stay.
 """
@@ -46,9 +46,9 @@ def _earlier(run: RunSpec) -> dict[str, Any]:
         return {}
     folder = next(iter(committed(run.folder / "checkpoints")), None)
     if folder is None and run.resume != "auto":
-        given = Path(run.resume)
-        roots = [given / "checkpoints", given]
-        folder = given if (given / "manifest.json").exists() else None
+        path = Path(run.resume)
+        roots = [path / "checkpoints", path]
+        folder = path if (path / "manifest.json").exists() else None
         folder = folder or next((step for root in roots for step in committed(root)), None)
     if folder is None:
         return {}

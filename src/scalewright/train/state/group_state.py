@@ -89,8 +89,8 @@ class GroupState:
             changed = _changed_keys(now, first)
             groups.append({key: {"first": first.get(key), "now": now[key]} for key in changed})
         entries = {}
-        kept: dict[Any, Any] = self.optimizer.state
-        for key, value in kept.items():
+        states: dict[Any, Any] = self.optimizer.state
+        for key, value in states.items():
             if isinstance(key, Tensor):
                 continue
             try:
@@ -102,14 +102,14 @@ class GroupState:
 
 def _values(group: dict[str, Any]) -> dict[str, Any]:
     """A group's values that have a plain form, encoded."""
-    found = {}
+    encoded = {}
     for key, value in group.items():
         if key not in _OTHERS:
             try:
-                found[key] = encode(value)
+                encoded[key] = encode(value)
             except TypeError:
                 continue
-    return found
+    return encoded
 
 
 def _changed_keys(now: dict[str, Any], first: dict[str, Any]) -> list[str]:

@@ -36,10 +36,10 @@ def read_states(optimizer: torch.optim.Optimizer, weights: Weights) -> tuple[Nam
     check_states(optimizer, weights)
     tensors: Named = {}
     numbers: Numbers = {}
-    kept = [(weight, optimizer.state.get(weight.master, {})) for weight in weights]
+    states = [(weight, optimizer.state.get(weight.master, {})) for weight in weights]
     # A one-number state of a one-number weight may be either; it is what it is for the other weights.
-    plain = {kind for weight, state in kept for kind, value in state.items() if not _like(value, weight)}
-    for weight, state in kept:
+    plain = {kind for weight, state in states for kind, value in state.items() if not _like(value, weight)}
+    for weight, state in states:
         for kind, value in state.items():
             if _like(value, weight) and not (value.numel() == 1 and kind in plain):
                 tensors.setdefault(weight.name, {})[kind] = value

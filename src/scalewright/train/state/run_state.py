@@ -101,8 +101,8 @@ class RunState:
                     str(reader.folder),
                     "resume on the layout of the checkpoint",
                 )
-            mine = by_rank[self.mesh.rank]
-            numbers = {kind: {**by_name, **mine.get(kind, {})} for kind, by_name in numbers.items()}
+            of_rank = by_rank[self.mesh.rank]
+            numbers = {kind: {**by_name, **of_rank.get(kind, {})} for kind, by_name in numbers.items()}
         self.optimizer.state.clear()  # a run that goes back has some
         write_states(self.optimizer, self.weights, reader.optimizer_states(), read, numbers)
         if self.groups is not None:
