@@ -143,23 +143,6 @@ def test_changed_options_are_refused(folder):
         prepared(folder, valid_fraction=0.2)
 
 
-def test_skip_bad_may_be_added_as_the_error_suggests(folder):
-    """Refused for its bad line, `prepare` goes on with --skip-bad; lines once left out stay left out."""
-    lines = folder / "lines.jsonl"
-    lines.write_text('{"text": "one two"}\n{"text": 3\n{"text": "three"}\n', encoding="utf-8")
-
-    def again(**options):
-        return prepare([lines], folder / "lines", tokenizer=folder / "t.json", workers=1, **options)
-
-    with pytest.raises(UserError, match="--skip-bad"):
-        again()
-    assert len(again(skip_bad=True).bad_lines) == 1
-    with pytest.raises(UserError, match="begun with --skip-bad, and now without it"):
-        again()
-    with pytest.raises(UserError, match="begun with no --eod, now it is"):
-        again(skip_bad=True, eod="<|endoftext|>")
-
-
 def test_a_file_that_grows_meanwhile(folder, monkeypatch):
     sizes = encode.PieceWork._documents
 
