@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from scalewright.train.hangs.verdict import Position, Waiting, judge
+from scalewright.train.hangs.verdict import Position, Process, Waiting, judge
 
 ALL = (0, 1, 2, 3)
 TP = {0: (0, 1), 1: (0, 1), 2: (2, 3), 3: (2, 3)}
@@ -129,7 +129,15 @@ def test_the_rank_that_the_others_wait_for(case):
     assert verdict is not None
     assert verdict.rank == rank, verdict.text
     assert text in verdict.text
-    assert set(verdict.fields()) == {"rank", "axis", "collective", "number", "where"}
+    assert set(verdict.fields()) == {"rank", "host", "pid", "axis", "collective", "number", "where"}
+
+
+def test_the_process_of_a_rank_that_does_not_answer():
+    """All ranks look alike in `ps`: the line has the pid and the host, and the event both."""
+    verdict = judge(CASES["stopped"][0], lambda rank: Process(f"node{rank}", 4320 + rank))
+    assert verdict is not None
+    assert verdict.text.startswith("rank 3 (pid 4323 on node3) does not answer: its process is stopped")
+    assert (verdict.fields()["host"], verdict.fields()["pid"]) == ("node3", 4323)
 
 
 def test_nobody_waits():

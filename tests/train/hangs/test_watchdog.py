@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import sys
 import threading
 from contextlib import suppress
@@ -89,7 +90,9 @@ def test_a_stopped_rank_is_named_and_the_run_goes_on_with_it(tmp_path):
     hang = of_rank_2()[-1]
     assert (hang["axis"], hang["collective"], hang["where"]) == ("dp_shard", "all_gather", "")
     assert hang["number"] > 100
-    assert "rank 2 does not answer" in hang["message"]
+    pid, host = int((tmp_path / "stopped").read_text()), socket.gethostname()
+    assert (hang["host"], hang["pid"]) == (host, pid)
+    assert f"rank 2 (pid {pid} on {host}) does not answer" in hang["message"]
     assert "ranks 0 and 1 wait in all_gather" in hang["message"]
     assert "scalewright/parallel/execute.py" in hang["message"]
     over = [event["time"] for event in events(tmp_path / "out", "continued")]
@@ -309,3 +312,44 @@ def test_slow_phases_are_no_hangs_for_a_share_of_their_timeout(tmp_path, monkeyp
         pair.run(120, waits=True)
         assert len(events(tmp_path, "hang")) == 1
         assert any(pair.dumps)
+
+
+# -- a connection that broke ---------------------------------------------------------------------------
+
+RESET = (
+    "[/pytorch/gloo/transport/tcp/pair.cc:537] Read error [127.0.0.1]:18345: Connection reset by peer. GLHF!"
+)
+
+
+@pytest.mark.parametrize(
+    ("starter", "others", "words"),
+    [
+        (
+            "torchrun",
+            [0],
+            r"rank 1's connection ended \(pid 4321 on node7\): it has failed or was killed; its own",
+        ),
+        (
+            "torchrun",
+            [0, 1],
+            "the connection to another rank ended: it has failed or was killed; its own error",
+        ),
+        ("local", [0], None),  # the launcher sees how the other one ended
+    ],
+)
+def test_the_error_of_a_rank_whose_peer_has_gone(tmp_path, monkeypatch, starter, others, words):
+    """One sentence instead of Gloo's, with the rank that doesn't report the same."""
+    mesh, _ = one_rank()
+    monkeypatch.setattr(watchdog, "LAST_WORDS_S", 0.1)
+    monkeypatch.setattr(watchdog, "flights", lambda **keywords: [])
+    context = RankContext(0, 2, 0, 2, (tmp_path / "store").as_uri(), starter=starter)
+    watch = Watchdog(context, mesh, tmp_path, TimeoutsSpec(), Patience())
+    board = FolderBoard(tmp_path / "board")
+    monkeypatch.setattr(watch, "mesh", SimpleNamespace(world=2, device=torch.device("cpu")))
+    monkeypatch.setattr(watch, "_board", board)
+    board.post("process-1", {"host": "node7", "pid": 4321})
+    for rank in others:
+        board.post(f"last-{rank}", Position(rank, 4, "step", "a.py:1", None).dump())
+    with pytest.raises(RunError if words else RuntimeError, match=words or "GLHF") as caught, watch:
+        raise RuntimeError(RESET)
+    assert (type(caught.value) is RunError) == (words is not None)

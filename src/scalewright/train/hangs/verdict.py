@@ -12,11 +12,12 @@ circle, ranks began their collectives in different orders.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 UNEVEN = frozenset({"all_to_all", "gather", "scatter"})  # their sizes may differ from rank to rank
+SILENT = "does not answer"
 Begun = tuple[str, tuple[int, ...]]  # kind, elements of each input
 
 
@@ -71,6 +72,17 @@ class Position:
 
 
 @dataclass(frozen=True)
+class Process:
+    """Where a rank runs."""
+
+    host: str
+    pid: int
+
+    def __str__(self) -> str:
+        return f"pid {self.pid} on {self.host}"
+
+
+@dataclass(frozen=True)
 class Verdict:
     """Which rank is behind, and what the others wait in."""
 
@@ -82,14 +94,22 @@ class Verdict:
     text: str
     phase: str = "step"  # of the rank that is behind
     waited_s: float = 0.0  # of the rank that waits longest, when the ranks were asked
+    host: str | None = None  # of the rank that is behind, where known
+    pid: int | None = None
 
     def fields(self) -> dict[str, Any]:
         """What the event `hang` holds."""
-        return {key: getattr(self, key) for key in ("rank", "axis", "collective", "number", "where")}
+        names = ("rank", "host", "pid", "axis", "collective", "number", "where")
+        return {key: getattr(self, key) for key in names}
 
 
-def judge(positions: Mapping[int, Position | None]) -> Verdict | None:
-    """The rank that others wait for; None when nobody waits for anybody. `None` = didn't answer."""
+def judge(
+    positions: Mapping[int, Position | None], process: Callable[[int], Process | None] = lambda rank: None
+) -> Verdict | None:
+    """The rank that others wait for; None when nobody waits for anybody. `None` = didn't answer.
+
+    `process` gives a rank's host and pid, where they are known.
+    """
     answered = {rank: position for rank, position in positions.items() if position is not None}
     waiting = {rank: position.waiting for rank, position in answered.items() if position.waiting}
     if not waiting:
@@ -99,7 +119,12 @@ def judge(positions: Mapping[int, Position | None]) -> Verdict | None:
         return None
     phase = answered[verdict.rank].phase if verdict.rank in answered else verdict.phase
     longest = max(answered[rank].waited_s for rank in waiting if rank != verdict.rank or len(waiting) == 1)
-    return replace(verdict, phase=phase, waited_s=longest)
+    verdict = replace(verdict, phase=phase, waited_s=longest)
+    place = process(verdict.rank)
+    if place is None:
+        return verdict
+    text = verdict.text.replace(SILENT, f"({place}) {SILENT}")
+    return replace(verdict, host=place.host, pid=place.pid, text=text)
 
 
 def _behind(
@@ -205,7 +230,7 @@ def _verdict(
     direct = sorted(rank for rank, others in blockers.items() if behind in others)
     call = waiting[direct[0]]
     if position is None:
-        what, where = "does not answer: its process is stopped, or its machine is gone", ""
+        what, where = f"{SILENT}: its process is stopped, or its machine is gone", ""
     else:
         where = position.where
         what = f"is at {where} (after step {position.step}, {position.phase})"

@@ -37,11 +37,13 @@ from scalewright.track.events import EventsFile
 from scalewright.train.hangs.board import Board, BoardSilent, open_board
 from scalewright.train.hangs.patience import Patience
 from scalewright.train.hangs.position import Groups, flights, position, source_line
+from scalewright.train.hangs.process import Processes
 from scalewright.train.hangs.verdict import Position, Verdict, judge, mismatch
 from scalewright.train.record.record import Record
 
 STEADY = "step"
-BROKEN = ("onnection closed", "onnection reset", "roken pipe")  # Gloo's words when a peer has gone
+# The words of Gloo and of torch's store when a peer has gone.
+BROKEN = ("onnection closed", "onnection reset", "roken pipe", "onnection was likely closed")
 LAST_WORDS_S = 1.5  # that ranks with a broken connection wait for each other's last collectives
 
 
@@ -62,6 +64,7 @@ class Watchdog:
         self._now: Callable[[], float] = time.monotonic
         self.record: Record | None = None  # rank 0's, once all is built
         self._board: Board | None = None if mesh.world == 1 else open_board(context)
+        self._processes = Processes(context.rank)
         self._groups = None if mesh.world == 1 else Groups(mesh)
         self._main = threading.get_ident()
         self._end = threading.Event()
@@ -147,19 +150,26 @@ class Watchdog:
             return None
         if self._verdict is not None:
             return RunError(self._gave_up(self._verdict))
+        posts: dict[int, Any] = {}
         with suppress(BoardSilent, OSError):
-            verdict = self._compare(error)
-            return None if verdict is None else RunError(verdict.text)
-        return None
+            posts = self._last_begun(error)
+        verdict = mismatch({rank: Position.parse(post) for rank, post in posts.items()})
+        if verdict is not None:
+            return RunError(verdict.text)
+        if self._last_words is not None:  # our launcher sees how the other process ended, and has the reason
+            return None
+        return RunError(
+            self._processes.lost([r for r in range(self.mesh.world) if r not in posts], self._board)
+        )
 
-    def _compare(self, error: RuntimeError) -> Verdict | None:
-        """After a broken connection: Gloo ends a process that is sent more than it expects.
+    def _last_begun(self, error: RuntimeError) -> dict[int, Any]:
+        """After a broken connection: the last collectives of the ranks that are left, to find a difference.
 
-        Ranks that are left put down what they began last, and look for a difference; a rank that was killed
-        leaves none, and its launcher has the reason.
+        Gloo ends a process that is sent more than it expects. A rank that was killed or failed by itself
+        posts nothing.
         """
         if self._board is None:
-            return None
+            return {}
         here = position(self.rank, self._step, self._phase, self._main, self._groups, flights())
         frames = [(f.filename, f.lineno or 0) for f in traceback.extract_tb(error.__traceback__)]
         where = source_line(reversed(frames)) or here.where
@@ -170,7 +180,7 @@ class Watchdog:
             time.sleep(0.05)
             read = {rank: self._board.read(f"last-{rank}") for rank in range(self.mesh.world)}
             posts = {rank: post for rank, post in read.items() if post is not None}
-        return mismatch({rank: Position.parse(post) for rank, post in posts.items()})
+        return posts
 
     def _gave_up(self, verdict: Verdict) -> str:
         key, seconds = self._timeout()
@@ -205,6 +215,7 @@ class Watchdog:
         waited = now - self._progress_at
         if self._board is not None:
             try:
+                self._processes.introduce(self._board)
                 self._talk(self._board, now, waited)
                 self._heard = True
             except BoardSilent:
@@ -279,7 +290,7 @@ class Watchdog:
         reporter = board.claim(f"verdict-{self._round}")
         if reporter:
             positions = self._positions(board)
-            verdict = judge(positions)
+            verdict = judge(positions, lambda rank: self._processes.find(rank, board))
             if sum(position is not None for position in positions.values()) <= 1:
                 verdict = verdict or self._kept(self._asked_at)
             board.post(f"verdict-{self._round}", verdict and asdict(verdict))
@@ -313,7 +324,12 @@ class Watchdog:
         self._waits = here.waiting is not None
         self._keep(here)
         positions: dict[int, Position | None] = dict.fromkeys(range(1, self.mesh.world), here)
-        verdict = judge({**positions, 0: None}) if here.waiting and 0 in here.waiting.members else None
+        waits_for_0 = here.waiting is not None and 0 in here.waiting.members
+        verdict = (
+            judge({**positions, 0: None}, lambda rank: self._processes.find(rank, None))
+            if waits_for_0
+            else None
+        )
         self._decide(verdict, now, waited, reporter=self.rank == 1)
 
     def _decide(self, verdict: Verdict | None, now: float, waited: float, *, reporter: bool) -> None:
