@@ -15,6 +15,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from scalewright.spec.errors import Stopped
+
 MODEL = {
     "vocab_size": 64,
     "hidden_size": 32,
@@ -122,3 +124,26 @@ def test_more_devices_than_there_are_names_the_launch_command(run_cli, run_file)
     assert answer.code == 2
     assert "torchrun" in answer.error
     assert "--simulate" in answer.error
+
+
+@pytest.mark.parametrize(("rank", "lines"), [(0, ["stopped at step 5 of 20 and saved"]), (1, [])])
+def test_ranks_of_torchrun_that_stop_print_it_once(call_cli, tmp_path, monkeypatch, rank, lines):
+    """All ranks leave with the same exit code."""
+
+    def stopped(*arguments, **keywords):
+        raise Stopped("stopped at step 5 of 20 and saved")
+
+    monkeypatch.setattr("scalewright.train.run.train", stopped)
+    place = {
+        "RANK": rank,
+        "WORLD_SIZE": 2,
+        "LOCAL_RANK": rank,
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": 29500,
+    }
+    for key, value in place.items():
+        monkeypatch.setenv(key, str(value))
+    (tmp_path / "run.yaml").write_text("")
+    answer = call_cli("train", tmp_path / "run.yaml")
+    assert answer.code == 75
+    assert answer.err.splitlines() == lines

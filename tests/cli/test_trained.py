@@ -95,6 +95,33 @@ def test_weights_that_are_not_finite_are_called_that(call_cli, trained, tmp_path
     assert [row["finite"] for row in rows] == [False, True]
 
 
+def test_a_renamed_checkpoint(call_cli, trained, tmp_path):
+    """As `generate` and `convert` do, `ls` and `verify` take a checkpoint under any name."""
+    copy = tmp_path / "best"
+    shutil.copytree(trained / "checkpoints" / "step-00000004", copy)
+    (row,) = call_cli("checkpoint", "ls", copy, "--json").json()
+    assert (row["step"], row["state"]) == (4, "complete")
+    assert "step 4: complete" in call_cli("checkpoint", "verify", copy).out
+    (copy / "manifest.json").write_text("[]")
+    (copy / "COMMIT").write_text(commit_text(copy, 4))
+    answer = call_cli("checkpoint", "verify", copy)
+    assert answer.code == 1
+    assert "best: damaged manifest: an entry has another type" in answer.out
+
+
+def test_verify_refuses_a_shape_that_the_boxes_do_not_cover(call_cli, trained, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(trained / "checkpoints" / "step-00000004", copy)
+    data = json.loads((copy / "manifest.json").read_text())
+    name, tensor = next(iter(data["tensors"].items()))
+    tensor["shape"][0] *= 2
+    (copy / "manifest.json").write_text(json.dumps(data))
+    (copy / "COMMIT").write_text(commit_text(copy, 4))
+    answer = call_cli("checkpoint", "verify", copy)
+    assert answer.code == 1
+    assert f"tensor '{name}' is not covered by the files" in answer.out
+
+
 def test_a_folder_without_saves(call_cli, tmp_path):
     assert "no checkpoint there" in call_cli("checkpoint", "ls", tmp_path).error
     assert "no such folder" in call_cli("checkpoint", "verify", tmp_path / "nowhere").error

@@ -268,6 +268,14 @@ def test_a_full_disk_at_the_last_save(tmp_path, monkeypatch):
     assert run(data).resumed_from == 8
 
 
+def test_a_full_disk_at_the_first_save(tmp_path, monkeypatch):
+    """Nothing was saved before, and the line doesn't claim so."""
+    failing_saves(monkeypatch, [2])
+    data = run_data(tmp_path, checkpoint={"every": 2}, train={"steps": 2}, layout={"micro_batch": 8})
+    with pytest.raises(RunError, match=r"no space left.*; no older checkpoint exists"):
+        run(data)
+
+
 def _small_disk(folder: Path) -> bool:
     """A file system of 1 MiB at `folder`; False where that isn't allowed."""
     folder.mkdir()

@@ -122,10 +122,19 @@ def read_manifest(folder: Path) -> Manifest:
         raise
     except (ValueError, KeyError, TypeError, AttributeError) as error:  # whatever garbage gives
         raise UserError(
-            f"damaged manifest: {type(error).__name__} {error}",
+            f"damaged manifest: {_in_words(error)}",
             str(folder / MANIFEST),
             "use an older checkpoint",
         ) from None
+
+
+def _in_words(error: Exception) -> str:
+    """What is wrong with a manifest, from the error of the code that reads it."""
+    if isinstance(error, KeyError):
+        return f"'{error.args[0]}' is missing"
+    if isinstance(error, ValueError):
+        return str(error)
+    return "an entry has another type than it should (a list instead of an object, say)"
 
 
 def _stored(entry: dict[str, Any]) -> StoredTensor:
@@ -160,6 +169,8 @@ def check_bounds(manifest: Manifest) -> None:
             raise ValueError(f"tensor '{name}' has the dtype '{tensor.dtype[:40]}'")
         held = 0
         for box in tensor.boxes:
+            if not len(box.offset) == len(box.size) == len(tensor.shape):
+                raise ValueError(f"tensor '{name}' has a box of another number of dimensions")
             ends = [o + s for o, s in zip(box.offset, box.size, strict=True)]
             if any(end > n for end, n in zip(ends, tensor.shape, strict=True)):
                 raise ValueError(f"tensor '{name}' has a box outside of it")
@@ -170,6 +181,17 @@ def check_bounds(manifest: Manifest) -> None:
             raise ValueError(f"tensor '{name}' is larger than its files")
         if not are_disjoint([(box.offset, box.size) for box in tensor.boxes]):
             raise ValueError(f"tensor '{name}' has boxes that overlap")
+
+
+def uncovered(manifest: Manifest) -> list[str]:
+    """The first tensor that its boxes don't cover, in words; empty when they cover all (see check_bounds)."""
+    names = [
+        name
+        for name, tensor in manifest.tensors.items()
+        if sum(prod(box.size) for box in tensor.boxes) != prod(tensor.shape)
+    ]
+    others = f", nor are {len(names) - 1} others" if len(names) > 1 else ""
+    return [f"tensor '{names[0]}' is not covered by the files{others}"] if names else []
 
 
 def read_state(folder: Path) -> dict[str, Any]:
@@ -285,10 +307,13 @@ def verify(folder: Path, part: int = 0, parts: int = 1) -> list[str]:
 
 def verify_heads(folder: Path) -> list[str]:
     """What is wrong with COMMIT, the manifest and the state: small files, so this is quick."""
-    problems = []
-    for read in (read_manifest, read_state):
-        try:
-            read(folder)
-        except UserError as error:
-            problems.append(error.what)
+    problems: list[str] = []
+    try:
+        problems += uncovered(read_manifest(folder))
+    except UserError as error:
+        problems.append(error.what)
+    try:
+        read_state(folder)
+    except UserError as error:
+        problems.append(error.what)
     return list(dict.fromkeys(problems))

@@ -112,9 +112,8 @@ def _agree(problem: str | None, mesh: Mesh, partial: Path, value: Any = None) ->
         if mesh.rank == 0:
             shutil.rmtree(partial, ignore_errors=True)
         rank, text = problems[0]
-        raise RunError(
-            f"cannot save {partial.with_suffix('').name}: {text} (rank {rank}); older checkpoints are kept"
-        )
+        older = "older checkpoints are kept" if committed(partial.parent) else "no older checkpoint exists"
+        raise RunError(f"cannot save {partial.with_suffix('').name}: {text} (rank {rank}); {older}")
     return [a["value"] for a in answers]
 
 

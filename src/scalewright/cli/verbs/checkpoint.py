@@ -22,7 +22,14 @@ def list_checkpoints(run: Run, json: Json = False) -> None:
         print_json(rows)
         return
     shown = [
-        [row["step"], row["saved"], f"{row['bytes'] / 2**20:,.1f}", _state(row), row["path"]] for row in rows
+        [
+            "?" if row["step"] is None else row["step"],
+            row["saved"],
+            f"{row['bytes'] / 2**20:,.1f}",
+            _state(row),
+            row["path"],
+        ]
+        for row in rows
     ]
     print_table(["step", "saved", "MiB", "state", "path"], shown)
 
@@ -35,7 +42,7 @@ def verify_checkpoints(run: Run, json: Json = False) -> None:
     rows = []
     for folder in _folders(run):
         row = _row(folder)
-        with working(f"reading the save of step {row['step']}"):
+        with working(f"reading the save of {_name(row)}"):
             problems = verify(folder) if row["state"] == "complete" else row.get("problems", [])
         rows.append({**row, "state": "damaged" if problems else row["state"], "problems": problems})
     damaged = any(row["problems"] or row["state"] == "damaged" for row in rows)
@@ -43,9 +50,13 @@ def verify_checkpoints(run: Run, json: Json = False) -> None:
         print_json({"ok": not damaged, "checkpoints": rows})
     else:
         for row in rows:
-            print(f"step {row['step']}: " + ("; ".join(row["problems"]) or _state(row)))
+            print(f"{_name(row)}: " + ("; ".join(row["problems"]) or _state(row)))
     if damaged:
         raise typer.Exit(1)
+
+
+def _name(row: dict[str, Any]) -> str:
+    return Path(row["path"]).name if row["step"] is None else f"step {row['step']}"
 
 
 def _state(row: dict[str, Any]) -> str:
@@ -54,11 +65,12 @@ def _state(row: dict[str, Any]) -> str:
 
 def _folders(run: Path) -> list[Path]:
     """The step folders of a run, finished or not, newest first; raises UserError when there is none."""
-    from scalewright.checkpoint.format import STEP_FOLDER
+    from scalewright.checkpoint.format import COMMIT, MANIFEST, STEP_FOLDER
 
     if not run.is_dir():
         raise UserError("no such folder", str(run), "give a run's folder, such as runs/run")
-    if STEP_FOLDER.match(run.resolve().name):
+    renamed = (run / MANIFEST).exists() or (run / COMMIT).exists()
+    if renamed or STEP_FOLDER.match(run.resolve().name):
         return [run]
     for root in (run / "checkpoints", run):
         found = [p for p in root.iterdir() if STEP_FOLDER.match(p.name)] if root.is_dir() else []
@@ -67,6 +79,18 @@ def _folders(run: Path) -> list[Path]:
     raise UserError(
         "no checkpoint there", str(run), "give a run's folder, or set checkpoint.every in its run file"
     )
+
+
+def _step(folder: Path) -> int | None:
+    """The step of a checkpoint, by its name or its manifest; None when neither has it."""
+    from scalewright.checkpoint.format import STEP_FOLDER, read_manifest
+
+    if match := STEP_FOLDER.match(folder.resolve().name):
+        return int(match[1])
+    try:
+        return read_manifest(folder).step
+    except UserError:
+        return None
 
 
 def _row(folder: Path) -> dict[str, Any]:
@@ -81,7 +105,7 @@ def _row(folder: Path) -> dict[str, Any]:
 
     files = [path for path in folder.rglob("*") if path.is_file()]
     row: dict[str, Any] = {
-        "step": int(folder.resolve().name.split("-")[1]),
+        "step": _step(folder),
         "path": str(folder),
         "bytes": sum(path.stat().st_size for path in files),
         "saved": datetime.datetime.fromtimestamp(folder.stat().st_mtime).isoformat(" ", "seconds"),

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from scalewright.cli.options import Force, Json
-from scalewright.spec.errors import RunError, UserError, nearest
+from scalewright.spec.errors import RunError, Stopped, UserError, nearest
 
 
 def train(
@@ -61,6 +61,10 @@ def train(
                 memory_check=memory_check,
                 force=force,
             )
+        except Stopped:
+            if find_context().rank:  # all ranks stop alike, and rank 0 prints it
+                raise typer.Exit(Stopped.exit_code) from None
+            raise
         except RunError:
             if find_context().rank == 0:
                 write_failed_page(run, overrides or [])
