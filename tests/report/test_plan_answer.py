@@ -67,7 +67,9 @@ def test_a_page_of_an_odd_count_has_what_goes_faster_and_starts_that_many(tmp_pa
 
 def test_another_trainers_plan_offers_no_run_file(tmp_path: Path) -> None:
     best = [make_estimate(framework="megatron")]
-    assert "cp_kind: ring" in _page(tmp_path, make_plan(run_yaml=None)).text  # an older plan: its keys
+    older = _page(tmp_path, make_plan(run_yaml=None)).text.split('id="layout-yaml"')[1].split("</pre>")[0]
+    assert "global_batch: " in older
+    assert "cp_kind" not in older, "a default"
     document = read_document(make_plan(best=best))
     assert document.first is not None
     (only,) = start(document, document.first)
@@ -84,18 +86,24 @@ def test_the_best_trainable_layout_is_the_run_files(tmp_path: Path) -> None:
 
 @needs_browser
 def test_copying_works_without_a_network(tmp_path: Path) -> None:
-    page = write_plan(make_plan(), tmp_path / "plan.html")
-    text, said = in_browser(
+    """And what is to be copied is seen whole, on a phone, too."""
+    long = "model: {name: mine}\n" * 60 + f"data: {{train: {'long/' * 60}}}\n"
+    page = write_plan(make_plan(run_yaml=long), tmp_path / "plan.html")
+    text, said, hidden = in_browser(
         page,
         """
         const button = document.querySelector("[data-copy=launch-line]");
         button.click();
         const text = document.getElementById("launch-line").textContent;
-        return [text, button.hidden];
+        const box = document.getElementById("run-file");
+        const unseen = [box.scrollHeight - box.clientHeight, box.scrollWidth - box.clientWidth];
+        return [text, button.hidden, unseen];
         """,
+        width=500,
     )
     assert text.startswith("torchrun")
     assert said is False
+    assert hidden == [0, 0]
 
 
 @pytest.mark.parametrize(

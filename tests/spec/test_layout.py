@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from scalewright.spec.errors import UserError
@@ -37,6 +39,21 @@ def test_what_was_said_is_told_from_what_was_derived() -> None:
     layout = Layout.parse({"devices": 8, "tp": 2, "sp": None, "schedule": "1f1b"})
     assert layout.said() == {"devices": 8, "tp": 2, "schedule": "1f1b"}
     assert Layout.parse(layout.said()) == layout
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {},
+        {"devices": 8, "tp": 2, "zero_stage": 1, "micro_batch": 2, "global_batch": 16, "precision": "bf16"},
+        {"devices": 8, "tp": 2, "sp": False, "pp": 2, "schedule": "interleaved", "recompute": {"every": 2}},
+        {"devices": 2, "pp": 2, "stage_layers": [3, 1], "offload": "parameters"},
+    ],
+)
+def test_a_layout_is_written_with_no_default_and_nothing_derived(keys: dict[str, Any]) -> None:
+    layout = Layout.parse(keys)
+    assert layout.written() == keys
+    assert Layout.parse(layout.dump()).written() == keys, "also of one whose keys were all given"
 
 
 def test_a_layout_round_trips() -> None:

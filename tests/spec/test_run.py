@@ -127,6 +127,15 @@ def test_steps_and_tokens_exclude_each_other() -> None:
         RunSpec.parse({**LEAST, "train": {"steps": 5, "tokens": 1e6}})
 
 
+def test_a_misspelt_key_is_named_with_its_section() -> None:
+    with pytest.raises(UserError, match=r"unknown key 'train\.step'.*did you mean 'train\.steps'\?"):
+        RunSpec.parse({**LEAST, "train": {"step": 5}})
+    with pytest.raises(UserError, match=r"did you mean 'train\.steps'\?"):
+        RunSpec.parse({**LEAST, "train": {"max_steps": 5}})
+    with pytest.raises(UserError, match=r"did you mean 'train' or"):
+        RunSpec.parse({**LEAST, "trian": {"steps": 5}})
+
+
 def test_a_model_of_own_keys_is_checked_at_the_door() -> None:
     with pytest.raises(UserError, match=r"hidden_siz.*did you mean 'hidden_size'"):
         RunSpec.parse({**LEAST, "model": {**MODEL, "hidden_siz": 3}})

@@ -357,7 +357,7 @@ def test_a_damaged_shard_of_ours(call_cli, tmp_path):
 
 MISTAKES: dict[str, tuple[list[str], str]] = {
     "missing data": (["data.train=nowhere"], "no such file or folder of tokens (nowhere)"),
-    "wrong key": (["layout.zero_stge=3"], "did you mean 'zero_stage'"),
+    "wrong key": (["layout.zero_stge=3"], "did you mean 'layout.zero_stage'"),
     "batch": (["layout.global_batch=6", "layout.micro_batch=4"], "global_batch 6 is not divisible by"),
     "not yet": (["layout={devices: 2, cp: 2}"], "cp 2 can be planned but not trained yet"),
     "offload": (

@@ -200,13 +200,15 @@ def beside(summary: Summary) -> str:
 
 def _run(out: Path, layout: dict[str, Any]) -> dict[str, Any]:
     """The run file: a small Llama-shaped model on two processes."""
+    from scalewright.spec.layout import Layout
+
     return {
         "version": 1,
         "name": "demo",
         "out_dir": str(out),
         "device": "cpu",
         "model": MODEL,
-        "layout": layout,
+        "layout": Layout.parse(layout).written(),
         "data": {
             "train": [{"path": str(out / "data")}],
             "valid": [{"path": str(out / "data")}],

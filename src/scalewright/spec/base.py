@@ -9,6 +9,7 @@ alone would read it as text).
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -44,6 +45,20 @@ class Spec(BaseModel):
         """Plain data (JSON types only); `parse(dump())` gives an equal spec."""
         return self.model_dump(mode="json", by_alias=True)
 
+    def written(self) -> dict[str, Any]:
+        """The fewest keys, in their order, that parse to an equal spec: what a person would write by hand.
+
+        Defaults are left out, and so are keys that others imply (`sp` where tp says it).
+        """
+        whole = self.dump()
+        keys = dict(whole)
+        for key in whole:
+            fewer = {name: value for name, value in keys.items() if name != key}
+            with suppress(UserError):  # a key that must be given
+                if type(self).parse(fewer).dump() == whole:
+                    keys = fewer
+        return keys
+
     def replace(self: S, **changes: Any) -> S:
         """A validated copy with some keys changed."""
         return type(self).parse({**self.dump(), **changes})
@@ -67,7 +82,9 @@ def _first_problem(cls: type[Spec], error: ValidationError, where: str) -> UserE
         key = str(problem["loc"][-1])
         known = _keys_at(cls, problem["loc"][:-1])
         meant = SYNONYMS.get(key.lower())
-        near = [meant] if meant in known else _below(cls, meant or key) or nearest(key, known)
+        section = path.removesuffix(key)  # `train.` of train.step
+        near = [f"{section}{meant}"] if meant in known else _below(cls, meant or key)
+        near = near or [f"{section}{name}" for name in nearest(key, known)]
         how = (
             "did you mean " + " or ".join(f"'{n}'" for n in near) + "?"
             if near

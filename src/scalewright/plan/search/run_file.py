@@ -1,8 +1,9 @@
 """A plan's layout as a `run.yaml` that `train` takes.
 
-    plan, choice --> model, cluster, layout (all keys), data (one marked line when no folder is given)
+    plan, choice --> model, cluster, layout, data (one marked line when no folder is given)
 
-What a plan doesn't decide (learning rate, steps) is left to the defaults of run.yaml.
+Only what differs from run.yaml's defaults is written, as a person would write it; what a plan doesn't decide
+(learning rate, steps) is left to them, too.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ def run_file(plan: Plan, choice: Choice | None = None, *, data: str | None = Non
     if choice.untrainable is not None:
         raise UserError(f"`train` can't run this layout yet: {choice.untrainable}", "plan", _instead(plan))
     head = {"version": 1, "name": _name(plan), "model": _model(plan.model), "cluster": _cluster(plan.cluster)}
-    layout = {"layout": choice.layout.dump()}
+    layout = {"layout": choice.layout.written()}
     folder = PLACEHOLDER if data is None else data
-    source = to_yaml({"data": {"train": [{"path": folder}], "seq_len": plan.seq_len}})
+    source = to_yaml({"data": {"train": folder, "seq_len": plan.seq_len}})
     if data is None:
         source = source.replace(PLACEHOLDER, f"{PLACEHOLDER}  # {FILL}")
     return "\n".join([_comment(plan, choice), to_yaml(head) + to_yaml(layout) + source])
@@ -58,9 +59,9 @@ def _name(plan: Plan) -> str:
 
 
 def _model(model: ModelSpec) -> str | dict[str, Any]:
-    """The preset's name, where the model is that preset; else the model in full."""
+    """The preset's name, where the model is that preset; else its keys."""
     known = is_preset(model.name) and load_model_spec(model.name) == model
-    return model.name if known else model.dump()
+    return model.name if known else model.written()
 
 
 def _cluster(cluster: ClusterSpec) -> str | dict[str, Any]:

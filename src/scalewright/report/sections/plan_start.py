@@ -8,6 +8,7 @@ no run_yaml              -> the layout's keys: of another trainer, of one layout
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import PurePath
 
@@ -15,6 +16,7 @@ from scalewright.plan.search.run_file import PLACEHOLDER
 from scalewright.report.document import Estimate, PlanDocument
 from scalewright.report.trainers import is_ours
 from scalewright.spec.base import to_yaml
+from scalewright.spec.errors import UserError
 from scalewright.spec.layout import Layout
 
 FILE = "run.yaml"
@@ -64,6 +66,8 @@ def _layout(one: Estimate) -> Copied:
     if not is_ours(one):
         note = f"in Scalewright's keys; {trainer} has other names for some of them"
     keys = {name: one.layout[name] for name in Layout.model_fields if one.layout.get(name) is not None}
+    with suppress(UserError):  # a layout that only the other trainer can have
+        keys = Layout.parse(keys).written()
     return Copied("layout-yaml", "The layout's keys", note, to_yaml({"layout": keys}))
 
 
