@@ -62,7 +62,7 @@ def test_predicted_beside_measured() -> None:
             predicted_step_time_s=0.1, predicted_p10_s=0.08, predicted_p90_s=0.12, measured_step_time_s=0.11
         )
     )
-    assert said == "a step was to take 100 ms and took 110 ms (+10%): as expected"
+    assert said == "a step took 110 ms, predicted 100 ms (+10%): as expected"
     slow = beside(
         Summary(
             predicted_step_time_s=0.1, predicted_p10_s=0.08, predicted_p90_s=0.12, measured_step_time_s=0.4

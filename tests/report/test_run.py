@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -34,7 +35,8 @@ def test_a_whole_run_shows_everything(tmp_path: Path) -> None:
     for said in (
         "shakespeare finished", "tiny-llama 3.5M parameters 2 × H100 bf16 60 of 60 steps",
         "2.610 bits per byte at step 60", "31.0% median, of 989 TFLOP/s a device (H100, bf16, vendor)",
-        "246k in 5:12", "Step time prediction −15.0%", "188 ms", "221 ms", "To be, or not to be",
+        "246k in 1:01", "Step time measured +18% against predicted", "188 ms", "221 ms",
+        "To be, or not to be",
         "6 saves", "1 resume", "1 fault", "2 bad values", "killed", "2 × NVIDIA H200, 140.4 GiB",
         "0123456789ab on main, with changes that are not committed", "avx2 amx_bf16", "OMP_NUM_THREADS",
         "data/shakespeare/train",
@@ -44,6 +46,25 @@ def test_a_whole_run_shows_everything(tmp_path: Path) -> None:
     for figure in page.having("svg"):
         assert figure["role"] == "img"
         assert "over steps 1 to 60" in figure["aria-label"]
+
+
+def test_the_time_between_lives_and_a_call_that_did_nothing_do_not_count(tmp_path: Path) -> None:
+    """60 steps of a second, with an hour of waiting after a kill; then two starts with nothing to do."""
+    folder = make_run(tmp_path / "run", resumed_at=40)
+    rows = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
+    later = next(index for index, row in enumerate(rows) if row["kind"] == "resume")
+    for row in rows[later:]:
+        row["time"] += 3600
+    end = rows[-1]["time"]
+    for start in (end + 1e4, end + 2e4):
+        rows += [{"time": start, "kind": "resume", "step": 60}, {"time": start + 5, "kind": "predicted"}]
+        rows += [{"time": start + 9, "kind": "finish", "step": 60, "seconds": 12.0}]
+    write_lines(folder / "events.jsonl", rows)
+    page = read_page(write_report(folder))
+    assert "246k in 1:01" in page.body
+    assert re.search(r"\b1 resume\b", page.body)
+    marks = page.charts["loss"]["marks"]
+    assert [mark["step"] for mark in marks if mark["kind"] == "resume"] == [40]
 
 
 def test_gaps_resumes_and_validations_are_in_the_loss_chart(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from scalewright.report.lives import STARTS
 from scalewright.spec.base import parse_yaml
 from scalewright.spec.errors import UserError
 from scalewright.spec.jsonl import read_jsonl
@@ -23,7 +24,6 @@ from scalewright.spec.untrusted import parse_json
 
 Column = NDArray[np.float64]
 FILES = ("run.yaml", "metrics.jsonl", "events.jsonl", "summary.json")
-STARTS = ("start", "resume")  # the event that opens each life of a run
 
 
 @dataclass(frozen=True)

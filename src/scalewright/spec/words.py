@@ -64,13 +64,22 @@ def share(value: float | None) -> str:
     return MISSING if value is None or not math.isfinite(value) else f"{100 * value:.1f}%"
 
 
+def against(measured: float, predicted: float) -> str:
+    """By how much the measured value is above or below what was predicted.
+
+    >>> against(0.158, 0.142), against(0.9, 1.0)
+    ('+11%', '−10%')
+    """
+    return f"{100 * (measured / predicted - 1):+.0f}%".replace("-", "−")
+
+
 def counted(number: int, things: str) -> str:
     """A number with its noun, given in the plural.
 
     >>> counted(1, "empty files"), counted(2, "files with bytes that aren't UTF-8")
     ('1 empty file', "2 files with bytes that aren't UTF-8")
     """
-    singular = re.sub(r"\b(document|file|folder|line|link|run)s\b", r"\1", things, count=1)
+    singular = re.sub(r"\b(document|file|folder|line|link|rank|run)s\b", r"\1", things, count=1)
     return f"{number:,} {singular if number == 1 else things}"
 
 

@@ -11,6 +11,7 @@ from scalewright.report.page import Section
 from scalewright.report.scale import Kind, say
 from scalewright.report.sections.overview import Steady
 from scalewright.report.sections.spent import predicted_event
+from scalewright.spec.words import against
 
 KINDS: dict[str, Kind] = {"_s": "seconds", "_gib": "gib", "mfu": "percent", "per_s": "count"}
 
@@ -24,7 +25,7 @@ class Pair:
     measured: str
     predicted_share: float
     measured_share: float
-    error: str
+    off: str  # measured against predicted
     band: tuple[float, float] | None = None  # p10 and p90, as shares of the same scale
     verdict: str = ""
 
@@ -64,14 +65,13 @@ def _pair(name: str, predicted: float, measured: float, band: Sequence[float] | 
         if kind in ("seconds", "gib"):
             label = label.removesuffix(end)
     longest = max(predicted, measured, *(band or ()))
-    error = 100 * (predicted / measured - 1)
     return Pair(
         label.replace("_", " ").replace("per s", "per second"),
         say(predicted, kind),
         say(measured, kind),
         predicted / longest,
         measured / longest,
-        f"{error:+.1f}%".replace("-", "−"),
+        against(measured, predicted),
         None if band is None else (band[0] / longest, band[1] / longest),
         "" if band is None else _verdict(measured, band, kind),
     )

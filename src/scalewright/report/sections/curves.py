@@ -9,6 +9,7 @@ import numpy as np
 
 from scalewright.report.chart import Chart, Mark, Series, draw, plain
 from scalewright.report.folder import Column, RunFolder
+from scalewright.report.lives import resumes
 from scalewright.report.page import Section
 from scalewright.report.scale import Kind
 from scalewright.report.sections.peak import peak_note
@@ -121,7 +122,8 @@ def _lines(run: RunFolder, curve: Curve, values: Column) -> list[Series]:
 
 
 def _marks(run: RunFolder, column: str, values: Column) -> list[Mark]:
-    marks = [Mark(step, "resume") for step in run.steps_of("resume")]
+    resumed = {event.get("step") for event in resumes(run.events)}
+    marks = [Mark(step, "resume") for step in run.steps_of("resume") if step in resumed]
     marks += [Mark(step, "fault") for step in run.steps_of("fault")]
     rewinds = [event.get("to") for event in run.events if event.get("action") == "rewound"]
     marks += [Mark(step, "rewind") for step in sorted({step for step in rewinds if isinstance(step, int)})]

@@ -14,7 +14,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from scalewright.report.folder import STARTS, RunFolder
+from scalewright.report.folder import RunFolder
+from scalewright.report.lives import STARTS
 from scalewright.report.page import Section
 from scalewright.spec.words import decimal, short_time
 
@@ -272,12 +273,6 @@ def _ending(run: RunFolder) -> tuple[str, str]:
         if event["kind"] in STARTS:
             return "running, or killed", "warn"
     return ("no events", "plain") if len(run.train) else ("not started", "plain")
-
-
-def elapsed(run: RunFolder) -> float | None:
-    """Wall-clock seconds from the first event to the last."""
-    times = [event["time"] for event in run.events if isinstance(event.get("time"), (int, float))]
-    return max(times) - min(times) if len(times) > 1 else None
 
 
 def _events(run: RunFolder, *kinds: str) -> list[Mapping[str, Any]]:

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from scalewright.report.folder import STARTS, RunFolder, Table
+from scalewright.report.folder import RunFolder, Table
+from scalewright.report.lives import STARTS, elapsed
 from scalewright.report.page import Section
-from scalewright.report.sections.health import elapsed
 from scalewright.report.sections.peak import peak_note
 from scalewright.spec.words import count, decimal, duration, share, short_time
 
@@ -51,8 +51,8 @@ def facts(run: RunFolder) -> list[str]:
 def tiles(run: RunFolder) -> list[Tile]:
     """The numbers that one asks for first; those that are not known are left out."""
     train, steady = run.train, Steady.of(run)
-    memory, seconds, peak = _maximum(run, "memory_gib"), _maybe(run.summary.get("seconds")), peak_note(run)
-    seconds = seconds or elapsed(run)
+    memory, peak = _maximum(run, "memory_gib"), peak_note(run)
+    seconds = elapsed(run.events) or _maybe(run.summary.get("seconds"))
     tokens = train.last_finite("tokens")
     found = [
         *_validation(run),

@@ -7,7 +7,7 @@ from typing import Any
 from scalewright.report.document import PlanDocument, Reader
 from scalewright.report.layout_words import layout_words
 from scalewright.report.page import Section
-from scalewright.spec.words import short_time
+from scalewright.spec.words import against, short_time
 
 
 def section(document: PlanDocument) -> Section | None:
@@ -50,5 +50,5 @@ def row(run: Reader, measured: float, predicted: float) -> dict[str, Any]:
         "predicted": short_time(predicted),
         "measured_share": measured / longest,
         "predicted_share": predicted / longest,
-        "error": f"{100 * (predicted / measured - 1):+.1f}%".replace("-", "−"),
+        "off": against(measured, predicted),
     }

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from scalewright.report.folder import STARTS, RunFolder
+from scalewright.report.folder import RunFolder
+from scalewright.report.lives import STARTS
 from scalewright.report.page import Section
 from scalewright.spec.step_parts import PARTS, together
 from scalewright.spec.words import share, short_time

@@ -12,11 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from scalewright.report.folder import STARTS, RunFolder
+from scalewright.report.folder import RunFolder
+from scalewright.report.lives import resumes, spans
 from scalewright.report.page import Section
 from scalewright.spec.words import decimal, duration
 
-ENDS = ("finish", "stop", "fault")
 WORDS = {
     "start": "started", "resume": "resumed", "save": "saved a checkpoint", "stop": "stopped on request",
     "fault": "fault", "restart": "restarted", "skip": "skipped a step", "nonfinite": "value not finite",
@@ -65,32 +65,13 @@ def section(run: RunFolder) -> Section | None:
         "left_out": max(len(rows) - MOST, 0),
         "ticks": [moment for moment in moments if moment.kind != "save"][-MOST:],
         "saves": [moment for moment in moments if moment.kind == "save"][-MOST:],
-        "lives": lives(events, begin, length),
+        "lives": [((start - begin) / length, (stop - start) / length) for start, stop in spans(events)],
         "began": _clock(begin),
         "ended": _clock(end),
         "length": duration(end - begin),
         "counts": _counts(events),
     }
     return Section("timeline", "What happened", "timeline.html", data)
-
-
-def lives(events: Sequence[Mapping[str, Any]], begin: float, length: float) -> list[tuple[float, float]]:
-    """(start, width) of each life as shares of the bar: from a start or resume to its end or last event."""
-    found: list[tuple[float, float]] = []
-    since: float | None = None
-    last = begin
-    for event in events:
-        if event["kind"] in STARTS:
-            if since is not None:
-                found.append((since, last))
-            since = event["time"]
-        elif event["kind"] in ENDS and since is not None:
-            found.append((since, event["time"]))
-            since = None
-        last = event["time"]
-    if since is not None:
-        found.append((since, last))
-    return [((start - begin) / length, max(stop - start, 0.0) / length) for start, stop in found]
 
 
 def grouped(moments: Sequence[Moment]) -> list[Moment]:
@@ -162,7 +143,7 @@ def _counts(events: Sequence[Mapping[str, Any]]) -> list[str]:
     }
     found = []
     for kind, name in names.items():
-        number = sum(event["kind"] == kind for event in events)
+        number = len(resumes(events)) if kind == "resume" else sum(e["kind"] == kind for e in events)
         if number:
             found.append(f"{number} {name}{'' if number == 1 else 's'}")
     return found

@@ -1,7 +1,7 @@
 """What a step of this run should take on this machine, and how that compares with what it took.
 
     plan.predict(model, this machine, layout) --> predicted event, a line at the start
-    step times of this call, and their parts   --> "a step was to take 142 ms and took 158 ms: as expected"
+    step times of this call, and their parts   --> "a step took 158 ms, predicted 142 ms (+11%): as expected"
 
 A GPU is priced from its published figures, or by the cluster that the run names. A CPU has none: it is
 priced from timings of its kernels, which `plan` and `predict` on `--cluster local` take once and keep. They
@@ -25,7 +25,7 @@ from scalewright.spec.errors import RunError, UserError
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.run import RunSpec
 from scalewright.spec.step_parts import PARTS, together
-from scalewright.spec.words import short_time
+from scalewright.spec.words import against, short_time
 from scalewright.train.resolve import Resolved
 
 COLD = 3  # steps of a call that set up memory and kernels, and aren't compared
@@ -105,10 +105,10 @@ def compare(predicted: float, low: float, high: float, measured: float, blame: s
     """What was predicted and what came of it, in a line; seconds.
 
     >>> compare(0.1, 0.08, 0.12, 0.11)
-    'a step was to take 100 ms and took 110 ms (+10%): as expected'
+    'a step took 110 ms, predicted 100 ms (+10%): as expected'
     """
-    line = f"a step was to take {short_time(predicted)} and took {short_time(measured)}"
-    line += f" ({100 * (measured / predicted - 1):+.0f}%): "
+    line = f"a step took {short_time(measured)}, predicted {short_time(predicted)}"
+    line += f" ({against(measured, predicted)}): "
     if low <= measured <= high:
         return f"{line}as expected"
     line += "slower than expected" if measured > high else "faster than expected"
