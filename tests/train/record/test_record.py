@@ -8,6 +8,8 @@ from typing import Any
 
 from runs import events, merge, rows, run, run_data
 from scalewright.spec.layout import Layout
+from scalewright.spec.model import ModelSpec
+from scalewright.spec.run import RunSpec
 from scalewright.track.console import Console
 from scalewright.track.events import EventsFile
 from scalewright.track.fanout import Fanout
@@ -16,6 +18,7 @@ from scalewright.train.batches import Place
 from scalewright.train.columns import LOSS, MEMORY, NORM, TOKENS
 from scalewright.train.precision import Peak, earlier_peak
 from scalewright.train.record.record import Record
+from scalewright.train.record.scribe import _description
 
 GROW = 256  # MiB
 
@@ -44,6 +47,23 @@ def record(folder: Any, peak: Peak) -> Record:
         peak=peak,
         place=Place(),
     )
+
+
+def test_a_run_that_failed_has_no_summary(tmp_path, capsys):
+    for status in ("failed", "finished"):
+        written = record(tmp_path / status, Peak(None, "", ""))
+        written.console = Console(4, "tiny")
+        written.step(1, [0.0] * MEMORY + [0.25], 0.1, 1.0, "", {})
+        written.close(status, 1, 1.0)
+        assert ("out dir" in capsys.readouterr().err) == (status == "finished")
+
+
+def test_a_name_that_run_and_model_share_is_shown_once(tmp_path):
+    parsed = RunSpec.parse(run_data(tmp_path))
+    assert isinstance(parsed.model, ModelSpec)
+    for name, first in ((parsed.model.name, "3M"), ("other", f"{parsed.model.name} 3M")):
+        described = _description(parsed.replace(name=name), 3_000_000, Peak(None, "", ""))
+        assert described[0] == first
 
 
 def test_a_measured_peak_that_a_step_surpasses_gives_no_mfu(tmp_path):

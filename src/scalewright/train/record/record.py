@@ -172,7 +172,7 @@ class Record:
             self.console.message(compared)
         last = self.last.get("train", {})
         summary = {"steps": step, "loss": last.get("loss"), "seconds": seconds, "out_dir": str(folder)}
-        self.console.close(summary if last else None)
+        self.console.close(summary if last and status != "failed" else None)
         self.metrics.close()
         self.events.close()
 

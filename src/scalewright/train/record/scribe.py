@@ -133,13 +133,14 @@ def _flops_per_token(resolved: Resolved, parameters: int) -> float:
 
 def _description(run: RunSpec, parameters: int, peak: Peak) -> list[str]:
     name = run.model.name if isinstance(run.model, ModelSpec) else "your model"
+    name = "" if name == run.name else name  # which stands before all this
     layout = run.layout
     split = f"{layout.devices} x {run.device}" if layout.devices > 1 else run.device
     sizes = [f"{key} {getattr(layout, key)}" for key in ("pp", "tp") if getattr(layout, key) > 1]
     kind = ", ".join([*sizes, f"zero {layout.zero_stage}"]) if layout.devices > 1 else ""
     best = f"peak {peak.flops / 1e12:.3g} TFLOP/s a device ({peak.source})" if peak.flops else "peak unknown"
     parts = [
-        f"{name} {_short(parameters)}",
+        f"{name} {_short(parameters)}".strip(),
         split,
         str(layout.precision),
         kind,
