@@ -198,6 +198,15 @@ def test_evaluate_is_the_runs_own_validation(call_cli, trained):
     assert "bits per byte" in call_cli("evaluate", trained, "--batches", 2).out
 
 
+def test_evaluate_gives_its_share_of_the_held_out_text(call_cli, trained):
+    part = call_cli("evaluate", trained, "--batches", 1, "--json").json()
+    whole = call_cli("evaluate", trained, "--batches", 1_000_000, "--json").json()
+    assert part["tokens"] < part["held_out_tokens"] == whole["tokens"] == whole["held_out_tokens"]
+    shown = call_cli("evaluate", trained, "--batches", 1).out
+    assert f"over           {part['tokens']:,} of {whole['tokens']:,} held-out tokens" in shown
+    assert f"all {whole['tokens']:,} held-out tokens" in call_cli("evaluate", trained, "--batches", 10**6).out
+
+
 def test_report(call_cli, trained, tmp_path):
     made = call_cli("report", trained, "--out", tmp_path / "page.html", "--json").json()
     assert Path(made["report"]).read_text(encoding="utf-8").lstrip().lower().startswith("<!doctype html>")

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from scalewright.cli.output import print_table, short
+from scalewright.spec.words import counted
 
 STATES = ("parameters", "gradients", "optimizer")
 KINDS = ("activations", "buffers", "other", "peak")
@@ -22,13 +23,16 @@ def show_dry_run(document: dict[str, Any]) -> None:
     """Prints what `DryRun.dump()` gives as tables that fit 80 columns."""
     layout, groups = document["layout"], document["groups"]
     axes = [f"{key} {layout[key]}" for key in ("pp", "dp_replicate", "tp", "cp", "ep") if layout[key] > 1]
-    split = ", ".join([f"{document['world']} ranks", *axes, f"zero_stage {layout['zero_stage']}"])
+    split = ", ".join([counted(document["world"], "ranks"), *axes, f"zero_stage {layout['zero_stage']}"])
     print(f"{split}; one rank's step:\n")
     size, unit = _unit(max(group["memory_bytes"]["peak"] for group in groups))
     columns = ("ranks", "held", "FLOPs", "states", *KINDS)
     print_table(columns, _memory_rows(groups, size), f"{unit}, each kind at its highest; peak: of their sum")
     print()
-    print_table(("axis", "collective", "of ranks", "count", "bytes"), _traffic_rows(groups))
+    if traffic := _traffic_rows(groups):
+        print_table(("axis", "collective", "of ranks", "count", "bytes"), traffic)
+    else:
+        print("nothing is sent")
     for note in document["notes"]:
         print(f"note: {note}")
     print(f"\n{document['verdict']['words']}")

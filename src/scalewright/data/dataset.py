@@ -112,7 +112,8 @@ class TokenDataset:
         self.eod: int | None = _same(store.eod for store in stores)
         self.vocab_size: int | None = _same(store.vocab_size for store in stores)
         self.tokenizer_path: Path | None = stores[0].tokenizer_path
-        self.bytes_per_token = self._bytes_per_token(packing)
+        self._masked = document_mask or not packing  # then a document's first token is nobody's target
+        self.bytes_per_token = self._bytes_per_token()
 
     def __len__(self) -> int:
         return sum(source.rows.count for source in self._sources)
@@ -150,16 +151,22 @@ class TokenDataset:
             ids[mine] = (source.number << _SOURCE_SHIFT) + epochs[mine] * source.rows.count + rows[mine]
         return which, epochs, rows, ids
 
-    def _bytes_per_token(self, packing: bool) -> float:
+    @property
+    def targets(self) -> int:
+        """Tokens that a whole pass over the data counts a loss for."""
+        return sum(self._targets(source) for source in self._sources)
+
+    def _targets(self, source: _Source) -> int:
+        return source.rows.targets if self._masked else source.store.tokens
+
+    def _bytes_per_token(self) -> float:
         """Text bytes behind a counted target, by the sources' shares; NaN when one doesn't know its text."""
         total = 0.0
         for source in self._sources:
             share = self._mixture.shares[source.number]
             if source.store.text_bytes is None:
                 return nan
-            masked = self.document_mask or not packing  # then a document's first token is nobody's target
-            targets = source.rows.targets if masked else source.store.tokens
-            total += share * source.store.text_bytes / max(targets, 1)
+            total += share * source.store.text_bytes / max(self._targets(source), 1)
         return total
 
 

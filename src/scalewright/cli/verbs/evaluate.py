@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -73,7 +74,17 @@ def evaluate(
     print(
         "bits per byte  " + (f"{per_byte:.4f}" if per_byte is not None else "unknown: the data has no text")
     )
-    print(f"over           {found['tokens']:,} tokens")
+    print(f"over           {_over(found)}")
+
+
+def _over(found: Mapping[str, float | int | None]) -> str:
+    """Of how much of the held-out text the loss is: `512 of 49,422 held-out tokens`."""
+    tokens, held_out = found["tokens"], found["held_out_tokens"]
+    if held_out is None:
+        return f"{tokens:,} held-out tokens"
+    if tokens == held_out:
+        return f"all {tokens:,} held-out tokens"
+    return f"{tokens:,} of {held_out:,} held-out tokens (--batches takes more)"
 
 
 def _check_flags(flags: dict[str, object], beside: str, how: str) -> None:
@@ -92,10 +103,13 @@ def measure(
     trust_code: bool = False,
     verify: bool = True,
 ) -> dict[str, float | int | None]:
-    """`{loss, bits_per_byte, tokens}` of a model on validation data, counted as its run does it."""
+    """`{loss, bits_per_byte, tokens, held_out_tokens}` of a model on validation data, counted as in its run.
+
+    `tokens` were evaluated, of the `held_out_tokens` that there are (None for data of the user's own class).
+    """
     import torch
 
-    from scalewright.data.dataset import open_data
+    from scalewright.data.dataset import TokenDataset, open_data
     from scalewright.evaluate.validate import validate
     from scalewright.parallel.mesh import make_mesh
     from scalewright.serve.load import load_model
@@ -115,8 +129,15 @@ def measure(
     mesh = make_mesh(make_grid(Layout()), 0, torch.device(device))
     layout = run.layout if run else Layout()
     count = batches or (run.train.valid_batches if run else 16)
-    score = validate(network, dataset, mesh, layout.micro_batch, count * layout.batch)
-    return {"loss": score.loss, "bits_per_byte": score.bits_per_byte, "tokens": score.tokens}
+    samples = count * layout.batch
+    score = validate(network, dataset, mesh, layout.micro_batch, samples)
+    whole = dataset.targets if isinstance(dataset, TokenDataset) else None
+    return {
+        "loss": score.loss,
+        "bits_per_byte": score.bits_per_byte,
+        "tokens": score.tokens,
+        "held_out_tokens": score.tokens if samples >= len(dataset) else whole,
+    }
 
 
 def _run_of(model: Path) -> RunSpec | None:
