@@ -225,7 +225,7 @@ def test_evidence_names_trainer_date_layout_and_batch(tmp_path: Path) -> None:
         "layout": {"tp": 2, "dp": 64, "zero_stage": 1, "global_batch": 1024, "micro_batch": 1},
     }  # fmt: skip
     page = _page(tmp_path, make_estimate(evidence={"nearest": [near]}, device=DEVICE))
-    assert "NeMo · 2025-05 · somebody-2024 · prediction +7.6%" in page.body
+    assert "NeMo · 2025-05 · somebody-2024 · measured −7% against predicted" in page.body
     assert "tp 2 dp 64 ZeRO 1 micro-batch 1 batch 1,024, sequences of 8,192" in page.body
 
 
