@@ -41,7 +41,7 @@ def test_a_search_shows_everything(tmp_path: Path) -> None:
         "tp 4 pp 4 × 2 interleaved dp 4 ZeRO 1 micro-batch 2 recompute selective bf16",
         "Bottleneck: pp_bubble", "pipeline bubble", "peak x2", "+76.2%", "−9.4%",
         "not trainable yet: cp 2 is not run yet", "81.7 GiB, more than the card has",
-        "somebody-2024 · prediction +7.6%", "no run of scalewright", "precision bf16",
+        "somebody-2024 · measured −7% against predicted", "no run of scalewright", "precision bf16",
         "NVLink joins 8 at 450.0 GB/s", "InfiniBand at 50.0 GB/s",
     ):  # fmt: skip
         assert said in page.body, said
