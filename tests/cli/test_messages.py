@@ -61,7 +61,7 @@ def test_tables_panels_errors_and_pages_show_it_as_it_is(call_cli, capfd: pytest
     [
         ("name=a b", "use letters, digits, '.', '-' and '_' alone"),
         ("optimizer.learning_rate=1", "did you mean 'lr'?"),
-        ("train.max_steps=1", "did you mean 'steps'?"),
+        ("train.max_steps=1", "did you mean 'train.steps'?"),
         ("learning_rate=3", "did you mean 'optimizer.lr'?"),
         ("train.learning_rate=3", "did you mean 'optimizer.lr'?"),
         ("zero_stage=1", "did you mean 'layout.zero_stage'?"),
