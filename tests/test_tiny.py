@@ -77,7 +77,7 @@ def test_train_resume_generate(call_cli, run_file, tmp_path):
 @pytest.mark.parametrize(
     ("override", "says"),
     [
-        ("layout.tpp=2", "did you mean 'tp'"),
+        ("layout.tpp=2", "did you mean 'layout.tp'"),
         ("layout.global_batch=3 layout.micro_batch=2", "global_batch 3 is not divisible by micro_batch 2"),
         ("optimizer.lr=fast", "lr is 'fast'"),
         ("data.train=nowhere", "nowhere"),
