@@ -139,7 +139,7 @@ def test_changed_inputs_are_refused(folder, change, message):
 
 def test_changed_options_are_refused(folder):
     prepared(folder)
-    with pytest.raises(UserError, match=r"--valid-fraction 0\.1, now it is 0\.2"):
+    with pytest.raises(UserError, match=r"--valid-fraction 0\.1, now with --valid-fraction 0\.2"):
         prepared(folder, valid_fraction=0.2)
 
 

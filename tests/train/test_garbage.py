@@ -7,7 +7,7 @@ import weakref
 
 from runs import run, run_data
 from scalewright.train import garbage
-from scalewright.train.garbage import Garbage
+from scalewright.train.garbage import collect_garbage, garbage_at_steps
 
 
 class Knot:
@@ -20,10 +20,10 @@ class Knot:
 def test_knots_are_freed_at_chosen_steps(monkeypatch):
     monkeypatch.setattr(garbage, "EVERY", 3)
     knots = []
-    with Garbage() as collector:
+    with garbage_at_steps():
         for step in range(1, 8):
             knots.append(weakref.ref(Knot()))
-            collector.stepped(step, pause=step == 7)
+            collect_garbage(step, everything=step == 7)
             alive = [number for number, knot in enumerate(knots, 1) if knot() is not None]
             assert alive == {1: [1], 2: [1, 2], 3: [], 4: [4], 5: [4, 5], 6: [], 7: []}[step]
         assert not gc.isenabled()

@@ -132,10 +132,14 @@ def _compare(path: Path, plan: dict[str, Any]) -> None:
         options, files = before["options"], before["files"]
     except (OSError, ValueError, KeyError) as error:
         raise UserError(f"the plan of the earlier run is damaged: {error}", str(path), _CHOICES) from None
-    for key in [*plan["options"], *(key for key in options if key not in plan["options"])]:
-        old, new = options.get(key), plan["options"].get(key)
-        if old != new and not (key == "skip_bad" and new):
-            raise UserError(_difference(key, old, new), out, f"give the same, {_CHOICES}")
+    for key, value in plan["options"].items():
+        if options.get(key) != value:
+            flag = "--tokenizer (its content)" if key == "tokenizer_sha256" else "--" + key.replace("_", "-")
+            raise UserError(
+                f"begun with {_given(flag, options.get(key))}, now with {_given(flag, value)}",
+                out,
+                f"give the same, {_CHOICES}",
+            )
     now = plan["files"]
     for name in [*now, *files]:
         if files.get(name) != now.get(name):
@@ -143,16 +147,6 @@ def _compare(path: Path, plan: dict[str, Any]) -> None:
                 "has changed" if name in files and name in now else "is new" if name in now else "is gone"
             )
             raise UserError(f"the input {name} {change} since the earlier run", out, _CHOICES)
-    if options != plan["options"]:  # --skip-bad was added: what is done had no bad line
-        commit_json(path, plan)
-
-
-def _difference(key: str, old: Any, new: Any) -> str:
-    """An option that isn't as before, in words."""
-    flag = "--tokenizer (its content)" if key == "tokenizer_sha256" else "--" + key.replace("_", "-")
-    if key == "skip_bad":
-        return f"begun with {flag}, and now without it"
-    return f"begun with {_given(flag, old)}, now it is {new if new is not None else 'not given'}"
 
 
 def _given(flag: str, value: Any) -> str:

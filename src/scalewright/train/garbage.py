@@ -11,31 +11,30 @@ does the same (its `gc_freq`, 50).
 from __future__ import annotations
 
 import gc
-from types import TracebackType
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 EVERY = 50
 
 
-class Garbage:
-    """A context manager around the loop; the collector is as it was before, afterwards."""
-
-    def __enter__(self) -> Garbage:
-        self._enabled = gc.isenabled()
-        gc.disable()
-        gc.collect()
-        gc.freeze()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+@contextmanager
+def garbage_at_steps() -> Iterator[None]:
+    """Collects and freezes once, then leaves collecting to `collect_garbage`; afterwards all is as before."""
+    enabled = gc.isenabled()
+    gc.disable()
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
         gc.unfreeze()
-        if self._enabled:
+        if enabled:
             gc.enable()
 
-    def stepped(self, step: int, *, pause: bool) -> None:
-        """After a step; `pause`: the run has validated or saved."""
-        if pause:
-            gc.collect()
-        elif step % EVERY == 0:
-            gc.collect(1)  # young objects: a full collection takes tenths of a second
+
+def collect_garbage(step: int, *, everything: bool) -> None:
+    """After a step; `everything`: the run has validated or saved, which takes its time anyway."""
+    if everything:
+        gc.collect()
+    elif step % EVERY == 0:
+        gc.collect(1)  # young objects: a full collection takes tenths of a second

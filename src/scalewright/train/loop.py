@@ -17,7 +17,7 @@ from scalewright.parallel.timers import Spans
 from scalewright.spec.run import RunSpec
 from scalewright.train.batches import StepBatches
 from scalewright.train.columns import STOP, StopReason, stop_reason, stop_request
-from scalewright.train.garbage import Garbage
+from scalewright.train.garbage import collect_garbage
 from scalewright.train.guard.health import Health
 from scalewright.train.hangs.watchdog import Watchdog
 from scalewright.train.horizon import Horizon
@@ -52,11 +52,6 @@ def loop(job: Job, stop: StopRequest) -> tuple[int, StopReason | None]:
 
     Both are equal on all ranks.
     """
-    with Garbage() as garbage:
-        return _steps(job, stop, garbage)
-
-
-def _steps(job: Job, stop: StopRequest, garbage: Garbage) -> tuple[int, StopReason | None]:
     world = job.step.mesh.world
     readback, clock, timers = Readback(job.step.mesh.device), Clock(), job.step.mesh.timers
     rates: dict[int, float] = {}
@@ -81,8 +76,7 @@ def _steps(job: Job, stop: StopRequest, garbage: Garbage) -> tuple[int, StopReas
             job.watch.stepped(step)
         validate = job.run.train.valid_every and step % job.run.train.valid_every == 0
         save = job.run.checkpoint.every and step % job.run.checkpoint.every == 0
-        pause = bool(validate or save or stopped or step == job.last)
-        if pause:
+        if validate or save or stopped or step == job.last:
             stopped = max(stopped, _write(job, readback.flush(), rates, spans, clock))
             if validate:
                 with _phase(job, "validate"):
@@ -93,7 +87,7 @@ def _steps(job: Job, stop: StopRequest, garbage: Garbage) -> tuple[int, StopReas
                     job.save(step)
             clock.restart()
             timers.take()
-        garbage.stepped(step, pause=pause)
+        collect_garbage(step, everything=bool(validate or save))
         if stopped and step < job.last:
             return step, stop_reason(stopped, world)
     return step, None

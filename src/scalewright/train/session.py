@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from scalewright.checkpoint.format import committed
-from scalewright.checkpoint.read import CheckpointReader
+from scalewright.checkpoint.read import CheckpointReader, set_aside
 from scalewright.data.dataset import Dataset
 from scalewright.data.left_out import LeftOut, Range
 from scalewright.evaluate.validate import validate
@@ -26,6 +26,7 @@ from scalewright.track.metrics import read_metrics
 from scalewright.track.tracker import Status
 from scalewright.train.batches import Place, StepBatches, go_to_place, reading_place
 from scalewright.train.columns import StopReason
+from scalewright.train.garbage import garbage_at_steps
 from scalewright.train.guard.decide import Guard
 from scalewright.train.guard.health import Health
 from scalewright.train.guard.rewind import Rewind, Rewinder, Target
@@ -83,7 +84,8 @@ class Session:
                 )
         try:
             job = self._job(last)
-            stopped = self._run(job, stop)
+            with garbage_at_steps():
+                stopped = self._run(job, stop)
             if self.watch is not None:
                 self.watch.ends()
             if not stopped:
@@ -162,6 +164,8 @@ class Session:
         """Takes all that a checkpoint of this run holds; from there on the target's samples are left out."""
         reader = CheckpointReader(target.folder, verify_files=False)
         with nullcontext() if self.watch is None else self.watch.phase("resume"):
+            if self.mesh.rank == 0:  # damaged saves, and those of steps that weren't finite
+                set_aside(target.folder.parent, target.step)
             place, _ = self.state.restore(reader)
             go_to_place(self.dataset, reader.state)
         self.guard.load(reader.state["guard"])

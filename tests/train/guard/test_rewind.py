@@ -99,3 +99,22 @@ def test_without_a_checkpoint_it_skips(tmp_path):
 def test_what_cannot_be(tmp_path, changes, words):
     with pytest.raises(UserError, match=words):
         run(spiky(tmp_path, **changes))
+
+
+def test_a_damaged_save_is_passed_over_and_set_aside(tmp_path):
+    """The newest checkpoint before the spike is damaged: the run goes back to the one before it."""
+    data = spiky(tmp_path, odd=[ODD[0]], train={"steps": 72})
+    saves = tmp_path / "out" / "checkpoints"
+
+    def spoil(row: dict[str, Any]) -> None:
+        if row["step"] == 65 and not list(saves.glob("*.aside-*")):
+            weights_file = next((saves / "step-00000060").glob("model-*.safetensors"))
+            content = bytearray(weights_file.read_bytes())
+            content[-1] ^= 1
+            weights_file.write_bytes(content)
+
+    out = run(data, on_step=spoil).out_dir
+    (spike,) = events(out, "spike")
+    assert (spike["step"], spike["action"], spike["to"]) == (70, "rewound", 40)
+    assert {folder.name for folder in saves.iterdir()} >= {"step-00000060", "step-00000060.aside-1"}
+    assert [row["step"] for row in rows(out)] == [*range(1, 73)]
