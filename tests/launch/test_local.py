@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import multiprocessing.forkserver
 import os
 import signal
 import subprocess
@@ -251,3 +252,17 @@ def test_a_signal_before_the_first_step_is_a_stop(tmp_path):
     with pytest.raises(Stopped, match="the same command"):
         run_local(dies_of_sigterm, (str(tmp_path),), 2, threads=1)
     asking.join()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="workers are spawned there")
+def test_the_fork_server_outlives_sigterm_and_others_do_not():
+    """A caller's own processes of the same server can be terminated as usual."""
+    run_local(echo, (1,), 1)
+    server = multiprocessing.forkserver._forkserver._forkserver_pid
+    os.kill(server, signal.SIGTERM)
+    process = multiprocessing.get_context("forkserver").Process(target=time.sleep, args=(60,))
+    process.start()
+    assert multiprocessing.forkserver._forkserver._forkserver_pid == server
+    process.terminate()
+    process.join(20)
+    assert process.exitcode == -signal.SIGTERM

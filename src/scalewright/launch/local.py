@@ -109,6 +109,10 @@ def run_local(
 def prepare_workers(preload: Sequence[str]) -> None:
     """Starts the fork server (Linux), which imports `preload` while the caller goes on with other work."""
     _start_method(preload)
+    if sys.platform == "linux":
+        from multiprocessing import forkserver
+
+        forkserver.ensure_running()
 
 
 def cores() -> int:
@@ -123,25 +127,8 @@ def _start_method(preload: Sequence[str]) -> Any:
     if sys.platform != "linux":
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(list(preload))
-    _start_fork_server()
+    context.set_forkserver_preload(["scalewright.launch.fork_server", *preload])
     return context
-
-
-def _start_fork_server() -> None:
-    """Starts it with SIGTERM blocked, unless it runs: it reports how workers end.
-
-    Slurm and systemd send SIGTERM to every process of a job. The fork server would die of it, and all workers
-    would count as dead while they save. Workers inherit the mask, and unblock the signal when they begin.
-    """
-    from multiprocessing import forkserver, resource_tracker
-
-    resource_tracker.ensure_running()  # first: it unblocks the signal once it has started
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-    try:
-        forkserver.ensure_running()
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager
@@ -189,8 +176,6 @@ def _work(
     listened: bool,
 ) -> None:
     """A worker's whole life; it answers through the pipe and leaves when the supervisor is gone."""
-    if sys.platform == "linux":
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})  # see `_start_fork_server`
     use_loopback()
     with suppress(Exception):  # a crash in native code says on stderr where it was, if there is one
         faulthandler.enable()

@@ -1,0 +1,25 @@
+"""Imported by the fork server alone (launch/local.py): it outlives SIGTERM; its children get it.
+
+Slurm and systemd send SIGTERM to every process of a job. The fork server reports how workers end; if it died,
+all of them would count as dead while they save.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+
+def outlive_sigterm() -> None:
+    """Blocks SIGTERM here, and unblocks it in every process forked from here: none is lost on the way."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    os.register_at_fork(after_in_child=_listen)
+
+
+def _listen() -> None:
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+
+
+if any("multiprocessing.forkserver" in argument for argument in sys.orig_argv):
+    outlive_sigterm()
