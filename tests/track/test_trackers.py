@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import sqlite3
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,11 @@ import pytest
 from scalewright.spec.base import to_yaml
 from scalewright.spec.errors import UserError
 from scalewright.spec.run import RunSpec
+from scalewright.track import tracker as tracker_module
 from scalewright.track.attach import attach
 from scalewright.track.events import EventsFile, read_events
 from scalewright.track.fanout import Fanout
-from scalewright.track.tracker import flatten, open_trackers, scalars
+from scalewright.track.tracker import Target, flatten, open_trackers, scalars
 
 ENVIRONMENT = {"versions": {"torch": "2.13.0"}, "git": {"commit": "abc123", "branch": "main", "dirty": True}}
 
@@ -98,6 +100,49 @@ def test_mlflow_takes_a_store_of_plain_files(tmp_path: Path) -> None:
     (losses,) = (tmp_path / "mlruns").glob("*/*/metrics/train/loss")
     assert len(losses.read_text().splitlines()) == 3
     assert dict(os.environ) == before
+
+
+def test_ids_that_trackers_leave_at_the_same_time_are_all_kept(tmp_path: Path, monkeypatch: Any) -> None:
+    """Two threads read the file before either has written it: a lost id would be a second run on a resume."""
+    target = Target("tiny", tmp_path, {}, resume_step=1)
+    read = tracker_module._ids
+
+    def slowly(folder: Path) -> dict[str, Any]:
+        ids = read(folder)
+        time.sleep(0.2)
+        return ids
+
+    monkeypatch.setattr(tracker_module, "_ids", slowly)
+    threads = [
+        threading.Thread(target=target.remember, args=(name,), kwargs={"run_id": name}) for name in "ab"
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [target.remembered(name) for name in "ab"] == [{"run_id": "a"}, {"run_id": "b"}]
+
+
+def test_mlflow_has_one_run_where_the_answer_to_its_start_was_lost(tmp_path: Path, monkeypatch: Any) -> None:
+    """A slow server makes the run and answers too late: the next attempt goes on with that one."""
+    mlflow = pytest.importorskip("mlflow")
+    create = mlflow.MlflowClient.create_run
+    calls: list[int] = []
+
+    def answers_too_late(client: Any, *arguments: Any, **keywords: Any) -> Any:
+        calls.append(1)
+        create(client, *arguments, **keywords)
+        raise TimeoutError("no answer within 10 s")
+
+    monkeypatch.setattr(mlflow.MlflowClient, "create_run", answers_too_late)
+    (tracker,) = open_trackers(run_spec(tmp_path, mlflow=True), tmp_path)
+    with pytest.raises(TimeoutError):
+        tracker.start()
+    tracker.start()
+    tracker.finish("finished", [])
+    assert calls == [1]
+    with sqlite3.connect(tmp_path.parent / "mlflow.db") as database:
+        assert database.execute("select count(*) from runs").fetchone() == (1,)
 
 
 def test_a_broken_mlflow_store_is_an_event_not_an_end(tmp_path: Path) -> None:

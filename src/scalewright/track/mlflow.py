@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import logging
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -29,6 +30,7 @@ LONGEST_VALUE = 500  # characters; what every store that MLflow has can hold
 LIMITS = {"MLFLOW_HTTP_REQUEST_TIMEOUT": 10, "MLFLOW_HTTP_REQUEST_MAX_RETRIES": 0}
 NO_REPORTS = "MLFLOW_DISABLE_TELEMETRY"
 FOLDERS = "MLFLOW_ALLOW_FILE_STORE"  # newer versions refuse a store of plain files; who names one wants it
+START = "scalewright.start"
 STATUS = {"finished": "FINISHED", "stopped": "KILLED", "failed": "FAILED"}
 
 
@@ -66,6 +68,7 @@ class MlflowTracker:
         self._server = without_password(target.store.uri)  # None: the database beside the run's folder
         self._client: Any = None
         self._run_id = ""
+        self._start = uuid.uuid4().hex  # tags the run, so that a start whose answer was lost finds it again
 
     @settings()
     def start(self) -> None:
@@ -77,7 +80,7 @@ class MlflowTracker:
         if self._run_id:
             client.update_run(self._run_id, status="RUNNING")
         else:
-            self._run_id = client.create_run(self._experiment(), run_name=self._target.name).info.run_id
+            self._run_id = self._create()
             self._target.remember(self.name, run_id=self._run_id, store=self._server)
         self._describe()
 
@@ -107,6 +110,15 @@ class MlflowTracker:
             self._client.log_artifact(self._run_id, str(file))
         self._client.set_terminated(self._run_id, STATUS[status])
         close(self._client)
+
+    def _create(self) -> str:
+        """The id of a new run, or of the one that an attempt before this one made and heard nothing of."""
+        experiment = self._experiment()
+        made = self._client.search_runs([experiment], f"tags.`{START}` = '{self._start}'", max_results=1)
+        if made:
+            return str(made[0].info.run_id)
+        tags = {START: self._start}
+        return str(self._client.create_run(experiment, tags=tags, run_name=self._target.name).info.run_id)
 
     def _experiment(self) -> str:
         """The experiment's id; files of one in an sqlite database go to `mlartifacts/` beside that."""

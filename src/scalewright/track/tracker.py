@@ -15,6 +15,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import math
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -62,6 +63,8 @@ class Target:
     environment: Mapping[str, Any] = field(default_factory=dict)
     resume_step: int = 0
     store: Store = field(default_factory=Store)
+    # Every tracker starts in a thread of its own, and all write into one file.
+    _writing: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
     def remembered(self, tracker: str) -> dict[str, Any]:
         """The ids that this tracker left in the run's folder; empty for a new run."""
@@ -69,8 +72,9 @@ class Target:
 
     def remember(self, tracker: str, **ids: Any) -> None:
         """Leaves ids in the run's folder, for a resume to find."""
-        text = json.dumps({**_ids(self.folder), tracker: ids}, indent=2)
-        (self.folder / IDS).write_text(text + "\n", encoding="utf-8")
+        with self._writing:
+            text = json.dumps({**_ids(self.folder), tracker: ids}, indent=2)
+            (self.folder / IDS).write_text(text + "\n", encoding="utf-8")
 
 
 def remembered(folder: Path, tracker: str) -> dict[str, Any]:
