@@ -10,9 +10,11 @@ import sys
 import threading
 import time
 
+import psutil
 import pytest
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
+from runs import wait_for
 from scalewright.launch.context import RankContext
 from scalewright.train.hangs import board as boards
 from scalewright.train.hangs.board import Board, BoardSilent, FolderBoard, StoreBoard, open_board
@@ -57,6 +59,8 @@ def test_a_store_and_one_whose_host_is_stopped():
         assert isinstance(first, StoreBoard)
         use(first, second)
         os.kill(host.pid, signal.SIGSTOP)
+        stopped = psutil.STATUS_STOPPED  # not at once on a busy machine: it may still answer
+        wait_for(lambda: psutil.Process(host.pid).status() == stopped, 30, "the stop")
         start = time.monotonic()
         with pytest.raises(BoardSilent):
             first.read("ask-0")

@@ -25,7 +25,7 @@ from scalewright.launch.context import RankContext
 from scalewright.launch.local import run_local
 from scalewright.spec.errors import RunError
 from scalewright.spec.run import RunSpec, TimeoutsSpec
-from scalewright.train.hangs import watchdog
+from scalewright.train.hangs import broken, stacks, watchdog
 from scalewright.train.hangs.board import FolderBoard
 from scalewright.train.hangs.patience import Patience
 from scalewright.train.hangs.position import position, source_line
@@ -260,6 +260,7 @@ class Pair:
             watch._progress_at = watch._looked_at = self.now
             watch._usual.extend([1.0] * 3)
         monkeypatch.setattr(watchdog, "flights", self.flights)
+        monkeypatch.setattr(stacks, "flights", self.flights)
         self.phases = [STEADY, STEADY]
 
     def flights(self, *, stacks: bool = False) -> list[dict[str, Any]]:
@@ -340,7 +341,7 @@ RESET = (
 def test_the_error_of_a_rank_whose_peer_has_gone(tmp_path, monkeypatch, starter, others, words):
     """One sentence instead of Gloo's, with the rank that doesn't report the same."""
     mesh, _ = one_rank()
-    monkeypatch.setattr(watchdog, "LAST_WORDS_S", 0.1)
+    monkeypatch.setattr(broken, "PATIENCE_S", 0.1)
     monkeypatch.setattr(watchdog, "flights", lambda **keywords: [])
     context = RankContext(0, 2, 0, 2, (tmp_path / "store").as_uri(), starter=starter)
     watch = Watchdog(context, mesh, tmp_path, TimeoutsSpec(), Patience())

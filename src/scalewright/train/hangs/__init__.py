@@ -7,4 +7,6 @@ board.py       a side channel, which needs none of the collectives that are stuc
 position.py    what a rank waits in, what it has begun before, and its line of source
     │
 verdict.py     positions -> the rank that the others wait for, and a sentence
+    │          process.py: its host and pid; stacks.py: what every rank leaves in the run's folder
+broken.py      a rank that has gone: what the others began last
 """

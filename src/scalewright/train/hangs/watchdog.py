@@ -14,14 +14,11 @@ patience is longer: a quarter of `start_s`.
 
 from __future__ import annotations
 
-import faulthandler
-import json
 import os
 import statistics
 import sys
 import threading
 import time
-import traceback
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -35,16 +32,15 @@ from scalewright.spec.errors import RunError
 from scalewright.spec.run import TimeoutsSpec
 from scalewright.track.events import EventsFile
 from scalewright.train.hangs.board import Board, BoardSilent, open_board
+from scalewright.train.hangs.broken import is_broken, last_collectives
 from scalewright.train.hangs.patience import Patience
-from scalewright.train.hangs.position import Groups, flights, position, source_line
+from scalewright.train.hangs.position import Groups, flights, position
 from scalewright.train.hangs.process import Processes
+from scalewright.train.hangs.stacks import Stacks
 from scalewright.train.hangs.verdict import Position, Verdict, judge, mismatch
 from scalewright.train.record.record import Record
 
 STEADY = "step"
-# The words of Gloo and of torch's store when a peer has gone.
-BROKEN = ("onnection closed", "onnection reset", "roken pipe", "onnection was likely closed")
-LAST_WORDS_S = 1.5  # that ranks with a broken connection wait for each other's last collectives
 
 
 class Watchdog:
@@ -65,6 +61,7 @@ class Watchdog:
         self.record: Record | None = None  # rank 0's, once all is built
         self._board: Board | None = None if mesh.world == 1 else open_board(context)
         self._processes = Processes(context.rank)
+        self._stacks = Stacks(folder / "hangs", context.rank)
         self._groups = None if mesh.world == 1 else Groups(mesh)
         self._main = threading.get_ident()
         self._end = threading.Event()
@@ -146,13 +143,14 @@ class Watchdog:
         if any(word in text for word in ("imed out", "timeout")):
             verdict = self._verdict or self._read_verdict()
             return None if verdict is None else RunError(self._gave_up(verdict))
-        if not any(word in text for word in BROKEN):
+        if not is_broken(error):
             return None
         if self._verdict is not None:
             return RunError(self._gave_up(self._verdict))
         posts: dict[int, Any] = {}
         with suppress(BoardSilent, OSError):
-            posts = self._last_begun(error)
+            if self._board is not None:
+                posts = last_collectives(self._board, self._position(), error, self.mesh.world)
         verdict = mismatch({rank: Position.parse(post) for rank, post in posts.items()})
         if verdict is not None:
             return RunError(verdict.text)
@@ -162,31 +160,10 @@ class Watchdog:
             self._processes.lost([r for r in range(self.mesh.world) if r not in posts], self._board)
         )
 
-    def _last_begun(self, error: RuntimeError) -> dict[int, Any]:
-        """After a broken connection: the last collectives of the ranks that are left, to find a difference.
-
-        Gloo ends a process that is sent more than it expects. A rank that was killed or failed by itself
-        posts nothing.
-        """
-        if self._board is None:
-            return {}
-        here = position(self.rank, self._step, self._phase, self._main, self._groups, flights())
-        frames = [(f.filename, f.lineno or 0) for f in traceback.extract_tb(error.__traceback__)]
-        where = source_line(reversed(frames)) or here.where
-        self._board.post(f"last-{self.rank}", replace(here, where=where, waiting=None).dump())
-        end = time.monotonic() + LAST_WORDS_S
-        posts: dict[int, Any] = {}
-        while len(posts) < self.mesh.world and time.monotonic() < end:
-            time.sleep(0.05)
-            read = {rank: self._board.read(f"last-{rank}") for rank in range(self.mesh.world)}
-            posts = {rank: post for rank, post in read.items() if post is not None}
-        return posts
-
     def _gave_up(self, verdict: Verdict) -> str:
         key, seconds = self._timeout()
-        return (
-            f"{verdict.text}; gave up after {seconds:g} s (train.timeouts.{key}); stacks are in {self._place}"
-        )
+        place = self._stacks.folder
+        return f"{verdict.text}; gave up after {seconds:g} s (train.timeouts.{key}); stacks are in {place}"
 
     def _timeout(self) -> tuple[str, float]:
         """The key of the timeout that holds now, and its seconds."""
@@ -253,10 +230,6 @@ class Watchdog:
             if not self._end.is_set():
                 self._note("continued", f"the run goes on, after {seconds:.0f} s", seconds=round(seconds, 1))
 
-    @property
-    def _place(self) -> Path:
-        return self.folder / "hangs"
-
     def _usual_s(self) -> float | None:
         """Seconds of a usual step; None before there are three."""
         return statistics.median(list(self._usual)) if len(self._usual) >= 3 else None
@@ -282,7 +255,7 @@ class Watchdog:
                 here = replace(self._position(), waited_s=waited)
                 self._waits = here.waiting is not None
                 board.post(f"position-{self._round}-{self.rank}", here.dump())
-                self._keep(here)
+                self._stacks.write(here)
             return
         later = 0.0 if self.rank == 0 else 2 * self.patience.tick_s  # rank 0 has the console
         if now - self._asked_at < self.patience.answer_s + later:
@@ -322,7 +295,7 @@ class Watchdog:
             return
         here = replace(self._position(), waited_s=waited)
         self._waits = here.waiting is not None
-        self._keep(here)
+        self._stacks.write(here)
         positions: dict[int, Position | None] = dict.fromkeys(range(1, self.mesh.world), here)
         waits_for_0 = here.waiting is not None and 0 in here.waiting.members
         verdict = (
@@ -348,7 +321,7 @@ class Watchdog:
             self._told = ("hang", self._progress_at)
             self._note("hang", f"no progress for {longest:.0f} s: {verdict.text}", **verdict.fields())
         if self._stuck():
-            self._keep_collectives(stacks=True)
+            self._stacks.write_source_lines(self._stuck)
 
     def _stuck(self) -> bool:
         """Whether nothing has been done or begun since the last look."""
@@ -386,25 +359,3 @@ class Watchdog:
     def _position(self) -> Position:
         """Where this rank is now."""
         return position(self.rank, self._step, self._phase, self._main, self._groups, flights())
-
-    def _keep(self, here: Position) -> None:
-        """Writes this rank's stacks and its recorder's entries to the run's folder."""
-        with suppress(OSError):
-            self._place.mkdir(parents=True, exist_ok=True)
-            name = f"rank-{self.rank:05d}"
-            with open(self._place / f"{name}.txt", "w", encoding="utf-8") as file:
-                waits = f", in {here.waiting.describe()}" if here.waiting else ""
-                file.write(
-                    f"rank {self.rank} after step {here.step} ({here.phase}), at {here.where}{waits}\n\n"
-                )
-                file.flush()
-                faulthandler.dump_traceback(file, all_threads=True)
-            self._keep_collectives(stacks=False)
-
-    def _keep_collectives(self, *, stacks: bool) -> None:
-        """Writes the recorder's entries; with `stacks` also their lines of source, if still stuck then."""
-        with suppress(OSError):
-            entries = json.dumps(flights(stacks=stacks))  # with them torch may take seconds
-            if stacks and not self._stuck():
-                return
-            (self._place / f"rank-{self.rank:05d}.json").write_text(entries, encoding="utf-8")
