@@ -13,9 +13,11 @@ from harness.svg import BACKWARD, FORWARD, GRID, INPUT, SOFT, WEIGHT, Board
 from scalewright.plan.predict import Prediction, predict
 from scalewright.spec.cluster import load_cluster
 from scalewright.spec.layout import Layout
+from scalewright.spec.memory import gathered_bytes
 from scalewright.spec.presets import load_model_spec
 from scalewright.spec.schedule import COMPUTE, StageCost, bubble_fraction, schedule, simulate
 
+MODEL = "llama-3.1-8b"
 COST = StageCost(1.0, 1.0, 1.0)  # a backward takes twice a forward, half of it for the weights
 FILLS = {"forward": FORWARD, "backward": BACKWARD, "backward_input": INPUT, "backward_weight": WEIGHT}
 KINDS = {"parameters": "#0072b2", "gradients": "#56b4e9", "optimizer": "#009e73", "activations": "#e69f00"}
@@ -68,12 +70,15 @@ def draw_sharding(path: Path) -> None:
     rows = [_priced(zero_stage=stage) for stage in range(4)]
     longest = max(found.peak_gib for found in rows)
     board = Board(760, 262)
-    for stage, (found, whole) in enumerate(zip(rows, held_whole(rows), strict=True)):
-        y, x = 56 + 38 * stage, 90.0
+    for stage, found in enumerate(rows):
+        whole, y, x = held_whole(stage), 56 + 38 * stage, 90.0
         board.text(20, y + 18, f"ZeRO {stage}", 13, weight=600)
         parts: list[tuple[str, float]] = []
         for kind, colour in KINDS.items():
-            parts += [(colour, found.memory_gib[kind]), (PALE.get(kind, colour), whole.get(kind, 0.0))]
+            pale = whole.get(kind, 0.0)
+            # gathered parameters lie beside the rank's own, whole gradients come before them
+            full = found.memory_gib[kind] - (pale if kind == "gradients" else 0.0)
+            parts += [(colour, max(full, 0.0)), (PALE.get(kind, colour), pale)]
         for colour, gib in [*parts, (REST, found.peak_gib - sum(gib for _, gib in parts))]:
             if gib > 0:
                 board.bar(x, y, 540 * gib / longest, 26, colour)
@@ -90,20 +95,17 @@ def draw_sharding(path: Path) -> None:
     board.text(
         20,
         248,
-        "llama-3.1-8b on 8 H100, one sequence of 4,096 tokens each, selective recomputation: one device.",
+        "llama-3.1-8b on 8 H100, four times a sequence of 4,096 tokens, selective recomputation: one device.",
         12,
         fill=SOFT,
     )
     board.save(path, "Memory of one device at ZeRO stages 0 to 3")
 
 
-def held_whole(stages: Sequence[Prediction]) -> list[dict[str, float]]:
-    """GiB that ZeRO 0 to 3 hold whole during a step beside their shards, among the planner's buffers.
-
-    Stages 1 and 2 gather the parameters; stage 1 holds the gradients whole, too, which stage 2 doesn't.
-    """
-    none, first, second, _ = (found.memory_gib["buffers"] for found in stages)
-    return [{}, {"parameters": second - none, "gradients": first - second}, {"parameters": second - none}, {}]
+def held_whole(stage: int) -> dict[str, float]:
+    """GiB that a ZeRO stage holds whole during a step: parameters at 1 and 2, at 1 the gradients too."""
+    whole = gathered_bytes(load_model_spec(MODEL), _layout(zero_stage=stage))
+    return {kind: size / 2**30 for kind, size in whole.items()}
 
 
 def draw_tensor(path: Path) -> None:
@@ -221,9 +223,12 @@ def _lines(text: str) -> Sequence[str]:
     return (fitting or ["We are accounted poor citizens, the patricians good"] * 4)[:4]
 
 
-def _priced(**layout: int) -> Prediction:
-    asked = Layout.parse({"devices": 8, "global_batch": 8, "recompute": "selective", **layout}, "layout")
-    return predict(load_model_spec("llama-3.1-8b"), load_cluster("dgx-h100"), asked, 4096)
+def _layout(**keys: int) -> Layout:
+    return Layout.parse({"devices": 8, "global_batch": 32, "recompute": "selective", **keys}, "layout")
+
+
+def _priced(**keys: int) -> Prediction:
+    return predict(load_model_spec(MODEL), load_cluster("dgx-h100"), _layout(**keys), 4096)
 
 
 def _share(tp: int) -> float:

@@ -20,6 +20,7 @@ from itertools import pairwise
 from typing import Any
 
 from harness.live_memory import Found
+from scalewright.spec.block import Kernels
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.operators import activation_bytes, operators, rebuilt_bytes
@@ -72,11 +73,11 @@ class Setting:
 
     def kept(self, keys: dict[str, Any]) -> float:
         """Activations that wait for a micro-batch's backward, by formula; logits stand for the loss's."""
-        return activation_bytes(self.model, self.layout(keys), self.seq_len, eager=True)
+        return activation_bytes(self.model, self.layout(keys), self.seq_len, kernels="cpu")
 
-    def blocks(self, keys: dict[str, Any], *, eager: bool) -> float:
+    def blocks(self, keys: dict[str, Any], *, kernels: Kernels) -> float:
         """What all blocks keep without recomputation."""
-        found = operators(self.model, self.layout(keys), self.seq_len, eager=eager)
+        found = operators(self.model, self.layout(keys), self.seq_len, kernels=kernels)
         return sum(o.saved for o in found if 0 <= o.layer < self.model.num_hidden_layers)
 
     def logits(self, keys: dict[str, Any]) -> float:
@@ -151,9 +152,9 @@ def share_of_blocks(share: float) -> Claims:
     """A budget is about what blocks keep; what is outside them (the norm, the logits) is taken off."""
 
     def claims(setting: Setting, keys: dict[str, Any], found: Found, one: Found) -> list[Claim]:
-        outside = setting.kept({**keys, "recompute": "none"}) - setting.blocks(keys, eager=True)
+        outside = setting.kept({**keys, "recompute": "none"}) - setting.blocks(keys, kernels="cpu")
         text = f"at most {share:g} of what blocks keep"
-        expected = share * setting.blocks(keys, eager=False)
+        expected = share * setting.blocks(keys, kernels="fused")
         return [Claim(text, found[0]["kept"] - outside, expected, 0.02, at_most=True)]
 
     return claims
@@ -161,7 +162,7 @@ def share_of_blocks(share: float) -> Claims:
 
 def outside_blocks(setting: Setting, keys: dict[str, Any], found: Found, one: Found) -> list[Claim]:
     """Of activations that wait, only the last norm's and the logits are on the device."""
-    outside = setting.kept(keys) - setting.blocks(keys, eager=True)
+    outside = setting.kept(keys) - setting.blocks(keys, kernels="cpu")
     return [Claim("nothing of the blocks", found[0]["kept"], outside, 0.05)]  # and outputs too small to move
 
 
@@ -172,10 +173,10 @@ def in_flight(setting: Setting, keys: dict[str, Any], found: Found, one: Found) 
     for count in stage_layers(setting.model, layout):
         held = range(start, start + count)
         start += count
-        sizes.append(activation_bytes(setting.model, layout, setting.seq_len, layers=held, eager=True))
+        sizes.append(activation_bytes(setting.model, layout, setting.seq_len, layers=held, kernels="cpu"))
     alive, peaks = peak_activations(plan), list(peak_activations(plan, sizes))
     peaks[plan.rank_of[-1]] += setting.logits(keys)  # the loss makes its probabilities beside them
-    rebuilt = rebuilt_bytes(setting.model, layout, setting.seq_len, eager=True)
+    rebuilt = rebuilt_bytes(setting.model, layout, setting.seq_len, kernels="cpu")
     # 8%: a stage's output waits to be sent. 20%: while a block runs again, all that it makes counts
     return [
         Claim(

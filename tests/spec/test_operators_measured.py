@@ -56,9 +56,9 @@ def test_activations_are_what_autograd_keeps(name: str, recompute: str) -> None:
     network = build(spec)
     apply_recompute(list(network.layers.values()), recompute)
     layout = Layout.parse({"micro_batch": BATCH, "precision": "fp32", "recompute": recompute})
-    outside = [o for o in operators(spec, layout, LENGTH, eager=True) if o.kind in ("loss", "head")]
+    outside = [o for o in operators(spec, layout, LENGTH, kernels="cpu") if o.kind in ("loss", "head")]
     final = next(o.written for o in operators(spec, layout, LENGTH) if o.name == "norm")  # the head's input
-    ours = activation_bytes(spec, layout, LENGTH, eager=True) - final - sum(o.saved for o in outside)
+    ours = activation_bytes(spec, layout, LENGTH, kernels="cpu") - final - sum(o.saved for o in outside)
     if spec.positions == "alibi" and recompute == "none":
         ours += spec.num_attention_heads * LENGTH * LENGTH * 4  # the biases, one tensor for all layers
     # 1%: norms keep a number a row, RoPE its tables, the embedding its ids

@@ -33,7 +33,9 @@ class Context:
     documents: Tensor | None  # int [B, T]
     rope: Tables | None  # cos, sin: fp32 [B or 1, T, 1, R/2]
     local_rope: Tables | None  # of sliding-window layers with a theta of their own (Gemma 3)
-    mask: Tensor | None  # bool (True = visible) or the model's dtype (added), for full layers
+    mask: (
+        Tensor | None
+    )  # added to scores, in the model's dtype; softcapped: bool, True = visible; full layers
     window_mask: Tensor | None  # the same for sliding-window layers
     causal: bool  # full layers without a mask
     window_causal: bool  # sliding-window layers without a mask
@@ -98,14 +100,18 @@ class _Masks:
         total = self.before + self.length
         query = torch.arange(self.before, total, device=self.device)
         key = torch.arange(total, device=self.device)
-        distance = query[:, None] - key[None, :]
-        visible = distance >= 0
+        visible = query[:, None] >= key[None, :]
         if window is not None:
-            visible = visible & (distance < window)
+            visible = visible & (query[:, None] < key[None, :] + window)
         visible = visible[None, None]
         if self.documents is not None and self.seen is not None:
             visible = visible & (self.documents[:, None, :, None] == self.seen[:, None, None, :])
-        if not alibi:
+        if spec.attention_softcap is not None and not alibi:
             return visible, False
-        bias = alibi_bias(query, key, spec.num_attention_heads, self.heads)
-        return bias.masked_fill(~visible, float("-inf")).to(self.dtype), False
+        if alibi:
+            bias = alibi_bias(query, key, spec.num_attention_heads, self.heads)
+            return bias.masked_fill(~visible, float("-inf")).to(self.dtype), False
+        # Once for all layers: fused attention would add up a tensor of its own from a bool mask in each of
+        # them, and keep it for the backward.
+        added = torch.zeros(visible.shape, dtype=self.dtype, device=self.device)
+        return added.masked_fill_(~visible, float("-inf")), False

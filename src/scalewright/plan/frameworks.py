@@ -59,7 +59,6 @@ class Framework:
     shared: float
     usable: float
     memory_spread: float
-    activations_beyond: float
     measured: bool  # whether step times of it are in data/measured_runs.csv
 
 

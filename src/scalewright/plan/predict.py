@@ -67,7 +67,6 @@ class Predictions:
             "peak": held.peak / GIB,
             "usable": held.usable / GIB,
             "peak_low": held.low / GIB,
-            "peak_middle": held.middle / GIB,
             "peak_high": held.high / GIB,
         }
         found |= {f"time.{part}": step.parts[part] for part in PARTS}
@@ -115,7 +114,7 @@ class Prediction:
     @property
     def risk(self) -> Risk:
         """What the band of the memory says of fitting: fits, likely, unlikely or no."""
-        return risk(*(self.number(x) for x in ("usable", "peak_low", "peak_middle", "peak_high")))
+        return risk(*(self.number(x) for x in ("usable", "peak_low", "peak", "peak_high")))
 
     def needs_gib(self, headroom: float | None) -> tuple[float, float]:
         """GiB that must fit, and what they must fit into.
@@ -124,7 +123,7 @@ class Prediction:
         """
         if headroom is None:
             return self.number("peak_high"), self.number("usable")
-        return self.number("peak_middle"), self.number("usable") * (1.0 - headroom)
+        return self.number("peak"), self.number("usable") * (1.0 - headroom)
 
     @property
     def peak_gib(self) -> float:
@@ -224,14 +223,13 @@ def layout_keys(request: Request) -> dict[str, Any]:
 
 
 def _recompute(request: Request) -> Any:
-    """Recomputation in the layout's words: a share of the blocks is every k-th, or a budget."""
+    """Recomputation in the layout's words."""
+    if request.recompute == "budget":
+        return {"budget": request.share}
     if request.recompute != "share":
         selective = request.recompute in ("core", request.framework.selective)
         return "selective" if selective else request.recompute
-    every = 1 / request.share if request.share else 0.0
-    if every and abs(every - round(every)) < 1e-9:
-        return {"every": round(every)}
-    return {"budget": 1 - request.share}
+    return {"every": round(1 / request.share)}
 
 
 def bottleneck(found: Prediction) -> str:
@@ -269,11 +267,19 @@ def predict(
     framework: str = "scalewright",
     version: str | None = None,
     options: Mapping[str, str] | None = None,
+    optimizer: str = "adamw",
+    documents: bool = True,
     c: Constants | None = None,
 ) -> Prediction:
-    """The cost of one layout. Raises UserError when the cluster is too small or lacks the precision."""
+    """The cost of one layout. Raises UserError when the cluster is too small or lacks the precision.
+
+    `optimizer`, `documents`: as `request.run_facts` gives them of a run file.
+    """
     cluster.check_devices(layout.devices)
-    request = from_layout(model, cluster, layout, seq_len or model.context, framework, version, options)
+    request = from_layout(
+        model, cluster, layout, seq_len or model.context, framework, version, options,
+        optimizer=optimizer, documents=documents,
+    )  # fmt: skip
     return predict_table([request], c)[0]
 
 

@@ -10,14 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from scalewright.plan.chips import Chip, chip_of
 from scalewright.plan.curves import narrow_is_fast
-from scalewright.plan.frameworks import FUSED_ATTENTION, Framework, find_framework
-from scalewright.spec.block import Sizes
+from scalewright.plan.frameworks import FUSED_ATTENTION, OURS, Framework, find_framework
+from scalewright.spec.block import Kernels, Sizes
 from scalewright.spec.cluster import ClusterSpec
 from scalewright.spec.layout import Layout, RecomputeBudget, RecomputeEvery
 from scalewright.spec.model import ModelSpec
+from scalewright.spec.run import DataSpec, OptimizerSpec, RunSpec
 
 SCHEDULES = (
     "gpipe",
@@ -57,12 +59,14 @@ class Request:
     zero: int = 0
     micro_batch: int = 1
     micros: float = 1.0
-    recompute: str = "none"  # none, core, selective, full, share, unknown
-    share: float = 1.0  # of the blocks that recompute, where recompute is "share"
+    recompute: str = "none"  # one of cost.table.RECOMPUTE
+    share: float = 1.0  # recompute "share": of the blocks, those that recompute; "budget": the budget
     offload: str = "none"
     stage_layers: tuple[int, ...] | None = None
     flash: bool | None = None  # null: the trainer's own default
     options: Mapping[str, str] = field(default_factory=dict)
+    optimizer: str = "adamw"  # of this package's own trainer: a key of spec.memory.STATES
+    documents: bool = True  # several a row, kept apart by a mask, as this package's data are by default
     assumed: tuple[str, ...] = ()
 
     @property
@@ -99,7 +103,15 @@ class Request:
             etp=self.etp,
             width=width,
             attention="fused",
+            kernels=self._kernels,
+            documents=self.documents and self._kernels != "fused",
         )
+
+    @property
+    def _kernels(self) -> Kernels:
+        if self.framework.name != OURS:
+            return "fused"
+        return "cuda" if self.chip.kind == "gpu" else "cpu"
 
 
 def auto_precision(chip: Chip, precision: str) -> str:
@@ -119,8 +131,13 @@ def from_layout(
     framework: str = "scalewright",
     version: str | None = None,
     options: Mapping[str, str] | None = None,
+    *,
+    optimizer: str = "adamw",
+    documents: bool = True,
 ) -> Request:
     """A layout of the spec as a request; what is illegal is found by the layout's own checks.
+
+    `optimizer`, `documents`: as `run_facts` gives them of a run file.
 
     Raises UserError for a precision that the device hasn't.
     """
@@ -156,7 +173,22 @@ def from_layout(
         offload=layout.offload,
         stage_layers=layout.stage_layers,
         options=given,
+        optimizer=optimizer,
+        documents=documents,
     )
+
+
+def run_facts(run: RunSpec) -> dict[str, Any]:
+    """What of a run file decides its memory beside model, layout and length, as `from_layout` takes it.
+
+    An optimizer of the user's own is taken for AdamW, which keeps the most.
+    """
+    optimizer, data = run.optimizer, run.data
+    name: str = optimizer.name if isinstance(optimizer, OptimizerSpec) else "adamw"
+    if isinstance(optimizer, OptimizerSpec) and name == "sgd" and optimizer.momentum:
+        name = "momentum"
+    masked = isinstance(data, DataSpec) and data.packing and data.document_mask
+    return {"optimizer": name, "documents": masked}
 
 
 def recompute_of(layout: Layout, trainer: Framework) -> tuple[str, float]:
@@ -165,7 +197,7 @@ def recompute_of(layout: Layout, trainer: Framework) -> tuple[str, float]:
     if isinstance(kind, RecomputeEvery):
         return "share", 1 / kind.every
     if isinstance(kind, RecomputeBudget):
-        return "share", 1 - kind.budget
+        return "budget", kind.budget
     if kind == "selective" and trainer.name != "scalewright":
         return trainer.selective, 1.0  # elsewhere the word means something else
     return kind, 1.0

@@ -26,6 +26,8 @@ Kind = Literal[
     "router", "dispatch", "grouped_linear", "combine", "head", "loss",
 ]  # fmt: skip
 Attention = Literal["fused", "unfused"]
+# Whose kernels: one for each norm and gated activation, or PyTorch's own on a GPU or on a CPU.
+Kernels = Literal["fused", "cuda", "cpu"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,8 @@ class Sizes:
     etp: int
     width: int  # bytes of an activation or weight element in compute
     attention: Attention
-    eager: bool = False  # norms and gated activations as several PyTorch operators, which keep more
+    kernels: Kernels = "fused"
+    documents: bool = False  # several a row, which mustn't see each other: attention takes a mask
 
     @property
     def rows(self) -> int:
@@ -80,13 +83,20 @@ class Sizes:
         return _ceil(self.rows, self.tp) if self.sp else self.rows
 
 
-def sizes(layout: Layout, seq_len: int, attention: Attention = "fused", eager: bool = False) -> Sizes:
+def sizes(
+    layout: Layout,
+    seq_len: int,
+    attention: Attention = "fused",
+    kernels: Kernels = "fused",
+    documents: bool = False,
+) -> Sizes:
     """The sizes that a layout gives a micro-batch of sequences of `seq_len`."""
     width = 4 if layout.precision in ("fp32", "tf32") else 2
     sp = bool(layout.sp)
     return Sizes(
-        layout.micro_batch, seq_len, layout.tp, sp, layout.cp, layout.ep, layout.etp, width, attention, eager
-    )
+        layout.micro_batch, seq_len, layout.tp, sp, layout.cp, layout.ep, layout.etp, width, attention,
+        kernels, documents,
+    )  # fmt: skip
 
 
 def before(m: ModelSpec, s: Sizes) -> Iterator[Operator]:
@@ -103,7 +113,10 @@ def after(m: ModelSpec, s: Sizes) -> Iterator[Operator]:
     """Final norm, head and loss."""
     last, vocab = m.num_hidden_layers, _ceil(m.vocab_size, s.tp)
     if m.final_norm:
-        yield _norm(m, s, "norm", last, s.stream, m.hidden_size, whole=True)
+        norm = _norm(m, s, "norm", last, s.stream, m.hidden_size, whole=True)
+        gathered = (s.rows - s.stream) * m.hidden_size * float(s.width) if s.kernels != "fused" else 0.0
+        kept = norm.saved + gathered  # with sp the head keeps all tokens of its input
+        yield replace(norm, saved=kept, saved_selective=kept, saved_full=kept)
     names = ["embed"] if m.tie_word_embeddings else []
     weights = tuple(w for name in [*names, "head"] for w in _weights(m, name))
     yield _matmul(m, s, "head", last, s.rows, vocab, m.hidden_size, kind="head", weights=weights)
@@ -175,8 +188,9 @@ def _attention(m: ModelSpec, s: Sizes, at: str, layer: int, block_input: float) 
     yield _matmul(m, s, f"{at}.k", layer, s.rows, key, d, keeps_out=True)
     yield _matmul(m, s, f"{at}.v", layer, s.rows, key, d, keeps_out=True)
     if m.qk_norm:
-        yield _norm(m, s, f"{at}.q_norm", layer, s.rows, query, keeps_in=False)
-        yield _norm(m, s, f"{at}.k_norm", layer, s.rows, key, keeps_in=False)
+        across = m.qk_norm == "full" and s.tp > 1  # all heads' statistics, of which each rank has some
+        yield _norm(m, s, f"{at}.q_norm", layer, s.rows, query, keeps_in=False, across=across)
+        yield _norm(m, s, f"{at}.k_norm", layer, s.rows, key, keeps_in=False, across=across)
     if m.has_rope(layer):
         moved = float(s.rows * (query + key) * s.width)
         yield Operator(f"{at}.rope", "rope", layer, read=moved, written=moved)
@@ -219,16 +233,48 @@ def _core(
     left = attention_pairs(s.seq_len, m.window(layer)) / s.seq_len**2
     out = float(s.rows * heads * v * s.width)
     inputs = float(s.rows * (heads * qk + kv * (qk + v)) * s.width)
-    if s.attention == "fused":  # the softmax's logarithms, in fp32, are all that is kept of the square
-        core, square = float(s.rows * heads * 4), 0.0
-    else:
+    repeated = _repeated_heads(m, s, layer, heads - kv) * float(s.rows * (qk + v) * s.width)
+    if s.attention != "fused":
         core = square = pairs * heads * s.width
+    elif m.attention_softcap and s.kernels != "fused":  # tanh and softmax in fp32, the latter cast, too
+        core, square = pairs * heads * (8.0 + (s.width if s.width < 4 else 0)), 0.0
+    else:  # the softmax's logarithms, in fp32, are all that is kept of the square
+        core, square = float(s.rows * heads * 4), 0.0
     return Operator(
         f"{at}.core", "attention", layer, _weights(m, at),
         shape=(s.rows, s.seq_len, heads), flops=flops, flops_causal=flops * left, flops_input=2 * flops,
         read=inputs + 2 * square, written=out + 2 * square,
-        saved=out + core, saved_core=core, cache=cache,
+        saved=out + core + repeated, saved_core=core, cache=cache,
     )  # fmt: skip
+
+
+def _repeated_heads(m: ModelSpec, s: Sizes, layer: int, missing: int) -> int:
+    """Key and value heads that are kept beyond the model's: copies for query heads that share one.
+
+    PyTorch's scores in memory need one for each; so do CUDA's fused kernels with a mask, or in fp32.
+    """
+    if s.kernels == "fused":
+        return 0
+    loose = m.attention_softcap is not None
+    return missing if loose or (s.kernels == "cuda" and (s.width == 4 or _is_masked(m, s, layer))) else 0
+
+
+def _is_masked(m: ModelSpec, s: Sizes, layer: int) -> bool:
+    """Whether a layer's attention takes a mask, and isn't plainly causal."""
+    window = m.window(layer)
+    return s.documents or m.positions == "alibi" or (window is not None and s.seq_len > window)
+
+
+def mask_bytes(m: ModelSpec, s: Sizes) -> float:
+    """Bytes of the masks that one forward of a stage makes, which its blocks share (model/context.py)."""
+    rows = s.batch if s.documents else 1
+    square = float(s.seq_len) ** 2
+    alibi, window = m.positions == "alibi", m.sliding_window
+    windowed = window is not None and any(m.window_pattern) and s.seq_len > window
+    width = 1 if m.attention_softcap and not alibi else s.width
+    heads = _ceil(m.num_attention_heads, s.tp) if alibi else 1
+    plain = s.documents or alibi or m.attention_softcap is not None
+    return (plain + windowed) * rows * heads * square * width
 
 
 # -- MLP and experts ------------------------------------------------------------------------------
@@ -246,7 +292,7 @@ def _mlp(m: ModelSpec, s: Sizes, at: str, layer: int, size: int, keeps: float = 
 def _activation(m: ModelSpec, s: Sizes, at: str, layer: int, elements: int) -> Operator:
     out = float(elements * s.width)
     read = 2 * out if m.gated else out
-    saved = 2 * out if m.gated and s.eager else out  # act(gate) apart from its product with up
+    saved = 2 * out if m.gated and s.kernels != "fused" else out  # act(gate) apart from its product with up
     return Operator(f"{at}.activation", "activation", layer, read=read, written=out, saved=saved)
 
 
@@ -305,12 +351,17 @@ def _matmul(
 def _norm(
     m: ModelSpec, s: Sizes, name: str, layer: int, rows: int, size: int,
     *, keeps_in: bool = True, keeps_out: bool = True, block_input: float = 0.0, whole: bool = False,
+    across: bool = False,
 ) -> Operator:  # fmt: skip
     """A norm keeps its input; its output is kept too where a matmul takes it. `whole`: it is in no block."""
     moved = float(rows * size * s.width)
     saved = (block_input or (moved if keeps_in else 0.0)) + (moved if keeps_out else 0.0)
-    if s.eager and m.norm_type.startswith("rmsnorm"):
-        saved += moved  # x / rms(x) apart from its product with the weight
+    rms = m.norm_type.startswith("rmsnorm")
+    apart = s.kernels != "fused" and (across or (rms and s.kernels == "cpu"))  # in single operators, in fp32
+    if apart or (s.kernels != "fused" and m.norm_type == "rmsnorm_plus_one"):
+        saved += rows * size * (4 - s.width)  # its input is kept in fp32
+    if apart:
+        saved += rows * size * 4.0  # x / rms(x) beside its product with the weight
     outside = saved if whole or layer < 0 else block_input
     return Operator(
         name, "norm", layer, _weights(m, name), read=moved, written=moved,

@@ -17,7 +17,7 @@ from functools import lru_cache
 from typing import Literal
 
 from scalewright.spec import block
-from scalewright.spec.block import Attention, Operator, Sizes, attention_pairs, sizes
+from scalewright.spec.block import Attention, Kernels, Operator, Sizes, attention_pairs, sizes
 from scalewright.spec.layout import Layout, Recompute, RecomputeBudget, RecomputeEvery
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.recompute import choose
@@ -45,17 +45,17 @@ def operators(
     *,
     layers: range | None = None,
     attention: Attention = "fused",
-    eager: bool = False,
+    kernels: Kernels = "fused",
 ) -> tuple[Operator, ...]:
     """Every operator of one micro-batch's forward on one rank, in order.
 
     `layers`: those of the rank's pipeline stage (null: all); the first stage has the embedding too, the last
     the head and the loss. `seq_len` is null for the model's context. `attention="unfused"` writes its scores
-    to memory; `eager` keeps what norms and gated activations keep when nothing fuses their steps.
+    to memory; `kernels`: whose they are, for what they keep.
     """
     layout, seq_len = layout or Layout(), seq_len or model.context
     held = range(model.num_hidden_layers) if layers is None else layers
-    s = sizes(layout, seq_len, attention, eager)
+    s = sizes(layout, seq_len, attention, kernels)
     found: list[Operator] = []
     if held.start == 0:
         found += block.before(model, s)
@@ -73,11 +73,11 @@ def operator_groups(
     *,
     layers: range | None = None,
     attention: Attention = "fused",
-    eager: bool = False,
+    kernels: Kernels = "fused",
 ) -> tuple[tuple[Operator, int], ...]:
     """`operators`, each kind of block written once with how often it comes: the same sums, much faster."""
     held = range(model.num_hidden_layers) if layers is None else layers
-    s = sizes(layout, seq_len, attention, eager)
+    s = sizes(layout, seq_len, attention, kernels)
     found: list[tuple[Operator, int]] = []
     if held.start == 0:
         found += [(o, 1) for o in block.before(model, s)]
@@ -165,7 +165,7 @@ def activation_bytes(
     *,
     layers: range | None = None,
     attention: Attention = "fused",
-    eager: bool = False,
+    kernels: Kernels = "fused",
     recompute: Kept | None = None,
 ) -> float:
     """Bytes that one micro-batch keeps on one rank from its forward to its backward.
@@ -175,7 +175,7 @@ def activation_bytes(
     """
     kind: Kept = layout.recompute if recompute is None else recompute
     held = range(model.num_hidden_layers) if layers is None else layers
-    s = sizes(layout, seq_len, attention, eager)
+    s = sizes(layout, seq_len, attention, kernels)
     outside = list(block.before(model, s)) if held.start == 0 else []
     outside += block.after(model, s) if held.stop == model.num_hidden_layers else []
     total = sum(o.saved for o in outside)
@@ -188,13 +188,18 @@ def activation_bytes(
 
 
 def rebuilt_bytes(
-    model: ModelSpec, layout: Layout, seq_len: int, *, attention: Attention = "fused", eager: bool = False
+    model: ModelSpec,
+    layout: Layout,
+    seq_len: int,
+    *,
+    attention: Attention = "fused",
+    kernels: Kernels = "fused",
 ) -> float:
     """Bytes that the backward holds while it rebuilds its largest block; 0 without recomputation."""
     kind = layout.recompute
     if kind == "none":
         return 0.0
-    s = sizes(layout, seq_len, attention, eager)
+    s = sizes(layout, seq_len, attention, kernels)
     rebuilt = []
     for alike in _alike(model, range(model.num_hidden_layers)):
         found = tuple(block.block(model, s, alike[0]))
@@ -231,7 +236,7 @@ def _kept(model: ModelSpec, s: Sizes, layer: int, found: Iterable[Operator], kin
     if kind == "selective":
         return sum(o.saved_selective for o in found)
     if isinstance(kind, RecomputeBudget):
-        choice = choose(model, replace(s, eager=False), layer, kind.budget)
+        choice = choose(model, replace(s, kernels="fused"), layer, kind.budget)
         return sum(o.saved for o in found) if choice.whole else choice.bytes
     return sum(o.saved_full for o in found)
 

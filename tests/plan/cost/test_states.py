@@ -13,9 +13,8 @@ from scalewright.plan.stages import stages
 from scalewright.spec.cluster import load_cluster
 from scalewright.spec.grid import make_grid
 from scalewright.spec.layout import Layout
-from scalewright.spec.memory import gathered_bytes, state_bytes
+from scalewright.spec.memory import state_bytes
 from scalewright.spec.model import ModelSpec
-from scalewright.spec.operators import activation_bytes, operators
 from scalewright.spec.presets import load_model_spec
 from scalewright.spec.traffic import step_traffic
 
@@ -77,9 +76,7 @@ def test_states_are_the_specs_on_every_pipeline_rank(name: str, keys: dict[str, 
         memory = {kind: value * GIB for kind, value in stage["memory_gib"].items()}
         # sums of integers in floats, through averages over blocks: the last bits alone
         assert memory["parameters"] == pytest.approx(held.parameters, rel=1e-12)
-        assert memory["gradients"] == pytest.approx(held.gradients, rel=1e-12)
         assert memory["optimizer"] == pytest.approx(held.optimizer, rel=1e-12)
-        assert memory["buffers"] >= sum(gathered_bytes(model, layout, rank, bf16=low).values())
 
 
 AXES = {
@@ -101,25 +98,6 @@ def test_traffic_is_the_specs(name: str, keys: dict[str, Any]) -> None:
     for axis, parts in AXES.items():
         most = max(sum(t.bytes for (on, _), t in one.items() if on in parts) for one in tables)
         assert found[axis] == pytest.approx(most, rel=1e-12), axis
-
-
-@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
-@pytest.mark.parametrize("name", MODELS)
-def test_activations_are_the_specs_and_what_eager_kernels_keep_beside(name: str, recompute: str) -> None:
-    """Of one device: the spec's blocks, which are those of fused kernels, and some outputs beside them.
-
-    Eager norms and activations keep up to 2.5 times their outputs more: copies in fp32, what is cast back.
-    Logits count twice: the loss's backward holds their gradient beside them, both in fp32. 15%: the final
-    norm is counted with the logits.
-    """
-    model, layout = parse(name, {"devices": 1, "recompute": recompute})
-    found = predict(model, CLUSTER, layout, SEQ_LEN).memory_gib["activations"] * GIB
-    logits = 4.0 * SEQ_LEN * model.vocab_size
-    blocks = activation_bytes(model, layout, SEQ_LEN) - logits
-    inside = [o for o in operators(model, layout, SEQ_LEN) if 0 <= o.layer < model.num_hidden_layers]
-    outputs = sum(o.written for o in inside if o.kind in ("norm", "activation"))
-    beside = 2.5 * outputs if recompute == "none" else 0.0
-    assert 0.999 * blocks <= found - 2 * logits <= 1.15 * (blocks + beside)
 
 
 def test_a_table_of_all_says_what_each_says_alone() -> None:

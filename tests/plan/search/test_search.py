@@ -211,7 +211,7 @@ def test_the_band_is_given_up_where_nothing_fits_with_it() -> None:
     assert usual.headroom is None
     assert all(choice.prediction.risk == "fits" for choice in [*usual.best, *usual.pareto])
     one = {"tp": 2, "pp": 1, "cp": 1, "zero_stage": 1, "recompute": "none", "offload": "none"}
-    asked |= {"seq_len": 8192, "fixed": one}
+    asked |= {"seq_len": 12288, "fixed": one}
     found = search(LLAMA, H100, **asked)
     assert found.headroom == 0.0
     assert found.best[0].prediction.risk == "likely"

@@ -6,4 +6,5 @@ columns.py            what all parts of a step read, one number a row
 timeline.py           one step: microbatch.py (exchange.py), pipeline.py, data_parallel.py, optimizer.py
 traffic.py            the bytes sent by axis; own_traffic.py (padded.py): of this package's trainer
 memory.py             the bytes held: states.py, activations.py           band.py   how sure
+own_memory.py         the same of this package's trainer, moment by moment
 """

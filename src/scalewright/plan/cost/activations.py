@@ -20,6 +20,8 @@ What a block keeps of each (Korthikanti et al. 2022 §4 and §5):
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -28,6 +30,10 @@ from scalewright.plan.cost import work as w
 from scalewright.plan.cost.table import RECOMPUTE, Facts, Table
 from scalewright.plan.frameworks import ATTENTION, KERNELS
 from scalewright.plan.request import SCHEDULES
+from scalewright.spec.block import Sizes, block
+from scalewright.spec.model import ModelSpec
+from scalewright.spec.operators import layer_kinds
+from scalewright.spec.recompute import choose
 
 SCORES = 2.0  # bytes of a score in memory; with dropout its mask and the dropped copy, too
 SCORES_DROPPED = 5.0  # Korthikanti et al. 2022 eq. 1: 5 a s^2 b
@@ -65,6 +71,31 @@ _UNDER_WAY: dict[str, Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray],
 }
 
 
+def budgets(table: Table) -> tuple[np.ndarray, np.ndarray]:
+    """What spec/recompute.py chooses for a budget: bytes that an average block keeps, share of FLOPs redone.
+
+    Rows with no budget get zeros.
+    """
+    rows = np.flatnonzero(table.recompute == RECOMPUTE.index("budget"))
+    kept, again = np.zeros(len(table)), np.zeros(len(table))
+    for row in rows:
+        unit = table.units[int(table.unit[row])]
+        kept[row], again[row] = _budget(unit.model, unit.sizes, float(table.share[row]))
+    return kept, again
+
+
+@lru_cache(maxsize=4096)
+def _budget(model: ModelSpec, sizes: Sizes, budget: float) -> tuple[float, float]:
+    kept = again = 0.0
+    for layer, many in layer_kinds(model):
+        share = many / model.num_hidden_layers
+        operators = tuple(block(model, sizes, layer))
+        choice = choose(model, replace(sizes, kernels="fused", documents=False), layer, budget)
+        kept += share * (sum(o.saved for o in operators) if choice.whole else choice.bytes)
+        again += share * choice.flops_causal / sum(o.flops_causal for o in operators)
+    return kept, again
+
+
 def block_bytes(table: Table, facts: Facts, c: Constants) -> tuple[np.ndarray, np.ndarray]:
     """Bytes that a block keeps of one micro-batch, and what rebuilding one of them needs for a moment."""
     kept = facts.works["kept"][:, w.BLOCK, :]  # [units, KEPT]
@@ -73,7 +104,9 @@ def block_bytes(table: Table, facts: Facts, c: Constants) -> tuple[np.ndarray, n
     stream = works["stream"]
     scores = np.where(square, kept[:, 5] * np.where(dropout, SCORES_DROPPED, SCORES), 0.0)
     masks = np.where(dropout, stream, 0.0)
-    eager = np.isin(trainers["kernels"], _EAGER) * kept[:, 4]
+    eager = (
+        np.isin(trainers["kernels"], _EAGER) * (trainers["own"] == 0) * kept[:, 4]
+    )  # own: in spec/block.py
     u = table.unit
     none = (kept[:, 0] + eager * trainers["eager_kept"])[u]
     whole = none + (scores + masks)[u]
@@ -84,6 +117,7 @@ def block_bytes(table: Table, facts: Facts, c: Constants) -> tuple[np.ndarray, n
         "selective": lambda: np.where(square[u], inside, kept[:, 2][u]),
         "full": lambda: full,
         "share": lambda: (1 - table.share) * whole + table.share * full,
+        "budget": lambda: budgets(table)[0],
         "modules": lambda: trainers["modules_kept"][u] * whole,
         "policy": lambda: POLICY * (whole + full),
     }

@@ -14,6 +14,7 @@ import numpy as np
 
 from scalewright.plan.constants import Constants
 from scalewright.plan.cost import work as w
+from scalewright.plan.cost.activations import budgets
 from scalewright.plan.cost.collectives import Wires, wires
 from scalewright.plan.cost.kernels import Prices
 from scalewright.plan.cost.table import FOLDED, RECOMPUTE, Facts, Table
@@ -136,6 +137,8 @@ class Columns:
         whole[RECOMPUTE.index("modules")] = c["recompute.modules"]
         whole[RECOMPUTE.index("policy")] = c["recompute.policy"]
         shares = np.where(kind == RECOMPUTE.index("share"), self.table.share, whole[kind])
+        if (kind == RECOMPUTE.index("budget")).any():
+            shares = np.where(kind == RECOMPUTE.index("budget"), budgets(self.table)[1], shares)
         return shares, _CORE[kind]
 
 

@@ -21,6 +21,7 @@ import numpy as np
 from scalewright.plan.constants import Constants
 from scalewright.plan.cost import timeline
 from scalewright.plan.cost import work as w
+from scalewright.plan.cost.activations import budgets
 from scalewright.plan.cost.kernels import Prices
 from scalewright.plan.cost.table import RECOMPUTE, Facts, Table, Unit
 from scalewright.plan.cost.timeline import PARTS, Step
@@ -151,9 +152,8 @@ class _Step:
         self.operators = g(np.array([one.operators for one in priced]))
         self.stream, self.key_value = g(facts.works["stream"]), g(facts.works["key_value"])
         self.group = table.dp * table.cp  # that shares gradients
-        self.whole = np.select(
-            [table.recompute == RECOMPUTE.index(name) for name in ("full", "share")], [1.0, table.share], 0.0
-        )
+        again = [table.recompute == RECOMPUTE.index(name) for name in ("full", "share", "budget")]
+        self.whole = np.select(again, [1.0, table.share, budgets(table)[1]], 0.0)
         self.works = {name: facts.works[name][table.unit] for name in ("dense", "expert", "tied")}
         self.width = np.where(g(np.array([u.precision in ("fp32", "tf32") for u in table.units])), 4.0, 2.0)
         kinds = np.array(SCHEDULES)[table.schedule]
@@ -213,14 +213,15 @@ class _Step:
 
     def _again(self) -> np.ndarray:
         """What a block's backward redoes of its forward, and what looking at each operator costs."""
-        t, kind = self.t, self.t.recompute
+        kind = self.t.recompute
         whole = self.forward[:, w.BLOCK]
         looked = self.operators * self.c["cpu.watched"] * self.curves("watched", 1.0)
         select = [
-            kind == RECOMPUTE.index("full"), kind == RECOMPUTE.index("share"),
+            kind == RECOMPUTE.index("full"),
+            np.isin(kind, [RECOMPUTE.index("share"), RECOMPUTE.index("budget")]),
             kind == RECOMPUTE.index("core"), kind == RECOMPUTE.index("selective"),
         ]  # fmt: skip
-        return np.asarray(np.select(select, [whole, t.share * whole, self.core, self.light + looked], 0.0))
+        return np.asarray(np.select(select, [whole, self.whole * whole, self.core, self.light + looked], 0.0))
 
     # -- exchanges --------------------------------------------------------------------------------
 

@@ -21,8 +21,9 @@ from scalewright.plan.cost.activations import block_bytes, under_way
 from scalewright.plan.cost.columns import Place, places
 from scalewright.plan.cost.memory_band import memory_band
 from scalewright.plan.cost.optimizer import offloaded
+from scalewright.plan.cost.own_memory import Kept, own_memory, splits
 from scalewright.plan.cost.states import Padded, elements, padded_sums, states
-from scalewright.plan.cost.table import Facts, Table
+from scalewright.plan.cost.table import RECOMPUTE, Facts, Table
 
 KINDS = ("parameters", "gradients", "optimizer", "activations", "buffers", "other")
 GIB = float(2**30)
@@ -36,36 +37,40 @@ class Memory:
 
     parts: dict[str, np.ndarray]
     peak: np.ndarray
-    stages: np.ndarray  # [rows, 3 or 4]: fullest between the ends, first, last, and second where it differs
+    stages: np.ndarray  # [rows, 3 to 6]: fullest between the ends, first, last, and others where they differ
     usable: np.ndarray
-    low: np.ndarray  # the band of the peak: p10, its middle, p90 (memory_band.py)
-    middle: np.ndarray
+    low: np.ndarray  # the band of the peak: p10 and p90 (memory_band.py)
     high: np.ndarray
 
     @property
     def fits(self) -> np.ndarray:
         """Whether the worst rank is likelier than not to stay below what a device really allocates."""
-        return self.middle <= self.usable
+        return self.peak <= self.usable
 
 
 def memory(table: Table, facts: Facts, c: Constants) -> Memory:
     """The memory of every row."""
     block, sums = block_bytes(table, facts, c), padded_sums(table, facts)
     between, first, last = places(table)
-    second = replace(between, rank=np.minimum(1.0, table.pp - 1), blocks=table.stages[:, 3])
     found = [rank_memory(table, facts, c, place, block, sums) for place in (between, first, last)]
-    if (second.blocks != between.blocks).any():  # less full than a later one, but with more under way
-        found.append(rank_memory(table, facts, c, second, block, sums))
+    # less full than another between the ends, but with more under way; or with more that waits
+    p, inner = table.pp, table.pp > 2
+    further = [(np.minimum(1.0, p - 1), table.stages[:, 3])]
+    if sums is not None and splits(table).any():
+        further += [(np.maximum(p - 2, 0.0), table.stages[:, 5]), (table.stages[:, 6], between.blocks)]
+    for rank, blocks in further:
+        if (blocks != between.blocks).any() or (rank != between.rank).any():
+            found.append(
+                rank_memory(table, facts, c, replace(between, rank=rank, blocks=blocks), block, sums)
+            )
     totals = np.stack([np.asarray(sum(parts.values())) for parts in found], 1)
-    activations = np.stack([parts["activations"] for parts in found], 1)
-    for rank in (0, 3)[: len(found) - 2]:  # there is none between two
-        for column in (totals, activations):
-            column[:, rank] = np.where(table.pp > 2, column[:, rank], 0.0)
+    for column in (0, *range(3, len(found))):  # there is none between two
+        totals[:, column] = np.where(inner, totals[:, column], 0.0)
     worst = totals.argmax(1)
     parts = {kind: np.choose(worst, [one[kind] for one in found]) for kind in KINDS}
     usable = table.gather(facts.chips["capacity"] * facts.trainers["usable"])
-    band = memory_band(table, facts, totals, activations)
-    return Memory(parts, totals.max(1), totals, usable, *band)
+    peak = totals.max(1)
+    return Memory(parts, peak, totals, usable, *memory_band(table, facts, peak))
 
 
 def rank_memory(
@@ -92,7 +97,7 @@ def rank_memory(
     logits = last * ((ends[:, w.AFTER] + ends[:, w.EXTRA]) * trainers["logits"] / 4.0)[u] * c["memory.logits"]
     slack = c["memory.slack"] * (blocks + edge)
     away = offloaded(table.offload, "activations")
-    return {
+    usual = {
         "parameters": held.parameters,
         "gradients": held.gradients,
         "optimizer": held.optimizer,
@@ -100,6 +105,22 @@ def rank_memory(
         "buffers": held.gathered + _buffers(table, facts, at),
         "other": rebuilt + slack,
     }
+    if sums is None:
+        return usual
+    own = own_memory(table, facts, at, held, sums, _own_kept(table, at, kept, rebuilt), alive)
+    return {kind: np.where(sums.own, own[kind], usual[kind]) for kind in KINDS}
+
+
+def _own_kept(table: Table, at: Place, kept: np.ndarray, rebuilt: np.ndarray) -> Kept:
+    """What this package's own blocks keep; where every k-th recomputes, the first of each stage does."""
+    shared = table.recompute == RECOMPUTE.index("share")
+    share = np.where(shared, table.share, 1.0)
+    whole = rebuilt / share
+    index = np.maximum(np.ceil(at.blocks / table.chunks), 1.0) - 1
+    again = index % np.rint(1 / share) == 0
+    last = np.where(shared, kept + rebuilt - np.where(again, whole, 0.0), kept)
+    scale = np.where(offloaded(table.offload, "activations"), ON_WAY, 1.0)
+    return Kept(kept * scale, np.where(again, whole, 0.0), last * scale)
 
 
 def _buffers(table: Table, facts: Facts, at: Place) -> np.ndarray:

@@ -1,13 +1,12 @@
 """How sure a predicted peak of memory is: its band, and the risk of not fitting that follows.
 
-    p10 = peak · exp(-1.2816 s)        p90 = peak · exp(1.2816 s) + b · activations
+    p10 = peak · exp(-1.2816 s)        p90 = peak · exp(1.2816 s)
 
 s is the trainer's `memory_spread` in data/frameworks.yaml: the root mean square of log(measured / predicted)
-over the runs whose memory is in the table, and a wider one for a trainer that has none there. b is its
-`activations_beyond`: what its own count shows above the planned activations.
+over the runs whose memory is in the table, and a wider one for a trainer that has none there.
 
-    usable >= p90    fits         usable >= peak + b/2 · activations    likely
-    usable >= p10    unlikely     less                                  no
+    usable >= p90    fits         usable >= peak   likely
+    usable >= p10    unlikely     less             no
 """
 
 from __future__ import annotations
@@ -23,24 +22,16 @@ Risk = Literal["fits", "likely", "unlikely", "no"]
 RISKS: tuple[Risk, ...] = ("fits", "likely", "unlikely", "no")
 
 
-def memory_band(
-    table: Table, facts: Facts, totals: np.ndarray, activations: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Bytes that 1 of 10, 5 of 10 and 9 of 10 runs stay below on their fullest rank.
-
-    `totals` and `activations` [rows, ranks]: peak and activations of each pipeline rank that was looked at.
-    """
-    trainers = facts.trainers
-    width = np.exp(SIGMA * table.gather(trainers["memory_spread"]))
-    beyond = table.gather(trainers["activations_beyond"])[:, None] * activations
-    low = totals.max(1) / width
-    return low, (totals + beyond / 2).max(1), (totals * width[:, None] + beyond).max(1)
+def memory_band(table: Table, facts: Facts, peak: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Bytes that 1 of 10 and 9 of 10 runs stay below on their fullest rank."""
+    width = np.exp(SIGMA * table.gather(facts.trainers["memory_spread"]))
+    return peak / width, peak * width
 
 
-def risk(usable: float, low: float, middle: float, high: float) -> Risk:
+def risk(usable: float, low: float, peak: float, high: float) -> Risk:
     """The risk of a band that is to fit into `usable` bytes (or GiB, as the band)."""
     if usable >= high:
         return "fits"
-    if usable >= middle:
+    if usable >= peak:
         return "likely"
     return "unlikely" if usable >= low else "no"

@@ -133,10 +133,8 @@ class _Rank:
     def again(self) -> np.ndarray:
         """Blocks whose forward runs a second time: every k-th of a stage, and all of them under a budget."""
         t, n = self.t, self.place.blocks
-        every = np.rint(1 / np.maximum(t.share, 1e-9))
-        whole = np.abs(every * t.share - 1) > 1e-9  # no such k: a budget
         stages = np.maximum(t.chunks, 1.0)
-        some = np.where(whole, n, stages * np.ceil(n / stages / every))
+        some = stages * np.ceil(n / stages * t.share - 1e-9)
         run = np.where(t.recompute == RECOMPUTE.index("share"), some, n)
         return np.where(t.recompute == RECOMPUTE.index("none"), 0.0, run)
 

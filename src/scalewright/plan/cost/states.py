@@ -20,7 +20,7 @@ from scalewright.plan.cost.optimizer import offloaded
 from scalewright.plan.cost.padded import ALL, TENSORS, TIED, padded
 from scalewright.plan.cost.table import Facts, Table
 from scalewright.plan.request import SCHEDULES
-from scalewright.spec.memory import FP32, STATES
+from scalewright.spec.memory import FP32
 
 PIPEDREAM = SCHEDULES.index("pipedream")
 
@@ -131,20 +131,17 @@ def _own(table: Table, facts: Facts, at: Place, sums: Padded) -> States:
     expert = elements(table, facts, at)[1]
     experts = np.where(sharded, np.maximum(ranks * table.tp / (table.ep * table.etp), 1.0), 1.0)
     shard = dense / ranks + expert / experts
-    each, apart = STATES["adamw"]
-    copies = facts.trainers["copies"][table.unit]
+    each, apart, copies = (
+        facts.trainers[name][table.unit] for name in ("held_optimizer", "scalars", "copies")
+    )
     kept = FP32 * shard + np.where(sharded, 0.0, copies * shard)
     adam_away = offloaded(table.offload, "optimizer") & ~away
     kept = np.where(adam_away & ~sharded & (copies > 0), copies * shard, kept)
-    gathered = np.where(
-        sharded & (table.zero <= 2), np.where(copies > 0, copies, FP32) * (dense + expert), 0.0
-    )
-    waiting = np.where(sharded & (table.zero == 1), FP32 * (dense + expert), 0.0)
     return States(
         np.where(away, 0.0, kept * versions(table, at.rank)),
         np.where(away, 0.0, FP32 * shard),
-        np.where(away | adam_away, 0.0, each * FP32 * shard + apart * tensors),
-        gathered + waiting,
+        np.where(away | adam_away, 0.0, each * shard + apart * tensors),
+        np.zeros(len(table)),  # own_memory.py: it comes and goes in a step
     )
 
 

@@ -32,8 +32,9 @@ __all__ = [
     "unit_facts",
     "unit_of",
 ]
-RECOMPUTE = ("none", "core", "selective", "full", "share", "modules", "policy", "unknown")
+RECOMPUTE = ("none", "core", "selective", "full", "share", "budget", "modules", "policy", "unknown")
 FOLDED = (*V_SHAPED, "dualpipe")  # schedules whose first rank holds both ends of the model
+STAGE_COLUMNS = 7
 NUMBERS = (  # columns that a request has by the same name
     "seq_len",
     "devices",
@@ -77,7 +78,7 @@ class Table:
     recompute: np.ndarray  # index into RECOMPUTE
     offload: np.ndarray  # index into OFFLOADS
     cp_kind: np.ndarray  # index into CP_KINDS
-    stages: np.ndarray  # [rows, 5] as `stage_blocks`
+    stages: np.ndarray  # [rows, STAGE_COLUMNS] as `stage_blocks`
     dp: np.ndarray
 
     def __len__(self) -> int:
@@ -102,7 +103,7 @@ def table(requests: Sequence[Request]) -> Table:
     return Table(
         units=tuple(units),
         unit=unit,
-        stages=stages.reshape(len(requests), 5),
+        stages=stages.reshape(len(requests), STAGE_COLUMNS),
         schedule=_indices(SCHEDULES, [r.schedule for r in requests]),
         recompute=_indices(RECOMPUTE, [r.recompute for r in requests]),
         offload=_indices(OFFLOADS, [r.offload for r in requests]),
@@ -120,20 +121,19 @@ def _indices(words: Sequence[str], given: Sequence[str]) -> np.ndarray:
 # -- where the blocks go --------------------------------------------------------------------------
 
 
-def stage_blocks(request: Request) -> tuple[float, float, float, float, float]:
-    """Blocks of the fullest rank between the ends, the first, the last, the second; and the fullest's number.
+def stage_blocks(request: Request) -> tuple[float, ...]:
+    """Blocks of the fullest rank between the ends, the first, the last, the second; the fullest's number;
+    blocks of the last but one; the number of the last that is as full as the fullest.
 
-    All stages of a rank together. Memory is highest on one of these four: earlier ranks have more
-    micro-batches under way, fuller ones more weights.
+    All stages of a rank together. Memory is highest on one of these: earlier ranks have more micro-batches
+    under way, later ones of a split backward more gradients that wait, fuller ones more weights.
     """
     stages = stage_counts(request)
     return _rank_blocks(stages, request.schedule, request.pp, request.chunks)
 
 
 @lru_cache(maxsize=65536)
-def _rank_blocks(
-    stages: tuple[int, ...], schedule: str, pp: int, chunks: int
-) -> tuple[float, float, float, float, float]:
+def _rank_blocks(stages: tuple[int, ...], schedule: str, pp: int, chunks: int) -> tuple[float, ...]:
     owners = stage_ranks(schedule, pp, chunks) if pp > 1 else (0,) * len(stages)
     per = [0.0] * pp
     for stage, rank in enumerate(owners):
@@ -143,7 +143,8 @@ def _rank_blocks(
     between = per[1:-1] or [max(per)]
     fullest = max(between)
     rank = min(1 + between.index(fullest), pp - 1)
-    return fullest, per[0], per[-1], per[min(1, pp - 1)], float(rank)
+    latest = min(len(between) - between[::-1].index(fullest), pp - 1)
+    return fullest, per[0], per[-1], per[min(1, pp - 1)], float(rank), per[max(pp - 2, 0)], float(latest)
 
 
 def stage_counts(request: Request) -> tuple[int, ...]:

@@ -19,6 +19,7 @@ from scalewright.plan.cost import work as w
 from scalewright.plan.frameworks import ATTENTION, HOSTS, KERNELS, OURS, SPLITS, Framework
 from scalewright.plan.request import Request
 from scalewright.spec.block import Sizes
+from scalewright.spec.memory import FP32, STATES
 from scalewright.spec.model import ModelSpec
 
 NODE_WISE = ("deepep", "hybridep", "flex")  # dispatchers that send a token to a node once
@@ -35,6 +36,7 @@ class Unit:
     framework: Framework
     precision: str
     attention: str
+    optimizer: str
     options: tuple[tuple[str, str], ...]
 
     @property
@@ -61,6 +63,7 @@ def unit_of(request: Request) -> Unit:
         request.framework,
         request.precision,
         request.attention,
+        request.optimizer,
         options,
     )
 
@@ -121,10 +124,9 @@ _TRAINER = (
     "shared",
     "usable",
     "memory_spread",
-    "activations_beyond",
     "measured",
 )
-_WORK = ("stream", "sparse", "routed", "key_value", "blocks")
+_WORK = ("stream", "sparse", "routed", "key_value", "blocks", "logits", "masks")
 
 
 def _chip_facts(units: Sequence[Unit]) -> dict[str, np.ndarray]:
@@ -177,6 +179,9 @@ def _trainer_facts(units: Sequence[Unit]) -> dict[str, np.ndarray]:
     }
     for index, name in enumerate(("held_weights", "held_grads", "held_optimizer")):
         found[name] = np.array([u.framework.held[index] for u in units])
+    states = [STATES[u.optimizer] for u in units]  # of this package's own; others' recipes are AdamW's
+    found["held_optimizer"] = np.where(own, [FP32 * each for each, _ in states], found["held_optimizer"])
+    found["scalars"] = np.array([float(apart) for _, apart in states])  # bytes a tensor
     return found
 
 

@@ -45,8 +45,11 @@ _FUSED = {
 Kernel = tuple[float, ...]
 KERNEL = ("kind", "phase", "region", "count", "m", "n", "k", "groups", "flops", "bytes", "mark", "dim")
 COLUMN = {name: index for index, name in enumerate(KERNEL)}
-# What a region keeps for the backward (bytes) and holds (elements), and what an average block sends (bytes)
-KEPT = ("none", "core", "selective", "full", "eager", "square")
+PRODUCTS = ("linear", "grouped_linear", "head", "router")
+# What a region keeps for the backward, in bytes: by recomputation ("none" to "full"), what eager kernels keep
+# beside; pairs of query and key; outputs of products and norms; the widest activation; elements of the
+# largest product's weight
+KEPT = ("none", "core", "selective", "full", "eager", "square", "products", "widest", "weight")
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,8 @@ class Work:
     routed: float  # bytes that a rank sends in one dispatch, before its own part is left out
     key_value: float  # bytes of keys and values of one average block
     blocks: int  # blocks of the model
+    logits: float  # numbers of one micro-batch's logits on this rank
+    masks: float  # bytes of the masks that a stage's forward makes
 
 
 @lru_cache(maxsize=65536)
@@ -77,7 +82,7 @@ def work(model: ModelSpec, sizes: Sizes) -> Work:
     more = sizes.batch - 1
     changed = {
         name: getattr(one, name) + more * (getattr(two, name) - getattr(one, name))
-        for name in ("kernels", "kept", "stream", "routed", "key_value")
+        for name in ("kernels", "kept", "stream", "routed", "key_value", "logits", "masks")
     }
     return replace(one, **changed)
 
@@ -104,7 +109,11 @@ def _listed(model: ModelSpec, sizes: Sizes) -> Work:
     routed = stream / sizes.tp * moe.top_k if moe else 0.0
     heads = -(-model.kv_heads // sizes.tp)
     key_value = float(sizes.rows * 2 * heads * model.dim_per_head * sizes.width)
-    return Work(np.array(rows), kept, dense, expert, stream, sparse, routed, key_value, layers)
+    logits = float(sizes.rows * -(-model.vocab_size // sizes.tp))
+    return Work(
+        np.array(rows), kept, dense, expert, stream, sparse, routed, key_value, layers, logits,
+        block.mask_bytes(model, sizes),
+    )  # fmt: skip
 
 
 def _merged(found: Iterable[Operator]) -> list[Operator]:
@@ -141,7 +150,7 @@ def _joined(head: Operator, more: Operator) -> Operator:
 def _kernels(o: Operator, region: int, share: float) -> list[Kernel]:
     """The kernels of an operator's forward and backward."""
     moved = o.read + o.written
-    if o.kind in ("linear", "grouped_linear", "head", "router"):
+    if o.kind in PRODUCTS:
         return _products(o, region, share, moved)
     if o.kind == "attention":
         rows, keys, heads = o.shape or (0, 0, 1)
@@ -180,7 +189,16 @@ def _kept(found: Sequence[Operator]) -> tuple[float, ...]:
     gates = sum(o.written for o in found if o.kind == "activation")
     shapes = [o.shape for o in found if o.kind == "attention" and o.shape]
     pairs = sum(rows * keys * heads for rows, keys, heads in shapes)
-    return none, core, selective, full, norms + gates, float(pairs)
+    products = [o for o in found if o.kind in PRODUCTS]
+    outputs = sum(o.written for o in products) + norms  # whose gradients wait for a weight part
+    weight = max((_weight_elements(o) for o in products), default=0.0)
+    widest = max((o.written for o in found if o.kind == "activation"), default=0.0)
+    return none, core, selective, full, norms + gates, float(pairs), outputs, widest, weight
+
+
+def _weight_elements(o: Operator) -> float:
+    _, out, into = o.shape or (0, 0, 0)
+    return float(o.groups * out * into)
 
 
 @lru_cache(maxsize=4096)

@@ -67,13 +67,33 @@ def request_of(row: Row) -> Request:
         assumed.append("ep 1")
     _check_split(model, split, seq)
     recompute, share = _recompute(row, framework, options, assumed)
+    precision, flash = _precision(row, framework, chip, assumed), _flash(row, framework, assumed)
     return Request(
-        model, chip, framework, _precision(row, framework, chip, assumed), seq, split.devices, split.tp,
-        split.sp, split.pp, split.chunks, _schedule(options, split.chunks), split.cp, "ring", split.ep,
-        split.etp, split.replicate, split.zero, split.micro_batch, split.micros, recompute, share,
-        "all" if "offload" in text(row, "framework").lower() else "none", None,
-        _flash(row, framework, assumed), options, tuple(assumed),
-    )  # fmt: skip
+        model=model,
+        chip=chip,
+        framework=framework,
+        precision=precision,
+        seq_len=seq,
+        devices=split.devices,
+        tp=split.tp,
+        sp=split.sp,
+        pp=split.pp,
+        chunks=split.chunks,
+        schedule=_schedule(options, split.chunks),
+        cp=split.cp,
+        ep=split.ep,
+        etp=split.etp,
+        replicate=split.replicate,
+        zero=split.zero,
+        micro_batch=split.micro_batch,
+        micros=split.micros,
+        recompute=recompute,
+        share=share,
+        offload="all" if "offload" in text(row, "framework").lower() else "none",
+        flash=flash,
+        options=options,
+        assumed=tuple(assumed),
+    )
 
 
 def has_no_layout(row: Row) -> bool:

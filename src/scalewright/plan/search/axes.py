@@ -100,8 +100,9 @@ def _usual_reruns() -> tuple[Any, ...]:
 def rerun(template: Request, value: Any) -> tuple[str, float, Any]:
     """A layout's `recompute` as the table has it: kind, share of the blocks, and itself."""
     if isinstance(value, dict):
-        share = 1.0 / value["every"] if "every" in value else 1.0 - value["budget"]
-        return "share", share, value
+        return (
+            ("share", 1.0 / value["every"], value) if "every" in value else ("budget", value["budget"], value)
+        )
     if value == "selective" and template.framework.name != "scalewright":
         return template.framework.selective, 1.0, value
     return value, 1.0, value

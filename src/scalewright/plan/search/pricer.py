@@ -67,7 +67,7 @@ class Pricer:
         """Bytes of the rows beyond what a device has room for: with the headroom, or up to their p90."""
         if self.headroom is None:
             return np.asarray(held.high - held.usable)
-        return np.asarray(held.middle - held.usable * (1.0 - self.headroom))
+        return np.asarray(held.peak - held.usable * (1.0 - self.headroom))
 
     def memories(self, rows: Rows) -> Memory:
         """Memory of the rows."""

@@ -99,7 +99,8 @@ def dry_run(run: str | Path | dict[str, Any] | RunSpec, overrides: Sequence[str]
 
 def _rehearse(run: RunSpec, grid: Grid, like: Alike, seq_len: int) -> Played:
     try:
-        return rehearse(run, grid, like.ranks[0], seq_len, bf16=run.layout.precision == "bf16")
+        bf16 = run.layout.precision == "bf16"
+        return rehearse(run, grid, like.ranks[0], seq_len, bf16=bf16, on_gpu=_on_gpus(run))
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
         raise UserError(
             f"a part of your own looks at numbers ({error.func}), and a dry run has none",
@@ -141,9 +142,11 @@ def _precision(run: RunSpec) -> str:
 
 
 def _on_gpus(run: RunSpec) -> bool:
-    """Whether the run's devices are ones that `compile: auto` compiles for."""
-    if run.cluster != "local" or run.device != "auto":
-        return run.device in ("auto", "cuda")
+    """Whether the run's devices are GPUs: a named cluster's, those it asks for, or this machine's."""
+    if run.device != "auto":
+        return run.device == "cuda"
+    if run.cluster != "local":
+        return load_cluster(run.cluster).device.kind == "gpu"
     return device_kind(run)[0] == "cuda"
 
 

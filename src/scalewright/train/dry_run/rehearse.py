@@ -35,6 +35,7 @@ from scalewright.spec.grid import Grid
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.run import DataSpec, RunSpec
 from scalewright.spec.schedule import Schedule, layout_schedule
+from scalewright.train.dry_run.gpu_forms import gpu_forms
 from scalewright.train.dry_run.pieces import Scribe
 from scalewright.train.dry_run.replay import Rehearsal, Script, replay, shorten
 from scalewright.train.loss import build_loss
@@ -60,16 +61,21 @@ def fake_world(grid: Grid, rank: int) -> Iterator[Mesh]:
         leave_world()
 
 
-def rehearse(run: RunSpec, grid: Grid, rank: int, seq_len: int, *, bf16: bool) -> Played:
-    """One rank's step. `run` is resolved; a user's own module is run with real numbers."""
+def rehearse(run: RunSpec, grid: Grid, rank: int, seq_len: int, *, bf16: bool, on_gpu: bool) -> Played:
+    """One rank's step. `run` is resolved; a user's own module is run with real numbers.
+
+    `on_gpu`: operators keep what CUDA's kernels keep (gpu_forms.py), not what a CPU's do.
+    """
     fake: AbstractContextManager[Any] = nullcontext()
+    forms: AbstractContextManager[Any] = nullcontext()
     if isinstance(run.model, ModelSpec):
         fake = FakeTensorMode(allow_non_fake_inputs=True)
+        forms = gpu_forms() if on_gpu else nullcontext()
     with fake_world(grid, rank) as mesh:
         network = build_network(run, mesh, bf16=bf16, memory=fake)
         with fake:
             _settle(network.parallel)
-        with fake, Watch(mesh) as watch:
+        with fake, forms, Watch(mesh) as watch:
             player = Player(run, network.parallel, mesh, seq_len, watch)
             player.warm_up()
             with types_explained(run, network.parallel.model):
@@ -167,6 +173,7 @@ class Player:
     def _write(self, pipeline: Pipeline, part: Schedule) -> Script:
         """A step of a part of the schedule, in pieces."""
         given = self.micros()
+        pipeline.gradients = _Marked(pipeline.gradients, self.watch)
         scribe = Scribe(self.watch, part, self.mesh.index("pp"))
         pipeline.follow(part)
         pipeline.recorder = scribe
@@ -191,6 +198,20 @@ class Player:
                 arguments[name] = torch.zeros(shape, dtype=dtype)
         tokens = torch.zeros(shape, dtype=torch.int64)
         return Micro(tokens, torch.full(shape, IGNORED), arguments)
+
+
+class _Marked:
+    """Gradients as they are; what is made while they are reduced is no forward's activation."""
+
+    def __init__(self, gradients: GradientSync, watch: Watch) -> None:
+        self.gradients, self.watch = gradients, watch
+        self.clear, self.begin, self.finish = gradients.clear, gradients.begin, gradients.finish
+
+    def end(self, stage: int, last: bool) -> None:
+        """After a micro-batch's backward, or its weight part."""
+        self.watch.updating = True
+        self.gradients.end(stage, last)
+        self.watch.updating = False
 
 
 class _Tallied:

@@ -1,6 +1,6 @@
 """How much memory a run needs, estimated at once and without torch, from the planner's sums over operators.
 
-    low = states + a part of the activations  <  peak of the fullest rank  <  the planned p90 and masks = high
+    low = most of the planned peak  <  peak of the fullest rank  <  the planned p90 = high
 
 `helps` names the change of a run file's keys after which `high` is within what is free.
 """
@@ -8,24 +8,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 from scalewright.plan.constants import constants
 from scalewright.plan.cost.evaluate import prepare
 from scalewright.plan.cost.memory import memory
-from scalewright.plan.request import from_layout
+from scalewright.plan.request import from_layout, run_facts
 from scalewright.spec.cluster import load_cluster
 from scalewright.spec.errors import UserError
 from scalewright.spec.layout import Layout
 from scalewright.spec.layout_check import is_legal
 from scalewright.spec.model import ModelSpec
-from scalewright.spec.run import DataSpec, RunSpec
+from scalewright.spec.run import PythonRef, RunSpec
 
 ANY_GPU = "dgx-h100"  # a device that has every precision: bytes don't depend on it
-HELD = {"adamw": 1.0, "lion": 0.5, "muon": 0.5}  # of Adam's two states; what isn't named may hold none
-CERTAIN = 0.4  # of the planned activations: small vocabularies and short sequences keep fewer
-SQUARE = 40.0  # bytes of a [T, T] mask of packed documents: itself, as floats, what makes it, and its scores
+_CHIPS = {"cuda": ("gpu",), "cpu": ("cpu",)}  # whose kernels run: of `device: auto` either may be meant
+CERTAIN = 0.8  # of the planned peak: tiny runs keep less than their tensors, padded, add up to
 
 
 @dataclass(frozen=True)
@@ -42,26 +42,19 @@ def estimate(run: RunSpec, seq_len: int, layout: Layout | None = None) -> Need |
     if not isinstance(model, ModelSpec):
         return None
     lows, highs = [], []
-    precision = layout.precision
-    for kind in ("fp32", "bf16") if precision == "auto" else (precision,):
-        sized = Layout.parse({**layout.dump(), "precision": kind})
-        request = from_layout(model, load_cluster(ANY_GPU), sized, seq_len)
-        prepared = prepare([request])
+    for precision, chip in product(
+        ("fp32", "bf16") if layout.precision == "auto" else (layout.precision,),
+        _CHIPS.get(run.device, ("gpu", "cpu")),
+    ):
+        sized = Layout.parse({**layout.dump(), "precision": precision})
+        request = from_layout(model, load_cluster(ANY_GPU), sized, seq_len, **run_facts(run))
+        prepared = prepare([replace(request, chip=replace(request.chip, kind=chip))])
         usage = memory(prepared.table, prepared.facts, constants())
         part = {kind: float(bytes_[0]) for kind, bytes_ in usage.parts.items()}
-        optimizer = HELD.get(str(getattr(run.optimizer, "name", "")), 0.0) * part["optimizer"]
-        lows.append(part["parameters"] + part["gradients"] + optimizer + CERTAIN * part["activations"])
+        unknown = part["optimizer"] if isinstance(run.optimizer, PythonRef) else 0.0
+        lows.append(CERTAIN * (float(usage.peak[0]) - unknown))
         highs.append(float(usage.high[0]))
-    return Need(min(lows), max(highs) + _masks(run, model, layout, seq_len))
-
-
-def _masks(run: RunSpec, model: ModelSpec, layout: Layout, seq_len: int) -> float:
-    """Bytes that grow with the square of the sequence: packed documents' mask, and scores kept whole."""
-    square = float(layout.micro_batch * seq_len**2)
-    data = run.data
-    masked = isinstance(data, DataSpec) and data.packing and data.document_mask
-    scores = 16.0 * square * model.num_attention_heads if model.attention_softcap else 0.0
-    return (SQUARE * square if masked else 0.0) + scores
+    return Need(min(lows), max(highs))
 
 
 def helps(run: RunSpec, seq_len: int, free: float, ranks: int) -> str | None:

@@ -20,6 +20,7 @@ from typing import Any
 from scalewright.machine.local import find_cluster, timed_cluster
 from scalewright.machine.timings import known_timings
 from scalewright.plan.predict import predict
+from scalewright.plan.request import run_facts
 from scalewright.spec.cluster import ClusterSpec
 from scalewright.spec.errors import RunError, UserError
 from scalewright.spec.model import ModelSpec
@@ -124,7 +125,7 @@ def expect(resolved: Resolved, run: RunSpec) -> Expectation:
         place, note = _place(run)
         if place is None:
             return Expectation(note=note)
-        prediction = predict(resolved.model, place, run.layout, resolved.seq_len)
+        prediction = predict(resolved.model, place, run.layout, resolved.seq_len, **run_facts(run))
     except (UserError, RunError) as error:
         return Expectation(note=str(error))
     except Exception as error:  # a planner that fails is no reason not to train

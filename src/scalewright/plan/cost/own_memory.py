@@ -1,0 +1,248 @@
+"""Bytes that this package's own trainer holds on a pipeline rank, at the moments when they may be highest.
+
+    moment     activations                       beside the states
+    loss       all under way, fp32 logits        what is gathered, gradients not yet reduced; those of logits
+    head       all under way                     the same; gradients of the head and its input
+    block      all under way, one block rebuilt  the same; the block's weights and its neighbour's
+    reduce     all but one block's               the same; the block's gradients, and the copy that is sent
+    root       all but one micro-batch's         the same of embedding and head; ZeRO-1: beside its sum
+    gather     the next micro-batch's input      ZeRO-3: root and block gathered, the last reduction's input
+
+FSDP2 gathers into one flat tensor and copies parameters out of it, copies gradients into one fp32 tensor that
+is reduced, and keeps that until the next reduction starts. ZeRO-1 sums gradients whole, in fp32, over the
+micro-batches. A split backward keeps all activations until its weight part, and the gradients of outputs
+that its input part made. The dry run plays the program itself: tests/plan/cost/test_own_memory.py compares.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from scalewright.plan.cost import work as w
+from scalewright.plan.cost.columns import Place
+from scalewright.plan.cost.padded import ALL, TIED
+from scalewright.plan.cost.states import Padded, States
+from scalewright.plan.cost.table import FOLDED, Facts, Table
+from scalewright.plan.request import SCHEDULES
+from scalewright.spec.memory import FP32
+
+_SPLIT = np.array([kind in ("zb-h1", "zb-interleaved", "zbv", "dualpipev") for kind in SCHEDULES])
+_FOLDED = np.array([kind in FOLDED for kind in SCHEDULES])
+GPIPE, DUALPIPEV = SCHEDULES.index("gpipe"), SCHEDULES.index("dualpipev")
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Bytes that an average block keeps of a micro-batch, and more while its backward runs."""
+
+    block: np.ndarray
+    rebuilt: np.ndarray
+    last: np.ndarray  # what a stage's last block keeps
+
+
+@dataclass(frozen=True)
+class Moment:
+    """Bytes beside parameters and optimizer states, a number a row."""
+
+    activations: np.ndarray
+    buffers: np.ndarray
+    gradients: np.ndarray
+    other: np.ndarray
+
+    @property
+    def total(self) -> np.ndarray:
+        """Their sum."""
+        return np.asarray(self.activations + self.buffers + self.gradients + self.other)
+
+
+def own_memory(
+    table: Table, facts: Facts, at: Place, held: States, sums: Padded, kept: Kept, alive: np.ndarray
+) -> dict[str, np.ndarray]:
+    """Bytes by kind at the highest moment; `alive`: micro-batches under way on the rank."""
+    rank = _Rank(table, facts, at, held, sums, kept, alive)
+    moments = (
+        rank.loss(),
+        rank.backward_of_head(),
+        rank.backward_of_block(),
+        rank.reduction_of_block(),
+        rank.reduction_of_root(sent=False),
+        rank.reduction_of_root(sent=True),
+        rank.sum_of_root(),
+        rank.gather(),
+    )
+    highest = np.stack([moment.total for moment in moments]).argmax(0)
+
+    def bytes_of(kind: str) -> np.ndarray:
+        return np.asarray(np.choose(highest, [getattr(moment, kind) for moment in moments]))
+
+    beside = {kind: bytes_of(kind) for kind in ("activations", "buffers", "gradients", "other")}
+    return {"parameters": held.parameters, "optimizer": held.optimizer, **beside}
+
+
+def splits(table: Table) -> np.ndarray:
+    """Rows whose schedule splits its backwards."""
+    return np.asarray(_SPLIT[table.schedule] & (table.pp > 1))
+
+
+class _Rank:
+    """Sizes of one pipeline rank of every row, and its moments."""
+
+    def __init__(
+        self,
+        table: Table,
+        facts: Facts,
+        at: Place,
+        held: States,
+        sums: Padded,
+        kept: Kept,
+        alive: np.ndarray,
+    ) -> None:
+        u, works, t = table.unit, facts.works, table
+        self.t, self.kept, self.alive, self.shard_gradients = t, kept, alive, held.gradients
+        self.ranks, self.stage = sums.ranks, np.where(sums.sharded, t.zero, 0)  # stage 0: whole replicas
+        self.piped = t.pp > 1
+        self.split = splits(t)
+        self.chunks = np.maximum(t.chunks, 1.0)
+        self.several = t.micros > np.where(self.piped, alive, 1.0)  # earlier ones have left gradients
+        self.width = np.where(facts.trainers["copies"][u] > 0, 2.0, FP32)  # bytes of a number in compute
+        # elements, padded as FSDP cuts them: of all blocks, and of a stage's root at either end of the model
+        size, last = sums.regions[:, :, ALL], at.last > 0
+        self.last, self.blocks = last, at.blocks
+        self.block = size[:, w.BLOCK] + works["expert"][u][:, w.BLOCK]
+        self.start = (at.first > 0) * size[:, w.BEFORE]
+        apart = last & (at.first == 0) & (works["tied"][u] > 0)
+        self.end = last * size[:, w.AFTER] + apart * size[:, TIED]
+        learned = np.array([x.model.positions == "learned" for x in table.units])[u]
+        self.last_made = np.where(learned, 0.0, self.start)
+        self.roots, self.larger_root = self.start + self.end, np.maximum(self.start, self.end)
+        self.elements = self.blocks * self.block + self.roots
+        # bytes of a micro-batch
+        region, column = works["kept"][u], w.KEPT.index
+        self.after, self.stream = region[:, w.AFTER, 0], works["stream"][u]
+        self.widest = region[:, w.BLOCK, column("widest")]
+        self.logits = last * works["logits"][u]  # numbers
+        # whether their gradient is another tensor than the log-probabilities; with tp there is no log_softmax
+        self.apart = (self.width < FP32) & (t.tp == 1)
+        self.capped = np.array([x.model.logit_softcap is not None for x in table.units])[u]
+        self.head = last * region[:, w.AFTER, column("weight")]
+        self.weight = region[:, w.BLOCK, column("weight")]
+        self.gradients_kept = np.where(np.array([x.model.gated for x in table.units])[u], 3.0, 2.0)
+        each = kept.block * self.blocks + works["masks"][u] * self.chunks
+        self.under_way = alive * (each + (at.first > 0) * region[:, w.BEFORE, 0])
+        losses = np.where((t.schedule == GPIPE) & self.piped, t.micros, 1.0)
+        self.losses = np.where(last, losses, 0.0)  # whose backward hasn't begun
+        # gradients of outputs that wait for a weight part, when the most activations are alive
+        outputs = region[:, w.BLOCK, column("products")] * self.blocks + self.logits * self.width
+        self.outputs = np.where(self.split, outputs, 0.0)
+        self.waiting = np.minimum(at.rank, t.micros) * self.outputs
+        # gathered parameters that stay for the whole pass: all in ZeRO 1 and 2, the roots in 3
+        stays = np.select([self.stage == 3, self.stage >= 1], [self.roots, self.elements], 0.0)
+        self.gathered = self.width * stays
+
+    @property
+    def reducing(self) -> np.ndarray:
+        """The input of the last reduction, which earlier micro-batches left."""
+        root = np.where(self.piped & (self.start > 0), self.start, self.roots)
+        size = np.where(self.roots > 0, root, self.block)
+        return np.where((self.stage >= 2) & self.several, FP32 * size, 0.0)
+
+    @property
+    def gradients(self) -> np.ndarray:
+        """The rank's own, or what ZeRO-1 sums whole until the last micro-batch; none before the first's."""
+        whole = FP32 * self.elements
+        replicas = (self.width < FP32) | self.several  # bf16 has its fp32 sums from the start
+        mine = np.select([self.stage == 0, self.stage == 1], [replicas, False], self.several)
+        return np.asarray(np.where((self.stage == 1) & self.several, whole, mine * self.shard_gradients))
+
+    @property
+    def without_one(self) -> np.ndarray:
+        """Activations of all but one stage's micro-batch."""
+        stages = np.maximum(self.alive * self.chunks, 1.0)
+        return np.asarray((1.0 - 1.0 / stages) * self.under_way)
+
+    @property
+    def head_gradient(self) -> np.ndarray:
+        """The head's waits for its root's reduction; a replica adds it to the sums at once."""
+        return np.where(self.stage > 0, self.width * self.head, 0.0)
+
+    # -- the moments ------------------------------------------------------------------------------
+
+    def loss(self) -> Moment:
+        """The logits' gradient beside their log-probabilities, as large as the logits were before."""
+        logits = self.logits * self.width
+        acts = self.under_way + self.losses * self.after + np.where(self.apart, 0.0, logits)
+        made = np.where(self.apart, logits, 0.0)
+        return Moment(acts, self.gathered + self.reducing, self.gradients, self.waiting + made)
+
+    def backward_of_head(self) -> Moment:
+        """Without what the loss kept; the gradients of the head's weight and input are made."""
+        gone, logits = (self.width < FP32) | self.capped, self.width * self.logits
+        acts = self.under_way + self.losses * self.after - np.where(gone, FP32 * self.logits, 0.0)
+        acts = acts - np.where(self.capped, logits, 0.0)
+        made = np.where(gone, logits, 0.0) + self.width * self.head + self.last * self.stream
+        return Moment(acts, self.gathered + self.reducing, self.gradients, self.waiting + made)
+
+    def backward_of_block(self) -> Moment:
+        """The block rebuilt; the widest gradients of its MLP, and one weight's.
+
+        A split backward frees nothing, and keeps the gradients of all outputs of the micro-batch.
+        """
+        acts = self.under_way + np.maximum(self.losses - 1.0, 0.0) * self.after
+        acts = acts + self.kept.rebuilt - np.where(self.split, 0.0, self.widest)
+        made = self.gradients_kept * self.widest + self.width * self.weight + self.head_gradient
+        made = np.where(self.split, self.outputs + self.width * self.head + self.stream, made)
+        blocks = np.where(self.stage == 3, np.minimum(self.blocks, 2.0), 0.0)
+        buffers = self.gathered + self.reducing + self.width * self.block * blocks
+        return Moment(acts, buffers, self.gradients, self.waiting + made)
+
+    def reduction_of_block(self) -> Moment:
+        """The block's gradients whole, and their fp32 copy; in a split backward, of a stage at once."""
+        late = self.split & (self.stage >= 2)
+        now = (self.stage >= 2) | ((self.stage == 1) & ~self.several)
+        made = now * self.width * self.block + self.head_gradient + self.stream
+        # DualPipeV's whole backwards have summed them in fp32 by then
+        each = np.where(self.t.schedule == DUALPIPEV, FP32, self.width) * self.block
+        made = np.where(late, self.blocks * each + self.width * self.larger_root, made)
+        sent = np.where(late, FP32 * (self.roots + self.larger_root / self.ranks), now * FP32 * self.block)
+        blocks = np.where(late, self.blocks / self.chunks, self.blocks > 1) * (self.stage == 3)
+        buffers = self.gathered + self.width * self.block * blocks + sent
+        done = np.where(late, self.blocks / self.chunks * self.kept.block, self.kept.last)
+        return Moment(self.under_way - done, buffers, self.gradients, self.waiting + made)
+
+    def reduction_of_root(self, sent: bool) -> Moment:
+        """Embedding and head, once their blocks are done; in ZeRO-1 after the last micro-batch.
+
+        `sent`: their copy is on its way, into a sum beside it; autograd still holds what it made last, the
+        embedding's own, or that of learned positions, which is small.
+        """
+        copies = 1.0 + sent / self.ranks
+        folded, several = _FOLDED[self.t.schedule] & self.piped, self.t.micros > 1
+        size = np.where(folded, self.larger_root, self.roots)
+        left = np.where(self.stage == 1, 0.0, self.without_one)
+        made = np.where((self.stage == 1) & several, FP32, self.width) * size
+        if sent:
+            made = np.where((self.stage == 1) & several, 0.0, self.width * self.last_made)
+        made = np.where(self.stage == 0, self.width * self.larger_root + self.stream, made)
+        stays = ((self.stage == 2) & several) | ((self.stage == 3) & self.piped)
+        buffers = np.where(stays, self.gathered, 0.0) + np.where(self.stage > 0, FP32 * size * copies, 0.0)
+        total = np.maximum(self.elements, 1.0)
+        first = np.where(self.stage > 0, self.blocks * self.block, self.elements - self.larger_root) / total
+        first = np.where((self.stage == 0) & (self.width < FP32), 1.0, first)
+        gradients = self.shard_gradients * np.where(several, 1.0, first)
+        return Moment(left, buffers, gradients, made)
+
+    def sum_of_root(self) -> Moment:
+        """ZeRO-1 before its last micro-batch: a root's gradient beside the sums that it is added to."""
+        one = self.stage == 1
+        made = self.width * self.larger_root + self.stream
+        return Moment(one * self.without_one, one * self.gathered, one * self.gradients, one * made)
+
+    def gather(self) -> Moment:
+        """A forward's first blocks under ZeRO-3: flat tensors, and the parameters copied out of them."""
+        three = (self.stage == 3) & ~self.piped
+        buffers = 2 * self.width * (self.roots + self.block) + self.reducing
+        nothing = np.zeros(len(self.t))
+        gradients = np.where(self.several, self.shard_gradients, 0.0)
+        return Moment(three * self.stream, three * buffers, gradients, nothing)

@@ -1,0 +1,95 @@
+"""Operators as a GPU runs them, for a dry run on a machine without one: what each keeps for its backward.
+
+    operator         CPU kernel keeps                           CUDA kernel keeps
+    rms_norm         x and x / rms(x), both in fp32             x in its own dtype, 1 / rms of each row
+    log_softmax      a copy of its input in fp32, for a moment  its output
+    attention        key heads as they are                      key heads repeated for every query head, where
+                                                                there is a mask, or the dtype is fp32
+
+A CPU's rms_norm is a chain of operators, CUDA's is one kernel (torch >= 2.9, `_fused_rms_norm`). CUDA's flash
+attention takes groups of query heads but no mask and no fp32 (model/attention.py: `_takes_groups`). Only
+shapes, dtypes and lifetimes are right here: tensors have no numbers in a dry run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+HALF = (torch.bfloat16, torch.float16)
+RMS_NORM, LOG_SOFTMAX, ATTENTION = F.rms_norm, torch.log_softmax, F.scaled_dot_product_attention
+
+
+@contextmanager
+def gpu_forms() -> Iterator[None]:
+    """While it is entered, the operators above keep what CUDA's kernels keep.
+
+    They are replaced where they are looked up: a torch function mode is off inside `backward`, where
+    recomputation calls them again.
+    """
+    for owner, name, _, form in _FORMS:
+        setattr(owner, name, form)
+    try:
+        yield
+    finally:
+        for owner, name, original, _ in _FORMS:
+            setattr(owner, name, original)
+
+
+class _FusedRmsNorm(torch.autograd.Function):
+    """Keeps x, the weight, and one fp32 number a row."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        rstd = torch.empty_like(x[..., :1], dtype=torch.float32)
+        ctx.save_for_backward(x, weight, rstd)
+        return torch.empty_like(x)
+
+    @staticmethod
+    def backward(ctx: Any, *grad_output: Tensor) -> tuple[Tensor, Tensor]:
+        x, weight, _ = ctx.saved_tensors
+        return torch.empty_like(x), torch.empty_like(weight)
+
+
+def _rms_norm(
+    x: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None, eps: float | None = None
+) -> Tensor:
+    if weight is None or weight.dtype != x.dtype:  # CUDA has no kernel for two dtypes either
+        return RMS_NORM(x, list(normalized_shape), weight, eps)
+    out: Tensor = _FusedRmsNorm.apply(x, weight)  # type: ignore[no-untyped-call]
+    return out
+
+
+def _log_softmax(x: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tensor:
+    if x.requires_grad and torch.is_grad_enabled():
+        return LOG_SOFTMAX(x, dim, dtype=dtype)
+    return torch.empty_like(x, dtype=dtype)
+
+
+def _attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    *,
+    enable_gqa: bool = False,
+    **kwargs: Any,
+) -> Tensor:
+    if enable_gqa and (attn_mask is not None or query.dtype not in HALF):
+        groups = query.shape[1] // key.shape[1]
+        key, value = (x.repeat_interleave(groups, dim=1) for x in (key, value))
+        enable_gqa = False
+    return ATTENTION(query, key, value, attn_mask, enable_gqa=enable_gqa, **kwargs)
+
+
+# Where an operator is looked up, its name there, torch's own, and what stands in for it.
+_FORMS: tuple[tuple[Any, str, Callable[..., Tensor], Callable[..., Tensor]], ...] = (
+    (F, "rms_norm", RMS_NORM, _rms_norm),
+    (torch, "log_softmax", LOG_SOFTMAX, _log_softmax),
+    (F, "scaled_dot_product_attention", ATTENTION, _attention),
+)

@@ -1,0 +1,108 @@
+"""The planned memory of this package's own trainer is what its dry run counts, tensor by tensor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from scalewright.plan.cost.memory import GIB
+from scalewright.plan.predict import predict
+from scalewright.spec.cluster import load_cluster
+from scalewright.spec.layout import Layout
+from scalewright.spec.model import ModelSpec
+from scalewright.spec.presets import load_model_spec
+from scalewright.spec.run import RunSpec
+from scalewright.train.dry_run.dry_run import Group, dry_run
+
+CLUSTER: dict[str, Any] = {"like": "dgx-h100", "nodes": 8}
+SEQ_LEN = 2048
+# A fake tensor costs the same whatever its size: true widths, few layers.
+MODELS = {
+    "llama-3.1-8b": 16,  # groups of query heads, a head of its own
+    "gpt2-124m": 8,  # LayerNorm, biases, learned positions, tied
+    "gemma-2-2b": 16,  # softcapped scores and logits, four norms a block, windows
+    "qwen3-0.6b": 8,  # norms of heads
+    "olmo-2-1b": 8,  # norms after, and over all heads
+    "bloom-560m": 8,  # ALiBi, a norm of the embedding
+}
+LAYOUTS: list[dict[str, Any]] = [
+    {"devices": 1, "global_batch": 2, "micro_batch": 2},
+    {"devices": 1, "global_batch": 2, "precision": "fp32"},
+    {"devices": 8, "zero_stage": 0, "global_batch": 16},
+    {"devices": 8, "zero_stage": 1, "global_batch": 32},
+    {"devices": 8, "zero_stage": 2, "global_batch": 16},
+    {"devices": 8, "global_batch": 8},
+    {"devices": 8, "global_batch": 32},
+    {"devices": 16, "dp_replicate": 2, "global_batch": 32},
+    {"devices": 8, "global_batch": 16, "micro_batch": 2, "recompute": "full"},
+    {"devices": 8, "global_batch": 16, "recompute": "selective"},
+    {"devices": 8, "global_batch": 16, "recompute": {"every": 2}},
+    {"devices": 8, "global_batch": 16, "recompute": {"budget": 0.5}},
+    {"devices": 4, "tp": 4, "global_batch": 2, "zero_stage": 0},
+    {"devices": 16, "tp": 2, "sp": False, "global_batch": 16},
+    {"devices": 4, "pp": 2, "tp": 2, "global_batch": 8, "zero_stage": 0},
+    {"devices": 8, "pp": 2, "global_batch": 32, "zero_stage": 1},
+    {"devices": 8, "pp": 4, "global_batch": 16, "zero_stage": 3},
+    {"devices": 4, "pp": 4, "schedule": "gpipe", "global_batch": 8, "zero_stage": 0},
+    {"devices": 4, "pp": 2, "schedule": "interleaved", "virtual_stages": 2, "global_batch": 16},
+    {"devices": 4, "pp": 4, "schedule": "zb-h1", "global_batch": 16, "zero_stage": 0},
+]
+QUICK = [
+    ("llama-3.1-8b", 6, True),
+    ("llama-3.1-8b", 15, False),
+    ("gpt2-124m", 0, False),
+    ("gemma-2-2b", 9, True),
+    ("qwen3-0.6b", 14, True),
+    ("olmo-2-1b", 19, False),
+    ("bloom-560m", 11, False),
+]
+ALL = [(name, index, bool(index % 2)) for name in MODELS for index in range(len(LAYOUTS))]
+
+
+def small(name: str) -> ModelSpec:
+    return load_model_spec(name).replace(num_hidden_layers=MODELS[name])
+
+
+def counted(model: ModelSpec, layout: Layout, documents: bool) -> Group:
+    """The dry run's fullest rank."""
+    data = {"train": "nowhere", "seq_len": min(SEQ_LEN, model.context), "document_mask": documents}
+    run = {"model": model.dump(), "layout": layout.dump(), "cluster": CLUSTER, "data": data}
+    return max(dry_run(run).groups, key=lambda group: group.found.peak)
+
+
+def check(name: str, index: int, documents: bool) -> None:
+    model, layout = small(name), Layout.parse({"precision": "bf16", **LAYOUTS[index]})
+    group = counted(model, layout, documents)
+    seq_len = min(SEQ_LEN, model.context)
+    planned = predict(model, load_cluster(CLUSTER), layout, seq_len, documents=documents).memory_gib
+    peak = group.found.peak / GIB
+    assert planned["peak"] == pytest.approx(peak, rel=0.03)
+    # 1% of the peak: where two moments are as high, either may be the highest
+    activations = group.found.at_peak["activations"] / GIB
+    assert planned["activations"] == pytest.approx(activations, rel=0.05, abs=0.01 * peak)
+
+
+@pytest.mark.parametrize(("name", "index", "documents"), QUICK)
+def test_the_plans_memory_is_the_dry_runs(name: str, index: int, documents: bool) -> None:
+    check(name, index, documents)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "index", "documents"), ALL)
+def test_of_every_model_and_layout(name: str, index: int, documents: bool) -> None:
+    check(name, index, documents)
+
+
+@pytest.mark.parametrize(("optimizer", "momentum"), [("lion", 0.0), ("sgd", 0.0), ("sgd", 0.9)])
+def test_the_runs_optimizer_is_planned(optimizer: str, momentum: float) -> None:
+    from scalewright.plan.request import run_facts
+
+    model, layout = small("gpt2-124m"), Layout.parse({"precision": "bf16", "devices": 8, "zero_stage": 1})
+    data = {"train": "nowhere", "seq_len": 256}
+    chosen = {"name": optimizer, "momentum": momentum}
+    run = {"model": model.dump(), "layout": layout.dump(), "cluster": CLUSTER, "data": data}
+    group = dry_run({**run, "optimizer": chosen}).groups[0]
+    facts = run_facts(RunSpec.parse({**run, "optimizer": chosen}))
+    planned = predict(model, load_cluster(CLUSTER), layout, 256, **facts).memory_gib
+    assert planned["optimizer"] * GIB == pytest.approx(group.found.most["optimizer"], rel=1e-6)
