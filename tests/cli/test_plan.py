@@ -138,7 +138,7 @@ def test_what_train_runs_is_a_column_of_our_own_plans_alone(call_cli):
         for more in ((), ("--framework", "megatron"))
     )
     assert "not yet" in ours
-    assert "`train` can't run 1 yet: cp 2 needs another trainer" in ours
+    assert "`train` can't run 1 yet: cp 2 can be planned but not trained yet" in ours
     assert "cp 2" in megatron
     assert "not yet" not in megatron
     assert "`train`" not in megatron

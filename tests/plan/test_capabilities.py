@@ -10,12 +10,12 @@ from scalewright.plan.explain import what_if
 from scalewright.plan.frameworks import framework_names
 from scalewright.plan.request import CP_KINDS, OFFLOADS, SCHEDULES
 from scalewright.plan.search.search import Plan, search
-from scalewright.plan.search.trainable import untrainable
 from scalewright.spec.base import read_yaml
 from scalewright.spec.cluster import load_cluster
 from scalewright.spec.errors import UserError
 from scalewright.spec.layout import Layout
 from scalewright.spec.presets import load_model_spec
+from scalewright.spec.trains import why_not_trained
 
 LLAMA, H100 = load_model_spec("llama-3.1-70b"), load_cluster("dgx-h100")
 WORDS = {
@@ -56,13 +56,13 @@ def test_ours_is_what_train_says() -> None:
     base = {"devices": 64, "global_batch": 512, "zero_stage": 1}
     for kind in SCHEDULES:
         layout = Layout.parse({**base, "pp": 4, "schedule": kind})
-        assert (untrainable(LLAMA, layout, 8192) is None) == ours.allows("schedule", kind), kind
+        assert (why_not_trained(LLAMA, layout, 8192) is None) == ours.allows("schedule", kind), kind
     for size in (1, 2):
         layout = Layout.parse({**base, "cp": size})
-        assert (untrainable(LLAMA, layout, 8192) is None) == ours.allows("cp", size)
+        assert (why_not_trained(LLAMA, layout, 8192) is None) == ours.allows("cp", size)
     for offload in OFFLOADS:
         layout = Layout.parse({**base, "zero_stage": 3, "offload": offload})
-        assert (untrainable(LLAMA, layout, 8192) is None) == ours.allows("offload", offload)
+        assert (why_not_trained(LLAMA, layout, 8192) is None) == ours.allows("offload", offload)
 
 
 def test_what_is_asked_for_and_lacking() -> None:

@@ -11,7 +11,6 @@ import scalewright as sw
 from report.browser import in_browser, needs_browser
 from report.page_checks import Seen, read_page
 from report.plan_documents import DEVICE, make_estimate, make_plan
-from scalewright.plan.search.trainable import untrainable
 from scalewright.report import write_plan
 from scalewright.report.document import read_document
 from scalewright.report.sections.plan_gauges import gauges
@@ -23,6 +22,7 @@ from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.presets import load_model_spec
 from scalewright.spec.run import RunSpec
+from scalewright.spec.trains import why_not_trained
 
 LLAMA = load_model_spec("llama-3.1-8b")
 
@@ -247,8 +247,8 @@ def test_the_matrix_names_the_trainers_that_have_all_of_a_layout() -> None:
 
 def test_what_train_lacks_is_not_on_another_trainers_page(tmp_path: Path) -> None:
     """The planner's word for cp 2 is of `scalewright train`; torchtitan, which the plan is for, has it."""
-    assert untrainable(LLAMA, Layout(devices=8, cp=2, global_batch=8), 4096) == (
-        "cp 2 needs another trainer: `scalewright train` has cp 1 only"
+    assert why_not_trained(LLAMA, Layout(devices=8, cp=2, global_batch=8), 4096) == (
+        "cp 2 can be planned but not trained yet"
     )
     lost = make_plan()["why_not"][0] | {"untrainable": "cp 2 is lost"}
     plan = make_plan(best=[make_estimate(untrainable="cp 2 is not run yet", cp=2)], why_not=[lost])

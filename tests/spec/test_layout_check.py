@@ -10,7 +10,7 @@ import pytest
 
 from scalewright.spec.base import parse_yaml
 from scalewright.spec.errors import UserError
-from scalewright.spec.layout import CHUNKED, Layout
+from scalewright.spec.layout import Layout
 from scalewright.spec.layout_check import check_layout
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.schedule import KINDS
@@ -184,7 +184,7 @@ def _random_keys(dice: random.Random) -> Keys:
     keys["devices"] = keys["tp"] * keys["pp"] * keys["cp"] * dice.choice([1, 2, 3]) + dice.choice(
         [0, 0, 0, 1]
     )
-    keys["schedule"] = dice.choice(KINDS) if keys["pp"] > 1 else "1f1b"
+    keys["schedule"] = dice.choice(list(KINDS)) if keys["pp"] > 1 else "1f1b"
     keys["zero_stage"] = dice.choice([0, 1, 2, 3])
     sometimes: dict[str, list[Any]] = {
         "global_batch": [8, 24, 48],
@@ -214,7 +214,7 @@ def test_what_is_only_odd_is_legal() -> None:
 def test_what_is_only_planned_passes_unless_it_is_trained() -> None:
     for kind in KINDS:
         layout = Layout.parse({"devices": 2, "pp": 2, "schedule": kind, "global_batch": 4})
-        assert (layout.virtual_stages == 2) == (kind in CHUNKED)
+        assert (layout.virtual_stages == 2) == KINDS[kind].chunked
         check_layout(layout, MODEL)
     recomputed = {"devices": 2, "pp": 2, "schedule": "zbv", "recompute": "full"}
     check_layout(Layout.parse(recomputed), MODEL)

@@ -11,7 +11,7 @@ import pytest
 
 from scalewright.spec.errors import UserError
 from scalewright.spec.grid import Grid, make_grid
-from scalewright.spec.layout import CHUNKED, Layout
+from scalewright.spec.layout import Layout
 from scalewright.spec.layout_check import check_layout
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.placement import Placement, box, copies, holders, place, stage_layers
@@ -45,9 +45,9 @@ def _random_layout(dice: random.Random, model: ModelSpec) -> Layout | None:
     keys: dict[str, Any] = {"devices": tp * cp * pp * replicate * shard, "tp": tp, "cp": cp, "pp": pp}
     keys |= {"dp_replicate": replicate, "zero_stage": dice.choice([0, 1, 2, 3])}
     if pp > 1:
-        keys["schedule"] = dice.choice(KINDS)
+        keys["schedule"] = dice.choice(list(KINDS))
         keys["global_batch"] = 2 * pp * replicate * shard
-        if keys["schedule"] in CHUNKED:
+        if KINDS[keys["schedule"]].chunked:
             keys["virtual_stages"] = 2
     if model.moe:
         keys["ep"], keys["etp"] = dice.choice([1, 2, 4]), dice.choice([1, 2])

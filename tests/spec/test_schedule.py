@@ -6,13 +6,14 @@ import re
 import textwrap
 from collections import Counter, defaultdict
 from functools import cache
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from scalewright.spec import schedule as schedule_module
 from scalewright.spec.errors import UserError
 from scalewright.spec.layout import Layout
+from scalewright.spec.layout import Schedule as LayoutSchedule
 from scalewright.spec.schedule import (
     COMPUTE,
     KINDS,
@@ -21,12 +22,14 @@ from scalewright.spec.schedule import (
     Schedule,
     check_schedule,
     draw,
+    find_kind,
     layout_schedule,
     peak_activations,
     schedule,
     stage_ranks,
 )
 from scalewright.spec.schedules import fold, loop, picture
+from scalewright.spec.schedules.bubble import idle_columns
 from scalewright.spec.schedules.check import find_problem
 
 WHOLE = {"gpipe", "1f1b", "interleaved", "pipedream"}
@@ -264,3 +267,43 @@ def test_a_layout_is_checked_in_its_own_words() -> None:
         check_schedule(layout(devices=4, pp=4, virtual_stages=2, global_batch=8))
     with pytest.raises(UserError, match=r"use schedule 1f1b$"):  # two chunks would be refused on one rank
         check_schedule(layout(schedule="interleaved", virtual_stages=1))
+
+
+class TestKinds:
+    def test_the_layouts_words_are_the_records(self) -> None:
+        assert get_args(LayoutSchedule) == tuple(KINDS)
+
+    def test_an_unknown_kind_raises_wherever_it_is_asked_for(self) -> None:
+        for ask in (
+            lambda: find_kind("zb-v2"),
+            lambda: schedule("zb-v2", 2, 1, 4),
+            lambda: stage_ranks("zb-v2", 2, 1),
+            lambda: idle_columns("zb-v2", 4.0, 1.0, 8.0, 1.0, 1.0, 1.0),
+        ):
+            with pytest.raises(UserError, match="zb-v2"):
+                ask()
+
+    @pytest.mark.parametrize("name", KINDS)
+    def test_what_is_alive_is_what_the_actions_hold(self, name: str) -> None:
+        """The formula is the most of any rank, and for 1F1B and GPipe that of each."""
+        kind, ranks, micros = KINDS[name], 4, 16
+        chunks = 2 if kind.chunked else 1
+        counted = peak_activations(schedule(name, ranks, chunks, micros))
+        formula = [float(kind.alive(ranks, chunks, micros, rank)) * chunks for rank in range(ranks)]
+        if kind.both_ways:  # a rank's two stages are a whole rank's worth of half the micro-batches
+            assert max(counted) == max(formula) / chunks
+        elif kind.splits:
+            assert max(counted) == max(formula)
+        else:
+            assert list(counted) == formula
+
+    @pytest.mark.parametrize("name", KINDS)
+    def test_traits_are_those_of_the_order(self, name: str) -> None:
+        kind, ranks = KINDS[name], 4
+        plan = schedule(name, ranks, 2 if kind.chunked else 1, 16)
+        sorts = {action.kind for rank in range(ranks) for action in plan.compute(rank)}
+        if not kind.both_ways:  # dualpipe is only planned, and its split parts are few
+            assert ("backward_input" in sorts) == kind.splits
+            assert ("backward" not in sorts) == kind.split_all
+        assert (plan.rank_of[-1] == 0) == kind.folded
+        assert kind.parts(ranks, 2 if kind.chunked else 1) == plan.model_stages

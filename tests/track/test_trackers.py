@@ -123,6 +123,27 @@ def test_ids_that_trackers_leave_at_the_same_time_are_all_kept(tmp_path: Path, m
     assert [target.remembered(name) for name in "ab"] == [{"run_id": "a"}, {"run_id": "b"}]
 
 
+def test_ids_are_read_while_another_tracker_leaves_its_own(tmp_path: Path) -> None:
+    """A file that is emptied before it is written would be read as one without ids: a second MLflow run."""
+    target = Target("tiny", tmp_path, {}, resume_step=1)
+    target.remember("mlflow", run_id="first")
+    missing: list[dict[str, Any]] = []
+    done = threading.Event()
+
+    def read() -> None:
+        while not done.is_set():
+            if target.remembered("mlflow") != {"run_id": "first"}:
+                missing.append(target.remembered("mlflow"))
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for turn in range(200):
+        target.remember("wandb", run_id=f"{turn}")
+    done.set()
+    reader.join()
+    assert missing == []
+
+
 def test_mlflow_has_one_run_where_the_answer_to_its_start_was_lost(tmp_path: Path, monkeypatch: Any) -> None:
     """A slow server makes the run and answers too late: the next attempt goes on with that one."""
     mlflow = pytest.importorskip("mlflow")

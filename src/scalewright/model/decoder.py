@@ -19,9 +19,9 @@ from scalewright.model.block import Block
 from scalewright.model.cache import Cache
 from scalewright.model.context import Context, make_context
 from scalewright.model.norm import build_norm
-from scalewright.model.support import check_runs
 from scalewright.spec.errors import UserError
 from scalewright.spec.model import ModelSpec
+from scalewright.spec.trains import check_runs
 
 
 class Head(nn.Module):

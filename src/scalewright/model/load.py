@@ -1,18 +1,16 @@
-"""A model from anywhere: a Hugging Face folder, a checkpoint of ours, or a preset's name with fresh weights.
+"""A model from a Hugging Face folder, or a preset's name with fresh weights.
 
     load_model("llama-3.2-1b")            fresh weights of that shape (seed 0)
     load_model("my.yaml")                 the same for a model file
     load_model("path/to/hf-folder")       config.json + safetensors
-    load_model("runs/run")                the newest checkpoint of a run, or one `checkpoints/step-*` folder
 
 The module is made without memory, given memory once in the dtype and on the device asked for, and filled
-tensor by tensor: never a second copy of the model. Checkpoints are opened by a function that the caller hands
-in, since the network doesn't know checkpoints; `serve/load.py` has the `load_model` that does.
+tensor by tensor: never a second copy of the model. `serve/load.py` has the `load_model` that opens
+checkpoints, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -22,11 +20,11 @@ from torch import Tensor, nn
 from scalewright.model.decoder import Decoder
 from scalewright.model.huggingface import HuggingFaceFolder, torch_dtype
 from scalewright.model.init import init_tensor, named_tensors
-from scalewright.model.support import check_runs
 from scalewright.spec.errors import UserError, unknown
 from scalewright.spec.huggingface import read_huggingface
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.presets import load_model_spec
+from scalewright.spec.trains import check_runs
 from scalewright.spec.untrusted import inside, read_json
 
 
@@ -39,20 +37,9 @@ class TensorReader(Protocol):
     def read(self, name: str) -> Tensor: ...
 
 
-def load_model(
-    source: str | Path,
-    dtype: str = "float32",
-    device: str = "cpu",
-    open_checkpoint: Callable[[Path], TensorReader] | None = None,
-) -> nn.Module:
+def load_model(source: str | Path, dtype: str = "float32", device: str = "cpu") -> nn.Module:
     """The model, ready for `model(tokens)`: LongTensor [B, T] -> logits [B, T, V]. Raises UserError."""
     path = Path(source)
-    if is_checkpoint(path):
-        if open_checkpoint is None:
-            raise UserError(
-                "this is a checkpoint of ours", str(path), "hand load_model a function that opens one"
-            )
-        return build(open_checkpoint(path), dtype, device)
     if path.is_dir():
         return build(open_huggingface(path), dtype, device)
     return build(FreshWeights(load_model_spec(str(source))), dtype, device)

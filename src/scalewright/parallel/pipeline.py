@@ -36,8 +36,7 @@ from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.messages import Messages, acknowledgements
 from scalewright.parallel.stages import Stages, take_auxiliary
 from scalewright.spec.layout import Layout
-from scalewright.spec.layout_check import SPLIT_BACKWARD
-from scalewright.spec.schedule import Action, Schedule, schedule
+from scalewright.spec.schedule import Action, Schedule, find_kind, schedule
 
 _Unit = tuple[int, int]  # stage, micro-batch
 
@@ -82,7 +81,7 @@ class Pipeline:
 
     def train(self, micros: Sequence[Micro], loss: Loss, divisor: Tensor) -> Tensor:
         """A step; fp32 [2]: (loss, auxiliary) / divisor, of the stages that this rank holds."""
-        with in_parts() if self.layout.schedule in SPLIT_BACKWARD else nullcontext():
+        with in_parts() if find_kind(self.layout.schedule).splits else nullcontext():
             return self._train(micros, loss, divisor)
 
     def _train(self, micros: Sequence[Micro], loss: Loss, divisor: Tensor) -> Tensor:

@@ -41,8 +41,8 @@ from scalewright.parallel.shard_timers import time_shards
 from scalewright.parallel.stages import tied_stages
 from scalewright.parallel.weights import Weights
 from scalewright.spec.layout import Layout
-from scalewright.spec.layout_check import SPLIT_BACKWARD
 from scalewright.spec.memory import offloads_parameters
+from scalewright.spec.schedule import find_kind
 
 
 class ShardedGradients:
@@ -59,7 +59,7 @@ class ShardedGradients:
         self.weights = weights
         self.zero_stage = layout.zero_stage or 0
         self.pipeline = layout.pp > 1
-        self.split = self.pipeline and layout.schedule in SPLIT_BACKWARD
+        self.split = self.pipeline and find_kind(layout.schedule).splits
         told = self.zero_stage != 1 and _can_reduce_unused(FSDPModule)
         self.own = not told and not all(isinstance(s, Decoder) for s in stages.values())
         self.modules = {number: _sharded(stage) for number, stage in stages.items()}

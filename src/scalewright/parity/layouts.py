@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import Any
 
 from scalewright.spec.errors import UserError
-from scalewright.spec.layout import CHUNKED, Layout
-from scalewright.spec.schedule import check_sizes
+from scalewright.spec.layout import Layout
+from scalewright.spec.schedule import check_sizes, find_kind
 
 MOST_MICRO_BATCHES = 4  # per step, unless the schedule needs more
 
@@ -78,6 +78,6 @@ def one_device(layout: Layout, micro_batch: int | None = None) -> Layout:
 
 def without_idle_chunks(layout: Layout) -> Layout:
     """A layout whose schedule names a pipeline's although there is none, made plain."""
-    if layout.pp == 1 and layout.schedule in CHUNKED:
+    if layout.pp == 1 and find_kind(layout.schedule).chunked:
         return layout.replace(schedule="1f1b", virtual_stages=1)
     return layout

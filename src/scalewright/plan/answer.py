@@ -23,10 +23,10 @@ from scalewright.plan.explain import evidence, smallest_fix, what_if
 from scalewright.plan.frameworks import OURS
 from scalewright.plan.predict import Prediction
 from scalewright.plan.request import Request
-from scalewright.plan.search.trainable import untrainable
 from scalewright.plan.stages import stages
 from scalewright.spec.errors import UserError
 from scalewright.spec.layout import Layout
+from scalewright.spec.trains import why_not_trained
 
 MOST_TOKENS, MOST_PRICE = 1e18, 1e6
 
@@ -82,7 +82,7 @@ def lacks(request: Request, layout: Mapping[str, Any]) -> list[str]:
     if request.framework.name != OURS:
         return find_capabilities(request.framework.name).missing(layout)
     keys = {key: value for key, value in layout.items() if key in Layout.model_fields}
-    reason = untrainable(request.model, Layout.parse(keys, "layout"), request.seq_len)
+    reason = why_not_trained(request.model, Layout.parse(keys, "layout"), request.seq_len)
     return [] if reason is None else [reason]
 
 

@@ -20,18 +20,9 @@ from scalewright.spec.cluster import ClusterSpec
 from scalewright.spec.layout import Layout, RecomputeBudget, RecomputeEvery
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.run import DataSpec, OptimizerSpec, RunSpec
+from scalewright.spec.schedules.kinds import KINDS
 
-SCHEDULES = (
-    "gpipe",
-    "1f1b",
-    "interleaved",
-    "zb-h1",
-    "zb-interleaved",
-    "zbv",
-    "dualpipev",
-    "pipedream",
-    "dualpipe",
-)
+SCHEDULES = tuple(KINDS)
 OFFLOADS = ("none", "optimizer", "parameters", "activations", "all")
 CP_KINDS = ("ring", "ulysses", "allgather")
 

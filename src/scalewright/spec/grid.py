@@ -25,7 +25,7 @@ from functools import cached_property
 from math import prod
 
 from scalewright.spec.layout import Layout
-from scalewright.spec.schedules.action import stage_ranks
+from scalewright.spec.schedules.kinds import find_kind, stage_ranks
 
 DENSE = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
 SPARSE = ("pp", "dp_replicate", "efsdp", "ep", "etp")
@@ -151,5 +151,5 @@ def make_grid(layout: Layout, kv_heads: int | None = None) -> Grid:
         tuple(sizes.items()),
         min(layout.tp, kv_heads or layout.tp),
         stage_ranks(layout.schedule, layout.pp, layout.virtual_stages or 1),
-        mirrored=layout.schedule == "dualpipe" and layout.pp > 1,
+        mirrored=find_kind(layout.schedule).both_ways and layout.pp > 1,
     )

@@ -16,12 +16,12 @@ from pydantic import Field, ModelWrapValidatorHandler, model_validator
 
 from scalewright.spec.base import Spec
 from scalewright.spec.errors import UserError
+from scalewright.spec.schedules.kinds import KINDS
 
 Precision = Literal["auto", "fp32", "tf32", "bf16", "fp16", "fp8", "mxfp8", "nvfp4", "int8"]
 Schedule = Literal[
     "gpipe", "1f1b", "interleaved", "zb-h1", "zb-interleaved", "zbv", "dualpipev", "pipedream", "dualpipe"
 ]
-CHUNKED = frozenset({"interleaved", "zb-interleaved", "zbv", "dualpipev", "dualpipe"})
 
 
 class RecomputeEvery(Spec):
@@ -85,7 +85,7 @@ class Layout(Spec):
         if data.get("sp") is None:
             data["sp"] = tp > 1
         if data.get("virtual_stages") is None:
-            data["virtual_stages"] = 2 if data.get("schedule", "1f1b") in CHUNKED else 1
+            data["virtual_stages"] = 2 if _is_chunked(data.get("schedule", "1f1b")) else 1
         if data.get("zero_stage") is None:
             data["zero_stage"] = _usual_zero(get("devices"), pp, data.get("offload"))
         if data.get("global_batch") is None:
@@ -130,7 +130,7 @@ class Layout(Spec):
         if self.sp and self.tp == 1:
             raise UserError("sp is true but tp is 1", "layout", "use sp false")
         if self.pp == 1 and (self.virtual_stages or 1) > 1:
-            chunked = self.schedule in CHUNKED
+            chunked = _is_chunked(self.schedule)
             key = f"schedule {self.schedule}" if chunked else f"virtual_stages {self.virtual_stages}"
             raise UserError(
                 f"{key} needs a pipeline but pp is 1",
@@ -166,7 +166,12 @@ class Layout(Spec):
     @property
     def stages(self) -> int:
         """Parts that the model is cut into, virtual stages counted (dualpipe has each part twice)."""
-        return self.pp * (1 if self.schedule == "dualpipe" else self.virtual_stages or 1)
+        return KINDS[self.schedule].parts(self.pp, self.virtual_stages or 1)
+
+
+def _is_chunked(schedule: Any) -> bool:
+    """Whether a schedule has several stages a rank; a word that is none is for validation to refuse."""
+    return isinstance(schedule, str) and schedule in KINDS and KINDS[schedule].chunked
 
 
 def _usual_zero(devices: int, pp: int, offload: Any) -> int:

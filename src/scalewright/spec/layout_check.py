@@ -22,11 +22,8 @@ from scalewright.spec.layout_mend import Case, Family, Mend, Problem, as_text, f
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.placement import stage_layers
 from scalewright.spec.recompute import least_budget
-from scalewright.spec.schedules.action import PLANNED_ONLY
 from scalewright.spec.schedules.check import find_problem as find_schedule_problem
-
-# Input and weight gradients are made apart: a block that recomputes would run again for each.
-SPLIT_BACKWARD = {"zb-h1": "1f1b", "zb-interleaved": "interleaved", "zbv": "interleaved", "dualpipev": "1f1b"}
+from scalewright.spec.schedules.kinds import find_kind
 
 
 def check_layout(
@@ -124,9 +121,9 @@ def _schedule(case: Case) -> Problem | None:
     kind, virtual_stages = layout.schedule, layout.virtual_stages or 1
     if found := find_schedule_problem(kind, layout.pp, virtual_stages, layout.accumulation):
         return Problem(found.what, lambda: _schedule_mends(layout, found.micro_batches))
-    if case.train and kind in PLANNED_ONLY:
+    if case.train and not find_kind(kind).trained:
         instead = [{"schedule": "1f1b", "virtual_stages": 1}]
-        if kind == "dualpipe":
+        if find_kind(kind).both_ways:
             instead.insert(0, {"schedule": "dualpipev"})
         return Problem(f"schedule {kind} can only be planned, not trained", lambda: [instead])
     return None
@@ -136,7 +133,7 @@ def _schedule_mends(layout: Layout, micro_batches: int) -> list[Family]:
     """Other sizes, another schedule, another pipeline. `micro_batches`: how many do, 0 if that's not it."""
     kind, virtual_stages = layout.schedule, layout.virtual_stages or 1
     plain, chunked = ("zb-h1", "zb-interleaved") if kind.startswith("zb-") else ("1f1b", "interleaved")
-    others: list[Mend] = [{"schedule": "dualpipev"}] if kind == "dualpipe" else []
+    others: list[Mend] = [{"schedule": "dualpipev"}] if find_kind(kind).both_ways else []
     others.append(
         {"schedule": plain}
         if virtual_stages == 1
@@ -200,8 +197,8 @@ def _offload(case: Case) -> Problem | None:
 
 def _recompute(case: Case) -> Problem | None:
     layout = case.layout
-    if case.train and layout.pp > 1 and layout.schedule in SPLIT_BACKWARD and layout.recompute != "none":
-        plain = SPLIT_BACKWARD[layout.schedule]
+    plain = find_kind(layout.schedule).whole
+    if case.train and layout.pp > 1 and plain is not None and layout.recompute != "none":
         virtual = layout.virtual_stages if plain == "interleaved" else 1
         return Problem(
             f"schedule {layout.schedule} splits each backward in two and recompute {_kind(layout)} "

@@ -25,7 +25,7 @@ from typing import Literal, NamedTuple
 
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
-from scalewright.spec.schedules.action import stage_ranks
+from scalewright.spec.schedules.kinds import find_kind, stage_ranks
 from scalewright.spec.tensors import TensorSpec, tensors
 
 Box = tuple[tuple[int, ...], tuple[int, ...]]
@@ -89,7 +89,9 @@ def _place(tensor: TensorSpec, layout: Layout, kv_heads: int, stage_of: Mapping[
         copies.append("kv")
         grad_sum.append("kv")
     stages = _stages(tensor, layout, stage_of)
-    if layout.schedule == "dualpipe" and layout.pp > 1:  # a stage on each of two ranks, one for each way
+    if (
+        find_kind(layout.schedule).both_ways and layout.pp > 1
+    ):  # a stage on each of two ranks, one for each way
         grad_sum.append("mirror")
         copies.append("mirror")
     elif len(_pp_ranks(stages, layout)) > 1:
@@ -133,7 +135,7 @@ def holders(placement: Placement, layout: Layout) -> tuple[int, ...]:
 def _pp_ranks(stages: Iterable[int], layout: Layout) -> tuple[int, ...]:
     rank_of = stage_ranks(layout.schedule, layout.pp, layout.virtual_stages or 1)
     found = {rank_of[stage] for stage in stages}
-    if layout.schedule == "dualpipe":
+    if find_kind(layout.schedule).both_ways:
         found |= {layout.pp - 1 - rank for rank in found}
     return tuple(sorted(found))
 

@@ -17,21 +17,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from scalewright.spec.errors import UserError
-from scalewright.spec.schedules.action import (
-    COMPUTE,
-    KINDS,
-    PLANNED_ONLY,
-    RECEIVES,
-    SENDS,
-    Action,
-    Schedule,
-    stage_ranks,
-)
+from scalewright.spec.schedules.action import COMPUTE, RECEIVES, SENDS, Action
 from scalewright.spec.schedules.bubble import bubble_fraction, busy_time, closed_form, idle_time
 from scalewright.spec.schedules.build import schedule
 from scalewright.spec.schedules.check import check_sizes, find_problem
 from scalewright.spec.schedules.clock import Cost, Deadlock, StageCost, Timing, simulate
+from scalewright.spec.schedules.kinds import KINDS, Kind, find_kind, stage_ranks
 from scalewright.spec.schedules.memory import peak_activations
+from scalewright.spec.schedules.order import Schedule
 from scalewright.spec.schedules.picture import draw
 
 if TYPE_CHECKING:  # so that the layout's own checks can call check_schedule
@@ -40,12 +33,12 @@ if TYPE_CHECKING:  # so that the layout's own checks can call check_schedule
 __all__ = [
     "COMPUTE",
     "KINDS",
-    "PLANNED_ONLY",
     "RECEIVES",
     "SENDS",
     "Action",
     "Cost",
     "Deadlock",
+    "Kind",
     "Schedule",
     "StageCost",
     "Timing",
@@ -55,6 +48,7 @@ __all__ = [
     "check_sizes",
     "closed_form",
     "draw",
+    "find_kind",
     "idle_time",
     "layout_schedule",
     "peak_activations",

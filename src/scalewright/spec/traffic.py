@@ -28,8 +28,8 @@ from scalewright.spec.memory import FP32, before_sharding, is_sharded, offloads_
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.placement import Placement, holders, local_shape, place, stage_layers
 from scalewright.spec.recompute import keep
-from scalewright.spec.schedules.action import stage_ranks
 from scalewright.spec.schedules.build import schedule
+from scalewright.spec.schedules.kinds import find_kind, stage_ranks
 
 BUCKET_BYTES = 25 * 2**20  # torch DDP's default: large enough for bandwidth, small enough to overlap
 SUMMED_ALONE = 2**20  # of a partial gradient: to copy this much costs more than another call
@@ -83,7 +83,7 @@ def step_traffic(
 
     Raises ValueError for axes that the trainer doesn't have yet (cp, ep), or a schedule that it never will.
     """
-    if layout.cp > 1 or layout.ep > 1 or layout.schedule in ("pipedream", "dualpipe"):
+    if layout.cp > 1 or layout.ep > 1 or not find_kind(layout.schedule).trained:
         raise ValueError(f"nothing trains with cp {layout.cp}, ep {layout.ep}, {layout.schedule} yet")
     at = _rank(model, layout, seq_len, rank, bf16)
     calls = [*_data_parallel(at), *_tensor_parallel(at), *_partial_sums(at), *_pipeline(at)]

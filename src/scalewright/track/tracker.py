@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from scalewright.spec.errors import UserError, install
+from scalewright.spec.files import write_whole
 from scalewright.spec.run import RunSpec
 from scalewright.track.lines import Row
 from scalewright.track.store import Store, find_store
@@ -71,10 +72,13 @@ class Target:
         return remembered(self.folder, tracker) if self.resume_step else {}
 
     def remember(self, tracker: str, **ids: Any) -> None:
-        """Leaves ids in the run's folder, for a resume to find."""
+        """Leaves ids in the run's folder, for a resume to find.
+
+        The file is replaced whole: a tracker that reads it meanwhile must not find it empty, and start anew.
+        """
         with self._writing:
             text = json.dumps({**_ids(self.folder), tracker: ids}, indent=2)
-            (self.folder / IDS).write_text(text + "\n", encoding="utf-8")
+            write_whole(self.folder / IDS, text + "\n")
 
 
 def remembered(folder: Path, tracker: str) -> dict[str, Any]:

@@ -14,13 +14,12 @@ from typing import Any
 
 from scalewright.data.dataset import open_data
 from scalewright.launch.local import cores
-from scalewright.model.support import check_runs
 from scalewright.spec.errors import UserError
 from scalewright.spec.layout import Layout, RecomputeBudget
-from scalewright.spec.layout_check import check_layout
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.presets import load_model_spec
 from scalewright.spec.run import PythonRef, RunSpec
+from scalewright.spec.trains import check_axes, check_trains
 from scalewright.train.elementwise import check_named
 from scalewright.train.reduction import reduction_of
 
@@ -74,21 +73,10 @@ def check_trainable(model: ModelSpec | PythonRef, layout: Layout, seq_len: int |
     `seq_len` is null when only the data know it.
     """
     if isinstance(model, ModelSpec):
-        check_runs(model)
-    for key, value in (("cp", layout.cp), ("ep", layout.ep), ("etp", layout.etp)):
-        if value > 1:
-            raise UserError(f"{key} {value} can be planned but not trained yet", "layout", f"use {key} 1")
-    if layout.precision not in ("auto", "fp32", "tf32", "bf16", "fp16"):
-        raise UserError(
-            f"precision {layout.precision} can be planned but not trained yet",
-            "layout",
-            "use auto, fp32, bf16 or fp16",
-        )
-    if isinstance(model, ModelSpec):
-        check_layout(layout, model, seq_len, train=True)
-        _check_context(model, seq_len)
-    else:
-        _check_own_model(layout)
+        check_trains(model, layout, seq_len)
+        return
+    check_axes(layout)
+    _check_own_model(layout)
 
 
 def _check_own_model(layout: Layout) -> None:
@@ -113,16 +101,6 @@ def _steps(run: RunSpec, seq_len: int) -> int:
     if run.train.tokens is not None:
         return max(1, math.ceil(run.train.tokens / (run.layout.batch * seq_len)))
     return run.train.steps or 0
-
-
-def _check_context(model: ModelSpec, seq_len: int | None) -> None:
-    """A table of learned positions has no rows beyond its end."""
-    if seq_len and model.positions == "learned" and seq_len > model.learned_positions:
-        raise UserError(
-            f"seq_len {seq_len} is more than the model's {model.learned_positions} learned positions",
-            "data",
-            f"use seq_len {model.learned_positions}",
-        )
 
 
 def _check_data(run: RunSpec, model: ModelSpec | PythonRef) -> int:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from scalewright.parallel.live import no_bytes, plain
-from scalewright.spec.schedule import PLANNED_ONLY, Schedule, peak_activations, schedule
-from scalewright.spec.schedules.action import KINDS as SCHEDULES
+from scalewright.spec.schedule import KINDS as SCHEDULES
+from scalewright.spec.schedule import Schedule, peak_activations, schedule
 from scalewright.train.dry_run.replay import Piece, Script, replay, shorten, sorts
 
-TRAINED = [kind for kind in SCHEDULES if kind not in PLANNED_ONLY]
+TRAINED = [name for name, kind in SCHEDULES.items() if kind.trained]
 SIZE = 100
 
 

@@ -67,7 +67,7 @@ def test_a_note_where_nobody_can_say(home: Path, tmp_path: Path, changes: dict[s
 
 
 def test_a_planner_that_fails_stops_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: Any) -> None:
+    def fail(*_: Any, **__: Any) -> None:
         raise ZeroDivisionError("a bug")
 
     monkeypatch.setattr(expectation, "predict", fail)

@@ -1,15 +1,6 @@
 """What a rank keeps of its micro-batches until their backward: how many are under way, and bytes of each.
 
-Under way on rank r of p, with v chunks and m micro-batches (spec/schedules/memory.py counts it by action):
-
-    gpipe            m                                     Huang et al. 2019 §2.3
-    1f1b, pipedream  min(m, p - r)                         Narayanan et al. 2021a §3
-    interleaved      min(m v, 2 (p-1-r) + (v-1) p + 1) / v  Narayanan et al. 2021b §2.2.2
-    zb-h1            min(m, p)                             Qi et al. 2023 §3.2: as 1F1B's first rank
-    zb-interleaved   min(m, p)                             ours, by the count
-    zbv              min(m, p)                             Qi et al. 2023 §6
-    dualpipe         min(m, p + 1)                         DeepSeek-AI, DualPipe's README
-    dualpipev        min(m, p + 1/2)                       the same, cut in half
+How many are under way each kind of schedule says: spec/schedules/kinds.py.
 
 What a block keeps of each (Korthikanti et al. 2022 §4 and §5):
 
@@ -34,6 +25,7 @@ from scalewright.spec.block import Sizes, block
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.operators import layer_kinds
 from scalewright.spec.recompute import choose
+from scalewright.spec.schedules.kinds import KINDS
 
 SCORES = 2.0  # bytes of a score in memory; with dropout its mask and the dropped copy, too
 SCORES_DROPPED = 5.0  # Korthikanti et al. 2022 eq. 1: 5 a s^2 b
@@ -45,30 +37,11 @@ _EAGER = [KERNELS.index("eager"), KERNELS.index("fused")]
 def under_way(table: Table, rank: np.ndarray) -> np.ndarray:
     """Micro-batches whose activations a pipeline rank holds at once, in whole ranks' worth."""
     p, v, m = table.pp, table.chunks, table.micros
-    held = np.minimum(m, p - rank)
+    held = np.ones(len(table))
     for index in np.unique(table.schedule):
-        kind = SCHEDULES[index]
-        if kind in _UNDER_WAY:
-            held = np.where(table.schedule == index, _UNDER_WAY[kind](p, v, m, rank), held)
-    return np.asarray(np.where(p > 1, held, 1.0))
-
-
-def _loops(p: np.ndarray, v: np.ndarray, m: np.ndarray, rank: np.ndarray) -> np.ndarray:
-    """Interleaved 1F1B, and with one chunk stated 1F1B itself."""
-    chunks = np.minimum(m * v, 2 * (p - rank - 1) + (v - 1) * p + 1) / v
-    return np.asarray(np.where(v > 1, chunks, np.minimum(m, p - rank)))
-
-
-_UNDER_WAY: dict[str, Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray], np.ndarray]] = {
-    "gpipe": lambda p, v, m, rank: m,
-    "1f1b": _loops,  # a run may state chunks alone
-    "interleaved": _loops,
-    "zb-h1": lambda p, v, m, rank: np.minimum(m, p),
-    "zb-interleaved": lambda p, v, m, rank: np.minimum(m, p),
-    "zbv": lambda p, v, m, rank: np.minimum(m, p),
-    "dualpipev": lambda p, v, m, rank: np.minimum(m, p + 0.5),
-    "dualpipe": lambda p, v, m, rank: np.minimum(m, p + 1),
-}
+        alive = KINDS[SCHEDULES[index]].alive(p, v, m, rank)
+        held = np.where((table.schedule == index) & (p > 1), alive, held)
+    return held
 
 
 def budgets(table: Table) -> tuple[np.ndarray, np.ndarray]:

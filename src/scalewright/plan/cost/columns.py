@@ -17,11 +17,7 @@ from scalewright.plan.cost import work as w
 from scalewright.plan.cost.activations import budgets
 from scalewright.plan.cost.collectives import Wires, wires
 from scalewright.plan.cost.kernels import Prices
-from scalewright.plan.cost.table import FOLDED, RECOMPUTE, Facts, Table
-from scalewright.plan.request import SCHEDULES
-
-DUALPIPE = SCHEDULES.index("dualpipe")
-_FOLDED = np.array([name in FOLDED for name in SCHEDULES])
+from scalewright.plan.cost.table import RECOMPUTE, Facts, Table
 
 
 @dataclass(frozen=True)
@@ -44,7 +40,7 @@ def places(table: Table) -> tuple[Place, Place, Place]:
     With two ranks there is none between: the fullest is one of them without its end, which is never worse.
     """
     p = table.pp
-    one, folded, ways = p == 1, _FOLDED[table.schedule], table.schedule == DUALPIPE
+    one, folded, ways = p == 1, table.schedules("folded"), table.schedules("both_ways")
     share = np.where(ways & ~one, 0.5, 1.0)
     alone = one.astype(float)
     blocks = table.stages
@@ -102,7 +98,7 @@ class Columns:
     @cached_property
     def visits(self) -> np.ndarray:
         """How often a micro-batch comes to a rank: once a chunk; in dualpipe to one of its two stages."""
-        return np.where(self.table.schedule == DUALPIPE, 1.0, self.table.chunks)
+        return np.where(self.table.schedules("both_ways"), 1.0, self.table.chunks)
 
     @cached_property
     def links(self) -> Wires:

@@ -26,7 +26,6 @@ from scalewright.plan.cost.kernels import Prices
 from scalewright.plan.cost.table import RECOMPUTE, Facts, Table, Unit
 from scalewright.plan.cost.timeline import PARTS, Step
 from scalewright.plan.curves import Curves, curves_of
-from scalewright.plan.request import SCHEDULES
 from scalewright.spec import block
 from scalewright.spec.block import Operator, Sizes
 from scalewright.spec.model import ModelSpec
@@ -35,8 +34,6 @@ from scalewright.spec.timings import Timings
 from scalewright.spec.traffic import BUCKET_BYTES
 
 FP32 = 4.0
-SPLIT = ("zb-h1", "zb-interleaved", "zbv", "dualpipev")  # backward in two parts
-FOLDED = ("zbv", "dualpipev")  # the first pipeline rank has the last stage, too
 
 
 @dataclass(frozen=True)
@@ -156,8 +153,7 @@ class _Step:
         self.whole = np.select(again, [1.0, table.share, budgets(table)[1]], 0.0)
         self.works = {name: facts.works[name][table.unit] for name in ("dense", "expert", "tied")}
         self.width = np.where(g(np.array([u.precision in ("fp32", "tf32") for u in table.units])), 4.0, 2.0)
-        kinds = np.array(SCHEDULES)[table.schedule]
-        self.split, self.folded = np.isin(kinds, SPLIT) & (table.pp > 1), np.isin(kinds, FOLDED)
+        self.split, self.folded = table.schedules("splits"), table.schedules("folded")
         self.share = np.maximum(timings.processes - 1, 1) / timings.processes  # of a ring that was measured
 
     def parts(self) -> dict[str, np.ndarray]:

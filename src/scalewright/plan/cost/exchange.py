@@ -21,11 +21,10 @@ import numpy as np
 from scalewright.plan.cost import collectives as x
 from scalewright.plan.cost import work as w
 from scalewright.plan.cost.columns import Columns
-from scalewright.plan.request import CP_KINDS, SCHEDULES
+from scalewright.plan.request import CP_KINDS
 
 # Schedules that run a micro-batch's forward with another's backward, so that one computes while the other
 # exchanges: the all-to-alls are hidden (DeepSeek-AI 2024 §3.2.1), all but the pipeline's ends.
-PAIRED = [SCHEDULES.index(kind) for kind in ("dualpipe", "dualpipev")]
 PAIRED_HIDES = 0.9
 
 
@@ -86,7 +85,7 @@ def expert_parallel(at: Columns) -> Exchange:
     once = x.all_to_all(size, t.ep, one, at.links, far)
     both = 2 * once * sparse
     hidden = both * at.c["overlap.ep"] * at.trainer("overlap_ep")
-    paired = np.isin(t.schedule, PAIRED) & (t.pp > 1)
+    paired = t.schedules("paired")
     if paired.any():
         cover = PAIRED_HIDES * np.minimum(both, at.region(at.forward, w.BLOCK))
         hidden = np.maximum(hidden, paired * cover * (1 - at.c["overlap.slow"]))

@@ -21,7 +21,7 @@ from scalewright.plan.cost.activations import block_bytes, under_way
 from scalewright.plan.cost.columns import Place, places
 from scalewright.plan.cost.memory_band import memory_band
 from scalewright.plan.cost.optimizer import offloaded
-from scalewright.plan.cost.own_memory import Kept, own_memory, splits
+from scalewright.plan.cost.own_memory import Kept, own_memory
 from scalewright.plan.cost.states import Padded, elements, padded_sums, states
 from scalewright.plan.cost.table import RECOMPUTE, Facts, Table
 
@@ -56,7 +56,7 @@ def memory(table: Table, facts: Facts, c: Constants) -> Memory:
     # less full than another between the ends, but with more under way; or with more that waits
     p, inner = table.pp, table.pp > 2
     further = [(np.minimum(1.0, p - 1), table.stages[:, 3])]
-    if sums is not None and splits(table).any():
+    if sums is not None and table.schedules("splits").any():
         further += [(np.maximum(p - 2, 0.0), table.stages[:, 5]), (table.stages[:, 6], between.blocks)]
     for rank, blocks in further:
         if (blocks != between.blocks).any() or (rank != between.rank).any():

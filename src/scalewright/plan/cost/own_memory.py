@@ -24,13 +24,11 @@ from scalewright.plan.cost import work as w
 from scalewright.plan.cost.columns import Place
 from scalewright.plan.cost.padded import ALL, TIED
 from scalewright.plan.cost.states import Padded, States
-from scalewright.plan.cost.table import FOLDED, Facts, Table
+from scalewright.plan.cost.table import Facts, Table
 from scalewright.plan.request import SCHEDULES
 from scalewright.spec.memory import FP32
 
-_SPLIT = np.array([kind in ("zb-h1", "zb-interleaved", "zbv", "dualpipev") for kind in SCHEDULES])
-_FOLDED = np.array([kind in FOLDED for kind in SCHEDULES])
-GPIPE, DUALPIPEV = SCHEDULES.index("gpipe"), SCHEDULES.index("dualpipev")
+GPIPE = SCHEDULES.index("gpipe")
 
 
 @dataclass(frozen=True)
@@ -81,11 +79,6 @@ def own_memory(
     return {"parameters": held.parameters, "optimizer": held.optimizer, **beside}
 
 
-def splits(table: Table) -> np.ndarray:
-    """Rows whose schedule splits its backwards."""
-    return np.asarray(_SPLIT[table.schedule] & (table.pp > 1))
-
-
 class _Rank:
     """Sizes of one pipeline rank of every row, and its moments."""
 
@@ -103,7 +96,7 @@ class _Rank:
         self.t, self.kept, self.alive, self.shard_gradients = t, kept, alive, held.gradients
         self.ranks, self.stage = sums.ranks, np.where(sums.sharded, t.zero, 0)  # stage 0: whole replicas
         self.piped = t.pp > 1
-        self.split = splits(t)
+        self.split = t.schedules("splits")
         self.chunks = np.maximum(t.chunks, 1.0)
         self.several = t.micros > np.where(self.piped, alive, 1.0)  # earlier ones have left gradients
         self.width = np.where(facts.trainers["copies"][u] > 0, 2.0, FP32)  # bytes of a number in compute
@@ -202,8 +195,8 @@ class _Rank:
         late = self.split & (self.stage >= 2)
         now = (self.stage >= 2) | ((self.stage == 1) & ~self.several)
         made = now * self.width * self.block + self.head_gradient + self.stream
-        # DualPipeV's whole backwards have summed them in fp32 by then
-        each = np.where(self.t.schedule == DUALPIPEV, FP32, self.width) * self.block
+        # whole backwards among them have summed theirs in fp32 by then
+        each = np.where(self.t.schedules("split_all"), self.width, FP32) * self.block
         made = np.where(late, self.blocks * each + self.width * self.larger_root, made)
         sent = np.where(late, FP32 * (self.roots + self.larger_root / self.ranks), now * FP32 * self.block)
         blocks = np.where(late, self.blocks / self.chunks, self.blocks > 1) * (self.stage == 3)
@@ -218,7 +211,7 @@ class _Rank:
         embedding's own, or that of learned positions, which is small.
         """
         copies = 1.0 + sent / self.ranks
-        folded, several = _FOLDED[self.t.schedule] & self.piped, self.t.micros > 1
+        folded, several = self.t.schedules("folded"), self.t.micros > 1
         size = np.where(folded, self.larger_root, self.roots)
         left = np.where(self.stage == 1, 0.0, self.without_one)
         made = np.where((self.stage == 1) & several, FP32, self.width) * size

@@ -21,21 +21,14 @@ from scalewright.plan.cost.data_parallel import weight_bytes
 from scalewright.plan.cost.optimizer import offloaded
 from scalewright.plan.cost.padded import ALL, SUM_KV, SUM_TP, TIED, padded
 from scalewright.plan.cost.states import fsdp
-from scalewright.plan.cost.table import FOLDED, RECOMPUTE
-from scalewright.plan.request import SCHEDULES
+from scalewright.plan.cost.table import RECOMPUTE
 from scalewright.spec.memory import FP32
-from scalewright.spec.schedules.action import PLANNED_ONLY
-
-_SPLIT = np.array([name in ("zb-h1", "zb-interleaved", "zbv") for name in SCHEDULES])  # every backward in two
-_FOLDED = np.array([name in FOLDED for name in SCHEDULES])
-_PLANNED = np.array([name in PLANNED_ONLY for name in SCHEDULES])
-DUALPIPEV = SCHEDULES.index("dualpipev")
 
 
 def covered(at: Columns) -> np.ndarray:
     """Rows of this package's own trainer that it can run."""
     t = at.table
-    plain = (at.work("sparse") == 0) & (t.cp == 1) & (t.ep == 1) & ~(_PLANNED[t.schedule] & (t.pp > 1))
+    plain = (at.work("sparse") == 0) & (t.cp == 1) & (t.ep == 1) & ((t.pp == 1) | t.schedules("trained"))
     return np.asarray((at.trainer("own") > 0) & plain)
 
 
@@ -60,7 +53,7 @@ class _Rank:
         self.sharded, self.ranks = fsdp(at.table)
         self.sizes = padded(at.table, self.ranks)  # [rows, REGIONS + 1, 4]
         self.tied = at.work("tied") > 0
-        self.folded = _FOLDED[self.t.schedule]
+        self.folded = self.t.schedules("folded")
 
     def bytes(self) -> dict[str, np.ndarray]:
         """By axis."""
@@ -104,8 +97,8 @@ class _Rank:
         """How often a stage computes in a step: forwards, backwards, and halves of those that are split."""
         t = self.t
         # DualPipeV splits 2 p - 1 - r of the backwards of rank r, over both of its stages
-        halves = np.where(t.schedule == DUALPIPEV, (2 * t.pp - 1 - self.place.rank) / 2, 0.0)
-        return np.where(_SPLIT[t.schedule], 3 * t.micros, 2 * t.micros + halves)
+        halves = np.where(t.schedules("paired"), (2 * t.pp - 1 - self.place.rank) / 2, 0.0)
+        return np.where(t.schedules("split_all"), 3 * t.micros, 2 * t.micros + halves)
 
     def partial(self, what: int) -> np.ndarray:
         """Gradients that tensor-parallel ranks sum: of what they hold alike, in fp32, the rank's own part."""

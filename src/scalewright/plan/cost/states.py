@@ -15,14 +15,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from scalewright.plan.cost import work as w
-from scalewright.plan.cost.columns import DUALPIPE, Place
+from scalewright.plan.cost.columns import Place
 from scalewright.plan.cost.optimizer import offloaded
 from scalewright.plan.cost.padded import ALL, TENSORS, TIED, padded
 from scalewright.plan.cost.table import Facts, Table
-from scalewright.plan.request import SCHEDULES
 from scalewright.spec.memory import FP32
-
-PIPEDREAM = SCHEDULES.index("pipedream")
 
 
 @dataclass(frozen=True)
@@ -80,12 +77,12 @@ def padded_sums(table: Table, facts: Facts) -> Padded | None:
 
 def versions(table: Table, rank: np.ndarray) -> np.ndarray:
     """Copies of its weights that a rank keeps: PipeDream's, one a forward under way (Harlap et al. 2018)."""
-    return np.where(table.schedule == PIPEDREAM, table.pp - rank, 1.0)
+    return np.where((table.pp == 1) | table.schedules("flushes"), 1.0, table.pp - rank)
 
 
 def _regions(table: Table, at: Place) -> dict[int, np.ndarray]:
     """How often a rank holds each region; dualpipe's ranks hold two stages, whose work `at` counts half."""
-    times = np.where((table.schedule == DUALPIPE) & (table.pp > 1), 2.0, 1.0)
+    times = np.where(table.schedules("both_ways"), 2.0, 1.0)
     first, last = times * at.first, times * at.last
     return {w.BEFORE: first, w.BLOCK: times * at.blocks, w.AFTER: last, w.EXTRA: last}
 

@@ -18,10 +18,9 @@ from scalewright.plan.cost.units import Facts, Unit, unit_facts, unit_of
 from scalewright.plan.request import CP_KINDS, OFFLOADS, SCHEDULES, Request
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.placement import balanced_layers
-from scalewright.spec.schedules.action import V_SHAPED, stage_ranks
+from scalewright.spec.schedules.kinds import KINDS, find_kind, stage_ranks
 
 __all__ = [
-    "FOLDED",
     "RECOMPUTE",
     "Facts",
     "Table",
@@ -33,7 +32,6 @@ __all__ = [
     "unit_of",
 ]
 RECOMPUTE = ("none", "core", "selective", "full", "share", "budget", "modules", "policy", "unknown")
-FOLDED = (*V_SHAPED, "dualpipe")  # schedules whose first rank holds both ends of the model
 STAGE_COLUMNS = 7
 NUMBERS = (  # columns that a request has by the same name
     "seq_len",
@@ -88,6 +86,11 @@ class Table:
         """A table of some of the rows."""
         columns = {f.name: getattr(self, f.name)[rows] for f in fields(self) if f.name != "units"}
         return Table(units=self.units, **columns)
+
+    def schedules(self, trait: str) -> np.ndarray:
+        """A trait of the rows' kinds of schedule, such as `folded`; False without a pipeline."""
+        values = np.array([bool(getattr(kind, trait)) for kind in KINDS.values()])
+        return np.asarray(values[self.schedule] & (self.pp > 1))
 
     def gather(self, values: np.ndarray) -> np.ndarray:
         """A number of each unit as a column."""
@@ -151,7 +154,7 @@ def stage_counts(request: Request) -> tuple[int, ...]:
     """Blocks of every pipeline stage, in the model's order (dualpipe: of each of its pp parts)."""
     if request.stage_layers:
         return request.stage_layers
-    parts = request.pp * (1 if request.schedule == "dualpipe" else request.chunks)
+    parts = find_kind(request.schedule).parts(request.pp, request.chunks)
     return cut_stages(request.model, request.framework.split, request.pp, parts // request.pp)
 
 

@@ -16,11 +16,8 @@ from scalewright.plan.cost.data_parallel import WEIGHT_BYTES, gathers_once, shar
 from scalewright.plan.cost.exchange import context_parallel, expert_parallel, tensor_parallel
 from scalewright.plan.cost.own_traffic import covered, own_bytes
 from scalewright.plan.cost.pipeline import message_bytes
-from scalewright.plan.cost.table import FOLDED
-from scalewright.plan.request import SCHEDULES
 
 AXES = ("tp", "dp", "cp", "ep", "pp")
-_FOLDED = np.array([name in FOLDED for name in SCHEDULES])
 
 
 def bytes_by_axis(at: Columns) -> dict[str, np.ndarray]:
@@ -41,7 +38,7 @@ def _usual(at: Columns) -> dict[str, np.ndarray]:
     gathers = np.where(t.zero >= 3, times * (2 * WEIGHT_BYTES + grads), replicated) * (held.group > 1)
     across = np.where((t.zero >= 3) & (t.replicate > 1), grads / held.shard, 0.0)  # between replicas, once
     blocks, whole = at.fullest * t.micros, at.rerun[0]
-    tie = np.where((t.pp > 1) & ~_FOLDED[t.schedule], at.work("tied") * grads, 0.0)
+    tie = np.where((t.pp > 1) & ~t.schedules("folded"), at.work("tied") * grads, 0.0)
     return {
         "tp": blocks * (2 + whole) * tensor_parallel(at).bytes,
         "dp": (held.dense + held.expert) * (gathers + across),

@@ -5,7 +5,7 @@
     choices.py                 what was found: Choice, Plan
     pareto.py, losers.py       the front; who nearly won
     compare.py, why_not.py     why not the others        shortage.py     what is lacking where nothing fits
-    scaling.py                 on other device counts    run_file.py, trainable.py     what `train` takes
+    scaling.py                 on other device counts    run_file.py     what `train` takes
 
 `search.py` puts them together: `from scalewright.plan.search.search import search`.
 """

@@ -21,17 +21,17 @@ from scalewright.plan.cost.table import Unit, stage_blocks, unit_of
 from scalewright.plan.request import CP_KINDS, OFFLOADS, SCHEDULES, Request
 from scalewright.plan.search.space import Space
 from scalewright.spec.errors import UserError
-from scalewright.spec.layout import CHUNKED, Layout
-from scalewright.spec.layout_check import SPLIT_BACKWARD, check_layout
+from scalewright.spec.layout import Layout
+from scalewright.spec.layout_check import check_layout
 from scalewright.spec.model import ModelSpec
-from scalewright.spec.schedule import check_sizes
+from scalewright.spec.schedule import KINDS, check_sizes
 
 LEAST_TOKENS = 1024  # of a sequence on a cp rank: below, the ring's messages have nothing to hide behind
 MOST_TOKENS = 65536  # of a micro-batch on a rank: above, kernels gain nothing and activations don't fit
 MOST_NODES = 2  # that a tensor-parallel group spans
 MOST_CHUNKS = 6  # virtual stages, where they don't divide the layers
 EVERY = (2, 3, 4)  # recompute every n-th block
-SYNCHRONOUS = tuple(kind for kind in SCHEDULES if kind != "pipedream")  # that one trains on stale weights
+SYNCHRONOUS = tuple(name for name, kind in KINDS.items() if kind.flushes)  # others train on stale weights
 _AXES = "tp sp pp virtual_stages schedule cp cp_kind ep etp dp dp_replicate zero_stage"
 AXES = (*_AXES.split(), "micro_batch", "recompute", "offload")
 Fixed = Mapping[str, tuple[Any, ...]]
@@ -195,10 +195,10 @@ def _pipes(template: Request, fixed: Offered) -> tuple[dict[str, np.ndarray], di
         first = len(rows)
         for kind, chunks in _schedules(pp, layers, fixed):
             blocks = stage_blocks(replace(template, pp=pp, chunks=chunks, schedule=kind))
-            least = 2 * pp if kind in ("dualpipe", "dualpipev") else 1
-            split = pp > 1 and kind in SPLIT_BACKWARD
-            deep = -(-layers // (pp * (1 if kind == "dualpipe" else chunks)))
-            even = kind == "dualpipe"
+            record = KINDS[kind]
+            least, even = 2 * pp if record.paired else 1, record.both_ways
+            split = pp > 1 and record.splits
+            deep = -(-layers // record.parts(pp, chunks))
             rows.append((SCHEDULES.index(kind), chunks, blocks, least, even, split, deep))
         if len(rows) > first:
             places[pp] = (first, len(rows) - first)
@@ -216,8 +216,8 @@ def _schedules(pp: int, layers: int, fixed: Offered) -> Iterator[tuple[str, int]
     most = layers // pp
     usual = tuple(v for v in range(1, most + 1) if v <= MOST_CHUNKS or layers % (pp * v) == 0)
     for kind in fixed.get("schedule", SYNCHRONOUS):
-        for chunks in fixed.get("virtual_stages", (2,) if kind == "dualpipe" else usual):
-            if kind in CHUNKED and kind != "dualpipe" and chunks > most:
+        for chunks in fixed.get("virtual_stages", (2,) if KINDS[kind].both_ways else usual):
+            if KINDS[kind].chunked and not KINDS[kind].both_ways and chunks > most:
                 continue
             try:
                 check_sizes(kind, pp, chunks, 2 * pp)

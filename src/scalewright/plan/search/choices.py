@@ -16,10 +16,10 @@ from scalewright.plan.request import Request, from_layout
 from scalewright.plan.search.objective import Objective
 from scalewright.plan.search.pricer import Priced
 from scalewright.plan.search.space import Space
-from scalewright.plan.search.trainable import untrainable
 from scalewright.spec.cluster import ClusterSpec
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
+from scalewright.spec.trains import why_not_trained
 
 if TYPE_CHECKING:
     from scalewright.plan.search.beyond import Beyond
@@ -149,5 +149,5 @@ class Maker:
         return from_layout(self.model, self.cluster, layout, self.template.seq_len, *trainer)
 
     def _choice(self, prediction: Prediction, layout: Layout, score: float) -> Choice:
-        why = untrainable(self.model, layout, self.template.seq_len)
+        why = why_not_trained(self.model, layout, self.template.seq_len)
         return Choice(prediction, layout, why, score, self.aim.value(score, prediction.tokens))

@@ -16,13 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from scalewright.plan.request import OFFLOADS, SCHEDULES
+from scalewright.plan.request import OFFLOADS
 from scalewright.plan.search.finder import Finder
 from scalewright.plan.search.pricer import Priced
 from scalewright.plan.search.space import Rows, Space
+from scalewright.spec.schedules.kinds import KINDS
 
 MARGIN = 0.02
-PLAIN = ("gpipe", "1f1b")
 AXES = ("tp", "pp", "cp", "ep", "dp", "dp_replicate")
 
 
@@ -31,16 +31,12 @@ def complexity(space: Space, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
     core = {axis: space.core[axis][rows.core] for axis in ("tp", "pp", "cp", "ep", "dp", "etp")}
     replicate = space.shard["replicate"][rows.shard]
     axes = sum((core[axis] > 1).astype(int) for axis in AXES[:-1]) + (replicate > 1)
-    of_schedule = np.array([_of_schedule(kind) for kind in SCHEDULES])
+    of_schedule = np.array([kind.complexity for kind in KINDS.values()])
     of_rerun = np.array([_of_recompute(value) for _, _, value in space.reruns])
     of_offload = np.array([2 * (OFFLOADS[kind] != "none") for kind in space.offloads])
     techniques = np.where(core["pp"] > 1, of_schedule[space.pipe["schedule"][rows.pipe]], 0)
     techniques = techniques + of_rerun[rows.rerun] + of_offload[rows.offload] + (core["etp"] > 1)
     return np.asarray(axes), np.asarray(techniques)
-
-
-def _of_schedule(kind: str) -> int:
-    return 0 if kind in PLAIN else 1 if kind == "interleaved" else 2
 
 
 def _of_recompute(value: Any) -> int:

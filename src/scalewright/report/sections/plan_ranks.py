@@ -15,7 +15,7 @@ from scalewright.report.page import Section
 from scalewright.spec.errors import UserError
 from scalewright.spec.grid import AXES, Grid, make_grid
 from scalewright.spec.layout import Layout
-from scalewright.spec.schedules.action import LOOP
+from scalewright.spec.schedule import KINDS
 
 MOST_DEVICES = 1_000_000
 MOST_RANKS = 4096  # squares on the map
@@ -138,7 +138,7 @@ def axis(grid: Grid, one: Axis, best: Estimate, levels: list[Level]) -> dict[str
     size = grid.size_of[one.key]
     sent = best.bytes.get(one.traffic) if one.traffic else None
     chunks, kind = best.size("virtual_stages"), str(best.layout.get("schedule", ""))
-    loop = chunks > 1 and kind in LOOP
+    loop = chunks > 1 and kind in KINDS and not KINDS[kind].folded
     return {
         "name": one.name + (f" × cp {grid.size_of['cp']}" if one is DATA and grid.size_of["cp"] > 1 else ""),
         "size": size,

@@ -1,21 +1,8 @@
-"""What a schedule is made of: an action, the list of them for every rank, and where the stages sit.
-
-    loop (all kinds but the next two)   V (zbv, dualpipev)           two ways (dualpipe)
-    rank 0: stages 0  4  8              rank 0: stages 0  7          rank 0: stage 0 of ->, stage 3 of <-
-    rank 1:        1  5  9              rank 1:        1  6          rank 1: stage 1 of ->, stage 2 of <-
-    rank 2:        2  6  10             rank 2:        2  5          rank 2: stage 2 of ->, stage 1 of <-
-    rank 3:        3  7  11             rank 3:        3  4          rank 3: stage 3 of ->, stage 0 of <-
-
-In dualpipe every model stage exists twice, once for each way: stage s of the way down is number s, stage s
-of the way up is number ranks + s, and each way carries half of the micro-batches.
-"""
+"""One thing that a rank does: a computation, or a message to or from another rank."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal, NamedTuple
-
-from scalewright.spec.errors import unknown
 
 Compute = Literal["forward", "backward", "backward_input", "backward_weight"]
 Message = Literal["send_activation", "receive_activation", "send_gradient", "receive_gradient"]
@@ -24,11 +11,6 @@ Kind = Compute | Message
 COMPUTE: frozenset[str] = frozenset({"forward", "backward", "backward_input", "backward_weight"})
 SENDS: frozenset[str] = frozenset({"send_activation", "send_gradient"})
 RECEIVES: frozenset[str] = frozenset({"receive_activation", "receive_gradient"})
-
-LOOP = ("gpipe", "1f1b", "interleaved", "zb-h1", "zb-interleaved", "pipedream")
-V_SHAPED = ("zbv", "dualpipev")
-KINDS = (*LOOP, *V_SHAPED, "dualpipe")
-PLANNED_ONLY = frozenset({"pipedream", "dualpipe"})
 
 
 class Action(NamedTuple):
@@ -45,75 +27,3 @@ class Action(NamedTuple):
     micro: int
     peer: int = -1
     overlap: bool = False
-
-
-@dataclass(frozen=True)
-class Schedule:
-    """Every rank's ordered list of actions for one optimizer step.
-
-    Between two ranks, messages of both sorts leave and arrive in one and the same order, so one first-in
-    first-out channel for each direction is enough: a send need never wait, a receive may block.
-    """
-
-    kind: str
-    ranks: int
-    virtual_stages: int
-    micro_batches: int
-    rank_of: tuple[int, ...]  # stage -> rank
-    actions: tuple[tuple[Action, ...], ...]  # by rank
-
-    @property
-    def trainable(self) -> bool:
-        """Whether the trainer runs it, or only the planner costs it."""
-        return self.kind not in PLANNED_ONLY
-
-    @property
-    def flush(self) -> bool:
-        """Whether a step ends with an empty pipeline; only pipedream goes on without."""
-        return self.kind != "pipedream"
-
-    @property
-    def weight_versions(self) -> tuple[int, ...]:
-        """Copies of its weights that each rank keeps (PipeDream stashes one for every forward under way)."""
-        return tuple(1 if self.flush else self.ranks - rank for rank in range(self.ranks))
-
-    @property
-    def model_stages(self) -> int:
-        """Parts that the model is cut into: the stages, or half as many where each exists twice."""
-        return self.ranks if self.kind == "dualpipe" else len(self.rank_of)
-
-    def model_stage(self, stage: int) -> int:
-        """The part of the model that a stage computes, 0 for the one with the embedding."""
-        return stage % self.model_stages
-
-    def stages_of(self, rank: int) -> tuple[int, ...]:
-        """The stages that a rank holds, in model order (dualpipe: down, then up)."""
-        return tuple(stage for stage, owner in enumerate(self.rank_of) if owner == rank)
-
-    def before(self, stage: int) -> int | None:
-        """The stage that feeds this one; None for one that reads tokens."""
-        return None if self.model_stage(stage) == 0 else stage - 1
-
-    def after(self, stage: int) -> int | None:
-        """The stage that this one feeds; None for one that ends in the loss."""
-        return None if self.model_stage(stage) == self.model_stages - 1 else stage + 1
-
-    def micros_of(self, stage: int) -> range:
-        """The micro-batches that pass through a stage."""
-        if self.kind != "dualpipe":
-            return range(self.micro_batches)
-        half = self.micro_batches // 2
-        return range(half) if stage < self.ranks else range(half, self.micro_batches)
-
-    def compute(self, rank: int) -> tuple[Action, ...]:
-        """A rank's actions without its messages."""
-        return tuple(action for action in self.actions[rank] if action.kind in COMPUTE)
-
-
-def stage_ranks(kind: str, ranks: int, virtual_stages: int) -> tuple[int, ...]:
-    """The rank that holds each stage, for a kind of schedule; raises UserError for an unknown kind."""
-    if kind not in KINDS:
-        raise unknown("schedule", kind, KINDS)
-    if kind in V_SHAPED or kind == "dualpipe":
-        return (*range(ranks), *reversed(range(ranks)))
-    return tuple(stage % ranks for stage in range(ranks * virtual_stages))

@@ -14,16 +14,16 @@
     pipedream        0                     Harlap et al. 2018: it fills once, not once a step
 
 Micro-batches and costs outside these conditions are timed by `simulate`. `idle_columns` gives the same
-formulas for arrays, and beyond their conditions an estimate. Ranks that differ: `unequal.py`.
+formulas (kinds.py) for arrays, and beyond their conditions an estimate. Ranks that differ: `unequal.py`.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from scalewright.spec.schedules.action import LOOP
 from scalewright.spec.schedules.build import schedule
 from scalewright.spec.schedules.clock import StageCost, simulate
+from scalewright.spec.schedules.kinds import find_kind
 
 UNIT = StageCost(1, 1, 1)  # the papers' usual picture: a backward takes twice its forward
 
@@ -57,13 +57,14 @@ def busy_time(
 
     dualpipev and dualpipe: of the rank that computes the most pairs, at the fold.
     """
-    if kind in ("gpipe", "1f1b", "interleaved", "pipedream"):
+    record = find_kind(kind)
+    if not record.splits and not record.both_ways:
         return virtual_stages * micro_batches * (cost.forward + cost.backward)
     apart = cost.forward + cost.backward_input + cost.backward_weight
-    if kind in LOOP or kind == "zbv":
+    if record.split_all:
         return virtual_stages * micro_batches * apart
     # In dualpipe each way has half of the micro-batches, and a fold half as deep.
-    depth, micros = (ranks, micro_batches) if kind == "dualpipev" else (ranks // 2, micro_batches // 2)
+    depth, micros = (ranks // 2, micro_batches // 2) if record.both_ways else (ranks, micro_batches)
     saved = (2 * micros - 2 * depth - 1) * (apart - overlapped) if overlapped is not None else 0.0
     return 2 * micros * apart - saved
 
@@ -109,8 +110,8 @@ def closed_form(
         return None
     elif kind == "zbv" and not common_end:
         return 0.0
-    elif overlapped is not None and kind in ("dualpipev", "dualpipe"):
-        depth = ranks if kind == "dualpipev" else ranks // 2
+    elif overlapped is not None and find_kind(kind).paired:
+        depth = ranks // 2 if find_kind(kind).both_ways else ranks
         return (depth - 1) * (overlapped + (i + w) - 3 * w)
     return float(idle_columns(kind, ranks, virtual_stages, micro_batches, f, i, w))
 
@@ -145,26 +146,4 @@ def idle_columns(
     file's table doesn't hold, what comes is an estimate: pipelines that are too short to fill.
     """
     p, v, m = (np.asarray(size, dtype=float) for size in (ranks, virtual_stages, micro_batches))
-    missing = np.maximum(0, p - m)  # micro-batches to one for every rank
-    hidden = np.minimum(w, np.minimum(f, i))  # a weight part hides no more than the part beside it takes
-    whole = f + i + w
-    if kind in ("gpipe", "1f1b"):
-        return np.asarray((p - 1) * whole)
-    if kind == "interleaved":  # with fewer micro-batches than ranks a rank waits for its own chunks too
-        return np.asarray((p - 1 + (v - 1) * missing) * whole)
-    if kind == "zb-h1":
-        return np.asarray((p - 1) * (f + i) - (np.minimum(m, p) - 1) * hidden)
-    if kind == "zb-interleaved":
-        return np.asarray(
-            (p - 1) * (f + i - hidden) + (v - 1) * (missing * (f + i) + np.maximum(0, p - 2 * m) * hidden)
-        )
-    if kind == "zbv":  # published for F = I = W; for W <= F <= I ours, found by the clock
-        filled = np.where(i >= f, (p - 1) * np.maximum(i, 2 * (i - w)), (p - 1) * f + (p - 2) * (f - i))
-        return np.asarray(np.maximum(filled, 2 * (p - 1) * (f + i) - 2 * (m - 1) * np.minimum(f, i)))
-    if kind in ("dualpipev", "dualpipe"):
-        depth = p if kind == "dualpipev" else p / 2
-        late = np.maximum(
-            0, (depth - 1) * (i - f) - f
-        )  # ours, by the clock: longer input parts than forwards
-        return np.asarray((depth - 1) * (f + i - np.minimum(w, i)) + late)
-    return np.zeros(np.broadcast_shapes(p.shape, np.shape(f)))  # pipedream fills once, not once a step
+    return np.asarray(find_kind(kind).idle(p, v, m, f, i, w))

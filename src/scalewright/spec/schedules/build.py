@@ -2,25 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from scalewright.spec.schedules import fold, loop
-from scalewright.spec.schedules.action import Action, Schedule, stage_ranks
 from scalewright.spec.schedules.check import check_sizes
+from scalewright.spec.schedules.kinds import find_kind, stage_ranks
 from scalewright.spec.schedules.messages import with_messages
-
-# kind -> (rank, ranks, virtual stages, micro-batches) -> the rank's computations, in order
-_ORDERS: dict[str, Callable[[int, int, int, int], list[Action]]] = {
-    "gpipe": loop.gpipe,
-    "1f1b": loop.one_forward_one_backward,
-    "interleaved": loop.interleaved,
-    "zb-h1": loop.zero_bubble,
-    "zb-interleaved": loop.zero_bubble,
-    "zbv": fold.zbv,
-    "dualpipev": fold.dualpipev,
-    "pipedream": loop.one_forward_one_backward,
-    "dualpipe": fold.dualpipe,
-}
+from scalewright.spec.schedules.order import Schedule
 
 
 def schedule(kind: str, ranks: int, virtual_stages: int, micro_batches: int, pairs: bool = False) -> Schedule:
@@ -33,7 +18,7 @@ def schedule(kind: str, ranks: int, virtual_stages: int, micro_batches: int, pai
     Action(kind='receive_activation', stage=1, micro=0, peer=0, overlap=False)
     """
     check_sizes(kind, ranks, virtual_stages, micro_batches)
-    orders = [_ORDERS[kind](rank, ranks, virtual_stages, micro_batches) for rank in range(ranks)]
+    orders = [find_kind(kind).order(rank, ranks, virtual_stages, micro_batches) for rank in range(ranks)]
     if not pairs:
         orders = [
             [action._replace(overlap=False) if action.overlap else action for action in order]

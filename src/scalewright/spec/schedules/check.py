@@ -14,11 +14,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from scalewright.spec.errors import UserError, unknown
-from scalewright.spec.schedules.action import KINDS, V_SHAPED
-
-_SMALLER_STAGES = {"1f1b": "interleaved", "zb-h1": "zb-interleaved"}
-_ONE_STAGE = {"interleaved": "1f1b", "zb-interleaved": "zb-h1"}
+from scalewright.spec.errors import UserError
+from scalewright.spec.schedules.kinds import find_kind
 
 
 class Problem(NamedTuple):
@@ -31,8 +28,7 @@ class Problem(NamedTuple):
 
 def check_sizes(kind: str, ranks: int, virtual_stages: int, micro_batches: int) -> None:
     """Raises UserError when there is no such schedule of these sizes."""
-    if kind not in KINDS:
-        raise unknown("schedule", kind, KINDS)
+    find_kind(kind)
     sizes = {"pp": ranks, "virtual_stages": virtual_stages, "micro_batches": micro_batches}
     for key, value in sizes.items():
         if value < 1:
@@ -45,38 +41,41 @@ def find_problem(kind: str, ranks: int, virtual_stages: int, micro_batches: int)
     """The first condition of the table above that these sizes break; None when all hold."""
     if problem := _stages_problem(kind, ranks, virtual_stages):
         return problem
-    if kind in ("dualpipev", "dualpipe") and micro_batches < 2 * ranks:
+    record = find_kind(kind)
+    if record.paired and micro_batches < 2 * ranks:
         return Problem(
             f"{micro_batches} micro-batches are fewer than 2 x pp {ranks} = {2 * ranks}, "
             f"which schedule {kind} needs",
             micro_batches=2 * ranks,
         )
-    if kind == "dualpipe" and ranks % 2:
+    if record.both_ways and ranks % 2:
         return Problem(
-            f"schedule dualpipe pairs the ranks but pp {ranks} is odd",
+            f"schedule {kind} pairs the ranks but pp {ranks} is odd",
             "use schedule dualpipev, or an even pp",
         )
-    if kind == "dualpipe" and micro_batches % 2:
+    if record.both_ways and micro_batches % 2:
         return Problem(
-            f"schedule dualpipe halves the micro-batches but {micro_batches} is odd",
+            f"schedule {kind} halves the micro-batches but {micro_batches} is odd",
             micro_batches=micro_batches + 1,
         )
     return None
 
 
 def _stages_problem(kind: str, ranks: int, virtual_stages: int) -> Problem | None:
-    if kind in _ONE_STAGE:
+    record = find_kind(kind)
+    other = record.sibling
+    if record.stages == "several":
         if virtual_stages > 1:
             return None
-        other = f"schedule {_ONE_STAGE[kind]}"
+        instead = f"schedule {other}"
         return Problem(
             f"schedule {kind} needs virtual_stages 2 or more but it is {virtual_stages}",
-            f"use {other}" if ranks == 1 else f"use virtual_stages 2, or {other}",
+            f"use {instead}" if ranks == 1 else f"use virtual_stages 2, or {instead}",
         )
-    needed = 2 if kind in (*V_SHAPED, "dualpipe") else 1
+    needed = 2 if record.stages == "two" else 1
     if virtual_stages == needed:
         return None
     how = f"use virtual_stages {needed}"
-    if kind in _SMALLER_STAGES and ranks > 1:
-        how += f", or schedule {_SMALLER_STAGES[kind]}"
+    if record.stages == "one" and other and ranks > 1:
+        how += f", or schedule {other}"
     return Problem(f"schedule {kind} takes virtual_stages {needed} but it is {virtual_stages}", how)

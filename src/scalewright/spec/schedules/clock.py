@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from scalewright.spec.errors import RunError
-from scalewright.spec.schedules.action import COMPUTE, RECEIVES, SENDS, Action, Schedule
+from scalewright.spec.schedules.action import COMPUTE, RECEIVES, SENDS, Action
 from scalewright.spec.schedules.memory import peak_activations
+from scalewright.spec.schedules.order import Schedule
 
 
 class Deadlock(RunError):

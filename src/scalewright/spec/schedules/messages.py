@@ -14,7 +14,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from scalewright.spec.schedules.action import Action, Message, Schedule
+from scalewright.spec.schedules.action import Action, Message
+from scalewright.spec.schedules.order import Schedule
 
 # What needs an input from a neighbour stage, and what gives one.
 _GIVES = {"forward": "activation", "backward": "gradient", "backward_input": "gradient"}

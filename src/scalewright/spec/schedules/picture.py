@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from string import ascii_lowercase
 
-from scalewright.spec.schedules.action import COMPUTE, Action, Schedule
+from scalewright.spec.schedules.action import COMPUTE, Action
 from scalewright.spec.schedules.clock import StageCost, simulate
+from scalewright.spec.schedules.order import Schedule
 
 _LETTER = {"forward": "F", "backward": "B", "backward_input": "I", "backward_weight": "W"}
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from scalewright.spec.schedules.bubble import idle_columns
+from scalewright.spec.schedules.kinds import find_kind
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,9 @@ def step_columns(
     `simulate` is tested: tests/spec/test_schedule_unequal.py.
     """
     p, v, m = ranks, virtual_stages, micro_batches
-    chunks = np.ones_like(p) if kind == "dualpipe" else v  # whose two stages are as long as a rank's work
+    chunks = (
+        np.ones_like(p) if find_kind(kind).both_ways else v
+    )  # whose two stages are as long as a rank's work
     found = np.zeros(np.shape(p))
     places = (np.zeros_like(p), np.minimum(1.0, p - 1), p - 1)
     for place, mine in zip(places, rank_costs, strict=True):
