@@ -92,6 +92,7 @@ def test_claims_can_fail():
     assert {name for _, names in FALLING for name in names} <= BY_NAME.keys()
 
 
+@pytest.mark.slow
 def test_the_script(script):
     data, text = script("memory.py", "--quick", "--cases", "recompute full", "tp 2, sp")
     assert data["facts"]["command"].startswith("python ")

@@ -19,6 +19,7 @@ def check_facts(data, text):
     assert facts["cpu"]["model"] in text
 
 
+@pytest.mark.slow
 def test_cpu_benchmark(script):
     data, text = script("cpu_benchmark.py", "--quick", "--threads", 1)
     check_facts(data, text)

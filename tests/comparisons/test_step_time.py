@@ -56,6 +56,7 @@ def test_a_ring():
     assert busiest([[of("send", 2)], [of("all_reduce", 4)]]) == {"a": 600}
 
 
+@pytest.mark.slow
 def test_the_script(script):
     name = "devices=2 zero_stage=3"
     data, text = script("step_time.py", "--quick", "--layouts", name)

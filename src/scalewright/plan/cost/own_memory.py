@@ -17,6 +17,7 @@ that its input part made. The dry run plays the program itself: tests/plan/cost/
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -134,14 +135,14 @@ class _Rank:
         stays = np.select([self.stage == 3, self.stage >= 1], [self.roots, self.elements], 0.0)
         self.gathered = self.width * stays
 
-    @property
+    @cached_property
     def reducing(self) -> np.ndarray:
         """The input of the last reduction, which earlier micro-batches left."""
         root = np.where(self.piped & (self.start > 0), self.start, self.roots)
         size = np.where(self.roots > 0, root, self.block)
         return np.where((self.stage >= 2) & self.several, FP32 * size, 0.0)
 
-    @property
+    @cached_property
     def gradients(self) -> np.ndarray:
         """The rank's own, or what ZeRO-1 sums whole until the last micro-batch; none before the first's."""
         whole = FP32 * self.elements
@@ -149,13 +150,13 @@ class _Rank:
         mine = np.select([self.stage == 0, self.stage == 1], [replicas, False], self.several)
         return np.asarray(np.where((self.stage == 1) & self.several, whole, mine * self.shard_gradients))
 
-    @property
+    @cached_property
     def without_one(self) -> np.ndarray:
         """Activations of all but one stage's micro-batch."""
         stages = np.maximum(self.alive * self.chunks, 1.0)
         return np.asarray((1.0 - 1.0 / stages) * self.under_way)
 
-    @property
+    @cached_property
     def head_gradient(self) -> np.ndarray:
         """The head's waits for its root's reduction; a replica adds it to the sums at once."""
         return np.where(self.stage > 0, self.width * self.head, 0.0)
