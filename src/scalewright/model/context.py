@@ -33,9 +33,8 @@ class Context:
     documents: Tensor | None  # int [B, T]
     rope: Tables | None  # cos, sin: fp32 [B or 1, T, 1, R/2]
     local_rope: Tables | None  # of sliding-window layers with a theta of their own (Gemma 3)
-    mask: (
-        Tensor | None
-    )  # added to scores, in the model's dtype; softcapped: bool, True = visible; full layers
+    # Of full layers: added to scores, in the model's dtype; where scores are capped, bool (True = visible).
+    mask: Tensor | None
     window_mask: Tensor | None  # the same for sliding-window layers
     causal: bool  # full layers without a mask
     window_causal: bool  # sliding-window layers without a mask
@@ -111,7 +110,7 @@ class _Masks:
         if alibi:
             bias = alibi_bias(query, key, spec.num_attention_heads, self.heads)
             return bias.masked_fill(~visible, float("-inf")).to(self.dtype), False
-        # Once for all layers: fused attention would add up a tensor of its own from a bool mask in each of
-        # them, and keep it for the backward.
+        # Once for all layers: from a bool mask, fused attention would make this tensor in each of them, and
+        # keep it for the backward.
         added = torch.zeros(visible.shape, dtype=self.dtype, device=self.device)
         return added.masked_fill_(~visible, float("-inf")), False

@@ -77,9 +77,8 @@ def block_bytes(table: Table, facts: Facts, c: Constants) -> tuple[np.ndarray, n
     stream = works["stream"]
     scores = np.where(square, kept[:, 5] * np.where(dropout, SCORES_DROPPED, SCORES), 0.0)
     masks = np.where(dropout, stream, 0.0)
-    eager = (
-        np.isin(trainers["kernels"], _EAGER) * (trainers["own"] == 0) * kept[:, 4]
-    )  # own: in spec/block.py
+    others = np.isin(trainers["kernels"], _EAGER) & (trainers["own"] == 0)  # ours: in `none` (spec/block.py)
+    eager = others * kept[:, 4]
     u = table.unit
     none = (kept[:, 0] + eager * trainers["eager_kept"])[u]
     whole = none + (scores + masks)[u]

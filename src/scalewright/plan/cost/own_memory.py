@@ -1,9 +1,10 @@
 """Bytes that this package's own trainer holds on a pipeline rank, at the moments when they may be highest.
 
     moment     activations                       beside the states
-    loss       all under way, fp32 logits        what is gathered, gradients not yet reduced; those of logits
+    loss       all under way, logits thrice      what is gathered, gradients not yet reduced
     head       all under way                     the same; gradients of the head and its input
-    block      all under way, one block rebuilt  the same; the block's weights and its neighbour's
+    block      all under way, one block rebuilt  the same; the block's weights and its neighbour's; once more
+                                                 a block later, while the first is reduced
     reduce     all but one block's               the same; the block's gradients, and the copy that is sent
     root       all but one micro-batch's         the same of embedding and head; ZeRO-1: beside its sum
     gather     the next micro-batch's input      ZeRO-3: root and block gathered, the last reduction's input
@@ -12,6 +13,7 @@ FSDP2 gathers into one flat tensor and copies parameters out of it, copies gradi
 is reduced, and keeps that until the next reduction starts. ZeRO-1 sums gradients whole, in fp32, over the
 micro-batches. A split backward keeps all activations until its weight part, and the gradients of outputs
 that its input part made. The dry run plays the program itself: tests/plan/cost/test_own_memory.py compares.
+Of what is only planned (experts, dualpipe) this is an estimate.
 """
 
 from __future__ import annotations
@@ -65,6 +67,7 @@ def own_memory(
         rank.loss(),
         rank.backward_of_head(),
         rank.backward_of_block(),
+        rank.backward_of_next_block(),
         rank.reduction_of_block(),
         rank.reduction_of_root(sent=False),
         rank.reduction_of_root(sent=True),
@@ -117,8 +120,8 @@ class _Rank:
         self.after, self.stream = region[:, w.AFTER, 0], works["stream"][u]
         self.widest = region[:, w.BLOCK, column("widest")]
         self.logits = last * works["logits"][u]  # numbers
-        # whether their gradient is another tensor than the log-probabilities; with tp there is no log_softmax
-        self.apart = (self.width < FP32) & (t.tp == 1)
+        # log_softmax copies 16-bit logits to fp32; parallel/vocabulary.py makes no such copy
+        self.copied = (self.width < FP32) & (t.tp == 1)
         self.capped = np.array([x.model.logit_softcap is not None for x in table.units])[u]
         self.head = last * region[:, w.AFTER, column("weight")]
         self.weight = region[:, w.BLOCK, column("weight")]
@@ -134,6 +137,11 @@ class _Rank:
         # gathered parameters that stay for the whole pass: all in ZeRO 1 and 2, the roots in 3
         stays = np.select([self.stage == 3, self.stage >= 1], [self.roots, self.elements], 0.0)
         self.gathered = self.width * stays
+
+    @cached_property
+    def reduces_each(self) -> np.ndarray:
+        """Whether this backward reduces block by block: in ZeRO-1 that of the last micro-batch."""
+        return np.asarray((self.stage >= 2) | ((self.stage == 1) & ~self.several))
 
     @cached_property
     def reducing(self) -> np.ndarray:
@@ -164,11 +172,10 @@ class _Rank:
     # -- the moments ------------------------------------------------------------------------------
 
     def loss(self) -> Moment:
-        """The logits' gradient beside their log-probabilities, as large as the logits were before."""
-        logits = self.logits * self.width
-        acts = self.under_way + self.losses * self.after + np.where(self.apart, 0.0, logits)
-        made = np.where(self.apart, logits, 0.0)
-        return Moment(acts, self.gathered + self.reducing, self.gradients, self.waiting + made)
+        """The logits, and beside their log-probabilities the copy in fp32 from which these are made."""
+        logits = self.logits * (self.width + np.where(self.copied, FP32, 0.0))
+        acts = self.under_way + self.losses * self.after + logits
+        return Moment(acts, self.gathered + self.reducing, self.gradients, self.waiting)
 
     def backward_of_head(self) -> Moment:
         """Without what the loss kept; the gradients of the head's weight and input are made."""
@@ -191,10 +198,20 @@ class _Rank:
         buffers = self.gathered + self.reducing + self.width * self.block * blocks
         return Moment(acts, buffers, self.gradients, self.waiting + made)
 
+    def backward_of_next_block(self) -> Moment:
+        """The same one block later, while the first one's reduction is under way."""
+        first = self.backward_of_block()
+        here = self.reduces_each & ~self.split & (self.blocks > 1)
+        shard = self.shard_gradients * self.block / np.maximum(self.elements, 1.0)
+        buffers = first.buffers - self.reducing + FP32 * self.block
+        gradients = np.where(self.several, self.gradients, shard)
+        acts = first.activations - self.kept.last
+        return Moment(here * acts, here * buffers, here * gradients, here * first.other)
+
     def reduction_of_block(self) -> Moment:
         """The block's gradients whole, and their fp32 copy; in a split backward, of a stage at once."""
         late = self.split & (self.stage >= 2)
-        now = (self.stage >= 2) | ((self.stage == 1) & ~self.several)
+        now = self.reduces_each
         made = now * self.width * self.block + self.head_gradient + self.stream
         # whole backwards among them have summed theirs in fp32 by then
         each = np.where(self.t.schedules("split_all"), self.width, FP32) * self.block

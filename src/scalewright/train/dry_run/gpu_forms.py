@@ -2,13 +2,14 @@
 
     operator         CPU kernel keeps                           CUDA kernel keeps
     rms_norm         x and x / rms(x), both in fp32             x in its own dtype, 1 / rms of each row
-    log_softmax      a copy of its input in fp32, for a moment  its output
     attention        key heads as they are                      key heads repeated for every query head, where
                                                                 there is a mask, or the dtype is fp32
 
 A CPU's rms_norm is a chain of operators, CUDA's is one kernel (torch >= 2.9, `_fused_rms_norm`). CUDA's flash
 attention takes groups of query heads but no mask and no fp32 (model/attention.py: `_takes_groups`). Only
-shapes, dtypes and lifetimes are right here: tensors have no numbers in a dry run.
+shapes, dtypes and lifetimes are right here: tensors have no numbers in a dry run. All is read from PyTorch's
+source and not measured (docs/gpu-checks.md). What both devices do alike isn't here, such as log_softmax,
+which copies a bf16 input to fp32 on both.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 HALF = (torch.bfloat16, torch.float16)
-RMS_NORM, LOG_SOFTMAX, ATTENTION = F.rms_norm, torch.log_softmax, F.scaled_dot_product_attention
+RMS_NORM, ATTENTION = F.rms_norm, F.scaled_dot_product_attention
 
 
 @contextmanager
@@ -32,13 +33,13 @@ def gpu_forms() -> Iterator[None]:
     They are replaced where they are looked up: a torch function mode is off inside `backward`, where
     recomputation calls them again.
     """
-    for owner, name, _, form in _FORMS:
-        setattr(owner, name, form)
+    for name, (_, form) in _FORMS.items():
+        setattr(F, name, form)
     try:
         yield
     finally:
-        for owner, name, original, _ in _FORMS:
-            setattr(owner, name, original)
+        for name, (original, _) in _FORMS.items():
+            setattr(F, name, original)
 
 
 class _FusedRmsNorm(torch.autograd.Function):
@@ -65,12 +66,6 @@ def _rms_norm(
     return out
 
 
-def _log_softmax(x: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tensor:
-    if x.requires_grad and torch.is_grad_enabled():
-        return LOG_SOFTMAX(x, dim, dtype=dtype)
-    return torch.empty_like(x, dtype=dtype)
-
-
 def _attention(
     query: Tensor,
     key: Tensor,
@@ -87,9 +82,8 @@ def _attention(
     return ATTENTION(query, key, value, attn_mask, enable_gqa=enable_gqa, **kwargs)
 
 
-# Where an operator is looked up, its name there, torch's own, and what stands in for it.
-_FORMS: tuple[tuple[Any, str, Callable[..., Tensor], Callable[..., Tensor]], ...] = (
-    (F, "rms_norm", RMS_NORM, _rms_norm),
-    (torch, "log_softmax", LOG_SOFTMAX, _log_softmax),
-    (F, "scaled_dot_product_attention", ATTENTION, _attention),
-)
+# Names in torch.nn.functional: torch's own, and what stands in for it.
+_FORMS: dict[str, tuple[Callable[..., Tensor], Callable[..., Tensor]]] = {
+    "rms_norm": (RMS_NORM, _rms_norm),
+    "scaled_dot_product_attention": (ATTENTION, _attention),
+}
