@@ -78,7 +78,12 @@ def wait_for_steps(metrics: Path, count: int, seconds: float = 60) -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "devices"), [(signal.SIGTERM, 1), (signal.SIGTERM, 2), (signal.SIGINT, 2)]
+    ("number", "devices"),
+    [
+        pytest.param(signal.SIGTERM, 1, marks=pytest.mark.slow),
+        (signal.SIGTERM, 2),
+        pytest.param(signal.SIGINT, 2, marks=pytest.mark.slow),
+    ],
 )
 def test_a_signal_saves_and_gives_75(tmp_path, run_file, run_cli, number, devices, start):
     process = start(
@@ -102,6 +107,7 @@ def test_one_json_document_from_local_workers(run_cli, run_file):
     assert answer.json()["step"] == 3
 
 
+@pytest.mark.slow
 def test_one_json_document_under_torchrun(tmp_path, run_file, start):
     process = start(
         tmp_path,

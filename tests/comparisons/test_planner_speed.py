@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 
+
+@pytest.mark.slow
 def test_the_script(script):
     data, text = script("planner_speed.py", "--quick")
     assert data["gpt3-175b"]["space"] > 100_000  # what `train` runs; other layouts are beyond it

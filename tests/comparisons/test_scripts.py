@@ -48,6 +48,7 @@ def test_cpu_benchmark(script):
             assert f"Left out: {peer}" in text
 
 
+@pytest.mark.slow
 def test_overhead(script):
     data, text = script("overhead.py", "--quick", "--precisions", "bf16")
     check_facts(data, text)

@@ -52,6 +52,7 @@ def test_noise_can_only_slow_a_kernel_so_a_curve_never_falls() -> None:
     assert found["seconds"] == [5e-4, 5e-4, 1e-3]
 
 
+@pytest.mark.slow
 def test_two_processes_time_kernels_and_messages_together() -> None:
     found = probe(2, 1, seconds=0.001)
     curves = {(one.what, one.phase, one.precision) for one in found.curves}

@@ -190,6 +190,7 @@ def test_another_schedules_formula_is_not_met(plain: Measured) -> None:
     assert abs(fast - slow_formula) > POINTS
 
 
+@pytest.mark.slow
 def test_bubbles_of_chunks() -> None:
     check(compared(RANKS, MICROS, CHUNKED, SECONDS))
 

@@ -270,7 +270,7 @@ def _three_and_four() -> list[Case]:
         for zero in (0, 1, 2, 3)
     ]
     found += [
-        case(f"pp2-tp2-dp2-{kind}", variant, pp=2, tp=2, dp_shard=2, schedule=kind, fast=kind == "dualpipev")
+        case(f"pp2-tp2-dp2-{kind}", variant, pp=2, tp=2, dp_shard=2, schedule=kind)
         for kind, variant in SCHEDULES.items()
         if kind != "1f1b"
     ]
@@ -309,7 +309,7 @@ def _recompute() -> list[Case]:
     ]
     return [
         *found,
-        case("pp2-tp2-recompute-selective", pp=2, tp=2, recompute="selective", fast=True),
+        case("pp2-tp2-recompute-selective", pp=2, tp=2, recompute="selective"),
         case("pp2-tp2-dp2-recompute-selective", pp=2, tp=2, dp_shard=2, recompute="selective"),
         case("pp2-gpipe-recompute-selective", pp=2, schedule="gpipe", recompute="selective"),
         case("pp2-tp2-interleaved-recompute-selective", "5-layers", pp=2, tp=2, schedule="interleaved",

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.weights import Weight, Weights
-from scalewright.spec.traffic import BUCKET_BYTES
+from scalewright.spec.volumes import BUCKET_BYTES
 
 
 @dataclass

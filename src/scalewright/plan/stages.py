@@ -18,9 +18,10 @@ import numpy as np
 
 from scalewright.plan.cost.activations import block_bytes
 from scalewright.plan.cost.columns import Columns, Place
+from scalewright.plan.cost.links import message_seconds
 from scalewright.plan.cost.memory import GIB, KINDS, rank_memory
 from scalewright.plan.cost.microbatch import Micro, exchanges, micro
-from scalewright.plan.cost.pipeline import message_seconds, unhidden
+from scalewright.plan.cost.pipeline import unhidden
 from scalewright.plan.cost.states import padded_sums
 from scalewright.plan.cost.table import stage_counts
 from scalewright.plan.predict import Prediction

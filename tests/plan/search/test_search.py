@@ -196,8 +196,8 @@ def test_what_an_expert_would_sign() -> None:
     llama = load_model_spec("llama-3.1-70b")
     plan = search(llama, H100, devices=512, seq_len=8192, global_batch=1024)
     layout = plan.best[0].layout
-    assert layout.tp in (2, 4, 8), "inside a node"
-    assert layout.sp
+    assert layout.tp in (1, 2, 4, 8), "inside a node"
+    assert layout.sp or layout.zero_stage == 3  # FSDP alone is MaxText's published recipe at this size
     assert layout.pp <= 8
     assert layout.micro_batch // layout.cp <= 2
     assert layout.offload == "none"

@@ -1,11 +1,12 @@
-"""Dry runs against `spec/`: bytes held and bytes sent, computed twice, must be the same to the byte.
+"""Dry runs against `spec/` and the planner: bytes held and bytes sent must be the same to the byte.
 
     parameters, gradients, optimizer     spec/memory.py: state_bytes          <->  live tensors
     every collective of every axis       spec/traffic.py: step_traffic        <->  what passed
+    bytes of the busiest rank by axis    plan/cost/volumes.py, as priced      <->  what passed
     FLOPs                                spec/operators.py                    <->  what ran
 
 `control` (the loss's and the norm's scalars) is traffic that the spec leaves out. Everything else is in, and
-there is no tolerance.
+there is no tolerance; the planner's floats are averages over blocks, right to the last bits.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from typing import Any
 
 import pytest
 
+from scalewright.plan.predict import predict
+from scalewright.spec.cluster import load_cluster
 from scalewright.spec.layout import Layout
 from scalewright.spec.memory import state_bytes
 from scalewright.spec.model import ModelSpec
@@ -23,6 +26,8 @@ from scalewright.spec.traffic import step_traffic
 from scalewright.train.dry_run.dry_run import Group, dry_run
 
 SEQ_LEN = 16
+CLUSTER = load_cluster({"like": "dgx-h100", "nodes": 64})
+AXES = {"dp": ("dp_shard", "dp_replicate"), "tp": ("tp", "kv"), "pp": ("pp", "tie")}
 SMALL: dict[str, Any] = {
     "vocab_size": 67,  # a prime: every cut of it is uneven
     "hidden_size": 24,
@@ -66,6 +71,7 @@ LAYOUTS: list[dict[str, Any]] = [
     {"devices": 512, "pp": 4, "tp": 4, "dp_replicate": 2, "zero_stage": 3, "global_batch": 256},
     {"devices": 16, "pp": 2, "tp": 2, "dp_replicate": 2, "zero_stage": 3, "global_batch": 32},
     {"devices": 8, "pp": 2, "schedule": "zbv", "zero_stage": 1, "global_batch": 32},
+    {"devices": 8, "pp": 2, "schedule": "dualpipev", "zero_stage": 3, "global_batch": 16},
 ]
 # These also with rows of several documents, which is what users get: an attention mask, on every stage.
 MASKED: list[dict[str, Any]] = [
@@ -116,6 +122,13 @@ def test_bytes_held_and_sent(name: str, keys: dict[str, Any], masked: bool) -> N
             assert held["parameters"] == kept.parameters
             assert held["gradients"] == kept.gradients
             assert held["optimizer"] == kept.optimizer
+    planned = predict(model, CLUSTER, layout, SEQ_LEN).comm_bytes
+    for axis, parts in AXES.items():
+        most = max(
+            sum(size for (on, _, _), (_, size) in group.found.traffic.items() if on in parts)
+            for group in groups
+        )
+        assert planned[axis] == pytest.approx(most, rel=1e-12), axis
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,12 @@ def spiky(folder: Path, kind: str = "row", odd: Any = ODD, **changes: Any) -> di
         pytest.param("row", {"layout": {"micro_batch": 4}}, id="one"),
         pytest.param("row", {"layout": {"micro_batch": 4}, "checkpoint": {"at_end": True}}, id="one-saved"),
         pytest.param("stream", {"layout": {"micro_batch": 4}, **OWN}, id="one-own-streamed"),
-        pytest.param("stream", {"layout": ZERO3, **OWN, "checkpoint": {"at_end": True}}, id="zero3-own"),
+        pytest.param(
+            "stream",
+            {"layout": ZERO3, **OWN, "checkpoint": {"at_end": True}},
+            id="zero3-own",
+            marks=pytest.mark.slow,
+        ),
         pytest.param(
             "row",
             {"layout": {"devices": 2, "pp": 2, "zero_stage": 0, "micro_batch": 2}},

@@ -97,7 +97,9 @@ def test_killed_once(straight, tmp_path, layout, optimizer):
 
 
 @pytest.mark.parametrize(
-    ("layout", "optimizer"), [(ONE, ADAMW), (ZERO3, ADAMW)], ids=["1-adamw", "zero3-adamw"]
+    ("layout", "optimizer"),
+    [(ONE, ADAMW), pytest.param(ZERO3, ADAMW, marks=pytest.mark.slow)],
+    ids=["1-adamw", "zero3-adamw"],
 )
 def test_killed_twice(straight, tmp_path, layout, optimizer):
     data = resumable(tmp_path, layout, optimizer)

@@ -1,7 +1,7 @@
 """A step on CPU processes, from curves that a probe measured on the machine itself (spec/timings.py).
 
     an operator     seconds(curve of its kind, its FLOPs or bytes), forward and backward
-    a collective    seconds(curve of its kind, its bytes), as often as this trainer sends (spec/traffic.py)
+    a collective    seconds(curve of its kind, its bytes), as often as volumes.py lists it
     a micro-batch   blocks · (forward + backward + what runs again) + exchanges: Gloo works on the cores that
                     compute, so that nothing hides behind anything
     a step          micro-batches, pipeline's fill, gradients and parameters, Adam, what every step costs
@@ -22,16 +22,19 @@ from scalewright.plan.constants import Constants
 from scalewright.plan.cost import timeline
 from scalewright.plan.cost import work as w
 from scalewright.plan.cost.activations import budgets
+from scalewright.plan.cost.columns import Columns, Place, places
 from scalewright.plan.cost.kernels import Prices
+from scalewright.plan.cost.links import groups, seconds
 from scalewright.plan.cost.table import RECOMPUTE, Facts, Table, Unit
 from scalewright.plan.cost.timeline import PARTS, Step
+from scalewright.plan.cost.volumes import Volumes
 from scalewright.plan.curves import Curves, curves_of
 from scalewright.spec import block
 from scalewright.spec.block import Operator, Sizes
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.operators import layer_kinds
 from scalewright.spec.timings import Timings
-from scalewright.spec.traffic import BUCKET_BYTES
+from scalewright.spec.volumes import Transfer
 
 FP32 = 4.0
 
@@ -127,19 +130,40 @@ def step(table: Table, facts: Facts, prices: Prices, c: Constants) -> Step:
     for timings in {unit.chip.timings for unit in table.units if unit.chip.timings is not None}:
         rows = np.array([unit.chip.timings == timings for unit in table.units])[table.unit]
         at = np.flatnonzero(rows)
-        for name, seconds in _Step(table.take(at), facts, curves_of(timings), timings, c).parts().items():
-            parts[name][at] = seconds
+        columns = Columns(table.take(at), facts, prices, c)
+        for name, values in _Step(columns, timings).parts().items():
+            parts[name][at] = values
     detail = {name: np.where(mine, 0.0, values) for name, values in found.detail.items()}
     detail["fixed"] = np.where(mine, parts["other"], detail.get("fixed", 0.0))
     host = np.where(mine, 0.0, found.host)
     return replace(found, seconds=np.asarray(sum(parts.values())), parts=parts, host=host, detail=detail)
 
 
+class Loopback:
+    """The processes of one machine: seconds of collectives from curves."""
+
+    def __init__(self, at: Columns, timings: Timings) -> None:
+        self.at, self.curves = at, curves_of(timings)
+        self.share = np.maximum(timings.processes - 1, 1) / timings.processes  # of a ring that was measured
+
+    def __call__(self, transfer: Transfer) -> np.ndarray:
+        """Seconds of one call; a message's curve is of the message itself."""
+        size = np.asarray(transfer.bytes)
+        if transfer.kind == "send":
+            return self.curves("send", size)
+        group, _ = groups(self.at, transfer.axis)
+        ring = (group - 1) / np.maximum(group, 1) / self.share
+        seconds = ring * self.curves(transfer.kind, size) + self.at.c["cpu.message"]
+        return np.where((group > 1) & (size > 0), seconds, 0.0)
+
+
 class _Step:
     """The parts of a step of some rows that share one machine's curves."""
 
-    def __init__(self, table: Table, facts: Facts, curves: Curves, timings: Timings, c: Constants) -> None:
-        self.t, self.curves, self.c = table, curves, c
+    def __init__(self, at: Columns, timings: Timings) -> None:
+        table, facts, curves = at.table, at.facts, curves_of(timings)
+        self.at, self.t, self.curves, self.c = at, table, curves, at.c
+        self.volumes, self.network = Volumes(at), Loopback(at, timings)
         priced = [_of(unit, timings) for unit in table.units]
         g = table.gather
         self.forward = np.array([one.forward for one in priced])[table.unit]
@@ -147,19 +171,19 @@ class _Step:
         self.light = g(np.array([one.light for one in priced]))
         self.core = g(np.array([one.core for one in priced]))
         self.operators = g(np.array([one.operators for one in priced]))
-        self.stream, self.key_value = g(facts.works["stream"]), g(facts.works["key_value"])
+        self.key_value = g(facts.works["key_value"])
         self.group = table.dp * table.cp  # that shares gradients
         again = [table.recompute == RECOMPUTE.index(name) for name in ("full", "share", "budget")]
         self.whole = np.select(again, [1.0, table.share, budgets(table)[1]], 0.0)
         self.works = {name: facts.works[name][table.unit] for name in ("dense", "expert", "tied")}
         self.width = np.where(g(np.array([u.precision in ("fp32", "tf32") for u in table.units])), 4.0, 2.0)
         self.split, self.folded = table.schedules("splits"), table.schedules("folded")
-        self.share = np.maximum(timings.processes - 1, 1) / timings.processes  # of a ring that was measured
 
     def parts(self) -> dict[str, np.ndarray]:
         """Seconds by part."""
         t, c = self.t, self.c
-        ranks = [self._micro(stage) for stage in range(3)]
+        seats = places(t)
+        ranks = [self._micro(seat) for seat in seats]
         totals = np.stack([sum(parts.values()) for parts in ranks])
         totals[0] = np.where(t.pp > 2, totals[0], 0.0)
         totals[2] = np.where(t.pp > 1, totals[2], 0.0)
@@ -168,30 +192,25 @@ class _Step:
         chosen = {
             name: t.micros * np.choose(which, [one[name] for one in ranks]) for name in ranks[0]
         }  # fmt: skip
-        send = self._messages()
         return {
             **{name: chosen[name] for name in ("compute", "recompute", "tp_exposed", "cp_exposed")},
-            "dp_exposed": self._data_parallel() + self._partial_sums(),
+            "dp_exposed": np.max([self._data_parallel(seat) for seat in seats], axis=0) + self._report(),
             "pp_bubble": np.where(t.pp > 1, others * self._fill(), 0.0),
-            "pp_exposed": send,
+            "pp_exposed": self._messages(seats),
             "optimizer": self._optimizer(),
             "other": chosen["other"] + c["cpu.step"],
         }
 
-    def _micro(self, stage: int) -> dict[str, np.ndarray]:
-        """A micro-batch on the fullest inner (0), first (1) or last (2) pipeline rank."""
-        t, n = self.t, self.t.stages[:, stage]
-        alone = t.pp == 1
-        first = alone | (stage == 1)
-        last = np.where(self.folded & ~alone, stage == 1, alone | (stage == 2))
+    def _micro(self, place: Place) -> dict[str, np.ndarray]:
+        """A micro-batch on a pipeline rank."""
+        t, n, first, last = self.t, place.blocks, place.first, place.last
         ends = {w.BEFORE: first, w.AFTER: last, w.EXTRA: last}
         compute = n * (self.forward[:, w.BLOCK] + self.backward[:, w.BLOCK])
-        for region, has in ends.items():
-            compute = compute + has * (self.forward[:, region] + self.backward[:, region])
+        for region, share in ends.items():
+            compute = compute + share * (self.forward[:, region] + self.backward[:, region])
         again = self._again() * n
-        exchange = n * self._tensor_parallel() + np.where(
-            t.tp > 1, first * self._leave(0.0) + last * self._enter(0.0), 0.0
-        )
+        sent = self.volumes.tensor_parallel(place)
+        exchange = seconds(self.network, sent) / t.micros if sent else np.zeros(len(t))
         held = self._elements(n, first, last)
         adds = np.where((t.zero == 0) & (self.group > 1), 1.0, (t.micros - 1) / t.micros)
         adds = np.where(t.zero >= 2, adds / np.maximum(self.group / t.replicate, 1), adds)
@@ -221,75 +240,27 @@ class _Step:
 
     # -- exchanges --------------------------------------------------------------------------------
 
-    def _message(self, kind: str, size: np.ndarray, group: np.ndarray) -> np.ndarray:
-        """Seconds of a collective whose whole tensor has so many bytes."""
-        ring = (group - 1) / np.maximum(group, 1) / self.share
-        seconds = ring * self.curves(kind, size) + self.c["cpu.message"]
-        return np.where((group > 1) & (size > 0), seconds, 0.0)
+    def _data_parallel(self, place: Place) -> np.ndarray:
+        """Every collective, one after the other; FSDP's hooks and lists around each are Python's.
 
-    def _enter(self, again: np.ndarray | float) -> np.ndarray:
-        """Into column-parallel layers, forward and backward."""
-        t = self.t
-        parts = (1 + again) * self._message("all_gather", self.stream, t.tp)
-        parts = parts + self._message("reduce_scatter", self.stream, t.tp)
-        return np.where(t.sp > 0, parts, self._message("all_reduce", self.stream, t.tp))
+        Reading and writing flat buffers is in the curves.
+        """
+        sent = self.volumes.data_parallel(place)
+        hooks = [one.calls * self.c["cpu.shard"] for one in sent if one.axis == "fsdp"]
+        return np.asarray(seconds(self.network, sent) + np.sum(hooks, axis=0))
 
-    def _leave(self, again: np.ndarray | float) -> np.ndarray:
-        """Out of row-parallel layers, forward and backward."""
-        t = self.t
-        parts = (1 + again) * self._message("reduce_scatter", self.stream, t.tp)
-        parts = parts + self._message("all_gather", self.stream, t.tp)
-        return np.where(t.sp > 0, parts, (1 + again) * self._message("all_reduce", self.stream, t.tp))
+    def _messages(self, seats: Sequence[Place]) -> np.ndarray:
+        """Of the rank with the most; as many come in, and Gloo takes the same cores for them."""
+        sent = [self.volumes.pipeline(seat) for seat in seats]
+        if not sent[0]:
+            return np.zeros(len(self.t))
+        between, *ends = [seconds(self.network, some) for some in sent]
+        return np.asarray(2 * np.max([np.where(self.t.pp > 2, between, 0.0), *ends], axis=0))
 
-    def _tensor_parallel(self) -> np.ndarray:
-        """A block's exchanges; with sequence parallelism the backward gathers its inputs again."""
-        t = self.t
-        kind = t.recompute
-        redone = np.where(kind == RECOMPUTE.index("none"), 0.0, np.where(
-            kind == RECOMPUTE.index("share"), t.share, 1.0))  # fmt: skip
-        gathers = np.where(kind == RECOMPUTE.index("none"), 1.0, redone)
-        found = 2 * self._enter(gathers) + self._leave(redone) + self._leave(0.0)
-        return np.where(t.tp > 1, found, 0.0)
-
-    def _data_parallel(self) -> np.ndarray:
-        """Gradients in buckets; or parameters gathered and gradients scattered, block by block."""
-        t = self.t
-        n = t.stages[:, :3].max(1)
-        one = self.works["dense"][:, w.BLOCK] + self.works["expert"][:, w.BLOCK]
-        rest = self._elements(0 * n, True, True)
-        whole = FP32 * (n * one + rest)
-        buckets = np.maximum(np.ceil(whole / BUCKET_BYTES), 1.0)
-        reduce = buckets * self._message("all_reduce", whole / buckets, self.group)
-        shard = self.group / np.maximum(t.replicate, 1)
-        micros = t.micros
-        gathers = np.where(t.zero >= 3, np.where(self.split, 3.0, 2.0) * micros, 1.0)
-        ends = np.where((t.zero >= 3) & (t.pp == 1), micros, 1.0)
-        scatters = np.where(t.zero >= 2, micros, 1.0)
-        sharded = n * (
-            gathers * self._message("all_gather", one * self.width, shard)
-            + scatters * self._message("reduce_scatter", one * FP32, shard)
-        )
-        sharded = sharded + ends * self._message("all_gather", rest * self.width, shard)
-        sharded = sharded + scatters * self._message("reduce_scatter", rest * FP32, shard)
-        across = self._message("all_reduce", whole / np.maximum(shard, 1), t.replicate)
-        # reading and writing flat buffers is in the curves; its hooks and lists are Python's
-        hooks = (gathers + scatters) * (n + 1) * self.c["cpu.shard"]
-        found = sharded + across + np.where(shard > 1, hooks, 0.0)
-        return np.asarray(np.where(t.zero >= 1, found, reduce))
-
-    def _partial_sums(self) -> np.ndarray:
-        """Norms' gradients under tensor parallelism, and the report of a step: small sums."""
-        t = self.t
-        small = self._message("all_reduce", np.full(len(t), 1024.0), t.devices)
-        return np.asarray(2 * small + np.where(t.tp > 1, small, 0.0))
-
-    def _messages(self) -> np.ndarray:
-        """Activations and their gradients between pipeline ranks."""
-        t = self.t
-        size = self.stream / np.where(t.sp > 0, t.tp, 1.0)
-        borders = np.where(self.folded, 2 * t.chunks - 2, 2 * t.chunks - np.where(t.pp == 2, 1, 0))
-        borders = np.maximum(borders, 1.0)  # of one rank, with those on other ranks
-        return np.asarray(np.where(t.pp > 1, t.micros * 2 * borders * self.curves("send", size), 0.0))
+    def _report(self) -> np.ndarray:
+        """The loss and the norm of a step: small sums over all ranks."""
+        small = Transfer("world", "all_reduce", np.full(len(self.t), 1024.0), 2.0, "nothing")
+        return np.asarray(2.0 * self.network(small))
 
     def _fill(self) -> np.ndarray:
         """The share of the other ranks' time a micro-batch that a pipeline starts and ends with."""
@@ -302,7 +273,7 @@ class _Step:
     def _elements(self, blocks: np.ndarray, first: np.ndarray | bool, last: np.ndarray | bool) -> np.ndarray:
         """Parameters of a pipeline rank."""
         both = self.works["dense"] + self.works["expert"]
-        split = (self.t.pp > 1) & np.asarray(last) & ~np.asarray(first)
+        split = (self.t.pp > 1) & (np.asarray(last) > 0) & ~(np.asarray(first) > 0)
         found = blocks * both[:, w.BLOCK] + np.asarray(first) * both[:, w.BEFORE]
         return np.asarray(found + np.asarray(last) * both[:, w.AFTER] + split * self.works["tied"])
 

@@ -1,8 +1,5 @@
-"""What a block exchanges with other ranks in one micro-batch: exposed seconds of a forward, and bytes.
+"""What a block exchanges over cp and ep in one micro-batch: exposed seconds of a forward, and bytes.
 
-    tensor parallel    two all-reduces of the residual stream a block, or as many pairs of gather and scatter
-                       (Shoeybi et al. 2019 §3; Korthikanti et al. 2022 §4.2.2); one where attention and MLP
-                       run side by side
     context parallel   ring: keys and values to the next rank, cp - 1 times, beside the core
                        (Liu et al. 2023); ulysses: all-to-all of heads (Jacobs et al. 2023);
                        or a gather of keys and values (Dubey et al. 2024 §3.3.2)
@@ -34,20 +31,6 @@ class Exchange:
 
     seconds: np.ndarray
     bytes: np.ndarray
-
-
-def tensor_parallel(at: Columns) -> Exchange:
-    """Sums of the residual stream over tp ranks; overlapped trainers hide overlap.tp of them."""
-    t, stream = at.table, at.work("stream")
-    one, sparse = np.ones(len(t)), at.work("sparse")
-    ordinary = 2.0 - at.work("parallel")
-    times = ordinary * (1 - sparse) + sparse * np.where(t.etp > 1, 2.0, 1.0)
-    whole = x.all_reduce(stream, t.tp, one, at.links)
-    halves = 2 * x.gather(stream, t.tp, one, at.links)
-    hidden = at.c["overlap.tp"] * at.trainer("overlap_tp")
-    seconds = times * np.where(t.sp > 0, halves, whole) * (1 - hidden)
-    size = np.where(t.tp > 1, times * stream * np.where(t.sp > 0, 2.0, 1.0), 0.0)
-    return Exchange(seconds, size)
 
 
 def context_parallel(at: Columns) -> Exchange:

@@ -1,7 +1,7 @@
 """Seconds of one micro-batch on one pipeline rank: kernels, exposed exchanges, waits for the host.
 
-    forward   n (f + tp + ep + cp) + ends        n: blocks of the rank
-    backward  n (b + again + (1 + r) (tp + ep) + (2 + r) cp) + ends        r: share of blocks that run again
+    forward   n (f + ep + cp) + tp + ends                           n: blocks of the rank
+    backward  n (b + again + (1 + r) ep + (2 + r) cp) + tp + ends   r: share of blocks that run again
     waits     (device^6 + host^6)^(1/6) - device: the slower of both, rounded where they are alike
 
 Context parallelism exchanges keys and values twice in a backward: to recompute scores, and their gradients.
@@ -15,8 +15,10 @@ import numpy as np
 
 from scalewright.plan.cost import work as w
 from scalewright.plan.cost.columns import Columns, Place
-from scalewright.plan.cost.exchange import Exchange, context_parallel, expert_parallel, tensor_parallel
+from scalewright.plan.cost.exchange import Exchange, context_parallel, expert_parallel
 from scalewright.plan.cost.kernels import immature
+from scalewright.plan.cost.links import Links
+from scalewright.plan.cost.volumes import Volumes
 from scalewright.plan.frameworks import HOSTS
 from scalewright.spec.schedules.unequal import RankCost
 
@@ -25,16 +27,17 @@ CORNER = 6  # how sharply device and host take turns in being the slower
 
 @dataclass(frozen=True)
 class Exchanges:
-    """What a block exchanges, by axis."""
+    """What the ranks of a pipeline exchange: a block's by cp and ep, and the lists of each rank."""
 
-    tp: Exchange
     cp: Exchange
     ep: Exchange
+    volumes: Volumes
+    links: Links
 
 
 def exchanges(at: Columns) -> Exchanges:
-    """All three, priced once for all ranks of a pipeline."""
-    return Exchanges(tensor_parallel(at), context_parallel(at), expert_parallel(at))
+    """Made once for all ranks of a pipeline."""
+    return Exchanges(context_parallel(at), expert_parallel(at), Volumes(at), Links(at))
 
 
 @dataclass(frozen=True)
@@ -68,7 +71,7 @@ class Micro:
 
 
 def micro(at: Columns, place: Place, sent: Exchanges) -> Micro:
-    """A micro-batch on the rank that `place` says."""
+    """A micro-batch on a pipeline rank."""
     n = place.blocks
     f, b, wg = (at.region(one, w.BLOCK) for one in (at.forward, at.backward, at.weight))
     core = at.region(at.prices.core[:, :, 0], w.BLOCK)
@@ -81,19 +84,32 @@ def micro(at: Columns, place: Place, sent: Exchanges) -> Micro:
         weight = weight + share * sum(at.region(at.weight, region) for region in regions)
     whole, inside = at.rerun
     again = n * (whole * f + inside * core)
-    tp, cp, ep = sent.tp.seconds, sent.cp.seconds, sent.ep.seconds
-    device = (front + back) + again + n * (2 + whole) * (tp + ep) + n * (3 + whole) * cp
+    cp, ep = sent.cp.seconds, sent.ep.seconds
+    tp_front, tp = tensor_parallel(at, place, sent)
+    device = (front + back) + again + tp + n * (2 + whole) * ep + n * (3 + whole) * cp
     waits = (device**CORNER + host_seconds(at, n) ** CORNER) ** (1 / CORNER) - device
     return Micro(
         compute=front + back,
         recompute=again,
-        tp=n * (2 + whole) * tp,
+        tp=tp,
         cp=n * (3 + whole) * cp,
         ep=n * (2 + whole) * ep,
         host=waits,
-        front=front + n * (tp + ep + cp),
+        front=front + tp_front + n * (ep + cp),
         weight=weight,
     )
+
+
+def tensor_parallel(at: Columns, place: Place, sent: Exchanges) -> tuple[np.ndarray, np.ndarray]:
+    """Exposed seconds of a micro-batch: of its forward, and of all of it; overlap.tp of them are hidden."""
+    front, whole = np.zeros(len(at.table)), np.zeros(len(at.table))
+    for one in sent.volumes.tensor_parallel(place):
+        if np.any(one.calls):
+            taken = one.calls * sent.links(one)
+            whole = whole + taken
+            front = front + taken if one.during == "forward" else front
+    exposed = (1 - at.c["overlap.tp"] * at.trainer("overlap_tp")) / np.maximum(at.table.micros, 1.0)
+    return exposed * front, exposed * whole
 
 
 def host_seconds(at: Columns, blocks: np.ndarray) -> np.ndarray:

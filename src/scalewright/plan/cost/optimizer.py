@@ -11,7 +11,7 @@ import numpy as np
 
 from scalewright.plan.cost import work as w
 from scalewright.plan.cost.columns import Columns
-from scalewright.plan.cost.data_parallel import WEIGHT_BYTES, Shares
+from scalewright.plan.cost.shares import WEIGHT_BYTES, Shares
 from scalewright.plan.request import OFFLOADS
 
 NEW_WEIGHTS = 4.0  # bytes a parameter that the step writes

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from scalewright.plan.cost import collectives as x
 from scalewright.plan.cost.columns import Columns
+from scalewright.plan.cost.links import message_seconds
 from scalewright.plan.cost.microbatch import Micro
 from scalewright.plan.request import SCHEDULES
 from scalewright.spec.schedules.unequal import RankCost, step_columns
@@ -51,17 +51,6 @@ def _sums(at: Columns, between: RankCost, first: RankCost, last: RankCost) -> Ra
 
 def _take(cost: RankCost, rows: np.ndarray) -> RankCost:
     return RankCost(cost.forward[rows], cost.backward[rows], cost.weight[rows])
-
-
-def message_bytes(at: Columns) -> np.ndarray:
-    """Bytes of one activation that a rank sends: its part, or all of it where tp ranks repeat each other."""
-    return np.asarray(at.work("stream") / np.where(at.trainer("whole_p2p") > 0, 1.0, at.table.tp))
-
-
-def message_seconds(at: Columns) -> np.ndarray:
-    """Seconds of one message to the next stage."""
-    t = at.table
-    return np.asarray(x.send(message_bytes(at), t.devices / t.pp, t.devices, at.links) + at.c["link.message"])
 
 
 def unhidden(at: Columns) -> np.ndarray:

@@ -22,11 +22,12 @@ import numpy as np
 from scalewright.plan.constants import Constants
 from scalewright.plan.cost import work as w
 from scalewright.plan.cost.columns import Columns, places
-from scalewright.plan.cost.data_parallel import data_parallel, shares
+from scalewright.plan.cost.data_parallel import data_parallel
 from scalewright.plan.cost.kernels import Prices
 from scalewright.plan.cost.microbatch import exchanges, micro
 from scalewright.plan.cost.optimizer import offload, optimizer
 from scalewright.plan.cost.pipeline import bubble, messages
+from scalewright.plan.cost.shares import shares
 from scalewright.plan.cost.table import Facts, Table
 from scalewright.plan.cost.traffic import AXES, bytes_by_axis
 
@@ -69,12 +70,21 @@ def step(table: Table, facts: Facts, prices: Prices, c: Constants) -> Step:
     """The step of every row."""
     at = Columns(table, facts, prices, c)
     sent, m = exchanges(at), table.micros
-    ranks = [micro(at, place, sent) for place in places(table)]
+    seats = places(table)
+    ranks = [micro(at, place, sent) for place in seats]
     totals = np.stack([one.total for one in ranks])
     slow, which = totals.max(0), totals.argmax(0)
     fill, message = bubble(at, (ranks[0], ranks[1], ranks[2]), slow), messages(at)
     held = shares(at)
-    dp = data_parallel(at, held, slow)
+    volumes = sent.volumes
+    # what other trainers' ranks share is taken of the fullest, whichever it is
+    dp = np.max(
+        [
+            data_parallel(at, volumes.data_parallel(place), slow, sent.links)
+            for place in (seats if volumes.any_own and (table.pp > 1).any() else seats[:1])
+        ],
+        axis=0,
+    )
     states = optimizer(at, held) + offload(at, held, slow)
     fixed = c["host.step"] * np.where(at.chip("tpu") > 0, TPU_STEP, 1.0)
     plain = m * slow + fill + message + dp + states + fixed

@@ -9,40 +9,39 @@ An all-reduce counts its tensor, an all-gather its output, a reduce-scatter its 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
-from scalewright.plan.cost.columns import Columns
-from scalewright.plan.cost.data_parallel import WEIGHT_BYTES, gathers_once, shares
-from scalewright.plan.cost.exchange import context_parallel, expert_parallel, tensor_parallel
-from scalewright.plan.cost.own_traffic import covered, own_bytes
-from scalewright.plan.cost.pipeline import message_bytes
+from scalewright.plan.cost.columns import Columns, Place, places
+from scalewright.plan.cost.exchange import context_parallel, expert_parallel
+from scalewright.plan.cost.volumes import Volumes
 
+# Axes of transfers (spec/volumes.py) -> what users call them
 AXES = ("tp", "dp", "cp", "ep", "pp")
+_AXIS = {"gradient": "dp", "fsdp": "dp", "expert": "dp", "dp_replicate": "dp", "kv": "tp", "tie": "pp"}
 
 
 def bytes_by_axis(at: Columns) -> dict[str, np.ndarray]:
-    """Bytes of the fullest rank by axis, a number a row."""
-    found = _usual(at)
-    rows = covered(at)
-    if not rows.any():
-        return found
-    own = own_bytes(at)
-    return {axis: np.where(rows, own[axis], found[axis]) for axis in AXES}
+    """Of the busiest pipeline rank on each axis."""
+    between, first, last = places(at.table)
+    second = replace(between, rank=np.minimum(1.0, at.table.pp - 1), blocks=at.table.stages[:, 3])
+    volumes, inner = Volumes(at), at.table.pp > 2
+    every = np.full(len(at.table), True)
+    ranks = [(between, inner), (second, inner), (first, every), (last, every)]
+    found = {axis: np.zeros(len(at.table)) for axis in AXES}
+    for place, there in ranks:
+        for axis, size in _bytes(volumes, place).items():
+            found[axis] = np.maximum(found[axis], np.where(there, size, 0.0))
+    blocks, whole = at.fullest * at.table.micros, at.rerun[0]
+    found["cp"] = blocks * (3 + whole) * context_parallel(at).bytes
+    found["ep"] = blocks * (2 + whole) * expert_parallel(at).bytes
+    return found
 
 
-def _usual(at: Columns) -> dict[str, np.ndarray]:
-    """Of trainers in general: the tensors that their techniques' papers exchange (see exchange.py)."""
-    t, held, grads = at.table, shares(at), at.trainer("grads")
-    replicated = np.where(t.zero == 0, grads, grads + WEIGHT_BYTES)
-    times = np.where(gathers_once(at) > 0, 1.0, t.micros)
-    gathers = np.where(t.zero >= 3, times * (2 * WEIGHT_BYTES + grads), replicated) * (held.group > 1)
-    across = np.where((t.zero >= 3) & (t.replicate > 1), grads / held.shard, 0.0)  # between replicas, once
-    blocks, whole = at.fullest * t.micros, at.rerun[0]
-    tie = np.where((t.pp > 1) & ~t.schedules("folded"), at.work("tied") * grads, 0.0)
-    return {
-        "tp": blocks * (2 + whole) * tensor_parallel(at).bytes,
-        "dp": (held.dense + held.expert) * (gathers + across),
-        "cp": blocks * (3 + whole) * context_parallel(at).bytes,
-        "ep": blocks * (2 + whole) * expert_parallel(at).bytes,
-        "pp": np.where(t.pp > 1, 2 * at.visits * message_bytes(at) * t.micros, 0.0) + tie,
-    }
+def _bytes(volumes: Volumes, place: Place) -> dict[str, np.ndarray]:
+    found: dict[str, np.ndarray] = {}
+    for one in (*volumes.data_parallel(place), *volumes.tensor_parallel(place), *volumes.pipeline(place)):
+        axis = _AXIS.get(one.axis, one.axis)
+        found[axis] = found.get(axis, 0.0) + np.asarray(one.total, dtype=float)
+    return found

@@ -1,0 +1,97 @@
+"""Seconds of a transfer over links with a delay and a rate (collectives.py): which ranks take part, and how.
+
+axis           ranks                          each so many ranks from the next
+fsdp           a replica's data-parallel      tp
+gradient       all data-parallel              tp
+expert         those that share an expert     ep · etp
+dp_replicate   replicas                       tp · a replica's ranks
+tp, kv         tp                             1
+tie            the pipeline's two ends        devices of a pipeline rank
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+from scalewright.plan.cost import collectives as x
+from scalewright.plan.cost.columns import Columns
+from scalewright.spec.volumes import Transfer
+
+
+class Network(Protocol):
+    """The seconds of one call of a transfer, a number a row."""
+
+    def __call__(self, transfer: Transfer) -> np.ndarray: ...
+
+
+class Links:
+    """The links under a table's rows."""
+
+    def __init__(self, at: Columns) -> None:
+        self.at = at
+        self._priced: dict[tuple[str, bool, int], tuple[np.ndarray, np.ndarray]] = {}
+
+    def __call__(self, transfer: Transfer) -> np.ndarray:
+        """Seconds of one call. A scatter takes as long as a gather of the same bytes: priced once."""
+        size = np.asarray(transfer.bytes)
+        key = transfer.axis, transfer.kind == "all_reduce", id(size)
+        if key not in self._priced:
+            self._priced[key] = (
+                size,
+                self._seconds(transfer, size),
+            )  # the size too, so that its id stays its own
+        return self._priced[key][1]
+
+    def _seconds(self, transfer: Transfer, size: np.ndarray) -> np.ndarray:
+        if transfer.kind == "send":
+            return message_seconds(self.at)
+        group, stride = groups(self.at, transfer.axis)
+        links = self.at.links
+        if transfer.kind != "all_reduce":
+            return x.gather(size, group, stride, links)
+        tree = x.all_reduce(size, group, stride, links)
+        if transfer.axis not in ("gradient", "expert"):
+            return tree
+        # the constants of other trainers were fitted with rings for gradients, there and back
+        return np.where(self.at.trainer("own") > 0, tree, 2 * x.gather(size, group, stride, links))
+
+
+def groups(at: Columns, axis: str) -> tuple[np.ndarray, np.ndarray]:
+    """How many ranks an axis of transfers has, and how far the next one is."""
+    t = at.table
+    ranks, one = t.dp * t.cp, np.ones(len(t))
+    if axis == "fsdp":
+        return ranks / t.replicate, t.tp
+    if axis == "gradient":
+        return ranks, t.tp
+    if axis == "expert":
+        return np.maximum(ranks * t.tp / (t.ep * t.etp), 1.0), t.ep * t.etp
+    if axis == "dp_replicate":
+        return t.replicate, t.tp * ranks / t.replicate
+    if axis == "tie":
+        return np.minimum(t.pp, 2.0), t.devices / t.pp
+    if axis == "world":
+        return t.devices, one
+    return t.tp, one
+
+
+def message_bytes(at: Columns) -> np.ndarray:
+    """Bytes of one activation that a rank sends: its part, or all of it where tp ranks repeat each other."""
+    t = at.table
+    whole = (at.trainer("whole_p2p") > 0) | ((at.trainer("own") > 0) & (t.sp == 0))
+    return np.floor(at.work("stream") / np.where(whole, 1.0, t.tp))
+
+
+def message_seconds(at: Columns) -> np.ndarray:
+    """Seconds of one message to the next stage."""
+    t = at.table
+    return np.asarray(x.send(message_bytes(at), t.devices / t.pp, t.devices, at.links) + at.c["link.message"])
+
+
+def seconds(network: Network, sent: Sequence[Transfer], during: str = "") -> np.ndarray:
+    """Of all calls in a step; `during`: of these alone."""
+    chosen = [one.calls * network(one) for one in sent if during in ("", one.during)]
+    return np.asarray(np.sum(chosen, axis=0))

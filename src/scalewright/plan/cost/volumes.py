@@ -1,0 +1,246 @@
+"""What a pipeline rank of every row sends in a step, as transfers (spec/volumes.py).
+
+    this package's own     the spec's list, from a rank's sums over regions of the model
+    trainers in general    the tensors that their techniques' papers exchange, by the trainer's habits:
+
+    gradient, fsdp   ZeRO 0: all-reduce of gradients                          (Li et al. 2020)
+                     1, 2: reduce-scatter, and a gather of parameters         (Rajbhandari et al. 2020 §7.1)
+                     3, FSDP: two gathers and a reduce-scatter a micro-batch  (§7.2; Zhao et al. 2023 §3.2),
+                     or once a step where a pipeline keeps parameters gathered (Dubey et al. 2024 §3.3.2)
+    expert           the same of experts' parameters, which fewer ranks share
+    tp               two all-reduces of the residual stream a block and pass, or as many gathers and scatters
+                     (Shoeybi et al. 2019 §3; Korthikanti et al. 2022 §4.2.2); one where attention and MLP run
+                     side by side
+
+A row has no calls in the other kind's list. What cp and ep exchange beside gradients is in exchange.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from functools import cached_property
+
+import numpy as np
+
+from scalewright.plan.cost import work as w
+from scalewright.plan.cost.columns import Columns, Place
+from scalewright.plan.cost.links import message_bytes
+from scalewright.plan.cost.optimizer import offloaded
+from scalewright.plan.cost.padded import ALL, SUM_KV, SUM_TP, TIED, padded
+from scalewright.plan.cost.shares import shares, weight_bytes
+from scalewright.plan.cost.states import fsdp
+from scalewright.plan.cost.table import RECOMPUTE
+from scalewright.spec import volumes
+from scalewright.spec.memory import FP32
+from scalewright.spec.volumes import BUCKET_BYTES, During, Exchanges, Group, Kind, Rank, Transfer
+
+
+class Volumes:
+    """The transfers of any pipeline rank of a table's rows."""
+
+    def __init__(self, at: Columns) -> None:
+        self.at, t = at, at.table
+        trained = (t.pp == 1) | t.schedules("trained")
+        plain = (at.work("sparse") == 0) & (t.cp == 1) & (t.ep == 1) & trained
+        # of this package's own trainer what it can't run yet is an estimate by its habits
+        self.own = np.asarray((at.trainer("own") > 0) & plain)
+        self.all_own, self.any_own = bool(self.own.all()), bool(self.own.any())
+        self._ranks: dict[int, tuple[Place, Rank]] = {}
+
+    def data_parallel(self, place: Place) -> list[Transfer]:
+        """Gradients and parameters, and the sums of gradients that other axes wait for."""
+        found: list[Transfer] = []
+        if self.any_own:
+            rank = self._rank(place)
+            found += _only(self.own, [*volumes.data_parallel(rank), *volumes.partial_sums(rank)])
+        if not self.all_own:
+            found += _only(~self.own, self._usual_data_parallel)
+        return found
+
+    def tensor_parallel(self, place: Place) -> list[Transfer]:
+        """Activations of all micro-batches."""
+        if not (self.at.table.tp > 1).any():
+            return []
+        found: list[Transfer] = []
+        if self.any_own:
+            found += _only(self.own, volumes.tensor_parallel(self._rank(place)))
+        if not self.all_own:
+            found += _only(~self.own, _usual_tensor_parallel(self.at, place))
+        return found
+
+    def pipeline(self, place: Place) -> list[Transfer]:
+        """Messages to other pipeline ranks."""
+        if not (self.at.table.pp > 1).any():
+            return []
+        found: list[Transfer] = []
+        if self.any_own:
+            found += _only(self.own, [volumes.messages(self._rank(place))])
+        if not self.all_own:
+            found += _only(~self.own, _usual_pipeline(self.at))
+        return found
+
+    # -- this package's own -----------------------------------------------------------------------
+
+    @cached_property
+    def _sums(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Rows that FSDP shards, over how many ranks, and their padded tensors' sums."""
+        sharded, ranks = fsdp(self.at.table)
+        return sharded, ranks, padded(self.at.table, ranks)
+
+    def _rank(self, place: Place) -> Rank:
+        """The numbers of a pipeline rank that spec/volumes.py asks for, counted once a place."""
+        if id(place) not in self._ranks:
+            self._ranks[id(place)] = place, self._count(place)
+        return self._ranks[id(place)][1]
+
+    def _count(self, place: Place) -> Rank:
+        at, t = self.at, self.at.table
+        (sharded, ranks, _), groups = self._sums, self._groups(place)
+        whole = sum(group.elements * group.count for group in groups)
+        plain = np.where(~sharded & (t.dp * t.cp > 1), FP32 * whole, 0.0)
+        buckets = np.maximum(np.ceil(plain / BUCKET_BYTES), 1.0)
+        first, last = place.first > 0, place.last > 0
+        fold = 4.0 - 2 * (place.rank == 0) - 2 * (place.rank == t.pp - 1)
+        loop = 2 * t.chunks - first - last
+        return Rank(
+            zero_stage=t.zero,
+            pp=t.pp,
+            tp=t.tp,
+            accumulation=t.micros,
+            fsdp=ranks,
+            replicas=t.replicate,
+            sharded=sharded.astype(float),
+            width=weight_bytes(at),
+            groups=groups,
+            buckets=((plain / buckets, np.where(plain > 0, buckets, 0.0)),),
+            partial=tuple(self._partial(place)),
+            exchanges=self._exchanges(place),
+            stream=at.work("stream"),
+            tokens=t.micro_batch * t.seq_len,
+            message=message_bytes(at),
+            borders=np.where(t.pp > 1, np.where(t.schedules("folded"), fold, loop), 0.0),
+        )
+
+    def _groups(self, place: Place) -> tuple[Group, ...]:
+        """Blocks, and what is held outside of them at either end; on one rank both ends are one group."""
+        t = self.at.table
+        start, end = self._roots(place, ALL)
+        both = np.where(t.pp == 1, end, 0.0)
+        tied = (self.at.work("tied") > 0) & t.schedules("folded")
+        # DualPipeV splits 2 p - 1 - r of the backwards of rank r, over both of its stages
+        halves = np.where(t.schedules("paired"), (2 * t.pp - 1 - place.rank) / 2, 0.0)
+        computations = np.where(t.schedules("split_all"), 3 * t.micros, 2 * t.micros + halves)
+        return (
+            Group(self._sums[2][:, w.BLOCK, ALL], place.blocks, computations),
+            Group(start + both, 1.0 * (start + both > 0), root=True, both_ends=tied),
+            Group(end - both, 1.0 * (end - both > 0), root=True),
+        )
+
+    def _roots(self, place: Place, what: int) -> tuple[np.ndarray, np.ndarray]:
+        """What a rank's stages hold outside of blocks: at the model's start, at its end."""
+        sizes, first, last = self._sums[2], place.first > 0, place.last > 0
+        apart = last & ~first & (self.at.work("tied") > 0)
+        start = first * sizes[:, w.BEFORE, what]
+        return start, last * sizes[:, w.AFTER, what] + apart * sizes[:, TIED, what]
+
+    def _partial(self, place: Place) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+        """The rank's own fp32 parts of what tp ranks hold alike, and of a tied head's two ends."""
+        t, (_, ranks, sizes) = self.at.table, self._sums
+        for axis, what in (("tp", SUM_TP), ("kv", SUM_KV)):
+            start, end = self._roots(place, what)
+            part = FP32 * (place.blocks * sizes[:, w.BLOCK, what] + start + end) / ranks
+            yield axis, part, 1.0 * (t.tp > 1) * (part > 0)
+        ends = (t.pp > 1) & ~t.schedules("folded") & ((place.first > 0) | (place.last > 0))
+        part = FP32 * sizes[:, TIED, ALL] / ranks
+        yield "tie", part, 1.0 * ends * (self.at.work("tied") > 0) * (part > 0)
+
+    def _exchanges(self, place: Place) -> Exchanges:
+        at, t, n = self.at, self.at.table, place.blocks
+        stages = np.maximum(t.chunks, 1.0)
+        none = t.recompute == RECOMPUTE.index("none")
+        some = stages * np.ceil(n / stages * t.share - 1e-9)  # every k-th of a stage; under a budget all
+        again = np.where(t.recompute == RECOMPUTE.index("share"), some, n)
+        return Exchanges(
+            sp=1.0 * (t.sp > 0),
+            blocks=n,
+            rerun=np.where(none, 0.0, again),
+            regathers=1.0 * (none & ~offloaded(t.offload, "activations")),
+            norm_follows=at.work("post_norm"),
+            statistics=at.work("statistics"),
+            first=1.0 * (place.first > 0),
+            last=1.0 * (place.last > 0),
+        )
+
+    # -- trainers in general ----------------------------------------------------------------------
+
+    @cached_property
+    def _usual_data_parallel(self) -> list[Transfer]:
+        """Of the fullest rank: dense parameters over their group, experts' over theirs."""
+        held = shares(self.at)
+        found = list(self._shared("dense", held.dense, held.group, held.shard))
+        if held.expert.any():
+            found += self._shared("expert", held.expert, held.group, held.shard)
+        t = self.at.table
+        part = held.dense * self.at.trainer("grads") / np.maximum(held.shard, 1)
+        across = 1.0 * ((t.zero >= 3) & (t.replicate > 1))
+        return [*found, Transfer("dp_replicate", "all_reduce", part, across, "nothing")]
+
+    def _shared(
+        self, what: str, elements: np.ndarray, group: np.ndarray, shard: np.ndarray
+    ) -> Iterator[Transfer]:
+        """Gradients and parameters of either sort."""
+        at, t = self.at, self.at.table
+        grads, weights = elements * at.trainer("grads"), elements * weight_bytes(at)
+        three = t.zero >= 3
+        pieces = np.where(three, np.maximum(at.fullest, 1.0), 1.0)
+        pieces = np.where(~three & (at.trainer("by_block") > 0), at.fullest, pieces)
+        grads, weights = grads / np.maximum(pieces, 1.0), weights / np.maximum(pieces, 1.0)
+        rounds = np.where((t.pp > 1) * (1 - at.trainer("own")) > 0, 1.0, t.micros)
+        sums, shared = pieces * (group > 1) * ~three, pieces * (shard > 1) * three * rounds
+        # this package's own ZeRO 2 reduces after every micro-batch, beside its backward
+        times = np.where((at.trainer("own") > 0) & (t.zero == 2), t.micros, 1.0)
+        axis = "gradient" if what == "dense" else "expert"
+        yield Transfer(axis, "all_reduce", grads, sums * (t.zero == 0), "backward")
+        yield Transfer(axis, "reduce_scatter", grads, sums * (t.zero > 0) * times, "backward", times)
+        yield Transfer(axis, "all_gather", weights, sums * (t.zero > 0), "forward")
+        axis = "fsdp" if what == "dense" else "expert"
+        yield Transfer(axis, "all_gather", weights, 2 * shared, "all", rounds)
+        yield Transfer(axis, "reduce_scatter", grads, shared, "all", rounds)
+
+
+def _usual_tensor_parallel(at: Columns, place: Place) -> Iterator[Transfer]:
+    """Sums of the residual stream, forward, backward and in what runs again."""
+    t, sparse = at.table, at.work("sparse")
+    ordinary = 2.0 - at.work("parallel")
+    times = ordinary * (1 - sparse) + sparse * np.where(t.etp > 1, 2.0, 1.0)
+    calls = times * place.blocks * t.micros * (t.tp > 1)
+    kinds: tuple[tuple[Kind, np.ndarray], ...] = (
+        ("all_reduce", 1.0 * (t.sp <= 0)),
+        ("all_gather", 1.0 * (t.sp > 0)),
+        ("reduce_scatter", 1.0 * (t.sp > 0)),
+    )
+    phases: tuple[tuple[During, np.ndarray | float], ...] = (
+        ("forward", 1.0),
+        ("backward", 1.0),
+        ("recompute", at.rerun[0]),
+    )
+    for kind, used in kinds:
+        for during, share in phases:
+            yield Transfer("tp", kind, at.work("stream"), calls * used * share, during, t.micros)
+
+
+def _usual_pipeline(at: Columns) -> Iterator[Transfer]:
+    """Messages of every visit, up and down; a tied head's gradient."""
+    t = at.table
+    piped = 1.0 * (t.pp > 1)
+    yield Transfer("pp", "send", message_bytes(at), piped * 2 * at.visits * t.micros, "all", t.micros)
+    part = at.work("tied") * at.trainer("grads")
+    yield Transfer("tie", "all_reduce", part, piped * ~t.schedules("folded") * (part > 0), "nothing")
+
+
+def _only(rows: np.ndarray, found: Iterable[Transfer]) -> list[Transfer]:
+    """These, with calls in some rows alone."""
+    if rows.all():
+        return list(found)
+    return [replace(one, calls=np.where(rows, one.calls, 0.0)) for one in found]

@@ -1,0 +1,215 @@
+"""What a rank sends in an optimizer step: a list of transfers, each with the computation that may hide it.
+
+    axis          kind                    bytes of a call              calls a step      during
+    gradient      all_reduce              fp32 gradients, in buckets   once (zero 0)     backward
+    fsdp          all_gather              a block's parameters         `_block_gathers`  forward (3: all)
+                  all_gather              those of a stage's root      `_root_gathers`   nothing
+                  reduce_scatter          a block's fp32 gradients     once, or m        backward (3: all)
+                  reduce_scatter          those of a stage's root      the same          nothing
+    dp_replicate  all_reduce              the rank's own part (HSDP)   once              nothing
+    tp            all_reduce, or gather   activations [B, T, D] where  m                 the pass that waits
+                  and scatter (sp)        a cut part begins or ends
+                  all_gather              two numbers a token: loss    m                 forward
+    tp, kv, tie   all_reduce              gradients still partial      once              nothing
+    pp            send                    activations, gradients       m                 all
+
+m: micro-batches. Bytes: all-reduce the tensor; all-gather its output; reduce-scatter its input; send what is
+sent. Control traffic (loss and norm, some scalars) is left out.
+
+Every number of `Rank` is one rank's, or a column of many: `spec/traffic.py` fills it from the tensors of one
+rank, and the planner from sums over regions of the model, for all rows of a table at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from scalewright.spec.memory import FP32
+
+Number = Any  # an int, a float, or an array of them
+Kind = Literal["all_reduce", "all_gather", "reduce_scatter", "send"]
+During = Literal["forward", "recompute", "backward", "all", "nothing"]
+
+BUCKET_BYTES = 25 * 2**20  # torch DDP's default: large enough for bandwidth, small enough to overlap
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """One collective: bytes of a call, calls in a step, and what runs meanwhile in so many micro-batches."""
+
+    axis: str
+    kind: Kind
+    bytes: Number
+    calls: Number
+    during: During
+    rounds: Number = 1
+
+    @property
+    def total(self) -> Number:
+        """Bytes of a step."""
+        return self.bytes * self.calls
+
+
+@dataclass(frozen=True)
+class Group:
+    """FSDP's groups that are alike: blocks, or a stage's root (all tensors outside of blocks).
+
+    `elements` are padded to a multiple of the ranks, each tensor in its rows.
+    """
+
+    elements: Number
+    count: Number
+    computations: Number = 0  # forwards and backwards of their stage in a step, each part of a split one
+    root: bool = False
+    both_ends: Number = False  # an embedding whose tied head is on this rank too, in another stage
+
+
+@dataclass(frozen=True)
+class Exchanges:
+    """What tensor parallelism asks of a rank's blocks."""
+
+    sp: Number
+    blocks: Number
+    rerun: Number  # blocks whose forward runs again
+    regathers: Number  # whether inputs are gathered again in the backward, though nothing is recomputed
+    norm_follows: Number  # whether a norm follows a row-parallel layer, inside the block
+    statistics: Number  # numbers a token that a norm over all heads sums
+    first: Number  # whether the embedding is here
+    last: Number  # whether the head is here
+
+
+@dataclass(frozen=True)
+class Rank:
+    """Everything that the formulas below ask of one rank; numbers or columns."""
+
+    zero_stage: Number
+    pp: Number
+    tp: Number
+    accumulation: Number
+    fsdp: Number  # ranks that share a tensor
+    replicas: Number  # of shards
+    sharded: Number  # whether parameters are FSDP's
+    width: Number  # bytes of an activation or a gathered parameter
+    groups: tuple[Group, ...]
+    buckets: tuple[tuple[Number, Number], ...]  # of unsharded gradients: bytes, how many
+    partial: tuple[tuple[str, Number, Number], ...]  # axis, bytes, how many
+    exchanges: Exchanges
+    stream: Number  # bytes of the residual stream of a micro-batch, [B, T, D]
+    tokens: Number  # of a micro-batch, [B, T]
+    message: Number  # bytes of an activation that goes to another pipeline rank
+    borders: Number  # of its stages with other ranks' stages
+
+
+def transfers(rank: Rank) -> list[Transfer]:
+    """Everything that a rank sends in a step."""
+    return [
+        *data_parallel(rank),
+        *tensor_parallel(rank),
+        *partial_sums(rank),
+        messages(rank),
+    ]
+
+
+# -- data parallel --------------------------------------------------------------------------------
+
+
+def data_parallel(rank: Rank) -> Iterator[Transfer]:
+    """Gradients of replicas; or FSDP's gathers and reductions, and the sums between replicas of shards."""
+    for size, count in rank.buckets:
+        yield Transfer("gradient", "all_reduce", size, count, "backward")
+    for group in rank.groups:
+        yield from _sharded(rank, group)
+
+
+def _sharded(rank: Rank, group: Group) -> Iterator[Transfer]:
+    """The gathers and reductions of groups that are alike."""
+    m, three = rank.accumulation, rank.zero_stage == 3
+    count, shared = group.count * rank.sharded, rank.fsdp > 1
+    gathers = shared * count * (_root_gathers(rank) if group.root else _block_gathers(rank, group))
+    rounds = np.where((rank.zero_stage == 1) | (group.both_ends & (rank.pp > 1)), 1, m)
+    reductions = shared * count * rounds
+    weights, gradients = group.elements * rank.width, group.elements * FP32
+    if group.root:
+        yield Transfer("fsdp", "all_gather", weights, gathers, "nothing")
+        yield Transfer("fsdp", "reduce_scatter", gradients, reductions, "nothing")
+    else:
+        yield Transfer("fsdp", "all_gather", weights, gathers * (1 - three), "forward")
+        yield Transfer("fsdp", "all_gather", weights, gathers * three, "all", m)
+        yield Transfer("fsdp", "reduce_scatter", gradients, reductions * (1 - three), "backward", rounds)
+        yield Transfer("fsdp", "reduce_scatter", gradients, reductions * three, "all", m)
+    part = group.elements // rank.fsdp * FP32
+    yield Transfer("dp_replicate", "all_reduce", part, count * (rank.replicas > 1), "nothing")
+
+
+def _block_gathers(rank: Rank, group: Group) -> Number:
+    """How often a block's parameters are gathered in a step.
+
+    ZeRO-3 frees a block after every forward and every backward, and after each part of one that is split.
+    """
+    return np.where(rank.zero_stage == 3, group.computations, 1)
+
+
+def _root_gathers(rank: Rank) -> Number:
+    """The same of a stage's root: it stays from forward to backward, in a pipeline to the step's end."""
+    return np.where((rank.zero_stage == 3) & (rank.pp == 1), rank.accumulation, 1)
+
+
+# -- tensor parallel ------------------------------------------------------------------------------
+
+
+def tensor_parallel(rank: Rank) -> Iterator[Transfer]:
+    """Activations of every micro-batch (Shoeybi et al. 2019 §3; Korthikanti et al. 2022 §4.2).
+
+    Each block has two entries into column-parallel layers and two exits out of row-parallel ones; the
+    embedding ends in an exit, the head begins with an entry. With sp an entry gathers the tokens (its
+    gradient is scattered), and an exit scatters them; without, an exit sums, and an entry's gradient.
+    """
+    e, m, cut = rank.exchanges, rank.accumulation, rank.tp > 1
+    n, again = e.blocks, e.rerun
+    # recomputation stops at the last tensor that the backward needs: what the MLP's rows take
+    exits_again = again * (1 + e.norm_follows)
+    gathers: list[tuple[During, Number]] = [
+        ("forward", 2 * n + e.last),
+        ("recompute", 2 * again),
+        ("backward", 2 * n + e.first + 2 * (n - again) * e.regathers),
+    ]
+    scatters: list[tuple[During, Number]] = [
+        ("forward", 2 * n + e.first),
+        ("recompute", exits_again),
+        ("backward", 2 * n + e.last),
+    ]
+    sums: list[tuple[During, Number]] = [
+        ("forward", 2 * n + e.first),
+        ("recompute", exits_again),
+        ("backward", 2 * n + e.last),
+    ]
+    kinds: tuple[tuple[Kind, Number, list[tuple[During, Number]]], ...] = (
+        ("all_gather", e.sp, gathers),
+        ("reduce_scatter", e.sp, scatters),
+        ("all_reduce", 1 - e.sp, sums),
+    )
+    for kind, used, phases in kinds:
+        for during, calls in phases:
+            yield Transfer("tp", kind, rank.stream, calls * m * used * cut, during, m)
+    loss = rank.tp * 2 * rank.tokens * FP32
+    yield Transfer("tp", "all_gather", loss, e.last * m * cut, "forward", m)
+    norms: tuple[tuple[During, Number], ...] = (("forward", n), ("recompute", again), ("backward", n))
+    for during, blocks in norms:  # of q and of k
+        calls = 2 * e.statistics * blocks * m * cut
+        yield Transfer("tp", "all_reduce", rank.tokens * FP32, calls, during, m)
+
+
+def partial_sums(rank: Rank) -> Iterator[Transfer]:
+    """Gradients that other ranks' parts are added to: of what tp ranks hold alike, of a tied head's ends."""
+    for axis, size, count in rank.partial:
+        yield Transfer(axis, "all_reduce", size, count, "nothing")
+
+
+def messages(rank: Rank) -> Transfer:
+    """Over every border of a rank's stages: activations go up, their gradients come down."""
+    m = rank.accumulation
+    return Transfer("pp", "send", rank.message, rank.borders * m, "all", m)
