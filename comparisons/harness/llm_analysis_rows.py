@@ -41,7 +41,7 @@ def refusal(request: Request) -> str | None:
         (model.mla is not None, "latent attention"),
         (request.cp > 1, "context parallelism"),
         (request.tp > WIDEST_TP, "more than 8 tensor-parallel ranks"),
-        (request.micros != int(request.micros), "the batch doesn't divide"),
+        (request.accumulation != int(request.accumulation), "the batch doesn't divide"),
         (model.num_attention_heads % model.kv_heads != 0, "heads don't divide"),
     )
     return next((why for holds, why in reasons if holds), None)
@@ -65,14 +65,14 @@ def predicted(request: Request) -> dict[str, float]:
         flops_efficiency=SHARE,
     )  # fmt: skip
     found: Mapping[str, Any] = tool.training(
-        batch_size_per_gpu=request.micro_batch, gradient_accumulation_steps=int(request.micros),
+        batch_size_per_gpu=request.micro_batch, gradient_accumulation_steps=int(request.accumulation),
         global_batch_size=int(request.global_batch), seq_len=request.seq_len, activation_recomputation=kind,
-        ds_zero=analysis.DSZeRO(request.zero), flash_attn=request.attention in ("flash", "best"),
+        ds_zero=analysis.DSZeRO(request.zero_stage), flash_attn=request.attention in ("flash", "best"),
         mlp_gated_linear_units=request.model.gated,
     )  # fmt: skip
     return {
         "iteration_s": float(found["latency_per_iter"]),
-        "forward_s": float(found["latency_fwd"]) * (4 if whole else 3) * request.micros,
+        "forward_s": float(found["latency_fwd"]) * (4 if whole else 3) * request.accumulation,
         "memory_gib": float(found["(weight+op_state+grad+act)_memory_per_gpu"]) / 2**30,
     }
 

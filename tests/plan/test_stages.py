@@ -74,7 +74,7 @@ def test_seconds_are_the_parts() -> None:
     slowest = max(row["seconds"]["forward"] + row["seconds"]["backward"] for row in rows)
     parts, detail = found.breakdown, found.of.outcome.step.detail
     other = parts["other"] - float(detail["fixed"][0] + detail["late"][0])
-    micros = found.request.micros
+    micros = found.request.accumulation
     assert micros * slowest == pytest.approx(parts["compute"] + parts["tp_exposed"] + other, rel=1e-9)
     for row in rows:
         halves = row["seconds"]["backward_input"] + row["seconds"]["backward_weight"]

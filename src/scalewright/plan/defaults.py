@@ -97,8 +97,8 @@ def usual_zero(keys: dict[str, Any], trainer: Framework, cluster: ClusterSpec) -
     """Sets the ZeRO stage that another trainer runs with when nobody says; ours has its own rule."""
     if trainer.name == OURS or "zero_stage" in keys or keys["devices"] == 1:
         return []
-    sharded = cluster.device.kind == "tpu" or trainer.zero >= 3
-    keys["zero_stage"] = 3 if sharded else min(1, trainer.zero)
+    sharded = cluster.device.kind == "tpu" or trainer.zero_stage >= 3
+    keys["zero_stage"] = 3 if sharded else min(1, trainer.zero_stage)
     return [f"zero_stage {keys['zero_stage']} (usual with {trainer.name})"]
 
 

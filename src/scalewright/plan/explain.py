@@ -74,11 +74,11 @@ def _hardware(r: Request) -> Iterator[Change]:
 
 
 def _axes(r: Request) -> Iterator[Change]:
-    yield "global_batch x2", replace(r, micros=2 * r.micros)
-    if r.micros >= 2 and r.micros % 2 == 0:
-        yield "micro_batch x2", replace(r, micro_batch=2 * r.micro_batch, micros=r.micros / 2)
+    yield "global_batch x2", replace(r, accumulation=2 * r.accumulation)
+    if r.accumulation >= 2 and r.accumulation % 2 == 0:
+        yield "micro_batch x2", replace(r, micro_batch=2 * r.micro_batch, accumulation=r.accumulation / 2)
     if r.micro_batch % 2 == 0:
-        yield "micro_batch / 2", replace(r, micro_batch=r.micro_batch // 2, micros=r.micros * 2)
+        yield "micro_batch / 2", replace(r, micro_batch=r.micro_batch // 2, accumulation=r.accumulation * 2)
     for axis in ("tp", "pp", "cp"):
         size = getattr(r, axis)
         for words, changed in ((f"{axis} x2", 2 * size), (f"{axis} / 2", size // 2)):
@@ -95,7 +95,8 @@ def _axes(r: Request) -> Iterator[Change]:
 def _techniques(r: Request) -> Iterator[Change]:
     """Another ZeRO stage, recomputation or schedule."""
     if r.dp * r.cp > 1:
-        yield from ((f"zero_stage {stage}", replace(r, zero=stage)) for stage in range(4) if stage != r.zero)
+        others = (stage for stage in range(4) if stage != r.zero_stage)
+        yield from ((f"zero_stage {stage}", replace(r, zero_stage=stage)) for stage in others)
     for kind in ("none", "selective", "full"):
         own = r.framework.name == "scalewright" or kind != "selective"
         changed = replace(r, recompute=kind if own else r.framework.selective)
@@ -103,7 +104,7 @@ def _techniques(r: Request) -> Iterator[Change]:
             yield f"recompute {kind}", changed
     if r.pp == 1 or r.stage_layers is not None:
         return
-    two = r.chunks if r.chunks > 1 else 2
+    two = r.virtual_stages if r.virtual_stages > 1 else 2
     for kind, chunks in (
         ("1f1b", 1),
         ("interleaved", two),
@@ -111,9 +112,9 @@ def _techniques(r: Request) -> Iterator[Change]:
         ("zb-interleaved", two),
         ("zbv", 2),
     ):
-        if (kind, chunks) != (r.schedule, r.chunks):
+        if (kind, chunks) != (r.schedule, r.virtual_stages):
             more = f", virtual_stages {chunks}" if chunks > 1 else ""
-            yield f"schedule {kind}{more}", replace(r, schedule=kind, chunks=chunks)
+            yield f"schedule {kind}{more}", replace(r, schedule=kind, virtual_stages=chunks)
 
 
 def _legal_ones(r: Request, changes: Iterable[Change]) -> list[Change]:
@@ -149,19 +150,19 @@ def _resized(r: Request, axis: str, size: int) -> Request | None:
     dp = r.devices // product
     micros = r.global_batch / (r.micro_batch * dp)
     whole = micros == int(micros) and micros >= 1
-    fits = sizes["pp"] * r.chunks <= r.model.num_hidden_layers and r.stage_layers is None
-    experts = dp // r.replicate * sizes["cp"] * sizes["tp"]
-    if not whole or not fits or dp % r.replicate or experts % (r.ep * r.etp):
+    fits = sizes["pp"] * r.virtual_stages <= r.model.num_hidden_layers and r.stage_layers is None
+    experts = dp // r.dp_replicate * sizes["cp"] * sizes["tp"]
+    if not whole or not fits or dp % r.dp_replicate or experts % (r.ep * r.etp):
         return None
-    chunks = r.chunks if sizes["pp"] > 1 else 1
+    chunks = r.virtual_stages if sizes["pp"] > 1 else 1
     schedule = r.schedule if sizes["pp"] > 1 else "1f1b"
     return replace(
         r,
         tp=sizes["tp"],
         pp=sizes["pp"],
         cp=sizes["cp"],
-        micros=micros,
-        chunks=chunks,
+        accumulation=micros,
+        virtual_stages=chunks,
         schedule=schedule,
         sp=sizes["tp"] > 1 and (r.sp or sizes["tp"] > r.tp),
     )
@@ -202,15 +203,15 @@ def smallest_fix(
 
 
 def _leaner(r: Request) -> Iterator[Change]:
-    for stage in range(r.zero + 1, 4):
-        yield f"zero_stage {stage}", replace(r, zero=stage)
+    for stage in range(r.zero_stage + 1, 4):
+        yield f"zero_stage {stage}", replace(r, zero_stage=stage)
     if r.recompute in ("none", "core"):
         yield "recompute selective", replace(r, recompute="selective")
     if r.recompute != "full":
         yield "recompute full", replace(r, recompute="full")
-        yield "recompute full and zero_stage 3", replace(r, recompute="full", zero=3)
+        yield "recompute full and zero_stage 3", replace(r, recompute="full", zero_stage=3)
     if r.micro_batch > 1:
-        yield "micro_batch 1", replace(r, micro_batch=1, micros=r.micros * r.micro_batch)
+        yield "micro_batch 1", replace(r, micro_batch=1, accumulation=r.accumulation * r.micro_batch)
     for axis in ("tp", "pp"):
         for times in (2, 4, 8):
             moved = _resized(r, axis, times * getattr(r, axis))
@@ -285,7 +286,8 @@ def _distance(run: tuple[Request, float, Mapping[str, str]], r: Request) -> floa
     )  # fmt: skip
     unlike = 4.0 * (other.chip.family != r.chip.family) + 1.0 * (other.chip.name != r.chip.name)
     unlike += 2.0 * (other.framework.name != r.framework.name) + 1.0 * (other.precision != r.precision)
-    unlike += 4.0 * ((other.model.moe is None) != (r.model.moe is None)) + 1.0 * (other.zero != r.zero)
+    unlike += 4.0 * ((other.model.moe is None) != (r.model.moe is None))
+    unlike += 1.0 * (other.zero_stage != r.zero_stage)
     return doublings + unlike
 
 

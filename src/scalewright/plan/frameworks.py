@@ -48,7 +48,7 @@ class Framework:
     p2p: str
     logits: float
     selective: str
-    zero: int
+    zero_stage: int
     optimizer: str
     known: bool
     dropout: bool

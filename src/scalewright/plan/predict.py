@@ -21,7 +21,7 @@ from scalewright.plan.cost.evaluate import Outcome, evaluate, prepare
 from scalewright.plan.cost.memory import GIB, KINDS
 from scalewright.plan.cost.memory_band import Risk, risk
 from scalewright.plan.cost.timeline import AXES, PARTS
-from scalewright.plan.request import Request, from_layout
+from scalewright.plan.request import SAME, Request, from_layout
 from scalewright.plan.rows.cells import text
 from scalewright.plan.rows.rows import has_no_layout, request_of
 from scalewright.plan.rows.usual import best_usual
@@ -200,25 +200,9 @@ def layout_keys(request: Request) -> dict[str, Any]:
     """The layout in the words of files and flags."""
     batch = request.global_batch
     return {
-        "devices": request.devices,
-        "tp": request.tp,
-        "sp": request.sp,
-        "pp": request.pp,
-        "virtual_stages": request.chunks,
-        "schedule": request.schedule,
-        "stage_layers": request.stage_layers,
-        "cp": request.cp,
-        "cp_kind": request.cp_kind,
-        "ep": request.ep,
-        "etp": request.etp,
-        "dp": request.dp,
-        "dp_replicate": request.replicate,
-        "zero_stage": request.zero,
-        "micro_batch": request.micro_batch,
+        **{key: getattr(request, key) for key in (*SAME, "dp", "stage_layers", "precision", "offload")},
         "global_batch": int(batch) if batch == int(batch) else batch,
         "recompute": _recompute(request),
-        "precision": request.precision,
-        "offload": request.offload,
     }
 
 

@@ -25,11 +25,16 @@ from scalewright.spec.schedules.kinds import KINDS
 SCHEDULES = tuple(KINDS)
 OFFLOADS = ("none", "optimizer", "parameters", "activations", "all")
 CP_KINDS = ("ring", "ulysses", "allgather")
+# Keys of a layout that a request has as they are
+SAME = (
+    "devices", "tp", "sp", "pp", "virtual_stages", "schedule", "cp", "cp_kind", "ep", "etp", "dp_replicate",
+    "zero_stage", "micro_batch",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Request:
-    """One run to be priced; `micros` are the micro-batches of a step on one data-parallel rank."""
+    """One run to be priced; `accumulation`: micro-batches of a step on one data-parallel rank."""
 
     model: ModelSpec
     chip: Chip
@@ -40,16 +45,16 @@ class Request:
     tp: int = 1
     sp: bool = False
     pp: int = 1
-    chunks: int = 1
+    virtual_stages: int = 1
     schedule: str = "1f1b"
     cp: int = 1
     cp_kind: str = "ring"
     ep: int = 1
     etp: int = 1
-    replicate: int = 1
-    zero: int = 0
+    dp_replicate: int = 1
+    zero_stage: int = 0
     micro_batch: int = 1
-    micros: float = 1.0
+    accumulation: float = 1.0
     recompute: str = "none"  # one of cost.table.RECOMPUTE
     share: float = 1.0  # recompute "share": of the blocks, those that recompute; "budget": the budget
     offload: str = "none"
@@ -68,7 +73,7 @@ class Request:
     @property
     def global_batch(self) -> float:
         """Sequences of a step."""
-        return self.micros * self.micro_batch * self.dp
+        return self.accumulation * self.micro_batch * self.dp
 
     @property
     def attention(self) -> str:
@@ -145,20 +150,8 @@ def from_layout(
         framework=trainer,
         precision=precision,
         seq_len=seq_len,
-        devices=layout.devices,
-        tp=layout.tp,
-        sp=bool(layout.sp),
-        pp=layout.pp,
-        chunks=layout.virtual_stages or 1,
-        schedule=layout.schedule,
-        cp=layout.cp,
-        cp_kind=layout.cp_kind,
-        ep=layout.ep,
-        etp=layout.etp,
-        replicate=layout.dp_replicate,
-        zero=layout.zero_stage or 0,
-        micro_batch=layout.micro_batch,
-        micros=float(layout.accumulation),
+        **{key: getattr(layout, key) for key in SAME},
+        accumulation=float(layout.accumulation),
         recompute=kind,
         share=share,
         offload=layout.offload,

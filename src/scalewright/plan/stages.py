@@ -69,7 +69,7 @@ def pipeline(found: Prediction) -> Timing:
     pipedream it is the first step: the fill that later ones don't pay is in it.
     """
     cut, request = _Cut(found), found.request
-    plan = schedule(request.schedule, request.pp, request.chunks, max(1, round(request.micros)))
+    plan = schedule(request.schedule, request.pp, request.virtual_stages, max(1, round(request.accumulation)))
     costs = cut.seconds
 
     def seconds(action: Action) -> float:
@@ -98,7 +98,7 @@ class _Cut:
     def owners(self) -> tuple[int, ...]:
         """The rank of every stage; dualpipe's way down first, then up."""
         r = self.request
-        return stage_ranks(r.schedule, r.pp, r.chunks) if r.pp > 1 else (0,)
+        return stage_ranks(r.schedule, r.pp, r.virtual_stages) if r.pp > 1 else (0,)
 
     @cached_property
     def _rank_stages(self) -> list[list[int]]:
@@ -151,7 +151,7 @@ class _Cut:
         names = ("compute", "recompute", "tp_exposed", "cp_exposed", "ep_exposed", "other")
         apart = step.detail["fixed"][row] + step.detail["late"][row]
         theirs = sum(step.parts[name][row] for name in names) - apart
-        return float(theirs / (self.request.micros * ranks.total.max()))
+        return float(theirs / (self.request.accumulation * ranks.total.max()))
 
     @cached_property
     def memory(self) -> list[dict[str, float]]:

@@ -30,7 +30,7 @@ ROW: dict[str, Any] = {
 
 def test_a_full_row_assumes_nothing() -> None:
     request = request_of(ROW)
-    assert (request.dp, request.micros, request.zero, request.recompute) == (8, 16, 1, "full")
+    assert (request.dp, request.accumulation, request.zero_stage, request.recompute) == (8, 16, 1, "full")
     assert request.assumed == ()
 
 
@@ -64,7 +64,7 @@ def test_every_blank_is_named() -> None:
 )
 def test_what_cannot_be_expressed_says_why(cells: dict[str, Any], says: str | None) -> None:
     if says is None:
-        assert request_of({**ROW, **cells}).micros >= 1
+        assert request_of({**ROW, **cells}).accumulation >= 1
         return
     with pytest.raises(UserError, match=says):
         request_of({**ROW, **cells})

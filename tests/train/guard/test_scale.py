@@ -60,6 +60,7 @@ def test_at_the_floor_an_overflow_is_a_fault():
 
 
 FP16: dict[str, Any] = {
+    "model": {"num_hidden_layers": 4},  # one a stage, where a V has four
     "layout": {"precision": "fp16"},
     "train": {"steps": 6},
     "checkpoint": {"at_end": True},

@@ -36,7 +36,7 @@ _EAGER = [KERNELS.index("eager"), KERNELS.index("fused")]
 
 def under_way(table: Table, rank: np.ndarray) -> np.ndarray:
     """Micro-batches whose activations a pipeline rank holds at once, in whole ranks' worth."""
-    p, v, m = table.pp, table.chunks, table.micros
+    p, v, m = table.pp, table.virtual_stages, table.accumulation
     held = np.ones(len(table))
     for index in np.unique(table.schedule):
         alive = KINDS[SCHEDULES[index]].alive(p, v, m, rank)

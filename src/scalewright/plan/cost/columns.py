@@ -98,7 +98,7 @@ class Columns:
     @cached_property
     def visits(self) -> np.ndarray:
         """How often a micro-batch comes to a rank: once a chunk; in dualpipe to one of its two stages."""
-        return np.where(self.table.schedules("both_ways"), 1.0, self.table.chunks)
+        return np.where(self.table.schedules("both_ways"), 1.0, self.table.virtual_stages)
 
     @cached_property
     def links(self) -> Wires:

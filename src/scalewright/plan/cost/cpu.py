@@ -190,7 +190,7 @@ class _Step:
         slow, which = totals.max(0), totals.argmax(0)
         others = np.where(t.pp > 2, t.pp - 2, 0) * totals[0] + totals[1] + totals[2] - slow
         chosen = {
-            name: t.micros * np.choose(which, [one[name] for one in ranks]) for name in ranks[0]
+            name: t.accumulation * np.choose(which, [one[name] for one in ranks]) for name in ranks[0]
         }  # fmt: skip
         return {
             **{name: chosen[name] for name in ("compute", "recompute", "tp_exposed", "cp_exposed")},
@@ -210,10 +210,10 @@ class _Step:
             compute = compute + share * (self.forward[:, region] + self.backward[:, region])
         again = self._again() * n
         sent = self.volumes.tensor_parallel(place)
-        exchange = seconds(self.network, sent) / t.micros if sent else np.zeros(len(t))
+        exchange = seconds(self.network, sent) / t.accumulation if sent else np.zeros(len(t))
         held = self._elements(n, first, last)
-        adds = np.where((t.zero == 0) & (self.group > 1), 1.0, (t.micros - 1) / t.micros)
-        adds = np.where(t.zero >= 2, adds / np.maximum(self.group / t.replicate, 1), adds)
+        adds = np.where((t.zero_stage == 0) & (self.group > 1), 1.0, (t.accumulation - 1) / t.accumulation)
+        adds = np.where(t.zero_stage >= 2, adds / np.maximum(self.group / t.dp_replicate, 1), adds)
         turned = (3 + self.whole) * (t.cp - 1) * self.curves("send", self.key_value)
         loops = n * self.operators * (self.c["cpu.call"] + self.split * self.c["cpu.split"])
         other = loops + adds * self._each(held, "add")
@@ -266,7 +266,7 @@ class _Step:
         """The share of the other ranks' time a micro-batch that a pipeline starts and ends with."""
         t = self.t
         third = np.where(self.split, 1 / 3, 1.0)
-        return np.asarray(third / np.where(self.folded | self.split, 1.0, t.chunks))
+        return np.asarray(third / np.where(self.folded | self.split, 1.0, t.virtual_stages))
 
     # -- numbers ----------------------------------------------------------------------------------
 
@@ -285,7 +285,7 @@ class _Step:
         t = self.t
         n = t.stages[:, :3].max(1)
         held = self._elements(n, True, t.pp == 1)
-        shard = np.where(t.zero >= 1, np.maximum(self.group / np.maximum(t.replicate, 1), 1.0), 1.0)
+        shard = np.where(t.zero_stage >= 1, np.maximum(self.group / np.maximum(t.dp_replicate, 1), 1.0), 1.0)
         copies = np.where(self.width < FP32, self._each(held / shard, "add"), 0.0)
         return np.asarray(self._each(held / shard, "optimizer") + copies)
 

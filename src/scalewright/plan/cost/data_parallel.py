@@ -27,7 +27,7 @@ REPLICAS = 0.5  # of the sum between replicas, which follows the reductions of t
 
 def data_parallel(at: Columns, sent: Sequence[Transfer], micro: np.ndarray, network: Network) -> np.ndarray:
     """Exposed seconds of a step; `micro`: seconds of a micro-batch on the slowest rank."""
-    zero1 = np.where(at.table.zero >= 1, at.trainer("overlap_zero1"), 1.0)
+    zero1 = np.where(at.table.zero_stage >= 1, at.trainer("overlap_zero1"), 1.0)
     forward = (1 - BACKWARD) * at.c["overlap.dp"] * at.trainer("overlap_params")
     backward = BACKWARD * at.c["overlap.dp"] * zero1 * at.trainer("overlap_grads")
     priced = [_Priced(one, network(one)) for one in sent if np.any(one.calls)]

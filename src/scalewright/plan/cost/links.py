@@ -64,13 +64,13 @@ def groups(at: Columns, axis: str) -> tuple[np.ndarray, np.ndarray]:
     t = at.table
     ranks, one = t.dp * t.cp, np.ones(len(t))
     if axis == "fsdp":
-        return ranks / t.replicate, t.tp
+        return ranks / t.dp_replicate, t.tp
     if axis == "gradient":
         return ranks, t.tp
     if axis == "expert":
         return np.maximum(ranks * t.tp / (t.ep * t.etp), 1.0), t.ep * t.etp
     if axis == "dp_replicate":
-        return t.replicate, t.tp * ranks / t.replicate
+        return t.dp_replicate, t.tp * ranks / t.dp_replicate
     if axis == "tie":
         return np.minimum(t.pp, 2.0), t.devices / t.pp
     if axis == "world":

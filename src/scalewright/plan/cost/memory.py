@@ -116,7 +116,7 @@ def _own_kept(table: Table, at: Place, kept: np.ndarray, rebuilt: np.ndarray) ->
     shared = table.recompute == RECOMPUTE.index("share")
     share = np.where(shared, table.share, 1.0)
     whole = rebuilt / share
-    index = np.maximum(np.ceil(at.blocks / table.chunks), 1.0) - 1
+    index = np.maximum(np.ceil(at.blocks / table.virtual_stages), 1.0) - 1
     again = index % np.rint(1 / share) == 0
     last = np.where(shared, kept + rebuilt - np.where(again, whole, 0.0), kept)
     scale = np.where(offloaded(table.offload, "activations"), ON_WAY, 1.0)
@@ -129,10 +129,10 @@ def _buffers(table: Table, facts: Facts, at: Place) -> np.ndarray:
     weights = (facts.works["dense"][:, w.BLOCK] + facts.works["expert"][:, w.BLOCK]) * (
         2.0 + trainers["grads"]
     )
-    gathered = np.where(table.zero >= 3, GATHERED * weights[u], 0.0)
+    gathered = np.where(table.zero_stage >= 3, GATHERED * weights[u], 0.0)
     shared = trainers["shared"][u]
     found = gathered + (trainers["buffers_gib"] * GIB)[u] * (table.devices > 1)
     if shared.any():
         dense, expert = elements(table, facts, at)
-        found = found + np.where((table.dp > 1) & (table.zero < 3), (dense + expert) * shared, 0.0)
+        found = found + np.where((table.dp > 1) & (table.zero_stage < 3), (dense + expert) * shared, 0.0)
     return np.asarray(found)

@@ -108,7 +108,7 @@ def tensor_parallel(at: Columns, place: Place, sent: Exchanges) -> tuple[np.ndar
             taken = one.calls * sent.links(one)
             whole = whole + taken
             front = front + taken if one.during == "forward" else front
-    exposed = (1 - at.c["overlap.tp"] * at.trainer("overlap_tp")) / np.maximum(at.table.micros, 1.0)
+    exposed = (1 - at.c["overlap.tp"] * at.trainer("overlap_tp")) / np.maximum(at.table.accumulation, 1.0)
     return exposed * front, exposed * whole
 
 

@@ -28,10 +28,10 @@ def offloaded(at_offload: np.ndarray, kind: str) -> np.ndarray:
 def optimizer(at: Columns, held: Shares) -> np.ndarray:
     """Seconds of the step of Adam: states read and written once, times what it really moves."""
     t, c = at.table, at.c
-    replicas = np.where(t.zero >= 3, t.replicate, 1.0)
+    replicas = np.where(t.zero_stage >= 3, t.dp_replicate, 1.0)
     experts = np.maximum(held.group / replicas * t.tp / (t.ep * t.etp), 1.0)
-    mine = held.dense / np.where(t.zero >= 1, held.group / replicas, 1.0)
-    mine = mine + held.expert / np.where(t.zero >= 1, experts, 1.0)
+    mine = held.dense / np.where(t.zero_stage >= 1, held.group / replicas, 1.0)
+    mine = mine + held.expert / np.where(t.zero_stage >= 1, experts, 1.0)
     moved = mine * (at.trainer("grads") + 2 * at.trainer("held_optimizer") + NEW_WEIGHTS)
     seconds = moved * c["optimizer.bytes"] / at.memory_rate
     # the states of this package's FSDP follow the parameters to the host (spec/memory.py)
@@ -50,7 +50,7 @@ def offload(at: Columns, held: Shares, micro: np.ndarray) -> np.ndarray:
     kept = at.fullest * at.region(at.facts.works["kept"][:, :, 0], w.BLOCK)
     weights = offloaded(t.offload, "parameters") * 2 * WEIGHT_BYTES * (held.dense + held.expert)
     size = weights / np.maximum(held.shard, 1.0) + offloaded(t.offload, "activations") * 2 * kept
-    return np.asarray(t.micros * np.maximum(size / _host_rate(at) - HIDES * micro, 0.0))
+    return np.asarray(t.accumulation * np.maximum(size / _host_rate(at) - HIDES * micro, 0.0))
 
 
 def _host_rate(at: Columns) -> np.ndarray:

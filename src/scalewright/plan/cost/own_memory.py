@@ -98,11 +98,12 @@ class _Rank:
     ) -> None:
         u, works, t = table.unit, facts.works, table
         self.t, self.kept, self.alive, self.shard_gradients = t, kept, alive, held.gradients
-        self.ranks, self.stage = sums.ranks, np.where(sums.sharded, t.zero, 0)  # stage 0: whole replicas
+        self.ranks = sums.ranks
+        self.stage = np.where(sums.sharded, t.zero_stage, 0)  # 0: whole replicas
         self.piped = t.pp > 1
         self.split = t.schedules("splits")
-        self.chunks = np.maximum(t.chunks, 1.0)
-        self.several = t.micros > np.where(self.piped, alive, 1.0)  # earlier ones have left gradients
+        self.virtual_stages = np.maximum(t.virtual_stages, 1.0)
+        self.several = t.accumulation > np.where(self.piped, alive, 1.0)  # earlier ones have left gradients
         self.width = np.where(facts.trainers["copies"][u] > 0, 2.0, FP32)  # bytes of a number in compute
         # elements, padded as FSDP cuts them: of all blocks, and of a stage's root at either end of the model
         size, last = sums.regions[:, :, ALL], at.last > 0
@@ -126,14 +127,14 @@ class _Rank:
         self.head = last * region[:, w.AFTER, column("weight")]
         self.weight = region[:, w.BLOCK, column("weight")]
         self.gradients_kept = np.where(np.array([x.model.gated for x in table.units])[u], 3.0, 2.0)
-        each = kept.block * self.blocks + works["masks"][u] * self.chunks
+        each = kept.block * self.blocks + works["masks"][u] * self.virtual_stages
         self.under_way = alive * (each + (at.first > 0) * region[:, w.BEFORE, 0])
-        losses = np.where((t.schedule == GPIPE) & self.piped, t.micros, 1.0)
+        losses = np.where((t.schedule == GPIPE) & self.piped, t.accumulation, 1.0)
         self.losses = np.where(last, losses, 0.0)  # whose backward hasn't begun
         # gradients of outputs that wait for a weight part, when the most activations are alive
         outputs = region[:, w.BLOCK, column("products")] * self.blocks + self.logits * self.width
         self.outputs = np.where(self.split, outputs, 0.0)
-        self.waiting = np.minimum(at.rank, t.micros) * self.outputs
+        self.waiting = np.minimum(at.rank, t.accumulation) * self.outputs
         # gathered parameters that stay for the whole pass: all in ZeRO 1 and 2, the roots in 3
         stays = np.select([self.stage == 3, self.stage >= 1], [self.roots, self.elements], 0.0)
         self.gathered = self.width * stays
@@ -161,7 +162,7 @@ class _Rank:
     @cached_property
     def without_one(self) -> np.ndarray:
         """Activations of all but one stage's micro-batch."""
-        stages = np.maximum(self.alive * self.chunks, 1.0)
+        stages = np.maximum(self.alive * self.virtual_stages, 1.0)
         return np.asarray((1.0 - 1.0 / stages) * self.under_way)
 
     @cached_property
@@ -217,9 +218,9 @@ class _Rank:
         each = np.where(self.t.schedules("split_all"), self.width, FP32) * self.block
         made = np.where(late, self.blocks * each + self.width * self.larger_root, made)
         sent = np.where(late, FP32 * (self.roots + self.larger_root / self.ranks), now * FP32 * self.block)
-        blocks = np.where(late, self.blocks / self.chunks, self.blocks > 1) * (self.stage == 3)
+        blocks = np.where(late, self.blocks / self.virtual_stages, self.blocks > 1) * (self.stage == 3)
         buffers = self.gathered + self.width * self.block * blocks + sent
-        done = np.where(late, self.blocks / self.chunks * self.kept.block, self.kept.last)
+        done = np.where(late, self.blocks / self.virtual_stages * self.kept.block, self.kept.last)
         return Moment(self.under_way - done, buffers, self.gradients, self.waiting + made)
 
     def reduction_of_root(self, sent: bool) -> Moment:
@@ -229,7 +230,7 @@ class _Rank:
         embedding's own, or that of learned positions, which is small.
         """
         copies = 1.0 + sent / self.ranks
-        folded, several = self.t.schedules("folded"), self.t.micros > 1
+        folded, several = self.t.schedules("folded"), self.t.accumulation > 1
         size = np.where(folded, self.larger_root, self.roots)
         left = np.where(self.stage == 1, 0.0, self.without_one)
         made = np.where((self.stage == 1) & several, FP32, self.width) * size

@@ -31,9 +31,9 @@ def bubble(at: Columns, ranks: tuple[Micro, Micro, Micro], slowest: np.ndarray) 
         if not len(rows):
             continue
         costs = (_take(first, rows), _take(between, rows), _take(last, rows))
-        sizes = (t.pp[rows], t.chunks[rows], t.micros[rows])
+        sizes = (t.pp[rows], t.virtual_stages[rows], t.accumulation[rows])
         found[rows] = step_columns(kind, *sizes, costs, _take(total, rows))
-        found[rows] = np.maximum(found[rows] - t.micros[rows] * slowest[rows], 0.0)
+        found[rows] = np.maximum(found[rows] - t.accumulation[rows] * slowest[rows], 0.0)
     return found
 
 
@@ -61,5 +61,5 @@ def unhidden(at: Columns) -> np.ndarray:
 def messages(at: Columns) -> np.ndarray:
     """Exposed seconds of all messages of a step."""
     t = at.table
-    hops = 2 * (t.pp - 1) + 2 * at.visits * t.micros * unhidden(at)
+    hops = 2 * (t.pp - 1) + 2 * at.visits * t.accumulation * unhidden(at)
     return np.where(t.pp > 1, hops * message_seconds(at), 0.0)

@@ -32,7 +32,7 @@ def shares(at: Columns) -> Shares:
         dense=n * at.dense(w.BLOCK) + ends + extra,
         expert=n * at.expert(w.BLOCK) + at.expert(w.EXTRA),
         group=group,
-        shard=group / t.replicate,
+        shard=group / t.dp_replicate,
     )
 
 

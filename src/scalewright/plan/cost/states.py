@@ -94,9 +94,9 @@ def _apart(table: Table, at: Place) -> np.ndarray:
 
 def _usual(table: Table, facts: Facts, at: Place) -> States:
     """Bytes a parameter, times the rank's share."""
-    u, zero, group = table.unit, table.zero, table.dp * table.cp
+    u, zero, group = table.unit, table.zero_stage, table.dp * table.cp
     dense, expert = elements(table, facts, at)
-    shard = np.where(zero >= 3, group / table.replicate, group)
+    shard = np.where(zero >= 3, group / table.dp_replicate, group)
     experts = np.maximum(shard * table.tp / (table.ep * table.etp), 1.0)
     whole, share = dense + expert, dense / shard + expert / experts
     weights, grads, adam = (facts.trainers[f"held_{name}"][u] for name in ("weights", "grads", "optimizer"))
@@ -115,8 +115,8 @@ def _usual(table: Table, facts: Facts, at: Place) -> States:
 
 def fsdp(table: Table) -> tuple[np.ndarray, np.ndarray]:
     """Rows whose parameters are FSDP's (spec/memory.py: `is_sharded`), and the ranks that share them."""
-    ranks = table.dp * table.cp / table.replicate
-    sharded = (table.zero >= 1) & ((ranks > 1) | offloaded(table.offload, "parameters"))
+    ranks = table.dp * table.cp / table.dp_replicate
+    sharded = (table.zero_stage >= 1) & ((ranks > 1) | offloaded(table.offload, "parameters"))
     return sharded, np.where(sharded, ranks, 1.0)
 
 

@@ -39,15 +39,15 @@ NUMBERS = (  # columns that a request has by the same name
     "tp",
     "sp",
     "pp",
-    "chunks",
+    "virtual_stages",
     "cp",
     "ep",
     "etp",
     "dp",
-    "replicate",
-    "zero",
+    "dp_replicate",
+    "zero_stage",
     "micro_batch",
-    "micros",
+    "accumulation",
     "share",
 )
 
@@ -63,14 +63,14 @@ class Table:
     tp: np.ndarray
     sp: np.ndarray
     pp: np.ndarray
-    chunks: np.ndarray
+    virtual_stages: np.ndarray
     cp: np.ndarray
     ep: np.ndarray
     etp: np.ndarray
-    replicate: np.ndarray
-    zero: np.ndarray
+    dp_replicate: np.ndarray
+    zero_stage: np.ndarray
     micro_batch: np.ndarray
-    micros: np.ndarray
+    accumulation: np.ndarray
     share: np.ndarray
     schedule: np.ndarray  # index into SCHEDULES
     recompute: np.ndarray  # index into RECOMPUTE
@@ -132,7 +132,7 @@ def stage_blocks(request: Request) -> tuple[float, ...]:
     under way, later ones of a split backward more gradients that wait, fuller ones more weights.
     """
     stages = stage_counts(request)
-    return _rank_blocks(stages, request.schedule, request.pp, request.chunks)
+    return _rank_blocks(stages, request.schedule, request.pp, request.virtual_stages)
 
 
 @lru_cache(maxsize=65536)
@@ -154,7 +154,7 @@ def stage_counts(request: Request) -> tuple[int, ...]:
     """Blocks of every pipeline stage, in the model's order (dualpipe: of each of its pp parts)."""
     if request.stage_layers:
         return request.stage_layers
-    parts = find_kind(request.schedule).parts(request.pp, request.chunks)
+    parts = find_kind(request.schedule).parts(request.pp, request.virtual_stages)
     return cut_stages(request.model, request.framework.split, request.pp, parts // request.pp)
 
 

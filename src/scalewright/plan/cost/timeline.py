@@ -69,7 +69,7 @@ class Step:
 def step(table: Table, facts: Facts, prices: Prices, c: Constants) -> Step:
     """The step of every row."""
     at = Columns(table, facts, prices, c)
-    sent, m = exchanges(at), table.micros
+    sent, m = exchanges(at), table.accumulation
     seats = places(table)
     ranks = [micro(at, place, sent) for place in seats]
     totals = np.stack([one.total for one in ranks])
@@ -118,7 +118,7 @@ def step(table: Table, facts: Facts, prices: Prices, c: Constants) -> Step:
 def flops(at: Columns) -> tuple[np.ndarray, np.ndarray]:
     """Model FLOPs of a step on all devices together, and with what recomputation adds."""
     t, per = at.table, at.prices.flops
-    ranks = t.tp * t.cp * t.dp * t.micros
+    ranks = t.tp * t.cp * t.dp * t.accumulation
     blocks = at.work("blocks") * ranks
     block = at.region(per, w.BLOCK) * blocks
     ends = sum(at.region(per, region) for region in (w.BEFORE, w.AFTER, w.EXTRA))

@@ -102,14 +102,14 @@ class Volumes:
         buckets = np.maximum(np.ceil(plain / BUCKET_BYTES), 1.0)
         first, last = place.first > 0, place.last > 0
         fold = 4.0 - 2 * (place.rank == 0) - 2 * (place.rank == t.pp - 1)
-        loop = 2 * t.chunks - first - last
+        loop = 2 * t.virtual_stages - first - last
         return Rank(
-            zero_stage=t.zero,
+            zero_stage=t.zero_stage,
             pp=t.pp,
             tp=t.tp,
-            accumulation=t.micros,
+            accumulation=t.accumulation,
             fsdp=ranks,
-            replicas=t.replicate,
+            replicas=t.dp_replicate,
             sharded=sharded.astype(float),
             width=weight_bytes(at),
             groups=groups,
@@ -130,7 +130,7 @@ class Volumes:
         tied = (self.at.work("tied") > 0) & t.schedules("folded")
         # DualPipeV splits 2 p - 1 - r of the backwards of rank r, over both of its stages
         halves = np.where(t.schedules("paired"), (2 * t.pp - 1 - place.rank) / 2, 0.0)
-        computations = np.where(t.schedules("split_all"), 3 * t.micros, 2 * t.micros + halves)
+        computations = np.where(t.schedules("split_all"), 3 * t.accumulation, 2 * t.accumulation + halves)
         return (
             Group(self._sums[2][:, w.BLOCK, ALL], place.blocks, computations),
             Group(start + both, 1.0 * (start + both > 0), root=True, both_ends=tied),
@@ -157,7 +157,7 @@ class Volumes:
 
     def _exchanges(self, place: Place) -> Exchanges:
         at, t, n = self.at, self.at.table, place.blocks
-        stages = np.maximum(t.chunks, 1.0)
+        stages = np.maximum(t.virtual_stages, 1.0)
         none = t.recompute == RECOMPUTE.index("none")
         some = stages * np.ceil(n / stages * t.share - 1e-9)  # every k-th of a stage; under a budget all
         again = np.where(t.recompute == RECOMPUTE.index("share"), some, n)
@@ -183,7 +183,7 @@ class Volumes:
             found += self._shared("expert", held.expert, held.group, held.shard)
         t = self.at.table
         part = held.dense * self.at.trainer("grads") / np.maximum(held.shard, 1)
-        across = 1.0 * ((t.zero >= 3) & (t.replicate > 1))
+        across = 1.0 * ((t.zero_stage >= 3) & (t.dp_replicate > 1))
         return [*found, Transfer("dp_replicate", "all_reduce", part, across, "nothing")]
 
     def _shared(
@@ -192,18 +192,18 @@ class Volumes:
         """Gradients and parameters of either sort."""
         at, t = self.at, self.at.table
         grads, weights = elements * at.trainer("grads"), elements * weight_bytes(at)
-        three = t.zero >= 3
+        three = t.zero_stage >= 3
         pieces = np.where(three, np.maximum(at.fullest, 1.0), 1.0)
         pieces = np.where(~three & (at.trainer("by_block") > 0), at.fullest, pieces)
         grads, weights = grads / np.maximum(pieces, 1.0), weights / np.maximum(pieces, 1.0)
-        rounds = np.where((t.pp > 1) * (1 - at.trainer("own")) > 0, 1.0, t.micros)
+        rounds = np.where((t.pp > 1) * (1 - at.trainer("own")) > 0, 1.0, t.accumulation)
         sums, shared = pieces * (group > 1) * ~three, pieces * (shard > 1) * three * rounds
         # this package's own ZeRO 2 reduces after every micro-batch, beside its backward
-        times = np.where((at.trainer("own") > 0) & (t.zero == 2), t.micros, 1.0)
+        times = np.where((at.trainer("own") > 0) & (t.zero_stage == 2), t.accumulation, 1.0)
         axis = "gradient" if what == "dense" else "expert"
-        yield Transfer(axis, "all_reduce", grads, sums * (t.zero == 0), "backward")
-        yield Transfer(axis, "reduce_scatter", grads, sums * (t.zero > 0) * times, "backward", times)
-        yield Transfer(axis, "all_gather", weights, sums * (t.zero > 0), "forward")
+        yield Transfer(axis, "all_reduce", grads, sums * (t.zero_stage == 0), "backward")
+        yield Transfer(axis, "reduce_scatter", grads, sums * (t.zero_stage > 0) * times, "backward", times)
+        yield Transfer(axis, "all_gather", weights, sums * (t.zero_stage > 0), "forward")
         axis = "fsdp" if what == "dense" else "expert"
         yield Transfer(axis, "all_gather", weights, 2 * shared, "all", rounds)
         yield Transfer(axis, "reduce_scatter", grads, shared, "all", rounds)
@@ -214,7 +214,7 @@ def _usual_tensor_parallel(at: Columns, place: Place) -> Iterator[Transfer]:
     t, sparse = at.table, at.work("sparse")
     ordinary = 2.0 - at.work("parallel")
     times = ordinary * (1 - sparse) + sparse * np.where(t.etp > 1, 2.0, 1.0)
-    calls = times * place.blocks * t.micros * (t.tp > 1)
+    calls = times * place.blocks * t.accumulation * (t.tp > 1)
     kinds: tuple[tuple[Kind, np.ndarray], ...] = (
         ("all_reduce", 1.0 * (t.sp <= 0)),
         ("all_gather", 1.0 * (t.sp > 0)),
@@ -227,14 +227,14 @@ def _usual_tensor_parallel(at: Columns, place: Place) -> Iterator[Transfer]:
     )
     for kind, used in kinds:
         for during, share in phases:
-            yield Transfer("tp", kind, at.work("stream"), calls * used * share, during, t.micros)
+            yield Transfer("tp", kind, at.work("stream"), calls * used * share, during, t.accumulation)
 
 
 def _usual_pipeline(at: Columns) -> Iterator[Transfer]:
     """Messages of every visit, up and down; a tied head's gradient."""
     t = at.table
-    piped = 1.0 * (t.pp > 1)
-    yield Transfer("pp", "send", message_bytes(at), piped * 2 * at.visits * t.micros, "all", t.micros)
+    piped, m = 1.0 * (t.pp > 1), t.accumulation
+    yield Transfer("pp", "send", message_bytes(at), piped * 2 * at.visits * m, "all", m)
     part = at.work("tied") * at.trainer("grads")
     yield Transfer("tie", "all_reduce", part, piped * ~t.schedules("folded") * (part > 0), "nothing")
 

@@ -39,11 +39,11 @@ class Split:
     cp: int
     ep: int
     etp: int
-    zero: int
-    replicate: int
+    zero_stage: int
+    dp_replicate: int
     micro_batch: int
-    micros: float  # micro-batches of a step on one data-parallel rank
-    chunks: int
+    accumulation: float  # micro-batches of a step on one data-parallel rank
+    virtual_stages: int
     sp: bool
 
 
@@ -78,15 +78,15 @@ def request_of(row: Row) -> Request:
         tp=split.tp,
         sp=split.sp,
         pp=split.pp,
-        chunks=split.chunks,
-        schedule=_schedule(options, split.chunks),
+        virtual_stages=split.virtual_stages,
+        schedule=_schedule(options, split.virtual_stages),
         cp=split.cp,
         ep=split.ep,
         etp=split.etp,
-        replicate=split.replicate,
-        zero=split.zero,
+        dp_replicate=split.dp_replicate,
+        zero_stage=split.zero_stage,
         micro_batch=split.micro_batch,
-        micros=split.micros,
+        accumulation=split.accumulation,
         recompute=recompute,
         share=share,
         offload="all" if "offload" in text(row, "framework").lower() else "none",
@@ -175,9 +175,9 @@ def _split(row: Row, framework: Framework, chip: Chip, assumed: Blanks, options:
         assumed.append("vpp 1")
     return Split(
         devices, tp, pp, cp, ep=max(1, int(number(row, "ep") or 1)), etp=int(options.get("etp", 1)),
-        zero=_zero(text(row, "sharding").lower(), framework, chip.kind, assumed),
-        replicate=_replicas(options, dp), micro_batch=micro, micros=max(1.0, batch / (micro * dp)),
-        chunks=max(1, int(chunks or 1)) if pp > 1 else 1,
+        zero_stage=_zero(text(row, "sharding").lower(), framework, chip.kind, assumed),
+        dp_replicate=_replicas(options, dp), micro_batch=micro, accumulation=max(1.0, batch / (micro * dp)),
+        virtual_stages=max(1, int(chunks or 1)) if pp > 1 else 1,
         sp=bool(sp) if sp is not None else tp > 1 and framework.year >= 2023,
     )  # fmt: skip
 
@@ -233,7 +233,7 @@ def _zero(word: str, framework: Framework, kind: str, assumed: Blanks) -> int:
         return SHARDING[word]
     if word:
         raise UserError(f"sharding is '{word}'", "row", "use one of " + ", ".join(SHARDING))
-    zero = 3 if kind == "tpu" or framework.zero == 3 else min(1, framework.zero)
+    zero = 3 if kind == "tpu" or framework.zero_stage == 3 else min(1, framework.zero_stage)
     assumed.append("sharding " + {0: "none", 1: "zero1", 3: "fsdp"}[zero])
     return zero
 

@@ -40,7 +40,7 @@ def best_usual(
 
 def _named(request: Request, chosen: Request) -> Request:
     """The chosen request, with the choice among its assumptions."""
-    words = f"layout tp {chosen.tp}, pp {chosen.pp}, zero {chosen.zero}, mbs {chosen.micro_batch}"
+    words = f"layout tp {chosen.tp}, pp {chosen.pp}, zero {chosen.zero_stage}, mbs {chosen.micro_batch}"
     words += f", ep {chosen.ep}" if chosen.ep > 1 else ""
     words += " (the planner's own)"
     kept = [
@@ -58,18 +58,22 @@ def _candidates(request: Request, batch: float | None, mbs: float | None) -> Ite
         if request.devices % (tp * pp) or pp > model.num_hidden_layers or tp > model.num_attention_heads:
             continue
         dp = request.devices // (tp * pp)
-        sharded = torus or (pp == 1 and tp == 1 and request.framework.zero == 3)
+        sharded = torus or (pp == 1 and tp == 1 and request.framework.zero_stage == 3)
         shape = replace(
-            request, tp=tp, pp=pp, sp=tp > 1 and request.framework.year >= 2023, zero=3 if sharded else 1
+            request,
+            tp=tp,
+            pp=pp,
+            sp=tp > 1 and request.framework.year >= 2023,
+            zero_stage=3 if sharded else 1,
         )
         for micro in (int(mbs),) if mbs else (1, 2, 4):
             total = batch or micro * dp * (4 * pp if pp > 1 else 1)
             if total < micro * dp:
                 continue
-            batched = replace(shape, micro_batch=micro, micros=total / (micro * dp))
+            batched = replace(shape, micro_batch=micro, accumulation=total / (micro * dp))
             for chunks, ep in product(_chunks(request, pp), _experts(request, dp)):
                 schedule = "interleaved" if chunks > 1 else "1f1b"
-                yield replace(batched, chunks=chunks, schedule=schedule, ep=ep)
+                yield replace(batched, virtual_stages=chunks, schedule=schedule, ep=ep)
 
 
 def _experts(request: Request, dp: int) -> list[int]:

@@ -121,7 +121,7 @@ def _cores(
 ) -> tuple[dict[str, np.ndarray], tuple[Unit, ...]]:
     """The cores as columns, and the units that they belong to."""
     units: dict[Unit, int] = {}
-    names = ("tp", "sp", "cp", "kind", "pp", "ep", "etp", "dp", "micro_batch", "micros", "unit")
+    names = ("tp", "sp", "cp", "cp_kind", "pp", "ep", "etp", "dp", "micro_batch", "accumulation", "unit")
     rows: list[tuple[int, ...]] = []
     unit_at: dict[tuple[Any, ...], int] = {}
     for tp, sp, cp, kind in _meshes(template, fixed):
@@ -194,7 +194,7 @@ def _pipes(template: Request, fixed: Offered) -> tuple[dict[str, np.ndarray], di
     for pp in fixed.get("pp", tuple(p for p in divisors(template.devices) if p <= layers)):
         first = len(rows)
         for kind, chunks in _schedules(pp, layers, fixed):
-            blocks = stage_blocks(replace(template, pp=pp, chunks=chunks, schedule=kind))
+            blocks = stage_blocks(replace(template, pp=pp, virtual_stages=chunks, schedule=kind))
             record = KINDS[kind]
             least, even = 2 * pp if record.paired else 1, record.both_ways
             split = pp > 1 and record.splits
@@ -202,7 +202,7 @@ def _pipes(template: Request, fixed: Offered) -> tuple[dict[str, np.ndarray], di
             rows.append((SCHEDULES.index(kind), chunks, blocks, least, even, split, deep))
         if len(rows) > first:
             places[pp] = (first, len(rows) - first)
-    names = ("schedule", "chunks", "stages", "least", "even", "split", "blocks")
+    names = ("schedule", "virtual_stages", "stages", "least", "even", "split", "blocks")
     columns = list(zip(*rows, strict=True)) or [()] * len(names)
     return {name: np.array(column) for name, column in zip(names, columns, strict=True)}, places
 
@@ -237,7 +237,7 @@ def _shards(
         rows += _ways(dp, cp, fixed)
         places[dp, cp] = (first, len(rows) - first)
     columns = np.array(rows, dtype=np.int64).reshape(len(rows), 2)
-    return {"zero": columns[:, 0], "replicate": columns[:, 1]}, places
+    return {"zero_stage": columns[:, 0], "dp_replicate": columns[:, 1]}, places
 
 
 def _ways(dp: int, cp: int, fixed: Offered) -> list[tuple[int, int]]:

@@ -98,7 +98,7 @@ class Finder:
         for start in range(0, space.cores, BATCH):
             part = np.arange(start, min(start + BATCH, space.cores))
             table = space.table(space.bare(part))
-            table.stages, table.chunks = stages[part], np.ones(len(part))
+            table.stages, table.virtual_stages = stages[part], np.ones(len(part))
             table.recompute = np.full(len(part), RECOMPUTE.index("none"))
             least_of = []
             for kind in ("1f1b", "dualpipe"):  # the ends of the model on a rank each, or half of both on each
@@ -141,7 +141,7 @@ class Finder:
         kept = np.isin(self.space.pipe["schedule"][rows.pipe], names)
         rows = rows.take(kept) if kept.any() else rows
         rows = self.space.spread_shards(rows)
-        plain = self.space.shard["replicate"][rows.shard] == 1
+        plain = self.space.shard["dp_replicate"][rows.shard] == 1
         rows = self.space.spread_reruns(rows.take(plain) if plain.any() else rows)
         rows = rows if self.has_plain else self.space.spread_offloads(rows)
         if len(rows) > MOST_SEEDS:
@@ -199,7 +199,7 @@ class Finder:
 
     def kinds(self, rows: Rows) -> np.ndarray:
         """What makes layouts really different: tp, pp, ep, and what they shard (nothing, states, all)."""
-        shard = np.array([0, 1, 1, 2])[self.space.shard["zero"][rows.shard]]
+        shard = np.array([0, 1, 1, 2])[self.space.shard["zero_stage"][rows.shard]]
         alone = self.space.core["dp"][rows.core] * self.space.core["cp"][rows.core] == 1
         shard = np.where(alone, 0, shard)  # over one rank nothing is sharded
         return np.asarray(self.kind_of_core[rows.core] * 3 + shard)
@@ -207,8 +207,8 @@ class Finder:
     def ranked(self, priced: Priced) -> np.ndarray:
         """The rows' order: by score, and of equals (to a millionth) the plainest first."""
         space, rows = self.space, priced.rows
-        pipe = [space.pipe[key][rows.pipe] for key in ("chunks", "schedule")]
+        pipe = [space.pipe[key][rows.pipe] for key in ("virtual_stages", "schedule")]
         core = [space.core[key][rows.core] for key in ("micro_batch", "cp")]
-        shard = [space.shard[key][rows.shard] for key in ("replicate", "zero")]
+        shard = [space.shard[key][rows.shard] for key in ("dp_replicate", "zero_stage")]
         plain = (*pipe, rows.rerun, *core, *shard, rows.offload)  # the last tells most
         return np.lexsort((*plain, np.round(np.log(priced.score) * 1e6)))

@@ -16,15 +16,8 @@ from scalewright.plan.search.finder import Finder
 from scalewright.plan.search.pricer import Priced
 from scalewright.plan.search.space import Rows, Space
 
-CORE_AXES = ("tp", "sp", "pp", "cp", "kind", "ep", "etp", "micro_batch")
-NAMES = {  # of the axes that a layout calls otherwise
-    "kind": "cp_kind",
-    "chunks": "virtual_stages",
-    "zero": "zero_stage",
-    "replicate": "dp_replicate",
-    "rerun": "recompute",
-}
-AXES = (*CORE_AXES, "schedule", "chunks", "zero", "replicate", "rerun", "offload")
+CORE_AXES = ("tp", "sp", "pp", "cp", "cp_kind", "ep", "etp", "micro_batch")
+AXES = (*CORE_AXES, "schedule", "virtual_stages", "zero_stage", "dp_replicate", "recompute", "offload")
 ENOUGH = ("tp", "pp", "cp", "ep", "micro_batch")  # looked for anew where no row near the best has another
 
 
@@ -39,9 +32,9 @@ class Losers:
 def columns(space: Space, rows: Rows) -> dict[str, np.ndarray]:
     """The value of every axis in every row, as numbers."""
     found = {axis: space.core[axis][rows.core] for axis in CORE_AXES}
-    found |= {axis: space.pipe[axis][rows.pipe] for axis in ("schedule", "chunks")}
-    found |= {axis: space.shard[axis][rows.shard] for axis in ("zero", "replicate")}
-    return found | {"rerun": rows.rerun, "offload": rows.offload}
+    found |= {axis: space.pipe[axis][rows.pipe] for axis in ("schedule", "virtual_stages")}
+    found |= {axis: space.shard[axis][rows.shard] for axis in ("zero_stage", "dp_replicate")}
+    return found | {"recompute": rows.rerun, "offload": rows.offload}
 
 
 def near_losers(finder: Finder, found: Priced, best: Priced) -> Losers:
@@ -51,7 +44,7 @@ def near_losers(finder: Finder, found: Priced, best: Priced) -> Losers:
     theirs = columns(space, found.rows)
     unlike = {axis: values != mine[axis] for axis, values in theirs.items()}
     one_rank = space.core["dp"][found.rows.core] * space.core["cp"][found.rows.core] == 1
-    for axis in ("zero", "replicate"):  # over one rank nothing is sharded
+    for axis in ("zero_stage", "dp_replicate"):  # over one rank nothing is sharded
         unlike[axis] &= ~one_rank
     changes = np.sum([unlike[axis] for axis in AXES], axis=0)
     fastest = float(best.score[0])
@@ -62,11 +55,11 @@ def near_losers(finder: Finder, found: Priced, best: Priced) -> Losers:
         slower = _first(found, unlike[axis] & found.fits)
         if slower is None and axis in ENOUGH:
             slower = _elsewhere(finder, axis, int(mine[axis]))
-        alone = (changes == 1) | ((changes == 2) & (unlike["schedule"] & unlike["chunks"]))
+        alone = (changes == 1) | ((changes == 2) & (unlike["schedule"] & unlike["virtual_stages"]))
         faster = _first(found, unlike[axis] & alone & lacking & (found.score < fastest))
         for one in (slower, faster):
             if one is not None:
-                axes.append(NAMES.get(axis, axis))
+                axes.append(axis)
                 picked.append(one)
     return Losers(*_without_repeats(axes, picked))
 

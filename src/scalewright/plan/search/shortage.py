@@ -53,7 +53,8 @@ def _lean_rows(space: Space) -> Rows:
     order = np.lexsort((core["micro_batch"], *meshes))
     _, first = np.unique(meshes[:, order], axis=1, return_index=True)
     rows = space.spread_shards(space.spread_pipes(space.bare(order[first])))
-    rows = space.spread_reruns(rows.take(space.shard["zero"][rows.shard] == space.shard["zero"].max()))
+    stages = space.shard["zero_stage"]
+    rows = space.spread_reruns(rows.take(stages[rows.shard] == stages.max()))
     if len(rows) > 200_000:
         rows = rows.take(np.linspace(0, len(rows) - 1, 200_000).astype(int))
     return space.spread_offloads(rows)

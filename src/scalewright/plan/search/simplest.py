@@ -29,7 +29,7 @@ AXES = ("tp", "pp", "cp", "ep", "dp", "dp_replicate")
 def complexity(space: Space, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
     """Axes and techniques of every row, as counted above."""
     core = {axis: space.core[axis][rows.core] for axis in ("tp", "pp", "cp", "ep", "dp", "etp")}
-    replicate = space.shard["replicate"][rows.shard]
+    replicate = space.shard["dp_replicate"][rows.shard]
     axes = sum((core[axis] > 1).astype(int) for axis in AXES[:-1]) + (replicate > 1)
     of_schedule = np.array([kind.complexity for kind in KINDS.values()])
     of_rerun = np.array([_of_recompute(value) for _, _, value in space.reruns])

@@ -76,7 +76,7 @@ class Space:
             mine = np.flatnonzero(self.core["pp"] == pp)
             first, many = self.pipes[int(pp)]
             part = slice(first, first + many)
-            micros = self.core["micros"][mine][:, None]
+            micros = self.core["accumulation"][mine][:, None]
             legal = (micros >= self.pipe["least"][part]) & ((micros % 2 == 0) | ~self.pipe["even"][part])
             pipes = (legal * self.reruns_of_pipe[part]).sum(1)
             total[mine] = pipes * self._sharded(mine)
@@ -90,7 +90,7 @@ class Space:
     @cached_property
     def reruns_of_pipe(self) -> np.ndarray:
         """How many recomputations every pipe allows."""
-        found = np.zeros(len(self.pipe["chunks"]), dtype=np.int64)
+        found = np.zeros(len(self.pipe["virtual_stages"]), dtype=np.int64)
         for at in range(len(self.reruns)):
             found += self._allows(np.arange(len(found)), np.full(len(found), at))
         return found
@@ -108,7 +108,7 @@ class Space:
             pairs = np.ones(len(rows := self.spread_offloads(rows)))
         else:
             less = len(self.offloads) - sum(needs_zero3(offload) for offload in self.offloads)
-            pairs = np.where(self.shard["zero"][rows.shard] == 3, len(self.offloads), less)
+            pairs = np.where(self.shard["zero_stage"][rows.shard] == 3, len(self.offloads), less)
         return np.bincount(np.searchsorted(cores, rows.core), pairs, len(cores))
 
     # -- products -------------------------------------------------------------------------------------
@@ -117,7 +117,7 @@ class Space:
         """Every row with every schedule that is legal for it."""
         pp = self.core["pp"][rows.core]
         found = _spread(rows, "pipe", *_lookup(self.pipes, pp))
-        micros = self.core["micros"][found.core]
+        micros = self.core["accumulation"][found.core]
         legal = micros >= self.pipe["least"][found.pipe]
         return found.take(legal & ((micros % 2 == 0) | ~self.pipe["even"][found.pipe]))
 
@@ -128,7 +128,7 @@ class Space:
         table = {dp * 2**20 + cp: place for (dp, cp), place in self.shards.items()}
         found = _spread(rows, "shard", *_lookup(table, both))
         core = {key: values[found.core] for key, values in self.core.items()}
-        ranks = core["dp"] // self.shard["replicate"][found.shard] * core["cp"] * core["tp"]
+        ranks = core["dp"] // self.shard["dp_replicate"][found.shard] * core["cp"] * core["tp"]
         found = found.take(ranks % (core["ep"] * core["etp"]) == 0)
         return found.take(~forbidden(self.never, self._sizes(found), len(found))) if self.never else found
 
@@ -143,7 +143,7 @@ class Space:
         many = np.full(len(rows), len(self.offloads))
         found = _spread(rows, "offload", np.zeros(len(rows), dtype=int), many)
         wants = np.array([needs_zero3(offload) for offload in self.offloads])[found.offload]
-        found = found.take(~wants | (self.shard["zero"][found.shard] == 3))
+        found = found.take(~wants | (self.shard["zero_stage"][found.shard] == 3))
         if not any("offload" in rule for rule in self.never):
             return found
         words = np.array([OFFLOADS[one] for one in self.offloads])[found.offload]
@@ -152,7 +152,7 @@ class Space:
     def _sizes(self, rows: Rows) -> dict[str, np.ndarray]:
         """The axes that a trainer's rules speak of."""
         found = {axis: self.core[axis][rows.core] for axis in ("tp", "pp", "cp", "ep", "etp")}
-        return found | {"zero_stage": self.shard["zero"][rows.shard]}
+        return found | {"zero_stage": self.shard["zero_stage"][rows.shard]}
 
     def bare(self, cores: np.ndarray) -> Rows:
         """Rows of these cores, with the first of everything else."""
@@ -171,16 +171,16 @@ class Space:
             unit=core["unit"],
             seq_len=np.full(len(rows), float(self.template.seq_len)),
             devices=np.full(len(rows), float(self.template.devices)),
-            chunks=self.pipe["chunks"][rows.pipe].astype(float),
-            replicate=self.shard["replicate"][rows.shard].astype(float),
-            zero=self.shard["zero"][rows.shard].astype(float),
+            virtual_stages=self.pipe["virtual_stages"][rows.pipe].astype(float),
+            dp_replicate=self.shard["dp_replicate"][rows.shard].astype(float),
+            zero_stage=self.shard["zero_stage"][rows.shard].astype(float),
             micro_batch=core["micro_batch"].astype(float),
-            micros=core["micros"].astype(float),
+            accumulation=core["accumulation"].astype(float),
             share=shares[rows.rerun],
             schedule=self.pipe["schedule"][rows.pipe],
             recompute=kinds[rows.rerun],
             offload=np.array(self.offloads)[rows.offload],
-            cp_kind=core["kind"],
+            cp_kind=core["cp_kind"],
             stages=self.pipe["stages"][rows.pipe],
             **as_float,
         )
@@ -193,11 +193,11 @@ class Space:
             "devices": self.template.devices,
             **{key: core[key] for key in ("tp", "pp", "cp", "ep", "etp", "micro_batch")},
             "sp": bool(core["sp"]),
-            "virtual_stages": int(self.pipe["chunks"][pipe]),
+            "virtual_stages": int(self.pipe["virtual_stages"][pipe]),
             "schedule": SCHEDULES[self.pipe["schedule"][pipe]],
-            "cp_kind": CP_KINDS[core["kind"]],
-            "dp_replicate": int(self.shard["replicate"][shard]),
-            "zero_stage": int(self.shard["zero"][shard]),
+            "cp_kind": CP_KINDS[core["cp_kind"]],
+            "dp_replicate": int(self.shard["dp_replicate"][shard]),
+            "zero_stage": int(self.shard["zero_stage"][shard]),
             "global_batch": self.global_batch,
             "recompute": self.reruns[rows.rerun[at]][2],
             "precision": self.template.precision,
