@@ -1,7 +1,8 @@
-"""The planner's figures on the measured runs: as shipped, and with sources, families, generations left out.
+"""The planner's figures on the measured runs: as shipped, and with trainers, sources, ... left out.
 
     runs ──► shipped constants            ──► score                         (constants that saw every source)
-         ├─► fitted without one source    ──► its rows scored, each source in turn: the figure to believe
+         ├─► fitted without one trainer   ──► its rows scored as an unknown trainer's: the figure to believe
+         ├─► fitted without one source    ──► its rows scored, each source in turn
          ├─► ... one family of models     ──► the same
          ├─► ... one generation of devices ─► the same
          └─► llm-analysis                 ──► the rows that it can express
@@ -21,14 +22,20 @@ import numpy as np
 
 from scalewright.plan.constants import facts
 from scalewright.plan.measured.baselines import baselines
-from scalewright.plan.measured.fit import groups_of, left_out, mean_error
+from scalewright.plan.measured.fit import (
+    LEFT_OUT,
+    groups_of,
+    left_out,
+    mean_error,
+    of_unknown_trainers,
+    source_errors,
+)
 from scalewright.plan.measured.profile import held_out_error
 from scalewright.plan.measured.rank import rankings
 from scalewright.plan.measured.runs import MEASURED, Runs, read_table, runs_of
 from scalewright.plan.measured.score import layout_groups, score
 from scalewright.plan.predict import Predictions, predict_table
 
-KINDS = ("source", "family", "generation")
 PROFILE_ROWS = (4, 8, 16)
 PROFILED = ("vtrain-multi", "bloom-chronicles", "llm-foundry-mpt", "dgxc-benchmarking", "megatron-bridge")
 COLUMNS = ("id", "iteration_s", "forward_s", "memory_gib", "refused")
@@ -62,7 +69,7 @@ def collect(sources: list[str] | None = None) -> Figures:
     """Fits and scores everything: minutes on one core; `sources` takes only those, for a trial."""
     rows = [row for row in read_table(MEASURED) if not sources or row["source"] in sources]
     runs = runs_of(rows)
-    outs = {kind: left_out(runs, kind) for kind in KINDS}
+    outs = {kind: left_out(runs, kind) for kind in LEFT_OUT}
     whole = None if not sources else rows
     profiles = {
         source: {many: held_out_error(_of(runs, source), many) for many in PROFILE_ROWS}
@@ -71,9 +78,16 @@ def collect(sources: list[str] | None = None) -> Figures:
     }
     return Figures(
         runs, predict_table(runs.requests), outs, score(whole),
-        {kind: score(whole, seconds=seconds) for kind, seconds in outs.items()}, profiles,
+        {kind: _scored(runs, kind, whole, seconds) for kind, seconds in outs.items()}, profiles,
         {"fitted": sum(fact.fitted for fact in facts()), "all": len(facts())},
     )  # fmt: skip
+
+
+def _scored(runs: Runs, kind: str, whole: list[dict[str, str]] | None, seconds: np.ndarray) -> dict[str, Any]:
+    """`score` of seconds from a fit; an unknown trainer's bands are wider."""
+    if kind == "trainer":
+        return score(of_unknown_trainers(runs).rows, seconds=seconds)
+    return score(whole, seconds=seconds)
 
 
 def _of(runs: Runs, source: str) -> Runs:
@@ -99,7 +113,18 @@ def by_group(figures: Figures, kind: str) -> list[dict[str, Any]]:
 def means(figures: Figures) -> dict[str, float]:
     """The mean over sources of the median error, by what was left out."""
     found = {"nothing": mean_error(figures.runs, figures.found.p50)}
-    return found | {kind: mean_error(figures.runs, figures.left_out[kind]) for kind in KINDS}
+    return found | {kind: mean_error(figures.runs, figures.left_out[kind]) for kind in LEFT_OUT}
+
+
+def over_sources(figures: Figures, kind: str | None) -> dict[str, float]:
+    """Of the sources' median errors: their mean, the mean without a tenth at either end, and their median."""
+    seconds = figures.found.p50 if kind is None else figures.left_out[kind]
+    errors = source_errors(figures.runs, seconds)
+    cut = len(errors) // 10
+    return {
+        "mean": float(errors.mean()), "trimmed": float(errors[cut : len(errors) - cut].mean()),
+        "median": float(np.median(errors)),
+    }  # fmt: skip
 
 
 def in_words(key: str) -> str:

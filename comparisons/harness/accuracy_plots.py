@@ -21,6 +21,8 @@ from matplotlib.axes import Axes
 from harness.accuracy_figures import Figures, in_words
 from scalewright.plan.chips import FAMILIES
 from scalewright.plan.cost.band import SIGMA
+from scalewright.plan.measured.fit import of_unknown_trainers
+from scalewright.plan.predict import predict_table
 
 COLORS = {"volta": "#7f7f7f", "ampere": "#0072b2", "hopper": "#009e73", "blackwell": "#d55e00",
           "tpu": "#cc79a7", "amd": "#e69f00", "other": "#000000"}  # fmt: skip
@@ -113,9 +115,12 @@ def _size(figures: Figures, axes: Axes) -> None:
 
 def _coverage(figures: Figures, axes: Axes) -> None:
     """Calibration: the share of measurements inside the central band of every width, mean over sources."""
-    sigma = np.log(figures.found.p90 / figures.found.p50) / SIGMA
-    for kind, color, label in (("source", "#0072b2", "source left out"), (None, "#56b4e9", "as shipped")):
-        z = np.log1p(figures.error(kind)) / sigma
+    known, other = figures.found, predict_table(of_unknown_trainers(figures.runs).requests)
+    for kind, color, label, found in (
+        ("trainer", "#d55e00", "trainer left out", other), ("source", "#0072b2", "source left out", known),
+        (None, "#56b4e9", "as shipped", known),
+    ):  # fmt: skip
+        z = np.log1p(figures.error(kind)) / (np.log(found.p90 / found.p50) / SIGMA)
         widths = np.linspace(0.05, 0.95, 19)
         held = []
         for width in widths:

@@ -8,9 +8,11 @@ A trainer that isn't known is taken for its date's usual one; `known` is false t
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from functools import lru_cache
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,8 @@ FUSED_ATTENTION = ATTENTION[2:]
 OURS = "scalewright"  # this project's own trainer
 LIKE = 0.8  # likeness of two names, from which one is taken for a slip of the other
 FLASH_2 = 2023.55  # as a year: FlashAttention 2 came in July 2023 (Dao 2023)
+CONDITIONS = ("device", "sharded", "before")  # of a line of habits
+RULES = ("match", "habits")  # of an entry, beside its facts
 SPLITS = ("equal", "cost", "even", "balanced")
 
 
@@ -69,19 +73,35 @@ def _table() -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
 
 
 @lru_cache(maxsize=4096)
-def find_framework(name: str, version: str | None = None) -> Framework:
-    """The generation that a trainer's name (and version) stands for; never fails, see `known`."""
+def find_framework(
+    name: str, version: str | None = None, device: str = "gpu", sharded: bool = False
+) -> Framework:
+    """The generation that a trainer's name (and version) stands for; never fails, see `known`.
+
+    An unknown one's habits are those of its date, of the `device`'s kind, and of whether it is FSDP alone
+    (`sharded`).
+    """
     defaults, entries = _table()
     text = f"{name} {version or ''}".strip().lower()
     for key, entry in entries.items():
         if text == key or (text not in entries and any(re.search(one, text) for one in entry["match"])):
-            facts = {**defaults, **{word: value for word, value in entry.items() if word != "match"}}
-            facts["held"] = tuple(facts["held"])
+            facts = {**defaults, **{word: value for word, value in entry.items() if word not in RULES}}
             facts["year"] = _year(text, facts["year"])
+            facts |= _habits(entry.get("habits", ()), facts["year"], device, sharded)
+            facts["held"] = tuple(facts["held"])
             if facts["attention"] == "flash" and facts["year"] < FLASH_2:
                 facts["attention"] = "flash1"
             return Framework(name=key, **facts)
     raise AssertionError("the last entry matches everything")
+
+
+def _habits(lines: Sequence[Mapping[str, Any]], year: float, device: str, sharded: bool) -> dict[str, Any]:
+    """The first line that holds of this date, device and sharding."""
+    for line in lines:
+        holds = line.get("device", device) == device and line.get("sharded", sharded) == sharded
+        if holds and year < line.get("before", inf):
+            return {word: value for word, value in line.items() if word not in CONDITIONS}
+    return {}
 
 
 def framework_names() -> list[str]:

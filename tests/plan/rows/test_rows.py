@@ -128,6 +128,31 @@ def test_options_and_versions() -> None:
     assert not find_framework("something of 2031").known
 
 
+@pytest.mark.parametrize(
+    ("date", "device", "sharded", "kernels", "attention"),
+    [
+        ("202104", "gpu", False, "fused", "softmax"),
+        ("202306", "gpu", False, "fused", "flash1"),
+        ("202502", "gpu", False, "modern", "best"),
+        ("202306", "gpu", True, "eager", "flash1"),
+        ("202502", "gpu", True, "compiled", "flash"),
+        ("202104", "tpu", True, "xla", "best"),
+    ],
+)
+def test_an_unknown_trainer_is_its_dates_and_its_devices(
+    date: str, device: str, sharded: bool, kernels: str, attention: str
+) -> None:
+    trainer = find_framework(f"unknown {date}", None, device, sharded)
+    assert (trainer.name, trainer.kernels, trainer.attention) == ("unknown", kernels, attention)
+    assert find_framework("megatron-lm", None, device, sharded).kernels == "modern"  # a known one is itself
+
+
+def test_the_sharding_of_a_row_decides_what_an_unknown_trainer_is() -> None:
+    row = {**ROW, "framework": "unknown 202306", "software_version": "", "tp": "1", "pp": "1"}
+    assert request_of({**row, "sharding": "fsdp"}).framework.kernels == "eager"
+    assert request_of({**row, "sharding": "zero1"}).framework.kernels == "fused"
+
+
 def test_no_row_breaks_the_others() -> None:
     # cells of any kind in any column: every row gets a finite answer or a reason
     rows = read_table(MEASURED)[::9]

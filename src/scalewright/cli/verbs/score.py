@@ -105,14 +105,14 @@ def _left_out(runs: Runs) -> tuple[Any, dict[str, float]]:
     """Seconds predicted without each row's source, and the mean errors without each kind of group."""
     import numpy as np
 
-    from scalewright.plan.measured.fit import left_out, mean_error
+    from scalewright.plan.measured.fit import LEFT_OUT, left_out, mean_error
 
     timed = np.isfinite(runs.seconds) & ~runs.apart & ~runs.converted
     if len(set(runs.source[timed])) < 3:
         raise UserError(
             "fewer than three sources", "--left-out", "give a table of several, with `source` filled"
         )
-    found = {kind: left_out(runs, kind) for kind in ("source", "family", "generation")}
+    found = {kind: left_out(runs, kind) for kind in LEFT_OUT}
     return found["source"], {kind: mean_error(runs, seconds) for kind, seconds in found.items()}
 
 

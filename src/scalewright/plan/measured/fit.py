@@ -21,10 +21,12 @@ import numpy as np
 from scalewright.plan.chips import FAMILIES
 from scalewright.plan.constants import FILE, Constants, Fact, constants, facts
 from scalewright.plan.cost.evaluate import Prepared, evaluate, prepare
+from scalewright.plan.frameworks import OTHER
 from scalewright.plan.measured.runs import MEASURED, Runs, read_table, runs_of
 from scalewright.plan.rows.cells import text
 from scalewright.spec.model import ModelSpec
 
+LEFT_OUT = ("trainer", "source", "family", "generation")
 UNSTEADY = re.compile(r"whole-run average|single iteration")
 SCALE = 0.1  # an error of 10% counts as one unit of misfit
 PRIOR = 1.0  # a constant that lies its whole range away from what was known counts as so many units
@@ -130,7 +132,9 @@ def evaluate_seconds(prepared: Prepared, c: Constants) -> np.ndarray:
 
 
 def groups_of(runs: Runs, kind: str) -> np.ndarray:
-    """A label for every row, by which rows are left out together: source, family or generation."""
+    """A label for every row, by which rows are left out together: trainer, source, family or generation."""
+    if kind == "trainer":
+        return np.array([request.framework.name for request in runs.requests])
     if kind == "source":
         return runs.source
     if kind == "family":
@@ -144,11 +148,25 @@ def _family(model: ModelSpec) -> str:
     return f"{kind} {'large' if model.hidden_size >= 4096 else 'small'}"
 
 
+def of_unknown_trainers(runs: Runs) -> Runs:
+    """The same runs, each by a trainer that isn't in frameworks.yaml, of the date of its own."""
+    rows = []
+    for row, request in zip(runs.rows, runs.requests, strict=True):
+        year, month = divmod(round(12 * request.framework.year), 12)
+        name = f"{OTHER} {year}{month + 1:02d}"
+        rows.append({**row, "framework": name, "software_version": ""})
+    return runs_of(rows)
+
+
 def left_out(runs: Runs, kind: str = "source", most: int = 60, steps: int = 8) -> np.ndarray:
-    """Predicted seconds of every row by constants fitted without its group, from what was known before."""
+    """Predicted seconds of every row by constants fitted without its group, from what was known before.
+
+    A trainer that is left out is unknown, too: neither its rows nor its entry in frameworks.yaml are used.
+    """
     groups = groups_of(runs, kind)
     known = constants().with_values({fact.name: fact.prior for fact in facts()})
-    everything = prepare(runs.requests, known)
+    asked = of_unknown_trainers(runs) if kind == "trainer" else runs
+    everything = prepare(asked.requests, known)
     found = np.full(len(runs), np.nan)
     for group in dict.fromkeys(groups):
         mine = groups == group
@@ -192,7 +210,7 @@ def main() -> None:
     everything = prepare(runs.requests, fitted)
     print("\nmean over sources of the median error:")
     print(f"  {'fitted':28s} {mean_error(runs, evaluate_seconds(everything, fitted)):5.1f}%")
-    for kind in ("source", "family", "generation"):
+    for kind in LEFT_OUT:
         print(
             f"  {'each ' + kind + ' left out':28s} {mean_error(runs, left_out(runs, kind)):5.1f}%", flush=True
         )
@@ -200,14 +218,17 @@ def main() -> None:
         write(fitted)
 
 
-def mean_error(runs: Runs, seconds: np.ndarray, least: int = 5) -> float:
+def mean_error(runs: Runs, seconds: np.ndarray) -> float:
     """Mean over sources (with enough rows) of the median absolute error, in percent."""
+    return float(np.mean(source_errors(runs, seconds)))
+
+
+def source_errors(runs: Runs, seconds: np.ndarray, least: int = 5) -> np.ndarray:
+    """The median absolute error of every source with enough rows, in percent, in ascending order."""
     use = runs.plain & np.isfinite(seconds)
     error = np.abs(seconds / runs.seconds - 1)
-    medians = [
-        np.median(error[at]) for s in set(runs.source) if (at := use & (runs.source == s)).sum() >= least
-    ]
-    return 100 * float(np.mean(medians))
+    rows = (use & (runs.source == source) for source in dict.fromkeys(runs.source))
+    return np.sort([100 * np.median(error[at]) for at in rows if at.sum() >= least])
 
 
 if __name__ == "__main__":

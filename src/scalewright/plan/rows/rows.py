@@ -53,10 +53,11 @@ def request_of(row: Row) -> Request:
     assumed = Blanks()
     options = read_options(text(row, "options"))
     model = model_of(row, assumed)
-    framework = find_framework(text(row, "framework") or "unknown", text(row, "software_version") or None)
+    chip = _chip(text(row, "device"), options.get("node_gbps"))
+    named = text(row, "framework") or "unknown", text(row, "software_version") or None
+    framework = find_framework(*named, chip.kind, _is_fsdp_alone(row))
     if not framework.known:
         assumed.append("framework (not known: its date's usual trainer)")
-    chip = _chip(text(row, "device"), options.get("node_gbps"))
     seq = assumed.fill(row, "seq", 4096 if model.context >= 4096 else model.context)
     if says(options, "parallel_block"):
         model = model.replace(residual="parallel")
@@ -236,6 +237,12 @@ def _zero(word: str, framework: Framework, kind: str, assumed: Blanks) -> int:
     zero = 3 if kind == "tpu" or framework.zero_stage == 3 else min(1, framework.zero_stage)
     assumed.append("sharding " + {0: "none", 1: "zero1", 3: "fsdp"}[zero])
     return zero
+
+
+def _is_fsdp_alone(row: Row) -> bool:
+    """Whether all that a row states of its layout is FSDP."""
+    sizes = (number(row, key) or 1 for key in ("tp", "pp"))
+    return SHARDING.get(text(row, "sharding").lower()) == 3 and all(size == 1 for size in sizes)
 
 
 def _check_split(model: ModelSpec, split: Split, seq: int) -> None:
