@@ -12,10 +12,10 @@ from __future__ import annotations
 from typing import Any
 
 from harness.live_ranks import on_every_rank
+from scalewright.learn.traffic import ring_volume
 from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.watch import Watch
 from scalewright.spec.run import RunSpec
-from scalewright.spec.traffic_papers import ring_volume
 from scalewright.train.dry_run.rehearse import Player
 from scalewright.train.network import build_network, first_weights
 from scalewright.train.resolve import resolve

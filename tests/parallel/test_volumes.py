@@ -20,14 +20,7 @@ from typing import Any
 import pytest
 from tests.worlds import run_world
 
-from scalewright.parallel.mesh import Mesh, make_mesh
-from scalewright.parallel.watch import Watch
-from scalewright.spec.layout import Layout
-from scalewright.spec.model import ModelSpec
-from scalewright.spec.placement import place
-from scalewright.spec.run import RunSpec
-from scalewright.spec.tensors import count
-from scalewright.spec.traffic_papers import (
+from scalewright.learn.traffic import (
     PASSES,
     pipeline_volume,
     replica_volume,
@@ -35,6 +28,13 @@ from scalewright.spec.traffic_papers import (
     tensor_volume,
     zero_volume,
 )
+from scalewright.parallel.mesh import Mesh, make_mesh
+from scalewright.parallel.watch import Watch
+from scalewright.spec.layout import Layout
+from scalewright.spec.model import ModelSpec
+from scalewright.spec.placement import place
+from scalewright.spec.run import RunSpec
+from scalewright.spec.tensors import count
 from scalewright.train.dry_run.rehearse import Player
 from scalewright.train.network import build_network, first_weights
 from scalewright.train.resolve import resolve

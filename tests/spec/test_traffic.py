@@ -6,6 +6,13 @@ from typing import Any
 
 import pytest
 
+from scalewright.learn.traffic import (
+    pipeline_volume,
+    replica_volume,
+    tensor_volume,
+    wire_bytes,
+    zero_volume,
+)
 from scalewright.spec.layout import Layout
 from scalewright.spec.memory import gathered_bytes, state_bytes
 from scalewright.spec.model import ModelSpec
@@ -13,13 +20,6 @@ from scalewright.spec.placement import place
 from scalewright.spec.presets import load_model_spec
 from scalewright.spec.tensors import count
 from scalewright.spec.traffic import Table, step_traffic
-from scalewright.spec.traffic_papers import (
-    pipeline_volume,
-    replica_volume,
-    tensor_volume,
-    wire_bytes,
-    zero_volume,
-)
 
 LLAMA = load_model_spec("llama-3.1-8b")
 PSI = count(LLAMA).total

@@ -1,6 +1,6 @@
 """The worked problems as data: read from problems.yaml, and answered by the public function that each names.
 
-    {function: plan.analytic.laws.mfu, inputs: {...}}  --answer-->  a number in SI units, or what `take` names
+    {function: learn.laws.mfu, inputs: {...}}  --answer-->  a number in SI units, or what `take` names
     model, spec: a preset or its keys   cost: a StageCost            --as_printed-->  in the source's unit
 
 Nothing here knows a formula.
@@ -86,9 +86,9 @@ def answers(topic: str | None = None) -> Iterator[Answer]:
 
 
 def public_function(name: str) -> Callable[..., Any]:
-    """The function or class of that dotted name; fails for what isn't public, or isn't plan's or spec's."""
+    """The function or class of that dotted name; fails for what isn't public, or is elsewhere."""
     module, _, attribute = name.rpartition(".")
-    assert module.split(".")[0] in ("plan", "spec"), name
+    assert module.split(".")[0] in ("plan", "spec", "learn"), name
     assert not any(part.startswith("_") for part in name.split(".")), name
     found: Callable[..., Any] = getattr(import_module(f"scalewright.{module}"), attribute)
     assert inspect.getdoc(found), f"{name} has no docstring"

@@ -1,4 +1,4 @@
-"""The field's worked problems, answered by public functions of plan/ and spec/ within the printed digits."""
+"""The field's worked problems, answered by public functions within the printed digits."""
 
 from __future__ import annotations
 

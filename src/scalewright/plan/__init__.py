@@ -6,7 +6,6 @@
     predict.py, stages.py, explain.py     one layout's answer, each of its pipeline ranks, the reasons
     search/     the best of all layouts                   measured/  against what was measured; the fit
     ask.py, answer.py                     a question as users put it, and the whole answer
-    analytic/   textbooks' closed forms, to check a plan by hand (docs/rules-of-thumb.md)
 
 One row of a table and a single layout go through the same functions: they are written over arrays.
 """

@@ -2,7 +2,7 @@
 
     placements of a rank's tensors  -->  Rank (volumes.py)  -->  transfers  -->  {(axis, kind): calls, bytes}
 
-What is sent when, and what a byte counts as: `volumes.py`. The papers' closed forms: `traffic_papers.py`.
+What is sent when, and what a byte counts as: `volumes.py`. The papers' closed forms: `learn/traffic.py`.
 """
 
 from __future__ import annotations

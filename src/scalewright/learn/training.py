@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from scalewright.plan.analytic import laws
+from scalewright.learn import laws
 from scalewright.spec.layout import Layout, Recompute
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.operators import flops_per_token, forward_flops, operator_groups, recompute_flops

@@ -1,4 +1,4 @@
-"""What the papers say a step sends, in closed form; to hold `step_traffic` against, and to reason with.
+"""Numbers that a step sends by the papers, in closed form, beside `spec/traffic.py`, which counts them.
 
     data parallel     2 Psi, ZeRO-1 and 2: 2 Psi, ZeRO-3: 3 Psi            Rajbhandari et al. 2020 §7
     HSDP              Psi / n between the replicas of n shards             Zhao et al. 2023 §3.2.2

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod, sqrt
 
-from scalewright.plan.analytic.roofline import compute_seconds, matmul_flops, ridge_point, tensor_bytes
+from scalewright.learn.roofline import compute_seconds, matmul_flops, ridge_point, tensor_bytes
 
 
 def data_parallel_batch(alpha: float, devices: int = 1, axes: int = 1) -> float:

@@ -18,8 +18,7 @@ from math import inf, log2, prod
 
 import numpy as np
 
-from scalewright.plan.cost import collectives
-from scalewright.spec.traffic_papers import ring_volume
+from scalewright.learn.traffic import ring_volume
 
 
 def ring_seconds(
@@ -30,6 +29,8 @@ def ring_seconds(
     With an endless rate it is the delays alone, n - 1 hops each way.
     """
     one = np.ones(1)
+    from scalewright.plan.cost import collectives
+
     links = collectives.Wires(
         domain=ranks * one, fast=bytes_per_s * one, fast_delay=hop_seconds * one,
         slow=bytes_per_s * one, slow_delay=hop_seconds * one, start=0.0, hop=hop_seconds,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scalewright.plan.analytic import (
+from scalewright.learn import (
     activations,
     laws,
     links,
@@ -14,6 +14,7 @@ from scalewright.plan.analytic import (
     states,
     training,
 )
+from scalewright.learn.traffic import ring_volume, zero_volume
 from scalewright.spec.hardware import load_device
 from scalewright.spec.layout import Layout
 from scalewright.spec.memory import state_bytes
@@ -21,7 +22,6 @@ from scalewright.spec.operators import activation_bytes, flops_per_token, operat
 from scalewright.spec.presets import load_model_spec
 from scalewright.spec.schedule import bubble_fraction, idle_time
 from scalewright.spec.tensors import count
-from scalewright.spec.traffic_papers import ring_volume, zero_volume
 
 EXACT = 1e-12  # the same formula, summed in another order
 

@@ -7,6 +7,7 @@
     activations.py  bytes of a GPT block by recomputation and tensor parallelism
     pipelines.py    the bubble as each paper divides it
     links.py        rings, trees and tori by alpha and beta
+    traffic.py      numbers that a step sends, by the papers of each parallelism
     sharding.py     when communication binds: batch, width and ways of FSDP and tensor parallelism
     datasheet.py    a data sheet's numbers from the parts they are made of
 
