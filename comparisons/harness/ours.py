@@ -53,7 +53,7 @@ class Ours:
             loop(replace(job, batches=batches, first=self.place.step + 1, last=last), StopRequest())
         finally:
             batches.close()
-        self.place = self.place.after(last, self.spec.layout.batch, self.seq_len)
+        self.place = self.place.after(last, self.spec.layout.global_batch, self.seq_len)
 
     def close(self) -> None:
         """Ends the record."""

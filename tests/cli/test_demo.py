@@ -80,7 +80,7 @@ def test_the_two_losses_say_on_what_each_is_measured(monkeypatch: pytest.MonkeyP
     value, lines = demo.evaluation(tmp_path)
     assert value == 2.4115
     run = demo._run(tmp_path, dict(demo.UNPLANNED))
-    taken = run["train"]["valid_batches"] * Layout.parse(run["layout"]).batch * run["data"]["seq_len"]
+    taken = run["train"]["valid_batches"] * Layout.parse(run["layout"]).global_batch * run["data"]["seq_len"]
     assert lines == [
         "2.411 bits per byte of all 123,456 tokens of it",
         f"(validations on the way took the first {taken:,} of them)",

@@ -118,7 +118,7 @@ def test_the_run_file_is_one_that_train_takes(call_cli, tmp_path):
     answer = planned(call_cli, "--out", tmp_path / "new" / "run.yaml", "--data", "data/x")
     spec = sw.load_run(answer["run_file"])
     assert spec.layout.devices == 8
-    assert spec.layout.batch == 64
+    assert spec.layout.global_batch == 64
     assert answer["run_file_untrainable"] is None
     shown = call_cli("plan", *SMALL, "--out", tmp_path / "run.yaml", "--data", "data/x").out
     assert f"scalewright train {tmp_path / 'run.yaml'}" in shown

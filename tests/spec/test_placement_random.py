@@ -108,7 +108,7 @@ def _times_held(
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_layer_is_where_the_schedule_runs_its_stage(kind: str) -> None:
     layout = Layout.parse({"devices": 4, "pp": 4, "schedule": kind, "global_batch": 8})
-    rank_of = stage_ranks(kind, 4, layout.virtual_stages or 1)
+    rank_of = stage_ranks(kind, 4, layout.virtual_stages)
     sizes = stage_layers(DENSE, layout)
     assert len(sizes) == layout.stages
     assert sum(sizes) == DENSE.num_hidden_layers

@@ -135,7 +135,7 @@ class Pipeline:
     def _plan(self, micros: int) -> _Plan:
         if micros not in self._plans:
             layout = self.layout
-            made = schedule(layout.schedule, layout.pp, layout.virtual_stages or 1, micros, self.pairs)
+            made = schedule(layout.schedule, layout.pp, layout.virtual_stages, micros, self.pairs)
             self._plans[micros] = _Plan(
                 made, acknowledgements(made, self.rank), _last_backwards(made.actions[self.rank])
             )

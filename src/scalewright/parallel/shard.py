@@ -57,7 +57,7 @@ class ShardedGradients:
 
     def __init__(self, stages: Mapping[int, nn.Module], weights: Weights, layout: Layout) -> None:
         self.weights = weights
-        self.zero_stage = layout.zero_stage or 0
+        self.zero_stage = layout.zero_stage
         self.pipeline = layout.pp > 1
         self.split = self.pipeline and find_kind(layout.schedule).splits
         told = self.zero_stage != 1 and _can_reduce_unused(FSDPModule)

@@ -49,7 +49,7 @@ def cut_stages(model: ModelSpec, layout: Layout, rank: int) -> Decoder | Stages:
     """What a pipeline rank holds of the network, on torch's default device; all of it without one."""
     if layout.pp == 1:
         return Decoder(model)
-    owners = stage_ranks(layout.schedule, layout.pp, layout.virtual_stages or 1)
+    owners = stage_ranks(layout.schedule, layout.pp, layout.virtual_stages)
     ends = list(accumulate(stage_layers(model, layout), initial=0))
     last = len(owners) - 1
     borrowed = model.tie_word_embeddings and owners[0] == owners[last]

@@ -84,7 +84,7 @@ def apply_tensor(decoder: Decoder, layout: Layout, mesh: Mesh) -> None:
     if mesh.size("tp") == 1:
         return
     team = make_team(mesh, "tp")
-    enter, leave = boundaries(team, sequence=bool(layout.sp))
+    enter, leave = boundaries(team, sequence=layout.sp)
     own = decoder.spec.num_attention_heads // team.size
     decoder.heads = range(team.index * own, (team.index + 1) * own)
     decoder.sequence_parts = team.size if layout.sp else 1

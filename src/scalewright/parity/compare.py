@@ -90,7 +90,7 @@ def deviation(mine: Left, control: Left) -> Deviation:
 
 def cut_otherwise(layout: Layout) -> Layout | None:
     """One device with other micro-batches of the same batch; None when a batch is one sample."""
-    sizes = [size for size in range(1, layout.batch + 1) if layout.batch % size == 0]
+    sizes = [size for size in range(1, layout.global_batch + 1) if layout.global_batch % size == 0]
     others = [size for size in sizes if size != layout.micro_batch]
     if not others:
         return None

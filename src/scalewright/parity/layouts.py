@@ -35,7 +35,7 @@ def smallest(layout: Layout, layers: int) -> Layout:
         "etp": etp,
         "dp_replicate": replicate,
     }
-    stages = pp * (layout.virtual_stages or 1)
+    stages = pp * layout.virtual_stages
     if layout.stage_layers is not None:
         even = len(set(layout.stage_layers)) == 1
         data["stage_layers"] = by_hand(layers, stages, even)
@@ -73,7 +73,7 @@ def _legal(data: dict[str, Any], count: int) -> bool:
 def one_device(layout: Layout, micro_batch: int | None = None) -> Layout:
     """The control: one device, the same global batch and precision, and nothing else of the layout."""
     micro = micro_batch or layout.micro_batch
-    return Layout(devices=1, micro_batch=micro, global_batch=layout.batch, precision=layout.precision)
+    return Layout(devices=1, micro_batch=micro, global_batch=layout.global_batch, precision=layout.precision)
 
 
 def without_idle_chunks(layout: Layout) -> Layout:

@@ -54,7 +54,7 @@ def find_room(device: str) -> Room:
 def too_large(model: ModelSpec, layout: Layout, seq_len: int, steps: int, room: Room) -> bool:
     """Whether comparing this model under this layout would take too long or too much memory."""
     found = count(model)
-    seconds = 6.0 * found.active * layout.batch * seq_len * steps * RUNS / room.rate
+    seconds = 6.0 * found.active * layout.global_batch * seq_len * steps * RUNS / room.rate
     if layout.zero_stage == 3:
         copies = layout.dp_replicate * layout.cp
     else:

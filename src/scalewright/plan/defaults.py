@@ -109,7 +109,7 @@ def assumptions(given: Iterable[str], layout: Layout, request: Request) -> list[
         "sp": layout.tp > 1, "schedule": layout.pp > 1, "micro_batch": True,
         "global_batch": True, "zero_stage": layout.devices > 1, "recompute": True,
     }  # fmt: skip
-    words = {"sp": str(request.sp).lower(), "global_batch": f"{layout.batch} (micro_batch x dp)"}
+    words = {"sp": str(request.sp).lower(), "global_batch": f"{layout.global_batch} (micro_batch x dp)"}
     lines = [
         f"{key} {words.get(key, getattr(layout, key))}"
         for key, matters in found.items()

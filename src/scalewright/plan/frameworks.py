@@ -2,7 +2,8 @@
 
     "Megatron-Bridge 25.11" -> modern kernels, gradients and parameters travel beside the computation, ...
 
-A trainer that isn't known is taken for its date's usual one; `known` is false then and the band wider.
+A trainer that isn't known is taken for the usual one of its date, its device's kind and its sharding
+(`habits`); `known` is false then and the band wider.
 """
 
 from __future__ import annotations

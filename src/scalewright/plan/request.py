@@ -138,8 +138,7 @@ def from_layout(
     Raises UserError for a precision that the device hasn't.
     """
     given = dict(options or {})
-    sharded = layout.zero_stage == 3 and layout.tp * layout.pp == 1
-    trainer = find_framework(framework, version, cluster.device.kind, sharded)
+    trainer = find_framework(framework, version, cluster.device.kind)  # one for all layouts of a search
     gbps = given.get("node_gbps")
     chip = chip_of(cluster, float(gbps) if gbps else None)
     kind, share = recompute_of(layout, trainer)

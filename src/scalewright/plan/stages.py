@@ -10,7 +10,7 @@ messages take, within the closed forms' own error (spec/schedules/unequal.py).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -124,8 +124,12 @@ class _Cut:
         table = step.at.table.take(np.full(rows, self.of.row))
         return Columns(table, step.at.facts, step.at.prices, step.at.c)
 
-    def _micro(self, place: Place) -> Micro:
+    def _micro(self, place: Place, alone: bool = False) -> Micro:
+        """`alone`: the places are single stages, not whole ranks."""
         at = self._columns(len(place.rank))
+        if alone:
+            table = replace(at.table, virtual_stages=np.ones(len(at.table)))
+            at = Columns(table, at.facts, at.prices, at.c)
         return micro(at, place, exchanges(at))
 
     @cached_property
@@ -134,7 +138,8 @@ class _Cut:
         pp, times = self.request.pp, len(self.owners) / len(self.layers)
         ranks = self._micro(self._places(self._rank_stages, list(range(pp))))
         alone = self._micro(
-            self._places([[s] for s in range(len(self.layers))], list(self.owners[: len(self.layers)]))
+            self._places([[s] for s in range(len(self.layers))], list(self.owners[: len(self.layers)])),
+            alone=True,
         )
         slower = (ranks.total / np.maximum(ranks.device, 1e-30) * self._scale(ranks))[
             list(self.owners[: len(self.layers)])

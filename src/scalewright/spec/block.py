@@ -92,7 +92,7 @@ def sizes(
 ) -> Sizes:
     """The sizes that a layout gives a micro-batch of sequences of `seq_len`."""
     width = 4 if layout.precision in ("fp32", "tf32") else 2
-    sp = bool(layout.sp)
+    sp = layout.sp
     return Sizes(
         layout.micro_batch, seq_len, layout.tp, sp, layout.cp, layout.ep, layout.etp, width, attention,
         kernels, documents,

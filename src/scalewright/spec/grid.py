@@ -150,6 +150,6 @@ def make_grid(layout: Layout, kv_heads: int | None = None) -> Grid:
     return Grid(
         tuple(sizes.items()),
         min(layout.tp, kv_heads or layout.tp),
-        stage_ranks(layout.schedule, layout.pp, layout.virtual_stages or 1),
+        stage_ranks(layout.schedule, layout.pp, layout.virtual_stages),
         mirrored=find_kind(layout.schedule).both_ways and layout.pp > 1,
     )

@@ -44,9 +44,9 @@ class Layout(Spec):
 
     devices: int = Field(1, ge=1)
     tp: int = Field(1, ge=1)
-    sp: bool | None = None
+    sp: bool = False  # null in a file, as of the other three that `_filled` derives
     pp: int = Field(1, ge=1)
-    virtual_stages: int | None = Field(None, ge=1)
+    virtual_stages: int = Field(1, ge=1)
     schedule: Schedule = "1f1b"
     stage_layers: tuple[int, ...] | None = None
     cp: int = Field(1, ge=1)
@@ -54,9 +54,9 @@ class Layout(Spec):
     ep: int = Field(1, ge=1)
     etp: int = Field(1, ge=1)
     dp_replicate: int = Field(1, ge=1)
-    zero_stage: Literal[0, 1, 2, 3] | None = None
+    zero_stage: Literal[0, 1, 2, 3] = 0
     micro_batch: int = Field(1, ge=1)
-    global_batch: int | None = Field(None, ge=1)
+    global_batch: int = Field(1, ge=1)
     recompute: Recompute = "none"
     precision: Precision = "auto"
     offload: Literal["none", "optimizer", "parameters", "activations", "all"] = "none"
@@ -120,16 +120,16 @@ class Layout(Spec):
                 f"use ep {nearest_divisor(expert_ranks, self.ep)} and etp 1",
             )
         samples = self.micro_batch * self.dp
-        if self.batch % samples:
+        if self.global_batch % samples:
             raise UserError(
-                f"global_batch {self.batch} is not divisible by "
+                f"global_batch {self.global_batch} is not divisible by "
                 f"micro_batch {self.micro_batch} x dp {self.dp} = {samples}",
                 "layout",
-                f"use global_batch {max(1, round(self.batch / samples)) * samples}",
+                f"use global_batch {max(1, round(self.global_batch / samples)) * samples}",
             )
         if self.sp and self.tp == 1:
             raise UserError("sp is true but tp is 1", "layout", "use sp false")
-        if self.pp == 1 and (self.virtual_stages or 1) > 1:
+        if self.pp == 1 and self.virtual_stages > 1:
             chunked = _is_chunked(self.schedule)
             key = f"schedule {self.schedule}" if chunked else f"virtual_stages {self.virtual_stages}"
             raise UserError(
@@ -154,19 +154,14 @@ class Layout(Spec):
         return self.dp // self.dp_replicate
 
     @property
-    def batch(self) -> int:
-        """Sequences per optimizer step (`global_batch`, resolved)."""
-        return self.global_batch or self.micro_batch * self.dp
-
-    @property
     def accumulation(self) -> int:
         """Micro-batches per data-parallel rank and optimizer step."""
-        return self.batch // (self.micro_batch * self.dp)
+        return self.global_batch // (self.micro_batch * self.dp)
 
     @property
     def stages(self) -> int:
         """Parts that the model is cut into, virtual stages counted (dualpipe has each part twice)."""
-        return KINDS[self.schedule].parts(self.pp, self.virtual_stages or 1)
+        return KINDS[self.schedule].parts(self.pp, self.virtual_stages)
 
 
 def _is_chunked(schedule: Any) -> bool:

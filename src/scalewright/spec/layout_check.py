@@ -118,7 +118,7 @@ def _schedule(case: Case) -> Problem | None:
     layout = case.layout
     if layout.pp == 1:
         return None
-    kind, virtual_stages = layout.schedule, layout.virtual_stages or 1
+    kind, virtual_stages = layout.schedule, layout.virtual_stages
     if found := find_schedule_problem(kind, layout.pp, virtual_stages, layout.accumulation):
         return Problem(found.what, lambda: _schedule_mends(layout, found.micro_batches))
     if case.train and not find_kind(kind).trained:
@@ -131,7 +131,7 @@ def _schedule(case: Case) -> Problem | None:
 
 def _schedule_mends(layout: Layout, micro_batches: int) -> list[Family]:
     """Other sizes, another schedule, another pipeline. `micro_batches`: how many do, 0 if that's not it."""
-    kind, virtual_stages = layout.schedule, layout.virtual_stages or 1
+    kind, virtual_stages = layout.schedule, layout.virtual_stages
     plain, chunked = ("zb-h1", "zb-interleaved") if kind.startswith("zb-") else ("1f1b", "interleaved")
     others: list[Mend] = [{"schedule": "dualpipev"}] if find_kind(kind).both_ways else []
     others.append(

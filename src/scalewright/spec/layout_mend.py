@@ -84,7 +84,7 @@ def _completed(case: Case, mend: Mend) -> Iterator[Mend]:
     if "global_batch" not in full:
         sizes = {key: full.get(key, getattr(layout, key)) for key in ("tp", "pp", "cp")}
         samples = layout.micro_batch * max(1, layout.devices // (sizes["tp"] * sizes["pp"] * sizes["cp"]))
-        yield {**full, "global_batch": max(1, round(layout.batch / samples)) * samples}
+        yield {**full, "global_batch": max(1, round(layout.global_batch / samples)) * samples}
         yield {**full, "global_batch": 2 * sizes["pp"] * samples}
 
 

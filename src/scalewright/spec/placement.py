@@ -133,7 +133,7 @@ def holders(placement: Placement, layout: Layout) -> tuple[int, ...]:
 
 
 def _pp_ranks(stages: Iterable[int], layout: Layout) -> tuple[int, ...]:
-    rank_of = stage_ranks(layout.schedule, layout.pp, layout.virtual_stages or 1)
+    rank_of = stage_ranks(layout.schedule, layout.pp, layout.virtual_stages)
     found = {rank_of[stage] for stage in stages}
     if find_kind(layout.schedule).both_ways:
         found |= {layout.pp - 1 - rank for rank in found}
@@ -185,7 +185,7 @@ def copies(placement: Placement, sizes: Mapping[str, int]) -> int:
 
 def held(layout: Layout) -> dict[Literal["parameter", "gradient", "optimizer"], Held]:
     """What stays whole on every data-parallel rank in a step, by ZeRO stage (Rajbhandari et al. 2020, §5)."""
-    stage = layout.zero_stage or 0
+    stage = layout.zero_stage
     return {
         "parameter": "local" if stage >= 3 else "whole",
         "gradient": "local" if stage >= 2 else "whole",

@@ -60,7 +60,7 @@ __all__ = [
 
 def check_schedule(layout: Layout) -> None:
     """Raises UserError when a layout's schedule can't have its sizes."""
-    problem = find_problem(layout.schedule, layout.pp, layout.virtual_stages or 1, layout.accumulation)
+    problem = find_problem(layout.schedule, layout.pp, layout.virtual_stages, layout.accumulation)
     if problem is None:
         return
     how = problem.how
@@ -74,4 +74,4 @@ def check_schedule(layout: Layout) -> None:
 def layout_schedule(layout: Layout, pairs: bool = False) -> Schedule:
     """The schedule of one step of a layout; raises UserError as `check_schedule` does."""
     check_schedule(layout)
-    return schedule(layout.schedule, layout.pp, layout.virtual_stages or 1, layout.accumulation, pairs)
+    return schedule(layout.schedule, layout.pp, layout.virtual_stages, layout.accumulation, pairs)

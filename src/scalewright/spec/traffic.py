@@ -85,7 +85,7 @@ class _Held:
 def _held(model: ModelSpec, layout: Layout, rank: int) -> _Held:
     grid = make_grid(layout, model.kv_heads)
     coords = grid.coords(rank)
-    owners = stage_ranks(layout.schedule, layout.pp, layout.virtual_stages or 1)
+    owners = stage_ranks(layout.schedule, layout.pp, layout.virtual_stages)
     mine = tuple(stage for stage, owner in enumerate(owners) if owner == coords["pp"])
     tensors = tuple(
         (next(stage for stage in placement.stages if stage in mine), placement)
@@ -172,7 +172,7 @@ def _exchanges(held: _Held, seq_len: int) -> Exchanges:
     if model.qk_norm == "full":  # squares, and of a LayerNorm the mean, too
         statistics = 1 if model.norm_type.startswith("rmsnorm") else 2
     return Exchanges(
-        sp=int(bool(layout.sp)),
+        sp=int(layout.sp),
         blocks=len(layers),
         rerun=sum(_runs_again(held, seq_len, layer, index) for layer, index in layers),
         regathers=int(regathers(layout)),
@@ -188,7 +188,7 @@ def regathers(layout: Layout) -> bool:
 
     Korthikanti et al. 2022 §4.2.2. Recomputation gathers again anyway; offload takes what is kept.
     """
-    return bool(layout.sp) and layout.recompute == "none" and not offloads_activations(layout)
+    return layout.sp and layout.recompute == "none" and not offloads_activations(layout)
 
 
 def _runs_again(held: _Held, seq_len: int, layer: int, index: int) -> bool:
@@ -206,14 +206,14 @@ def _computations(held: _Held, stage: int) -> int:
     layout = held.layout
     if layout.pp == 1:
         return 2 * layout.accumulation
-    plan = schedule(layout.schedule, layout.pp, layout.virtual_stages or 1, layout.accumulation)
+    plan = schedule(layout.schedule, layout.pp, layout.virtual_stages, layout.accumulation)
     return sum(action.stage == stage for action in plan.compute(held.coords["pp"]))
 
 
 def _borders(held: _Held) -> int:
     """Neighbours of the rank's stages that other ranks have."""
     layout = held.layout
-    owners: Sequence[int] = stage_ranks(layout.schedule, layout.pp, layout.virtual_stages or 1)
+    owners: Sequence[int] = stage_ranks(layout.schedule, layout.pp, layout.virtual_stages)
     return sum(
         0 <= other < layout.stages and owners[other] != owners[stage]
         for stage in held.stages

@@ -89,7 +89,7 @@ class StepBatches:
 
     def samples_of(self, step: int) -> NDArray[np.int64]:
         """The numbers of a step's samples, of all ranks; int64 [global_batch]."""
-        return self.place.taken(step, self.layout.batch)
+        return self.place.taken(step, self.layout.global_batch)
 
     def close(self) -> None:
         """Stops the thread."""

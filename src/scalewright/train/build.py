@@ -84,7 +84,7 @@ def build(
     guard = Guard(run.train.guard, device, fp16=run.layout.precision == "fp16")
     guard.load(reader.state.get("guard", {}) if reader else {})
     run_id = from_rank_zero(reader.manifest.run_id if reader else uuid.uuid4().hex[:12], mesh)
-    per_step = run.layout.batch * resolved.seq_len
+    per_step = run.layout.global_batch * resolved.seq_len
     unit = reader.state.get("schedule_unit") if reader else None
     horizon = find_horizon(begin, resolved.steps, resolved.tokens, per_step, unit)
     run = run.replace(train={**run.train.dump(), "steps": horizon.total})

@@ -99,7 +99,7 @@ def _check_own_model(layout: Layout) -> None:
 
 def _steps(run: RunSpec, seq_len: int) -> int:
     if run.train.tokens is not None:
-        return max(1, math.ceil(run.train.tokens / (run.layout.batch * seq_len)))
+        return max(1, math.ceil(run.train.tokens / (run.layout.global_batch * seq_len)))
     return run.train.steps or 0
 
 

@@ -111,7 +111,7 @@ class Session:
         rewinder = None
         if spec.spike == "rewind":
             root = self.run.folder / "checkpoints"
-            rewinder = Rewinder(root, self.mesh, self.run.layout.batch, self.place)
+            rewinder = Rewinder(root, self.mesh, self.run.layout.global_batch, self.place)
         self.health = Health(
             parallel,
             self.loss,
@@ -183,7 +183,7 @@ class Session:
         if self.valid is None:
             return
         parallel, layout = self.network.parallel, self.run.layout
-        samples = self.run.train.valid_batches * layout.batch
+        samples = self.run.train.valid_batches * layout.global_batch
         model = self.run.model
         vocabulary = model.vocab_size if isinstance(model, ModelSpec) else None
         loss = build_loss(DEFAULT_LOSS, 0.0, load_python, self.mesh, vocabulary)
@@ -201,7 +201,7 @@ class Session:
     def save(self, step: int) -> None:
         """Saves a checkpoint. A save that fails is noted, and the run goes on: the next may succeed."""
         started = time.perf_counter()
-        place = self.place.after(step, self.run.layout.batch, self.seq_len)
+        place = self.place.after(step, self.run.layout.global_batch, self.seq_len)
         try:
             more = {
                 "run": run_settings(self.run, self.tokens),

@@ -10,7 +10,14 @@ import pytest
 
 from scalewright.plan.constants import FILE, Constants, constants, facts
 from scalewright.plan.cost.evaluate import prepare
-from scalewright.plan.measured.fit import evaluate_seconds, problem, solve, write
+from scalewright.plan.measured.fit import (
+    evaluate_seconds,
+    left_out,
+    of_unknown_trainers,
+    problem,
+    solve,
+    write,
+)
 from scalewright.plan.measured.profile import profile
 from scalewright.plan.measured.runs import MEASURED, Runs, read_table, runs_of
 from scalewright.spec.errors import UserError
@@ -85,3 +92,12 @@ def test_runs_that_tell_nothing_move_nothing(runs: Runs) -> None:
     slower = replace(some, seconds=shipped * 1.15)
     moved = evaluate_seconds(prepare(some.requests), profile(slower))
     assert np.median(np.abs(moved / slower.seconds - 1)) < 0.06
+
+
+def test_a_table_of_one_trainer_is_priced_by_what_was_known(runs: Runs) -> None:
+    """Leaving out all rows leaves nothing to fit on: the priors price them, as an unknown trainer's."""
+    alone = runs.take(runs.source == "vtrain-multi")
+    assert np.isfinite(left_out(alone, "trainer")).all()
+    assert {request.framework.name for request in of_unknown_trainers(alone).requests} == {"unknown"}
+    moved = replace(alone, rows=[{**row, "framework": "deepspeed (ZeRO offload)"} for row in alone.rows])
+    assert {request.offload for request in of_unknown_trainers(moved).requests} == {"all"}

@@ -86,7 +86,7 @@ def test_what_can_be_trained_passes_the_specs_checks() -> None:
     plan = search(LLAMA, H100, devices=64, seq_len=8192, global_batch=128, top=20)
     for choice in [*plan.best, *plan.pareto]:
         assert choice.prediction.fits
-        assert choice.layout.batch == 128
+        assert choice.layout.global_batch == 128
         if choice.trainable:
             check_layout(choice.layout, LLAMA, 8192, train=True)
             assert choice.layout.cp == 1
@@ -98,7 +98,7 @@ def test_what_can_be_trained_passes_the_specs_checks() -> None:
 def test_the_best_are_really_different() -> None:
     plan = search(LLAMA, H100, devices=64, seq_len=8192, global_batch=128, top=8)
     shards = {0: "nothing", 1: "states", 2: "states", 3: "all"}
-    kinds = {(x.layout.tp, x.layout.pp, shards[x.layout.zero_stage or 0]) for x in plan.best}
+    kinds = {(x.layout.tp, x.layout.pp, shards[x.layout.zero_stage]) for x in plan.best}
     assert len(kinds) == len(plan.best) == 8
     scores = [choice.score for choice in plan.best]
     assert scores == sorted(scores)

@@ -129,7 +129,7 @@ def measure(
     mesh = make_mesh(make_grid(Layout()), 0, torch.device(device))
     layout = run.layout if run else Layout()
     count = batches or (run.train.valid_batches if run else 16)
-    samples = count * layout.batch
+    samples = count * layout.global_batch
     score = validate(network, dataset, mesh, layout.micro_batch, samples)
     whole = dataset.targets if isinstance(dataset, TokenDataset) else None
     return {

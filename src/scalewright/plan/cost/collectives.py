@@ -107,7 +107,7 @@ def all_reduce(size: np.ndarray, group: np.ndarray, stride: np.ndarray, links: W
     nodes = group / k
     hops = np.where(nodes > 1, np.minimum(group - 1, LONGEST) * links.hop, (k - 1) * links.fast_delay)
     tree = np.log2(np.maximum(nodes, 1)) * links.slow_delay + (k - 1) * links.fast_delay
-    return np.where(group > 1, ring - 2 * np.maximum(hops - tree, 0.0), 0.0)
+    return np.where((group > 1) & (size > 0), ring - 2 * np.maximum(hops - tree, 0.0), 0.0)
 
 
 def all_to_all(

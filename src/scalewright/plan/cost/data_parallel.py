@@ -1,7 +1,7 @@
 """Seconds that gradients and parameters take beside the computation, in a step.
 
     hides behind         traffic                                         exposed
-    forward, backward    ZeRO 1: parameters; ZeRO 0 to 2: gradients      what overlap · the pass doesn't hide,
+    forward, backward    ZeRO 1, 2: parameters; ZeRO 0 to 2: gradients   what overlap · the pass doesn't hide,
                                                                          and LEAST of it
     all                  ZeRO 3, FSDP: gathers and reductions by block   what overlap · micro-batch doesn't,
                                                                          first gather and last reduction

@@ -5,8 +5,7 @@
                        or a gather of keys and values (Dubey et al. 2024 §3.3.2)
     expert parallel    dispatch and combine: all-to-alls of the routed tokens (Lepikhin et al. 2020 §3.2)
 
-Bytes are counted as users count them (spec/traffic.py): all-reduce the tensor, gather its output, scatter its
-input, all-to-all and send what is sent.
+Bytes: an all-to-all's and a message's are what is sent. All else that a rank sends is in volumes.py.
 """
 
 from __future__ import annotations

@@ -1,12 +1,14 @@
 """Seconds of a transfer over links with a delay and a rate (collectives.py): which ranks take part, and how.
 
-axis           ranks                          each so many ranks from the next
+axis           ranks                          stride
 fsdp           a replica's data-parallel      tp
 gradient       all data-parallel              tp
 expert         those that share an expert     ep · etp
 dp_replicate   replicas                       tp · a replica's ranks
 tp, kv         tp                             1
-tie            the pipeline's two ends        devices of a pipeline rank
+tie            the pipeline's two ends        pp - 1 pipeline ranks
+world          all                            1
+pp             a sender and a receiver        collectives.py: `send`
 """
 
 from __future__ import annotations
@@ -72,7 +74,7 @@ def groups(at: Columns, axis: str) -> tuple[np.ndarray, np.ndarray]:
     if axis == "dp_replicate":
         return t.dp_replicate, t.tp * ranks / t.dp_replicate
     if axis == "tie":
-        return np.minimum(t.pp, 2.0), t.devices / t.pp
+        return np.minimum(t.pp, 2.0), np.maximum(t.pp - 1, 1) * t.devices / t.pp
     if axis == "world":
         return t.devices, one
     return t.tp, one
@@ -91,7 +93,6 @@ def message_seconds(at: Columns) -> np.ndarray:
     return np.asarray(x.send(message_bytes(at), t.devices / t.pp, t.devices, at.links) + at.c["link.message"])
 
 
-def seconds(network: Network, sent: Sequence[Transfer], during: str = "") -> np.ndarray:
-    """Of all calls in a step; `during`: of these alone."""
-    chosen = [one.calls * network(one) for one in sent if during in ("", one.during)]
-    return np.asarray(np.sum(chosen, axis=0))
+def seconds(network: Network, sent: Sequence[Transfer]) -> np.ndarray:
+    """Of all calls in a step."""
+    return np.asarray(np.sum([one.calls * network(one) for one in sent], axis=0))

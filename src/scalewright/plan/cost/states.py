@@ -105,7 +105,7 @@ def _usual(table: Table, facts: Facts, at: Place) -> States:
         np.where(offloaded(table.offload, "parameters"), 0.0, parameters),
         np.where(zero >= 2, share, whole) * grads,
         np.where(offloaded(table.offload, "optimizer"), 0.0, np.where(zero >= 1, share, whole) * adam),
-        # FSDP in a pipeline gathers and reduces once a step (data_parallel.gathers_once): both stay whole
+        # FSDP in a pipeline gathers and reduces once a step (volumes.py): both stay whole
         np.where((zero >= 3) & (table.pp > 1), whole * (2.0 + grads), 0.0),
     )
 

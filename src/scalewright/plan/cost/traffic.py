@@ -17,8 +17,8 @@ from scalewright.plan.cost.columns import Columns, Place, places
 from scalewright.plan.cost.exchange import context_parallel, expert_parallel
 from scalewright.plan.cost.volumes import Volumes
 
-# Axes of transfers (spec/volumes.py) -> what users call them
 AXES = ("tp", "dp", "cp", "ep", "pp")
+# Axes of transfers (spec/volumes.py) -> what users call them
 _AXIS = {"gradient": "dp", "fsdp": "dp", "expert": "dp", "dp_replicate": "dp", "kv": "tp", "tie": "pp"}
 
 

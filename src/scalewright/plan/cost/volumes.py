@@ -200,6 +200,9 @@ class Volumes:
         sums, shared = pieces * (group > 1) * ~three, pieces * (shard > 1) * three * rounds
         # this package's own ZeRO 2 reduces after every micro-batch, beside its backward
         times = np.where((at.trainer("own") > 0) & (t.zero_stage == 2), t.accumulation, 1.0)
+        if what == "expert":  # ranks that share an expert: none, where each has its own
+            several = t.dp * t.cp * t.tp > t.ep * t.etp
+            sums, shared = sums * several, shared * several
         axis = "gradient" if what == "dense" else "expert"
         yield Transfer(axis, "all_reduce", grads, sums * (t.zero_stage == 0), "backward")
         yield Transfer(axis, "reduce_scatter", grads, sums * (t.zero_stage > 0) * times, "backward", times)

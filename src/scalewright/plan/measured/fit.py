@@ -5,7 +5,7 @@
 
 Every source weighs the same, whatever its rows; rho is robust, so that single odd rows don't decide; each
 constant is held to its physical range and pulled to what is known of it. What is reported is the error on
-sources, model families and device generations that were left out of the fit.
+trainers, sources, model families and device generations that were left out of the fit.
 """
 
 from __future__ import annotations
@@ -153,7 +153,8 @@ def of_unknown_trainers(runs: Runs) -> Runs:
     rows = []
     for row, request in zip(runs.rows, runs.requests, strict=True):
         year, month = divmod(round(12 * request.framework.year), 12)
-        name = f"{OTHER} {year}{month + 1:02d}"
+        offload = " offload" if "offload" in text(row, "framework").lower() else ""
+        name = f"{OTHER} {year}{month + 1:02d}{offload}"
         rows.append({**row, "framework": name, "software_version": ""})
     return runs_of(rows)
 
@@ -161,7 +162,8 @@ def of_unknown_trainers(runs: Runs) -> Runs:
 def left_out(runs: Runs, kind: str = "source", most: int = 60, steps: int = 8) -> np.ndarray:
     """Predicted seconds of every row by constants fitted without its group, from what was known before.
 
-    A trainer that is left out is unknown, too: neither its rows nor its entry in frameworks.yaml are used.
+    A trainer that is left out is unknown, too: of its entry in frameworks.yaml only the date is used, where a
+    row has none.
     """
     groups = groups_of(runs, kind)
     known = constants().with_values({fact.name: fact.prior for fact in facts()})
@@ -172,7 +174,10 @@ def left_out(runs: Runs, kind: str = "source", most: int = 60, steps: int = 8) -
         mine = groups == group
         if not (np.isfinite(runs.seconds[mine]) & ~runs.apart[mine]).any():
             continue
-        fitted = solve(problem(runs.take(~mine), base=known, most=most), known, steps)
+        others = runs.take(~mine)
+        fitted = known  # where nothing is left to fit on
+        if others.plain.any():
+            fitted = solve(problem(others, base=known, most=most), known, steps)
         found[mine] = evaluate_seconds(everything, fitted)[mine]
     return found
 

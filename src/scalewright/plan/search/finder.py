@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from scalewright.plan.cost.cpu import step
-from scalewright.plan.cost.table import RECOMPUTE
+from scalewright.plan.cost.table import RECOMPUTE, Table
 from scalewright.plan.cost.timeline import Step
 from scalewright.plan.request import OFFLOADS, SCHEDULES
 from scalewright.plan.search.pricer import BATCH, Priced, Pricer
@@ -99,7 +99,7 @@ class Finder:
             part = np.arange(start, min(start + BATCH, space.cores))
             table = space.table(space.bare(part))
             table.stages, table.virtual_stages = stages[part], np.ones(len(part))
-            table.recompute = np.full(len(part), RECOMPUTE.index("none"))
+            _without_extras(table)
             least_of = []
             for kind in ("1f1b", "dualpipe"):  # the ends of the model on a rank each, or half of both on each
                 table.schedule = np.full(len(part), SCHEDULES.index(kind))
@@ -120,14 +120,14 @@ class Finder:
         if not len(rows):
             return rows
         table = self.space.table(rows)
-        table.recompute = np.full(len(rows), RECOMPUTE.index("none"))
+        _without_extras(table)
         taken = step(table, self.pricer.facts, self.pricer.prices, self.pricer.c)
         parts = ("compute", "tp_exposed", "cp_exposed", "ep_exposed", "pp_bubble", "pp_exposed")
         return rows.take(self._certain(taken, parts) <= self.edge)
 
     @property
     def has_plain(self) -> bool:
-        """Whether every row has a form without recomputation and offload, which costs the least time."""
+        """Whether every row has a form without recomputation and offload, mostly the fastest."""
         return self.space.reruns[0][0] == "none" and OFFLOADS[self.space.offloads[0]] == "none"
 
     # -- pricing ----------------------------------------------------------------------------------
@@ -212,3 +212,9 @@ class Finder:
         shard = [space.shard[key][rows.shard] for key in ("dp_replicate", "zero_stage")]
         plain = (*pipe, rows.rerun, *core, *shard, rows.offload)  # the last tells most
         return np.lexsort((*plain, np.round(np.log(priced.score) * 1e6)))
+
+
+def _without_extras(table: Table) -> None:
+    """Nothing recomputed, and activations offloaded: in a bound, sp's tokens aren't gathered again either."""
+    table.recompute = np.full(len(table), RECOMPUTE.index("none"))
+    table.offload = np.full(len(table), OFFLOADS.index("activations"))

@@ -17,6 +17,7 @@ from scalewright.spec.model import ModelSpec
 from scalewright.spec.run import DataSpec, OptimizerSpec, RunSpec
 
 GROUPS = ("model", "layout", "data", "train", "optimizer", "lr_schedule", "checkpoint", "track", "profile")
+DERIVED = ("layout.zero_stage", "layout.global_batch")  # by the run, from other keys
 ABSENT = ("no", "0", "–", "none")
 TITLES = {"lr_schedule": "Learning rate", "train": "Training", "track": "Tracking"}
 
@@ -69,10 +70,10 @@ def _changed(group: Mapping[str, Any], usual: Mapping[str, str], prefix: str) ->
 def usual_values() -> dict[str, str]:
     """The defaults of run.yaml and of a model, as `flat` words them.
 
-    A default of null is derived by the run: it counts as usual where it came to nothing (no, 0, 1).
+    What the layout derives has none: the ZeRO stage and the batch are always shown.
     """
-    found = {"out_dir": "", **_defaults(RunSpec, "")}
-    return found | {"layout.sp": "no", "layout.virtual_stages": "1", "layout.dp": "1"}
+    found = {"out_dir": "", **_defaults(RunSpec, ""), "layout.dp": "1"}
+    return {key: text for key, text in found.items() if key not in DERIVED}
 
 
 def _defaults(spec: type[Spec], prefix: str) -> dict[str, str]:

@@ -35,7 +35,7 @@ def alike(
     placements: tuple[Placement, ...], grid: Grid, layout: Layout, model: ModelSpec | None = None
 ) -> list[Alike]:
     """The groups of like ranks, by their lowest rank; `model` is null for a user's own module."""
-    owners = stage_ranks(layout.schedule, layout.pp, layout.virtual_stages or 1)
+    owners = stage_ranks(layout.schedule, layout.pp, layout.virtual_stages)
     held = [_held_by(placements, owners, rank) for rank in range(layout.pp)]
     places = [_place(model, layout, owners, rank) for rank in range(layout.pp)]
     shapes = _Shapes(grid)

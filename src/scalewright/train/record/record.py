@@ -56,8 +56,8 @@ class Record:
     ) -> None:
         """Writes one training row; `parts` are the seconds of this rank's step by what they went to."""
         self._hand_on_pending()
-        tokens = self.layout.batch * self.seq_len
-        place = self.place.after(step, self.layout.batch, self.seq_len)
+        tokens = self.layout.global_batch * self.seq_len
+        place = self.place.after(step, self.layout.global_batch, self.seq_len)
         speed = tokens / seconds if seconds > 0 else 0.0
         row = {
             "kind": "train",

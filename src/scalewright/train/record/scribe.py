@@ -144,7 +144,7 @@ def _description(run: RunSpec, parameters: int, peak: Peak) -> list[str]:
         split,
         str(layout.precision),
         kind,
-        f"batch {layout.batch}",
+        f"batch {layout.global_batch}",
         best,
     ]
     return [part for part in parts if part]
