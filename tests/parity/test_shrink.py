@@ -59,7 +59,7 @@ def test_the_smallest_layout_has_the_same_axes(keys):
 def test_one_device_keeps_the_batch_and_the_precision():
     layout = Layout.parse({**LARGE, "precision": "bf16", "recompute": "full", "micro_batch": 2})
     control = one_device(layout)
-    assert (control.devices, control.batch, control.precision) == (1, 512, "bf16")
+    assert (control.devices, control.global_batch, control.precision) == (1, 512, "bf16")
     assert (control.micro_batch, control.recompute, control.zero_stage) == (2, "none", 0)
 
 
