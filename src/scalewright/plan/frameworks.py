@@ -2,8 +2,8 @@
 
     "Megatron-Bridge 25.11" -> modern kernels, gradients and parameters travel beside the computation, ...
 
-A trainer that isn't known is taken for the usual one of its date, its device's kind and its sharding
-(`habits`); `known` is false then and the band wider.
+A trainer that isn't known is taken for the usual one of its date and its device's kind (`habits`); `known` is
+false then and the band wider.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FUSED_ATTENTION = ATTENTION[2:]
 OURS = "scalewright"  # this project's own trainer
 LIKE = 0.8  # likeness of two names, from which one is taken for a slip of the other
 FLASH_2 = 2023.55  # as a year: FlashAttention 2 came in July 2023 (Dao 2023)
-CONDITIONS = ("device", "sharded", "before")  # of a line of habits
+CONDITIONS = ("device", "before")  # of a line of habits
 RULES = ("match", "habits")  # of an entry, beside its facts
 SPLITS = ("equal", "cost", "even", "balanced")
 
@@ -74,13 +74,10 @@ def _table() -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
 
 
 @lru_cache(maxsize=4096)
-def find_framework(
-    name: str, version: str | None = None, device: str = "gpu", sharded: bool = False
-) -> Framework:
+def find_framework(name: str, version: str | None = None, device: str = "gpu") -> Framework:
     """The generation that a trainer's name (and version) stands for; never fails, see `known`.
 
-    An unknown one's habits are those of its date, of the `device`'s kind, and of whether it is FSDP alone
-    (`sharded`).
+    An unknown one's habits are those of its date and of the `device`'s kind.
     """
     defaults, entries = _table()
     text = f"{name} {version or ''}".strip().lower()
@@ -88,7 +85,7 @@ def find_framework(
         if text == key or (text not in entries and any(re.search(one, text) for one in entry["match"])):
             facts = {**defaults, **{word: value for word, value in entry.items() if word not in RULES}}
             facts["year"] = _year(text, facts["year"])
-            facts |= _habits(entry.get("habits", ()), facts["year"], device, sharded)
+            facts |= _habits(entry.get("habits", ()), facts["year"], device)
             facts["held"] = tuple(facts["held"])
             if facts["attention"] == "flash" and facts["year"] < FLASH_2:
                 facts["attention"] = "flash1"
@@ -96,11 +93,10 @@ def find_framework(
     raise AssertionError("the last entry matches everything")
 
 
-def _habits(lines: Sequence[Mapping[str, Any]], year: float, device: str, sharded: bool) -> dict[str, Any]:
-    """The first line that holds of this date, device and sharding."""
+def _habits(lines: Sequence[Mapping[str, Any]], year: float, device: str) -> dict[str, Any]:
+    """The first line that holds of this date and device."""
     for line in lines:
-        holds = line.get("device", device) == device and line.get("sharded", sharded) == sharded
-        if holds and year < line.get("before", inf):
+        if line.get("device", device) == device and year < line.get("before", inf):
             return {word: value for word, value in line.items() if word not in CONDITIONS}
     return {}
 

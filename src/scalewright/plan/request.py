@@ -138,7 +138,7 @@ def from_layout(
     Raises UserError for a precision that the device hasn't.
     """
     given = dict(options or {})
-    trainer = find_framework(framework, version, cluster.device.kind)  # one for all layouts of a search
+    trainer = find_framework(framework, version, cluster.device.kind)
     gbps = given.get("node_gbps")
     chip = chip_of(cluster, float(gbps) if gbps else None)
     kind, share = recompute_of(layout, trainer)

@@ -177,19 +177,14 @@ def tensor_parallel(rank: Rank) -> Iterator[Transfer]:
         ("recompute", 2 * again),
         ("backward", 2 * n + e.first + 2 * (n - again) * e.regathers),
     ]
-    scatters: list[tuple[During, Number]] = [
-        ("forward", 2 * n + e.first),
-        ("recompute", exits_again),
-        ("backward", 2 * n + e.last),
-    ]
-    sums: list[tuple[During, Number]] = [
+    sums: list[tuple[During, Number]] = [  # scatters, with sp
         ("forward", 2 * n + e.first),
         ("recompute", exits_again),
         ("backward", 2 * n + e.last),
     ]
     kinds: tuple[tuple[Kind, Number, list[tuple[During, Number]]], ...] = (
         ("all_gather", e.sp, gathers),
-        ("reduce_scatter", e.sp, scatters),
+        ("reduce_scatter", e.sp, sums),
         ("all_reduce", 1 - e.sp, sums),
     )
     for kind, used, phases in kinds:

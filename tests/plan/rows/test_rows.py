@@ -129,28 +129,20 @@ def test_options_and_versions() -> None:
 
 
 @pytest.mark.parametrize(
-    ("date", "device", "sharded", "kernels", "attention"),
+    ("date", "device", "kernels", "attention"),
     [
-        ("202104", "gpu", False, "fused", "softmax"),
-        ("202306", "gpu", False, "fused", "flash1"),
-        ("202502", "gpu", False, "modern", "best"),
-        ("202306", "gpu", True, "eager", "flash1"),
-        ("202502", "gpu", True, "compiled", "flash"),
-        ("202104", "tpu", True, "xla", "best"),
+        ("202104", "gpu", "fused", "softmax"),
+        ("202306", "gpu", "fused", "flash1"),
+        ("202502", "gpu", "modern", "best"),
+        ("202104", "tpu", "xla", "best"),
     ],
 )
 def test_an_unknown_trainer_is_its_dates_and_its_devices(
-    date: str, device: str, sharded: bool, kernels: str, attention: str
+    date: str, device: str, kernels: str, attention: str
 ) -> None:
-    trainer = find_framework(f"unknown {date}", None, device, sharded)
+    trainer = find_framework(f"unknown {date}", None, device)
     assert (trainer.name, trainer.kernels, trainer.attention) == ("unknown", kernels, attention)
-    assert find_framework("megatron-lm", None, device, sharded).kernels == "modern"  # a known one is itself
-
-
-def test_the_sharding_of_a_row_decides_what_an_unknown_trainer_is() -> None:
-    row = {**ROW, "framework": "unknown 202306", "software_version": "", "tp": "1", "pp": "1"}
-    assert request_of({**row, "sharding": "fsdp"}).framework.kernels == "eager"
-    assert request_of({**row, "sharding": "zero1"}).framework.kernels == "fused"
+    assert find_framework("megatron-lm", None, device).kernels == "modern"  # a known one is itself
 
 
 def test_no_row_breaks_the_others() -> None:

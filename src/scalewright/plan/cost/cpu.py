@@ -153,8 +153,8 @@ class Loopback:
             return self.curves("send", size)
         group, _ = groups(self.at, transfer.axis)
         ring = (group - 1) / np.maximum(group, 1) / self.share
-        seconds = ring * self.curves(transfer.kind, size) + self.at.c["cpu.message"]
-        return np.where((group > 1) & (size > 0), seconds, 0.0)
+        taken = ring * self.curves(transfer.kind, size) + self.at.c["cpu.message"]
+        return np.where((group > 1) & (size > 0), taken, 0.0)
 
 
 class _Step:

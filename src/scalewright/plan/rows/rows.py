@@ -55,7 +55,7 @@ def request_of(row: Row) -> Request:
     model = model_of(row, assumed)
     chip = _chip(text(row, "device"), options.get("node_gbps"))
     named = text(row, "framework") or "unknown", text(row, "software_version") or None
-    framework = find_framework(*named, chip.kind, _is_fsdp_alone(row))
+    framework = find_framework(*named, chip.kind)
     if not framework.known:
         assumed.append("framework (not known: its date's usual trainer)")
     seq = assumed.fill(row, "seq", 4096 if model.context >= 4096 else model.context)
@@ -237,12 +237,6 @@ def _zero(word: str, framework: Framework, kind: str, assumed: Blanks) -> int:
     zero = 3 if kind == "tpu" or framework.zero_stage == 3 else min(1, framework.zero_stage)
     assumed.append("sharding " + {0: "none", 1: "zero1", 3: "fsdp"}[zero])
     return zero
-
-
-def _is_fsdp_alone(row: Row) -> bool:
-    """Whether all that a row states of its layout is FSDP."""
-    sizes = (number(row, key) or 1 for key in ("tp", "pp"))
-    return SHARDING.get(text(row, "sharding").lower()) == 3 and all(size == 1 for size in sizes)
 
 
 def _check_split(model: ModelSpec, split: Split, seq: int) -> None:
