@@ -67,6 +67,7 @@ def price_layout(
     from scalewright.plan import defaults
     from scalewright.plan.frameworks import OURS
     from scalewright.plan.predict import predict as price
+    from scalewright.plan.switches import check_names
     from scalewright.spec.layout import Layout
     from scalewright.spec.layout_check import check_layout
     from scalewright.spec.presets import load_model_spec
@@ -76,7 +77,7 @@ def price_layout(
     place = find_place(cluster, given.get("devices"))
     length, notes = defaults.resolve_length(spec, seq_len)
     trainer, trainers = defaults.resolve_trainer(framework, version)
-    defaults.check_options(options)
+    check_names(options)
     said = defaults.resolve_sizes(given, place, length)
     sizes = defaults.fill_devices(said)
     zero = defaults.usual_zero(said, trainer, place)

@@ -40,7 +40,7 @@ def test_the_nearest_runs_name_trainer_layout_batch_and_date() -> None:
         )
     )
     for one in found["nearest"]:
-        assert one["trainer"] == "NeMo"
+        assert one["trainer"].startswith("NeMo")
         assert one["date"].startswith("202")
         assert one["layout"]["cp"] * one["layout"]["dp"] == 64
         assert one["layout"]["global_batch"] > 0

@@ -22,6 +22,7 @@ from scalewright.plan.search.run_file import run_file
 from scalewright.plan.search.scaling import scaling
 from scalewright.plan.search.search import Choice, Plan, search
 from scalewright.plan.search.why_not import why_not as explain_loss
+from scalewright.plan.switches import check_names
 from scalewright.spec.cluster import ClusterSpec
 from scalewright.spec.errors import UserError
 from scalewright.spec.files import check_replaceable, write_signed
@@ -72,7 +73,7 @@ class Question:
         if "devices" not in said:
             notes.append(f"devices {devices}")
         _, trainers = defaults.resolve_trainer(framework, version)
-        defaults.check_options(keys.get("options"))
+        check_names(keys.get("options"))
         keys |= {"framework": framework or OURS, "version": version}
         assumed = (*notes, *trainers, *cluster.assumed)
         return cls(spec, cluster, devices, said["global_batch"], length, many, keys, assumed)

@@ -17,15 +17,10 @@ from scalewright.plan.frameworks import OURS, Framework, check_name, find_framew
 from scalewright.plan.request import Request
 from scalewright.plan.rows.cells import MOST
 from scalewright.spec.cluster import ClusterSpec
-from scalewright.spec.errors import UserError, unknown
+from scalewright.spec.errors import UserError
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
 
-# Switches that a price depends on, beside the layout: of kernels and the host, of overlap, of the machine.
-OPTIONS = (
-    "async_tp", "capacity", "compile", "cuda_graphs", "dispatcher", "ep_overlap", "fp8_gather", "fp8_recipe",
-    "node_gbps", "power_w", "tp_overlap",
-)  # fmt: skip
 LIMITS = {
     "devices": MOST["n_devices"], "nodes": MOST["n_devices"], "seq_len": MOST["seq"],
     "micro_batch": MOST["mbs"], "global_batch": MOST["gbs"], "tp": MOST["tp"], "pp": MOST["pp"],
@@ -142,10 +137,3 @@ def check_price(price: float | None, tokens: float | None, used: bool = False) -
     if price is not None and tokens is None and not used:
         how = "add --tokens 1e12, those of the whole run: its cost is what a price gives"
         raise UserError("price is given without tokens", "--price", how)
-
-
-def check_options(options: Mapping[str, str] | None) -> None:
-    """Raises UserError for a switch that no trainer's price knows, with the nearest that are."""
-    for key in options or {}:
-        if key not in OPTIONS:
-            raise unknown("option", key, OPTIONS, "--options")

@@ -58,9 +58,11 @@ class Framework:
     known: bool
     dropout: bool
     year: float
+    dispatcher: str | None  # of tokens to experts; None: by date
+    fp8_kept: str  # what products in 8 bits keep so: none, inputs, or inputs+gates (of SwiGLU)
     buffers_gib: float
     eager_kept: float
-    modules_kept: float
+    modules: tuple[str, ...]  # what its recipes recompute where `selective` means modules
     shared: float
     usable: float
     memory_spread: float
@@ -86,7 +88,7 @@ def find_framework(name: str, version: str | None = None, device: str = "gpu") -
             facts = {**defaults, **{word: value for word, value in entry.items() if word not in RULES}}
             facts["year"] = _year(text, facts["year"])
             facts |= _habits(entry.get("habits", ()), facts["year"], device)
-            facts["held"] = tuple(facts["held"])
+            facts["held"], facts["modules"] = tuple(facts["held"]), tuple(facts["modules"])
             if facts["attention"] == "flash" and facts["year"] < FLASH_2:
                 facts["attention"] = "flash1"
             return Framework(name=key, **facts)

@@ -9,12 +9,13 @@ legal layout would (a batch that doesn't divide, micro-batches that aren't whole
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from scalewright.plan.chips import Chip, chip_of
 from scalewright.plan.curves import narrow_is_fast
 from scalewright.plan.frameworks import FUSED_ATTENTION, OURS, Framework, find_framework
+from scalewright.plan.switches import NO_SWITCHES, Switches, read_switches
 from scalewright.spec.block import Kernels, Sizes
 from scalewright.spec.cluster import ClusterSpec
 from scalewright.spec.layout import Layout, RecomputeBudget, RecomputeEvery
@@ -60,7 +61,7 @@ class Request:
     offload: str = "none"
     stage_layers: tuple[int, ...] | None = None
     flash: bool | None = None  # null: the trainer's own default
-    options: Mapping[str, str] = field(default_factory=dict)
+    switches: Switches = NO_SWITCHES
     optimizer: str = "adamw"  # of this package's own trainer: a key of spec.memory.STATES
     documents: bool = True  # several a row, kept apart by a mask, as this package's data are by default
     assumed: tuple[str, ...] = ()
@@ -137,10 +138,9 @@ def from_layout(
 
     Raises UserError for a precision that the device hasn't.
     """
-    given = dict(options or {})
+    switches = read_switches(options or {}, "--options")
     trainer = find_framework(framework, version, cluster.device.kind)
-    gbps = given.get("node_gbps")
-    chip = chip_of(cluster, float(gbps) if gbps else None)
+    chip = chip_of(cluster, switches.node_gbps)
     kind, share = recompute_of(layout, trainer)
     precision = auto_precision(chip, layout.precision)
     chip.peak(precision)  # raises when the device can't
@@ -156,7 +156,7 @@ def from_layout(
         share=share,
         offload=layout.offload,
         stage_layers=layout.stage_layers,
-        options=given,
+        switches=switches,
         optimizer=optimizer,
         documents=documents,
     )

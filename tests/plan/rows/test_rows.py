@@ -177,10 +177,10 @@ def test_options_that_no_published_row_has() -> None:
 
     assert request_of({**ROW, "options": "parallel_block=1"}).model.residual == "parallel"
     assert seconds(options="parallel_block=1") < seconds()  # one sum over tp for attention and MLP
-    cells = {"core_attn": "core", "mlp,layernorm": "share", "layernorm+moe_act": "modules"}
-    for modules, kind in cells.items():
-        row = {**ROW, "recompute": "selective", "options": f"recompute_modules={modules}"}
-        assert request_of(row).recompute == kind
+    row = {**ROW, "recompute": "selective", "options": "recompute_modules=mlp+layernorm"}
+    assert request_of(row).recompute == "modules"
+    share = request_of({**ROW, "recompute": "full", "options": "recompute_share=0.83"})
+    assert (share.recompute, share.share) == ("share", 0.83)
     assert seconds(recompute="selective", options="recompute_modules=mlp") < seconds(recompute="full")
     sharded = {"sharding": "fsdp", "pp": 1, "tp": 1, "mbs": 1, "gbs": 64, "options": "node_gbps=100"}
     assert seconds(**{**sharded, "options": "node_gbps=100;fp8_gather=1"}) < seconds(**sharded)

@@ -30,6 +30,7 @@ from scalewright.spec.schedules.kinds import KINDS
 SCORES = 2.0  # bytes of a score in memory; with dropout its mask and the dropped copy, too
 SCORES_DROPPED = 5.0  # Korthikanti et al. 2022 eq. 1: 5 a s^2 b
 POLICY = 0.5  # what XLA's own recipes keep of a block
+EIGHT_BITS = ("fp8", "mxfp8")
 _IN_MEMORY = [ATTENTION.index("unfused"), ATTENTION.index("softmax")]
 _EAGER = [KERNELS.index("eager"), KERNELS.index("fused")]
 
@@ -80,7 +81,16 @@ def block_bytes(table: Table, facts: Facts, c: Constants) -> tuple[np.ndarray, n
     others = np.isin(trainers["kernels"], _EAGER) & (trainers["own"] == 0)  # ours: in `none` (spec/block.py)
     eager = others * kept[:, 4]
     u = table.unit
-    none = (kept[:, 0] + eager * trainers["eager_kept"])[u]
+    narrow = np.array([unit.precision in EIGHT_BITS for unit in table.units]) * 0.5
+    halves = (
+        trainers["fp8_inputs"][:, None] * works["inputs"] + trainers["fp8_gates"][:, None] * works["gates"]
+    )
+    # Megatron Core weights experts' tokens before their last product, which then keeps its input alone
+    first = np.where(trainers["kernels"] == KERNELS.index("modern"), kept[:, 9], 0.0)
+    none = (kept[:, 0] + eager * trainers["eager_kept"] - narrow * halves.sum(1) - first)[u]
+    # what recomputed parts keep in 8 bits is counted with them
+    freed = works["parts"] - narrow[:, None] * halves[:, : w.REST]
+    freed[:, w.PARTS.index("experts")] -= first
     whole = none + (scores + masks)[u]
     inside = none + masks[u]
     full = kept[:, 3][u]
@@ -90,7 +100,7 @@ def block_bytes(table: Table, facts: Facts, c: Constants) -> tuple[np.ndarray, n
         "full": lambda: full,
         "share": lambda: (1 - table.share) * whole + table.share * full,
         "budget": lambda: budgets(table)[0],
-        "modules": lambda: trainers["modules_kept"][u] * whole,
+        "modules": lambda: whole - (trainers["reruns"] * np.maximum(freed, 0.0)).sum(1)[u],
         "policy": lambda: POLICY * (whole + full),
     }
     chosen = whole

@@ -126,17 +126,26 @@ class Columns:
         return np.asarray(self.prices.seconds[:, :, w.INPUT] + self.weight)
 
     @cached_property
-    def rerun(self) -> tuple[np.ndarray, np.ndarray]:
-        """Shares of a block's forward that run again in the backward: all of it, and attention's core."""
+    def rerun(self) -> np.ndarray:
+        """The share of the blocks whose whole forward runs again in the backward."""
         kind, c = self.table.recompute, self.c
         whole = np.array([_WHOLE.get(name, 0.0) for name in RECOMPUTE])
-        whole[RECOMPUTE.index("modules")] = c["recompute.modules"]
         whole[RECOMPUTE.index("policy")] = c["recompute.policy"]
         shares = np.where(kind == RECOMPUTE.index("share"), self.table.share, whole[kind])
         if (kind == RECOMPUTE.index("budget")).any():
             shares = np.where(kind == RECOMPUTE.index("budget"), budgets(self.table)[1], shares)
-        return shares, _CORE[kind]
+        return np.asarray(shares)
+
+    @cached_property
+    def rerun_parts(self) -> np.ndarray:
+        """Parts of every block that run again [rows, PARTS], 1 or 0: attention's core, or some modules."""
+        modules = (self.table.recompute == RECOMPUTE.index("modules"))[:, None]
+        return np.asarray(
+            np.where(modules, self.facts.trainers["reruns"][self.table.unit], _CORE[self.table.recompute])
+        )
 
 
 _WHOLE = {"full": 1.0}
-_CORE = np.array([float(name in ("core", "selective")) for name in RECOMPUTE])
+_CORE = np.array(
+    [[float(name in ("core", "selective") and part == "core") for part in w.PARTS] for name in RECOMPUTE]
+)

@@ -22,6 +22,9 @@ from scalewright.plan.request import CP_KINDS
 # Schedules that run a micro-batch's forward with another's backward, so that one computes while the other
 # exchanges: the all-to-alls are hidden (DeepSeek-AI 2024 §3.2.1), all but the pipeline's ends.
 PAIRED_HIDES = 0.9
+# Bytes moved over those of a part of attention's output, to merge it: it is read in 16 bits, the sum so far
+# is read and written in 32
+MERGES = 5.0
 
 
 @dataclass(frozen=True)
@@ -42,9 +45,10 @@ def context_parallel(at: Columns) -> Exchange:
     ring = (t.cp - 1) * x.send(size, t.tp, t.tp * t.cp, at.links)
     whole = x.gather(size * t.cp, t.cp, t.tp, at.links)
     turn = x.all_to_all(2 * at.work("stream") / t.tp + size, t.cp, t.tp, at.links)
+    merged = (t.cp - 1) * MERGES * at.work("stream") / t.tp / at.memory_rate
     exposed = np.select(
         [t.cp_kind == CP_KINDS.index("ring"), t.cp_kind == CP_KINDS.index("ulysses")],
-        [np.maximum(ring - core * (t.cp - 1) / t.cp, 0.1 * ring), turn],
+        [np.maximum(ring - core * (t.cp - 1) / t.cp, 0.1 * ring) + merged, turn],
         whole,
     )
     return Exchange(np.where(t.cp > 1, exposed, 0.0), np.where(t.cp > 1, size * (t.cp - 1), 0.0))
@@ -53,7 +57,7 @@ def context_parallel(at: Columns) -> Exchange:
 def expert_parallel(at: Columns) -> Exchange:
     """Dispatch and combine; a dispatcher that knows of domains sends a token to each domain once.
 
-    Of `domains`, top_k evenly spread experts meet domains (1 - (1 - 1/domains)^top_k).
+    Among d domains, top_k evenly spread experts meet d (1 - (1 - 1/d)^top_k); groups limit d.
     """
     t = at.table
     nothing = np.zeros(len(t))
@@ -62,7 +66,8 @@ def expert_parallel(at: Columns) -> Exchange:
     one, sparse = np.ones(len(t)), at.work("sparse")
     size = at.work("routed") * at.trainer("capacity_factor")
     domains, top_k = t.ep / x.inside(t.ep, one, at.links), at.work("top_k")
-    met = domains * (1 - (1 - 1 / domains) ** top_k) / top_k
+    reached = np.maximum(domains * at.work("reached"), 1.0)
+    met = reached * (1 - (1 - 1 / reached) ** top_k) / top_k
     far = np.where((at.trainer("dedup") > 0) & (domains > 1), met, 1.0)
     once = x.all_to_all(size, t.ep, one, at.links, far)
     both = 2 * once * sparse

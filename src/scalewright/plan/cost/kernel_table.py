@@ -30,7 +30,10 @@ CLASSES = {
     "move": (w.MOVE, w.LOSS, w.PERMUTE),
 }
 _CHIP = ("family", "power", "memory_rate", "units", "peak", "width", "peak16", "width16", "measured", "tpu")
-_TRAINER = ("kernels", "attention", "dropout", "year", "held_grads")
+_TRAINER = (
+    "kernels", "attention", "dropout", "year", "held_grads", "capacity_factor", "permutes_fused",
+    "low_linear", "low_experts", "low_attention", "recipe", "one_by_one", "fused_experts",
+)  # fmt: skip
 
 Arrays = dict[str, np.ndarray]
 
@@ -41,6 +44,7 @@ class Class:
 
     name: str
     place: np.ndarray
+    part: np.ndarray  # place in the sums [units, PARTS + 1], of forwards
     k: Arrays
     u: Arrays
 
@@ -52,7 +56,7 @@ class Flat:
     classes: tuple[Class, ...]
     square: np.ndarray  # FLOPs of a forward [units, REGIONS], attention over the full square
     masked: np.ndarray  # the same as mask and window leave them
-    core: np.ndarray  # of these, what attention's core has
+    parts: np.ndarray  # of these, what parts of a block have [units, PARTS]
     units: int
 
 
@@ -66,26 +70,42 @@ def flatten(units: Sequence[Unit], facts: Facts) -> Flat:
     region = unit * w.REGIONS + column["region"].astype(int)
     place = region * PHASES + column["phase"].astype(int)
     classes = []
+    # parts of a block, in the forward; all else is summed up in the column behind them
+    in_block = (column["region"] == w.BLOCK) & (column["phase"] == w.FORWARD)
+    part = unit * (w.REST + 1) + np.where(in_block, column["part"], w.REST).astype(int)
     for name, kinds in CLASSES.items():
         at = np.flatnonzero(np.isin(column["kind"], kinds))
         k = {key: np.ascontiguousarray(values[at]) for key, values in column.items()}
         u = {key: values[unit[at]] for key, values in beside.items()}
-        u |= {key: u[key].astype(int) for key in ("family", "width16", "kernels")}
-        classes.append(Class(name, place[at], {**k, **_tiled(k, u)} if name == "matmul" else k, u))
+        u |= {key: u[key].astype(int) for key in ("family", "width16", "kernels", "recipe")}
+        if name == "matmul":
+            k |= _padded_experts(k, u)
+            k |= _tiled(k, u)
+        classes.append(Class(name, place[at], part[at], k, u))
     forward = column["flops"] * column["count"] * (column["phase"] == w.FORWARD)
-    left = np.where(column["kind"] == w.ATTENTION, column["mark"], 1.0)
+    masked = forward * np.where(column["kind"] == w.ATTENTION, column["mark"], 1.0)
     shape = (len(works), w.REGIONS)
-    inside = forward * left * (column["kind"] == w.ATTENTION)
-    square, masked, core = (
-        np.bincount(region, flops, len(works) * w.REGIONS).reshape(shape)
-        for flops in (forward, forward * left, inside)
+    parts = np.bincount(part, masked, len(works) * (w.REST + 1)).reshape(len(works), w.REST + 1)
+    square, masked = (
+        np.bincount(region, flops, len(works) * w.REGIONS).reshape(shape) for flops in (forward, masked)
     )
-    return Flat(tuple(classes), square, masked, core, len(works))
+    return Flat(tuple(classes), square, masked, parts[:, : w.REST], len(works))
+
+
+def _padded_experts(k: Arrays, u: Arrays) -> Arrays:
+    """Products of experts that pad to a capacity, and the rows of each."""
+    grouped = k["kind"] == w.GROUPED
+    more = np.where(grouped, u["capacity_factor"], 1.0)
+    backward = k["phase"] == w.WEIGHT  # whose depth the rows are
+    m, depth = np.where(backward, k["m"], k["m"] * more), np.where(backward, k["k"] * more, k["k"])
+    rows = np.where(backward, depth, m)
+    return {"m": m, "k": depth, "flops": k["flops"] * more, "bytes": k["bytes"] * more, "rows": rows}
 
 
 def _tiled(k: Arrays, u: Arrays) -> Arrays:
     """What tiles make of matrix products' shapes, and what goes with them."""
-    plain = (k["mark"] > 0) | (u["width"] < 2)  # runs in 16 bits or more whatever the run's precision
+    low = np.where(k["kind"] == w.GROUPED, u["low_experts"], u["low_linear"]) > 0
+    plain = (k["mark"] > 0) | (u["width"] < 2) | ~low  # runs in 16 bits or more whatever the run's precision
     peak = np.where(plain, u["peak16"], u["peak"])
     m, n, depth = (np.maximum(k[name], 1.0) for name in ("m", "n", "k"))
     large = np.maximum(_waves(m, n, 2 * TILE, k, u), 1.0)
@@ -108,5 +128,6 @@ def _tiled(k: Arrays, u: Arrays) -> Arrays:
 
 def _waves(m: np.ndarray, n: np.ndarray, rows: int, k: Arrays, u: Arrays) -> np.ndarray:
     """Time of whole waves of tiles over that of the tiles alone."""
-    tiles = np.ceil(m / rows) * np.ceil(n / TILE) * k["groups"]
+    together = np.where(u["one_by_one"] > 0, 1.0, k["groups"])
+    tiles = np.ceil(m / rows) * np.ceil(n / TILE) * together
     return np.asarray(np.ceil(tiles / u["units"]) * u["units"] / np.maximum(tiles, 1.0))

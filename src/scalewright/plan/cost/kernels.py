@@ -19,12 +19,14 @@ import numpy as np
 from scalewright.plan.chips import FAMILIES
 from scalewright.plan.constants import Constants
 from scalewright.plan.cost import work as w
+from scalewright.plan.cost.habits import RECIPES
 from scalewright.plan.cost.kernel_table import PHASES, Arrays, Flat, flatten
 from scalewright.plan.frameworks import ATTENTION, KERNELS
 
 __all__ = ["Flat", "Prices", "flatten", "immature", "price", "roof"]
 
 BITS = ("bits32", "bits16", "bits8", "bits4")
+EXPERT_ACT = w.PARTS.index("expert_act")
 HOPPER, BLACKWELL = FAMILIES.index("hopper"), FAMILIES.index("blackwell")
 FLASH1, BEST = ATTENTION.index("flash1"), ATTENTION.index("best")
 CAST_BYTES = 4.0  # an operand of 8 bits: 2 bytes read, 1 written as it is and 1 transposed
@@ -33,6 +35,16 @@ SMALL_HEAD = 96  # elements below which a head fills the tensor cores worse
 UNFUSED, NO_DROPOUT = 1.6, 0.7  # passes over the scores: softmax not fused; no mask to make and apply
 BATCHED = 0.6  # of a large product's roof: products of a head each
 LOOSE_KERNELS = 5  # of an attention whose scores lie in memory
+UNFUSED_PERMUTE = 2.0  # bytes of a permutation by single index operations, over one kernel's
+# Bytes a 16-bit logit that the loss moves, forward and backward, by generation of kernels.
+#   eager     cast to fp32 (2 + 4), log-softmax (4 + 4); its gradient (4 + 4 + 4), the pick's, scattered (4),
+#             cast back (4 + 2)
+#   fused     cast, maximum, difference, exponent and sum of Megatron's loss; its gradient in place, cast back
+#   modern    two reads and the gradient in the forward, scaled in the backward
+#   compiled  one pass that casts, one back         xla  nothing but both ends
+LOSS_BYTES = {"eager": (14, 22), "fused": (22, 14), "modern": (8, 4), "compiled": (8, 6), "xla": (6, 4)}
+LISTED_LOSS = 6.0  # bytes a logit that spec/block.py lists
+_LOSS = np.array([LOSS_BYTES[kind] for kind in KERNELS], dtype=float)
 MOVE_BACK = 1.5  # bytes of a memory-bound kernel's backward over its forward's
 
 
@@ -44,7 +56,8 @@ class Prices:
     core: np.ndarray  # [units, REGIONS, 2]: forward, backward
     flops: np.ndarray  # [units, REGIONS] of a forward, attention as the mask leaves it
     square: np.ndarray  # the same, attention over the full square
-    core_flops: np.ndarray  # of `flops`, what attention's core has
+    parts: np.ndarray  # seconds of a forward of a block's parts [units, PARTS]
+    part_flops: np.ndarray  # of `flops`, what these have [units, PARTS]
 
 
 def price(flat: Flat, c: Constants) -> Prices:
@@ -52,13 +65,16 @@ def price(flat: Flat, c: Constants) -> Prices:
     shape = (flat.units, w.REGIONS, PHASES)
     total: np.ndarray = np.zeros(shape)
     core: np.ndarray = total[:, :, :2]
-    for one in flat.classes:
-        seconds = _PRICES[one.name](one.k, one.u, c) * one.k["count"]
-        found = np.bincount(one.place, seconds, int(np.prod(shape))).reshape(shape)
-        total = total + found
-        if one.name == "attention":
-            core = found[:, :, :2]
-    return Prices(total, core, flat.masked, flat.square, flat.core)
+    parts = np.zeros(flat.units * (w.REST + 1))
+    for kernels in flat.classes:
+        seconds = _PRICES[kernels.name](kernels.k, kernels.u, c) * kernels.k["count"]
+        sums = np.bincount(kernels.place, seconds, int(np.prod(shape))).reshape(shape)
+        total = total + sums
+        parts += np.bincount(kernels.part, seconds, len(parts))
+        if kernels.name == "attention":
+            core = sums[:, :, :2]
+    by_part = parts.reshape(flat.units, w.REST + 1)[:, : w.REST]
+    return Prices(total, core, flat.masked, flat.square, by_part, flat.parts)
 
 
 def roof(
@@ -83,13 +99,15 @@ def _matmul(k: Arrays, u: Arrays, c: Constants) -> np.ndarray:
     A TPU streams its operands beside the products: shape.reuse FLOPs a byte.
     """
     fast = roof(u["family"], k["width"], k["peak"], u["measured"], c) * u["power"] ** c["power.exponent"]
+    fast = fast * np.where(k["width"] == 2, c.row("recipe", RECIPES)[u["recipe"]], 1.0)
     lost = k["padded"] * (1 + c["shape.wave"] * k["waves"]) * (1 + c["shape.depth"] * k["deep"])
-    experts = c["shape.grouped"] / immature(u["year"], u["kernels"], c)
+    experts = c["shape.grouped"] * k["rows"] / (k["rows"] + c["shape.expert_rows"])
     grouped = np.where(k["kind"] == w.GROUPED, experts, 1.0)
     compute = k["flops"] * lost / (fast * grouped)
     compute = compute + u["tpu"] * k["flops"] / (c["shape.reuse"] * u["memory_rate"])
     rate = _rate(u, c)
     cast = k["operands"] * (c["memory.cast"] * CAST_BYTES) / rate
+    cast = cast * np.where((k["kind"] == w.GROUPED) & (u["fused_experts"] > 0), 0.0, 1.0)
     gaps = np.where(k["plain"], 1, 3) * c["shape.gap"]
     return np.asarray(np.maximum(compute, k["bytes"] / rate) + (cast + k["added"] / rate) + gaps)
 
@@ -108,7 +126,9 @@ def _fused(k: Arrays, u: Arrays, c: Constants) -> np.ndarray:
     share = share * np.where(u["attention"] == FLASH1, c["kernel.flash1"], 1.0)
     share = share * np.where(k["dim"] < SMALL_HEAD, c["kernel.head64"], 1.0)
     again = np.where(k["phase"] > 0, c["kernel.backward"], 1.0)
-    compute = k["flops"] * k["mark"] * again / (u["peak16"] * share)
+    low = (u["low_attention"] > 0) & (u["width"] >= 2)
+    peak = np.where(low, u["peak"] * c.row("narrow", BITS)[u["width"].astype(int)], u["peak16"])
+    compute = k["flops"] * k["mark"] * again / (peak * share)
     return np.asarray(np.maximum(compute, k["bytes"] / _rate(u, c)) + c["shape.gap"])
 
 
@@ -125,10 +145,15 @@ def _loose(k: Arrays, u: Arrays, c: Constants) -> np.ndarray:
 def _move(k: Arrays, u: Arrays, c: Constants) -> np.ndarray:
     """Kernels bound by memory: bytes, as often as the generation of kernels passes over them."""
     passes = c.row("passes", KERNELS)[u["kernels"]]
-    loss = np.where(u["kernels"] >= KERNELS.index("compiled"), 1.0, c["memory.loss"])
-    factor = np.select([k["kind"] == w.LOSS, k["kind"] == w.PERMUTE], [loss, c["memory.permute"]], passes)
-    back = np.where(k["phase"] > 0, MOVE_BACK, 1.0)
-    return np.asarray(k["bytes"] * factor * back / _rate(u, c) + c["shape.gap"] * passes)
+    loose = np.where(u["permutes_fused"] > 0, 1.0, UNFUSED_PERMUTE)
+    permute = c["memory.permute"] * loose * immature(u["year"], u["kernels"], c)
+    loss = _LOSS[u["kernels"], np.minimum(k["phase"].astype(int), 1)] / LISTED_LOSS
+    factor = np.select([k["kind"] == w.LOSS, k["kind"] == w.PERMUTE], [loss, permute], passes)
+    back = np.where((k["phase"] > 0) & (k["kind"] != w.LOSS), MOVE_BACK, 1.0)
+    inside = (k["part"] == EXPERT_ACT) & (u["fused_experts"] > 0)  # of the products' kernel
+    return np.asarray(
+        np.where(inside, 0.0, k["bytes"] * factor * back / _rate(u, c) + c["shape.gap"] * passes)
+    )
 
 
 def _rate(u: Arrays, c: Constants) -> np.ndarray:

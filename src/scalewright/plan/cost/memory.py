@@ -20,7 +20,7 @@ from scalewright.plan.cost import work as w
 from scalewright.plan.cost.activations import block_bytes, under_way
 from scalewright.plan.cost.columns import Place, places
 from scalewright.plan.cost.memory_band import memory_band
-from scalewright.plan.cost.optimizer import offloaded
+from scalewright.plan.cost.optimizer import activations_away, offloaded
 from scalewright.plan.cost.own_memory import Kept, own_memory
 from scalewright.plan.cost.states import Padded, elements, padded_sums, states
 from scalewright.plan.cost.table import RECOMPUTE, Facts, Table
@@ -96,12 +96,12 @@ def rank_memory(
     # the loss lets one micro-batch's logits go before the next one's come
     logits = last * ((ends[:, w.AFTER] + ends[:, w.EXTRA]) * trainers["logits"] / 4.0)[u] * c["memory.logits"]
     slack = c["memory.slack"] * (blocks + edge)
-    away = offloaded(table.offload, "activations")
+    away = activations_away(table, facts)
     usual = {
         "parameters": held.parameters,
         "gradients": held.gradients,
         "optimizer": held.optimizer,
-        "activations": np.where(away, blocks * ON_WAY, blocks) + edge + logits,
+        "activations": blocks * (1 - away * (1 - ON_WAY)) + edge + logits,
         "buffers": held.gathered + _buffers(table, facts, at),
         "other": rebuilt + slack,
     }

@@ -12,6 +12,7 @@ import numpy as np
 from scalewright.plan.cost import work as w
 from scalewright.plan.cost.columns import Columns
 from scalewright.plan.cost.shares import WEIGHT_BYTES, Shares
+from scalewright.plan.cost.table import Facts, Table
 from scalewright.plan.request import OFFLOADS
 
 NEW_WEIGHTS = 4.0  # bytes a parameter that the step writes
@@ -23,6 +24,12 @@ HIDES = 0.7  # of the computation, beside which the host's link works
 def offloaded(at_offload: np.ndarray, kind: str) -> np.ndarray:
     """Rows that offload this kind: optimizer, parameters or activations."""
     return np.asarray((at_offload == OFFLOADS.index(kind)) | (at_offload == OFFLOADS.index("all")))
+
+
+def activations_away(t: Table, facts: Facts) -> np.ndarray:
+    """The share of a rank's blocks whose activations wait on the host."""
+    some = t.gather(facts.trainers["offload_layers"] / np.maximum(facts.works["blocks"], 1.0))
+    return np.where(offloaded(t.offload, "activations"), 1.0, np.minimum(some, 1.0))
 
 
 def optimizer(at: Columns, held: Shares) -> np.ndarray:
@@ -45,11 +52,12 @@ def optimizer(at: Columns, held: Shares) -> np.ndarray:
 def offload(at: Columns, held: Shares, micro: np.ndarray) -> np.ndarray:
     """Seconds of what goes to the host and back in a step that the computation doesn't hide."""
     t = at.table
-    if not t.offload.any():
+    activations = activations_away(t, at.facts)
+    if not (t.offload.any() or activations.any()):
         return np.zeros(len(t))
     kept = at.fullest * at.region(at.facts.works["kept"][:, :, 0], w.BLOCK)
     weights = offloaded(t.offload, "parameters") * 2 * WEIGHT_BYTES * (held.dense + held.expert)
-    size = weights / np.maximum(held.shard, 1.0) + offloaded(t.offload, "activations") * 2 * kept
+    size = weights / np.maximum(held.shard, 1.0) + activations * 2 * kept
     return np.asarray(t.accumulation * np.maximum(size / _host_rate(at) - HIDES * micro, 0.0))
 
 

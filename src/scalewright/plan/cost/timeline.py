@@ -123,6 +123,6 @@ def flops(at: Columns) -> tuple[np.ndarray, np.ndarray]:
     block = at.region(per, w.BLOCK) * blocks
     ends = sum(at.region(per, region) for region in (w.BEFORE, w.AFTER, w.EXTRA))
     forward = block + ends * ranks
-    whole, inside = at.rerun
-    again = whole * block + inside * at.region(at.prices.core_flops, w.BLOCK) * blocks
+    parts = (at.rerun_parts * at.prices.part_flops[t.unit]).sum(1)
+    again = at.rerun * block + parts * blocks
     return 3 * forward, 3 * forward + again

@@ -33,7 +33,7 @@ def bytes_by_axis(at: Columns) -> dict[str, np.ndarray]:
     for place, there in ranks:
         for axis, size in _bytes(volumes, place).items():
             found[axis] = np.maximum(found[axis], np.where(there, size, 0.0))
-    blocks, whole = at.fullest * at.table.accumulation, at.rerun[0]
+    blocks, whole = at.fullest * at.table.accumulation, at.rerun
     found["cp"] = blocks * (3 + whole) * context_parallel(at).bytes
     found["ep"] = blocks * (2 + whole) * expert_parallel(at).bytes
     return found

@@ -1,6 +1,6 @@
 """What decides the price of an operator list, and the numbers that the formulas read of it.
 
-    unit = (model, sizes, device, trainer, precision, attention, options)
+    unit = (model, sizes, device, trainer, precision, attention, switches)
     facts: a number a unit, of its device, its trainer and its operators; arrays over the units of a table
 
 A search of a million layouts has some hundred units.
@@ -16,14 +16,13 @@ import numpy as np
 from scalewright.plan.chips import FAMILIES, WIDTHS, Chip
 from scalewright.plan.constants import constants
 from scalewright.plan.cost import work as w
-from scalewright.plan.frameworks import ATTENTION, HOSTS, KERNELS, OURS, SPLITS, Framework
+from scalewright.plan.cost.habits import switched
+from scalewright.plan.frameworks import ATTENTION, OURS, SPLITS, Framework
 from scalewright.plan.request import Request
+from scalewright.plan.switches import Switches
 from scalewright.spec.block import Sizes
 from scalewright.spec.memory import FP32, STATES
 from scalewright.spec.model import ModelSpec
-
-NODE_WISE = ("deepep", "hybridep", "flex")  # dispatchers that send a token to a node once
-YES = ("1", "true")
 
 
 @dataclass(frozen=True)
@@ -37,25 +36,16 @@ class Unit:
     precision: str
     attention: str
     optimizer: str
-    options: tuple[tuple[str, str], ...]
+    switches: Switches
 
     @property
     def work(self) -> w.Work:
         """The operators of these sizes, from the cache."""
         return w.work(self.model, self.sizes)
 
-    def option(self, name: str) -> str | None:
-        """An option of the run, as it is written."""
-        return next((value for key, value in self.options if key == name), None)
-
-    def says(self, name: str) -> bool:
-        """Whether an option is turned on."""
-        return self.option(name) in YES
-
 
 def unit_of(request: Request) -> Unit:
     """The unit that a request's operators belong to."""
-    options = tuple(sorted(request.options.items()))
     return Unit(
         request.model,
         request.sizes,
@@ -64,7 +54,7 @@ def unit_of(request: Request) -> Unit:
         request.precision,
         request.attention,
         request.optimizer,
-        options,
+        request.switches,
     )
 
 
@@ -109,9 +99,7 @@ _CHIP = (
     "wraps_at",
 )
 _TRAINER = (
-    "overlap_grads",
     "overlap_zero1",
-    "overlap_params",
     "overlap_p2p",
     "grads",
     "logits",
@@ -120,7 +108,6 @@ _TRAINER = (
     "dropout",
     "buffers_gib",
     "eager_kept",
-    "modules_kept",
     "shared",
     "usable",
     "memory_spread",
@@ -153,26 +140,18 @@ def _plain_precision(unit: Unit) -> tuple[str, float]:
 def _power(unit: Unit) -> float:
     """The device's power limit over its generation's usual one; what isn't known counts as usual."""
     usual = constants().get(f"power.{FAMILIES[unit.chip.family]}", 0.0)
-    limit = unit.option("power_w")
-    mine = float(limit) if limit else constants().get(f"power.{unit.chip.name}", usual)
-    return mine / usual if usual else 1.0
+    limit = unit.switches.power_w or constants().get(f"power.{unit.chip.name}", usual)
+    return limit / usual if usual else 1.0
 
 
 def _trainer_facts(units: Sequence[Unit]) -> dict[str, np.ndarray]:
     found = _columns([u.framework for u in units], _TRAINER)
     own = [u.framework.name == OURS for u in units]
-    found |= {
-        "overlap_tp": _array(units, _overlaps_tp),
-        "overlap_ep": _array(units, lambda u: u.says("ep_overlap")),
-        "fp8_gather": _array(units, lambda u: u.says("fp8_gather")),
-        "kernels": _array(units, lambda u: KERNELS.index(_kernels(u))),
-        "host": _array(units, lambda u: HOSTS.index(_host(u))),
+    found |= switched(units) | {
         "attention": _array(units, lambda u: ATTENTION.index(u.attention)),
         "split": _array(units, lambda u: SPLITS.index(u.framework.split)),
-        "dedup": _array(units, lambda u: u.framework.year >= 2025 or u.option("dispatcher") in NODE_WISE),
         "by_block": _array(units, lambda u: u.framework.buckets == "block"),
         "whole_p2p": _array(units, lambda u: u.framework.p2p == "whole"),
-        "capacity_factor": _array(units, lambda u: float(u.option("capacity") or 1.0)),
         "own": np.array(own, dtype=float),
         # this package's own: 16-bit copies beside the fp32 masters
         "copies": np.where(own, _array(units, lambda u: 2.0 * (WIDTHS[u.precision] > 0)), 0.0),
@@ -185,38 +164,34 @@ def _trainer_facts(units: Sequence[Unit]) -> dict[str, np.ndarray]:
     return found
 
 
-def _kernels(unit: Unit) -> str:
-    """The generation of a trainer's kernels: with `compile` that of torch.compile."""
-    usual = unit.framework.kernels
-    return "compiled" if unit.says("compile") and usual in ("eager", "fused") else usual
-
-
-def _host(unit: Unit) -> str:
-    """The generation of its host: CUDA graphs launch as XLA does, a step at once."""
-    if unit.says("cuda_graphs") or unit.framework.host == "xla":
-        return "xla"
-    return "compiled" if unit.says("compile") else unit.framework.host
-
-
-def _overlaps_tp(unit: Unit) -> bool:
-    """Whether tensor-parallel traffic is split and runs beside the products."""
-    if unit.option("tp_overlap") is None and unit.option("async_tp") is None:
-        return unit.framework.overlap_tp
-    return unit.says("tp_overlap") or unit.says("async_tp")
-
-
 def _work_facts(units: Sequence[Unit]) -> dict[str, np.ndarray]:
     works = [u.work for u in units]
     found = _columns(works, _WORK)
     found["kept"] = np.array([one.kept for one in works])  # [units, REGIONS, KEPT]
     found["dense"] = np.array([one.dense for one in works])  # [units, REGIONS]
     found["expert"] = np.array([one.expert for one in works])
+    found["parts"] = np.array([one.parts for one in works])  # [units, PARTS]
+    found["inputs"] = np.array([one.inputs for one in works])  # [units, PARTS + 1]
+    found["gates"] = np.array([one.gates for one in works])  # likewise
+    found["reached"] = _array(units, _reached_groups)
+    found["local_experts"] = _array(units, _local_experts)
     found["tied"] = np.array([w.tied_elements(u.model, u.sizes.tp) for u in units])
     found["top_k"] = _array(units, lambda u: u.model.moe.top_k if u.model.moe else 1.0)
     found["parallel"] = _array(units, lambda u: u.model.residual != "sequential")
     found["post_norm"] = _array(units, lambda u: u.model.norm_position in ("post", "both"))
     found["statistics"] = _array(units, lambda u: _statistics(u.model))
     return found
+
+
+def _reached_groups(unit: Unit) -> float:
+    """The share of the experts' groups among which a token's experts are chosen (DeepSeek-V2 §2.1.2)."""
+    moe = unit.model.moe
+    return moe.top_groups / moe.groups if moe and moe.groups > 1 else 1.0
+
+
+def _local_experts(unit: Unit) -> float:
+    moe = unit.model.moe
+    return -(-moe.num_experts // unit.sizes.ep) if moe else 0.0
 
 
 def _statistics(model: ModelSpec) -> int:

@@ -226,7 +226,7 @@ def _usual_tensor_parallel(at: Columns, place: Place) -> Iterator[Transfer]:
     phases: tuple[tuple[During, np.ndarray | float], ...] = (
         ("forward", 1.0),
         ("backward", 1.0),
-        ("recompute", at.rerun[0]),
+        ("recompute", at.rerun),
     )
     for kind, used in kinds:
         for during, share in phases:

@@ -43,13 +43,18 @@ _FUSED = {
 }
 # The columns of a kernel
 Kernel = tuple[float, ...]
-KERNEL = ("kind", "phase", "region", "count", "m", "n", "k", "groups", "flops", "bytes", "mark", "dim")
+KERNEL = (
+    "kind", "phase", "region", "count", "m", "n", "k", "groups", "flops", "bytes", "mark", "dim", "part",
+)  # fmt: skip
 COLUMN = {name: index for index, name in enumerate(KERNEL)}
 PRODUCTS = ("linear", "grouped_linear", "head", "router")
+# Parts of a block that trainers recompute by themselves; the rest of it is in none
+PARTS = ("core", "norms", "latent", "dense", "dense_act", "shared", "experts", "expert_act")
+REST = len(PARTS)
 # What a region keeps for the backward, in bytes: by recomputation ("none" to "full"), what eager kernels keep
 # beside; pairs of query and key; outputs of products and norms; the widest activation; elements of the
-# largest product's weight
-KEPT = ("none", "core", "selective", "full", "eager", "square", "products", "widest", "weight")
+# largest product's weight; experts' outputs, which only a trainer keeps that weights them last
+KEPT = ("none", "core", "selective", "full", "eager", "square", "products", "widest", "weight", "outputs")
 
 
 @dataclass(frozen=True)
@@ -60,6 +65,9 @@ class Work:
     kept: np.ndarray  # [REGIONS, len(KEPT)] bytes
     dense: np.ndarray  # [REGIONS] parameters that data parallelism shares
     expert: np.ndarray  # [REGIONS] parameters of the experts
+    parts: np.ndarray  # [PARTS] bytes that recomputing a part of an average block frees
+    inputs: np.ndarray  # [PARTS + 1] bytes kept of what products of an average block read
+    gates: np.ndarray  # [PARTS + 1] bytes kept of what its gated activations read
     stream: float  # bytes of the residual stream as tp ranks exchange it
     sparse: float  # share of the blocks that route to experts
     routed: float  # bytes that a rank sends in one dispatch, before its own part is left out
@@ -82,7 +90,18 @@ def work(model: ModelSpec, sizes: Sizes) -> Work:
     more = sizes.batch - 1
     changed = {
         name: getattr(one, name) + more * (getattr(two, name) - getattr(one, name))
-        for name in ("kernels", "kept", "stream", "routed", "key_value", "logits", "masks")
+        for name in (
+            "kernels",
+            "kept",
+            "parts",
+            "inputs",
+            "gates",
+            "stream",
+            "routed",
+            "key_value",
+            "logits",
+            "masks",
+        )
     }
     return replace(one, **changed)
 
@@ -98,10 +117,17 @@ def _listed(model: ModelSpec, sizes: Sizes) -> Work:
         regions.append((EXTRA, 1.0, tuple(block.multi_token(model, sizes, index))))
     rows: list[Kernel] = []
     kept = np.zeros((REGIONS, len(KEPT)))
+    parts, inputs, gates = np.zeros(REST + 1), np.zeros(REST + 1), np.zeros(REST + 1)
     for region, share, found in regions:
         for operator in _merged(found):
             rows += _kernels(operator, region, share)
         kept[region] += [share * value for value in _kept(found)]
+        if region == BLOCK:
+            for operator in found:
+                part = part_of(operator)
+                parts[part] += share * _freed(operator)
+                inputs[part] += share * _input_of_product(operator)
+                gates[part] += share * _gate(operator)
     dense, expert = _parameters(model, sizes)
     stream = float(sizes.rows * model.hidden_size * sizes.width)
     moe = model.moe
@@ -111,8 +137,8 @@ def _listed(model: ModelSpec, sizes: Sizes) -> Work:
     key_value = float(sizes.rows * 2 * heads * model.dim_per_head * sizes.width)
     logits = float(sizes.rows * -(-model.vocab_size // sizes.tp))
     return Work(
-        np.array(rows), kept, dense, expert, stream, sparse, routed, key_value, layers, logits,
-        block.mask_bytes(model, sizes),
+        np.array(rows), kept, dense, expert, parts[:REST], inputs, gates, stream, sparse, routed, key_value,
+        layers, logits, block.mask_bytes(model, sizes),
     )  # fmt: skip
 
 
@@ -149,24 +175,61 @@ def _joined(head: Operator, more: Operator) -> Operator:
 
 def _kernels(o: Operator, region: int, share: float) -> list[Kernel]:
     """The kernels of an operator's forward and backward."""
-    moved = o.read + o.written
+    moved, part = o.read + o.written, float(part_of(o))
     if o.kind in PRODUCTS:
-        return _products(o, region, share, moved)
+        return _products(o, region, share, moved, part)
     if o.kind == "attention":
         rows, keys, heads = o.shape or (0, 0, 1)
         width = o.flops / (2.0 * rows * keys * heads)  # q·k and its product with v, of one head
         left = o.flops_causal / o.flops
         place = (float(rows), float(keys), float(heads), 1.0)
         return [
-            (ATTENTION, phase, region, share, *place, flops, moved, left, width / 2)
+            (ATTENTION, phase, region, share, *place, flops, moved, left, width / 2, part)
             for phase, flops in ((FORWARD, o.flops), (INPUT, o.flops_input))
         ]
     kind = LOSS if o.kind == "loss" else PERMUTE if o.kind in ("dispatch", "combine") else MOVE
     nothing = (0.0, 0.0, 0.0, 1.0, 0.0)
-    return [(kind, phase, region, share, *nothing, moved, 0.0, 0.0) for phase in (FORWARD, INPUT)]
+    return [(kind, phase, region, share, *nothing, moved, 0.0, 0.0, part) for phase in (FORWARD, INPUT)]
 
 
-def _products(o: Operator, region: int, share: float, moved: float) -> list[Kernel]:
+def part_of(o: Operator) -> int:
+    """The part of a block that an operator belongs to; REST where it is in none."""
+    owner = o.name.split(".", 2)[-1]
+    if o.kind == "attention":
+        return PARTS.index("core")
+    if owner in ("attention_norm", "mlp_norm"):
+        return PARTS.index("norms")
+    if owner in ("attention.q_up", "attention.kv_up") or (o.kind == "rope" and o.saved):
+        return PARTS.index("latent")
+    if owner.startswith("mlp.shared"):
+        return PARTS.index("shared")
+    if owner.startswith("mlp.experts") or o.kind in ("router", "dispatch", "combine"):
+        return PARTS.index("expert_act" if o.kind == "activation" else "experts")
+    if owner.startswith("mlp."):
+        return PARTS.index("dense_act" if o.kind == "activation" else "dense")
+    return REST
+
+
+def _freed(o: Operator) -> float:
+    """Bytes that are not kept where an operator's part is recomputed: a norm's input stays all the same."""
+    if o.kind == "attention":
+        return o.saved_core
+    return min(o.saved, o.written) if o.kind == "norm" else o.saved
+
+
+def _input_of_product(o: Operator) -> float:
+    """Bytes that an operator keeps because a product reads them."""
+    if o.kind in ("dispatch", "activation"):
+        return o.saved
+    return min(o.saved, o.written) if o.kind == "norm" else 0.0
+
+
+def _gate(o: Operator) -> float:
+    """Bytes that a product keeps because a gated activation reads them."""
+    return o.written if o.name.endswith((".gate", ".up")) and o.saved >= o.written else 0.0
+
+
+def _products(o: Operator, region: int, share: float, moved: float, part: float) -> list[Kernel]:
     """A matrix product thrice: forward, and the gradients of its input and of its weight."""
     kind = GROUPED if o.kind == "grouped_linear" else MATMUL
     rows, n, k = o.shape or (0, 0, 0)
@@ -174,7 +237,7 @@ def _products(o: Operator, region: int, share: float, moved: float) -> list[Kern
     plain = float(o.kind in ("head", "router"))  # never below 16 bits
     sizes = ((FORWARD, m, n, k), (INPUT, m, k, n), (WEIGHT, n, k, m))
     return [
-        (kind, phase, region, share, a, b, c, o.groups, o.flops, moved, plain, 0.0)
+        (kind, phase, region, share, a, b, c, o.groups, o.flops, moved, plain, 0.0, part)
         for phase, a, b, c in sizes
     ]
 
@@ -193,7 +256,8 @@ def _kept(found: Sequence[Operator]) -> tuple[float, ...]:
     outputs = sum(o.written for o in products) + norms  # whose gradients wait for a weight part
     weight = max((_weight_elements(o) for o in products), default=0.0)
     widest = max((o.written for o in found if o.kind == "activation"), default=0.0)
-    return none, core, selective, full, norms + gates, float(pairs), outputs, widest, weight
+    last = sum(o.saved for o in found if o.name.endswith("experts.down"))
+    return none, core, selective, full, norms + gates, float(pairs), outputs, widest, weight, last
 
 
 def _weight_elements(o: Operator) -> float:

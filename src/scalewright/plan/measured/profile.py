@@ -21,7 +21,7 @@ from scalewright.plan.measured.runs import Runs
 
 HOST = ("host.launch", "host.step", "wait.straggler")
 LINKS = ("link.fast", "link.fabric", "overlap.dp", "overlap.tp")
-KERNELS = ("shape.depth", "shape.wave", "kernel.square", "memory.loss")
+KERNELS = ("shape.depth", "shape.wave", "kernel.square")
 # Of one's own run against what was known: the square root of how many sources it counts for.
 WEIGHTS = (0.0, 0.25, 0.7)
 FOLDS = 4

@@ -23,8 +23,10 @@ MOST = {
     "gbs": 10**9, "vpp": 10**4, "dp": 10**7, "tp": 10**5, "pp": 10**5, "cp": 10**5, "ep": 10**5,
 }  # fmt: skip
 MAY_BE_ZERO = ("experts", "topk", "vpp")
-WHOLE_OPTIONS = ("ici_fsdp", "slices", "etp")
-NUMBER_OPTIONS = (*WHOLE_OPTIONS, "node_gbps", "power_w", "capacity")
+# Options that state more of the model or the layout than columns do; the others: plan/switches.py
+WHOLE_OPTIONS = ("ici_fsdp", "slices", "etp", "shared_ffn", "moe_every", "dense_ffn", "dense_layers", "mtp")
+ROW_OPTIONS = (*WHOLE_OPTIONS, "recompute_share", "parallel_block", "hybrid", "schedule")
+OPTIONS_FROM_ZERO = ("dense_layers", "mtp", "recompute_share", "shared_ffn")
 
 
 class Blanks(list[str]):
@@ -84,8 +86,9 @@ def read_options(cell: str) -> dict[str, str]:
         key, _, word = part.partition("=")
         if key.strip():
             found[key.strip()] = word.strip()
-    for key in NUMBER_OPTIONS:
+    for key in (*WHOLE_OPTIONS, "recompute_share"):
         value = number(found, key) if key in found else 1.0
-        if value is None or value <= 0 or (key in WHOLE_OPTIONS and value != int(value)):
+        least = 0 if key in OPTIONS_FROM_ZERO else 1
+        if value is None or value < least or (key in WHOLE_OPTIONS and value != int(value)):
             raise UserError(f"option {key} is '{found[key]}'", "row", "give a number above 0")
     return found

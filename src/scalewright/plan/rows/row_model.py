@@ -27,6 +27,8 @@ from scalewright.spec.tensors import count
 VOCAB, CONTEXT, HEAD_DIM, TOP_K = 51200, 2048, 128, 2
 SMALL_VOCAB = 32000  # of a model of which only the size is known: Llama 2's
 LEAST_BILLIONS, MOST_BILLIONS = 1e-4, 1e5
+STRUCTURE = ("shared_ffn", "moe_every", "dense_ffn", "dense_layers", "mtp")
+CONTRADICTS = 0.05  # of the stated parameters, from which dims are named beside them
 
 
 @dataclass(frozen=True)
@@ -45,13 +47,26 @@ class Dims:
     topk: float | None
     params_b: float | None  # billions, embedding included
     seq: float | None
+    # of `options`
+    shared_ffn: float | None = None  # hidden units of the shared experts together
+    moe_every: float | None = None  # every n-th layer holds experts
+    dense_ffn: float | None = None  # hidden units of the other layers' MLP
+    dense_layers: float | None = None  # leading layers without experts
+    mtp: float | None = None  # multi-token-prediction layers that are trained
 
 
-def model_of(row: Mapping[str, Any], assumed: Blanks) -> ModelSpec:
-    """The row's model; what was assumed for it is added. Raises UserError where too little is said."""
-    dims = Dims(**{key: number(row, key) for key in Dims.__annotations__})
-    model, notes = _build(text(row, "model"), dims)
+def model_of(row: Mapping[str, Any], options: Mapping[str, str], assumed: Blanks) -> ModelSpec:
+    """The row's model; what was assumed for it is added. Raises UserError where too little is stated."""
+    cells = {key: number(row, key) for key in Dims.__annotations__ if key not in STRUCTURE}
+    dims = Dims(**cells, **{key: number(options, key) for key in STRUCTURE})
+    name = text(row, "model")
+    model, notes = _build(name, dims)
     assumed += notes
+    if dims.params_b and "truncated" not in name.lower():
+        billions = count(model).total / 1e9
+        embedding = model.vocab_size * model.hidden_size / 1e9  # which some sizes leave out
+        if min(abs(size / dims.params_b - 1) for size in (billions, billions - embedding)) > CONTRADICTS:
+            assumed.append(f"dims of {billions:.3g}B parameters, though params_b is {dims.params_b:g}")
     return model
 
 
@@ -77,7 +92,7 @@ def _build(name: str, dims: Dims) -> tuple[ModelSpec, tuple[str, ...]]:
         if dims.vocab:
             changes["vocab_size"] = int(dims.vocab)
         notes = () if dims.hidden else (f"dims of {found.name} (from the model's name)",)
-        return found.replace(**changes), notes
+        return _structured(found.replace(**changes), dims), notes
     if dims.hidden is None:
         return _of_size(name, dims)
     blanks: list[str] = []
@@ -87,7 +102,28 @@ def _build(name: str, dims: Dims) -> tuple[ModelSpec, tuple[str, ...]]:
         blanks.append(f"layers {keys['num_hidden_layers']} (from params_b)")
     else:
         keys["num_hidden_layers"] = int(dims.layers)
-    return _tied_or_not(keys, dims.params_b), tuple(blanks)
+    return _structured(_tied_or_not(keys, dims.params_b), dims), tuple(blanks)
+
+
+def _structured(model: ModelSpec, dims: Dims) -> ModelSpec:
+    """The model with what the row's options state of its experts and its multi-token layers."""
+    changes: dict[str, Any] = {}
+    if dims.mtp is not None:
+        changes["mtp_layers"] = int(dims.mtp)
+    if model.moe is not None:
+        experts: dict[str, Any] = {}
+        if dims.shared_ffn is not None:
+            experts["num_shared_experts"] = 1 if dims.shared_ffn else 0
+            experts["shared_intermediate_size"] = int(dims.shared_ffn) or None
+        if dims.moe_every is not None:
+            experts["every"] = int(dims.moe_every)
+        if dims.dense_layers is not None:
+            experts["first_k_dense"] = int(dims.dense_layers)
+        if experts:
+            changes["moe"] = model.moe.replace(**experts)
+        if dims.dense_ffn is not None:
+            changes["intermediate_size"] = int(dims.dense_ffn)
+    return model.replace(**changes) if changes else model
 
 
 def _of_size(name: str, dims: Dims) -> tuple[ModelSpec, tuple[str, ...]]:

@@ -8,7 +8,6 @@ and each is named in `assumed`. `source` and `id` are never looked at.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -16,8 +15,18 @@ from functools import lru_cache
 from scalewright.plan.chips import Chip, chip_of
 from scalewright.plan.frameworks import Framework, find_framework
 from scalewright.plan.request import SCHEDULES, Request, auto_precision
-from scalewright.plan.rows.cells import Blanks, Row, check_sizes, number, read_options, says, text
+from scalewright.plan.rows.cells import (
+    ROW_OPTIONS,
+    Blanks,
+    Row,
+    check_sizes,
+    number,
+    read_options,
+    says,
+    text,
+)
 from scalewright.plan.rows.row_model import model_of
+from scalewright.plan.switches import NAMES, Switches, read_switches
 from scalewright.spec.cluster import load_cluster
 from scalewright.spec.errors import UserError, unknown
 from scalewright.spec.model import ModelSpec
@@ -25,7 +34,6 @@ from scalewright.spec.model import ModelSpec
 SHARDING = {"none": 0, "ddp": 0, "zero0": 0, "zero1": 1, "zero2": 2, "zero3": 3, "fsdp": 3, "hsdp": 3}
 SHARDING |= {str(stage): stage for stage in range(4)}
 DEVICES = 256
-FEED_FORWARD = 0.65  # of a block's products: 8 of 12 h^2 in a plain one, more in a gated one
 FLAGS = {"1": True, "true": True, "0": False, "false": False}
 
 
@@ -52,8 +60,10 @@ def request_of(row: Row) -> Request:
     check_sizes(row)
     assumed = Blanks()
     options = read_options(text(row, "options"))
-    model = model_of(row, assumed)
-    chip = _chip(text(row, "device"), options.get("node_gbps"))
+    switches = read_switches(options)
+    assumed += [f"option {key} has no price" for key in options if key not in (*NAMES, *ROW_OPTIONS)]
+    model = model_of(row, options, assumed)
+    chip = _chip(text(row, "device"), switches.node_gbps)
     named = text(row, "framework") or "unknown", text(row, "software_version") or None
     framework = find_framework(*named, chip.kind)
     if not framework.known:
@@ -67,7 +77,7 @@ def request_of(row: Row) -> Request:
     if model.moe is not None and number(row, "ep") is None:
         assumed.append("ep 1")
     _check_split(model, split, seq)
-    recompute, share = _recompute(row, framework, options, assumed)
+    recompute, share = _recompute(row, framework, options, switches, assumed)
     precision, flash = _precision(row, framework, chip, assumed), _flash(row, framework, assumed)
     return Request(
         model=model,
@@ -92,7 +102,7 @@ def request_of(row: Row) -> Request:
         share=share,
         offload="all" if "offload" in text(row, "framework").lower() else "none",
         flash=flash,
-        options=options,
+        switches=switches,
         assumed=tuple(assumed),
     )
 
@@ -103,10 +113,10 @@ def has_no_layout(row: Row) -> bool:
 
 
 @lru_cache(maxsize=512)
-def _chip(device: str, gbps: str | None) -> Chip:
+def _chip(device: str, gbps: float | None) -> Chip:
     if not device:
         raise UserError("no device is given", "row", "fill the column `device`")
-    return chip_of(load_cluster(device), float(gbps) if gbps else None)
+    return chip_of(load_cluster(device), gbps)
 
 
 # -- precision, recomputation, schedule, attention ------------------------------------------------
@@ -124,23 +134,23 @@ def _precision(row: Row, framework: Framework, chip: Chip, assumed: Blanks) -> s
 
 
 def _recompute(
-    row: Row, framework: Framework, options: Mapping[str, str], assumed: Blanks
+    row: Row, framework: Framework, options: Mapping[str, str], switches: Switches, assumed: Blanks
 ) -> tuple[str, float]:
     """What runs again in the backward, and of what share of a block where that is the kind.
 
-    Published tables say `selective` for attention's inside (Korthikanti et al. 2022), or XLA's policy; where
-    modules are named, Megatron's: `core_attn`, `mlp`, `moe`, and small ones (`layernorm`, `moe_act`, ...).
+    Published tables use `selective` for attention's inside (Korthikanti et al. 2022) or XLA's policy; modules
+    that are named, and a share of a block's multiply-adds, are more exact than either word.
     """
     word = text(row, "recompute").lower()
+    if "recompute_share" in options:
+        share = float(options["recompute_share"])
+        return ("share", min(share, 1.0)) if share > 0 else ("none", 1.0)
     if word in ("none", "0", "false"):
         return "none", 1.0
     if word == "full":
         return "full", 1.0
-    modules = {name for name in re.split(r"[^a-z_]+", options.get("recompute_modules", "").lower()) if name}
-    if modules & {"mlp", "moe"}:
-        return "share", FEED_FORWARD
-    if modules:
-        return ("core" if modules == {"core_attn"} else "modules"), 1.0
+    if switches.recompute_modules:
+        return "modules", 1.0
     if word == "selective":
         return framework.selective, 1.0
     assumed.append("recompute (the least that fits)")
@@ -171,13 +181,20 @@ def _split(row: Row, framework: Framework, chip: Chip, assumed: Blanks, options:
     tp, pp, cp = sizes["tp"], sizes["pp"], sizes["cp"]
     dp = devices // (tp * pp * cp)
     micro, batch = _batch(row, dp, pp, assumed)
+    if batch < micro * dp:  # a stated batch is never changed: who has no sequence of it waits
+        used = max(1, int(batch // micro))
+        assumed.append(
+            f"{dp - used} of {dp} data-parallel ranks idle: gbs {batch:g} in micro-batches of {micro}"
+        )
+        devices, dp = used * tp * pp * cp, used
     sp, chunks = number(row, "sp"), number(row, "vpp")
     if chunks is None and pp > 1:
         assumed.append("vpp 1")
     return Split(
         devices, tp, pp, cp, ep=max(1, int(number(row, "ep") or 1)), etp=int(options.get("etp", 1)),
         zero_stage=_zero(text(row, "sharding").lower(), framework, chip.kind, assumed),
-        dp_replicate=_replicas(options, dp), micro_batch=micro, accumulation=max(1.0, batch / (micro * dp)),
+        dp_replicate=_replicas(text(row, "sharding"), options, dp, tp * cp, chip, assumed),
+        micro_batch=micro, accumulation=max(1.0, batch / (micro * dp)),
         virtual_stages=max(1, int(chunks or 1)) if pp > 1 else 1,
         sp=bool(sp) if sp is not None else tp > 1 and framework.year >= 2023,
     )  # fmt: skip
@@ -220,12 +237,20 @@ def _batch(row: Row, dp: int, pp: int, assumed: Blanks) -> tuple[int, float]:
     return int(micro), batch
 
 
-def _replicas(options: Mapping[str, str], dp: int) -> int:
-    """Copies that FSDP keeps: one a slice of a TPU pod, or as its inner size says."""
-    inner, slices = options.get("ici_fsdp"), options.get("slices")
-    if inner and int(inner) < dp:
-        return max(1, dp // int(inner))
-    return int(slices) if slices and dp % int(slices) == 0 else 1
+def _replicas(
+    sharding: str, options: Mapping[str, str], dp: int, stride: int, chip: Chip, assumed: Blanks
+) -> int:
+    """Copies that FSDP keeps: one a slice of a TPU pod, or by the size of its group; of HSDP one a node."""
+    group, slices = options.get("ici_fsdp"), options.get("slices")
+    if group and int(group) < dp:
+        return max(1, dp // int(group))
+    if slices and dp % int(slices) == 0:
+        return int(slices)
+    inside = max(1, chip.node // stride)
+    if sharding.lower() == "hsdp" and not group and dp > inside and dp % inside == 0:
+        assumed.append(f"dp_replicate {dp // inside} (HSDP shards inside a node)")
+        return dp // inside
+    return 1
 
 
 def _zero(word: str, framework: Framework, kind: str, assumed: Blanks) -> int:

@@ -1,0 +1,144 @@
+"""What a run's switches decide, or its trainer's habits where it states none, as numbers a unit.
+
+cuda_graphs=attn+router     launches that no graph holds    dispatcher=deepep   a token goes to a node once
+recompute_modules=moe_act   parts that run again            fp8_parts=experts   products in low precision
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from scalewright.plan.cost import work as w
+from scalewright.plan.frameworks import HOSTS, KERNELS, Framework
+from scalewright.plan.switches import Switches
+
+NODE_WISE = ("deepep", "hybridep", "flex")  # dispatchers that send a token to a node once
+# What a word of `recompute_modules` runs again, in parts of a block (work.PARTS)
+MODULES = {
+    "core_attn": ("core",), "layernorm": ("norms",), "moe_act": ("expert_act",), "act": ("dense_act",),
+    "mla_up_proj": ("latent",), "shared_experts": ("shared",), "mlp": ("dense", "dense_act"),
+    "moe": ("experts", "expert_act", "shared"),
+}  # fmt: skip
+# Shares of a block's launches: attention and its norms, the MLP; in a sparse block router and preprocessing
+LAUNCHES = {"attn": 0.55, "mlp": 0.45, "router": 0.4}
+RECIPES = ("tensorwise", "rowwise", "blockwise", "mxfp8", "nvfp4")
+PERMUTES_FUSED = 2025.1  # as a year: Megatron Core 0.11 permutes tokens in one kernel
+
+
+class Unit(Protocol):
+    """What of a unit (units.py) is read here."""
+
+    @property
+    def framework(self) -> Framework: ...
+    @property
+    def switches(self) -> Switches: ...
+    @property
+    def precision(self) -> str: ...
+
+
+def column(units: Sequence[Unit], of: Callable[[Unit], float]) -> np.ndarray:
+    """A number of every unit."""
+    return np.array([float(of(unit)) for unit in units])
+
+
+def switched(units: Sequence[Unit]) -> dict[str, np.ndarray]:
+    """What a run's switches decide, or its trainer's habit where it states none."""
+    return {
+        "kernels": column(units, lambda u: KERNELS.index(_kernels(u))),
+        "host": column(units, lambda u: HOSTS.index(_host(u))),
+        "overlap_grads": column(units, lambda u: _stated(u.switches.dp_overlap, u.framework.overlap_grads)),
+        "overlap_params": column(units, lambda u: _stated(u.switches.dp_overlap, u.framework.overlap_params)),
+        "overlap_tp": column(units, _overlaps_tp),
+        "overlap_ep": column(units, lambda u: bool(u.switches.ep_overlap)),
+        "fp8_gather": column(units, lambda u: bool(u.switches.fp8_gather)),
+        "dedup": column(units, lambda u: (u.switches.dispatcher or _dispatcher(u)) in NODE_WISE),
+        "fp8_inputs": column(units, lambda u: u.framework.fp8_kept in ("inputs", "inputs+gates")),
+        "fp8_gates": column(units, lambda u: u.framework.fp8_kept == "inputs+gates"),
+        "capacity_factor": column(units, lambda u: u.switches.capacity or 1.0),
+        "permutes_fused": column(
+            units, lambda u: _stated(u.switches.permute_fusion, u.framework.year >= PERMUTES_FUSED)
+        ),
+        "low_linear": column(units, lambda u: _is_low(u, "linear")),
+        "low_experts": column(units, lambda u: _is_low(u, "experts")),
+        "low_attention": column(units, lambda u: "attention" in u.switches.fp8_parts),
+        "recipe": column(units, lambda u: RECIPES.index(_recipe(u))),
+        "one_by_one": column(units, lambda u: u.switches.grouped_gemm is False),
+        "offload_layers": column(units, lambda u: u.switches.offload_layers or 0.0),
+        "launches_dense": column(units, lambda u: 1 - _captured(u, "attn", "mlp")),
+        "launches_attention": column(units, lambda u: LAUNCHES["attn"] - _captured(u, "attn")),
+        "launches_experts": column(units, _launched_experts),
+        "counts_tokens": column(units, _counts_tokens),
+        "fused_experts": column(units, lambda u: bool(u.switches.fused_experts)),
+        "reruns": np.array([[part in _reruns(u) for part in w.PARTS] for u in units], dtype=float),
+    }
+
+
+def _kernels(unit: Unit) -> str:
+    """The generation of a trainer's kernels: with `compile` that of torch.compile."""
+    usual = unit.framework.kernels
+    return "compiled" if unit.switches.compile and usual in ("eager", "fused") else usual
+
+
+def _host(unit: Unit) -> str:
+    """The generation of its host."""
+    compiled = unit.switches.compile and unit.framework.host != "xla"
+    return "compiled" if compiled else unit.framework.host
+
+
+def _overlaps_tp(unit: Unit) -> bool:
+    """Whether tensor-parallel traffic is split and runs beside the products."""
+    switches = unit.switches
+    if switches.tp_overlap is None and switches.async_tp is None:
+        return unit.framework.overlap_tp
+    return bool(switches.tp_overlap or switches.async_tp)
+
+
+def _dispatcher(unit: Unit) -> str:
+    """What sends tokens to experts where a run doesn't state it: DeepEP is of February 2025."""
+    return unit.framework.dispatcher or ("deepep" if unit.framework.year >= 2025 else "alltoall")
+
+
+def _stated(switch: bool | None, habit: bool) -> bool:
+    return habit if switch is None else switch
+
+
+def _is_low(unit: Unit, part: str) -> bool:
+    """Whether products of a part run in the run's precision; of those that nobody lists all do."""
+    return not unit.switches.fp8_parts or part in unit.switches.fp8_parts
+
+
+def _recipe(unit: Unit) -> str:
+    """How 8 bits are scaled: Blackwell multiplies blocks of 32 itself, others scale whole tensors."""
+    usual = "mxfp8" if unit.precision == "mxfp8" else "tensorwise"
+    return unit.switches.fp8_recipe or usual
+
+
+def _captured(unit: Unit, *parts: str) -> float:
+    """The share of a block's launches that CUDA graphs hold, of these parts."""
+    held = unit.switches.cuda_graphs
+    whole = bool(held & {"full", "layer"})
+    return sum(LAUNCHES[part] for part in parts if whole or part in held)
+
+
+def _launched_experts(unit: Unit) -> float:
+    """The share of an expert layer's launches beside attention's that no graph holds."""
+    whole = unit.switches.cuda_graphs & {"full", "layer"}
+    return 0.0 if whole else 1 - _captured(unit, "router")
+
+
+def _counts_tokens(unit: Unit) -> bool:
+    """Whether the host waits for the tokens of every expert, to launch products of these sizes.
+
+    Capacity makes the sizes known before, XLA has no other, and a graph of the whole iteration asks nothing.
+    """
+    padded = unit.switches.moe == "drop" or unit.switches.capacity is not None
+    return not padded and unit.framework.host != "xla" and "full" not in unit.switches.cuda_graphs
+
+
+def _reruns(unit: Unit) -> set[str]:
+    """Parts of a block that recomputation of modules runs again: those that are named, else the trainer's."""
+    words = unit.switches.recompute_modules or unit.framework.modules
+    return {part for word in words for part in MODULES[word]}

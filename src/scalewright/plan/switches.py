@@ -1,0 +1,111 @@
+"""Switches of a run that are no part of its layout: kernels, overlap, experts, precision, the machine.
+
+    cuda_graphs=attn+router;moe=drop --> Switches(cuda_graphs={"attn", "router"}, moe="drop")
+
+A switch that is absent is the trainer's habit of its date (plan/data/frameworks.yaml). The words are those of
+the trainers' own documentation; `WORDS` lists the choices of each.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from typing import Any
+
+from scalewright.spec.errors import UserError, unknown
+
+WORDS: dict[str, tuple[str, ...]] = {
+    # parts of a block whose launches a graph holds; `full`: a whole iteration, `layer`: whole blocks
+    "cuda_graphs": ("none", "full", "layer", "attn", "mlp", "mamba", "router"),
+    "dispatcher": ("alltoall", "allgather", "deepep", "hybridep", "flex"),
+    "moe": ("drop", "dropless"),
+    "fp8_recipe": ("tensorwise", "rowwise", "blockwise", "mxfp8", "nvfp4"),
+    "fp8_parts": ("linear", "experts", "attention"),
+    "recompute_modules": (
+        "core_attn", "layernorm", "moe_act", "act", "mla_up_proj", "shared_experts", "moe", "mlp",
+    ),
+}  # fmt: skip
+FLAGS = {"1": True, "true": True, "0": False, "false": False}
+
+
+@dataclass(frozen=True)
+class Switches:
+    """None, or empty: not stated."""
+
+    async_tp: bool | None = None
+    compile: bool | None = None
+    dp_overlap: bool | None = None  # gradients and parameters travel beside the computation
+    ep_overlap: bool | None = None  # dispatch beside another micro-batch's computation
+    tp_overlap: bool | None = None
+    fp8_gather: bool | None = None  # parameters are gathered in 8 bits
+    fused_experts: bool | None = None  # grouped products, activation and quantization in one kernel
+    grouped_gemm: bool | None = None  # False: one product an expert, one after the other
+    permute_fusion: bool | None = None  # token permutation and padding in one kernel
+    capacity: float | None = None  # rows that an expert pads to, over an even share
+    node_gbps: float | None = None  # Gbit/s between nodes, a whole node, one way
+    power_w: float | None = None
+    offload_layers: float | None = None  # blocks whose activations are kept on the host
+    dispatcher: str | None = None
+    fp8_recipe: str | None = None
+    moe: str | None = None
+    cuda_graphs: frozenset[str] = frozenset()
+    fp8_parts: frozenset[str] = frozenset()
+    recompute_modules: frozenset[str] = frozenset()
+
+
+NO_SWITCHES = Switches()
+NAMES = tuple(field.name for field in fields(Switches))
+
+
+@lru_cache(maxsize=4096)
+def _parse(given: tuple[tuple[str, str], ...], where: str) -> Switches:
+    return Switches(**{key: _READERS[key](key, value, where) for key, value in given})
+
+
+def read_switches(options: Mapping[str, str], where: str = "row") -> Switches:
+    """The switches among `options`; keys of other kinds are left alone. Raises UserError for a bad value."""
+    return _parse(tuple((key, str(options[key])) for key in NAMES if key in options), where)
+
+
+def check_names(options: Mapping[str, str] | None) -> None:
+    """Raises UserError for a key that is no switch, with the nearest that are."""
+    for key in options or {}:
+        if key not in NAMES:
+            raise unknown("option", key, NAMES, "--options")
+
+
+def _flag(key: str, word: str, where: str) -> bool:
+    if word.lower() not in FLAGS:
+        raise UserError(f"option {key} is '{word}'", where, "give 1 or 0")
+    return FLAGS[word.lower()]
+
+
+def _number(key: str, word: str, where: str) -> float:
+    try:
+        value = float(word)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value) or value <= 0:
+        raise UserError(f"option {key} is '{word}'", where, "give a number above 0")
+    return value
+
+
+def _word(key: str, word: str, where: str) -> str:
+    if word.lower() not in WORDS[key]:
+        raise unknown(key, word, WORDS[key], where)
+    return word.lower()
+
+
+def _parts(key: str, word: str, where: str) -> frozenset[str]:
+    """`a+b`; of CUDA graphs also 0 (none) and 1 (layers: the scope that flags of old switched on)."""
+    if key == "cuda_graphs" and word.lower() in FLAGS:
+        word = "layer" if FLAGS[word.lower()] else "none"
+    return frozenset(_word(key, part.strip(), where) for part in word.split("+"))
+
+
+_OF_TYPE: dict[str, Callable[[str, str, str], Any]] = {
+    "bool": _flag, "float": _number, "str": _word, "frozenset[str]": _parts,
+}  # fmt: skip
+_READERS = {field.name: _OF_TYPE[str(field.type).removesuffix(" | None")] for field in fields(Switches)}
