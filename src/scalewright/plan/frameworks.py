@@ -48,6 +48,7 @@ class Framework:
     overlap_p2p: bool
     buckets: str
     split: str
+    fsdp_copies: bool  # shards by FSDP2, which copies parameters out of its buffers
     grads: float  # bytes of a gradient on the wire
     held: tuple[float, float, float]  # bytes of a parameter: weights, gradients, optimizer states
     p2p: str

@@ -18,6 +18,7 @@ from scalewright.plan.cost.activations import budgets
 from scalewright.plan.cost.collectives import Wires, wires
 from scalewright.plan.cost.kernels import Prices
 from scalewright.plan.cost.table import RECOMPUTE, Facts, Table
+from scalewright.plan.frameworks import KERNELS
 
 
 @dataclass(frozen=True)
@@ -130,8 +131,11 @@ class Columns:
         """The share of the blocks whose whole forward runs again in the backward."""
         kind, c = self.table.recompute, self.c
         whole = np.array([_WHOLE.get(name, 0.0) for name in RECOMPUTE])
-        whole[RECOMPUTE.index("policy")] = c["recompute.policy"]
         shares = np.where(kind == RECOMPUTE.index("share"), self.table.share, whole[kind])
+        if (policy := kind == RECOMPUTE.index("policy")).any():
+            compiled = self.trainer("kernels") == KERNELS.index("xla")
+            kept = np.where(compiled, c["recompute.policy"], c["recompute.ops"])
+            shares = np.where(policy, kept, shares)
         if (kind == RECOMPUTE.index("budget")).any():
             shares = np.where(kind == RECOMPUTE.index("budget"), budgets(self.table)[1], shares)
         return np.asarray(shares)

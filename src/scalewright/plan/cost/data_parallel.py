@@ -6,8 +6,12 @@
     all                  ZeRO 3, FSDP: gathers and reductions by block   what overlap · micro-batch doesn't,
                                                                          first gather and last reduction
     nothing              FSDP's roots; sums of partial gradients         all; between HSDP's replicas half
+    nothing              FSDP2's copies out of what it gathered          all
 
 What FSDP hides slows the computation that hides it (overlap.slow). What is sent: volumes.py.
+
+FSDP2 gathers into one buffer and copies parameters out of it, where the computation waits for them; gradients
+are cast to fp32 as they are copied in, beside the backward: 8 + 6 bytes a parameter and micro-batch.
 """
 
 from __future__ import annotations
@@ -35,6 +39,7 @@ def data_parallel(at: Columns, sent: Sequence[Transfer], micro: np.ndarray, netw
         _behind(priced, "forward", micro * forward)
         + _behind(priced, "backward", micro * backward)
         + _by_block(at, priced, micro)
+        + _copies(at, priced)
         + sum(one.seconds * one.share for one in priced if one.transfer.during == "nothing")
     )
 
@@ -57,6 +62,17 @@ def _behind(priced: Sequence[_Priced], during: str, cover: np.ndarray) -> np.nda
     traffic = np.sum([one.seconds for one in chosen], axis=0)
     rounds = np.max([one.rounds for one in chosen], axis=0)
     return np.asarray(np.maximum(traffic - rounds * cover, LEAST * traffic))
+
+
+def _copies(at: Columns, priced: Sequence[_Priced]) -> np.ndarray:
+    """Seconds of FSDP2's copies: read and written once of what is gathered, in 2 and 4 bytes of gradients."""
+    moved = np.zeros(len(at.table))
+    for one in priced:
+        transfer = one.transfer
+        if transfer.during in ("all", "nothing") and transfer.axis in ("fsdp", "expert"):
+            times = 2.0 if transfer.kind == "all_gather" else 1.5 * at.c["overlap.slow"]
+            moved = moved + times * transfer.calls * transfer.bytes
+    return np.asarray(at.trainer("fsdp_copies") * moved / at.memory_rate)
 
 
 def _by_block(at: Columns, priced: Sequence[_Priced], micro: np.ndarray) -> np.ndarray:

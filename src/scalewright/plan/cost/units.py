@@ -100,6 +100,7 @@ _CHIP = (
 )
 _TRAINER = (
     "overlap_zero1",
+    "fsdp_copies",
     "overlap_p2p",
     "grads",
     "logits",
