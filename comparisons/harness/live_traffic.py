@@ -2,7 +2,7 @@
 
     build the network -> one step, which makes what is made once -> one step, watched -> bytes on a ring
 
-Every rank runs the trainer's own code over Gloo; the meter is the dry run's (`dry_run/watch.py`), which counts
+Every rank runs the trainer's own code over Gloo; the meter is the dry run's (`dry_run/watch.py`): it counts
 each collective and its whole tensor. A gather's output and an all-reduce's tensor don't compare as they are:
 what a rank sends of each is computed for a ring, the convention of the papers and of nccl-tests.
 """

@@ -115,7 +115,7 @@ def test_it_can_be_overridden_and_nothing_is_started(tmp_path: Path, monkeypatch
 
 
 def test_every_start_of_a_run_has_the_check() -> None:
-    """The trainer itself has none: whoever imports its `train` must pass it, and the API is the one who does."""
+    """The trainer has none of its own: only the API may call it, which passes the check."""
     source = Path(scalewright.__file__).parent
     calls = re.compile(
         r"from scalewright\.train\.run import .*\btrain\b|from scalewright\.train import .*\brun\b"

@@ -64,7 +64,7 @@ def free_memory(kind: str, ranks: int, trains: bool) -> float:
 
 
 def _free_on_gpu(number: int) -> int:
-    """Bytes free on a GPU, by the driver's library, which takes none of them itself; all where there is no such library."""
+    """Bytes free on a GPU, by the driver's library, which takes none itself; else all its bytes."""
     import torch
 
     total = int(torch.cuda.get_device_properties(number).total_memory)

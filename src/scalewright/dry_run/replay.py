@@ -101,11 +101,11 @@ def replay(script: Script, plan: Schedule, rank: int) -> RankStep:
     """The step of a rank that has the script's stages at its own place in the schedule."""
     state = _State(dict(script.alive))
     state.take(script.before)
-    post = _Post(plan, rank, script)
+    messages = _SentMessages(plan, rank, script)
     for action, sort in zip(plan.actions[rank], sorts(plan, rank), strict=True):
         state.take(script.pieces[sort])
-        state.free(post.after(action))
-    state.free(post.rest())
+        state.free(messages.after(action))
+    state.free(messages.rest())
     state.take(script.after)
     return RankStep(state.flops, state.traffic(), state.most, state.at_peak)
 
@@ -141,8 +141,8 @@ class _State:
         return {key: (self._count[key], self._bytes[key]) for key in self._count}
 
 
-class _Post:
-    """Sent messages that are still alive; a peer's message acknowledges those of ours that it has received."""
+class _SentMessages:
+    """Sent messages that are still alive; a peer's messages acknowledge those that it has received."""
 
     def __init__(self, plan: Schedule, rank: int, script: Script) -> None:
         self.acknowledged = {peer: deque(counts) for peer, counts in acknowledgements(plan, rank).items()}

@@ -224,9 +224,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _axis(self, group_name: str) -> tuple[str, int]:
         """A group's axis as it is reported, and its ranks."""
         if group_name not in self._axes:
-            axis = (
-                self.mesh.axis_of(group_name) or "world"
-            )  # torch's own group of all ranks belongs to no axis
+            axis = self.mesh.axis_of(group_name) or "world"  # torch's own group of all ranks has no axis
             size = self.mesh.size(axis)
             if axis == "gradient" and self.mesh.size("fsdp") == 1:
                 axis = "dp_replicate"

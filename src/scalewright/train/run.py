@@ -80,8 +80,9 @@ def train(
     on_valid: Callback | None = None,
     on_event: Callback | None = None,
 ) -> Result:
-    """Trains a run. Arguments and errors are those of `scalewright.api.train`, but for `check_memory`: without
-    it the run is not compared with the memory that is free.
+    """Trains a run. Arguments and errors are those of `scalewright.api.train`, but for `check_memory`.
+
+    Without it the run is not compared with the memory that is free.
     """
     started = time.perf_counter()
     callbacks = Callbacks(on_step, on_valid, on_event)
