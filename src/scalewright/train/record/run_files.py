@@ -118,7 +118,7 @@ def _facts(run: RunSpec, peak: Peak) -> dict[str, Any]:
 
 
 def _parameters(resolved: Resolved, network: Network) -> int:
-    """Parameters of the whole model: a pipeline's rank holds a part of them, but a user's own module whole."""
+    """Parameters of the whole model: a pipeline's rank holds some of them, a user's own module all."""
     if isinstance(resolved.model, ModelSpec):
         return count(resolved.model).total
     return sum(weight.placement.tensor.size for weight in network.parallel.weights)
