@@ -30,6 +30,7 @@ import numpy as np
 from harness.facts import facts, load_average
 from harness.result import Result, facts_text, table
 
+from scalewright.api import train
 from scalewright.machine.local import timed_cluster
 from scalewright.machine.timings import cpu_timings
 from scalewright.plan.measured.rank import kendall_tau, regret
@@ -38,7 +39,6 @@ from scalewright.spec.cluster import ClusterSpec
 from scalewright.spec.layout import Layout
 from scalewright.spec.layout_check import check_layout
 from scalewright.spec.model import ModelSpec
-from scalewright.train.run import train
 
 WARM = 2  # steps that are left out at a run's start
 RUN_S, LEAST, MOST = 1.2, 4, 12  # what a run's steps are to take together, and how many they are

@@ -25,8 +25,8 @@ from harness.facts import facts, load_average
 from harness.live_traffic import Seen, busiest, measure
 from harness.result import Result, facts_text, table
 
+from scalewright.api import train
 from scalewright.spec.model import ModelSpec
-from scalewright.train.run import train
 
 SHAPE = {"vocab_size": 4096, "hidden_size": 384, "intermediate_size": 1024, "num_hidden_layers": 8}
 TINY = {"vocab_size": 512, "hidden_size": 64, "intermediate_size": 176, "num_hidden_layers": 8}

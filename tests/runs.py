@@ -18,9 +18,10 @@ from typing import Any
 
 import numpy as np
 
+from scalewright.api import train
 from scalewright.launch.context import RankContext
 from scalewright.launch.local import run_local
-from scalewright.train.run import PRELOAD, Result, train
+from scalewright.train.run import PRELOAD, Result
 
 TESTS = Path(__file__).resolve().parent
 TIMING = (

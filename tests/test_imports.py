@@ -19,7 +19,8 @@ import pytest
 SOURCE = Path(__file__).resolve().parent.parent / "src" / "scalewright"
 EVERYTHING = {
     "spec", "plan", "machine", "kernels", "model", "parallel", "data", "checkpoint", "launch", "track",
-    "evaluate", "train", "parity", "bench", "diagnose", "emit", "serve", "report", "web", "learn", "cli",
+    "evaluate", "train", "dry_run", "parity", "bench", "diagnose", "emit", "serve", "report", "web", "learn",
+    "cli",
 }  # fmt: skip
 
 ALLOWED: dict[str, set[str]] = {
@@ -38,7 +39,8 @@ ALLOWED: dict[str, set[str]] = {
         "spec", "machine", "plan", "model", "kernels", "parallel", "data", "checkpoint", "evaluate", "launch",
         "track",
     },
-    "parity": {"spec", "launch", "train"},
+    "dry_run": {"spec", "machine", "plan", "model", "parallel", "data", "launch", "train"},
+    "parity": {"spec", "checkpoint", "launch", "track", "train"},
     "bench": {"spec", "machine", "kernels"},
     "diagnose": {"spec", "plan"},
     "emit": {"spec"},

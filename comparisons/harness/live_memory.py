@@ -3,7 +3,7 @@
     build the network -> one step, which makes what is made once -> one step, watched
 
 Every rank runs the trainer's own code over Gloo on random tokens; the meter is the dry run's
-(`parallel/watch.py`), on real tensors. What offloading keeps in host memory isn't counted.
+(`dry_run/watch.py`), on real tensors. What offloading keeps in host memory isn't counted.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from harness.live_ranks import on_every_rank
+from scalewright.dry_run.watch import Watch
 from scalewright.parallel.host import is_host
 from scalewright.parallel.inputs import Micro
 from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.parallelize import fill
-from scalewright.parallel.watch import Watch
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.run import RunSpec
 from scalewright.train.loss import build_loss
@@ -58,11 +58,11 @@ def _measure(run: RunSpec, mesh: Mesh) -> dict[str, int]:
     with Watch(mesh, is_host) as watch:
         watch.register(network.parallel.weights, optimizer)
 
-        def noted(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        def recording_loss(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
             kept.append(watch.live.now["activations"])
             return loss(logits, targets)
 
-        step = Step(network.parallel, optimizer, noted, mesh, clip_norm=1.0)
+        step = Step(network.parallel, optimizer, recording_loss, mesh, clip_norm=1.0)
         _step(step, run, model)
         kept.clear()
         before = watch.live.now["activations"]  # what steps remember: the guard's window of losses and norms

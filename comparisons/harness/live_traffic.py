@@ -2,9 +2,9 @@
 
     build the network -> one step, which makes what is made once -> one step, watched -> bytes on a ring
 
-Every rank runs the trainer's own code over Gloo; the meter is the tests' (`parallel/watch.py`), which sees
+Every rank runs the trainer's own code over Gloo; the meter is the dry run's (`dry_run/watch.py`): it counts
 each collective and its whole tensor. A gather's output and an all-reduce's tensor don't compare as they are:
-what a rank sends of each is said for a ring, the convention of the papers and of nccl-tests.
+what a rank sends of each is computed for a ring, the convention of the papers and of nccl-tests.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from __future__ import annotations
 from typing import Any
 
 from harness.live_ranks import on_every_rank
+from scalewright.dry_run.rehearse import Player
+from scalewright.dry_run.watch import Watch
 from scalewright.learn.traffic import ring_volume
 from scalewright.parallel.mesh import Mesh
-from scalewright.parallel.watch import Watch
 from scalewright.spec.run import RunSpec
-from scalewright.train.dry_run.rehearse import Player
 from scalewright.train.network import build_network, first_weights
 from scalewright.train.resolve import resolve
 
@@ -33,16 +33,17 @@ def on_a_ring(seen: Seen) -> dict[str, float]:
 
     (n - 1) / n of a gather's or a scatter's tensor, twice that of an all-reduce's, the whole of a message.
     """
-    found: dict[str, float] = {}
-    for one in seen:
-        volume = ring_volume(one["kind"], one["bytes"], one["group_size"])
-        found[one["axis"]] = found.get(one["axis"], 0) + volume
-    return found
+    sent: dict[str, float] = {}
+    for collective in seen:
+        axis = collective["axis"]
+        volume = ring_volume(collective["kind"], collective["bytes"], collective["group_size"])
+        sent[axis] = sent.get(axis, 0) + volume
+    return sent
 
 
 def busiest(ranks: list[Seen]) -> dict[str, float]:
     """`on_a_ring` of the rank that sends the most."""
-    return max(map(on_a_ring, ranks), key=lambda found: sum(found.values()))
+    return max(map(on_a_ring, ranks), key=lambda sent: sum(sent.values()))
 
 
 def _watch(run: RunSpec, mesh: Mesh) -> Seen:
@@ -52,4 +53,4 @@ def _watch(run: RunSpec, mesh: Mesh) -> Seen:
         first_weights(run, network, mesh)
         for _ in range(2):
             player.run_step(run.layout.accumulation)
-        return [one.dump() for one in watch.collectives if one.axis != "control"]
+        return [sent.dump() for sent in watch.collectives if sent.axis != "control"]

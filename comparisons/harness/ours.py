@@ -15,13 +15,13 @@ from unittest import mock
 
 import torch
 
+from scalewright.api import train
 from scalewright.spec.run import RunSpec
 from scalewright.track.metrics import read_metrics
 from scalewright.train import session
 from scalewright.train.batches import StepBatches
 from scalewright.train.loop import Job, loop
 from scalewright.train.record.record import Record
-from scalewright.train.run import train
 from scalewright.train.signals import StopRequest
 
 

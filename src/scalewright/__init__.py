@@ -22,7 +22,7 @@ _HOME = {
     "load_run": "scalewright.spec.run",
     "predict": "scalewright.api",
     "plan": "scalewright.api",
-    "train": "scalewright.train.run",
+    "train": "scalewright.api",
     "load_model": "scalewright.serve.load",
     "UserError": "scalewright.spec.errors",
 }

@@ -1,11 +1,12 @@
-"""The planner in Python: names or specs in, plain data out, with the keys of the command line.
+"""The commands as functions: names or specs in, plain data out, with the keys of the command line.
 
     sw.predict("llama-3.1-8b", "dgx-h100", {"devices": 64, "tp": 2}, seq_len=8192)["step_time_s"]["p50"]
     sw.predict("llama-3.1-8b", "dgx-h100", devices=64, tp=2, seq_len=8192)          the same
     sw.plan("llama-3.1-8b", "dgx-h100", devices=64, seq_len=8192, global_batch=512)["best"][0]["layout"]
+    sw.train("run.yaml", {"layout.devices": 2}, on_step=print).loss
 
-Both answers print as the command does, and show themselves in a notebook (`answers.py`). Everything is
-imported when it is called: `import scalewright` stays free.
+A plan and a prediction print as the command does, and show themselves in a notebook (`answers.py`).
+Everything is imported when it is called: `import scalewright` stays free.
 """
 
 from __future__ import annotations
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
     from scalewright.spec.cluster import ClusterSpec
     from scalewright.spec.layout import Layout
     from scalewright.spec.model import ModelSpec
+    from scalewright.spec.run import RunSpec
+    from scalewright.train.given import Overrides
+    from scalewright.train.record.callbacks import Callback
+    from scalewright.train.run import Result
 
 
 def predict(
@@ -153,3 +158,49 @@ def plan(
         margin=margin, top=top, precision=precision, price=price,
     )  # fmt: skip
     return PlanAnswer(question.answer(tokens, why_not, out, data, explain, tell, stop, force))
+
+
+def train(
+    run: str | Path | dict[str, Any] | RunSpec,
+    overrides: Overrides = (),
+    *,
+    steps: int | None = None,
+    simulate: bool = False,
+    quiet: bool = False,
+    force: bool = False,
+    memory_check: bool = True,
+    on_start: Callable[[list[int]], None] | None = None,
+    on_step: Callback | None = None,
+    on_valid: Callback | None = None,
+    on_event: Callback | None = None,
+) -> Result:
+    """Trains what a run file (or a RunSpec, or plain data) describes, with overrides.
+
+    These are `key=value` texts, or a dictionary: `{"layout.devices": 2}`. `steps` stops early, at that step
+    of the run. `simulate` lets CPU processes stand in for more devices than this machine has. `force`
+    replaces files in the run's folder that no run wrote. `memory_check` false also starts what needs more
+    memory than is free. `on_start` gets the local workers' process ids.
+
+    `on_step(row)` gets the training rows of metrics.jsonl as they are written, `on_valid` those of
+    validation, `on_event` the lines of events.jsonl, all in this process. One that returns "stop" lets the
+    run save and end with the next step or two; the result is as usual then. An exception ends the run.
+
+    Raises UserError for a mistake in the run, RunError when it failed, Stopped when a signal asked it to stop
+    and it saved.
+    """
+    from scalewright.dry_run.preflight import check_memory
+    from scalewright.train.run import train as train_run
+
+    return train_run(
+        run,
+        overrides,
+        steps=steps,
+        simulate=simulate,
+        quiet=quiet,
+        force=force,
+        check_memory=check_memory if memory_check else None,
+        on_start=on_start,
+        on_step=on_step,
+        on_valid=on_valid,
+        on_event=on_event,
+    )

@@ -22,9 +22,9 @@ from torch.utils._pytree import tree_leaves
 from runs import assert_same_bits, run, run_data, weights
 from scalewright.checkpoint.convert import convert
 from scalewright.checkpoint.read import CheckpointReader, find_checkpoint
+from scalewright.dry_run.live_bytes import LiveBytes
 from scalewright.model.huggingface import write_huggingface
 from scalewright.model.load import open_huggingface
-from scalewright.parallel.live import LiveBytes
 from scalewright.spec.model import ModelSpec
 
 LIMIT = 8_000  # bytes of a file: more than any tensor, an eighth of the model
@@ -45,7 +45,7 @@ class Alive(TorchDispatchMode):
         kind = "buffers" if func is torch.ops.aten.set_.source_Storage else "other"
         for tensor in tree_leaves(found):
             if isinstance(tensor, Tensor):
-                self.live.see(tensor, kind)
+                self.live.count(tensor, kind)
         return found
 
     @property

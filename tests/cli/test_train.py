@@ -125,6 +125,18 @@ def test_steps_stops_early_and_the_next_call_goes_on(run_cli, run_file):
     assert (more["resumed_from"], more["step"]) == (2, 3)
 
 
+def test_a_run_that_cannot_fit_is_refused_unless_the_check_is_off(call_cli, run_file, tmp_path, monkeypatch):
+    """`sw.train` and the demo start runs as the command does, by way of `scalewright.api.train`."""
+    monkeypatch.setattr("scalewright.dry_run.preflight.free_memory", lambda *_: 1.0)
+    place = f"out_dir={tmp_path / 'out'}"
+    answer = call_cli("train", run_file, place)
+    assert answer.code == 2
+    assert "are free on this machine" in answer.error
+    assert "--no-memory-check starts it all the same" in answer.error
+    assert not (tmp_path / "out").exists()
+    assert call_cli("train", run_file, place, "--no-memory-check", "--json").json()["step"] == 3
+
+
 def test_more_devices_than_there_are_names_the_launch_command(run_cli, run_file):
     answer = run_cli("train", run_file, "layout.devices=4096", "layout.global_batch=4096", "device=auto")
     assert answer.code == 2

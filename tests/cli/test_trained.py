@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from scalewright.api import train
 from scalewright.checkpoint.format import commit_text
 from scalewright.data.prepare import prepare
-from scalewright.train.run import train
 
 MODEL = {
     "vocab_size": 300,

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from scalewright.api import train
 from scalewright.data.prepare import prepare
-from scalewright.train.run import train
 
 pytest.importorskip("lm_eval")
 

@@ -10,13 +10,13 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from runs import MODEL
+from scalewright.dry_run.live_bytes import LiveBytes
 from scalewright.model.decoder import Decoder
 from scalewright.model.init import initialize
 from scalewright.parallel import activations
 from scalewright.parallel.activations import Handle, apply_offload_activations
 from scalewright.parallel.compile import apply_compile
 from scalewright.parallel.host import host_empty, is_host
-from scalewright.parallel.live import LiveBytes
 from scalewright.parallel.recompute import apply_recompute
 from scalewright.spec.layout import Layout, RecomputeBudget, RecomputeEvery
 from scalewright.spec.model import ModelSpec
@@ -45,7 +45,7 @@ class Meter(TorchDispatchMode):
         answer = function(*args, **(kwargs or {}))
         for tensor in answer if isinstance(answer, (tuple, list)) else (answer,):
             if isinstance(tensor, Tensor):
-                self.live.see(tensor, "activations")
+                self.live.count(tensor, "activations")
         return answer
 
 

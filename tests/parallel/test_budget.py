@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from scalewright.dry_run.live_bytes import LiveBytes
 from scalewright.model.block import Block
 from scalewright.model.decoder import Decoder
 from scalewright.model.init import initialize
 from scalewright.parallel.budget import CORE, PRODUCTS, is_core
-from scalewright.parallel.live import LiveBytes
 from scalewright.parallel.recompute import apply_recompute
 from scalewright.spec.layout import Layout, RecomputeBudget
 from scalewright.spec.model import ModelSpec
@@ -52,7 +52,7 @@ class Seen(TorchDispatchMode):
             self.ran.append("core")
         for tensor in answer if isinstance(answer, (tuple, list)) else (answer,):
             if isinstance(tensor, Tensor):
-                self.live.see(tensor, "activations")
+                self.live.count(tensor, "activations")
         return answer
 
 

@@ -189,7 +189,7 @@ def test_lanes_of_pairs_that_meet_differ() -> None:
 @pytest.mark.parametrize(("kind", "rank"), [("1f1b", 0), ("interleaved", 3), ("zbv", 1), ("zb-h1", 2)])
 def test_one_rank_of_a_fake_world(kind: str, rank: int) -> None:
     """The dry run: a rank's step on tensors without numbers, with nobody at the other end."""
-    from scalewright.train.dry_run.rehearse import fake_world
+    from scalewright.dry_run.rehearse import fake_world
 
     layout = Layout.parse({"devices": 4, "pp": 4, "schedule": kind, "micro_batch": 2, "global_batch": 16})
     spec = tiny(8)

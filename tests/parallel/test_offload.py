@@ -10,10 +10,10 @@ import torch
 from parallel.small_steps import ROWS, assert_same, build, micros, own_rows, train, zero
 from parallel.test_shard import LAYOUTS
 from runs import MODEL
+from scalewright.dry_run.watch import Watch
 from scalewright.parallel.host import is_host
 from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.offload import HostMasters
-from scalewright.parallel.watch import Watch
 from scalewright.spec.errors import UserError
 from scalewright.spec.layout import Layout
 from scalewright.spec.layout_check import check_layout

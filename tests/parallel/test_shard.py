@@ -12,6 +12,7 @@ from torch.autograd.graph import get_gradient_edge
 
 from parallel.small_steps import ROWS, SPEC, assert_same, batch, build, micros, own_rows, train, zero
 from runs import MODEL
+from scalewright.dry_run.watch import Watch
 from scalewright.model.decoder import Decoder
 from scalewright.model.init import init_box
 from scalewright.parallel.backward import backward, backward_input
@@ -21,7 +22,6 @@ from scalewright.parallel.parallelize import fill
 from scalewright.parallel.replicate import GradientBuckets
 from scalewright.parallel.shard import ShardedGradients, apply_shard
 from scalewright.parallel.stages import Stages, tied_stages
-from scalewright.parallel.watch import Watch
 from scalewright.parallel.weights import Weights, hold
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec

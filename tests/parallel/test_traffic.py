@@ -8,12 +8,12 @@ import pytest
 import torch
 from tests.worlds import CPU, run_world
 
+from scalewright.dry_run.watch import Watch
 from scalewright.parallel.host import is_host
 from scalewright.parallel.inputs import Micro
 from scalewright.parallel.mesh import Mesh, make_mesh
 from scalewright.parallel.parallelize import fill, parallelize
 from scalewright.parallel.stages import cut_stages
-from scalewright.parallel.watch import Watch
 from scalewright.spec.grid import make_grid
 from scalewright.spec.layout import Layout
 from scalewright.spec.layout_check import check_layout

@@ -20,6 +20,8 @@ from typing import Any
 import pytest
 from tests.worlds import run_world
 
+from scalewright.dry_run.rehearse import Player
+from scalewright.dry_run.watch import Watch
 from scalewright.learn.traffic import (
     PASSES,
     pipeline_volume,
@@ -29,13 +31,11 @@ from scalewright.learn.traffic import (
     zero_volume,
 )
 from scalewright.parallel.mesh import Mesh, make_mesh
-from scalewright.parallel.watch import Watch
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.placement import place
 from scalewright.spec.run import RunSpec
 from scalewright.spec.tensors import count
-from scalewright.train.dry_run.rehearse import Player
 from scalewright.train.network import build_network, first_weights
 from scalewright.train.resolve import resolve
 

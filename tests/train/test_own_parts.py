@@ -12,13 +12,13 @@ import torch
 import parts
 from runs import assert_same_bits, assert_same_run, merge, rows, run, run_data, weights
 from scalewright.data.batch import Batch
+from scalewright.dry_run.dry_run import dry_run
 from scalewright.model.python import build_python_model
 from scalewright.parallel.inputs import accepted_arguments, micro_batches
 from scalewright.parallel.mesh import Mesh, leave_world
 from scalewright.spec.errors import UserError
 from scalewright.spec.layout import Layout
 from scalewright.spec.run import RunSpec
-from scalewright.train.dry_run.dry_run import dry_run
 from scalewright.train.network import build_network
 from worlds import one_rank, plain, run_world
 

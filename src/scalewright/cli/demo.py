@@ -225,7 +225,7 @@ def _train(
     run_file: Path, out: Path, summary: Summary, started: float, say: Callable[..., None], quiet: bool
 ) -> None:
     """Trains; a worker is killed on the way, and the same call goes on from the last checkpoint."""
-    from scalewright.train.run import train
+    from scalewright.api import train
 
     say("3/7", "training a Llama-shaped model on 2 processes; at some point one of them gets killed")
     with _Assassin(out, started) as watcher:

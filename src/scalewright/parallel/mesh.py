@@ -42,6 +42,18 @@ APART = frozenset({"control", "pp_down", "pp_up"})
 # More communicators over the ranks of a longer pipeline, for GPUs alone (parallel/messages.py says why).
 LANES = tuple(f"pp_{way}_{lane}" for way in ("down", "up") for lane in (1, 2))
 
+# The mesh's axes as users know them: `fsdp` is dp_shard (x cp); what joins all carries scalars: control.
+_REPORTED = {
+    "fsdp": "dp_shard",
+    "gradient": "dp_shard",  # zero_stage 0: whole replicas, over the ranks that other stages shard over
+    "efsdp": "dp_shard",
+    "pp_down": "pp",
+    "pp_up": "pp",
+    "loss": "control",
+    "world": "control",
+    "batch": "control",
+}
+
 
 @dataclass(frozen=True)
 class Mesh:
@@ -113,6 +125,11 @@ def axes_of(model: Any) -> tuple[str, ...]:
     """The axes that training this model communicates over: `tie` only where embedding and head are one."""
     tied = isinstance(model, ModelSpec) and model.tie_word_embeddings
     return tuple(axis for axis in USED if axis != "tie" or tied)
+
+
+def reported_axis(axis: str) -> str:
+    """The axis's name in what users read: dry runs, reports of hangs."""
+    return _REPORTED.get(axis, axis)
 
 
 def make_mesh(

@@ -13,13 +13,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 from scalewright.parity.ranks import Left, Runs
 from scalewright.parity.result import Deviation, Parity, step_deviations
 from scalewright.parity.setup import Setup, set_up
+from scalewright.parity.weights import weights_deviation
 from scalewright.spec.layout import Layout
 from scalewright.spec.run import RunSpec
-from scalewright.train.state.saved import training_rows, weights_deviation
+from scalewright.track.metrics import read_metrics
 
 # precision -> (tolerance, the reason for it)
 TOLERANCES: dict[str, tuple[float, str]] = {
@@ -44,8 +47,8 @@ def parity(
 ) -> Parity:
     """Compares a run's layout with one device, on CPU processes or on this machine's GPUs.
 
-    `micro_batch` is the control's (default: the layout's); `runs` shares controls between calls; `tell` hears
-    what is going on. Raises UserError for a layout that can't be trained, RunError when a run failed.
+    `micro_batch` is the control's (default: the layout's); `runs` shares controls between calls; `tell` is
+    called with what begins. Raises UserError for a layout that can't be trained, RunError when a run failed.
     """
     setup = set_up(run, device=device, steps=steps, micro_batch=micro_batch)
     if runs is not None:
@@ -56,29 +59,29 @@ def parity(
 
 def _compare(setup: Setup, steps: int, tolerance: float | None, runs: Runs, tell: Tell) -> Parity:
     layout = setup.layout.layout
-    given, reason = TOLERANCES.get(layout.precision, TOLERANCES["fp32"])
+    allowed, reason = TOLERANCES.get(layout.precision, TOLERANCES["fp32"])
     if tolerance is not None:
-        given, reason = tolerance, "as asked"
+        allowed, reason = tolerance, "as asked"
     many = f"{layout.devices} rank{'s' if layout.devices > 1 else ''}"
     tell(f"training the layout: {steps} steps on {many}, twice")
     mine = runs.train(setup.layout)
     tell(f"training the control: {steps} steps on one device, twice")
     control = runs(setup.control)
-    found = Parity(
+    result = Parity(
         control=setup.control.layout.dump(),
         layout=layout.dump(),
         found=deviation(mine, control),
-        tolerance=given,
+        tolerance=allowed,
         reason=reason,
         shrunk=setup.shrunk,
         notes=setup.notes,
     )
     other = cut_otherwise(setup.control.layout)
-    if found.ok or tolerance is not None or other is None or not math.isfinite(found.worst):
-        return found
+    if result.ok or tolerance is not None or other is None or not math.isfinite(result.worst):
+        return result
     tell("beyond the tolerance: training the control again, its micro-batches cut otherwise")
     again = runs(setup.control.replace(layout=other.dump()))
-    return replace(found, noise=deviation(again, control))
+    return replace(result, noise=deviation(again, control))
 
 
 def deviation(mine: Left, control: Left) -> Deviation:
@@ -86,6 +89,11 @@ def deviation(mine: Left, control: Left) -> Deviation:
     weights = weights_deviation(mine.sgd, control.sgd)
     steps = step_deviations(training_rows(mine.own), training_rows(control.own))
     return Deviation(steps, weights.value, weights.tensor)
+
+
+def training_rows(folder: Path) -> list[dict[str, Any]]:
+    """The training lines of a run's metrics.jsonl, by step."""
+    return [row for row in read_metrics(folder / "metrics.jsonl") if row["kind"] == "train"]
 
 
 def cut_otherwise(layout: Layout) -> Layout | None:

@@ -31,7 +31,7 @@ from scalewright.train.loss import build_loss
 from scalewright.train.network import Network, build_network, first_weights, load_python
 from scalewright.train.optimizer import build_optimizer
 from scalewright.train.precision import Peak, choose_precision, earlier_peak, find_peak
-from scalewright.train.record.scribe import open_record, write_folder
+from scalewright.train.record.run_files import open_record, write_folder
 from scalewright.train.resolve import Resolved
 from scalewright.train.session import Session
 from scalewright.train.state.claim import claim_folder

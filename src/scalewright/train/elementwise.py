@@ -5,9 +5,9 @@
     anything else    a matrix's (Muon), a row's (Adafactor) or a tensor's norm (LAMB) would be the part's:
                      another update for every layout, and nothing that shows it
 
-torch's own are known by name. Others say it: `elementwise = True` on the class or the function that the run
-file names, or on the optimizer that it returns. No torch is imported here: the door asks before any process
-starts.
+torch's own are listed by name. Others declare it: `elementwise = True` on the class or the function that the
+run file names, or on the optimizer that it returns. No torch is imported here, since a run is checked before
+any process starts.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The door to training: resolve the run, find or start its ranks, and say how it ended.
+"""Trains a run: resolves it, finds or starts its ranks, and returns how it ended.
 
     alone                     this process trains
     torchrun, srun, mpirun    this process is one rank of theirs
-    layout.devices > 1        this process starts local workers and answers for them
+    layout.devices > 1        this process starts local workers, and waits for them
 
 This file imports no torch: the workers do, while the run is still being checked.
 """
@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from scalewright.launch.context import RankContext, find_context
 from scalewright.launch.local import cores, is_worker, prepare_workers, run_local
@@ -30,10 +30,9 @@ from scalewright.spec.errors import RunError, Stopped, UserError
 from scalewright.spec.run import PythonRef, RunSpec
 from scalewright.track.events import EventsFile
 from scalewright.track.store import find_store
-from scalewright.train.dry_run.preflight import check_memory
 from scalewright.train.given import Overrides, read_overrides, read_run
 from scalewright.train.record.callbacks import Callback, Callbacks
-from scalewright.train.resolve import check_workers, device_kind, plain, resolve, unplain
+from scalewright.train.resolve import Resolved, check_workers, device_kind, plain, resolve, unplain
 from scalewright.train.state.choices import keep_choices
 from scalewright.train.state.claim import check_folder, check_free
 
@@ -50,12 +49,21 @@ class Result:
     tokens_per_s: float | None
     resumed_from: int | None  # the step of the checkpoint that this call continued from
     seconds: float
-    predicted_step_time_s: float | None = None  # null: nobody could say (events.jsonl has why)
+    predicted_step_time_s: float | None = None  # null: not predicted (events.jsonl has why)
     measured_step_time_s: float | None = None  # the median, without this call's first steps
 
     def dump(self) -> dict[str, Any]:
         """Plain data."""
         return asdict(self)
+
+
+class MemoryCheck(Protocol):
+    """Called before any rank starts: raises UserError for a run that needs more memory than is free.
+
+    `kind`: of the device, cpu, cuda or mps. `scalewright.api.train` passes that of `dry_run/preflight.py`.
+    """
+
+    def __call__(self, resolved: Resolved, kind: str, context: RankContext) -> None: ...
 
 
 def train(
@@ -66,36 +74,26 @@ def train(
     simulate: bool = False,
     quiet: bool = False,
     force: bool = False,
-    memory_check: bool = True,
+    check_memory: MemoryCheck | None = None,
     on_start: Callable[[list[int]], None] | None = None,
     on_step: Callback | None = None,
     on_valid: Callback | None = None,
     on_event: Callback | None = None,
 ) -> Result:
-    """Trains what a run file (or a RunSpec, or plain data) describes, with overrides.
+    """Trains a run. Arguments and errors are those of `scalewright.api.train`, but for `check_memory`.
 
-    These are `key=value` texts, or a dictionary: `{"layout.devices": 2}`. `steps` stops early, at that step
-    of the run. `simulate` lets CPU processes stand in for more devices than this machine has. `force`
-    replaces files in the run's folder that no run wrote. `memory_check` false also starts what needs more
-    memory than is free. `on_start` gets the local workers' process ids.
-
-    `on_step(row)` gets the training rows of metrics.jsonl as they are written, `on_valid` those of
-    validation, `on_event` the lines of events.jsonl, all in this process. One that returns "stop" lets the
-    run save and end with the next step or two; the result is as usual then. An exception ends the run.
-
-    Raises UserError for a mistake in the run, RunError when it failed, Stopped when a signal asked it to stop
-    and it saved.
+    Without it the run is not compared with the memory that is free.
     """
     started = time.perf_counter()
     callbacks = Callbacks(on_step, on_valid, on_event)
-    given = read_overrides(overrides)
-    spec = keep_choices(read_run(run, [*given, "device=cpu"] if simulate else given))
+    texts = read_overrides(overrides)
+    spec = keep_choices(read_run(run, [*texts, "device=cpu"] if simulate else texts))
     context, variables = find_context(), tracking_variables()
     world = spec.layout.devices
     local = context.alone and world > 1
     if local:
         check_caller(spec)
-    if context.alone:  # else rank 0 looks, when all ranks can hear of it
+    if context.alone:  # else rank 0 checks, once it can reach all ranks
         check_free(spec)
     busy = mark()
     find_store(spec.track, variables)
@@ -111,7 +109,7 @@ def train(
             check_workers(resolved.run, kind, count, simulate)
         else:
             _check_world(context, world)
-        if memory_check:
+        if check_memory is not None:
             check_memory(resolved, kind, context)
         if local:
             threads = None if kind == "cpu" else max(1, cores() // world)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from scalewright.dry_run.dry_run import Group, dry_run
 from scalewright.plan.cost.memory import GIB
 from scalewright.plan.predict import predict
 from scalewright.plan.request import run_facts
@@ -14,7 +15,6 @@ from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.presets import load_model_spec
 from scalewright.spec.run import RunSpec
-from scalewright.train.dry_run.dry_run import Group, dry_run
 
 CLUSTER: dict[str, Any] = {"like": "dgx-h100", "nodes": 8}
 SEQ_LEN = 2048
@@ -81,7 +81,7 @@ def counted(model: ModelSpec, layout: Layout, documents: bool) -> Group:
     """The dry run's fullest rank."""
     data = {"train": "nowhere", "seq_len": min(SEQ_LEN, model.context), "document_mask": documents}
     run = {"model": model.dump(), "layout": layout.dump(), "cluster": CLUSTER, "data": data}
-    return max(dry_run(run).groups, key=lambda group: group.found.peak)
+    return max(dry_run(run).groups, key=lambda group: group.step.peak)
 
 
 def peaks(name: str, keys: dict[str, Any], documents: bool) -> tuple[dict[str, float], Group]:
@@ -95,10 +95,10 @@ def peaks(name: str, keys: dict[str, Any], documents: bool) -> tuple[dict[str, f
 
 def check(name: str, index: int, documents: bool) -> None:
     planned, group = peaks(name, LAYOUTS[index], documents)
-    peak = group.found.peak / GIB
+    peak = group.step.peak / GIB
     assert planned["peak"] == pytest.approx(peak, rel=0.03)
     # 1% of the peak: where two moments are as high, either may be the highest
-    activations = group.found.at_peak["activations"] / GIB
+    activations = group.step.at_peak["activations"] / GIB
     assert planned["activations"] == pytest.approx(activations, rel=0.05, abs=0.01 * peak)
 
 
@@ -118,14 +118,14 @@ def test_of_every_model_and_layout(name: str, index: int, documents: bool) -> No
 @pytest.mark.parametrize("name", ["llama-3.1-8b", "qwen3-0.6b"])
 def test_of_folded_schedules(name: str, keys: dict[str, Any]) -> None:
     planned, group = peaks(name, keys, documents=False)
-    assert planned["peak"] == pytest.approx(group.found.peak / GIB, rel=0.05)
+    assert planned["peak"] == pytest.approx(group.step.peak / GIB, rel=0.05)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("keys", OFFLOADED, ids=str)
 def test_of_offloaded_states_and_activations(keys: dict[str, Any]) -> None:
     planned, group = peaks("llama-3.1-8b", keys, documents=False)
-    assert planned["peak"] == pytest.approx(group.found.peak / GIB, rel=0.03)
+    assert planned["peak"] == pytest.approx(group.step.peak / GIB, rel=0.03)
 
 
 @pytest.mark.parametrize(("optimizer", "momentum"), [("lion", 0.0), ("sgd", 0.0), ("sgd", 0.9)])
@@ -137,4 +137,4 @@ def test_the_runs_optimizer_is_planned(optimizer: str, momentum: float) -> None:
     group = dry_run({**run, "optimizer": chosen}).groups[0]
     facts = run_facts(RunSpec.parse({**run, "optimizer": chosen}))
     planned = predict(model, load_cluster(CLUSTER), layout, 256, **facts).memory_gib
-    assert planned["optimizer"] * GIB == pytest.approx(group.found.most["optimizer"], rel=1e-6)
+    assert planned["optimizer"] * GIB == pytest.approx(group.step.most["optimizer"], rel=1e-6)

@@ -34,7 +34,7 @@ def test_a_run_says_what_it_expected_and_what_came(
     place.parent.mkdir(parents=True)
     place.write_text(json.dumps(fake(1).dump()))
     monkeypatch.setattr(timings, "probe", lambda *_: pytest.fail("a start must not time the machine"))
-    from scalewright.train.run import train
+    from scalewright.api import train
 
     result = train(run_data(tmp_path, train={"steps": 8}))
     (event,) = events(result.out_dir, "predicted")

@@ -18,7 +18,7 @@ from scalewright.train.batches import Place
 from scalewright.train.columns import LOSS, MEMORY, NORM, TOKENS
 from scalewright.train.precision import Peak, earlier_peak
 from scalewright.train.record.record import Record
-from scalewright.train.record.scribe import _description
+from scalewright.train.record.run_files import _description
 
 GROW = 256  # MiB
 

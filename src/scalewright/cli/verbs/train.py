@@ -46,9 +46,9 @@ def train(
     if dry_run:
         rehearse(run, overrides or [], json)
         return
+    from scalewright.api import train as train_run
     from scalewright.cli.output import only_answer, print_json
     from scalewright.launch.context import find_context
-    from scalewright.train.run import train as train_run
 
     with only_answer(json):
         try:
@@ -79,7 +79,7 @@ def rehearse(run: Path, overrides: list[str], json: bool) -> None:
     """A dry run, on stdout."""
     from scalewright.cli.dry_run import show_dry_run
     from scalewright.cli.output import only_answer, print_json, working
-    from scalewright.train.dry_run.dry_run import dry_run
+    from scalewright.dry_run.dry_run import dry_run
 
     with only_answer(json), working("playing one rank of every kind"):
         document = dry_run(run, overrides).dump()

@@ -5,5 +5,4 @@ run_state.py     what a save collects and a resume brings back
 resume.py        from which checkpoint
 changes.py       what differs since, and whether it may; choices.py: what a run chose stays chosen
 claim.py         one run at a time in a folder
-saved.py         for whoever compares finished runs
 """

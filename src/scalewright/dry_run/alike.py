@@ -3,8 +3,8 @@
     tp 8, pp 8, dp 8:   rank 0 = rank 1 = ... = rank 63   (first stage)     64 ranks, one group
                         rank 64 = ... = rank 127          (second stage)    64 ranks, ...
 
-Pure arithmetic over `spec/`: nothing is built. What differs is found, not guessed: stages of other layers,
-last shards of tensors whose rows don't divide, ends of the vocabulary.
+Pure arithmetic over `spec/`: nothing is built. Ranks are compared by the shapes that they hold, so that they
+differ where stages have other layers, where rows don't divide, and at the ends of the vocabulary.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ def alike(
     held = [_held_by(placements, owners, rank) for rank in range(layout.pp)]
     places = [_place(model, layout, owners, rank) for rank in range(layout.pp)]
     shapes = _Shapes(grid)
-    found: dict[Any, list[int]] = {}
+    groups: dict[Any, list[int]] = {}
     for rank in range(grid.world):
         coords = grid.coords(rank)
         pp = coords["pp"]
         allocated, true = shapes.of(held[pp], coords)
-        found.setdefault((pp, allocated, true), []).append(rank)
+        groups.setdefault((pp, allocated, true), []).append(rank)
     return [
         Alike(
             tuple(ranks),
@@ -52,7 +52,7 @@ def alike(
             sum(prod(shape) * count for shape, count in true),
             (places[pp], allocated),
         )
-        for (pp, allocated, true), ranks in found.items()
+        for (pp, allocated, true), ranks in groups.items()
     ]
 
 
@@ -76,7 +76,7 @@ def _place(model: ModelSpec | None, layout: Layout, owners: tuple[int, ...], ran
         return ()
     layers = stage_layers(model, layout)
     last = len(owners) - 1
-    found = []
+    stages = []
     for stage, owner in enumerate(owners):
         if owner == rank:
             start = sum(layers[:stage])
@@ -89,16 +89,16 @@ def _place(model: ModelSpec | None, layout: Layout, owners: tuple[int, ...], ran
                 (model.window(n), model.has_rope(n), model.is_moe(n))
                 for n in range(start, start + layers[stage])
             )
-            found.append((ends, apart, kinds))
-    return tuple(found)
+            stages.append((ends, apart, kinds))
+    return tuple(stages)
 
 
 class _Shapes:
-    """Shapes of placements on ranks; of every kind of placement each place is worked out once."""
+    """Shapes of placements on ranks; computed once for each kind of placement and each place."""
 
     def __init__(self, grid: Grid) -> None:
         self.sizes = grid.size_of
-        self._known: dict[Any, tuple[tuple[int, ...], tuple[int, ...]]] = {}
+        self._cache: dict[Any, tuple[tuple[int, ...], tuple[int, ...]]] = {}
 
     def of(self, held: list[tuple[Placement, int]], coords: dict[str, int]) -> tuple[Any, Any]:
         """(shapes allocated, true shapes), each with counts."""
@@ -109,12 +109,12 @@ class _Shapes:
                 placement.splits,
                 tuple(coords[split.axis] for split in placement.splits),
             )
-            if key not in self._known:
-                self._known[key] = (
+            if key not in self._cache:
+                self._cache[key] = (
                     local_shape(placement, coords, self.sizes),
                     box(placement, coords, self.sizes)[1],
                 )
-            shape, part = self._known[key]
+            shape, part = self._cache[key]
             allocated.append((shape, count))
             true.append((part, count))
         return tuple(allocated), tuple(true)

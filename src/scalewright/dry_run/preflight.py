@@ -32,7 +32,7 @@ def check_memory(resolved: Resolved, kind: str, context: RankContext) -> None:
     if need is None:
         return
     ranks = run.layout.devices if context.alone else context.local_world
-    sharing = 1 if kind == "cuda" else ranks  # ranks that share the memory that is looked at
+    sharing = 1 if kind == "cuda" else ranks  # ranks that share the memory that is compared
     trains = run.layout.devices == 1 or not context.alone  # this process, and not workers that it starts
     free = free_memory(kind, ranks, trains)
     certain = need.low * (1 + (sharing - 1) * (SHARE if run.layout.pp > 1 else 1.0))
@@ -64,7 +64,7 @@ def free_memory(kind: str, ranks: int, trains: bool) -> float:
 
 
 def _free_on_gpu(number: int) -> int:
-    """Bytes free on a GPU, where the driver's library can be asked without taking any of them; else all."""
+    """Bytes free on a GPU, by the driver's library, which takes none itself; else all its bytes."""
     import torch
 
     total = int(torch.cuda.get_device_properties(number).total_memory)
@@ -78,7 +78,7 @@ def _reserve(number: int) -> int:
     """Bytes of a GPU that this process's caching allocator holds for nobody, as after an earlier run."""
     import torch
 
-    # asking must not make a context, which takes memory itself
+    # reading it must not make a context, which takes memory itself
     if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return 0
     return int(torch.cuda.memory_reserved(number)) - int(torch.cuda.memory_allocated(number))
@@ -86,14 +86,14 @@ def _reserve(number: int) -> int:
 
 def _counted(run: RunSpec, *, summed: bool) -> float:
     """Bytes at the peak of a dry run: of all ranks, or of the fullest."""
-    from scalewright.train.dry_run.dry_run import dry_run
+    from scalewright.dry_run.dry_run import dry_run
 
-    peaks = [(len(group.ranks), group.found.peak) for group in dry_run(run).groups]
+    peaks = [(len(group.ranks), group.step.peak) for group in dry_run(run).groups]
     return float(sum(ranks * peak for ranks, peak in peaks) if summed else max(peak for _, peak in peaks))
 
 
 def _refusal(resolved: Resolved, kind: str, sharing: int, needed: float, free: float) -> UserError:
-    """What it needs, what there is, and what would help."""
+    """The error: what the run needs, what is free, and what would help."""
     run = resolved.run
     where = "on this machine" if kind != "cuda" else "on a GPU here"
     subject = f"{sharing} processes need" if sharing > 1 else "this run needs"

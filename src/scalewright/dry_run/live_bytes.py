@@ -1,8 +1,8 @@
-"""Bytes of live tensors, by kind, now and at their peak: memory, measured where there is no allocator to ask.
+"""Bytes of live tensors, by kind, now and at their peak: memory, measured where no allocator counts it.
 
     an operator gives a tensor --> its storage is counted once, whatever views there are of it
-    the storage dies            --> a weak reference says so
-    FSDP empties or fills it    --> `resize_` says so
+    the storage dies            --> its weak reference calls back
+    FSDP empties or fills it    --> `resize_` is wrapped, and counts it anew
 
 A storage has one of six kinds. Weights, gradients and optimizer states are registered; of the rest
 
@@ -35,9 +35,9 @@ def no_bytes() -> Bytes:
     return dict.fromkeys(KINDS, 0)
 
 
-def plain(found: Bytes) -> dict[str, int]:
+def plain(by_kind: Bytes) -> dict[str, int]:
     """A copy whose keys are any words."""
-    return {kind: found[kind] for kind in KINDS}
+    return {kind: by_kind[kind] for kind in KINDS}
 
 
 @dataclass
@@ -62,9 +62,9 @@ class _Entry:
 
 
 class LiveBytes(AbstractContextManager["LiveBytes"]):
-    """Counts storages; `offloaded` tells which tensors are in host memory.
+    """Counts storages; `offloaded(tensor)`: whether it is in host memory, which isn't counted.
 
-    While it is entered it also learns of storages that change their size.
+    While it is entered, a storage that changes its size is counted anew.
     """
 
     def __init__(self, offloaded: Callable[[Tensor], bool] | None = None) -> None:
@@ -75,14 +75,14 @@ class LiveBytes(AbstractContextManager["LiveBytes"]):
         self._entries: dict[int, _Entry] = {}
         self._restore: Callable[[], None] | None = None
 
-    def see(self, tensor: Tensor, kind: Kind) -> None:
+    def count(self, tensor: Tensor, kind: Kind) -> None:
         """Counts a tensor's storage as `kind`, unless it is counted already."""
         storage = _local(tensor).untyped_storage()
         if storage._cdata not in self._entries:
             self._add(tensor, storage, kind)
 
     def tag(self, tensor: Tensor, kind: Kind, over: Iterable[Kind] = KINDS) -> None:
-        """Says of which kind a tensor's storage is; `over`: only if it is one of these so far."""
+        """Sets the kind of a tensor's storage; `over`: only if its kind is one of these so far."""
         storage = _local(tensor).untyped_storage()
         entry = self._entries.get(storage._cdata)
         if entry is None:
@@ -93,7 +93,7 @@ class LiveBytes(AbstractContextManager["LiveBytes"]):
             self.now[entry.kind] -= entry.size
             self.now[kind] += entry.size
             entry.kind = kind
-            self._note(kind)
+            self._raise_windows(kind)
 
     def snapshot(self) -> dict[str, int]:
         """Bytes by kind, now."""
@@ -106,7 +106,7 @@ class LiveBytes(AbstractContextManager["LiveBytes"]):
         return window
 
     def close(self, window: Window) -> Window:
-        """Ends a window; gives it back."""
+        """Ends a window, and returns it."""
         self.windows = [other for other in self.windows if other is not window]
         return window
 
@@ -127,9 +127,9 @@ class LiveBytes(AbstractContextManager["LiveBytes"]):
         self.now[entry.kind] += difference
         self.total += difference
         if difference > 0:
-            self._note(entry.kind)
+            self._raise_windows(entry.kind)
 
-    def _note(self, kind: Kind) -> None:
+    def _raise_windows(self, kind: Kind) -> None:
         for window in self.windows:
             if self.now[kind] > window.most[kind]:
                 window.most[kind] = self.now[kind]
@@ -140,10 +140,10 @@ class LiveBytes(AbstractContextManager["LiveBytes"]):
         original = torch.UntypedStorage.resize_
 
         def resize_(storage: torch.UntypedStorage, size: int) -> Any:
-            answer = original(storage, size)
+            result = original(storage, size)
             if (entry := self._entries.get(storage._cdata)) is not None:
                 self._change(entry, storage.nbytes())
-            return answer
+            return result
 
         def restore() -> None:
             torch.UntypedStorage.resize_ = original  # type: ignore[method-assign]

@@ -1,14 +1,14 @@
-"""Sees everything that a rank does between two points: collectives, live bytes, FLOPs.
+"""Counts everything that a rank does between two points: collectives, live bytes, FLOPs.
 
     with Watch(mesh) as watch:            mesh = make_mesh(..., share=False): every axis has its own group
         watch.register(parallel, optimizer)
         step(...)
     watch.collectives     [Collective(axis="tp", kind="all_gather", group_size=2, count=18, bytes=...), ...]
-    watch.live            current and peak bytes by kind (parallel/live.py)
-    watch.flops           of matmuls and attention (parallel/flops.py)
+    watch.live            current and peak bytes by kind (live_bytes.py)
+    watch.flops           of matmuls and attention (flops.py)
 
 It is a dispatch mode: every operator passes it, real or fake, in forwards, backwards and updates alike, and
-collectives are operators (`c10d.*`), FSDP's too. What one compiled kernel does inside is not seen.
+collectives are operators (`c10d.*`), FSDP's too. Operators inside a compiled kernel don't pass it.
 
 Bytes of a collective, per rank: all-reduce and broadcast the tensor; all-gather its output; reduce-scatter
 its input; all-to-all and send what is sent. A receive is the other end of a send, and is not counted.
@@ -26,10 +26,10 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from scalewright.parallel.flops import flops_of
+from scalewright.dry_run.flops import flops_of
+from scalewright.dry_run.live_bytes import Kind, LiveBytes
 from scalewright.parallel.host import is_host
-from scalewright.parallel.live import Kind, LiveBytes
-from scalewright.parallel.mesh import Mesh
+from scalewright.parallel.mesh import Mesh, reported_axis
 from scalewright.parallel.weights import Weights
 
 # Operator -> (kind, which argument is counted). The arguments of c10d's: outputs come before inputs.
@@ -66,17 +66,6 @@ _FUNCTIONAL: dict[str, str] = {  # -1: the output is counted, else the first arg
 _DEVICE = torch.ops.prim.device.default
 _WAIT = torch.ops._c10d_functional.wait_tensor.default
 
-# The mesh's axes as users know them: `fsdp` is dp_shard (x cp); what joins all carries scalars: control.
-_REPORTED = {
-    "fsdp": "dp_shard",
-    "gradient": "dp_shard",  # zero_stage 0: whole replicas, over the ranks that other stages shard over
-    "efsdp": "dp_shard",
-    "pp_down": "pp",
-    "pp_up": "pp",
-    "loss": "control",
-    "world": "control",
-    "batch": "control",
-}
 _DATA_PARALLEL = frozenset({"dp_shard", "dp_replicate"})
 
 
@@ -100,7 +89,7 @@ class Collective:
 
 
 class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts what passes while it is entered; `offloaded` tells which tensors are in host memory."""
+    """Counts what runs while it is entered; `offloaded(tensor)`: whether it is in host memory."""
 
     def __init__(self, mesh: Mesh, offloaded: Callable[[Tensor], bool] | None = is_host) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -108,30 +97,30 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.live = LiveBytes(offloaded)
         self.flops = 0
         self.updating = False  # what is made now belongs to the update, not to a forward
-        self._found: dict[tuple[str, str, int], Collective] = {}
+        self._collectives: dict[tuple[str, str, int], Collective] = {}
         self._axes: dict[str, tuple[str, int]] = {}
         self._hooks: list[Any] = []
 
     @property
     def collectives(self) -> list[Collective]:
         """What was communicated, by axis and kind."""
-        return [self._found[key] for key in sorted(self._found)]
+        return [self._collectives[key] for key in sorted(self._collectives)]
 
     def bytes_by_axis(self) -> dict[tuple[str, str], int]:
         """Bytes by (axis, kind)."""
-        return {(found.axis, found.kind): found.bytes for found in self.collectives}
+        return {(sent.axis, sent.kind): sent.bytes for sent in self.collectives}
 
     def tally(self) -> Tally:
         """FLOPs, and (count, bytes) by (axis, kind, group size), so far."""
-        return self.flops, {key: (found.count, found.bytes) for key, found in self._found.items()}
+        return self.flops, {key: (sent.count, sent.bytes) for key, sent in self._collectives.items()}
 
     def clear(self) -> None:
         """Forgets collectives and FLOPs, not what is alive."""
-        self._found.clear()
+        self._collectives.clear()
         self.flops = 0
 
     def register(self, weights: Weights, optimizer: torch.optim.Optimizer | None = None) -> None:
-        """Tells weights, gradients and optimizer states from the rest; once, before the first step."""
+        """Marks weights, gradients and optimizer states as such; once, before the first step."""
         for weight in weights:
             self.live.tag(weight.compute, "parameters")
             self.live.tag(weight.master, "parameters")
@@ -180,33 +169,33 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func is _DEVICE:  # of a fake tensor: more than half of all calls
             return getattr(args[0], "fake_device", None) or func(*args)
         kwargs = kwargs or {}
-        answer = func(*args, **kwargs)
+        result = func(*args, **kwargs)
         if func is _WAIT:
-            answer = args[0]  # what it gives, too; torch's fake form of it makes another tensor
+            result = args[0]  # what it returns, too; torch's fake form of it makes another tensor
         namespace = func.namespace
         if namespace in ("c10d", "_c10d_functional"):
-            self._communicate(func, args, answer)
+            self._communicate(func, args, result)
         elif namespace == "fsdp":
             for tensor in _tensors((args, kwargs.get("out"))):
                 self.live.tag(tensor, "buffers", over=("activations", "other"))
         else:
-            self.flops += flops_of(func, args, kwargs, answer)
+            self.flops += flops_of(func, args, kwargs, result)
         kind = self._kind(func)
-        for tensor in _tensors(answer):
-            self.live.see(tensor, kind)
-        return answer
+        for tensor in _tensors(result):
+            self.live.count(tensor, kind)
+        return result
 
     def _kind(self, func: Any) -> Kind:
-        """Of what is made now: a backward has no grad mode, but for what it recomputes.
+        """The kind of what is made now: a backward has no grad mode, but for what it recomputes.
 
-        Space made without grad mode is for a collective, which will say whose (see `_communicate`).
+        Space made without grad mode is for a collective, which will tag it (see `_communicate`).
         """
         if torch.is_grad_enabled() and not self.updating:
             return "activations"
         space = func is torch.ops.aten.empty.memory_format
         return "other" if self.updating or space or _in_backward() else "activations"
 
-    def _communicate(self, func: Any, args: tuple[Any, ...], answer: Any) -> None:
+    def _communicate(self, func: Any, args: tuple[Any, ...], result: Any) -> None:
         name = func._opname
         if func.namespace == "c10d":
             if name not in _KINDS:
@@ -218,13 +207,13 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if name not in _FUNCTIONAL:
                 return
             kind = _FUNCTIONAL[name]
-            counted = answer if kind == "all_gather" else args[0]
+            counted = result if kind == "all_gather" else args[0]
             group_name = next(a for a in reversed(args) if isinstance(a, str))
         axis, size = self._axis(group_name)
         tensors = list(_tensors(counted))
-        found = self._found.setdefault((axis, kind, size), Collective(axis, kind, size))
-        found.count += 1
-        found.bytes += sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+        sent = self._collectives.setdefault((axis, kind, size), Collective(axis, kind, size))
+        sent.count += 1
+        sent.bytes += sum(tensor.numel() * tensor.element_size() for tensor in tensors)
         if axis in _DATA_PARALLEL:
             for tensor in _tensors(args):
                 self.live.tag(tensor, "buffers", over=("activations", "other"))
@@ -235,17 +224,12 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _axis(self, group_name: str) -> tuple[str, int]:
         """A group's axis as it is reported, and its ranks."""
         if group_name not in self._axes:
-            axis = self.mesh.axis_of(group_name) or "world"  # torch's own group of all ranks is no axis's
+            axis = self.mesh.axis_of(group_name) or "world"  # torch's own group of all ranks has no axis
             size = self.mesh.size(axis)
             if axis == "gradient" and self.mesh.size("fsdp") == 1:
                 axis = "dp_replicate"
             self._axes[group_name] = (reported_axis(axis), size)
         return self._axes[group_name]
-
-
-def reported_axis(axis: str) -> str:
-    """The name under which users meet an axis."""
-    return _REPORTED.get(axis, axis)
 
 
 def _in_backward() -> bool:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from scalewright.parallel.live import no_bytes, plain
+from scalewright.dry_run.live_bytes import no_bytes, plain
+from scalewright.dry_run.replay import Piece, Script, replay, shorten, sorts
 from scalewright.spec.schedule import KINDS as SCHEDULES
 from scalewright.spec.schedule import Schedule, peak_activations, schedule
-from scalewright.train.dry_run.replay import Piece, Script, replay, shorten, sorts
 
 TRAINED = [name for name, kind in SCHEDULES.items() if kind.trained]
 SIZE = 100
@@ -39,6 +39,6 @@ def test_activations_as_the_schedule_counts_them(kind: str) -> None:
     changes = {"forward": SIZE, "backward": -SIZE, "backward_weight": -SIZE}
     for rank in range(4):
         pieces = {key: piece(changes.get(key[0], 0), flops=1) for key in sorts(plan, rank)}
-        found = replay(Script(plain(no_bytes()), piece(), pieces, piece()), plan, rank)
-        assert found.most["activations"] == found.peak == SIZE * peak_activations(plan)[rank]
-        assert found.flops == len(plan.actions[rank])
+        step = replay(Script(plain(no_bytes()), piece(), pieces, piece()), plan, rank)
+        assert step.most["activations"] == step.peak == SIZE * peak_activations(plan)[rank]
+        assert step.flops == len(plan.actions[rank])

@@ -9,26 +9,26 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from scalewright.train.dry_run.gpu_forms import gpu_forms
+from scalewright.dry_run.gpu_forms import gpu_forms
 
 BF16 = torch.bfloat16
 
 
 def kept(run: Any, *inputs: Tensor) -> int:
     """Bytes that autograd keeps of `run`, its inputs left out."""
-    own = {x.untyped_storage()._cdata for x in inputs}
-    found: dict[int, Any] = {}
+    inputs_storages = {x.untyped_storage()._cdata for x in inputs}
+    saved: dict[int, Any] = {}
 
     def pack(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
-        if storage._cdata not in own:
-            found[storage._cdata] = storage
+        if storage._cdata not in inputs_storages:
+            saved[storage._cdata] = storage
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         out = run()
     out.sum().backward()
-    return sum(storage.nbytes() for storage in found.values())
+    return sum(storage.nbytes() for storage in saved.values())
 
 
 def test_a_norm_keeps_one_number_a_row() -> None:

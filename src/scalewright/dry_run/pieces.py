@@ -5,15 +5,15 @@ begin()   what comes first | F0 | F1 | B0 | ... | arrived()   what comes last   
 
 from __future__ import annotations
 
-from scalewright.parallel.live import KINDS
+from scalewright.dry_run.live_bytes import KINDS
+from scalewright.dry_run.replay import Key, Piece, Script, sorts
+from scalewright.dry_run.watch import Watch
 from scalewright.parallel.pipeline import Recorder
-from scalewright.parallel.watch import Watch
 from scalewright.spec.schedule import Action, Schedule
-from scalewright.train.dry_run.replay import Key, Piece, Script, sorts
 
 
-class Scribe(Recorder):
-    """A pipeline's recorder; it is told when each action begins and ends."""
+class PieceRecorder(Recorder):
+    """A pipeline's recorder: makes a piece of what was counted between an action's begin and its end."""
 
     def __init__(self, watch: Watch, plan: Schedule, rank: int) -> None:
         self.watch = watch

@@ -5,7 +5,7 @@
     replayed  F0 F1 F2 F3 B0 F4 B1 ...     the same pieces, in the order of the rank's own, longer list
 
 A stage's first forward and first backward differ from the others (gradients begin), and so does its last
-backward (reductions). Messages are freed as the schedule says, when a later one tells that they have come.
+backward (reductions). A sent message is freed when a later message from its receiver acknowledges it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Rehearsal:
+class RankStep:
     """What one rank does and holds in a step."""
 
     flops: int
@@ -92,22 +92,22 @@ def shorten(plan: Schedule, rank: int) -> Schedule:
 
 def _only(plan: Schedule, rank: int, kept: Iterable[int]) -> Schedule:
     number = {micro: index for index, micro in enumerate(sorted(kept))}
-    own = tuple(a._replace(micro=number[a.micro]) for a in plan.actions[rank] if a.micro in number)
-    actions = tuple(own if other == rank else () for other in range(plan.ranks))
+    kept_actions = tuple(a._replace(micro=number[a.micro]) for a in plan.actions[rank] if a.micro in number)
+    actions = tuple(kept_actions if other == rank else () for other in range(plan.ranks))
     return replace(plan, micro_batches=len(number), actions=actions)
 
 
-def replay(script: Script, plan: Schedule, rank: int) -> Rehearsal:
+def replay(script: Script, plan: Schedule, rank: int) -> RankStep:
     """The step of a rank that has the script's stages at its own place in the schedule."""
     state = _State(dict(script.alive))
     state.take(script.before)
-    post = _Post(plan, rank, script)
+    messages = _SentMessages(plan, rank, script)
     for action, sort in zip(plan.actions[rank], sorts(plan, rank), strict=True):
         state.take(script.pieces[sort])
-        state.free(post.see(action))
-    state.free(post.rest())
+        state.free(messages.after(action))
+    state.free(messages.rest())
     state.take(script.after)
-    return Rehearsal(state.flops, state.traffic(), state.most, state.at_peak)
+    return RankStep(state.flops, state.traffic(), state.most, state.at_peak)
 
 
 class _State:
@@ -133,7 +133,7 @@ class _State:
             self.now[kind] += piece.change[kind]
 
     def free(self, size: int) -> None:
-        """Lets sent messages go: the watcher counts them as activations."""
+        """Subtracts sent messages that are freed: the watch counts them as activations."""
         self.now["activations"] -= size
 
     def traffic(self) -> Traffic:
@@ -141,24 +141,24 @@ class _State:
         return {key: (self._count[key], self._bytes[key]) for key in self._count}
 
 
-class _Post:
-    """Sent messages that are still alive; a peer's message tells which of ours it has received."""
+class _SentMessages:
+    """Sent messages that are still alive; a peer's messages acknowledge those that it has received."""
 
     def __init__(self, plan: Schedule, rank: int, script: Script) -> None:
-        self.told = {peer: deque(counts) for peer, counts in acknowledgements(plan, rank).items()}
+        self.acknowledged = {peer: deque(counts) for peer, counts in acknowledgements(plan, rank).items()}
         self.sent: Counter[int] = Counter()  # to each peer
         self.freed: Counter[int] = Counter()  # of these
         sends = [piece for (kind, _, _), piece in script.pieces.items() if kind in SENDS]
         sent = [size for piece in sends for (axis, _, _), (_, size) in piece.traffic.items() if axis == "pp"]
         self.size = sent[0] if sent else 0  # all are of one shape
 
-    def see(self, action: Action) -> int:
+    def after(self, action: Action) -> int:
         """Bytes that are freed with an action."""
         if action.kind in SENDS:
             self.sent[action.peer] += 1
-        elif action.kind in RECEIVES and self.told.get(action.peer):
-            known = self.told[action.peer].popleft()
-            freed, self.freed[action.peer] = known - self.freed[action.peer], known
+        elif action.kind in RECEIVES and self.acknowledged.get(action.peer):
+            received = self.acknowledged[action.peer].popleft()
+            freed, self.freed[action.peer] = received - self.freed[action.peer], received
             return freed * self.size
         return 0
 

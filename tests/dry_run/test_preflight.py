@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,16 +11,17 @@ import pytest
 import torch
 from tests.runs import MODEL
 
+import scalewright
+from scalewright.api import train
+from scalewright.dry_run import preflight
+from scalewright.dry_run.dry_run import dry_run
+from scalewright.dry_run.preflight import check_memory
 from scalewright.launch.context import RankContext
 from scalewright.spec.errors import UserError
 from scalewright.spec.shapes import new_preset
-from scalewright.train.dry_run import preflight
-from scalewright.train.dry_run.dry_run import dry_run
-from scalewright.train.dry_run.preflight import check_memory
 from scalewright.train.given import read_run
 from scalewright.train.memory.need import estimate, helps
 from scalewright.train.resolve import Resolved, resolve
-from scalewright.train.run import train
 
 GIB = float(2**30)
 SMALL = new_preset(2e6, "llama", 2048).dump()
@@ -80,7 +82,7 @@ def test_the_estimate_holds_what_a_dry_run_counts(
 ) -> None:
     resolved = run_of(model, layout, seq_len)
     need = estimate(resolved.run, seq_len)
-    counted = max(group.found.peak for group in dry_run(resolved.run).groups)
+    counted = max(group.step.peak for group in dry_run(resolved.run).groups)
     assert need is not None
     assert need.low < counted < need.high
     ranks = resolved.run.layout.devices
@@ -89,7 +91,7 @@ def test_the_estimate_holds_what_a_dry_run_counts(
 
 
 def test_it_can_be_overridden_and_nothing_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The door calls it after the data are found, and before workers: a folder of a run isn't even made."""
+    """It is called once the data are there, and before workers: the folder of a run isn't even made."""
     started: list[str] = []
     monkeypatch.setattr("scalewright.train.run.run_local", lambda *_, **__: started.append("workers"))
     monkeypatch.setattr("scalewright.train.run.enter", lambda *_, **__: started.append("here"))
@@ -110,6 +112,16 @@ def test_it_can_be_overridden_and_nothing_is_started(tmp_path: Path, monkeypatch
     with pytest.raises(TypeError):  # the stand-in gives no answer: it was reached
         train(run, memory_check=False)
     assert started == ["here"]
+
+
+def test_every_start_of_a_run_has_the_check() -> None:
+    """The trainer has none of its own: only the API may call it, which passes the check."""
+    source = Path(scalewright.__file__).parent
+    calls = re.compile(
+        r"from scalewright\.train\.run import .*\btrain\b|from scalewright\.train import .*\brun\b"
+    )
+    callers = {path.name for path in source.rglob("*.py") if calls.search(path.read_text(encoding="utf-8"))}
+    assert callers == {"api.py"}
 
 
 def test_ranks_of_a_launcher_count_their_own_node(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,8 +183,8 @@ def test_other_jobs_gpus_do_not_stop_a_run_of_one_device(monkeypatch: pytest.Mon
     """24 GiB of weights, gradients and AdamW state fit the first GPU beside a full one, and not the last."""
     FakeGpus(monkeypatch)
     model = new_preset(1.5e9, "llama", 2048).dump()
-    one = run_of(model, {"recompute": "full"}, 256)
-    check_memory(one, "cuda", RankContext())
+    alone = run_of(model, {"recompute": "full"}, 256)
+    check_memory(alone, "cuda", RankContext())
     four = run_of(model, {"devices": 4, "zero_stage": 0, "recompute": "full", "global_batch": 4}, 256)
     with pytest.raises(UserError, match=r"1\.0 are free on a GPU here"):
         check_memory(four, "cuda", RankContext())

@@ -16,6 +16,10 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 
+from scalewright.dry_run.alike import Alike, alike
+from scalewright.dry_run.rehearse import Played, rehearse
+from scalewright.dry_run.replay import RankStep
+from scalewright.dry_run.verdict import Verdict, judge
 from scalewright.model.python import build_python_model
 from scalewright.spec.cluster import load_cluster
 from scalewright.spec.errors import UserError
@@ -23,10 +27,6 @@ from scalewright.spec.grid import Grid, make_grid
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.placement import Placement, place, place_plain
 from scalewright.spec.run import DataSpec, PythonRef, RunSpec
-from scalewright.train.dry_run.alike import Alike, alike
-from scalewright.train.dry_run.rehearse import Played, rehearse
-from scalewright.train.dry_run.replay import Rehearsal
-from scalewright.train.dry_run.verdict import Verdict, judge
 from scalewright.train.given import read_run
 from scalewright.train.network import describe
 from scalewright.train.precision import choose_precision
@@ -40,20 +40,20 @@ class Group:
     ranks: tuple[int, ...]
     coords: dict[str, int]  # of the first of them
     params_local: int
-    found: Rehearsal
+    step: RankStep
 
     def dump(self) -> dict[str, Any]:
         """Plain data. Each kind of memory is given at its own highest; `peak` is that of their sum."""
         return {
             "ranks": list(self.ranks),
             "coords": self.coords,
-            "flops": self.found.flops,
+            "flops": self.step.flops,
             "params_local": self.params_local,
-            "memory_bytes": {**self.found.most, "peak": self.found.peak},
-            "memory_at_peak_bytes": self.found.at_peak,
+            "memory_bytes": {**self.step.most, "peak": self.step.peak},
+            "memory_at_peak_bytes": self.step.at_peak,
             "collectives": [
                 {"axis": axis, "kind": kind, "group_size": size, "count": count, "bytes": sent}
-                for (axis, kind, size), (count, sent) in sorted(self.found.traffic.items())
+                for (axis, kind, size), (count, sent) in sorted(self.step.traffic.items())
                 if count
             ],
         }
@@ -86,14 +86,14 @@ def dry_run(run: str | Path | dict[str, Any] | RunSpec, overrides: Sequence[str]
     model = spec.model
     grid = make_grid(spec.layout, model.kv_heads if isinstance(model, ModelSpec) else None)
     placements = _placements(spec)
-    known: dict[Any, Played] = {}
+    played: dict[Any, Played] = {}  # by program
     groups = []
     for like in alike(placements, grid, spec.layout, model if isinstance(model, ModelSpec) else None):
-        if like.program not in known:
-            known[like.program] = _rehearse(spec, grid, like, resolved.seq_len)
-        found = known[like.program](like.pp)
-        groups.append(Group(like.ranks, _coords(grid, like.ranks[0]), like.params_local, found))
-    peaks = [(len(group.ranks), group.found.peak) for group in groups]
+        if like.program not in played:
+            played[like.program] = _rehearse(spec, grid, like, resolved.seq_len)
+        step = played[like.program](like.pp)
+        groups.append(Group(like.ranks, _coords(grid, like.ranks[0]), like.params_local, step))
+    peaks = [(len(group.ranks), group.step.peak) for group in groups]
     return DryRun(spec, tuple(groups), tuple(notes), judge(spec, resolved.seq_len, peaks))
 
 
@@ -110,7 +110,7 @@ def _rehearse(run: RunSpec, grid: Grid, like: Alike, seq_len: int) -> Played:
 
 
 def _plan(resolved: Resolved) -> tuple[RunSpec, list[str]]:
-    """The run as it is rehearsed, and what a reader should know of it."""
+    """The run as it is rehearsed, and notes on what was assumed for it."""
     run, notes = resolved.run, []
     precision: str = run.layout.precision
     if precision == "auto":

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from scalewright.dry_run.dry_run import Group, dry_run
 from scalewright.plan.predict import predict
 from scalewright.spec.cluster import load_cluster
 from scalewright.spec.layout import Layout
@@ -23,7 +24,6 @@ from scalewright.spec.memory import state_bytes
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.operators import forward_flops, recompute_flops
 from scalewright.spec.traffic import step_traffic
-from scalewright.train.dry_run.dry_run import Group, dry_run
 
 SEQ_LEN = 16
 CLUSTER = load_cluster({"like": "dgx-h100", "nodes": 64})
@@ -101,7 +101,7 @@ def cases() -> Iterator[Any]:
 
 
 def play(name: str, keys: dict[str, Any], *, masked: bool) -> tuple[ModelSpec, Layout, tuple[Group, ...]]:
-    """The model, the layout and what their dry run says; `masked`: rows hold several documents."""
+    """The model, the layout and the groups of their dry run; `masked`: rows hold several documents."""
     model, layout = ModelSpec.parse(MODELS[name]), Layout.parse({"precision": "fp32", **keys})
     data = {"train": "nowhere", "seq_len": SEQ_LEN, "document_mask": masked}
     return model, layout, dry_run({"model": model.dump(), "layout": layout.dump(), "data": data}).groups
@@ -113,19 +113,19 @@ def test_bytes_held_and_sent(name: str, keys: dict[str, Any], masked: bool) -> N
     assert sorted(rank for group in groups for rank in group.ranks) == list(range(layout.devices))
     bf16 = layout.precision == "bf16"
     for group in groups:
-        sent = {(a, k): value for (a, k, _), value in group.found.traffic.items() if a != "control"}
+        sent = {(a, k): value for (a, k, _), value in group.step.traffic.items() if a != "control"}
         for rank in (group.ranks[0], group.ranks[-1]):
             expected = step_traffic(model, layout, SEQ_LEN, rank, bf16=bf16)
             assert sent == {key: (traffic.count, traffic.bytes) for key, traffic in expected.items()}
             kept = state_bytes(model, layout, rank, bf16=bf16)
-            held = group.found.most
+            held = group.step.most
             assert held["parameters"] == kept.parameters
             assert held["gradients"] == kept.gradients
             assert held["optimizer"] == kept.optimizer
     planned = predict(model, CLUSTER, layout, SEQ_LEN).comm_bytes
     for axis, parts in AXES.items():
         most = max(
-            sum(size for (on, _, _), (_, size) in group.found.traffic.items() if on in parts)
+            sum(size for (on, _, _), (_, size) in group.step.traffic.items() if on in parts)
             for group in groups
         )
         assert planned[axis] == pytest.approx(most, rel=1e-12), axis
@@ -142,11 +142,11 @@ def test_flops(name: str, recompute: Any, blocks: int, masked: bool) -> None:
     again = recompute_flops(model, layout, SEQ_LEN, causal=False)
     # torch's checkpoint stops when it has the last tensor that the backward needs: `down` doesn't run again
     again -= blocks * 2 * SEQ_LEN * model.intermediate_size * model.hidden_size
-    assert groups[0].found.flops == 4 * (3 * forward + again)
+    assert groups[0].step.flops == 4 * (3 * forward + again)
 
 
 def test_flops_of_all_stages_and_parts_together() -> None:
     model, _, groups = play("llama", {"devices": 4, "pp": 2, "tp": 2, "global_batch": 6}, masked=False)
     forward = forward_flops(model, SEQ_LEN, causal=False)
     padded = 2 * SEQ_LEN * model.hidden_size  # 67 columns of the head are 2 x 34
-    assert sum(len(group.ranks) * group.found.flops for group in groups) == 6 * 3 * (forward + padded)
+    assert sum(len(group.ranks) * group.step.flops for group in groups) == 6 * 3 * (forward + padded)

@@ -1,4 +1,4 @@
-"""A dry run says whether it fits the cluster that its file names, and what would make it."""
+"""The verdict of a dry run: whether it fits the cluster that its file names, and what would make it fit."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from scalewright.dry_run import verdict
+from scalewright.dry_run.verdict import judge
 from scalewright.plan.terms import RISK_TERMS
 from scalewright.spec.run import RunSpec
-from scalewright.train.dry_run import verdict
-from scalewright.train.dry_run.verdict import judge
 from scalewright.train.given import read_run
 from scalewright.train.resolve import resolve
 
@@ -27,18 +27,18 @@ def run_of(cluster: Any, **layout: Any) -> RunSpec:
     ("peak", "risk", "fits"), [(60, "fits", True), (75, "unlikely", False), (88, "no", False)]
 )
 def test_the_peak_beside_a_device_of_the_cluster(peak: int, risk: str, fits: bool) -> None:
-    found = judge(run_of("dgx-h100"), 8192, [(32, peak * GIB // 2), (32, peak * GIB)])
-    assert (found.risk, found.fits, found.peak_gib) == (risk, fits, peak)
-    assert found.over_gib == pytest.approx(peak - 72)
-    assert found.words.startswith(f"{RISK_TERMS[risk]} dgx-h100: ")
-    assert "of the 72.0 that h100-sxm gives a run" in found.words
+    result = judge(run_of("dgx-h100"), 8192, [(32, peak * GIB // 2), (32, peak * GIB)])
+    assert (result.risk, result.fits, result.peak_gib) == (risk, fits, peak)
+    assert result.over_gib == pytest.approx(peak - 72)
+    assert result.words.startswith(f"{RISK_TERMS[risk]} dgx-h100: ")
+    assert "of the 72.0 that h100-sxm gives a run" in result.words
     if fits:
-        assert found.smallest_fix is None
+        assert result.smallest_fix is None
     else:
-        assert found.smallest_fix is not None
-        assert found.smallest_fix["fits"]
-        assert found.smallest_fix["peak_gib"] <= 72
-        assert found.smallest_fix["change"] in found.words
+        assert result.smallest_fix is not None
+        assert result.smallest_fix["fits"]
+        assert result.smallest_fix["peak_gib"] <= 72
+        assert result.smallest_fix["change"] in result.words
 
 
 def test_cpu_processes_share_this_machines_memory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Opens rank 0's record of a run: its folder, files, console and trackers, and says what is about to run."""
+"""Opens rank 0's record of a run: its folder, files, console and trackers; writes the start event."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def open_record(
 
 
 def _facts(run: RunSpec, peak: Peak) -> dict[str, Any]:
-    """What a start and a resume say of the devices."""
+    """Facts about the devices, for the events of a start and a resume."""
     return {
         "world": run.layout.devices,
         "precision": run.layout.precision,
@@ -118,7 +118,7 @@ def _facts(run: RunSpec, peak: Peak) -> dict[str, Any]:
 
 
 def _parameters(resolved: Resolved, network: Network) -> int:
-    """Of the whole model: a pipeline's rank holds its own stages alone, a user's own module is held whole."""
+    """Parameters of the whole model: a pipeline's rank holds some of them, a user's own module all."""
     if isinstance(resolved.model, ModelSpec):
         return count(resolved.model).total
     return sum(weight.placement.tensor.size for weight in network.parallel.weights)

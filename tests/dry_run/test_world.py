@@ -11,14 +11,14 @@ import pytest
 from tests.runs import MODEL
 from tests.worlds import run_world
 
+from scalewright.dry_run.dry_run import dry_run
+from scalewright.dry_run.rehearse import Player
+from scalewright.dry_run.replay import RankStep
+from scalewright.dry_run.watch import Watch
 from scalewright.parallel.mesh import Mesh, make_mesh
-from scalewright.parallel.watch import Watch
 from scalewright.spec.grid import make_grid
 from scalewright.spec.layout import Layout
 from scalewright.spec.run import RunSpec
-from scalewright.train.dry_run.dry_run import dry_run
-from scalewright.train.dry_run.rehearse import Player
-from scalewright.train.dry_run.replay import Rehearsal
 from scalewright.train.network import build_network, first_weights
 from scalewright.train.resolve import resolve
 
@@ -69,21 +69,21 @@ def run_of(layout: dict[str, Any], **model: Any) -> RunSpec:
 def measure(mesh: Mesh, layout: Layout, run: dict[str, Any]) -> Any:
     """The second step of a real rank."""
     resolved = resolve(RunSpec.parse(run), read_data=False).run
-    own = make_mesh(make_grid(layout, MODEL["num_key_value_heads"]), mesh.rank, mesh.device, share=False)
-    network = build_network(resolved, own, bf16=layout.precision == "bf16")
-    with Watch(own) as watch:
-        player = Player(resolved, network.parallel, own, SEQ_LEN, watch)
-        first_weights(resolved, network, own)
+    unshared = make_mesh(make_grid(layout, MODEL["num_key_value_heads"]), mesh.rank, mesh.device, share=False)
+    network = build_network(resolved, unshared, bf16=layout.precision == "bf16")
+    with Watch(unshared) as watch:
+        player = Player(resolved, network.parallel, unshared, SEQ_LEN, watch)
+        first_weights(resolved, network, unshared)
         player.run_step(layout.accumulation)
         return plain(player.run_step(layout.accumulation))
 
 
-def plain(found: Rehearsal) -> dict[str, Any]:
+def plain(step: RankStep) -> dict[str, Any]:
     return {
-        "flops": found.flops,
-        "traffic": [[*key, *value] for key, value in sorted(found.traffic.items())],
-        "most": found.most,
-        "peak": found.peak,
+        "flops": step.flops,
+        "traffic": [[*key, *value] for key, value in sorted(step.traffic.items())],
+        "most": step.most,
+        "peak": step.peak,
     }
 
 
@@ -92,7 +92,7 @@ def check(layout: dict[str, Any], **model: Any) -> None:
     measured = run_world(measure, run.layout.dump(), run.dump())
     for group in dry_run(run).groups:
         for rank in group.ranks:
-            compare(plain(group.found), measured[rank])
+            compare(plain(group.step), measured[rank])
 
 
 def compare(dry: dict[str, Any], real: dict[str, Any]) -> None:

@@ -13,8 +13,8 @@ from tests.conftest import Answer
 from tests.runs import MODEL
 from torch import Tensor
 
+from scalewright.dry_run.dry_run import dry_run
 from scalewright.spec.errors import UserError
-from scalewright.train.dry_run.dry_run import dry_run
 
 
 def run_of(layout: dict[str, Any], **changes: Any) -> dict[str, Any]:
@@ -46,11 +46,11 @@ def test_alone() -> None:
 
 
 def test_more_micro_batches_send_and_compute_more_and_hold_the_same() -> None:
-    found = [dry_run(run_of({"devices": 2, "global_batch": 2 * n})).dump()["groups"][0] for n in (2, 4, 7)]
-    assert found[0]["flops"] * 7 == found[2]["flops"] * 2
+    groups = [dry_run(run_of({"devices": 2, "global_batch": 2 * n})).dump()["groups"][0] for n in (2, 4, 7)]
+    assert groups[0]["flops"] * 7 == groups[2]["flops"] * 2
     inputs = (7 - 4) * 2 * 16 * 8  # tokens and targets of every micro-batch are there from the beginning
-    assert found[1]["memory_bytes"]["peak"] + inputs == found[2]["memory_bytes"]["peak"]
-    sent = [{(c["axis"], c["kind"]): c["bytes"] for c in group["collectives"]} for group in found]
+    assert groups[1]["memory_bytes"]["peak"] + inputs == groups[2]["memory_bytes"]["peak"]
+    sent = [{(c["axis"], c["kind"]): c["bytes"] for c in group["collectives"]} for group in groups]
     for key in (("dp_shard", "all_gather"), ("dp_shard", "reduce_scatter")):
         assert sent[0][key] * 7 == sent[2][key] * 2
     assert sent[0][("control", "all_reduce")] == sent[2][("control", "all_reduce")]
@@ -65,8 +65,8 @@ def test_notes_say_what_was_taken_for_granted() -> None:
 @pytest.mark.parametrize(("device", "precision"), [("cuda", "bf16"), ("mps", "fp32")])
 def test_the_devices_need_not_be_here(device: str, precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    found = dry_run(run_of({"precision": "auto"}, device=device))
-    assert found.run.layout.precision == precision
+    result = dry_run(run_of({"precision": "auto"}, device=device))
+    assert result.run.layout.precision == precision
 
 
 def test_data_may_be_named_without_their_suffix(tmp_path: Path) -> None:
@@ -90,12 +90,12 @@ OWN = {
 
 @pytest.mark.parametrize("layout", [{"devices": 4, "zero_stage": 3}, {"devices": 2, "zero_stage": 0}])
 def test_parts_of_ones_own(layout: dict[str, Any]) -> None:
-    found = dry_run({**run_of(layout), **OWN, "model": {"python": "parts:build"}})
-    assert sum(len(group.ranks) for group in found.groups) == layout["devices"]
+    result = dry_run({**run_of(layout), **OWN, "model": {"python": "parts:build"}})
+    assert sum(len(group.ranks) for group in result.groups) == layout["devices"]
     kind = "reduce_scatter" if layout["zero_stage"] else "all_reduce"
-    for group in found.groups:
-        assert ("dp_shard", kind, layout["devices"]) in group.found.traffic
-    assert "real numbers" in " ".join(found.notes)
+    for group in result.groups:
+        assert ("dp_shard", kind, layout["devices"]) in group.step.traffic
+    assert "real numbers" in " ".join(result.notes)
 
 
 def looks(logits: Tensor, targets: Tensor) -> Tensor:

@@ -1,10 +1,11 @@
-"""What finished runs left, compared: rows in order, and the worst tensor by its largest number."""
+"""Two finished runs compared: training rows in order, and the worst tensor by its largest number."""
 
 from __future__ import annotations
 
 import json
 import math
 from dataclasses import asdict
+from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file, save_file
@@ -12,7 +13,8 @@ from safetensors.torch import load_file, save_file
 from runs import run, run_data
 from scalewright.checkpoint.format import commit_text, describe_file
 from scalewright.checkpoint.read import find_checkpoint
-from scalewright.train.state.saved import FLOOR, training_rows, weights_deviation
+from scalewright.parity.compare import training_rows
+from scalewright.parity.weights import FLOOR, weights_deviation
 
 
 @pytest.fixture(scope="module")
@@ -39,8 +41,8 @@ def change(out, name, index, value):
 
 
 def test_rows_are_those_of_training(two):
-    assert [row["step"] for row in training_rows(two[0])] == [1]
-    assert training_rows(two[0])[0]["kind"] == "train"
+    assert [row["step"] for row in training_rows(Path(two[0]))] == [1]
+    assert training_rows(Path(two[0]))[0]["kind"] == "train"
 
 
 def test_equal_runs_do_not_deviate(two):
@@ -52,9 +54,9 @@ def test_the_worst_tensor_is_named(two):
     before = change(two[0], name, 7, 0.5)
     other = load_file(next(find_checkpoint(two[1]).glob("model-*.safetensors")))
     largest = max(float(other[name].abs().max()), FLOOR)
-    found = weights_deviation(*two)
-    assert found.tensor == name
-    assert found.value == pytest.approx(abs(0.5 - before) / largest)
+    deviation = weights_deviation(*two)
+    assert deviation.tensor == name
+    assert deviation.value == pytest.approx(abs(0.5 - before) / largest)
     change(two[0], name, 7, float("nan"))
     assert weights_deviation(*two).value == math.inf
     assert weights_deviation(two[1], two[0]).value == math.inf

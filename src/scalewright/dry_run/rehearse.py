@@ -1,6 +1,6 @@
 """Plays one rank of a world that isn't there: its real program, on tensors without numbers, watched.
 
-    fake process group    every collective returns at once, and has been seen
+    fake process group    every collective returns at once, and is counted
     fake tensors          shapes, dtypes and life times, no memory
     the rest              what `train` runs: `build_network`, the executor, `Step`, the optimizer
 
@@ -23,29 +23,29 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from scalewright.data.batch import IGNORED
+from scalewright.dry_run.gpu_forms import gpu_forms
+from scalewright.dry_run.live_bytes import plain
+from scalewright.dry_run.pieces import PieceRecorder
+from scalewright.dry_run.replay import RankStep, Script, replay, shorten
+from scalewright.dry_run.watch import Tally, Watch
 from scalewright.parallel.execute import Executor, GradientSync, Plain
 from scalewright.parallel.host import is_host, mark_host
 from scalewright.parallel.inputs import Micro, accepted_arguments, document_arguments
-from scalewright.parallel.live import plain
 from scalewright.parallel.mesh import Mesh, leave_world, make_mesh
 from scalewright.parallel.parallelize import Parallel
 from scalewright.parallel.pipeline import Pipeline
-from scalewright.parallel.watch import Tally, Watch
 from scalewright.spec.grid import Grid
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.run import DataSpec, RunSpec
 from scalewright.spec.schedule import Schedule, layout_schedule
-from scalewright.train.dry_run.gpu_forms import gpu_forms
-from scalewright.train.dry_run.pieces import Scribe
-from scalewright.train.dry_run.replay import Rehearsal, Script, replay, shorten
 from scalewright.train.loss import build_loss
 from scalewright.train.network import build_network, load_python, types_explained
 from scalewright.train.optimizer import build_optimizer
 from scalewright.train.step import Step
 
 CPU = torch.device("cpu")
-# What the rank at a place in the pipeline does.
-Played = Callable[[int], Rehearsal]
+# A rank's step, by the rank's place in the pipeline.
+Played = Callable[[int], RankStep]
 
 
 @contextmanager
@@ -94,7 +94,7 @@ def _settle(parallel: Parallel) -> None:
     """Lets FSDP pad its shards, before there is an optimizer, and the weights follow.
 
     It does so in a first step, to shards that aren't padded yet. Fake tensors have no addresses by which it
-    could see that they are.
+    could detect that they are.
     """
     before = {id(weight): is_host(weight.master) for weight in parallel.weights}
     _gather_once(parallel)
@@ -134,60 +134,60 @@ class Player:
             plan = layout_schedule(layout, executor.pairs)
             script = self._write(executor, shorten(plan, self.mesh.index("pp")))
             return lambda pp: replay(script, plan, pp)
-        found = self._run_some(executor, layout.accumulation)
-        return lambda pp: found
+        step = self._run_some(executor, layout.accumulation)
+        return lambda pp: step
 
-    def _run_some(self, executor: Executor, micros: int) -> Rehearsal:
+    def _run_some(self, executor: Executor, micros: int) -> RankStep:
         """A step without a pipeline: its first micro-batch, a middle one, and its last.
 
         ZeRO 0 and 3 do the same for the first as for those in the middle, so that two are enough.
         """
         assert isinstance(executor, Plain)
-        executor.gradients = noted = _Tallied(executor.gradients, self.watch)
+        executor.gradients = counted = _Tallied(executor.gradients, self.watch)
         run = 3 if self.run.layout.zero_stage in (1, 2) else 2
-        found = self.run_step(min(run, micros))
+        step = self.run_step(min(run, micros))
         if micros <= run:
-            return found
-        (flops_before, before), (flops_after, after) = noted.tallies[-2:]
-        traffic = dict(found.traffic)
+            return step
+        (flops_before, before), (flops_after, after) = counted.tallies[-2:]
+        traffic = dict(step.traffic)
         for key, (count, size) in after.items():
             count_before, size_before = before.get(key, (0, 0))
             traffic[key] = (
                 traffic[key][0] + (micros - run) * (count - count_before),
                 traffic[key][1] + (micros - run) * (size - size_before),
             )
-        flops = found.flops + (micros - run) * (flops_after - flops_before)
-        return Rehearsal(flops, traffic, found.most, found.at_peak)
+        flops = step.flops + (micros - run) * (flops_after - flops_before)
+        return RankStep(flops, traffic, step.most, step.at_peak)
 
-    def run_step(self, micros: int) -> Rehearsal:
+    def run_step(self, micros: int) -> RankStep:
         """A step of some micro-batches, from end to end."""
         watch = self.watch
         watch.clear()
         window = watch.live.open()
-        given = self.micros()
-        self.step(given[:micros], torch.zeros(()))
+        micro_batches = self.micros()
+        self.step(micro_batches[:micros], torch.zeros(()))
         watch.live.close(window)
         flops, traffic = watch.tally()
-        return Rehearsal(flops, traffic, plain(window.most), plain(window.at_peak))
+        return RankStep(flops, traffic, plain(window.most), plain(window.at_peak))
 
     def _write(self, pipeline: Pipeline, part: Schedule) -> Script:
         """A step of a part of the schedule, in pieces."""
-        given = self.micros()
+        micro_batches = self.micros()
         pipeline.gradients = _Marked(pipeline.gradients, self.watch)
-        scribe = Scribe(self.watch, part, self.mesh.index("pp"))
+        recorder = PieceRecorder(self.watch, part, self.mesh.index("pp"))
         pipeline.follow(part)
-        pipeline.recorder = scribe
+        pipeline.recorder = recorder
         self.watch.clear()
-        scribe.begin()
-        self.step(given[: part.micro_batches], torch.zeros(()))
-        return scribe.end()
+        recorder.begin()
+        self.step(micro_batches[: part.micro_batches], torch.zeros(()))
+        return recorder.end()
 
     def micros(self) -> list[Micro]:
         """All micro-batches of a step; they are there from its beginning."""
         return [self.micro() for _ in range(self.run.layout.accumulation)]
 
     def micro(self) -> Micro:
-        """A micro-batch whose tokens say nothing; of several documents a row where the data may have them."""
+        """A micro-batch of zeros; rows hold several documents where the data may have them."""
         shape = (self.run.layout.micro_batch, self.seq_len)
         arguments: dict[str, Tensor] = {}
         data = self.run.data

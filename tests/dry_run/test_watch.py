@@ -10,8 +10,8 @@ from tests.worlds import one_rank, run_world
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from scalewright.dry_run.watch import Watch
 from scalewright.parallel.mesh import USED, Mesh, make_mesh
-from scalewright.parallel.watch import Watch
 from scalewright.spec.layout import Layout
 
 
@@ -20,35 +20,35 @@ def watch() -> Watch:
 
 
 def test_a_storage_counts_once_and_as_long_as_it_lives() -> None:
-    with watch() as seen:
+    with watch() as watched:
         x = torch.zeros(100)
         y = x.view(10, 10)[2:]
-        assert seen.live.now["activations"] == 400
+        assert watched.live.now["activations"] == 400
         del x
-        assert seen.live.now["activations"] == 400  # the view holds it
+        assert watched.live.now["activations"] == 400  # the view holds it
         del y
-    assert seen.live.total == 0
-    assert seen.live.windows[0].peak == 400
+    assert watched.live.total == 0
+    assert watched.live.windows[0].peak == 400
 
 
 def test_what_a_backward_keeps_and_makes() -> None:
     layer = nn.Linear(8, 16, bias=False)
-    with watch() as seen:
-        seen.live.tag(layer.weight, "parameters")
-        hook = layer.weight.register_post_accumulate_grad_hook(seen._gradient)  # type: ignore[no-untyped-call]
+    with watch() as watched:
+        watched.live.tag(layer.weight, "parameters")
+        hook = layer.weight.register_post_accumulate_grad_hook(watched._gradient)  # type: ignore[no-untyped-call]
         x = torch.ones(4, 8)
         out = layer(x).square()  # keeps x, and the layer's output
         held = 4 * (4 * 8 + 4 * 16 + 4 * 16)
-        assert seen.live.now["activations"] == held
-        window = seen.live.open()
+        assert watched.live.now["activations"] == held
+        window = watched.live.open()
         out.sum().backward()
         hook.remove()
-        assert seen.live.now["gradients"] == 4 * 8 * 16
+        assert watched.live.now["gradients"] == 4 * 8 * 16
         assert window.most["other"] >= 4 * 4 * 16  # the gradient of the output, made in the backward
-        assert seen.live.now["other"] == 0
+        assert watched.live.now["other"] == 0
         del out, x
-        assert seen.live.now["activations"] == 0
-    assert seen.flops == 2 * 2 * 4 * 8 * 16  # forward, and the weight's gradient; x needs none
+        assert watched.live.now["activations"] == 0
+    assert watched.flops == 2 * 2 * 4 * 8 * 16  # forward, and the weight's gradient; x needs none
 
 
 def test_what_is_recomputed_is_an_activation_and_its_flops_count() -> None:
@@ -58,32 +58,32 @@ def test_what_is_recomputed_is_an_activation_and_its_flops_count() -> None:
         out: torch.Tensor = layer(x)
         return out.square()
 
-    with watch() as seen:
-        seen.live.tag(layer.weight, "parameters")
+    with watch() as watched:
+        watched.live.tag(layer.weight, "parameters")
         x = torch.ones(4, 8, requires_grad=True)
         out = checkpoint(run, x, use_reentrant=False)
-        assert seen.live.now["activations"] == 4 * (4 * 8 + 4 * 16)  # not the layer's output
-        window = seen.live.open()
+        assert watched.live.now["activations"] == 4 * (4 * 8 + 4 * 16)  # not the layer's output
+        window = watched.live.open()
         out.sum().backward()
         assert window.most["activations"] >= 4 * (4 * 8 + 2 * 4 * 16)
-    assert seen.flops == 4 * 2 * 4 * 8 * 16
+    assert watched.flops == 4 * 2 * 4 * 8 * 16
 
 
 def test_a_resized_storage() -> None:
-    with watch() as seen:
+    with watch() as watched:
         x = torch.zeros(100)
         x.untyped_storage().resize_(0)
-        assert seen.live.total == 0
+        assert watched.live.total == 0
         x.untyped_storage().resize_(800)
-        assert seen.live.total == 800
+        assert watched.live.total == 800
     x.untyped_storage().resize_(0)  # not watched any more
 
 
 def test_offloaded_tensors_are_left_out() -> None:
     mesh = one_rank()[0]
-    with Watch(mesh, offloaded=lambda tensor: tensor.numel() == 7) as seen:
+    with Watch(mesh, offloaded=lambda tensor: tensor.numel() == 7) as watched:
         kept = [torch.zeros(7), torch.zeros(5)]
-    assert seen.live.total == 4 * 5
+    assert watched.live.total == 4 * 5
     del kept
 
 
@@ -93,17 +93,17 @@ def test_attention_counts_the_same_by_any_kernel() -> None:
     counted = []
     for backend in (nn.attention.SDPBackend.MATH, nn.attention.SDPBackend.FLASH_ATTENTION):
         q, k, v = (torch.randn(shape, requires_grad=True) for _ in range(3))
-        with nn.attention.sdpa_kernel(backend), watch() as seen:
+        with nn.attention.sdpa_kernel(backend), watch() as watched:
             out = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
             out.sum().backward()  # type: ignore[no-untyped-call]
-        counted.append(seen.flops)
+        counted.append(watched.flops)
     assert counted == [3 * 2 * 2 * square] * 2
 
 
 def _collectives(mesh: Mesh, layout: Layout) -> Any:
     mesh = make_mesh(mesh.grid, mesh.rank, mesh.device, axes=(*USED, "ep"), share=False)
     x, y = torch.zeros(8), torch.zeros(16)
-    with Watch(mesh) as seen:
+    with Watch(mesh) as watched:
         group = mesh.group("fsdp")
         dist.all_reduce(x, group=mesh.group("loss"))
         dist.all_reduce(y, group=mesh.group("gradient"))
@@ -116,7 +116,7 @@ def _collectives(mesh: Mesh, layout: Layout) -> Any:
         for work in works:
             assert work is not None
             work.wait()
-    return [found.dump() for found in seen.collectives]
+    return [sent.dump() for sent in watched.collectives]
 
 
 def test_collectives_by_axis_and_kind() -> None:
