@@ -199,7 +199,8 @@ ELSEWHERE = [
       "vocab": 64000, "seq": 2048, "device": "A100-80GB-SXM", "n_devices": 1024, "dp": 16, "tp": 8, "pp": 8,
       "vpp": 6, "gbs": 768, "recompute": "selective", "flash": 1}),
     ("Llama 3.1 8B on 8 H100, torchtitan, compiled (Liang et al. 2024, table 1)", 6674.0,
-     {"framework": "torchtitan", "model": "llama-3.1-8b", "n_devices": 8, "dp": 8, "tp": 1, "pp": 1, "mbs": 2,
+     {"framework": "torchtitan", "model": "llama-3.1-8b", "device": "h100-sxm-96-500w",  # as its paper states
+      "n_devices": 8, "dp": 8, "tp": 1, "pp": 1, "mbs": 2,
       "gbs": 16, "sharding": "fsdp", "recompute": "selective", "options": "compile=1"}),
 ]  # fmt: skip
 
