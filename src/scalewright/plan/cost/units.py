@@ -19,8 +19,9 @@ from scalewright.plan.cost import work as w
 from scalewright.plan.frameworks import ATTENTION, HOSTS, KERNELS, OURS, SPLITS, Framework
 from scalewright.plan.request import Request
 from scalewright.spec.block import Sizes
-from scalewright.spec.memory import FP32, STATES
+from scalewright.spec.memory import FP32
 from scalewright.spec.model import ModelSpec
+from scalewright.spec.optimizers import ADAMW, Optimizer
 
 NODE_WISE = ("deepep", "hybridep", "flex")  # dispatchers that send a token to a node once
 YES = ("1", "true")
@@ -36,7 +37,7 @@ class Unit:
     framework: Framework
     precision: str
     attention: str
-    optimizer: str
+    optimizer: Optimizer
     options: tuple[tuple[str, str], ...]
 
     @property
@@ -179,10 +180,26 @@ def _trainer_facts(units: Sequence[Unit]) -> dict[str, np.ndarray]:
     }
     for index, name in enumerate(("held_weights", "held_grads", "held_optimizer")):
         found[name] = np.array([u.framework.held[index] for u in units])
-    states = [STATES[u.optimizer] for u in units]  # of this package's own; others' recipes are AdamW's
-    found["held_optimizer"] = np.where(own, [FP32 * each for each, _ in states], found["held_optimizer"])
-    found["scalars"] = np.array([float(apart) for _, apart in states])  # bytes a tensor
-    return found
+    return found | _optimizer_facts(units, np.array(own), found["held_optimizer"])
+
+
+def _optimizer_facts(units: Sequence[Unit], own: np.ndarray, held: np.ndarray) -> dict[str, np.ndarray]:
+    """Of this package's own trainer the table's (spec/optimizers.py); others' recipes are AdamW's.
+
+    `adamw_bytes`: what AdamW holds a parameter. `update`, `update_on_host`: bytes that an update moves, over
+    those of AdamW, for which what it really takes is fitted (plan/data/constants.yaml: optimizer.bytes).
+    """
+    records = [u.optimizer for u in units]
+    flags = [x.flag if u.chip.kind == "gpu" else 0 for u, x in zip(units, records, strict=True)]
+    moved = [x.update + flag for x, flag in zip(records, flags, strict=True)]
+    return {
+        "adamw_bytes": held,
+        "held_optimizer": np.where(own, [FP32 * len(x.states) for x in records], held),
+        "step_bytes": np.array([float(x.step_bytes) for x in records]),  # of a tensor
+        "scratch": np.where(own, [float(x.scratch) for x in records], 0.0),  # of a parameter
+        "update": np.where(own, np.array(moved) / ADAMW.update, 1.0),
+        "update_on_host": np.where(own, [x.update / ADAMW.update for x in records], 1.0),
+    }
 
 
 def _kernels(unit: Unit) -> str:
