@@ -29,7 +29,10 @@ CLASSES = {
     "attention": (w.ATTENTION,),
     "move": (w.MOVE, w.LOSS, w.PERMUTE),
 }
-_CHIP = ("family", "power", "memory_rate", "units", "peak", "width", "peak16", "width16", "measured", "tpu")
+_CHIP = (
+    "priced", "newer_attention", "bound_by_power", "power", "memory_rate", "units", "peak", "width", "peak16",
+    "width16", "measured", "tpu",
+)  # fmt: skip
 _TRAINER = ("kernels", "attention", "dropout", "year", "held_grads")
 
 Arrays = dict[str, np.ndarray]
@@ -70,7 +73,7 @@ def flatten(units: Sequence[Unit], facts: Facts) -> Flat:
         at = np.flatnonzero(np.isin(column["kind"], kinds))
         k = {key: np.ascontiguousarray(values[at]) for key, values in column.items()}
         u = {key: values[unit[at]] for key, values in beside.items()}
-        u |= {key: u[key].astype(int) for key in ("family", "width16", "kernels")}
+        u |= {key: u[key].astype(int) for key in ("priced", "width16", "kernels")}
         classes.append(Class(name, place[at], {**k, **_tiled(k, u)} if name == "matmul" else k, u))
     forward = column["flops"] * column["count"] * (column["phase"] == w.FORWARD)
     left = np.where(column["kind"] == w.ATTENTION, column["mark"], 1.0)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scalewright.plan.chips import FAMILIES, WIDTHS, Chip
+from scalewright.plan.chips import WIDTHS, Chip
 from scalewright.plan.constants import constants
 from scalewright.plan.cost import work as w
 from scalewright.plan.frameworks import ATTENTION, HOSTS, KERNELS, OURS, SPLITS, Framework
@@ -93,7 +93,9 @@ def _columns(parts: Sequence[object], names: Sequence[str]) -> dict[str, np.ndar
 
 
 _CHIP = (
-    "family",
+    "priced",
+    "newer_attention",
+    "bound_by_power",
     "memory_rate",
     "units",
     "capacity",
@@ -153,7 +155,7 @@ def _plain_precision(unit: Unit) -> tuple[str, float]:
 
 def _power(unit: Unit) -> float:
     """The device's power limit over its generation's usual one; what isn't known counts as usual."""
-    usual = constants().get(f"power.{FAMILIES[unit.chip.family]}", 0.0)
+    usual = constants().get(f"power.{unit.chip.family.kernels.name}", 0.0)
     limit = unit.option("power_w")
     mine = float(limit) if limit else constants().get(f"power.{unit.chip.name}", usual)
     return mine / usual if usual else 1.0
