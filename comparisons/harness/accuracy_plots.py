@@ -19,7 +19,6 @@ from matplotlib import pyplot
 from matplotlib.axes import Axes
 
 from harness.accuracy_figures import Figures, in_words
-from scalewright.plan.chips import FAMILIES
 from scalewright.plan.cost.band import SIGMA
 from scalewright.plan.measured.fit import of_unknown_trainers
 from scalewright.plan.predict import predict_table
@@ -54,7 +53,7 @@ def draw(figures: Figures, folder: Path) -> list[Path]:
 
 
 def _families(figures: Figures) -> np.ndarray:
-    return np.array([FAMILIES[request.chip.family] for request in figures.runs.requests])
+    return np.array([request.chip.family.kernels.name for request in figures.runs.requests])
 
 
 def _scatter(figures: Figures, axes: Axes) -> None:

@@ -35,6 +35,7 @@ def predict(
     framework: str | None = None,
     software_version: str | None = None,
     options: Mapping[str, str] | None = None,
+    optimizer: str | None = None,
     tokens: float | None = None,
     price: float | None = None,
     explain: bool = True,
@@ -42,7 +43,8 @@ def predict(
 ) -> dict[str, Any]:
     """What one layout costs: the keys of `scalewright predict --json`. Raises UserError.
 
-    `keys` are keys of the layout, in the place of `layout` or over it. `price` is of a device and hour.
+    `keys` are keys of the layout, in the place of `layout` or over it; `optimizer` is a run file's
+    `optimizer.name`. `price` is of a device and hour.
     """
     from scalewright.answers import PredictionAnswer
     from scalewright.plan.answer import answer
@@ -50,8 +52,9 @@ def predict(
 
     check_price(price, tokens)
     found, assumed = price_layout(
-        model, cluster, layout, seq_len, keys, framework=framework, version=software_version, options=options
-    )
+        model, cluster, layout, seq_len, keys, framework=framework, version=software_version,
+        options=options, optimizer=optimizer,
+    )  # fmt: skip
     if price is None and tokens is not None and cluster != "local":
         price = find_place(cluster).price_per_device_hour
     return PredictionAnswer(answer(found, tokens=tokens, price=price, explain=explain, assumed=assumed))
@@ -67,6 +70,7 @@ def price_layout(
     framework: str | None = None,
     version: str | None = None,
     options: Mapping[str, str] | None = None,
+    optimizer: str | None = None,
 ) -> tuple[Prediction, list[str]]:
     """The prediction, and what had to be assumed for it, in the words of the layout's keys."""
     from scalewright.plan import defaults
@@ -82,15 +86,19 @@ def price_layout(
     place = find_place(cluster, given.get("devices"))
     length, notes = defaults.resolve_length(spec, seq_len)
     trainer, trainers = defaults.resolve_trainer(framework, version)
+    record, updates = defaults.resolve_optimizer(optimizer, framework)
     check_names(options)
     said = defaults.resolve_sizes(given, place, length)
     sizes = defaults.fill_devices(said)
     zero = defaults.usual_zero(said, trainer, place)
     full = Layout.parse(said, "layout")
     check_layout(full, spec, length)
-    found = price(spec, place, full, length, framework=framework or OURS, version=version, options=options)
+    found = price(
+        spec, place, full, length, framework=framework or OURS, version=version, options=options,
+        optimizer=record,
+    )  # fmt: skip
     filled = defaults.assumptions(said, full, found.request)
-    return found, [*notes, *sizes, *zero, *filled, *trainers, *place.assumed]
+    return found, [*notes, *sizes, *zero, *filled, *trainers, *updates, *place.assumed]
 
 
 def _given(layout: Layout | Mapping[str, Any] | None) -> dict[str, Any]:
@@ -127,6 +135,7 @@ def plan(
     framework: str | None = None,
     software_version: str | None = None,
     options: Mapping[str, str] | None = None,
+    optimizer: str | None = None,
     tokens: float | None = None,
     price: float | None = None,
     scaling: Sequence[int] | None = None,
@@ -154,7 +163,7 @@ def plan(
     place = find_place(cluster, devices)
     question = Question.of(
         model, place, sizes, seq_len, scaling, framework=framework, version=software_version,
-        options=options, objective=objective, fixed=fix, headroom=memory_headroom,
+        options=options, optimizer=optimizer, objective=objective, fixed=fix, headroom=memory_headroom,
         margin=margin, top=top, precision=precision, price=price,
     )  # fmt: skip
     return PlanAnswer(question.answer(tokens, why_not, out, data, explain, tell, stop, force))

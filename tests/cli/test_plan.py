@@ -50,7 +50,8 @@ def test_every_promised_key(found):
         assert set(one) <= set(best)
         assert {"trainable", "untrainable"} <= set(best)
     json.dumps(found, allow_nan=False)
-    assert {"framework scalewright", "precision bf16 (auto)"} <= set(found["assumed"])
+    defaults = {"framework scalewright", "optimizer adamw", "precision bf16 (auto)"}
+    assert defaults <= set(found["assumed"])
 
 
 def test_the_best_is_first_and_each_is_what_predict_says(found):
@@ -122,6 +123,20 @@ def test_the_run_file_is_one_that_train_takes(call_cli, tmp_path):
     assert answer["run_file_untrainable"] is None
     shown = call_cli("plan", *SMALL, "--out", tmp_path / "run.yaml", "--data", "data/x").out
     assert f"scalewright train {tmp_path / 'run.yaml'}" in shown
+
+
+def test_the_optimizer_is_planned_and_written(call_cli, tmp_path):
+    answer = planned(call_cli, "--optimizer", "lion", "--out", tmp_path / "run.yaml", "--data", "data/x",
+                     "--scaling", "4,8")  # fmt: skip
+    assert sw.load_run(answer["run_file"]).optimizer.name == "lion"
+    best = answer["best"][0]
+    again = sw.predict("llama-3.2-1b", "dgx-h100", best["layout"], 2048, optimizer="lion")
+    assert again["memory_gib"] == pytest.approx(best["memory_gib"], rel=1e-9)
+    assert answer["scaling"]["rows"][-1]["step_time_s"] == pytest.approx(again["step_time_s"]["p50"])
+    assert "optimizer" not in planned(call_cli)["run_yaml"]
+    wrong = call_cli("plan", *SMALL, "--optimizer", "muon")
+    assert (wrong.code, wrong.err.count("\n")) == (2, 1)
+    assert "unknown optimizer 'muon' (--optimizer): use one of adamw, sgd, lion" in wrong.err
 
 
 def test_another_trainers_plan_sends_nobody_to_train(call_cli, tmp_path):

@@ -111,13 +111,26 @@ def test_blanks_are_named(call_cli):
     found = predicted(call_cli, "llama-3.1-8b", "--cluster", "dgx-h100", "--tp", "4")
     lines = found["assumed"]
     for start in ("seq_len 131072", "devices 4", "sp true", "micro_batch 1", "global_batch 1 ",
-                  "zero_stage 3", "recompute none", "precision bf16", "framework scalewright"):  # fmt: skip
+                  "zero_stage 3", "recompute none", "precision bf16", "framework scalewright",
+                  "optimizer adamw"):  # fmt: skip
         assert any(line.startswith(start) for line in lines), (start, lines)
     everything = predicted(
         call_cli, *ASKED, *LAYOUT, "--sp", "--schedule", "1f1b", "--micro-batch", "1", "--recompute",
         "none", "--precision", "bf16", "--framework", "megatron",
     )  # fmt: skip
     assert everything["assumed"] == []
+
+
+def test_each_optimizer_is_planned_with_its_own_memory(call_cli):
+    sizes = {}
+    for name in ("adamw", "lion", "sgd"):
+        found = predicted(call_cli, *ASKED, *LAYOUT, "--optimizer", name)
+        assert found["optimizer"] == name
+        assert not any(line.startswith("optimizer") for line in found["assumed"])
+        sizes[name] = found["memory_gib"]["optimizer"]
+    assert sizes["sgd"] == 0
+    assert sizes["adamw"] == pytest.approx(2 * sizes["lion"], rel=1e-5)  # and a count of steps a tensor
+    assert predicted(call_cli, *ASKED, *LAYOUT)["memory_gib"]["optimizer"] == sizes["adamw"]
 
 
 def test_framework_and_version_change_the_answer(call_cli):
@@ -137,6 +150,8 @@ def test_framework_and_version_change_the_answer(call_cli):
         (["--framework", "mine"], "'unknown' stands for a trainer that isn't listed"),
         (["--options", "foo=1"], "unknown option 'foo' (--options): use one of async_tp"),
         (["--options", "compil=1"], "did you mean 'compile'"),
+        (["--optimizer", "muon"], "unknown optimizer 'muon' (--optimizer): use one of adamw, sgd, lion"),
+        (["--optimizer", "lion", "--framework", "megatron"], "megatron is priced with adamw, not with lion"),
     ],
 )
 def test_a_misspelt_trainer_or_switch_is_an_error(call_cli, flags, words):

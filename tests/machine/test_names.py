@@ -1,11 +1,11 @@
-"""The table of GPU names: a driver's name gives its device, one that only looks like it gives none."""
+"""Names of GPUs: a driver's name gives its device, one that only looks like it gives none."""
 
 from __future__ import annotations
 
 import pytest
 
-from scalewright.machine.names import TABLE, match_gpu
-from scalewright.spec.hardware import find_device
+from scalewright.machine.names import match_gpu
+from scalewright.spec.hardware import devices
 
 KNOWN = [
     ("NVIDIA H200", "h200-sxm"),
@@ -69,7 +69,12 @@ def test_a_slice_of_a_gpu_is_not_the_gpu() -> None:
     assert match_gpu("Tesla T4", 14.6 * 2**30) is not None  # 16 GB less ECC and reserve
 
 
-def test_the_table_names_known_devices_once() -> None:
-    assert all(find_device(identifier) is not None for identifier in TABLE)
-    names = [name.lower() for known in TABLE.values() for name in known]
-    assert len(names) == len(set(names))
+def test_every_driver_name_is_one_devices() -> None:
+    for device in devices():
+        assert all(match_gpu(name) is device for name in device.driver_names)
+    names = [name.lower() for device in devices() for name in device.driver_names]
+    assert len(names) == len(set(names)) > 40
+
+
+def test_whoever_sees_no_driver_has_no_name() -> None:
+    assert all(device.kind == "gpu" for device in devices() if device.driver_names)

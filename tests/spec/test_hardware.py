@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from scalewright.spec.device_families import FAMILIES
 from scalewright.spec.errors import UserError
 from scalewright.spec.hardware import (
     DeviceSpec,
@@ -76,6 +77,7 @@ def test_missing_precisions_are_none_and_unknown_ones_are_errors() -> None:
 @pytest.mark.parametrize("device", devices(), ids=lambda device: device.id)
 def test_every_device_is_complete_and_plausible(device: DeviceSpec) -> None:
     assert device.precisions, "at least one peak"
+    assert device.family in FAMILIES, "no bundled device is priced as another by accident"
     assert all(source.strip() for source in device.sources)
     assert device.peak_source == "published"
     assert 1e10 <= device.memory_bytes <= 1e12

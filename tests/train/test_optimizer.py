@@ -12,10 +12,12 @@ from parts import Factored
 from runs import rows, run, run_data
 from scalewright.parallel.weights import Weights, hold
 from scalewright.spec.errors import RunError, UserError
+from scalewright.spec.optimizers import OPTIMIZERS
 from scalewright.spec.placement import place_plain
 from scalewright.spec.run import OptimizerSpec, PythonRef
 from scalewright.train.network import describe, load_python
 from scalewright.train.optimizer import (
+    BUILDERS,
     base_rate,
     build_optimizer,
     set_rate,
@@ -91,6 +93,23 @@ def test_updates_are_the_textbooks(kind):
     for mine, wanted in zip(module.parameters(), formula(kind, before, 5, lr=0.01, decay=0.1), strict=True):
         # five fp32 updates of numbers near 1: 5 x 6e-8, and AdamW's division once more
         torch.testing.assert_close(mine.detach().double(), wanted, rtol=2e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("name", sorted(OPTIMIZERS))
+def test_states_are_the_tables(name):
+    """What torch keeps of a weight after a step is the record's, tensor by tensor and byte by byte."""
+    record = OPTIMIZERS[name]
+    module, weights = small()
+    momentum = 0.9 if name == "momentum" else 0.0
+    optimizer = build(weights, name=record.written, momentum=momentum)
+    train(module, optimizer, steps=1)
+    for parameter in module.parameters():
+        state = {kind: x for kind, x in optimizer.state[parameter].items() if x is not None}
+        same = {kind for kind, x in state.items() if x.shape == parameter.shape}
+        assert same == set(record.states)
+        assert all(state[kind].dtype == torch.float32 for kind in same)
+        assert sum(x.nbytes for kind, x in state.items() if kind not in same) == record.step_bytes
+    assert set(BUILDERS) == set(OPTIMIZERS)
 
 
 def test_adamw_is_torchs_bit_for_bit():

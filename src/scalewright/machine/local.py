@@ -194,6 +194,7 @@ def _apple_device(torch: Any, seconds: float) -> DeviceSpec:
             "id": "apple-gpu",
             "name": f"{processor.model} GPU",
             "vendor": "Apple",
+            "family": "apple",
             "memory_bytes": processor.memory_bytes,
             "memory_bytes_reported": int(torch.mps.recommended_max_memory()) or None,
             **_measured_device("mps", seconds, "mps", ("fp32", "bf16", "fp16")),

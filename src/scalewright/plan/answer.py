@@ -74,6 +74,7 @@ def setting(request: Request) -> dict[str, Any]:
             "links": links(chip),
         },
         "framework": trainer.name,
+        "optimizer": request.optimizer.written,
     }
 
 

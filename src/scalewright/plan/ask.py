@@ -57,6 +57,7 @@ class Question:
         *,
         framework: str | None,
         version: str | None,
+        optimizer: str | None = None,
         **keys: Any,
     ) -> Question:
         """Checks and fills what was said. Raises UserError."""
@@ -73,9 +74,10 @@ class Question:
         if "devices" not in said:
             notes.append(f"devices {devices}")
         _, trainers = defaults.resolve_trainer(framework, version)
+        record, updates = defaults.resolve_optimizer(optimizer, framework)
         check_names(keys.get("options"))
-        keys |= {"framework": framework or OURS, "version": version}
-        assumed = (*notes, *trainers, *cluster.assumed)
+        keys |= {"framework": framework or OURS, "version": version, "optimizer": record}
+        assumed = (*notes, *trainers, *updates, *cluster.assumed)
         return cls(spec, cluster, devices, said["global_batch"], length, many, keys, assumed)
 
     def search(self, tell: Tell | None = None, stop: Stop | None = None) -> Plan:

@@ -6,22 +6,13 @@ rank order, inside out: tp, cp, dp, pp          domain: NVLink, xGMI, a torus, o
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 from scalewright.spec.cluster import ClusterSpec
+from scalewright.spec.device_families import PRICED, Family
 from scalewright.spec.errors import UserError, unknown
 from scalewright.spec.timings import Timings
 
-FAMILIES = ("volta", "ampere", "hopper", "blackwell", "tpu", "amd", "other")
-_PATTERNS = (
-    ("volta", r"^(v100|t4|p100)"),
-    ("ampere", r"^(a100|a800|a10|a30|a40|a6000|rtx-?3|rtx-?a)"),
-    ("hopper", r"^(h100|h200|h800|h20|gh200|l4|l40|rtx-?4)"),
-    ("blackwell", r"^(b100|b200|b300|gb200|gb300|rtx-?5)"),
-    ("tpu", r"^tpu"),
-    ("amd", r"^mi\d"),
-)
 # Precisions by the width of a matrix product's inputs: 0 = 32 bits, 1 = 16, 2 = 8, 3 = 4.
 WIDTHS = {"fp32": 0, "tf32": 0, "bf16": 1, "fp16": 1, "fp8": 2, "mxfp8": 2, "int8": 2, "fp4": 3, "nvfp4": 3}
 # What a device without a precision runs instead.
@@ -42,7 +33,7 @@ class Chip:
     """A device and its links; FLOP/s, bytes/s one way and per device, seconds, bytes."""
 
     name: str
-    family: int  # index into FAMILIES
+    family: Family
     kind: str
     peaks: tuple[tuple[str, float], ...]
     memory_rate: float
@@ -63,6 +54,21 @@ class Chip:
     wraps_at: int = 1  # length from which an axis of it closes
     timings: Timings | None = None  # of a CPU: what its kernels and messages took, see cpu.py
 
+    @property
+    def priced(self) -> int:
+        """The row of constants that its kernels are priced with: an index into PRICED."""
+        return PRICED.index(self.family.kernels.name)
+
+    @property
+    def newer_attention(self) -> bool:
+        """Whether that row's attention is beyond FlashAttention-2's instructions."""
+        return self.family.kernels.newer_attention
+
+    @property
+    def bound_by_power(self) -> bool:
+        """Whether that row's 16-bit products are bound by power."""
+        return self.family.kernels.bound_by_power
+
     def peak(self, precision: str) -> tuple[str, float]:
         """The precision that matrix products run in, and its FLOP/s: a wider one where there is none.
 
@@ -82,14 +88,6 @@ class Chip:
             have = ", ".join(sorted(rates))
             raise UserError(f"{self.name} has no rate in {precision}", "precision", f"use one of {have}")
         return precision, rates[precision]
-
-
-def family_of(device_id: str) -> int:
-    """The generation whose kernels a device runs."""
-    for name, pattern in _PATTERNS:
-        if re.match(pattern, device_id):
-            return FAMILIES.index(name)
-    return FAMILIES.index("other")
 
 
 def chip_of(cluster: ClusterSpec, node_gbps: float | None = None) -> Chip:
@@ -113,7 +111,7 @@ def chip_of(cluster: ClusterSpec, node_gbps: float | None = None) -> Chip:
     measured = cluster.measured is not None and bool(cluster.measured.matmul_flops)
     return Chip(
         name=device.id,
-        family=family_of(device.id),
+        family=device.resolved_family,
         kind=device.kind,
         peaks=tuple(peaks.items()),
         memory_rate=memory,

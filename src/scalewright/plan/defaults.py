@@ -20,6 +20,7 @@ from scalewright.spec.cluster import ClusterSpec
 from scalewright.spec.errors import UserError
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
+from scalewright.spec.optimizers import ADAMW, Optimizer, find_optimizer
 
 LIMITS = {
     "devices": MOST["n_devices"], "nodes": MOST["n_devices"], "seq_len": MOST["seq"],
@@ -130,6 +131,21 @@ def resolve_trainer(name: str | None, version: str | None) -> tuple[Framework, l
     if found.known:
         return found, []
     return found, [f"framework {name}: priced as the usual trainer of {int(found.year)}"]
+
+
+def resolve_optimizer(name: str | None, framework: str | None) -> tuple[Optimizer, list[str]]:
+    """The optimizer, a run file's default where none is named; other trainers are priced with AdamW alone."""
+    ours = framework in (None, OURS)
+    if name is None:
+        return ADAMW, [f"optimizer {ADAMW.name}"] if ours else []
+    record = find_optimizer(name, "--optimizer")
+    if not ours and record is not ADAMW:
+        raise UserError(
+            f"{framework} is priced with {ADAMW.name}, not with {name}",
+            "--optimizer",
+            f"leave --framework out: {OURS}'s own trainer is planned with each of its optimizers",
+        )
+    return record, []
 
 
 def check_price(price: float | None, tokens: float | None, used: bool = False) -> None:

@@ -16,7 +16,6 @@ from math import log2
 from typing import Any
 
 from scalewright.plan.capabilities import find_capabilities
-from scalewright.plan.chips import FAMILIES
 from scalewright.plan.constants import Constants
 from scalewright.plan.cost.band import MEASURED_DEVICES
 from scalewright.plan.curves import beyond_timed, probe_words
@@ -284,7 +283,9 @@ def _distance(run: tuple[Request, float, Mapping[str, str]], r: Request) -> floa
             (other.seq_len, r.seq_len), (other.micro_batch, r.micro_batch),
         )
     )  # fmt: skip
-    unlike = 4.0 * (other.chip.family != r.chip.family) + 1.0 * (other.chip.name != r.chip.name)
+    unlike = 4.0 * (other.chip.family.kernels != r.chip.family.kernels) + 1.0 * (
+        other.chip.name != r.chip.name
+    )
     unlike += 2.0 * (other.framework.name != r.framework.name) + 1.0 * (other.precision != r.precision)
     unlike += 4.0 * ((other.model.moe is None) != (r.model.moe is None))
     unlike += 1.0 * (other.zero_stage != r.zero_stage)
@@ -308,7 +309,7 @@ def extrapolates(r: Request) -> list[str]:
         if not min(seen) <= value <= max(seen):
             found.append(f"{name} {value} (measured: {min(seen)} to {max(seen)})")
     if r.chip.family not in {x.chip.family for x in runs}:
-        found.append(f"no run on {FAMILIES[r.chip.family]} devices")
+        found.append(f"no run on {r.chip.family.name} devices")
     elif r.chip.name not in {x.chip.name for x in runs}:
         found.append(f"no run on {r.chip.name}, only on others of its generation")
     if r.framework.name not in {x.framework.name for x in runs}:

@@ -31,6 +31,7 @@ from scalewright.spec.errors import UserError
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.operators import flops_per_token
+from scalewright.spec.optimizers import ADAMW, Optimizer
 from scalewright.spec.tensors import count
 
 CONVENTION = (
@@ -251,7 +252,7 @@ def predict(
     framework: str = "scalewright",
     version: str | None = None,
     options: Mapping[str, str] | None = None,
-    optimizer: str = "adamw",
+    optimizer: Optimizer = ADAMW,
     documents: bool = True,
     c: Constants | None = None,
 ) -> Prediction:

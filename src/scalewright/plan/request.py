@@ -20,6 +20,7 @@ from scalewright.spec.block import Kernels, Sizes
 from scalewright.spec.cluster import ClusterSpec
 from scalewright.spec.layout import Layout, RecomputeBudget, RecomputeEvery
 from scalewright.spec.model import ModelSpec
+from scalewright.spec.optimizers import ADAMW, Optimizer
 from scalewright.spec.run import DataSpec, OptimizerSpec, RunSpec
 from scalewright.spec.schedules.kinds import KINDS
 
@@ -62,7 +63,7 @@ class Request:
     stage_layers: tuple[int, ...] | None = None
     flash: bool | None = None  # null: the trainer's own default
     switches: Switches = NO_SWITCHES
-    optimizer: str = "adamw"  # of this package's own trainer: a key of spec.memory.STATES
+    optimizer: Optimizer = ADAMW  # of this package's own trainer; others' recipes are AdamW's
     documents: bool = True  # several a row, kept apart by a mask, as this package's data are by default
     assumed: tuple[str, ...] = ()
 
@@ -129,7 +130,7 @@ def from_layout(
     version: str | None = None,
     options: Mapping[str, str] | None = None,
     *,
-    optimizer: str = "adamw",
+    optimizer: Optimizer = ADAMW,
     documents: bool = True,
 ) -> Request:
     """A layout of the spec as a request; what is illegal is found by the layout's own checks.
@@ -168,11 +169,9 @@ def run_facts(run: RunSpec) -> dict[str, Any]:
     An optimizer of the user's own is taken for AdamW, which keeps the most.
     """
     optimizer, data = run.optimizer, run.data
-    name: str = optimizer.name if isinstance(optimizer, OptimizerSpec) else "adamw"
-    if isinstance(optimizer, OptimizerSpec) and name == "sgd" and optimizer.momentum:
-        name = "momentum"
+    record = optimizer.record if isinstance(optimizer, OptimizerSpec) else ADAMW
     masked = isinstance(data, DataSpec) and data.packing and data.document_mask
-    return {"optimizer": name, "documents": masked}
+    return {"optimizer": record, "documents": masked}
 
 
 def recompute_of(layout: Layout, trainer: Framework) -> tuple[str, float]:

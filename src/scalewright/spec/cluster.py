@@ -20,6 +20,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from scalewright.spec.base import Spec, read_yaml
+from scalewright.spec.device_families import FAMILIES, OTHER
 from scalewright.spec.errors import UserError, unknown
 from scalewright.spec.hardware import DATA, DeviceSpec, Link, device_names, find_device, fold, load_device
 from scalewright.spec.topology import (
@@ -119,12 +120,16 @@ class ClusterSpec(Spec):
 
     @property
     def assumed(self) -> tuple[str, ...]:
-        """What no source says and was assumed, one line each."""
-        return tuple(
+        """What no source says and was assumed, one line each. A CPU needs no family: it is timed."""
+        lines = [
             f"{level.name} {level.bytes_per_s:.4g} bytes/s: {level.source}"
             for level in self.levels
             if level.source.startswith("assumed")
-        )
+        ]
+        device = self.device
+        if device.family is None and device.resolved_family is OTHER and device.kind != "cpu":
+            lines.append(f"family {OTHER.name} (device {device.id} gives none of {', '.join(FAMILIES)})")
+        return tuple(lines)
 
     def check_devices(self, devices: int) -> None:
         """Raises UserError when the cluster has fewer devices than that."""

@@ -56,7 +56,7 @@ def unknown(kind: str, name: str, known: Iterable[str], where: str = "", more: s
     near = nearest(name, options)
     if near:
         how = "did you mean " + " or ".join(f"'{option}'" for option in near) + "?"
-    elif len(options) <= 12:
+    elif len(options) <= 20:
         how = "use one of " + ", ".join(options)
     else:
         how = ""

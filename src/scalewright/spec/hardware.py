@@ -18,9 +18,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from scalewright.spec.base import Spec, read_yaml
+from scalewright.spec.device_families import OTHER, Family, find_family
 from scalewright.spec.errors import UserError, unknown
 
 DATA = Path(__file__).parent / "hardware_data"
@@ -81,7 +82,9 @@ class DeviceSpec(Spec):
     name: str
     vendor: str
     kind: Literal["gpu", "tpu", "npu", "cpu", "mps"]
+    family: str | None = None  # a name of spec/device_families.py; null: `resolved_family`
     aliases: tuple[str, ...] = ()
+    driver_names: tuple[str, ...] = ()  # as CUDA and ROCm report it, less the brand (machine/names.py)
     peaks: Peaks
     peak_source: Literal["published", "measured"] = "published"
     memory_bytes: float = Field(gt=0)
@@ -98,6 +101,19 @@ class DeviceSpec(Spec):
     sources: tuple[str, ...] = Field(min_length=1)
     recalled: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+
+    @field_validator("family")
+    @classmethod
+    def _known(cls, name: str | None) -> str | None:
+        return None if name is None else find_family(name).name
+
+    @property
+    def resolved_family(self) -> Family:
+        """The family; of a device that gives none that of the known device of its id, else `other`."""
+        if self.family is not None:
+            return find_family(self.family)
+        known = find_device(self.id)
+        return OTHER if known is None or known.family is None else find_family(known.family)
 
     def peak(self, precision: str) -> float | None:
         """Dense FLOP/s in `precision` (fp32, tf32, bf16, fp16, fp8, fp4, int8); None: no hardware for it.

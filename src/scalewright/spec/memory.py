@@ -19,11 +19,10 @@ from math import prod
 from scalewright.spec.grid import make_grid
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
+from scalewright.spec.optimizers import ADAMW, Optimizer
 from scalewright.spec.placement import Placement, held, holders, local_shape, place
 
 FP32, BF16 = 4, 2
-# Of an optimizer: fp32 numbers for each of the weights, and bytes for each tensor (AdamW counts its steps).
-STATES = {"adamw": (2, FP32), "lion": (1, 0), "momentum": (1, 0), "sgd": (0, 0)}
 
 
 @dataclass(frozen=True)
@@ -62,15 +61,15 @@ def padded_rows(shape: tuple[int, ...], ranks: int) -> int:
 
 
 def state_bytes(
-    model: ModelSpec, layout: Layout, rank: int = 0, *, bf16: bool = True, optimizer: str = "adamw"
+    model: ModelSpec, layout: Layout, rank: int = 0, *, bf16: bool = True, optimizer: Optimizer = ADAMW
 ) -> StateBytes:
-    """What a rank keeps; `optimizer` is one of STATES."""
+    """What a rank keeps from step to step."""
     ranks = layout.dp_shard * layout.cp if is_sharded(layout) else 1
     tensors = list(_shapes(model, layout, rank))
     shards = sum(padded_rows(whole, ranks) // ranks for whole, _ in tensors)
-    each, apart = STATES[optimizer]
     masters = gradients = FP32 * shards
-    states = each * FP32 * sum(prod(own) for _, own in tensors) + apart * len(tensors)
+    numbers = len(optimizer.states) * sum(prod(own) for _, own in tensors)
+    states = FP32 * numbers + optimizer.step_bytes * len(tensors)
     copies = BF16 * shards if bf16 and not is_sharded(layout) else 0
     if offloads_parameters(layout):
         return StateBytes(0, 0, 0, masters + gradients + states)

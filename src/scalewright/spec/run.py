@@ -17,6 +17,7 @@ from scalewright.spec.errors import UserError
 from scalewright.spec.guard import GuardSpec
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
+from scalewright.spec.optimizers import OPTIMIZERS, Optimizer, OptimizerName
 
 
 class PythonRef(Spec):
@@ -84,15 +85,20 @@ def _sources(value: Any) -> Any:
 
 
 class OptimizerSpec(Spec):
-    """AdamW (Loshchilov & Hutter 2019), SGD with momentum, or Lion (Chen et al. 2023), and clipping."""
+    """An optimizer of the table in `spec/optimizers.py`, its numbers, and clipping."""
 
-    name: Literal["adamw", "sgd", "lion"] = "adamw"
+    name: OptimizerName = "adamw"
     lr: float = Field(3e-4, gt=0)
     betas: tuple[float, float] = (0.9, 0.95)
     momentum: float = Field(0.0, ge=0, lt=1)
     eps: float = Field(1e-8, gt=0)
     weight_decay: float = Field(0.1, ge=0)
     clip_norm: float = Field(1.0, ge=0)  # 0: no clipping
+
+    @property
+    def record(self) -> Optimizer:
+        """What it keeps and moves."""
+        return OPTIMIZERS["momentum" if self.name == "sgd" and self.momentum else self.name]
 
 
 class ScheduleSpec(Spec):

@@ -21,6 +21,8 @@ from scalewright.spec.errors import UserError
 from scalewright.spec.run import OptimizerSpec, PythonRef
 from scalewright.train.elementwise import check_made
 
+Groups = list[dict[str, Any]]
+
 
 class Lion(torch.optim.Optimizer):
     """EvoLved Sign Momentum (Chen et al. 2023, algorithm 2), for all tensors at once.
@@ -106,11 +108,23 @@ def _build(
         return made
     groups = [{"params": decayed, "weight_decay": spec.weight_decay}, {"params": plain, "weight_decay": 0.0}]
     groups = [group for group in groups if group["params"]]
-    if spec.name == "sgd":
-        return torch.optim.SGD(groups, lr=spec.lr, momentum=spec.momentum, fused=_can_fuse(weights))
-    if spec.name == "lion":
-        return Lion(groups, lr=spec.lr, betas=spec.betas)
-    return torch.optim.AdamW(groups, lr=spec.lr, betas=spec.betas, eps=spec.eps, fused=_can_fuse(weights))
+    return BUILDERS[spec.record.name](groups, spec, _can_fuse(weights))
+
+
+def _adamw(groups: Groups, spec: OptimizerSpec, fused: bool) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(groups, lr=spec.lr, betas=spec.betas, eps=spec.eps, fused=fused)
+
+
+def _lion(groups: Groups, spec: OptimizerSpec, fused: bool) -> torch.optim.Optimizer:
+    return Lion(groups, lr=spec.lr, betas=spec.betas)
+
+
+def _sgd(groups: Groups, spec: OptimizerSpec, fused: bool) -> torch.optim.Optimizer:
+    return torch.optim.SGD(groups, lr=spec.lr, momentum=spec.momentum, fused=fused)
+
+
+# One for every record of spec/optimizers.py, whose states and update are these classes'.
+BUILDERS = {"adamw": _adamw, "lion": _lion, "momentum": _sgd, "sgd": _sgd}
 
 
 def _can_fuse(weights: Weights) -> bool:

@@ -13,6 +13,7 @@ from scalewright.cli.verbs.predict import (
     Cluster,
     Framework,
     Model,
+    OptimizerName,
     Options,
     Price,
     Tokens,
@@ -61,6 +62,7 @@ def plan(
     framework: Framework = None,
     software_version: Version = None,
     options: Options = None,
+    optimizer: OptimizerName = None,
     tokens: Tokens = None,
     price: Price = None,
     force: Force = False,
@@ -88,9 +90,10 @@ def plan(
             str(model), str(cluster), devices, seq_len, global_batch, nodes=nodes,
             global_batch_tokens=global_batch_tokens, objective=objective, fix=read_axes(fix, "--fix"),
             memory_headroom=memory_headroom, margin=margin, top=top, precision=precision, framework=framework,
-            software_version=software_version, options=read_switches(options), tokens=tokens, price=price,
-            scaling=counts, why_not=read_axes(why_not, "--why-not") if why_not else None, out=out,
-            data=data, force=force, tell=shown.tell, stop=shown.stop,
+            software_version=software_version, options=read_switches(options), optimizer=optimizer,
+            tokens=tokens, price=price, scaling=counts, out=out,
+            why_not=read_axes(why_not, "--why-not") if why_not else None, data=data, force=force,
+            tell=shown.tell, stop=shown.stop,
         )  # fmt: skip
     if json:
         print_json(found)

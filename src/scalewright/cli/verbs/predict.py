@@ -10,6 +10,7 @@ import typer
 from scalewright.cli.options import Json, starting_with
 from scalewright.cli.verbs.presets import _cluster_names, _model_names
 from scalewright.spec.errors import UserError
+from scalewright.spec.optimizers import NAMES
 
 AXIS = "Axes of the layout"
 HOW = "What the layout does"
@@ -44,6 +45,9 @@ Framework = Annotated[
 Version = Annotated[str | None, typer.Option("--software-version", help="Its release, such as 25.11.")]
 Options = Annotated[
     str | None, typer.Option(metavar="KEY=VALUE;...", help="Its switches, such as compile=1.")
+]
+OptimizerName = Annotated[
+    str | None, typer.Option("--optimizer", metavar="|".join(NAMES), help="A run file's optimizer.name.")
 ]
 Tokens = Annotated[float | None, typer.Option(help="Tokens of the whole run: gives days and device-hours.")]
 Price = Annotated[float | None, typer.Option(help="Of one device for an hour: gives the cost, too.")]
@@ -85,6 +89,7 @@ def predict(
     framework: Framework = None,
     software_version: Version = None,
     options: Options = None,
+    optimizer: OptimizerName = None,
     tokens: Tokens = None,
     price: Price = None,
     batch: Annotated[
@@ -104,7 +109,7 @@ def predict(
     if batch is not None:
         rest = {**given, "model": model, "cluster": cluster, "seq_len": seq_len, "layout": layout,
                 "framework": framework, "software_version": software_version, "options": options,
-                "tokens": tokens, "price": price}  # fmt: skip
+                "optimizer": optimizer, "tokens": tokens, "price": price}  # fmt: skip
         _batch(batch, rest)
         return
     name, place = _needed(model, cluster)
@@ -115,7 +120,7 @@ def predict(
     with only_answer(json), working("predicting"):
         found = ask(
             name, place, said, seq_len, framework=framework, software_version=software_version,
-            options=read_switches(options), tokens=tokens, price=price,
+            options=read_switches(options), optimizer=optimizer, tokens=tokens, price=price,
         )  # fmt: skip
     if json:
         print_json(found)

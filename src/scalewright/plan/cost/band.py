@@ -11,21 +11,22 @@ nodes · a device, or a generation of devices, that was never measured.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 
-from scalewright.plan.chips import FAMILIES
 from scalewright.plan.constants import Constants
 from scalewright.plan.cost.evaluate import Outcome
 from scalewright.plan.cost.memory_band import SIGMA
 from scalewright.plan.request import Request
+from scalewright.spec.device_families import Family
+from scalewright.spec.hardware import load_device
 
 # Devices with step times in data/measured_runs.csv; a test compares.
 MEASURED_DEVICES = frozenset({
     "a100-sxm-40", "a100-sxm-80", "b200-sxm", "gb200-nvl72", "gb300-nvl72", "h100-sxm", "tpu-v4p", "tpu-v5e",
     "tpu-v5p", "tpu-v6e", "v100-sxm2-32",
 })  # fmt: skip
-NEVER_MEASURED = frozenset(FAMILIES.index(name) for name in ("amd", "other"))
 
 
 def spread(outcome: Outcome, requests: Sequence[Request], unknown: np.ndarray, c: Constants) -> np.ndarray:
@@ -40,6 +41,8 @@ def spread(outcome: Outcome, requests: Sequence[Request], unknown: np.ndarray, c
     timed = np.array([request.chip.timings is not None for request in requests])  # its own probe says enough
     never = (t.gather(trainer["known"]) > 0) & (t.gather(trainer["measured"]) == 0) & ~timed
     siblings = np.array([request.chip.name not in MEASURED_DEVICES for request in requests])
+    measured = _measured_kernels()
+    strange = np.array([request.chip.family.kernels not in measured for request in requests])
     guesses = np.array([_guesses(request.assumed) for request in requests], dtype=float)
     square = (
         c["band.base"] ** 2
@@ -50,11 +53,17 @@ def spread(outcome: Outcome, requests: Sequence[Request], unknown: np.ndarray, c
         + (c["band.links"] * links / seconds * np.where(wide, 1.0, 0.5)) ** 2
         + (c["band.host"] * np.minimum(outcome.step.host, 1.0)) ** 2
         + (c["band.guess"] ** 2) * guesses
-        + (c["band.device"] * np.isin(t.gather(chips["family"]), list(NEVER_MEASURED)) * ~timed) ** 2
+        + (c["band.device"] * strange * ~timed) ** 2
         + (c["band.sibling"] * siblings * ~timed) ** 2
     )
     result: np.ndarray = np.sqrt(square)
     return result
+
+
+@lru_cache(maxsize=1)
+def _measured_kernels() -> frozenset[Family]:
+    """The families whose constants were fitted on, or compared with, step times of some device."""
+    return frozenset(load_device(name).resolved_family.kernels for name in MEASURED_DEVICES)
 
 
 def _guesses(assumed: Sequence[str]) -> int:

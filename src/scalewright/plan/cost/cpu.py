@@ -4,7 +4,7 @@
     a collective    seconds(curve of its kind, its bytes), as often as volumes.py lists it
     a micro-batch   blocks · (forward + backward + what runs again) + exchanges: Gloo works on the cores that
                     compute, so that nothing hides behind anything
-    a step          micro-batches, pipeline's fill, gradients and parameters, Adam, what every step costs
+    a step          micro-batches, pipeline's fill, gradients and parameters, update, what every step costs
 
 The rest of the planner prices devices by peaks and links; this replaces the seconds of rows whose chip has
 curves. Processes share caches, memory and the loopback: the probe ran as many of them at once.
@@ -287,7 +287,8 @@ class _Step:
         held = self._elements(n, True, t.pp == 1)
         shard = np.where(t.zero_stage >= 1, np.maximum(self.group / np.maximum(t.dp_replicate, 1), 1.0), 1.0)
         copies = np.where(self.width < FP32, self._each(held / shard, "add"), 0.0)
-        return np.asarray(self._each(held / shard, "optimizer") + copies)
+        adamw = self._each(held / shard, "optimizer")  # what the probe times
+        return np.asarray(adamw * self.at.trainer("update_on_host") + copies)
 
 
 def _of(unit: Unit, timings: Timings) -> Seconds:

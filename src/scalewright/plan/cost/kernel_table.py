@@ -29,7 +29,10 @@ CLASSES = {
     "attention": (w.ATTENTION,),
     "move": (w.MOVE, w.LOSS, w.PERMUTE),
 }
-_CHIP = ("family", "power", "memory_rate", "units", "peak", "width", "peak16", "width16", "measured", "tpu")
+_CHIP = (
+    "priced", "newer_attention", "bound_by_power", "power", "memory_rate", "units", "peak", "width", "peak16",
+    "width16", "measured", "tpu",
+)  # fmt: skip
 _TRAINER = (
     "kernels", "attention", "dropout", "year", "held_grads", "capacity_factor", "permutes_fused",
     "low_linear", "low_experts", "low_attention", "recipe", "one_by_one", "fused_experts",
@@ -77,7 +80,7 @@ def flatten(units: Sequence[Unit], facts: Facts) -> Flat:
         at = np.flatnonzero(np.isin(column["kind"], kinds))
         k = {key: np.ascontiguousarray(values[at]) for key, values in column.items()}
         u = {key: values[unit[at]] for key, values in beside.items()}
-        u |= {key: u[key].astype(int) for key in ("family", "width16", "kernels", "recipe")}
+        u |= {key: u[key].astype(int) for key in ("priced", "width16", "kernels", "recipe")}
         if name == "matmul":
             k |= _padded_experts(k, u)
             k |= _tiled(k, u)

@@ -16,18 +16,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scalewright.plan.chips import FAMILIES
 from scalewright.plan.constants import Constants
 from scalewright.plan.cost import work as w
 from scalewright.plan.cost.habits import RECIPES
 from scalewright.plan.cost.kernel_table import PHASES, Arrays, Flat, flatten
 from scalewright.plan.frameworks import ATTENTION, KERNELS
+from scalewright.spec.device_families import PRICED
 
 __all__ = ["Flat", "Prices", "flatten", "immature", "price", "roof"]
 
 BITS = ("bits32", "bits16", "bits8", "bits4")
 EXPERT_ACT = w.PARTS.index("expert_act")
-HOPPER, BLACKWELL = FAMILIES.index("hopper"), FAMILIES.index("blackwell")
 FLASH1, BEST = ATTENTION.index("flash1"), ATTENTION.index("best")
 CAST_BYTES = 4.0  # an operand of 8 bits: 2 bytes read, 1 written as it is and 1 transposed
 REACHED = 0.95  # of a measured peak, which a matrix product reached already
@@ -77,14 +76,12 @@ def price(flat: Flat, c: Constants) -> Prices:
     return Prices(total, core, flat.masked, flat.square, by_part, flat.parts)
 
 
-def roof(
-    family: np.ndarray, width: np.ndarray, peak: np.ndarray, measured: np.ndarray, c: Constants
-) -> np.ndarray:
+def roof(u: Arrays, width: np.ndarray, peak: np.ndarray, c: Constants) -> np.ndarray:
     """FLOP/s that a large matrix product reaches; a measured peak is what one reached already."""
     narrow = c.row("narrow", BITS)[width]
-    narrow = np.where((width == 2) & (family == BLACKWELL), c["narrow.blackwell8"], narrow)
-    share = c.row("matmul", FAMILIES)[family] * narrow
-    return np.asarray(peak * np.where(measured > 0, REACHED, share))
+    narrow = np.where((width == 2) & (u["bound_by_power"] > 0), c["narrow.blackwell8"], narrow)
+    share = c.row("matmul", PRICED)[u["priced"]] * narrow
+    return np.asarray(peak * np.where(u["measured"] > 0, REACHED, share))
 
 
 def immature(year: np.ndarray, kernels: np.ndarray, c: Constants) -> np.ndarray:
@@ -98,7 +95,7 @@ def _matmul(k: Arrays, u: Arrays, c: Constants) -> np.ndarray:
 
     A TPU streams its operands beside the products: shape.reuse FLOPs a byte.
     """
-    fast = roof(u["family"], k["width"], k["peak"], u["measured"], c) * u["power"] ** c["power.exponent"]
+    fast = roof(u, k["width"], k["peak"], c) * u["power"] ** c["power.exponent"]
     fast = fast * np.where(k["width"] == 2, c.row("recipe", RECIPES)[u["recipe"]], 1.0)
     lost = k["padded"] * (1 + c["shape.wave"] * k["waves"]) * (1 + c["shape.depth"] * k["deep"])
     experts = c["shape.grouped"] * k["rows"] / (k["rows"] + c["shape.expert_rows"])
@@ -119,9 +116,8 @@ def _attention(k: Arrays, u: Arrays, c: Constants) -> np.ndarray:
 
 def _fused(k: Arrays, u: Arrays, c: Constants) -> np.ndarray:
     """FLOPs that mask and window leave, at a share of the peak that kernel, generation and head size set."""
-    family = u["family"]
-    share = c.row("attention", FAMILIES)[family]
-    old = (u["attention"] < BEST) & (family >= HOPPER) & (family <= BLACKWELL)
+    share = c.row("attention", PRICED)[u["priced"]]
+    old = (u["attention"] < BEST) & (u["newer_attention"] > 0)
     share = share * np.where(old, c["kernel.flash2_hopper"], 1.0)
     share = share * np.where(u["attention"] == FLASH1, c["kernel.flash1"], 1.0)
     share = share * np.where(k["dim"] < SMALL_HEAD, c["kernel.head64"], 1.0)
@@ -137,7 +133,7 @@ def _loose(k: Arrays, u: Arrays, c: Constants) -> np.ndarray:
     scores = k["m"] * k["n"] * k["k"]
     passes = c["kernel.square"] * np.where(u["attention"] == 0, UNFUSED, 1.0)
     passes = passes * np.where(u["dropout"] > 0, 1.0, NO_DROPOUT)
-    fast = roof(u["family"], u["width16"], u["peak16"], u["measured"], c) * BATCHED
+    fast = roof(u, u["width16"], u["peak16"], c) * BATCHED
     products = k["flops"] / fast * np.where(k["dim"] % 8 != 0, c["shape.misaligned"], 1.0)
     return np.asarray(products + 2 * scores * passes / _rate(u, c) + LOOSE_KERNELS * c["shape.gap"])
 

@@ -1,6 +1,7 @@
 """Seconds of the optimizer's step, and of what is kept on the host and fetched.
 
-step      bytes of gradients, states (read and written) and weights of a rank's share / memory rate
+step      bytes of gradients, states (read and written) and weights of a rank's share / memory rate; another
+          optimizer than AdamW: times the bytes of its update over AdamW's (spec/optimizers.py)
 on host   the states' traffic over the host's link, and the host's slower step
 offload   parameters and activations to the host and back, less what the computation hides
 """
@@ -33,19 +34,20 @@ def activations_away(t: Table, facts: Facts) -> np.ndarray:
 
 
 def optimizer(at: Columns, held: Shares) -> np.ndarray:
-    """Seconds of the step of Adam: states read and written once, times what it really moves."""
+    """Seconds of a step's update: AdamW's states read and written once, times what it really moves."""
     t, c = at.table, at.c
     replicas = np.where(t.zero_stage >= 3, t.dp_replicate, 1.0)
     experts = np.maximum(held.group / replicas * t.tp / (t.ep * t.etp), 1.0)
     mine = held.dense / np.where(t.zero_stage >= 1, held.group / replicas, 1.0)
     mine = mine + held.expert / np.where(t.zero_stage >= 1, experts, 1.0)
-    moved = mine * (at.trainer("grads") + 2 * at.trainer("held_optimizer") + NEW_WEIGHTS)
-    seconds = moved * c["optimizer.bytes"] / at.memory_rate
+    moved = mine * (at.trainer("grads") + 2 * at.trainer("adamw_bytes") + NEW_WEIGHTS)
+    adamw = moved * c["optimizer.bytes"] / at.memory_rate
+    seconds = adamw * at.trainer("update")
     # the states of this package's FSDP follow the parameters to the host (spec/memory.py)
     away = offloaded(t.offload, "optimizer") | (offloaded(t.offload, "parameters") & (at.trainer("own") > 0))
     if not away.any():
         return np.asarray(seconds)
-    there = seconds * np.maximum(at.memory_rate / HOST_MEMORY, 1.0)
+    there = adamw * at.trainer("update_on_host") * np.maximum(at.memory_rate / HOST_MEMORY, 1.0)
     return np.asarray(np.where(away, mine * ON_HOST / _host_rate(at) + there, seconds))
 
 

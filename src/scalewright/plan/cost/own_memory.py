@@ -8,6 +8,7 @@
     reduce     all but one block's               the same; the block's gradients, and the copy that is sent
     root       all but one micro-batch's         the same of embedding and head; ZeRO-1: beside its sum
     gather     the next micro-batch's input      ZeRO-3: root and block gathered, the last reduction's input
+    update     none                              all gradients; what the optimizer makes and frees (Lion)
 
 FSDP2 gathers into one flat tensor and copies parameters out of it, copies gradients into one fp32 tensor that
 is reduced, and keeps that until the next reduction starts. ZeRO-1 sums gradients whole, in fp32, over the
@@ -73,6 +74,7 @@ def own_memory(
         rank.reduction_of_root(sent=True),
         rank.sum_of_root(),
         rank.gather(),
+        rank.update(),
     )
     highest = np.stack([moment.total for moment in moments]).argmax(0)
 
@@ -99,6 +101,8 @@ class _Rank:
         u, works, t = table.unit, facts.works, table
         self.t, self.kept, self.alive, self.shard_gradients = t, kept, alive, held.gradients
         self.ranks = sums.ranks
+        here = held.optimizer > 0  # the update of offloaded states is the host's
+        self.scratch = here * facts.trainers["scratch"][u] / FP32 * held.gradients
         self.stage = np.where(sums.sharded, t.zero_stage, 0)  # 0: whole replicas
         self.piped = t.pp > 1
         self.split = t.schedules("splits")
@@ -258,3 +262,8 @@ class _Rank:
         nothing = np.zeros(len(self.t))
         gradients = np.where(self.several, self.shard_gradients, 0.0)
         return Moment(three * self.stream, three * buffers, gradients, nothing)
+
+    def update(self) -> Moment:
+        """An optimizer that makes a tensor beside every weight; others make none, and peak elsewhere."""
+        nothing, here = np.zeros(len(self.t)), self.scratch > 0
+        return Moment(nothing, nothing, here * self.shard_gradients, self.scratch)

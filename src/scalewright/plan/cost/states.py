@@ -129,7 +129,7 @@ def _own(table: Table, facts: Facts, at: Place, sums: Padded) -> States:
     experts = np.where(sharded, np.maximum(ranks * table.tp / (table.ep * table.etp), 1.0), 1.0)
     shard = dense / ranks + expert / experts
     each, apart, copies = (
-        facts.trainers[name][table.unit] for name in ("held_optimizer", "scalars", "copies")
+        facts.trainers[name][table.unit] for name in ("held_optimizer", "step_bytes", "copies")
     )
     kept = FP32 * shard + np.where(sharded, 0.0, copies * shard)
     adam_away = offloaded(table.offload, "optimizer") & ~away

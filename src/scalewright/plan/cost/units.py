@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scalewright.plan.chips import FAMILIES, WIDTHS, Chip
+from scalewright.plan.chips import WIDTHS, Chip
 from scalewright.plan.constants import constants
 from scalewright.plan.cost import work as w
 from scalewright.plan.cost.habits import switched
@@ -21,8 +21,9 @@ from scalewright.plan.frameworks import ATTENTION, OURS, SPLITS, Framework
 from scalewright.plan.request import Request
 from scalewright.plan.switches import Switches
 from scalewright.spec.block import Sizes
-from scalewright.spec.memory import FP32, STATES
+from scalewright.spec.memory import FP32
 from scalewright.spec.model import ModelSpec
+from scalewright.spec.optimizers import ADAMW, Optimizer
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Unit:
     framework: Framework
     precision: str
     attention: str
-    optimizer: str
+    optimizer: Optimizer
     switches: Switches
 
     @property
@@ -82,7 +83,9 @@ def _columns(parts: Sequence[object], names: Sequence[str]) -> dict[str, np.ndar
 
 
 _CHIP = (
-    "family",
+    "priced",
+    "newer_attention",
+    "bound_by_power",
     "memory_rate",
     "units",
     "capacity",
@@ -140,7 +143,7 @@ def _plain_precision(unit: Unit) -> tuple[str, float]:
 
 def _power(unit: Unit) -> float:
     """The device's power limit over its generation's usual one; what isn't known counts as usual."""
-    usual = constants().get(f"power.{FAMILIES[unit.chip.family]}", 0.0)
+    usual = constants().get(f"power.{unit.chip.family.kernels.name}", 0.0)
     limit = unit.switches.power_w or constants().get(f"power.{unit.chip.name}", usual)
     return limit / usual if usual else 1.0
 
@@ -159,10 +162,26 @@ def _trainer_facts(units: Sequence[Unit]) -> dict[str, np.ndarray]:
     }
     for index, name in enumerate(("held_weights", "held_grads", "held_optimizer")):
         found[name] = np.array([u.framework.held[index] for u in units])
-    states = [STATES[u.optimizer] for u in units]  # of this package's own; others' recipes are AdamW's
-    found["held_optimizer"] = np.where(own, [FP32 * each for each, _ in states], found["held_optimizer"])
-    found["scalars"] = np.array([float(apart) for _, apart in states])  # bytes a tensor
-    return found
+    return found | _optimizer_facts(units, np.array(own), found["held_optimizer"])
+
+
+def _optimizer_facts(units: Sequence[Unit], own: np.ndarray, held: np.ndarray) -> dict[str, np.ndarray]:
+    """Of this package's own trainer the table's (spec/optimizers.py); others' recipes are AdamW's.
+
+    `adamw_bytes`: what AdamW holds a parameter. `update`, `update_on_host`: bytes that an update moves, over
+    those of AdamW, for which what it really takes is fitted (plan/data/constants.yaml: optimizer.bytes).
+    """
+    records = [u.optimizer for u in units]
+    flags = [x.flag if u.chip.kind == "gpu" else 0 for u, x in zip(units, records, strict=True)]
+    moved = [x.update + flag for x, flag in zip(records, flags, strict=True)]
+    return {
+        "adamw_bytes": held,
+        "held_optimizer": np.where(own, [FP32 * len(x.states) for x in records], held),
+        "step_bytes": np.array([float(x.step_bytes) for x in records]),  # of a tensor
+        "scratch": np.where(own, [float(x.scratch) for x in records], 0.0),  # of a parameter
+        "update": np.where(own, np.array(moved) / ADAMW.update, 1.0),
+        "update_on_host": np.where(own, [x.update / ADAMW.update for x in records], 1.0),
+    }
 
 
 def _work_facts(units: Sequence[Unit]) -> dict[str, np.ndarray]:

@@ -18,7 +18,6 @@ from pathlib import Path
 
 import numpy as np
 
-from scalewright.plan.chips import FAMILIES
 from scalewright.plan.constants import FILE, Constants, Fact, constants, facts
 from scalewright.plan.cost.evaluate import Prepared, evaluate, prepare
 from scalewright.plan.frameworks import OTHER
@@ -139,7 +138,7 @@ def groups_of(runs: Runs, kind: str) -> np.ndarray:
         return runs.source
     if kind == "family":
         return np.array([_family(request.model) for request in runs.requests])
-    return np.array([FAMILIES[request.chip.family] for request in runs.requests])
+    return np.array([request.chip.family.kernels.name for request in runs.requests])
 
 
 def _family(model: ModelSpec) -> str:

@@ -13,7 +13,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from scalewright.plan.chips import FAMILIES
 from scalewright.plan.constants import Constants, Fact, constants, facts
 from scalewright.plan.cost.evaluate import prepare
 from scalewright.plan.measured.fit import evaluate_seconds, problem, solve
@@ -29,7 +28,7 @@ FOLDS = 4
 
 def free_facts(runs: Runs) -> tuple[Fact, ...]:
     """The constants that these runs may move, around their shipped values, a little beyond the range."""
-    families = {FAMILIES[request.chip.family] for request in runs.requests}
+    families = {request.chip.family.kernels.name for request in runs.requests}
     kernels = {request.framework.kernels for request in runs.requests}
     names = {*HOST, *LINKS, *KERNELS}
     names |= {f"{kind}.{family}" for kind in ("matmul", "attention") for family in families}

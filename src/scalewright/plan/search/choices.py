@@ -146,7 +146,10 @@ class Maker:
 
     def _request(self, layout: Layout) -> Request:
         trainer = (self.asked[key] for key in ("framework", "version", "options"))
-        return from_layout(self.model, self.cluster, layout, self.template.seq_len, *trainer)
+        return from_layout(
+            self.model, self.cluster, layout, self.template.seq_len, *trainer,
+            optimizer=self.template.optimizer,
+        )  # fmt: skip
 
     def _choice(self, prediction: Prediction, layout: Layout, score: float) -> Choice:
         why = why_not_trained(self.model, layout, self.template.seq_len)

@@ -1,6 +1,6 @@
 """A plan's layout as a `run.yaml` that `train` takes.
 
-    plan, choice --> model, cluster, layout, data (one marked line when no folder is given)
+    plan, choice --> model, cluster, layout, data (one marked line when no folder is given), optimizer
 
 Only what differs from run.yaml's defaults is written, as a person would write it; what a plan doesn't decide
 (learning rate, steps) is left to them, too.
@@ -14,6 +14,7 @@ from scalewright.spec.base import to_yaml
 from scalewright.spec.cluster import LOCAL, ClusterSpec, cluster_names, load_cluster
 from scalewright.spec.errors import UserError
 from scalewright.spec.model import ModelSpec
+from scalewright.spec.optimizers import ADAMW
 from scalewright.spec.presets import is_preset, load_model_spec
 
 if TYPE_CHECKING:
@@ -36,8 +37,10 @@ def run_file(plan: Plan, choice: Choice | None = None, *, data: str | None = Non
         raise UserError(f"`train` can't run this layout yet: {choice.untrainable}", "plan", _instead(plan))
     head = {"version": 1, "name": _name(plan), "model": _model(plan.model), "cluster": _cluster(plan.cluster)}
     layout = {"layout": choice.layout.written()}
+    record = plan.template.optimizer
     folder = PLACEHOLDER if data is None else data
-    source = to_yaml({"data": {"train": folder, "seq_len": plan.seq_len}})
+    optimizer = {} if record is ADAMW else {"optimizer": {"name": record.written}}
+    source = to_yaml({"data": {"train": folder, "seq_len": plan.seq_len}, **optimizer})
     if data is None:
         source = source.replace(PLACEHOLDER, f"{PLACEHOLDER}  # {FILL}")
     return "\n".join([_comment(plan, choice), to_yaml(head) + to_yaml(layout) + source])

@@ -33,6 +33,7 @@ from scalewright.spec.errors import UserError
 from scalewright.spec.huggingface import why_not_running
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
+from scalewright.spec.optimizers import ADAMW, Optimizer
 
 __all__ = ["Choice", "Plan", "again", "search"]
 
@@ -51,6 +52,7 @@ def search(
     framework: str = "scalewright",
     version: str | None = None,
     options: Mapping[str, str] | None = None,
+    optimizer: Optimizer = ADAMW,
     precision: str = "auto",
     objective: str = "time",
     fixed: Mapping[str, Any] | None = None,
@@ -82,6 +84,7 @@ def search(
         "framework": framework,
         "version": version,
         "options": options,
+        "optimizer": optimizer,
         "precision": precision,
         "objective": objective,
         "fixed": fixed,
@@ -132,7 +135,7 @@ def _prepare(model: ModelSpec, cluster: ClusterSpec, asked: Mapping[str, Any]) -
     cluster.check_devices(devices)
     plain = Layout.parse({"devices": devices, "precision": asked["precision"]})
     trainer = (asked[key] for key in ("framework", "version", "options"))
-    template = from_layout(model, cluster, plain, asked["seq_len"], *trainer)
+    template = from_layout(model, cluster, plain, asked["seq_len"], *trainer, optimizer=asked["optimizer"])
     price = cluster.price_per_device_hour if asked["price"] is None else asked["price"]
     aim = make_objective(asked["objective"], template.chip, devices, price)
     axes = read_fixed(asked["fixed"] or {}, template)

@@ -1,0 +1,59 @@
+"""Families of devices: the generations whose kernels are alike, and with whose constants each is priced.
+
+    device --family: ada--> Family --kernels--> hopper, whose rows of plan/data/constants.yaml price it
+
+A family without constants of its own is priced with those of the one that it is `like`. What formulas ask of
+a family is a trait here, never its place in a list.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from scalewright.spec.errors import UserError
+
+
+@dataclass(frozen=True)
+class Family:
+    """A generation; the traits are of its constants, so that only a family with constants has them."""
+
+    name: str
+    like: str | None = None  # the family whose constants it is priced with; null: its own
+    # its share in `attention` is of a kernel that uses instructions which FlashAttention-2 doesn't
+    # (Shah et al. 2024; cuDNN): an older kernel gets `kernel.flash2_hopper` of it
+    newer_attention: bool = False
+    # its 16-bit products are bound by power, so that 8 bits gain more (`narrow.blackwell8`)
+    bound_by_power: bool = False
+
+    @property
+    def kernels(self) -> Family:
+        """The family whose constants price it."""
+        return FAMILIES[self.like] if self.like else self
+
+
+FAMILIES = {
+    family.name: family
+    for family in (
+        Family("pascal", like="volta"),
+        Family("volta"),
+        Family("turing", like="volta"),
+        Family("ampere"),
+        Family("ada", like="hopper"),
+        Family("hopper", newer_attention=True),
+        Family("blackwell", newer_attention=True, bound_by_power=True),
+        Family("tpu"),
+        Family("amd"),
+        Family("trainium", like="other"),
+        Family("apple", like="other"),
+        Family("other"),
+    )
+}
+OTHER = FAMILIES["other"]  # a device that doesn't say
+PRICED = tuple(family.name for family in FAMILIES.values() if family.like is None)  # have constants
+
+
+def find_family(name: str, where: str = "family") -> Family:
+    """The family of that name; raises UserError with all names."""
+    if name not in FAMILIES:
+        raise UserError(f"unknown device family '{name}'", where, "use one of " + ", ".join(FAMILIES))
+    return FAMILIES[name]

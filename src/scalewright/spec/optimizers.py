@@ -1,0 +1,84 @@
+"""The optimizers in one table: what each keeps of a weight, and what its update moves.
+
+    record      in a run file              states                 bytes a parameter that an update moves
+    adamw       name: adamw                exp_avg, exp_avg_sq    28 = gradient 4, weight 8, states 16
+    lion        name: lion                 exp_avg                52, on a GPU 72: kernel by kernel
+    momentum    name: sgd, momentum > 0    momentum_buffer        20 = gradient 4, weight 8, state 8
+    sgd         name: sgd                  none                   12 = gradient 4, weight 8
+
+Run files (spec/run.py), the trainer (train/optimizer.py), memory (spec/memory.py) and the planner
+(plan/cost/units.py) read it. Every number is fp32: 4 bytes, read or written.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from scalewright.spec.errors import UserError
+
+OptimizerName = Literal["adamw", "sgd", "lion"]  # the words of a run file and of `--optimizer`
+NAMES: tuple[str, ...] = get_args(OptimizerName)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Optimizer:
+    """What one optimizer keeps and moves, as `train` runs it; `source`: of all its numbers."""
+
+    name: str
+    written: OptimizerName  # `optimizer.name` in a run file
+    states: tuple[str, ...]  # fp32 tensors of the weight's shape, as `torch.optim.Optimizer.state` names them
+    step_bytes: int = 0  # of each tensor's count of steps
+    update: int  # bytes a parameter that an update reads and writes
+    flag: int = 0  # more of them where a number on the device may leave the update out (train/update.py)
+    scratch: int = 0  # bytes a parameter that an update makes and frees
+    source: str
+
+
+_RECORDS = (
+    Optimizer(
+        name="adamw",
+        written="adamw",
+        states=("exp_avg", "exp_avg_sq"),
+        step_bytes=4,
+        update=28,
+        source="Loshchilov & Hutter 2019, algorithm 2; torch.optim.AdamW(fused=True): one kernel reads the "
+        "gradient, reads and writes the weight and both moments; an fp32 a tensor counts its steps",
+    ),
+    Optimizer(
+        name="lion",
+        written="lion",
+        states=("exp_avg",),
+        update=52,
+        flag=20,
+        scratch=4,
+        source="Chen et al. 2023, algorithm 2; counted in train/optimizer.py: decay 8, update 12, sign 8, "
+        "weight 12, momentum 12; the flag replaces gradients (12) and scales updates (8), which are tensors",
+    ),
+    Optimizer(
+        name="momentum",
+        written="sgd",
+        states=("momentum_buffer",),
+        update=20,
+        source="torch.optim.SGD(momentum, fused=True): one kernel reads the gradient, reads and writes the "
+        "weight and its buffer",
+    ),
+    Optimizer(
+        name="sgd",
+        written="sgd",
+        states=(),
+        update=12,
+        source="torch.optim.SGD(fused=True): one kernel reads the gradient, reads and writes the weight",
+    ),
+)
+OPTIMIZERS = {record.name: record for record in _RECORDS}
+ADAMW = OPTIMIZERS[
+    "adamw"
+]  # a run's default, the recipe of all other trainers, and what constants are fitted on
+
+
+def find_optimizer(name: str, where: str = "optimizer") -> Optimizer:
+    """The record of a run file's name (`sgd`: without momentum); raises UserError with the names."""
+    if name not in NAMES:
+        raise UserError(f"unknown optimizer '{name}'", where, "use one of " + ", ".join(NAMES))
+    return OPTIMIZERS[name]
