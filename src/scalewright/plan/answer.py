@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from math import isfinite
 from typing import Any
 
-from scalewright.plan.capabilities import find_capabilities
+from scalewright.plan.capabilities import find_capabilities, why_untrainable
 from scalewright.plan.chips import Chip
 from scalewright.plan.constants import Constants
 from scalewright.plan.cost.memory import GIB
@@ -26,7 +26,6 @@ from scalewright.plan.request import Request
 from scalewright.plan.stages import stages
 from scalewright.spec.errors import UserError
 from scalewright.spec.layout import Layout
-from scalewright.spec.trains import why_not_trained
 
 MOST_TOKENS, MOST_PRICE = 1e18, 1e6
 
@@ -68,6 +67,7 @@ def setting(request: Request) -> dict[str, Any]:
         "seq_len": request.seq_len,
         "device": {
             "name": chip.name,
+            "kind": chip.kind,
             "per_node": chip.node,
             "memory_gib": chip.capacity / GIB,
             "usable_gib": chip.capacity * trainer.usable / GIB,  # what a trainer can really allocate
@@ -79,10 +79,12 @@ def setting(request: Request) -> dict[str, Any]:
 
 def lacks(request: Request, layout: Mapping[str, Any]) -> list[str]:
     """What of a priced layout its trainer doesn't have; of `train`, the reason why it can't run it."""
+    kind = request.chip.kind
     if request.framework.name != OURS:
-        return find_capabilities(request.framework.name).missing(layout)
+        trainer = find_capabilities(request.framework.name)
+        return [*([] if trainer.runs_on(kind) else [f"{kind} support"]), *trainer.missing(layout)]
     keys = {key: value for key, value in layout.items() if key in Layout.model_fields}
-    reason = why_not_trained(request.model, Layout.parse(keys, "layout"), request.seq_len)
+    reason = why_untrainable(request.model, Layout.parse(keys, "layout"), request.seq_len, kind)
     return [] if reason is None else [reason]
 
 
