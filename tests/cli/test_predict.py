@@ -115,9 +115,26 @@ def test_blanks_are_named(call_cli):
         assert any(line.startswith(start) for line in lines), (start, lines)
     everything = predicted(
         call_cli, *ASKED, *LAYOUT, "--sp", "--schedule", "1f1b", "--micro-batch", "1", "--recompute",
-        "none", "--precision", "bf16", "--framework", "megatron",
+        "none", "--precision", "bf16", "--framework", "megatron", "--software-version", "25.04",
     )  # fmt: skip
     assert everything["assumed"] == []
+
+
+@pytest.mark.parametrize(
+    ("flags", "year"),
+    [
+        (["--framework", "megatron"], "megatron of 2025 (--software-version says another)"),
+        (["--framework", "nemo"], "nemo of 2024 (--software-version says another)"),
+        (["--framework", "nemo", "--software-version", "25.04"], None),
+        (["--framework", "megatron-2021"], None),
+        (["--framework", "scalewright"], None),
+        (["--framework", "unknown"], "framework unknown: priced as the usual trainer of 2025"),
+    ],
+)
+def test_a_trainers_assumed_date_is_named(call_cli, flags, year):
+    lines = predicted(call_cli, *ASKED, *LAYOUT, *flags)["assumed"]
+    dated = [line for line in lines if " of 20" in line]
+    assert dated == ([] if year is None else [year])
 
 
 def test_framework_and_version_change_the_answer(call_cli):
@@ -137,6 +154,14 @@ def test_framework_and_version_change_the_answer(call_cli):
         (["--framework", "mine"], "'unknown' stands for a trainer that isn't listed"),
         (["--options", "foo=1"], "unknown option 'foo' (--options): use one of async_tp"),
         (["--options", "compil=1"], "did you mean 'compile'"),
+        (
+            ["--options", "fp8_recipe=mxfp8"],
+            "unknown option 'fp8_recipe'",
+        ),  # of runs' tables; no price knows it
+        (["--options", "compile"], "option compile is '' (--options): write compile=1 or compile=0"),
+        (["--options", "compile=yes"], "option compile is 'yes' (--options): write compile=1 or compile=0"),
+        (["--options", "dispatcher=deep"], "give one of allgather, alltoall, deepep, flex, hybridep"),
+        (["--options", "node_gbps=fast"], "give a number"),
     ],
 )
 def test_a_misspelt_trainer_or_switch_is_an_error(call_cli, flags, words):

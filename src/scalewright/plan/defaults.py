@@ -21,11 +21,14 @@ from scalewright.spec.errors import UserError, unknown
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
 
-# Switches that a price depends on, beside the layout: of kernels and the host, of overlap, of the machine.
-OPTIONS = (
-    "async_tp", "capacity", "compile", "cuda_graphs", "dispatcher", "ep_overlap", "fp8_gather", "fp8_recipe",
-    "node_gbps", "power_w", "tp_overlap",
-)  # fmt: skip
+# Switches that a price depends on, beside the layout: of kernels and the host, of overlap, of the machine;
+# and the words that each may be (none: a number above 0).
+SWITCH = ("1", "0", "true", "false")
+OPTIONS: dict[str, tuple[str, ...]] = {
+    "async_tp": SWITCH, "capacity": (), "compile": SWITCH, "cuda_graphs": SWITCH,
+    "dispatcher": ("allgather", "alltoall", "deepep", "flex", "hybridep"), "ep_overlap": SWITCH,
+    "fp8_gather": SWITCH, "node_gbps": (), "power_w": (), "tp_overlap": SWITCH,
+}  # fmt: skip
 LIMITS = {
     "devices": MOST["n_devices"], "nodes": MOST["n_devices"], "seq_len": MOST["seq"],
     "micro_batch": MOST["mbs"], "global_batch": MOST["gbs"], "tp": MOST["tp"], "pp": MOST["pp"],
@@ -132,9 +135,11 @@ def resolve_trainer(name: str | None, version: str | None) -> tuple[Framework, l
         how = "give the release's number, such as 25.11"
         raise UserError(f"software-version is '{version}'", "--software-version", how)
     found = find_framework(name, version)
+    year = int(found.year)
     if found.known:
-        return found, []
-    return found, [f"framework {name}: priced as the usual trainer of {int(found.year)}"]
+        dated = version is not None or str(year) in found.name or found.name == OURS
+        return found, [] if dated else [f"{found.name} of {year} (--software-version says another)"]
+    return found, [f"framework {name}: priced as the usual trainer of {year}"]
 
 
 def check_price(price: float | None, tokens: float | None, used: bool = False) -> None:
@@ -145,7 +150,20 @@ def check_price(price: float | None, tokens: float | None, used: bool = False) -
 
 
 def check_options(options: Mapping[str, str] | None) -> None:
-    """Raises UserError for a switch that no trainer's price knows, with the nearest that are."""
-    for key in options or {}:
+    """Raises UserError for a switch that no price knows, and for a word that one can't be set to."""
+    for key, word in (options or {}).items():
         if key not in OPTIONS:
             raise unknown("option", key, OPTIONS, "--options")
+        words = OPTIONS[key]
+        if not (word.lower() in words if words else _above_zero(word)):
+            how = f"write {key}=1 or {key}=0" if words is SWITCH else f"give one of {', '.join(words)}"
+            raise UserError(
+                f"option {key} is '{word}'", "--options", how if words else "give a number above 0"
+            )
+
+
+def _above_zero(word: str) -> bool:
+    try:
+        return 0 < float(word) < float("inf")
+    except ValueError:
+        return False
