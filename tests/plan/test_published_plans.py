@@ -35,7 +35,7 @@ def test_deepseek_v3_as_its_authors_ran_it():
 
 
 def test_deepseek_v3_searched_is_what_its_authors_chose():
-    """Of the layouts without tensor parallelism, which they ruled out; with it tp 2 is 7% faster, as priced."""
+    """Of the layouts without tensor parallelism, which they ruled out; with it tp 2 is priced 7% faster."""
     plan = search(
         load_model_spec("deepseek-v3"),
         load_cluster("hgx-h800"),

@@ -124,8 +124,9 @@ def _summary(found: Answer) -> None:
     if not found["fits"]:
         row("", "", _fix(fix))
     if (total := found.get("total")) is not None:
-        cost = "" if total["cost"] is None else f", which cost {total['cost']:,.0f}"
-        row("whole run", f"{total['days']:,.4g} days", f"{total['device_hours']:,.0f} device-hours{cost}")
+        cost = "" if total["cost"] is None else f", which cost {total['cost']:,.0f} {total['currency']}"
+        hours = f"{total['device_hours']:,.0f} device-hours{cost}, at a goodput of {total['goodput']:.4g}"
+        row("whole run", f"{total['days']:,.4g} days", hours)
     emit()
 
 

@@ -4,15 +4,12 @@ prediction.dump()                                  the cost           (plan/pred
   + what_if, smallest_fix, evidence                why, and how sure  (plan/explain.py)
   + lacks                                          what of the layout its trainer doesn't have
   + stages                                         each pipeline rank (plan/stages.py)
-  + total {days, device_hours, cost}               of a whole run of so many tokens
-
-days = tokens / tokens per second / 86,400         device-hours = days · 24 · devices
+  + total {days, device_hours, cost, ...}          of a whole run (plan/whole_run.py)
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import isfinite
 from typing import Any
 
 from scalewright.plan.capabilities import find_capabilities, why_untrainable
@@ -24,22 +21,19 @@ from scalewright.plan.frameworks import OURS
 from scalewright.plan.predict import Prediction
 from scalewright.plan.request import Request
 from scalewright.plan.stages import stages
-from scalewright.spec.errors import UserError
+from scalewright.plan.whole_run import WholeRun
 from scalewright.spec.layout import Layout
-
-MOST_TOKENS, MOST_PRICE = 1e18, 1e6
 
 
 def answer(
     found: Prediction,
     *,
-    tokens: float | None = None,
-    price: float | None = None,
+    run: WholeRun | None = None,
     explain: bool = True,
     assumed: Sequence[str] = (),
     c: Constants | None = None,
 ) -> dict[str, Any]:
-    """The keys of `predict --json`. `price` is of one device for an hour, in any currency.
+    """The keys of `predict --json`, of a whole `run` where it has tokens.
 
     Without `explain` what_if, smallest_fix, evidence and lacks are left out: the first three price some
     thirty other requests.
@@ -55,8 +49,9 @@ def answer(
     keys |= setting(found.request)
     if explain:
         keys["stages"] = stages(found)
-    if tokens is not None:
-        keys["total"] = total(found, tokens, price)
+    if run is not None and run.tokens is not None:
+        keys["total"] = run.total(found)
+        keys["assumed"] += run.assumed(found.request.devices)
     return keys
 
 
@@ -96,14 +91,3 @@ def links(chip: Chip) -> list[dict[str, Any]]:
     if found and chip.fabric_kind == "network":  # no network beyond the domain
         return found
     return [*found, {"kind": chip.fabric_kind, "devices": None, "bytes_per_s": chip.fabric_rate}]
-
-
-def total(found: Prediction, tokens: float, price: float | None = None) -> dict[str, float | None]:
-    """Days, device-hours and cost of a run of so many tokens; cost is None without a price."""
-    if not isfinite(tokens) or not 0 < tokens <= MOST_TOKENS:
-        raise UserError(f"tokens is {tokens:g}", "--tokens", "give a number above 0, such as 1e12")
-    if price is not None and (not isfinite(price) or not 0 <= price <= MOST_PRICE):
-        raise UserError(f"price is {price:g}", "--price", "give what one device costs an hour, such as 2.5")
-    days = tokens / found.tokens * found.step_time_s / 86400
-    hours = days * 24 * found.request.devices
-    return {"days": days, "device_hours": hours, "cost": None if price is None else hours * price}

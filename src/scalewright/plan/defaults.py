@@ -142,13 +142,6 @@ def resolve_trainer(name: str | None, version: str | None) -> tuple[Framework, l
     return found, [f"framework {name}: priced as the usual trainer of {year}"]
 
 
-def check_price(price: float | None, tokens: float | None, used: bool = False) -> None:
-    """Raises UserError for a price of nothing: a cost is a run's, of `tokens`, or `used` by the search."""
-    if price is not None and tokens is None and not used:
-        how = "add --tokens 1e12, those of the whole run: its cost is what a price gives"
-        raise UserError("price is given without tokens", "--price", how)
-
-
 def check_options(options: Mapping[str, str] | None) -> None:
     """Raises UserError for a switch that no price knows, and for a word that one can't be set to."""
     for key, word in (options or {}).items():

@@ -11,7 +11,9 @@ from scalewright.cli.options import Force, Json, one_of
 from scalewright.cli.verbs.predict import (
     LAYOUT,
     Cluster,
+    Currency,
     Framework,
+    Goodput,
     Model,
     Options,
     Price,
@@ -63,6 +65,8 @@ def plan(
     options: Options = None,
     tokens: Tokens = None,
     price: Price = None,
+    currency: Currency = None,
+    goodput: Goodput = None,
     force: Force = False,
     json: Json = False,
 ) -> None:
@@ -89,7 +93,8 @@ def plan(
             global_batch_tokens=global_batch_tokens, objective=objective, fix=read_axes(fix, "--fix"),
             memory_headroom=memory_headroom, margin=margin, top=top, precision=precision, framework=framework,
             software_version=software_version, options=read_switches(options), tokens=tokens, price=price,
-            scaling=counts, why_not=read_axes(why_not, "--why-not") if why_not else None, out=out,
+            currency=currency, goodput=goodput, scaling=counts,
+            why_not=read_axes(why_not, "--why-not") if why_not else None, out=out,
             data=data, force=force, tell=shown.tell, stop=shown.stop,
         )  # fmt: skip
     if json:

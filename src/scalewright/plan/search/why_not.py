@@ -1,7 +1,7 @@
 """Why not this layout? What it costs beside the best, what memory it lacks, or which rule forbids it.
 
-A pipeline that is asked about without a schedule is the plain one, as `predict` and `train` take it. Other keys
-that nobody asked about are those of the best such layout, and the answer names them.
+A pipeline that is asked about without a schedule is the plain one, as `predict` and `train` take it. Other
+keys that nobody asked about are those of the best such layout, and the answer names them.
 
 slower          the parts of a step that grow, and those that shrink
 does not fit    the GiB that it lacks; the smallest change that makes it fit, and what that costs
