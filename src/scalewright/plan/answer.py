@@ -2,6 +2,7 @@
 
 prediction.dump()                                  the cost           (plan/predict.py)
   + what_if, smallest_fix, evidence                why, and how sure  (plan/explain.py)
+  + buys                                           what each axis and technique is for (plan/buys.py)
   + lacks                                          what of the layout its trainer doesn't have
   + stages                                         each pipeline rank (plan/stages.py)
   + total {days, device_hours, cost, ...}          of a whole run (plan/whole_run.py)
@@ -12,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from scalewright.plan.buys import buys
 from scalewright.plan.capabilities import find_capabilities, why_untrainable
 from scalewright.plan.chips import Chip
 from scalewright.plan.constants import Constants
@@ -35,13 +37,14 @@ def answer(
 ) -> dict[str, Any]:
     """The keys of `predict --json`, of a whole `run` where it has tokens.
 
-    Without `explain` what_if, smallest_fix, evidence and lacks are left out: the first three price some
-    thirty other requests.
+    Without `explain` what_if, buys, smallest_fix, evidence and lacks are left out: they price some forty
+    other requests.
     """
     keys = found.dump()
     keys["model"] = {"name": found.request.model.name, **keys["model"]}
     keys["assumed"] = [*assumed, *keys["assumed"]]
     if explain:
+        keys["buys"] = buys(found, c)
         keys["what_if"] = what_if(found, c)
         keys["smallest_fix"] = smallest_fix(found, c)
         keys["evidence"] = evidence(found, c=c)
