@@ -38,26 +38,30 @@ def predict(
     optimizer: str | None = None,
     tokens: float | None = None,
     price: float | None = None,
+    currency: str | None = None,
+    goodput: float | None = None,
     explain: bool = True,
     **keys: Any,
 ) -> dict[str, Any]:
     """What one layout costs: the keys of `scalewright predict --json`. Raises UserError.
 
     `keys` are keys of the layout, in the place of `layout` or over it; `optimizer` is a run file's
-    `optimizer.name`. `price` is of a device and hour.
+    `optimizer.name`. `price` is of a device and hour, `goodput` the share of the time that isn't lost to
+    failures (plan/whole_run.py).
     """
     from scalewright.answers import PredictionAnswer
     from scalewright.plan.answer import answer
-    from scalewright.plan.defaults import check_price
+    from scalewright.plan.whole_run import WholeRun
 
-    check_price(price, tokens)
+    run = WholeRun(tokens, price, currency, goodput)
+    run.check()
     found, assumed = price_layout(
         model, cluster, layout, seq_len, keys, framework=framework, version=software_version,
         options=options, optimizer=optimizer,
     )  # fmt: skip
-    if price is None and tokens is not None and cluster != "local":
-        price = find_place(cluster).price_per_device_hour
-    return PredictionAnswer(answer(found, tokens=tokens, price=price, explain=explain, assumed=assumed))
+    if tokens is not None and cluster != "local":
+        run = run.priced_at(find_place(cluster).price_per_device_hour)
+    return PredictionAnswer(answer(found, run=run, explain=explain, assumed=assumed))
 
 
 def price_layout(
@@ -138,6 +142,8 @@ def plan(
     optimizer: str | None = None,
     tokens: float | None = None,
     price: float | None = None,
+    currency: str | None = None,
+    goodput: float | None = None,
     scaling: Sequence[int] | None = None,
     why_not: Mapping[str, Any] | None = None,
     out: str | Path | None = None,
@@ -157,6 +163,7 @@ def plan(
     """
     from scalewright.answers import PlanAnswer
     from scalewright.plan.ask import Question
+    from scalewright.plan.whole_run import WholeRun
 
     sizes = {"devices": devices, "nodes": nodes, "global_batch": global_batch,
              "global_batch_tokens": global_batch_tokens}  # fmt: skip
@@ -166,7 +173,8 @@ def plan(
         options=options, optimizer=optimizer, objective=objective, fixed=fix, headroom=memory_headroom,
         margin=margin, top=top, precision=precision, price=price,
     )  # fmt: skip
-    return PlanAnswer(question.answer(tokens, why_not, out, data, explain, tell, stop, force))
+    run = WholeRun(tokens, price, currency, goodput)
+    return PlanAnswer(question.answer(run, why_not, out, data, explain, tell, stop, force))
 
 
 def train(

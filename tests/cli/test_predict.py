@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 
 import pytest
 from tests.cli.blocked import run_without_torch
@@ -47,7 +48,7 @@ def test_every_promised_key(call_cli):
         "source", "trainer", "date", "model", "device", "n_devices", "layout", "seq_len", "measured",
         "predicted",
     }  # fmt: skip
-    assert set(found["total"]) == {"days", "device_hours", "cost"}
+    assert set(found["total"]) == {"days", "device_hours", "cost", "currency", "goodput"}
     assert set(found["what_if"][0]) == {"change", "kind", "step_time_s", "gain_pct"}
 
 
@@ -62,7 +63,7 @@ def test_the_numbers_agree_with_each_other(call_cli):
     gains = [one["gain_pct"] for one in found["what_if"]]
     assert gains == sorted(gains, reverse=True)
     total = found["total"]
-    assert total["days"] == pytest.approx(1e12 / found["tokens_per_s"] / 86400)
+    assert total["days"] == pytest.approx(1e12 / found["tokens_per_s"] / 86400 / total["goodput"])
     assert total["device_hours"] == pytest.approx(total["days"] * 24 * 64)
     assert total["cost"] == pytest.approx(2 * total["device_hours"])
 
@@ -74,6 +75,48 @@ def test_a_cluster_files_price_is_the_runs(call_cli, tmp_path):
     assert total["cost"] == pytest.approx(3 * total["device_hours"])
     total = predicted(call_cli, *asked, "--tokens", "1e12", "--price", "2")["total"]
     assert total["cost"] == pytest.approx(2 * total["device_hours"])
+
+
+def test_a_whole_runs_cost_has_a_currency_and_a_goodput(call_cli):
+    asked = (*ASKED, "--devices", "1024", "--tokens", "1e12", "--price", "2")
+    usual, said = (
+        predicted(call_cli, *asked),
+        predicted(call_cli, *asked, "--currency", "eur", "--goodput", "0.5"),
+    )
+    assert usual["total"]["currency"] == "USD"
+    assert 0.99 < usual["total"]["goodput"] < 1  # 0.02 stops an hour, 20 minutes each
+    assert {"currency USD", "goodput 99.32% (failures as in Llama 3's run)"} <= set(usual["assumed"])
+    assert (said["total"]["currency"], said["total"]["goodput"]) == ("EUR", 0.5)
+    assert not any("goodput" in line or "currency" in line for line in said["assumed"])
+    for found in (usual, said):
+        total = found["total"]
+        assert total["days"] == pytest.approx(1e12 / found["tokens_per_s"] / 86400 / total["goodput"])
+        assert total["device_hours"] == pytest.approx(total["days"] * 24 * 1024)
+        assert total["cost"] == pytest.approx(2 * total["device_hours"])
+    text = call_cli("predict", *asked, "--currency", "EUR", "--goodput", "0.5").out
+    assert re.search(r"device-hours, which cost [\d,]+ EUR, at a goodput of 0.5", text)
+    unpriced = predicted(call_cli, *ASKED, "--devices", "1024", "--tokens", "1e12")["total"]
+    assert (unpriced["cost"], unpriced["currency"]) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--goodput", "0.9"], "goodput is given without tokens (--goodput): add --tokens 1e12"),
+        (["--currency", "EUR"], "currency is given without tokens"),
+        (["--tokens", "1e12", "--currency", "EUR"], "currency is given without a price"),
+        (
+            ["--tokens", "1e12", "--price", "2", "--currency", "euro"],
+            "currency is 'euro' (--currency): give three",
+        ),
+        (["--tokens", "1e12", "--goodput", "1.5"], "goodput is 1.5 (--goodput): give the share of the time"),
+        (["--tokens", "1e12", "--goodput", "0"], "goodput is 0"),
+    ],
+)
+def test_currencies_and_goodputs_that_are_none(call_cli, flags, words):
+    answer = call_cli("predict", *ASKED, "--devices", "8", *flags)
+    assert answer.code == 2
+    assert words in answer.err
 
 
 def test_the_same_layout_said_in_other_ways(call_cli):
@@ -116,7 +159,7 @@ def test_blanks_are_named(call_cli):
         assert any(line.startswith(start) for line in lines), (start, lines)
     everything = predicted(
         call_cli, *ASKED, *LAYOUT, "--sp", "--schedule", "1f1b", "--micro-batch", "1", "--recompute",
-        "none", "--precision", "bf16", "--framework", "megatron",
+        "none", "--precision", "bf16", "--framework", "megatron", "--software-version", "25.04",
     )  # fmt: skip
     assert everything["assumed"] == []
 
@@ -131,6 +174,23 @@ def test_each_optimizer_is_planned_with_its_own_memory(call_cli):
     assert sizes["sgd"] == 0
     assert sizes["adamw"] == pytest.approx(2 * sizes["lion"], rel=1e-5)  # and a count of steps a tensor
     assert predicted(call_cli, *ASKED, *LAYOUT)["memory_gib"]["optimizer"] == sizes["adamw"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "year"),
+    [
+        (["--framework", "megatron"], "megatron of 2025 (--software-version says another)"),
+        (["--framework", "nemo"], "nemo of 2024 (--software-version says another)"),
+        (["--framework", "nemo", "--software-version", "25.04"], None),
+        (["--framework", "megatron-2021"], None),
+        (["--framework", "scalewright"], None),
+        (["--framework", "unknown"], "framework unknown: priced as the usual trainer of 2025"),
+    ],
+)
+def test_a_trainers_assumed_date_is_named(call_cli, flags, year):
+    lines = predicted(call_cli, *ASKED, *LAYOUT, *flags)["assumed"]
+    dated = [line for line in lines if " of 20" in line]
+    assert dated == ([] if year is None else [year])
 
 
 def test_framework_and_version_change_the_answer(call_cli):
@@ -152,6 +212,11 @@ def test_framework_and_version_change_the_answer(call_cli):
         (["--options", "compil=1"], "did you mean 'compile'"),
         (["--optimizer", "muon"], "unknown optimizer 'muon' (--optimizer): use one of adamw, sgd, lion"),
         (["--optimizer", "lion", "--framework", "megatron"], "megatron is priced with adamw, not with lion"),
+        (["--options", "fp8_recipe=mxfp9"], "did you mean 'mxfp8'"),
+        (["--options", "compile"], "option compile is '' (--options): write compile=1 or compile=0"),
+        (["--options", "compile=yes"], "option compile is 'yes' (--options): write compile=1 or compile=0"),
+        (["--options", "dispatcher=deep"], "did you mean 'deepep'"),
+        (["--options", "node_gbps=fast"], "give a number"),
     ],
 )
 def test_a_misspelt_trainer_or_switch_is_an_error(call_cli, flags, words):

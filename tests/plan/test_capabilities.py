@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from scalewright import api
 from scalewright.plan.capabilities import FILE, find_capabilities, forbidden
 from scalewright.plan.explain import what_if
 from scalewright.plan.frameworks import framework_names
@@ -18,6 +19,8 @@ from scalewright.spec.presets import load_model_spec
 from scalewright.spec.trains import why_not_trained
 
 LLAMA, H100 = load_model_spec("llama-3.1-70b"), load_cluster("dgx-h100")
+KINDS = {"gpu", "tpu", "npu", "cpu", "mps"}
+TPU = "it runs on gpu, cpu, mps alone, not on a tpu: plan with --framework maxtext"
 WORDS = {
     "schedule": SCHEDULES, "offload": OFFLOADS, "cp_kind": CP_KINDS, "zero_stage": (0, 1, 2, 3),
     "recompute": ("none", "selective", "full", "every", "budget"), "sp": (True, False),
@@ -65,6 +68,30 @@ def test_ours_is_what_train_says() -> None:
         assert (why_not_trained(LLAMA, layout, 8192) is None) == ours.allows("offload", offload)
 
 
+def test_train_runs_nothing_on_a_tpu() -> None:
+    """There is no torch-xla in it: such a plan is priced, marked, and makes no run file."""
+    tpus = {"cluster": "tpu-v5p", "devices": 8, "seq_len": 2048, "global_batch": 32, "top": 1}
+    found = api.plan("llama-3.2-1b", **tpus)
+    assert [one["untrainable"] for one in found["best"]] == [TPU]
+    assert (found["best_trainable"], found["run_yaml"], found["beyond"]) == (None, None, [])
+    assert api.predict("llama-3.2-1b", "tpu-v5p", devices=8, seq_len=2048)["lacks"] == [TPU]
+    other = api.predict("llama-3.2-1b", "tpu-v5p", devices=8, seq_len=2048, framework="torchtitan")
+    assert other["lacks"] == ["tpu support"]
+    with pytest.raises(UserError, match=r"torchtitan doesn't run on tpu-v5p.*use --framework maxtext"):
+        api.plan("llama-3.2-1b", **tpus, framework="torchtitan")
+    assert api.plan("llama-3.2-1b", **tpus, framework="maxtext")["best"][0]["lacks"] == []
+
+
+def test_megatron_of_2021_has_what_it_had() -> None:
+    """No sequence parallelism, no selective recomputation, no distributed optimizer: they are of 2022."""
+    trainer = find_capabilities("megatron-2021")
+    then = {"tp": 8, "pp": 8, "schedule": "interleaved", "sp": False, "zero_stage": 0, "recompute": "full"}
+    assert trainer.missing(then) == []
+    later = {**then, "sp": True, "zero_stage": 1, "recompute": "selective"}
+    assert trainer.missing(later) == ["zero_stage 1", "sp True", "recompute selective"]
+    assert find_capabilities("megatron-2023").missing(later) == []
+
+
 def test_what_is_asked_for_and_lacking() -> None:
     with pytest.raises(
         UserError, match=r"megatron has no schedule dualpipe.*use schedule 1f1b or interleaved"
@@ -85,7 +112,8 @@ def test_the_file_is_sound() -> None:
         for axis, values in trainer.axes.items():
             assert values, (name, axis)
             assert set(values) <= set(WORDS.get(axis, values)), (name, axis)
-    assert not find_capabilities("hai-llm").known
+        assert set(trainer.devices) <= KINDS, name
+    assert not find_capabilities("internevo").known
 
 
 def test_rules_forbid_only_what_they_name_together() -> None:

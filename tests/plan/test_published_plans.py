@@ -6,7 +6,6 @@ import pytest
 
 from scalewright.plan.predict import predict
 from scalewright.plan.search.search import search
-from scalewright.plan.search.why_not import why_not
 from scalewright.spec.cluster import load_cluster
 from scalewright.spec.layout import Layout
 from scalewright.spec.presets import load_model_spec
@@ -35,7 +34,8 @@ def test_deepseek_v3_as_its_authors_ran_it():
     assert hours == pytest.approx(DEEPSEEK_HOURS, rel=0.12)
 
 
-def test_deepseek_v3_searched_comes_near_what_its_authors_chose():
+def test_deepseek_v3_searched_is_what_its_authors_chose():
+    """Of the layouts without tensor parallelism, which they ruled out; with it tp 2 is priced 7% faster."""
     plan = search(
         load_model_spec("deepseek-v3"),
         load_cluster("hgx-h800"),
@@ -45,13 +45,11 @@ def test_deepseek_v3_searched_comes_near_what_its_authors_chose():
         precision="fp8",
         framework="hai-llm",
         headroom=0.0,  # theirs is full to 98%
-        fixed={"pp": 16, "cp": 1},  # a part of the space, for the time of this test
+        fixed={"tp": 1},
+        explain=False,
     )
-    best = plan.best[0].layout
-    assert (best.tp, best.schedule, best.micro_batch) == (1, "dualpipe", 1)
-    assert best.ep in (32, 64)
-    theirs = {key: AUTHORS[key] for key in ("ep", "zero_stage", "recompute", "schedule")}
-    assert "worse" in why_not(plan, {**theirs, "tp": 1, "pp": 16})["why"]
+    best = plan.best[0].layout.dump()
+    assert {key: best[key] for key in AUTHORS} == AUTHORS
 
 
 def test_llama_70b_on_512_h100():

@@ -17,6 +17,7 @@ from report.plan_documents import DEVICE, PARTS, make_estimate, make_plan
 from scalewright.plan.answer import answer
 from scalewright.plan.predict import predict
 from scalewright.plan.stages import pipeline, stages
+from scalewright.plan.whole_run import WholeRun
 from scalewright.report import write_plan, write_plan_file
 from scalewright.spec.cluster import load_cluster
 from scalewright.spec.errors import UserError
@@ -238,7 +239,7 @@ def test_the_planners_own_answers_are_drawn(tmp_path: Path) -> None:
         load_model_spec("llama-3.1-8b"), load_cluster("dgx-h100"),
         Layout(devices=64, tp=2, pp=4, virtual_stages=2, schedule="interleaved", global_batch=128), 8192,
     )  # fmt: skip
-    found = {**answer(plain, tokens=1e12, price=2.0), "stages": stages(plain)}
+    found = {**answer(plain, run=WholeRun(1e12, price=2.0)), "stages": stages(plain)}
     path = tmp_path / "plan.json"
     path.write_text(json.dumps(found))
     page = read_page(write_plan_file(path))

@@ -238,11 +238,15 @@ def test_the_matrix_names_the_trainers_that_have_all_of_a_layout() -> None:
     dualpipe = read_document(make_plan(best=[make_estimate(schedule="dualpipe")])).first
     assert dualpipe is not None
     assert not {"Scalewright", "Megatron", "torchtitan"} & set(runs_in(dualpipe))
-    for framework, title in (("torchtitan", "torchtitan"), ("nemo", "NeMo"), ("hai-llm", "hai-llm")):
+    for framework, title in (("torchtitan", "torchtitan"), ("nemo", "NeMo"), ("internevo", "internevo")):
         own = read_document(make_plan(best=[make_estimate(framework=framework, zero_stage=3, pp=1)])).first
         assert own is not None
         assert runs_in(own)[0] == title
         assert len(set(runs_in(own))) == len(runs_in(own))
+    tpu = {"device": {**DEVICE, "name": "tpu-v5p", "kind": "tpu"}, "framework": "maxtext", "pp": 1}
+    on_tpus = read_document(make_plan(best=[make_estimate(**tpu)])).first
+    assert on_tpus is not None
+    assert runs_in(on_tpus) == ["maxtext"]
 
 
 def test_what_train_lacks_is_not_on_another_trainers_page(tmp_path: Path) -> None:

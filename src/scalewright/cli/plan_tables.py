@@ -44,6 +44,7 @@ def show_details(found: Answer) -> None:
     _bars("memory of the worst rank", _memory(found), gib)
     _bars("time of a step", _times(found), seconds)
     emit(f"[bold]bottleneck[/]  {found['bottleneck']}")
+    _buys(found.get("buys") or ())
     _what_if(found.get("what_if") or (), found["fits"])
     _evidence(found.get("evidence"))
 
@@ -124,8 +125,9 @@ def _summary(found: Answer) -> None:
     if not found["fits"]:
         row("", "", _fix(fix))
     if (total := found.get("total")) is not None:
-        cost = "" if total["cost"] is None else f", which cost {total['cost']:,.0f}"
-        row("whole run", f"{total['days']:,.4g} days", f"{total['device_hours']:,.0f} device-hours{cost}")
+        cost = "" if total["cost"] is None else f", which cost {total['cost']:,.0f} {total['currency']}"
+        hours = f"{total['device_hours']:,.0f} device-hours{cost}, at a goodput of {total['goodput']:.4g}"
+        row("whole run", f"{total['days']:,.4g} days", hours)
     emit()
 
 
@@ -190,6 +192,14 @@ def bar(share: float, width: int = WIDTH) -> str:
     """A bar of eighths of a character; never empty."""
     eighths = max(1, round(share * width * 8))
     return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
+
+
+def _buys(rows: Sequence[Answer]) -> None:
+    """What each axis and technique of the layout is for."""
+    if rows:
+        emit("\n[bold]what each part buys[/]")
+    for one in rows:
+        emit(f"  {one['why']}")
 
 
 def _what_if(rows: Sequence[Answer], fits: bool, many: int = 6) -> None:

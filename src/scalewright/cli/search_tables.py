@@ -101,7 +101,9 @@ def _beyond(rows: Sequence[Answer], framework: str) -> None:
     if rows:
         one = rows[0]
         who = "`train`" if framework == "scalewright" else framework
-        emit(f"beyond {who}: {one['gain_pct']:.1f}% faster with {', '.join(one['needs'])} ({words(one)})")
+        gain = one["gain_pct"]
+        pace = f"{1 + gain / 100:.1f}x as fast" if gain > 100 else f"{gain:.1f}% faster"
+        emit(f"beyond {who}: {pace} with {', '.join(one['needs'])} ({words(one)})")
 
 
 def _nearby(one: Answer, found: Answer) -> None:

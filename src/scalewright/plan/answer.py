@@ -2,20 +2,19 @@
 
 prediction.dump()                                  the cost           (plan/predict.py)
   + what_if, smallest_fix, evidence                why, and how sure  (plan/explain.py)
+  + buys                                           what each axis and technique is for (plan/buys.py)
   + lacks                                          what of the layout its trainer doesn't have
   + stages                                         each pipeline rank (plan/stages.py)
-  + total {days, device_hours, cost}               of a whole run of so many tokens
-
-days = tokens / tokens per second / 86,400         device-hours = days · 24 · devices
+  + total {days, device_hours, cost, ...}          of a whole run (plan/whole_run.py)
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import isfinite
 from typing import Any
 
-from scalewright.plan.capabilities import find_capabilities
+from scalewright.plan.buys import buys
+from scalewright.plan.capabilities import find_capabilities, why_untrainable
 from scalewright.plan.chips import Chip
 from scalewright.plan.constants import Constants
 from scalewright.plan.cost.memory import GIB
@@ -24,31 +23,28 @@ from scalewright.plan.frameworks import OURS
 from scalewright.plan.predict import Prediction
 from scalewright.plan.request import Request
 from scalewright.plan.stages import stages
-from scalewright.spec.errors import UserError
+from scalewright.plan.whole_run import WholeRun
 from scalewright.spec.layout import Layout
-from scalewright.spec.trains import why_not_trained
-
-MOST_TOKENS, MOST_PRICE = 1e18, 1e6
 
 
 def answer(
     found: Prediction,
     *,
-    tokens: float | None = None,
-    price: float | None = None,
+    run: WholeRun | None = None,
     explain: bool = True,
     assumed: Sequence[str] = (),
     c: Constants | None = None,
 ) -> dict[str, Any]:
-    """The keys of `predict --json`. `price` is of one device for an hour, in any currency.
+    """The keys of `predict --json`, of a whole `run` where it has tokens.
 
-    Without `explain` what_if, smallest_fix, evidence and lacks are left out: the first three price some
-    thirty other requests.
+    Without `explain` what_if, buys, smallest_fix, evidence and lacks are left out: they price some forty
+    other requests.
     """
     keys = found.dump()
     keys["model"] = {"name": found.request.model.name, **keys["model"]}
     keys["assumed"] = [*assumed, *keys["assumed"]]
     if explain:
+        keys["buys"] = buys(found, c)
         keys["what_if"] = what_if(found, c)
         keys["smallest_fix"] = smallest_fix(found, c)
         keys["evidence"] = evidence(found, c=c)
@@ -56,8 +52,9 @@ def answer(
     keys |= setting(found.request)
     if explain:
         keys["stages"] = stages(found)
-    if tokens is not None:
-        keys["total"] = total(found, tokens, price)
+    if run is not None and run.tokens is not None:
+        keys["total"] = run.total(found)
+        keys["assumed"] += run.assumed(found.request.devices)
     return keys
 
 
@@ -68,6 +65,7 @@ def setting(request: Request) -> dict[str, Any]:
         "seq_len": request.seq_len,
         "device": {
             "name": chip.name,
+            "kind": chip.kind,
             "per_node": chip.node,
             "memory_gib": chip.capacity / GIB,
             "usable_gib": chip.capacity * trainer.usable / GIB,  # what a trainer can really allocate
@@ -80,10 +78,12 @@ def setting(request: Request) -> dict[str, Any]:
 
 def lacks(request: Request, layout: Mapping[str, Any]) -> list[str]:
     """What of a priced layout its trainer doesn't have; of `train`, the reason why it can't run it."""
+    kind = request.chip.kind
     if request.framework.name != OURS:
-        return find_capabilities(request.framework.name).missing(layout)
+        trainer = find_capabilities(request.framework.name)
+        return [*([] if trainer.runs_on(kind) else [f"{kind} support"]), *trainer.missing(layout)]
     keys = {key: value for key, value in layout.items() if key in Layout.model_fields}
-    reason = why_not_trained(request.model, Layout.parse(keys, "layout"), request.seq_len)
+    reason = why_untrainable(request.model, Layout.parse(keys, "layout"), request.seq_len, kind)
     return [] if reason is None else [reason]
 
 
@@ -95,14 +95,3 @@ def links(chip: Chip) -> list[dict[str, Any]]:
     if found and chip.fabric_kind == "network":  # no network beyond the domain
         return found
     return [*found, {"kind": chip.fabric_kind, "devices": None, "bytes_per_s": chip.fabric_rate}]
-
-
-def total(found: Prediction, tokens: float, price: float | None = None) -> dict[str, float | None]:
-    """Days, device-hours and cost of a run of so many tokens; cost is None without a price."""
-    if not isfinite(tokens) or not 0 < tokens <= MOST_TOKENS:
-        raise UserError(f"tokens is {tokens:g}", "--tokens", "give a number above 0, such as 1e12")
-    if price is not None and (not isfinite(price) or not 0 <= price <= MOST_PRICE):
-        raise UserError(f"price is {price:g}", "--price", "give what one device costs an hour, such as 2.5")
-    days = tokens / found.tokens * found.step_time_s / 86400
-    hours = days * 24 * found.request.devices
-    return {"days": days, "device_hours": hours, "cost": None if price is None else hours * price}

@@ -23,6 +23,7 @@ from scalewright.plan.search.scaling import scaling
 from scalewright.plan.search.search import Choice, Plan, search
 from scalewright.plan.search.why_not import why_not as explain_loss
 from scalewright.plan.switches import check_names
+from scalewright.plan.whole_run import WholeRun
 from scalewright.spec.cluster import ClusterSpec
 from scalewright.spec.errors import UserError
 from scalewright.spec.files import check_replaceable, write_signed
@@ -89,7 +90,7 @@ class Question:
 
     def answer(
         self,
-        tokens: float | None = None,
+        run: WholeRun | None = None,
         why_not: Mapping[str, Any] | None = None,
         out: str | Path | None = None,
         data: str | None = None,
@@ -101,19 +102,22 @@ class Question:
         """The keys of `plan --json`; writes the run file where `out` is given. Raises UserError."""
         if out is not None:
             check_replaceable(Path(out), force)
-        defaults.check_price(self.keys["price"], tokens, self.keys["objective"] != "time")
+        run = run or WholeRun(price=self.keys["price"])
+        run.check(priced=self.keys["objective"] != "time")
+        run = run.priced_at(self.cluster.price_per_device_hour)
         plan = self.search(tell, stop)
         found = plan.dump()
         found["assumed"] = [*self.assumed, *found["assumed"]]
+        found["assumed"] += run.assumed(self.devices)
         if self.keys.get("precision", "auto") == "auto":
             found["assumed"].append(f"precision {plan.template.precision} (auto)")
-        found["best"] = [self._choice(one, tokens, explain) for one in plan.best]
-        found["pareto"] = [self._choice(one, tokens, False) for one in plan.pareto]
+        found["best"] = [self._choice(one, run, explain) for one in plan.best]
+        found["pareto"] = [self._choice(one, run, False) for one in plan.pareto]
         for one, short in zip(plan.beyond, found["beyond"], strict=True):
-            short |= self._choice(one.choice, tokens, False)
+            short |= self._choice(one.choice, run, False)
         found["best"][0]["simpler_than"] = plan.simpler_than()
         found["nearby"] = [one.dump() for one in nearby(plan)] if explain and plan.complete else []
-        found["best_trainable"] = self._choice(plan.trainable, tokens, False) if plan.trainable else None
+        found["best_trainable"] = self._choice(plan.trainable, run, False) if plan.trainable else None
         if why_not is not None:
             found["asked"] = explain_loss(plan, why_not)
         if self.counts and plan.complete:
@@ -123,10 +127,9 @@ class Question:
             found |= _write(found["run_yaml"], plan, Path(out), data, force)
         return found
 
-    def _choice(self, one: Choice, tokens: float | None, explain: bool) -> dict[str, Any]:
+    def _choice(self, one: Choice, run: WholeRun, explain: bool) -> dict[str, Any]:
         """A layout as `predict` gives it, and whether `train` runs it."""
-        price = self.cluster.price_per_device_hour if self.keys["price"] is None else self.keys["price"]
-        keys = answer(one.prediction, tokens=tokens, price=price, explain=explain, assumed=self.assumed)
+        keys = answer(one.prediction, run=run, explain=explain, assumed=self.assumed)
         return keys | {
             "trainable": one.trainable,
             "untrainable": one.untrainable,

@@ -2,6 +2,7 @@
 
     find_capabilities("torchtitan").allows("schedule", "dualpipe")     False
     ....................................missing(layout)                ["schedule dualpipe", "zero_stage 1"]
+    ....................................runs_on("tpu")                 False
 
 A trainer without an entry can run everything, as far as is known: `known` is false.
 """
@@ -16,7 +17,11 @@ from typing import Any
 
 import numpy as np
 
+from scalewright.plan.frameworks import OURS
 from scalewright.spec.base import read_yaml
+from scalewright.spec.layout import Layout
+from scalewright.spec.model import ModelSpec
+from scalewright.spec.trains import why_not_trained
 
 FILE = Path(__file__).parent / "data" / "capabilities.yaml"
 ABOVE_ONE = ">1"
@@ -33,6 +38,11 @@ class Capabilities:
     source: str = ""
     known: bool = False
     title: str = ""  # its name as it writes it
+    devices: tuple[str, ...] = ()  # kinds of device that it runs on; none: any, as far as is known
+
+    def runs_on(self, kind: str) -> bool:
+        """Whether it runs on devices of this kind: gpu, tpu, npu, cpu or mps."""
+        return not self.devices or kind in self.devices
 
     def allows(self, axis: str, value: Any) -> bool:
         """Whether it has this value of an axis; `recompute` counts by its kind."""
@@ -79,7 +89,24 @@ def find_capabilities(trainer: str) -> Capabilities:
     title = entry.get("title", trainer)
     entry = entries[entry["as"]] if "as" in entry else entry
     axes = {axis: tuple(values) for axis, values in entry["axes"].items()}
-    return Capabilities(trainer, axes, tuple(entry.get("never", ())), entry["source"], True, title)
+    never, devices = tuple(entry.get("never", ())), tuple(entry.get("devices", ()))
+    return Capabilities(trainer, axes, never, entry["source"], True, title, devices)
+
+
+def trainers_on(kind: str) -> list[str]:
+    """The trainers that are known to run on such devices, in the file's order."""
+    entries = read_yaml(FILE)
+    return [name for name, entry in entries.items() if kind in entry.get("devices", ())]
+
+
+def why_untrainable(model: ModelSpec, layout: Layout, seq_len: int, kind: str) -> str | None:
+    """Why `train` can't run this on devices of this kind, in one line; None when it can."""
+    ours = find_capabilities(OURS)
+    if ours.runs_on(kind):
+        return why_not_trained(model, layout, seq_len)
+    others = " or ".join(trainers_on(kind))
+    instead = f": plan with --framework {others}" if others else ""
+    return f"it runs on {', '.join(ours.devices)} alone, not on a {kind}{instead}"
 
 
 @lru_cache(maxsize=1)

@@ -128,9 +128,11 @@ def resolve_trainer(name: str | None, version: str | None) -> tuple[Framework, l
         how = "give the release's number, such as 25.11"
         raise UserError(f"software-version is '{version}'", "--software-version", how)
     found = find_framework(name, version)
+    year = int(found.year)
     if found.known:
-        return found, []
-    return found, [f"framework {name}: priced as the usual trainer of {int(found.year)}"]
+        dated = version is not None or str(year) in found.name or found.name == OURS
+        return found, [] if dated else [f"{found.name} of {year} (--software-version says another)"]
+    return found, [f"framework {name}: priced as the usual trainer of {year}"]
 
 
 def resolve_optimizer(name: str | None, framework: str | None) -> tuple[Optimizer, list[str]]:
@@ -146,10 +148,3 @@ def resolve_optimizer(name: str | None, framework: str | None) -> tuple[Optimize
             f"leave --framework out: {OURS}'s own trainer is planned with each of its optimizers",
         )
     return record, []
-
-
-def check_price(price: float | None, tokens: float | None, used: bool = False) -> None:
-    """Raises UserError for a price of nothing: a cost is a run's, of `tokens`, or `used` by the search."""
-    if price is not None and tokens is None and not used:
-        how = "add --tokens 1e12, those of the whole run: its cost is what a price gives"
-        raise UserError("price is given without tokens", "--price", how)

@@ -81,7 +81,7 @@ def _axes(r: Request) -> Iterator[Change]:
     for axis in ("tp", "pp", "cp"):
         size = getattr(r, axis)
         for words, changed in ((f"{axis} x2", 2 * size), (f"{axis} / 2", size // 2)):
-            moved = _resized(r, axis, changed)
+            moved = resized(r, axis, changed)
             if moved is not None:
                 yield words, moved
     if r.model.moe is not None:
@@ -138,7 +138,7 @@ def _is_legal(r: Request) -> bool:
         return False
 
 
-def _resized(r: Request, axis: str, size: int) -> Request | None:
+def resized(r: Request, axis: str, size: int) -> Request | None:
     """The request with an axis of another size and dp taking up the rest; None where that can't be."""
     if size < 1 or size == getattr(r, axis):
         return None
@@ -213,7 +213,7 @@ def _leaner(r: Request) -> Iterator[Change]:
         yield "micro_batch 1", replace(r, micro_batch=1, accumulation=r.accumulation * r.micro_batch)
     for axis in ("tp", "pp"):
         for times in (2, 4, 8):
-            moved = _resized(r, axis, times * getattr(r, axis))
+            moved = resized(r, axis, times * getattr(r, axis))
             if moved is not None:
                 yield f"{axis} {getattr(moved, axis)}", moved
     if r.offload == "none":

@@ -78,7 +78,7 @@ def check_names(options: Mapping[str, str] | None) -> None:
 
 def _flag(key: str, word: str, where: str) -> bool:
     if word.lower() not in FLAGS:
-        raise UserError(f"option {key} is '{word}'", where, "give 1 or 0")
+        raise UserError(f"option {key} is '{word}'", where, f"write {key}=1 or {key}=0")
     return FLAGS[word.lower()]
 
 

@@ -50,4 +50,8 @@ def _runs(name: str, estimate: Estimate, planned_for: str) -> bool:
     capabilities = find_capabilities(name)
     if name == OURS and estimate.read.text("untrainable"):
         return False
+    device = estimate.read.data.get("device")
+    kind = device.get("kind") if isinstance(device, Mapping) else None
+    if isinstance(kind, str) and not capabilities.runs_on(kind):
+        return False
     return (capabilities.known or name == planned_for) and not capabilities.missing(estimate.layout)

@@ -46,14 +46,35 @@ def test_an_asked_for_layout_that_is_slower(plan: Plan) -> None:
     found = why_not(plan, {"tp": 8, "pp": 8})
     assert found["verdict"] == "slower"
     assert (found["layout"]["tp"], found["layout"]["pp"]) == (8, 8)
-    assert "tp 8, pp 8: " in found["why"]
-    fixed = search(LLAMA, H100, devices=128, seq_len=8192, global_batch=256, fixed={"tp": 8, "pp": 8})
+    assert found["why"].startswith("tp 8, pp 8 (with schedule 1f1b, ")
+    plain = {"tp": 8, "pp": 8, "schedule": "1f1b"}
+    fixed = search(LLAMA, H100, devices=128, seq_len=8192, global_batch=256, fixed=plain)
     assert found["step_time_s"] == pytest.approx(fixed.best[0].prediction.step_time_s, rel=1e-12)
+
+
+def test_a_pipeline_without_a_schedule_is_the_plain_one(plan: Plan) -> None:
+    """Chunks make it interleaved; a trainer without 1F1B has its own first one."""
+    chunks = why_not(plan, {"tp": 4, "pp": 4, "virtual_stages": 5})
+    assert chunks["layout"]["schedule"] == "interleaved"
+    named = why_not(plan, {"tp": 4, "pp": 4, "schedule": "zb-h1"})
+    assert named["layout"]["schedule"] == "zb-h1"
+    assert why_not(plan, {"tp": 8})["layout"]["tp"] == 8  # the best of all pipelines
+    asked = {"devices": 16, "seq_len": 2048, "global_batch": 32, "framework": "maxtext", "explain": False}
+    small = search(load_model_spec("llama-3.2-1b"), H100, **asked)  # type: ignore[arg-type]
+    assert why_not(small, {"pp": 2})["layout"]["schedule"] == "gpipe"
+
+
+def test_what_nobody_asked_about_is_named_where_it_differs(plan: Plan) -> None:
+    best, found = plan.best[0].keys, why_not(plan, {"tp": 8, "pp": 1})
+    named = found["why"].split("(with ")[1].split(")")[0]
+    for key in ("micro_batch", "recompute", "offload", "zero_stage"):
+        assert (f"{key} " in named) == (found["layout"][key] != best[key]), key
 
 
 def test_the_best_itself(plan: Plan) -> None:
     best = plan.best[0].layout
-    assert why_not(plan, {"tp": best.tp, "pp": best.pp})["verdict"] == "best"
+    asked = {"tp": best.tp, "pp": best.pp, "schedule": best.schedule}
+    assert why_not(plan, asked)["verdict"] == "best"
 
 
 def test_one_that_does_not_fit_says_what_it_lacks_and_what_would_mend_it(plan: Plan) -> None:

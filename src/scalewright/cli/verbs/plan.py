@@ -11,7 +11,9 @@ from scalewright.cli.options import Force, Json, one_of
 from scalewright.cli.verbs.predict import (
     LAYOUT,
     Cluster,
+    Currency,
     Framework,
+    Goodput,
     Model,
     OptimizerName,
     Options,
@@ -65,6 +67,8 @@ def plan(
     optimizer: OptimizerName = None,
     tokens: Tokens = None,
     price: Price = None,
+    currency: Currency = None,
+    goodput: Goodput = None,
     force: Force = False,
     json: Json = False,
 ) -> None:
@@ -91,7 +95,7 @@ def plan(
             global_batch_tokens=global_batch_tokens, objective=objective, fix=read_axes(fix, "--fix"),
             memory_headroom=memory_headroom, margin=margin, top=top, precision=precision, framework=framework,
             software_version=software_version, options=read_switches(options), optimizer=optimizer,
-            tokens=tokens, price=price, scaling=counts, out=out,
+            tokens=tokens, price=price, currency=currency, goodput=goodput, scaling=counts, out=out,
             why_not=read_axes(why_not, "--why-not") if why_not else None, data=data, force=force,
             tell=shown.tell, stop=shown.stop,
         )  # fmt: skip

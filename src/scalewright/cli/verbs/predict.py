@@ -51,6 +51,11 @@ OptimizerName = Annotated[
 ]
 Tokens = Annotated[float | None, typer.Option(help="Tokens of the whole run: gives days and device-hours.")]
 Price = Annotated[float | None, typer.Option(help="Of one device for an hour: gives the cost, too.")]
+Currency = Annotated[str | None, typer.Option(help="Of the price: USD, EUR, ...", metavar="CODE")]
+Goodput = Annotated[
+    float | None,
+    typer.Option(help="Share of the time that isn't lost to failures; default: by the number of devices."),
+]
 
 
 def predict(
@@ -92,6 +97,8 @@ def predict(
     optimizer: OptimizerName = None,
     tokens: Tokens = None,
     price: Price = None,
+    currency: Currency = None,
+    goodput: Goodput = None,
     batch: Annotated[
         str | None,
         typer.Option(metavar="FILE", help="Predict a table, CSV or JSON lines; - is stdin."),
@@ -109,7 +116,8 @@ def predict(
     if batch is not None:
         rest = {**given, "model": model, "cluster": cluster, "seq_len": seq_len, "layout": layout,
                 "framework": framework, "software_version": software_version, "options": options,
-                "optimizer": optimizer, "tokens": tokens, "price": price}  # fmt: skip
+                "optimizer": optimizer, "tokens": tokens, "price": price, "currency": currency,
+                "goodput": goodput}  # fmt: skip
         _batch(batch, rest)
         return
     name, place = _needed(model, cluster)
@@ -121,6 +129,7 @@ def predict(
         found = ask(
             name, place, said, seq_len, framework=framework, software_version=software_version,
             options=read_switches(options), optimizer=optimizer, tokens=tokens, price=price,
+            currency=currency, goodput=goodput,
         )  # fmt: skip
     if json:
         print_json(found)

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from scalewright.plan.capabilities import why_untrainable
 from scalewright.plan.constants import Constants
 from scalewright.plan.predict import Prediction, layout_keys, predict_table
 from scalewright.plan.request import Request, from_layout
@@ -19,7 +20,6 @@ from scalewright.plan.search.space import Space
 from scalewright.spec.cluster import ClusterSpec
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
-from scalewright.spec.trains import why_not_trained
 
 if TYPE_CHECKING:
     from scalewright.plan.search.beyond import Beyond
@@ -152,5 +152,5 @@ class Maker:
         )  # fmt: skip
 
     def _choice(self, prediction: Prediction, layout: Layout, score: float) -> Choice:
-        why = why_not_trained(self.model, layout, self.template.seq_len)
+        why = why_untrainable(self.model, layout, self.template.seq_len, self.template.chip.kind)
         return Choice(prediction, layout, why, score, self.aim.value(score, prediction.tokens))

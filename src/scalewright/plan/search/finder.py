@@ -22,8 +22,11 @@ from scalewright.plan.cost.timeline import Step
 from scalewright.plan.request import OFFLOADS, SCHEDULES
 from scalewright.plan.search.pricer import BATCH, Priced, Pricer
 from scalewright.plan.search.space import Rows
+from scalewright.spec.schedules.kinds import KINDS
 
 WINDOW, WIDEST = 1.10, 1.5
+# A schedule's place among equals: 1F1B, as everyone runs it, before GPipe, then what is less plain
+PLAINEST = np.array([2 * kind.complexity + (name != "1f1b") for name, kind in KINDS.items()])
 MOST_SEEDS = 60_000  # rows that are priced for a first edge
 Tell = Callable[[int, int], None]
 Stop = Callable[[], bool]
@@ -207,7 +210,7 @@ class Finder:
     def ranked(self, priced: Priced) -> np.ndarray:
         """The rows' order: by score, and of equals (to a millionth) the plainest first."""
         space, rows = self.space, priced.rows
-        pipe = [space.pipe[key][rows.pipe] for key in ("virtual_stages", "schedule")]
+        pipe = [space.pipe["virtual_stages"][rows.pipe], PLAINEST[space.pipe["schedule"][rows.pipe]]]
         core = [space.core[key][rows.core] for key in ("micro_batch", "cp")]
         shard = [space.shard[key][rows.shard] for key in ("dp_replicate", "zero_stage")]
         plain = (*pipe, rows.rerun, *core, *shard, rows.offload)  # the last tells most

@@ -12,7 +12,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from scalewright.plan.capabilities import Capabilities, find_capabilities
+from scalewright.plan.capabilities import Capabilities, find_capabilities, trainers_on
+from scalewright.plan.chips import Chip
 from scalewright.plan.constants import Constants
 from scalewright.plan.frameworks import OURS
 from scalewright.plan.request import Request, from_layout
@@ -111,7 +112,7 @@ def search(
         plan.fastest = maker.choices(fastest)[0]
     if explain:
         trainer = capabilities_of(model, maker.template)
-        if trainer.known and finder.complete:
+        if trainer.known and trainer.runs_on(maker.template.chip.kind) and finder.complete:
             plan.beyond = beyond(maker, finder, axes, trainer, float(fastest.score[0]), margin, stop)
         plan.trainable = _best_trainable(plan)
         losers = near_losers(finder, found, chosen)
@@ -140,13 +141,23 @@ def _prepare(model: ModelSpec, cluster: ClusterSpec, asked: Mapping[str, Any]) -
     aim = make_objective(asked["objective"], template.chip, devices, price)
     axes = read_fixed(asked["fixed"] or {}, template)
     if template.framework.name != OURS:  # ours may be asked for what `train` lacks: the answer says so
-        check_capable(axes, find_capabilities(template.framework.name))
+        trainer_has = find_capabilities(template.framework.name)
+        _check_runs(trainer_has, template.chip)
+        check_capable(axes, trainer_has)
     space = make_space(template, batch, axes, capabilities_of(model, template))
     if not space.size:
         raise no_layout(template, batch, axes)
     window = max(WINDOW, 1 + asked["margin"])
     finder = Finder(make_pricer(space, aim, headroom, asked["c"]), asked["top"], window)
     return Maker(model, cluster, template, space, aim, asked), finder, axes
+
+
+def _check_runs(trainer: Capabilities, chip: Chip) -> None:
+    """Raises UserError for devices that the trainer doesn't run on, with those trainers that do."""
+    if not trainer.runs_on(chip.kind):
+        others = " or ".join(trainers_on(chip.kind)) or "unknown"
+        what = f"{trainer.trainer} doesn't run on {chip.name} ({chip.kind})"
+        raise UserError(what, "--framework", f"use --framework {others}")
 
 
 def _check_numbers(asked: Mapping[str, Any]) -> None:
@@ -202,7 +213,8 @@ def _host_assumed(choices: Iterable[Choice]) -> list[str]:
 
 def _best_trainable(plan: Plan) -> Choice | None:
     """The best layout that `train` runs: the best of all, or that of a search of those alone."""
-    if plan.best[0].trainable or why_not_running(plan.model) is not None:
+    nothing = why_not_running(plan.model) or not find_capabilities(OURS).runs_on(plan.template.chip.kind)
+    if plan.best[0].trainable or nothing:
         return plan.best[0] if plan.best[0].trainable else None
     given = dict(plan.asked["fixed"] or {})
     for axis, ready in find_capabilities(OURS).axes.items():

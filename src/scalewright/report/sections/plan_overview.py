@@ -160,7 +160,7 @@ def tiles(document: PlanDocument, best: Estimate) -> list[Tile | None]:
         else tile("Memory", best.peak_gib, f"{decimal(best.peak_gib, 3)} GiB", "the fullest rank"),
         tile("Days", days, decimal(days, 3), "for all tokens"),
         tile("Device-hours", hours, count(hours), "for all tokens"),
-        tile("Cost", cost, count(cost), "in the currency of the price"),
+        tile("Cost", cost, count(cost), total.text("currency") or "in the currency of the price"),
     ]
 
 

@@ -1,0 +1,100 @@
+"""A whole run of so many tokens: days, device-hours and cost, failures included.
+
+    days = tokens / tokens per second / 86,400 / goodput            device-hours = days x 24 x devices
+    goodput = share of the time that isn't lost to failures         cost = device-hours x price
+
+Without a stated goodput: 1 / (1 + devices x stops per device-hour x hours of a stop), of data/failures.yaml.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from scalewright.plan.predict import Prediction
+from scalewright.spec.base import read_yaml
+from scalewright.spec.errors import UserError
+
+FILE = Path(__file__).parent / "data" / "failures.yaml"
+MOST_TOKENS, MOST_PRICE = 1e18, 1e6
+USUAL_CURRENCY = "USD"
+
+
+@dataclass(frozen=True)
+class WholeRun:
+    """How long a run is and what it is paid by; `price` is of one device for an hour."""
+
+    tokens: float | None = None
+    price: float | None = None
+    currency: str | None = None
+    goodput: float | None = None
+
+    def check(self, priced: bool = False) -> None:
+        """Raises UserError for what no run has; `priced`: the search uses the price without tokens, too."""
+        tokens, price, goodput = self.tokens, self.price, self.goodput
+        if tokens is None:
+            self._check_unused(priced)
+        elif not isfinite(tokens) or not 0 < tokens <= MOST_TOKENS:
+            raise UserError(f"tokens is {tokens:g}", "--tokens", "give a number above 0, such as 1e12")
+        if price is not None and (not isfinite(price) or not 0 <= price <= MOST_PRICE):
+            how = "give what one device costs an hour, such as 2.5"
+            raise UserError(f"price is {price:g}", "--price", how)
+        if goodput is not None and not 0 < goodput <= 1:
+            how = "give the share of the time that isn't lost to failures, such as 0.95"
+            raise UserError(f"goodput is {goodput:g}", "--goodput", how)
+        name = self.currency
+        if name is not None and not (len(name) == 3 and name.isascii() and name.isalpha()):
+            raise UserError(f"currency is '{name}'", "--currency", "give three letters, such as EUR")
+
+    def _check_unused(self, priced: bool) -> None:
+        """Raises UserError for what only the cost of a whole run would use."""
+        how = "add --tokens 1e12, those of the whole run: "
+        if self.price is not None and not priced:
+            raise UserError(
+                "price is given without tokens", "--price", f"{how}its cost is what a price gives"
+            )
+        for flag, value in (("currency", self.currency), ("goodput", self.goodput)):
+            if value is not None:
+                raise UserError(
+                    f"{flag} is given without tokens", f"--{flag}", f"{how}its cost is what has one"
+                )
+
+    def priced_at(self, price: float | None) -> WholeRun:
+        """The same, at the cluster's price where none was given."""
+        return self if self.price is not None else replace(self, price=price)
+
+    def total(self, found: Prediction) -> dict[str, Any]:
+        """Days, device-hours and cost, with their currency and goodput; without a price the cost is None."""
+        assert self.tokens is not None
+        if self.price is None and self.currency is not None:
+            raise UserError("currency is given without a price", "--currency", "add --price 2.5")
+        devices = found.request.devices
+        goodput = usual_goodput(devices) if self.goodput is None else self.goodput
+        days = self.tokens / found.tokens * found.step_time_s / 86400 / goodput
+        hours = days * 24 * devices
+        cost = None if self.price is None else hours * self.price
+        currency = None if self.price is None else (self.currency or USUAL_CURRENCY).upper()
+        return {"days": days, "device_hours": hours, "cost": cost, "currency": currency, "goodput": goodput}
+
+    def assumed(self, devices: int) -> list[str]:
+        """What of it nobody said, as it was filled."""
+        if self.tokens is None:
+            return []
+        money = [f"currency {USUAL_CURRENCY}"] if self.price is not None and self.currency is None else []
+        if self.goodput is not None:
+            return money
+        return [*money, f"goodput {100 * usual_goodput(devices):.4g}% (failures as in Llama 3's run)"]
+
+
+def usual_goodput(devices: int) -> float:
+    """The share of the time that so many devices train, at the rate of failures of data/failures.yaml."""
+    rates = _rates()
+    return 1 / (1 + devices * rates["stops_per_device_hour"] * rates["hours_of_a_stop"])
+
+
+@lru_cache(maxsize=1)
+def _rates() -> dict[str, float]:
+    return {name: float(entry["value"]) for name, entry in read_yaml(FILE).items()}
