@@ -207,3 +207,8 @@ def test_a_slower_network_is_a_fabric(data: dict[str, Any]) -> None:
         load_cluster({"like": "dgx-a100-80g", **data})
     slower = load_cluster({"like": "dgx-a100-80g", "fabric": {"bytes_per_s": 12.5e9}})
     assert slower.level_for(16).bytes_per_s == 12.5e9
+
+
+def test_a_changed_memory_replaces_what_the_base_reports() -> None:
+    changed = load_cluster({"like": "dgx-h100", "device": {"like": "h100-sxm", "memory_bytes": 40e9}})
+    assert changed.device.capacity_bytes == 40e9

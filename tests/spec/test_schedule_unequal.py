@@ -104,3 +104,18 @@ def test_pipelines_too_short_to_fill(kind: str, chunks: int, micros: int) -> Non
     clock = idle_time(kind, ranks, chunks, micros, cost)
     busy = chunks * micros * 3.1
     assert found == pytest.approx(clock, abs=0.1 * (clock + busy))
+
+
+def test_one_micro_batch_is_gpipes_order_in_1f1b() -> None:
+    """Its forward goes through all ranks, then its backward: no rank has anything to do meanwhile."""
+    dice = random.Random(5)
+    stages = costs("1f1b", 8, 1, head_heavy, dice)
+    first, *between, last = by_rank("1f1b", stages, tuple(range(8)), 8)
+    ranks = (first, between[0], last)
+    sums = RankCost(
+        *(np.sum([getattr(rank, part) for rank in (first, *between, last)], axis=0)
+          for part in ("forward", "backward", "weight"))
+    )  # fmt: skip
+    one = np.ones(1)
+    steps = {kind: step_columns(kind, 8 * one, one, one, ranks, sums)[0] for kind in ("gpipe", "1f1b")}
+    assert steps["1f1b"] == pytest.approx(steps["gpipe"], rel=1e-9)

@@ -174,6 +174,8 @@ def _device(data: Any) -> DeviceSpec:
         base = load_device(str(data["like"]))
         if isinstance(changes.get("peaks"), dict):
             changes["peaks"] = {**base.peaks.dump(), **changes["peaks"]}
+        if "memory_bytes" in changes:  # what the base's driver reports is of another size
+            changes.setdefault("memory_bytes_reported", None)
         return base.replace(**changes)
     return DeviceSpec.parse(data, "device")
 

@@ -66,7 +66,7 @@ def step_columns(
         )  # fmt: skip
         idle = idle_columns(kind, p, v, m, f, b - w, w)
         if kind in ("1f1b", "interleaved"):
-            idle = idle - _busy_meanwhile(place, p, mine, rank_costs, sums) / chunks
+            idle = idle - _busy_meanwhile(place, p, m, mine, rank_costs, sums) / chunks
         found = np.maximum(found, m * mine.total + np.maximum(idle, 0.0))
     return found
 
@@ -74,13 +74,17 @@ def step_columns(
 def _busy_meanwhile(
     place: np.ndarray,
     ranks: np.ndarray,
+    micro_batches: np.ndarray,
     mine: RankCost,
     rank_costs: tuple[RankCost, RankCost, RankCost],
     sums: RankCost,
 ) -> np.ndarray:
-    """What 1F1B's rank at `place` needn't wait for: its own work, while later, faster ranks do theirs."""
+    """What 1F1B's rank at `place` needn't wait for: its own work, while later, faster ranks do theirs.
+
+    A rank with no more micro-batches than ranks after it runs all its forwards first, as GPipe does: nothing.
+    """
     before = np.where(place > 0, rank_costs[0].total, 0.0)
     after = np.maximum(sums.total - before - mine.total, 0.0)
     later = ranks - 1 - place
     waits = np.maximum(after - later * mine.forward, 0.0) + np.maximum(after - later * mine.backward, 0.0)
-    return np.asarray(np.where(later > 0, after - waits, 0.0))
+    return np.asarray(np.where((later > 0) & (micro_batches > later), after - waits, 0.0))
