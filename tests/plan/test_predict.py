@@ -20,7 +20,8 @@ from scalewright.spec.schedule import StageCost, idle_time
 LLAMA, H100 = load_model_spec("llama-3.1-8b"), load_cluster("dgx-h100")
 KEYS = {
     "model", "layout", "fits", "step_time_s", "tokens_per_s", "tokens_per_s_per_device", "tflops_per_device",
-    "flops_convention", "mfu", "hfu", "memory_gib", "memory_p10_p90_gib", "risk",
+    "flops_convention", "mfu", "hfu", "memory_gib", "memory_kind", "memory_reserved_gib",
+    "memory_smi_gib", "memory_p10_p90_gib", "risk",
     "time_breakdown_s", "comm_bytes", "bottleneck", "assumed",
 }  # fmt: skip
 

@@ -121,6 +121,9 @@ def _summary(found: Answer) -> None:
         "",
         f"8 of 10 fall between {' and '.join(map(gib, found['memory_p10_p90_gib']))}" + _unplanned(found),
     )
+    if found["fits"] and found["memory_smi_gib"] > memory["peak"]:
+        kinds = f"allocator holds {gib(found['memory_reserved_gib'])}, nvidia-smi shows"
+        row("", "", f"allocated; the {kinds} {gib(found['memory_smi_gib'])}")
     fix = found.get("smallest_fix")
     if not found["fits"]:
         row("", "", _fix(fix))

@@ -67,6 +67,8 @@ class Predictions:
             "fits": held.fits,
             "peak": held.peak / GIB,
             "usable": held.usable / GIB,
+            "reserved": held.kinds["reserved"] / GIB,
+            "smi": held.kinds["smi"] / GIB,
             "peak_low": held.low / GIB,
             "peak_high": held.high / GIB,
         }
@@ -172,6 +174,9 @@ class Prediction:
             "mfu": model_rate / peak,
             "hfu": hardware_rate / peak,
             "memory_gib": self.memory_gib,
+            "memory_kind": "allocated",
+            "memory_reserved_gib": self.number("reserved"),
+            "memory_smi_gib": self.number("smi"),
             "memory_p10_p90_gib": [self.number("peak_low"), self.number("peak_high")],
             "time_breakdown_s": self.breakdown,
             "comm_bytes": self.comm_bytes,

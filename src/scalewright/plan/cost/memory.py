@@ -20,6 +20,7 @@ from scalewright.plan.cost import work as w
 from scalewright.plan.cost.activations import block_bytes, under_way
 from scalewright.plan.cost.columns import Place, places
 from scalewright.plan.cost.memory_band import memory_band
+from scalewright.plan.cost.memory_kinds import MemoryKind, memory_kinds
 from scalewright.plan.cost.optimizer import activations_away, offloaded
 from scalewright.plan.cost.own_memory import Kept, own_memory
 from scalewright.plan.cost.states import Padded, elements, padded_sums, states
@@ -41,6 +42,7 @@ class Memory:
     usable: np.ndarray
     low: np.ndarray  # the band of the peak: p10 and p90 (memory_band.py)
     high: np.ndarray
+    kinds: dict[MemoryKind, np.ndarray]  # the peak as allocated, as reserved, as nvidia-smi shows it
 
     @property
     def fits(self) -> np.ndarray:
@@ -70,7 +72,8 @@ def memory(table: Table, facts: Facts, c: Constants) -> Memory:
     parts = {kind: np.choose(worst, [one[kind] for one in found]) for kind in KINDS}
     usable = table.gather(facts.chips["capacity"] * facts.trainers["usable"])
     peak = totals.max(1)
-    return Memory(parts, peak, totals, usable, *memory_band(table, facts, peak))
+    kinds = memory_kinds(table, facts, parts, peak, c)
+    return Memory(parts, peak, totals, usable, *memory_band(table, facts, peak), kinds)
 
 
 def rank_memory(

@@ -128,6 +128,7 @@ def _chip_facts(units: Sequence[Unit]) -> dict[str, np.ndarray]:
         found[f"width{name}"] = np.array([float(WIDTHS[precision]) for precision, _ in peaks])
     found["power"] = _array(units, _power)
     found["tpu"] = _array(units, lambda u: u.chip.kind == "tpu")
+    found["gpu"] = _array(units, lambda u: u.chip.kind == "gpu")
     return found
 
 

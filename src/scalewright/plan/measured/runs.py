@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from scalewright.plan.cost.memory_kinds import kind_of
 from scalewright.plan.predict import resolve_rows
 from scalewright.plan.request import Request
 from scalewright.plan.rows.cells import Row, number, text
@@ -41,6 +42,7 @@ class Runs:
     requests: list[Request]
     seconds: np.ndarray  # of a step; nan where none was measured
     memory: np.ndarray  # GiB as reported; nan where none
+    memory_kind: np.ndarray  # whether that is allocated, reserved, or nvidia-smi's
     apart: np.ndarray  # stall or suspect: reported apart, never fitted
     converted: np.ndarray  # seconds from TFLOP/s or MFU
     source: np.ndarray
@@ -63,6 +65,7 @@ class Runs:
             requests=[self.requests[i] for i in index],
             seconds=self.seconds[index],
             memory=self.memory[index],
+            memory_kind=self.memory_kind[index],
             apart=self.apart[index],
             converted=self.converted[index],
             source=self.source[index],
@@ -103,6 +106,7 @@ def runs_of(rows: Iterable[Row]) -> Runs:
         requests=requests,
         seconds=np.array([time[0] for time in times]),
         memory=np.array([time[1] for time in times]),
+        memory_kind=np.array([kind_of(text(row, "notes")) for row in kept]),
         apart=np.array(faults, dtype=bool),
         converted=np.array([time[2] for time in times], dtype=bool),
         source=np.array([text(row, "source") for row in kept]),

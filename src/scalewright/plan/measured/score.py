@@ -120,7 +120,10 @@ def _overall(sources: Mapping[str, Mapping[str, float]], rivals: Mapping[str, An
 def _memory(runs: Runs, found: Predictions) -> dict[str, Any]:
     held = found.outcome.memory
     assert held is not None
-    error = held.peak / GIB / runs.memory - 1
+    predicted = np.choose(
+        [list(held.kinds).index(kind) for kind in runs.memory_kind], list(held.kinds.values())
+    )
+    error = predicted / GIB / runs.memory - 1
     sources = {}
     for source in dict.fromkeys(runs.source.tolist()):
         at = np.isfinite(error) & ~runs.apart & (runs.source == source)
