@@ -27,7 +27,8 @@ from scalewright.parallel.offload import allocate, apply_offload
 from scalewright.parallel.pipeline import Pipeline
 from scalewright.parallel.recompute import apply_recompute
 from scalewright.parallel.replicate import GradientBuckets
-from scalewright.parallel.shard import ShardedGradients, apply_shard
+from scalewright.parallel.shard import apply_shard
+from scalewright.parallel.shard_gradients import ShardedGradients
 from scalewright.parallel.stages import Stages, stages_of, tied_stages
 from scalewright.parallel.tensor import apply_tensor, cut_parameters
 from scalewright.parallel.weights import Weights, hold
