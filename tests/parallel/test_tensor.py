@@ -24,7 +24,7 @@ from parallel.tensor_cases import (
 from scalewright.model.decoder import Decoder
 from scalewright.parallel.collectives import all_sum
 from scalewright.parallel.mesh import Mesh, make_mesh
-from scalewright.parallel.tensor import apply_tensor, cut_parameters
+from scalewright.parallel.tensor import apply_tensor, cut_parameters, rule_of
 from scalewright.parallel.vocabulary import make_columns, parallel_cross_entropy
 from scalewright.parallel.weights import hold
 from scalewright.spec.grid import make_grid
@@ -113,6 +113,19 @@ def test_parameters_have_the_shapes_of_their_placement(keys):
         shapes = {name: tuple(p.shape) for name, p in decoder.named_parameters()}
         assert shapes == {p.tensor.name: local_shape(p, mesh.coords, grid.size_of) for p in uncut}
         assert all(parameter.is_meta for parameter in decoder.parameters())
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_plan_cuts_as_the_placement(name):
+    spec = MODELS[name]
+    for placement in place(spec, Layout.parse({"devices": 2, "tp": 2})):
+        module, kind = placement.tensor.name.rsplit(".", 1)
+        cut = {"rows": 0, "columns": 1}.get(rule_of(module).cut)
+        if cut == 1 and kind == "bias":
+            cut = None  # every rank adds a row-parallel layer's whole bias to the sum
+        if module.endswith(("q_norm", "k_norm")) and spec.qk_norm == "head":
+            cut = None
+        assert [s.dim for s in placement.splits if s.axis == "tp"] == ([] if cut is None else [cut]), module
 
 
 def test_an_allocated_model_is_not_cut():

@@ -49,12 +49,11 @@ class _Input:
 class Regather:
     """Gathers the input of some linear layers, which then keep its part alone."""
 
-    def __init__(self, linears: Iterable[nn.Linear | None], dim: int, team: Team) -> None:
+    def __init__(self, linears: Iterable[nn.Linear], dim: int, team: Team) -> None:
         self.dim, self.team = dim, team
         self._input: _Input | None = None
         for linear in linears:
-            if linear is not None:
-                self._wrap(linear)
+            self._wrap(linear)
 
     def enter(self, part: Tensor) -> Tensor:
         """The whole input; the linears that take it must come before `leave`."""
