@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from parallel.pipeline_cases import TOLERANCE, build, loss, micro_batches, run_cases, run_step, tiny
+from parallel.spread import whole
 from scalewright.parallel import pipeline as runtime
 from scalewright.parallel.mesh import Mesh, make_mesh
 from scalewright.parallel.timeline import ActionTimes
@@ -21,7 +22,32 @@ from scalewright.spec.errors import RunError
 from scalewright.spec.grid import make_grid
 from scalewright.spec.layout import Layout
 from scalewright.spec.schedule import Action, peak_activations, schedule
-from worlds import CPU, run_world
+from worlds import CPU, plain, run_world
+
+
+def one_step(mesh: Mesh, layout: Layout) -> tuple[Any, dict[str, Any]]:
+    """Losses [2] of one step and the gradients by name, of the stage that this rank holds."""
+    parallel = build(tiny(2), layout, mesh)
+    losses = parallel.executor.train(micro_batches(tiny(2), 2), loss, torch.tensor(40.0))
+    return plain(losses), {w.name: plain(w.gradient) for w in parallel.weights if w.gradient is not None}
+
+
+def test_two_ranks_give_the_losses_and_gradients_of_the_whole_model() -> None:
+    """The same sums in the same order; only 1 / 40 is multiplied by here, and divided by there."""
+    first, last = run_world(one_step, {"devices": 2, "pp": 2, "micro_batch": 2, "global_batch": 4})
+    model, losses = whole(tiny(2)), torch.zeros(2)
+    for micro in micro_batches(tiny(2), 2):
+        token_loss, z_loss = loss(model(micro.tokens), micro.targets)
+        ((token_loss + z_loss) / 40.0).backward()  # type: ignore[no-untyped-call]
+        losses += torch.stack([token_loss.detach(), z_loss.detach()]) / 40.0
+    torch.testing.assert_close(torch.tensor(first[0]) + torch.tensor(last[0]), losses)
+    gradients = first[1] | last[1]
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(torch.tensor(gradients.pop(name)), parameter.grad)
+    assert not gradients
+
+
+# -- every schedule ------------------------------------------------------------------------------------
 
 ONE = ["gpipe", "1f1b", "zb-h1"]
 TWO = ["interleaved", "zb-interleaved", "zbv", "dualpipev"]
