@@ -46,9 +46,9 @@ def test_a_layout_trains_as_one_process_does(control, name):
 
 def test_ranks_that_hold_nothing_of_a_tensor(control):
     """12 rows of keys over 8 ranks: two each on six of them, none on two."""
-    found = run_world(train, zero(2, 8))
-    assert [rank["weights"]["layers.0.attention.k.weight"][0][1][0] for rank in found] == [2] * 6 + [0] * 2
-    assert_same(found, control, 2e-6, 2e-6)
+    ranks = run_world(train, zero(2, 8))
+    assert [rank["weights"]["layers.0.attention.k.weight"][0][1][0] for rank in ranks] == [2] * 6 + [0] * 2
+    assert_same(ranks, control, 2e-6, 2e-6)
 
 
 @pytest.fixture(scope="module")
@@ -79,8 +79,8 @@ def count(mesh: Mesh, layout: Layout, bf16: bool) -> dict[str, Any]:
     step(*micros(0, rows, layout.micro_batch))
     with Watch(mesh) as watch:
         step(*micros(1, rows, layout.micro_batch))
-    found = {f"{c.axis} {c.kind}": [c.count, c.bytes] for c in watch.collectives}
-    return {key: value for key, value in found.items() if key.startswith("dp")}
+    counts = {f"{c.axis} {c.kind}": [c.count, c.bytes] for c in watch.collectives}
+    return {key: value for key, value in counts.items() if key.startswith("dp")}
 
 
 def padded(ranks: int, names: str) -> int:
@@ -114,11 +114,11 @@ def test_traffic_is_the_papers(stage, replicas, bf16):
     if stage == 3:
         gathers = (micro * (2 * units - 1), micro * (whole + blocks))
     scatters = micro if stage >= 2 else 1
-    wanted = {
+    expected = {
         "dp_shard all_gather": [gathers[0], gathers[1] * (2 if bf16 else 4)],
         "dp_shard reduce_scatter": [units * scatters, whole * 4 * scatters],
     }
     if replicas > 1:
-        wanted["dp_replicate all_reduce"] = [units, whole // ranks * 4]
-    for found in run_world(count, layout, bf16):
-        assert found == wanted
+        expected["dp_replicate all_reduce"] = [units, whole // ranks * 4]
+    for counts in run_world(count, layout, bf16):
+        assert counts == expected

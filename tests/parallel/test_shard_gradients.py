@@ -44,13 +44,14 @@ def cuts() -> dict[int, Decoder]:
     return {0: first, 3: last}
 
 
-# What a rank does, as a pipeline would: forward, input part, weight part, or whole backward of stage.micro.
+# A rank's actions, as a pipeline would do them: forward, input part, weight part, or whole backward of
+# stage.micro.
 WHOLE = "F0.0 F3.0 F0.1 F3.1 B3.0 F0.2 F3.2 B0.0 B3.1 B0.1 B3.2 B0.2"
 SPLIT = "F0.0 F3.0 F0.1 I3.0 W3.0 I0.0 F3.1 F0.2 I3.1 I0.1 W0.0 F3.2 W0.1 B3.2 W3.1 B0.2"
 LATE = "F0.0 F3.0 F0.1 F3.1 F0.2 F3.2 I3.0 I3.1 I3.2 I0.0 I0.1 I0.2 W0.0 W0.1 W0.2 W3.0 W3.1 W3.2"
 
 
-class Hand:
+class ByHand:
     """Runs a rank's actions on its stages; the gradient of a stage's input is that of the other's output."""
 
     def __init__(self, stages: dict[int, nn.Module], gradients: Any, tokens: Tensor) -> None:
@@ -74,8 +75,8 @@ class Hand:
         self.gradients.finish()
 
     def forward(self, stage: int, micro: int, last: bool) -> None:
-        given = self.tokens[micro : micro + 1] if stage == 0 else self.outputs[0, micro].detach()
-        self.inputs[stage, micro] = given if stage == 0 else given.requires_grad_()
+        inputs = self.tokens[micro : micro + 1] if stage == 0 else self.outputs[0, micro].detach()
+        self.inputs[stage, micro] = inputs if stage == 0 else inputs.requires_grad_()
         self.outputs[stage, micro] = self.stages[stage](self.inputs[stage, micro])
 
     def _start(self, stage: int, micro: int) -> tuple[Any, Any]:
@@ -91,11 +92,11 @@ class Hand:
         self.gradients.end(stage, last)
 
     def input_part(self, stage: int, micro: int, last: bool) -> None:
-        given = self.inputs[stage, micro]
-        edge = get_gradient_edge(given) if stage else None
-        found, self.pending[stage, micro] = backward_input(*self._start(stage, micro), edge)
+        inputs = self.inputs[stage, micro]
+        edge = get_gradient_edge(inputs) if stage else None
+        grad_input, self.pending[stage, micro] = backward_input(*self._start(stage, micro), edge)
         if stage:
-            given.grad = found
+            inputs.grad = grad_input
 
     def weight_part(self, stage: int, micro: int, last: bool) -> None:
         self.gradients.begin(stage, last)
@@ -119,7 +120,7 @@ def run_by_hand(mesh: Mesh, layout: Layout, actions: str, bf16: bool) -> dict[st
         module.to(torch.bfloat16)
     module.to_empty(device="cpu")
     weights = hold(module, place(TIED, inner), mesh)
-    fill(weights, lambda t, where: init_box(t, TIED, 3, *where))
+    fill(weights, lambda t, box: init_box(t, TIED, 3, *box))
     gradients: Any = OneRank(weights)
     if mesh.world > 1 and layout.zero_stage:
         gradients = ShardedGradients(stages, weights, piped)
@@ -128,18 +129,17 @@ def run_by_hand(mesh: Mesh, layout: Layout, actions: str, bf16: bool) -> dict[st
     for step in range(2):
         tokens = batch(step)[0][mesh.rank * 3 : mesh.rank * 3 + 3] if mesh.world > 1 else batch(step)[0][:6]
         if mesh.world > 1:
-            Hand(stages, gradients, tokens).run(actions)
+            ByHand(stages, gradients, tokens).run(actions)
         else:
             gradients.clear()
             for half in tokens.split(3):
-                hand = Hand(stages, gradients, half)
+                by_hand = ByHand(stages, gradients, half)
                 for word in WHOLE.split():
-                    {"F": hand.forward, "B": hand.backward}[word[0]](int(word[1]), int(word[3]), False)
-    found = weights.take_gradients()
-    names = [w.name for w in weights]
-    assert all(g.dtype == torch.float32 for g in found)
+                    {"F": by_hand.forward, "B": by_hand.backward}[word[0]](int(word[1]), int(word[3]), False)
+    local = weights.take_gradients()
+    assert all(gradient.dtype == torch.float32 for gradient in local)
     return {
-        "gradients": {n: [w.box, plain(g)] for n, w, g in zip(names, weights, found, strict=True)},
+        "gradients": {w.name: [w.box, plain(g)] for w, g in zip(weights, local, strict=True)},
         "gathered": layout.zero_stage != 0 and any(type(p) is nn.Parameter for p in module.parameters()),
     }
 
@@ -164,11 +164,11 @@ class OneRank:
                 weight.compute.grad = None
 
 
-TOLD_APART = {(LATE, True), (SPLIT, False)}  # what breaks one of these mostly breaks others: the rest is slow
+FAST = {(LATE, True), (SPLIT, False)}  # what breaks one of these mostly breaks others: the rest is slow
 ORDERS = [
     pytest.param(
         actions, stage, bf16, id=f"{name}-{stage}-{'bf16' if bf16 else 'fp32'}",
-        marks=() if (actions, bf16) in TOLD_APART else pytest.mark.slow,
+        marks=() if (actions, bf16) in FAST else pytest.mark.slow,
     )
     for name, actions in (("whole", WHOLE), ("split", SPLIT), ("late", LATE))
     for stage in (0, 1, 2, 3)
@@ -185,8 +185,8 @@ def test_two_stages_of_a_v_with_a_tied_head(stage, actions, bf16):
     for rank in run_world(run_by_hand, {"devices": 2, "zero_stage": stage}, actions, bf16):
         assert not rank["gathered"]
         assert rank["gradients"].keys() == control.keys()
-        for name, (where, values) in rank["gradients"].items():
-            (offset, *_), (size, *_) = where
+        for name, (box, values) in rank["gradients"].items():
+            (offset, *_), (size, *_) = box
             whole = torch.tensor(control[name][1])
             difference = (
                 torch.tensor(values).reshape(size, *whole.shape[1:]) - whole[offset : offset + size]

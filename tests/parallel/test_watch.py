@@ -1,4 +1,4 @@
-"""What the watcher counts, against what is known: a module alone, and worlds of two on Gloo."""
+"""The watcher's counts against known ones: a module alone, and worlds of two on Gloo."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_storage_counts_once_and_as_long_as_it_lives() -> None:
     assert seen.live.windows[0].peak == 400
 
 
-def test_what_a_backward_keeps_and_makes() -> None:
+def test_bytes_that_a_backward_keeps_and_makes() -> None:
     layer = nn.Linear(8, 16, bias=False)
     with watch() as seen:
         seen.live.tag(layer.weight, "parameters")
@@ -51,7 +51,7 @@ def test_what_a_backward_keeps_and_makes() -> None:
     assert seen.flops == 2 * 2 * 4 * 8 * 16  # forward, and the weight's gradient; x needs none
 
 
-def test_what_is_recomputed_is_an_activation_and_its_flops_count() -> None:
+def test_recomputed_tensors_are_activations_and_their_flops_count() -> None:
     layer = nn.Linear(8, 16, bias=False)
 
     def run(x: torch.Tensor) -> torch.Tensor:
@@ -116,7 +116,7 @@ def _collectives(mesh: Mesh, layout: Layout) -> Any:
         for work in works:
             assert work is not None
             work.wait()
-    return [found.dump() for found in seen.collectives]
+    return [collective.dump() for collective in seen.collectives]
 
 
 def test_collectives_by_axis_and_kind() -> None:
@@ -129,6 +129,6 @@ def test_collectives_by_axis_and_kind() -> None:
         ("dp_shard", "reduce_scatter", 2, 128),
         ("dp_shard", "send", 1, 32),
     ]
-    for answer in run_world(_collectives, {"devices": 2}):
-        assert [(c["axis"], c["kind"], c["count"], c["bytes"]) for c in answer] == expected
-        assert {c["group_size"] for c in answer} == {2}
+    for rank in run_world(_collectives, {"devices": 2}):
+        assert [(c["axis"], c["kind"], c["count"], c["bytes"]) for c in rank] == expected
+        assert {c["group_size"] for c in rank} == {2}

@@ -1,4 +1,4 @@
-"""FLOPs of an operator that runs: matmuls and attention, as everyone counts them; the rest is free.
+"""FLOPs of an operator that runs: matmuls and attention; the rest counts as none.
 
     [m, k] @ [k, n]              2 m n k
     attention, forward           2 matmuls over the full square of scores
@@ -26,7 +26,7 @@ _FORWARD = frozenset(
 _BACKWARD = frozenset(f"{name}_backward" for name in _FORWARD)
 
 
-def flops_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], answer: Any) -> int:
+def flops_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> int:
     """FLOPs of one call of an operator."""
     packet = func._overloadpacket
     name = packet.__name__
@@ -35,7 +35,7 @@ def flops_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], answer: A
     if name in _BACKWARD:  # its first argument is the output's gradient
         return 4 * _square(args[1], args[2], args[3])
     formula = flop_registry.get(packet)
-    return int(formula(*args, **kwargs, out_val=answer)) if formula is not None else 0
+    return int(formula(*args, **kwargs, out_val=output)) if formula is not None else 0
 
 
 def _square(query: Any, key: Any, value: Any) -> int:

@@ -1,14 +1,14 @@
-"""Bytes of live tensors, by kind, now and at their peak: memory, measured where there is no allocator to ask.
+"""Bytes of live tensors, by kind, now and at their peak: memory, measured where no allocator counts it.
 
-    an operator gives a tensor --> its storage is counted once, whatever views there are of it
-    the storage dies            --> a weak reference says so
-    FSDP empties or fills it    --> `resize_` says so
+    an operator returns a tensor --> its storage is counted once, whatever views there are of it
+    the storage dies             --> the callback of a weak reference subtracts it
+    FSDP empties or fills it     --> a wrapped `resize_` counts the difference
 
 A storage has one of six kinds. Weights, gradients and optimizer states are registered; of the rest
 
-    activations     what forwards make (recomputed ones too), until its last use
-    buffers         what data parallelism gathers into and reduces from, and a module's own buffers
-    other           what backwards and updates make for a moment
+    activations     made by forwards (recomputed ones too), until their last use
+    buffers         data parallelism gathers into them and reduces from them; and a module's own buffers
+    other           made by backwards and updates for a moment
 
 Tensors that offloading keeps in host memory are left out.
 """
@@ -35,9 +35,9 @@ def no_bytes() -> Bytes:
     return dict.fromkeys(KINDS, 0)
 
 
-def plain(found: Bytes) -> dict[str, int]:
-    """A copy whose keys are any words."""
-    return {kind: found[kind] for kind in KINDS}
+def plain(sizes: Bytes) -> dict[str, int]:
+    """A copy whose keys are plain strings."""
+    return {kind: sizes[kind] for kind in KINDS}
 
 
 @dataclass
@@ -62,9 +62,9 @@ class _Entry:
 
 
 class LiveBytes(AbstractContextManager["LiveBytes"]):
-    """Counts storages; `offloaded` tells which tensors are in host memory.
+    """Counts storages; those that `offloaded` returns true for are in host memory, and left out.
 
-    While it is entered it also learns of storages that change their size.
+    While it is entered it also counts storages that change their size.
     """
 
     def __init__(self, offloaded: Callable[[Tensor], bool] | None = None) -> None:
@@ -82,7 +82,7 @@ class LiveBytes(AbstractContextManager["LiveBytes"]):
             self._add(tensor, storage, kind)
 
     def tag(self, tensor: Tensor, kind: Kind, over: Iterable[Kind] = KINDS) -> None:
-        """Says of which kind a tensor's storage is; `over`: only if it is one of these so far."""
+        """Sets the kind of a tensor's storage; `over`: only if it is one of these so far."""
         storage = _local(tensor).untyped_storage()
         entry = self._entries.get(storage._cdata)
         if entry is None:
@@ -100,13 +100,13 @@ class LiveBytes(AbstractContextManager["LiveBytes"]):
         return plain(self.now)
 
     def open(self) -> Window:
-        """A window over what follows; `close` it in any order."""
+        """A window from now on; `close` windows in any order."""
         window = Window(dict(self.now), dict(self.now))
         self.windows.append(window)
         return window
 
     def close(self, window: Window) -> Window:
-        """Ends a window; gives it back."""
+        """Ends a window; returns it."""
         self.windows = [other for other in self.windows if other is not window]
         return window
 
@@ -140,10 +140,10 @@ class LiveBytes(AbstractContextManager["LiveBytes"]):
         original = torch.UntypedStorage.resize_
 
         def resize_(storage: torch.UntypedStorage, size: int) -> Any:
-            answer = original(storage, size)
+            resized = original(storage, size)
             if (entry := self._entries.get(storage._cdata)) is not None:
                 self._change(entry, storage.nbytes())
-            return answer
+            return resized
 
         def restore() -> None:
             torch.UntypedStorage.resize_ = original  # type: ignore[method-assign]

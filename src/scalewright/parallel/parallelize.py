@@ -3,7 +3,7 @@
     cut, tensor -> recompute -> compile -> offload activations -> [shard | cast] -> memory -> weights
         -> gradient sums -> executor
 
-The model is built on the meta device: nothing is allocated before it is known which part this rank holds.
+The model is built on the meta device: nothing is allocated before this rank's part of it is cut.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from scalewright.spec.memory import is_sharded, offloads_activations
 from scalewright.spec.placement import Box, Placement
 from scalewright.spec.tensors import TensorSpec
 
-# Gives the part of a true tensor that a box describes, in fp32 on the CPU.
+# Returns the part of a true tensor that a box describes, in fp32 on the CPU.
 Source = Callable[[TensorSpec, Box], Tensor]
 
 
@@ -64,7 +64,7 @@ class LocalGradients:
 
 @dataclass(frozen=True)
 class Parallel:
-    """A model under its layout: the module, this rank's weights, their gradients, and who runs it."""
+    """A model under its layout: the module, this rank's weights, their gradients, and the executor."""
 
     model: nn.Module
     weights: Weights
@@ -159,7 +159,7 @@ def _executor(
 
 @torch.no_grad()
 def fill(weights: Weights, source: Source) -> None:
-    """Gives every weight its value, one tensor at a time, and publishes the compute copies."""
+    """Sets every weight to its value, one tensor at a time, and publishes the compute copies."""
     for weight in weights:
         if weight.box[1] != tuple(weight.master.shape):
             weight.master.zero_()  # padding stands for nothing, and stays nothing

@@ -20,9 +20,9 @@ it has arrived, the graph after its backward, or after the weight part. The sche
 `peak_activations`.
 
 Where the authors of dualpipev compute a forward and a backward together, to hide one's communication behind
-the other's work, we do the forward first: the two belong to different micro-batches, so that neither reads
-what the other writes, and the order between them changes no number. `pairs` puts the receives of both before,
-as such a runtime would.
+the other's work, we do the forward first: the two are of different micro-batches, so that neither reads the
+other's tensors, and the order between them changes no number. `pairs` puts the receives of both before, as
+such a runtime would.
 
 A loss may sit on any stage: the last has the token loss, and every stage may leave an auxiliary loss behind.
 """
@@ -138,7 +138,7 @@ class Pipeline:
     def follow(self, plan: Schedule) -> None:
         """Takes a given schedule for steps of its number of micro-batches, such as a part of a longer one.
 
-        What is sent is then kept until the end of the step.
+        Sent tensors are then kept until the end of the step.
         """
         self._plans[plan.micro_batches] = _Plan(plan, {}, _last_backwards(plan.actions[self.rank]))
 
@@ -154,7 +154,7 @@ class Pipeline:
 
 @dataclass(frozen=True)
 class _Plan:
-    """A schedule and what one rank derives from it."""
+    """A schedule, and one rank's data derived from it."""
 
     schedule: Schedule
     acknowledged: dict[int, list[int]]
@@ -260,12 +260,14 @@ class _StepState:
             graph.outputs.append(get_gradient_edge(output))
             graph.grad_outputs.append(grad_output if grad_output is None else grad_output.to(output.dtype))
 
-    def _pass_on(self, tensor: Tensor, unit: _Unit, neighbour: int | None, here: dict[_Unit, Tensor]) -> None:
+    def _pass_on(
+        self, tensor: Tensor, unit: _Unit, neighbour: int | None, local: dict[_Unit, Tensor]
+    ) -> None:
         """Hands a result to the neighbour stage, if that is on this rank, or leaves it to a send."""
         if neighbour is None:
             return
         if self.plan.rank_of[neighbour] == self.pipeline.rank:
-            here[neighbour, unit[1]] = tensor
+            local[neighbour, unit[1]] = tensor
         else:
             self.leaving[unit] = tensor
 
@@ -291,7 +293,7 @@ class _StepState:
         if graph.input is not None:
             self._return(grad_input, graph.input, unit)
 
-    def _return(self, grad_input: Tensor | None, given: Tensor, unit: _Unit) -> None:
+    def _return(self, grad_input: Tensor | None, stage_input: Tensor, unit: _Unit) -> None:
         """Passes the input's gradient to the stage before; zeros when nothing depends on the input."""
-        grad_input = torch.zeros_like(given) if grad_input is None else grad_input
+        grad_input = torch.zeros_like(stage_input) if grad_input is None else grad_input
         self._pass_on(grad_input, unit, self.plan.before(unit[0]), self.grad_outputs)

@@ -1,7 +1,7 @@
 """ZeRO 1, 2 and 3, alone or replicated (HSDP), by torch's FSDP2 (Rajbhandari et al. 2020, Zhao et al. 2023).
 
 At rest every rank holds 1/n of each tensor's rows (cut as torch.chunk cuts), of its gradient, and of the
-optimizer's state. What a step does with the rest, for n micro-batches:
+optimizer's state. A step of n micro-batches gathers the parameters and reduces the gradients:
 
              parameters gathered                     gradients reduce-scattered    numbers sent (of Psi)
     ZeRO-1   once a step                             after the last micro-batch    2 Psi
@@ -44,7 +44,7 @@ from scalewright.spec.memory import offloads_parameters
 def apply_shard(
     model: nn.Module, blocks: Iterable[nn.Module], mesh: Mesh, layout: Layout, *, half: torch.dtype | None
 ) -> None:
-    """Shards every block, then what is left, over the mesh's `fsdp` axis, in place.
+    """Shards every block, then the rest, over the mesh's `fsdp` axis, in place.
 
     Under ZeRO-3 a block's gathered tensors are freed after its forward; the root's stay for the backward.
     With parameters offloaded, the shards lie in host memory, and travel to the device to be gathered.

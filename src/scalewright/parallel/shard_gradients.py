@@ -50,7 +50,7 @@ FLAGS = {  # by ZeRO stage: between backwards, in a backward, in the step's last
 
 
 class ShardedGradients:
-    """The gradients of every stage of this rank, reduced as the ZeRO stage asks.
+    """The gradients of every stage of this rank, reduced when the ZeRO stage reduces them.
 
     A stage whose embedding another stage of this rank multiplies with (the tied head of a V) lends it: the
     embedding is reduced when both stages are done.
@@ -61,7 +61,7 @@ class ShardedGradients:
         self.zero_stage = layout.zero_stage
         self.pipeline = layout.pp > 1
         self.split = self.pipeline and find_kind(layout.schedule).splits
-        # Whether parameters that a backward left out get zeros here, because FSDP gives them none.
+        # Whether parameters that a backward left out get zeros here, because FSDP adds none.
         self.fill = not reduces_unused(layout) and not all(isinstance(s, Decoder) for s in stages.values())
         self.modules = {number: sharded_modules(stage) for number, stage in stages.items()}
         self.roots = {number: modules[0] for number, modules in self.modules.items()}
@@ -73,7 +73,7 @@ class ShardedGradients:
             _set(self.lender, KEEP)
 
     def clear(self) -> None:
-        """Before a step: forgets the last one's gradients, and FSDP reduces nothing until it is asked."""
+        """Before a step: forgets the last one's gradients, and sets the flags between backwards."""
         for weight in self.weights:
             weight.compute.grad = weight.master.grad = None  # both ends: neither keeps the last step's alive
         self.done.clear()
@@ -89,7 +89,7 @@ class ShardedGradients:
             self.roots[stage].set_is_last_backward(last)
 
     def end(self, stage: int, last: bool) -> None:
-        """After it: reduces what FSDP didn't by itself."""
+        """After it: reduces the gradients that FSDP didn't reduce by itself."""
         if self.split or self.fill:
             if last or self.zero_stage >= 2:
                 if self.fill:
@@ -108,8 +108,8 @@ class ShardedGradients:
     def _gather(self, stage: int) -> None:
         """For a weight part: its norms read their weights again, and no hook gathers those in time.
 
-        FSDP's own hooks run again in it where a norm ends a block (Gemma's), and must not free what was
-        gathered: without these flags the gathers are no longer those of spec/traffic.py.
+        FSDP's own hooks run again in it where a norm ends a block (Gemma's), and must not free the
+        gathered parameters: without these flags the gathers are no longer those of spec/traffic.py.
         """
         for module in self.modules[stage]:
             module.unshard()
@@ -154,8 +154,8 @@ def reduce_now(root: FSDPModule, modules: Iterable[FSDPModule], *, last: bool) -
     """Reduces the gradients that lie in the modules' gathered parameters, as the end of a backward would.
 
     FSDP2 has no public call for it: its reduction hangs on a hook of the backward, which the weight part of a
-    split one doesn't reach. torch's own pipeline runtime (`stage.perform_reduce_grad`) calls what is called
-    here: `post_backward` of every parameter group, which does as the flags are, and then the callback with
+    split one doesn't reach. torch's own pipeline runtime (`stage.perform_reduce_grad`) makes the same calls:
+    `post_backward` of every parameter group, which does as the flags are, and then the callback with
     which a backward ends, which waits and (after the step's last) cleans up. Both have the same names in
     torch 2.11 and 2.13; `_groups` handles the two names of the groups.
     """
@@ -169,7 +169,7 @@ def reduce_now(root: FSDPModule, modules: Iterable[FSDPModule], *, last: bool) -
 def accumulate_now(modules: Iterable[FSDPModule], *, fill: bool = False) -> None:
     """Adds bf16 gradients of the gathered parameters to their fp32 sums, where FSDP isn't to reduce yet.
 
-    `fill` gives a sum to parameters without one, so that every rank reduces the same.
+    `fill` adds zeros for parameters without a gradient, so that every rank reduces the same.
     """
     for module in modules:
         for group in _groups(module):

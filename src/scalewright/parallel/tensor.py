@@ -1,4 +1,4 @@
-"""Tensor and sequence parallelism: every block's matrices are cut over the ranks of `tp`, by hand.
+"""Tensor and sequence parallelism: every block's matrices are cut over the ranks of `tp`.
 
     module (`*`: of every block)    cut of the weight      input       output
     embed                           rows (vocabulary)                  leave; other ranks' tokens give 0
@@ -42,11 +42,11 @@ from torch import Tensor, nn
 from scalewright.model.decoder import Decoder
 from scalewright.model.norm import LayerNorm, RMSNorm
 from scalewright.parallel.functions import (
-    Team,
+    AxisGroup,
+    axis_group,
     copy_to,
     gather_sum,
-    make_team,
-    own_part,
+    local_part,
     sum_both,
     sum_over,
     sum_scatter,
@@ -62,7 +62,7 @@ SEQUENCE = 1  # the dim of [B, T, D] that sp cuts
 
 
 class Rule(NamedTuple):
-    """What tensor parallelism does with one module; see the table above."""
+    """How tensor parallelism changes one module; see the table above."""
 
     cut: Literal["", "rows", "columns"] = ""
     input: Literal["", "enter", "slice"] = ""
@@ -100,25 +100,25 @@ def apply_tensor(decoder: Decoder, layout: Layout, mesh: Mesh) -> None:
     """
     if mesh.size("tp") == 1:
         return
-    team = make_team(mesh, "tp")
-    enter, leave = boundaries(team, sequence=layout.sp)
-    heads = decoder.spec.num_attention_heads // team.size
-    decoder.heads = range(team.index * heads, (team.index + 1) * heads)
-    decoder.sequence_parts = team.size if layout.sp else 1
+    group = axis_group(mesh, "tp")
+    enter, leave = boundaries(group, sequence=layout.sp)
+    heads = decoder.spec.num_attention_heads // group.size
+    decoder.heads = range(group.index * heads, (group.index + 1) * heads)
+    decoder.sequence_parts = group.size if layout.sp else 1
     for name, module in decoder.named_modules():
         rule = rule_of(name)
         match rule.input:
             case "enter" if regathers(layout):
-                _regather_input(module, Regather(_column_parallel(name, module), SEQUENCE, team))
+                _regather_input(module, Regather(_column_parallel(name, module), SEQUENCE, group))
             case "enter":
                 _change_input(module, enter)
             case "slice" if layout.sp:
-                _change_input(module, partial(own_part, dim=SEQUENCE, team=team))
+                _change_input(module, partial(local_part, dim=SEQUENCE, group=group))
         match rule.cut, rule.output:
             case "rows", "leave":
-                _look_up_rows(module, leave, team)
+                _look_up_rows(module, leave, group)
             case "rows", "means" if decoder.spec.qk_norm == "full":
-                _norm_over_ranks(module, team)
+                _norm_over_ranks(module, group)
             case "columns", "leave":
                 _sum_columns(module, leave)
     if decoder.last:
@@ -126,11 +126,11 @@ def apply_tensor(decoder: Decoder, layout: Layout, mesh: Mesh) -> None:
         decoder.logits = lambda hidden: whole(enter(hidden))  # type: ignore[method-assign]
 
 
-def boundaries(team: Team, *, sequence: bool) -> tuple[Change, Change]:
-    """What happens where a tensor-parallel part begins, and where it ends."""
+def boundaries(group: AxisGroup, *, sequence: bool) -> tuple[Change, Change]:
+    """`enter` and `leave`: applied where a tensor-parallel part begins, and where it ends."""
     if sequence:
-        return partial(gather_sum, dim=SEQUENCE, team=team), partial(sum_scatter, dim=SEQUENCE, team=team)
-    return partial(copy_to, team=team), partial(sum_over, team=team)
+        return partial(gather_sum, dim=SEQUENCE, group=group), partial(sum_scatter, dim=SEQUENCE, group=group)
+    return partial(copy_to, group=group), partial(sum_over, group=group)
 
 
 def _column_parallel(name: str, module: nn.Module) -> list[nn.Linear]:
@@ -145,8 +145,8 @@ def _column_parallel(name: str, module: nn.Module) -> list[nn.Linear]:
 def cut_parameters(decoder: nn.Module, placements: Iterable[Placement], mesh: Mesh) -> None:
     """Replaces every parameter by an empty one of its tp-local shape, padding of even cuts included.
 
-    In place, before anything is allocated: parameters are on the meta device. What FSDP will cut stays whole.
-    Raises ValueError for a parameter that holds numbers already.
+    In place, before anything is allocated: parameters are on the meta device. Dimensions that FSDP will cut
+    stay whole. Raises ValueError for a parameter that holds numbers already.
     """
     shapes = {}
     for placement in placements:
@@ -165,7 +165,7 @@ def cut_parameters(decoder: nn.Module, placements: Iterable[Placement], mesh: Me
         module = decoder.get_submodule(path)
         setattr(module, key, nn.Parameter(smaller, requires_grad=parameter.requires_grad))
         if isinstance(module, nn.Linear) and key == "weight":
-            module.out_features, module.in_features = shapes[name]  # what `print(model)` shows
+            module.out_features, module.in_features = shapes[name]  # for `print(model)`
 
 
 def _regather_input(module: nn.Module, regather: Regather) -> None:
@@ -200,13 +200,13 @@ def _sum_columns(linear: nn.Module, leave: Change) -> None:
     _replace_forward(linear, run)
 
 
-def _look_up_rows(embed: nn.Module, leave: Change, team: Team) -> None:
+def _look_up_rows(embed: nn.Module, leave: Change, group: AxisGroup) -> None:
     """Each rank looks up the tokens whose rows it has; the others are zero there, so the sum is exact."""
     assert isinstance(embed, nn.Embedding)
 
     def run(tokens: Tensor) -> Tensor:
         rows = embed.weight.shape[0]
-        local = tokens - team.index * rows
+        local = tokens - group.index * rows
         elsewhere = (local < 0) | (local >= rows)
         hidden = F.embedding(local.masked_fill(elsewhere, 0), embed.weight)
         return leave(hidden.masked_fill(elsewhere[..., None], 0.0))
@@ -214,8 +214,8 @@ def _look_up_rows(embed: nn.Module, leave: Change, team: Team) -> None:
     _replace_forward(embed, run)
 
 
-def _norm_over_ranks(norm: nn.Module, team: Team) -> None:
-    """A norm over all heads when each rank has some: its statistics are means over the team.
+def _norm_over_ranks(norm: nn.Module, group: AxisGroup) -> None:
+    """A norm over all heads when each rank has some: its statistics are means over the group.
 
     Copies of KV heads need nothing more: each head is in the mean equally often, and each copy gets its
     share of the gradient.
@@ -223,7 +223,7 @@ def _norm_over_ranks(norm: nn.Module, team: Team) -> None:
     assert isinstance(norm, RMSNorm | LayerNorm)
 
     def mean(x: Tensor) -> Tensor:
-        return sum_both(x.sum(dim=-1, keepdim=True), team) / (x.shape[-1] * team.size)
+        return sum_both(x.sum(dim=-1, keepdim=True), group) / (x.shape[-1] * group.size)
 
     def run(x: Tensor) -> Tensor:
         wide = x.float()

@@ -1,4 +1,4 @@
-"""Sees everything that a rank does between two points: collectives, live bytes, FLOPs.
+"""Counts a rank's work between two points: collectives, live bytes, FLOPs.
 
     with Watch(mesh) as watch:            mesh = make_mesh(..., share=False): every axis has its own group
         watch.register(parallel, optimizer)
@@ -8,10 +8,10 @@
     watch.flops           of matmuls and attention (parallel/flops.py)
 
 It is a dispatch mode: every operator passes it, real or fake, in forwards, backwards and updates alike, and
-collectives are operators (`c10d.*`), FSDP's too. What one compiled kernel does inside is not seen.
+collectives are operators (`c10d.*`), FSDP's too. The inside of a compiled kernel is not seen.
 
 Bytes of a collective, per rank: all-reduce and broadcast the tensor; all-gather its output; reduce-scatter
-its input; all-to-all and send what is sent. A receive is the other end of a send, and is not counted.
+its input; all-to-all and send the sent tensors. A receive is the other end of a send, and is not counted.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _FUNCTIONAL: dict[str, str] = {  # -1: the output is counted, else the first arg
 _DEVICE = torch.ops.prim.device.default
 _WAIT = torch.ops._c10d_functional.wait_tensor.default
 
-# The mesh's axes as users know them: `fsdp` is dp_shard (x cp); what joins all carries scalars: control.
+# The mesh's axes as users name them: `fsdp` is dp_shard (x cp); groups of all ranks carry scalars: control.
 _REPORTED = {
     "fsdp": "dp_shard",
     "gradient": "dp_shard",  # zero_stage 0: whole replicas, over the ranks that other stages shard over
@@ -100,46 +100,46 @@ class Collective:
 
 
 class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts what passes while it is entered; `offloaded` tells which tensors are in host memory."""
+    """Counts operators while it is entered; `offloaded` returns whether a tensor is in host memory."""
 
     def __init__(self, mesh: Mesh, offloaded: Callable[[Tensor], bool] | None = is_host) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.mesh = mesh
         self.live = LiveBytes(offloaded)
         self.flops = 0
-        self.updating = False  # what is made now belongs to the update, not to a forward
-        self._found: dict[tuple[str, str, int], Collective] = {}
+        self.updating = False  # whether tensors are made by the update, not by a forward
+        self._collectives: dict[tuple[str, str, int], Collective] = {}
         self._axes: dict[str, tuple[str, int]] = {}
         self._hooks: list[Any] = []
 
     @property
     def collectives(self) -> list[Collective]:
-        """What was communicated, by axis and kind."""
-        return [self._found[key] for key in sorted(self._found)]
+        """The collectives so far, by axis and kind."""
+        return [self._collectives[key] for key in sorted(self._collectives)]
 
     def bytes_by_axis(self) -> dict[tuple[str, str], int]:
         """Bytes by (axis, kind)."""
-        return {(found.axis, found.kind): found.bytes for found in self.collectives}
+        return {(c.axis, c.kind): c.bytes for c in self.collectives}
 
     def tally(self) -> Tally:
         """FLOPs, and (count, bytes) by (axis, kind, group size), so far."""
-        return self.flops, {key: (found.count, found.bytes) for key, found in self._found.items()}
+        return self.flops, {key: (c.count, c.bytes) for key, c in self._collectives.items()}
 
     def clear(self) -> None:
-        """Forgets collectives and FLOPs, not what is alive."""
-        self._found.clear()
+        """Forgets collectives and FLOPs, not the live bytes."""
+        self._collectives.clear()
         self.flops = 0
 
     def register(self, weights: Weights, optimizer: torch.optim.Optimizer | None = None) -> None:
-        """Tells weights, gradients and optimizer states from the rest; once, before the first step."""
+        """Tags weights, gradients and optimizer states as such; once, before the first step."""
         for weight in weights:
             self.live.tag(weight.compute, "parameters")
             self.live.tag(weight.master, "parameters")
             if weight.main_gradient is not None:
                 self.live.tag(weight.main_gradient, "gradients")
             if weight.compute.requires_grad and weight.compute.is_leaf:
-                watched = weight.compute.register_post_accumulate_grad_hook
-                self._hooks.append(watched(self._gradient))  # type: ignore[no-untyped-call]
+                register = weight.compute.register_post_accumulate_grad_hook
+                self._hooks.append(register(self._gradient))  # type: ignore[no-untyped-call]
         if optimizer is not None:
             self._hooks.append(optimizer.register_step_pre_hook(self._before_update))
             self._hooks.append(optimizer.register_step_post_hook(self._after_update))
@@ -180,33 +180,33 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func is _DEVICE:  # of a fake tensor: more than half of all calls
             return getattr(args[0], "fake_device", None) or func(*args)
         kwargs = kwargs or {}
-        answer = func(*args, **kwargs)
+        output = func(*args, **kwargs)
         if func is _WAIT:
-            answer = args[0]  # what it gives, too; torch's fake form of it makes another tensor
+            output = args[0]  # the real operator returns it, while torch's fake form makes another tensor
         namespace = func.namespace
         if namespace in ("c10d", "_c10d_functional"):
-            self._communicate(func, args, answer)
+            self._communicate(func, args, output)
         elif namespace == "fsdp":
             for tensor in _tensors((args, kwargs.get("out"))):
                 self.live.tag(tensor, "buffers", over=("activations", "other"))
         else:
-            self.flops += flops_of(func, args, kwargs, answer)
+            self.flops += flops_of(func, args, kwargs, output)
         kind = self._kind(func)
-        for tensor in _tensors(answer):
+        for tensor in _tensors(output):
             self.live.see(tensor, kind)
-        return answer
+        return output
 
     def _kind(self, func: Any) -> Kind:
-        """Of what is made now: a backward has no grad mode, but for what it recomputes.
+        """The kind of a tensor that is made now: a backward has no grad mode, except where it recomputes.
 
-        Space made without grad mode is for a collective, which will say whose (see `_communicate`).
+        Space made without grad mode is for a collective; `_communicate` tags it then.
         """
         if torch.is_grad_enabled() and not self.updating:
             return "activations"
         space = func is torch.ops.aten.empty.memory_format
         return "other" if self.updating or space or _in_backward() else "activations"
 
-    def _communicate(self, func: Any, args: tuple[Any, ...], answer: Any) -> None:
+    def _communicate(self, func: Any, args: tuple[Any, ...], output: Any) -> None:
         name = func._opname
         if func.namespace == "c10d":
             if name not in _KINDS:
@@ -218,13 +218,13 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if name not in _FUNCTIONAL:
                 return
             kind = _FUNCTIONAL[name]
-            counted = answer if kind == "all_gather" else args[0]
+            counted = output if kind == "all_gather" else args[0]
             group_name = next(a for a in reversed(args) if isinstance(a, str))
         axis, size = self._axis(group_name)
         tensors = list(_tensors(counted))
-        found = self._found.setdefault((axis, kind, size), Collective(axis, kind, size))
-        found.count += 1
-        found.bytes += sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+        collective = self._collectives.setdefault((axis, kind, size), Collective(axis, kind, size))
+        collective.count += 1
+        collective.bytes += sum(tensor.numel() * tensor.element_size() for tensor in tensors)
         if axis in _DATA_PARALLEL:
             for tensor in _tensors(args):
                 self.live.tag(tensor, "buffers", over=("activations", "other"))
@@ -244,7 +244,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def reported_axis(axis: str) -> str:
-    """The name under which users meet an axis."""
+    """The axis's name in reports."""
     return _REPORTED.get(axis, axis)
 
 
