@@ -196,7 +196,7 @@ def test_items_that_can_not_be_used(item, says):
 @pytest.mark.parametrize(
     ("name", "keys", "says"),
     [
-        ("numbered", {"seq_len": None}, r"gives items, and nothing says how long rows are.*say seq_len"),
+        ("numbered", {"seq_len": None}, r"gives items, and the rows have no length.*set seq_len"),
         ("numbered", {"samples": 5}, "samples is the length of a function of an index"),
         ("numbered", {"packed": True}, "can't be called so: got an unexpected keyword argument 'packed'"),
         ("numbered", {"packing": "perhaps"}, "packing"),

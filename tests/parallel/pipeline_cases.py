@@ -70,7 +70,7 @@ def gpt2(layers: int) -> ModelSpec:
 def micro_batches(spec: ModelSpec, count: int, documents: bool = False) -> list[Micro]:
     """As many, with different tokens and numbers of counted ones; `documents`: rows packed of several."""
     random = torch.Generator().manual_seed(3)
-    found = []
+    micros = []
     for index in range(count):
         tokens = torch.randint(0, spec.vocab_size, (ROWS, LENGTH), generator=random)
         targets = torch.randint(0, spec.vocab_size, (ROWS, LENGTH), generator=random)
@@ -81,8 +81,8 @@ def micro_batches(spec: ModelSpec, count: int, documents: bool = False) -> list[
             numbers = (torch.arange(LENGTH) >= first).int()[None].repeat(ROWS, 1)
             positions = torch.cat([torch.arange(first), torch.arange(LENGTH - first)])
             arguments = {"documents": numbers, "positions": positions[None].repeat(ROWS, 1)}
-        found.append(Micro(tokens, targets, arguments))
-    return found
+        micros.append(Micro(tokens, targets, arguments))
+    return micros
 
 
 def loss(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
@@ -92,17 +92,17 @@ def loss(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
 
 def with_auxiliary(cut: Decoder, blocks: Sequence[int]) -> None:
     """Lets the blocks of these layers leave an auxiliary loss: the mean square of their output."""
-    found: list[Tensor] = []
+    losses: list[Tensor] = []
     for layer in blocks:
         if str(layer) in cut.layers:
             cut.layers[str(layer)].register_forward_hook(
-                lambda _module, _given, out: found.append(out.float().square().mean())
+                lambda _module, _inputs, out: losses.append(out.float().square().mean())
             )
 
-    def gather(_module: Any, _given: Any, _out: Any) -> None:
-        if found:
-            cut.__dict__["auxiliary"] = torch.stack(found).sum()
-            found.clear()
+    def gather(_module: Any, _inputs: Any, _out: Any) -> None:
+        if losses:
+            cut.__dict__["auxiliary"] = torch.stack(losses).sum()
+            losses.clear()
 
     cut.register_forward_hook(gather)
 
@@ -146,13 +146,13 @@ def control(
     """Losses [2] and gradients by name of the same step in one process."""
     decoder = whole(spec)
     with_auxiliary(decoder, auxiliary)
-    found = torch.zeros(2)
+    losses = torch.zeros(2)
     for micro in micros:
         total, extra = loss(decoder(micro.tokens, **micro.arguments), micro.targets)
         extra = extra + getattr(decoder, "auxiliary", 0.0)
         ((total + extra) / divisor).backward()  # type: ignore[no-untyped-call]
-        found += torch.stack([total.detach(), extra.detach()]) / divisor
-    return found, {name: p.grad for name, p in decoder.named_parameters() if p.grad is not None}
+        losses += torch.stack([total.detach(), extra.detach()]) / divisor
+    return losses, {name: p.grad for name, p in decoder.named_parameters() if p.grad is not None}
 
 
 def deviation(
@@ -175,29 +175,29 @@ def deviation(
         losses = parallel.executor.train(micros, loss, divisor)
         gradients = parallel.weights.take_gradients()
         sum_partial(parallel.weights, gradients, mesh)
-    wanted, by_name = control(spec, micros, divisor, auxiliary)
+    expected, by_name = control(spec, micros, divisor, auxiliary)
     worst = {"gradient": 0.0}
     for weight, gradient in zip(parallel.weights.trained(), gradients, strict=True):
-        want = by_name[weight.name]
-        worst["gradient"] = max(worst["gradient"], _relative(gradient, want))
+        expected_gradient = by_name[weight.name]
+        worst["gradient"] = max(worst["gradient"], _relative(gradient, expected_gradient))
     dist.all_reduce(losses)
-    worst["loss"] = _relative(losses, wanted)
+    worst["loss"] = _relative(losses, expected)
     assert isinstance(total, Tensor)
     dist.all_reduce(total)
-    worst["total"] = _relative(total / divisor, wanted[0])
+    worst["total"] = _relative(total / divisor, expected[0])
     return worst
 
 
-def _relative(found: Tensor, wanted: Tensor) -> float:
-    return float((found - wanted).abs().max() / wanted.abs().max())
+def _relative(actual: Tensor, expected: Tensor) -> float:
+    return float((actual - expected).abs().max() / expected.abs().max())
 
 
 def run_cases(mesh: Mesh, layout: Layout, cases: list[dict[str, Any]]) -> list[dict[str, float]]:
     """In one world: the deviations of every case, {layout: keys, model: (name, layers), ...}."""
-    found = []
+    deviations = []
     for case in cases:
-        this = Layout.parse({**layout.dump(), **case["layout"]})
-        own = make_mesh(make_grid(this), mesh.rank, CPU)
+        case_layout = Layout.parse({**layout.dump(), **case["layout"]})
+        case_mesh = make_mesh(make_grid(case_layout), mesh.rank, CPU)
         name, layers = case["model"]
         spec = {"llama": tiny, "gpt2": gpt2}[name](layers)
         if case.get("tied"):
@@ -207,5 +207,5 @@ def run_cases(mesh: Mesh, layout: Layout, cases: list[dict[str, Any]]) -> list[d
             for key in ("documents", "auxiliary", "pairs", "compile_blocks", "backend")
             if key in case
         }
-        found.append(deviation(own, this, spec, **options))
-    return found
+        deviations.append(deviation(case_mesh, case_layout, spec, **options))
+    return deviations

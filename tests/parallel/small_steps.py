@@ -43,7 +43,7 @@ def build(
     compiled = {"compile_blocks": True, "backend": backend} if backend else {}
     placements = place(spec, layout)
     parallel = parallelize(model, placements, layout, mesh, bf16=bf16, seq_len=seq_len, **compiled)
-    fill(parallel.weights, lambda t, where: init_box(t, spec, 3, *where))
+    fill(parallel.weights, lambda t, box: init_box(t, spec, 3, *box))
     return parallel
 
 
@@ -59,8 +59,8 @@ def batch(step: int) -> tuple[Tensor, Tensor]:
 def micros(step: int, rows: range, size: int) -> tuple[list[Micro], Tensor]:
     tokens, targets = batch(step)
     cuts = [slice(start, start + size) for start in range(rows.start, rows.stop, size)]
-    mine = targets[rows.start : rows.stop]
-    return [Micro(tokens[cut], targets[cut], {}) for cut in cuts], torch.tensor(float((mine != -100).sum()))
+    counted = float((targets[rows.start : rows.stop] != -100).sum())
+    return [Micro(tokens[cut], targets[cut], {}) for cut in cuts], torch.tensor(counted)
 
 
 def own_rows(mesh: Mesh) -> range:
@@ -87,11 +87,11 @@ def assert_same(ranks: list[dict[str, Any]], control: dict[str, Any], rtol: floa
     """Losses and norms of every rank; weights from boxes, each relative to its tensor's largest number."""
     expected = torch.tensor(control["reports"])
     for rank in ranks:
-        found = torch.tensor(rank["reports"])
-        torch.testing.assert_close(found[:, LOSS], expected[:, LOSS], rtol=rtol, atol=0)
-        torch.testing.assert_close(found[:, NORM], expected[:, NORM], rtol=rtol, atol=0)
-        for name, (where, values) in rank["weights"].items():
-            offsets, sizes = where
+        reports = torch.tensor(rank["reports"])
+        torch.testing.assert_close(reports[:, LOSS], expected[:, LOSS], rtol=rtol, atol=0)
+        torch.testing.assert_close(reports[:, NORM], expected[:, NORM], rtol=rtol, atol=0)
+        for name, (box, values) in rank["weights"].items():
+            offsets, sizes = box
             whole = torch.tensor(control["weights"][name][1])
             part = whole[tuple(slice(o, o + s) for o, s in zip(offsets, sizes, strict=True))]
             difference = (torch.tensor(values).reshape(sizes) - part).abs()

@@ -23,8 +23,8 @@ def values(t: TensorSpec, spec: ModelSpec) -> Tensor:
 def whole(spec: ModelSpec) -> Decoder:
     """The control: everything on one rank."""
     decoder = Decoder(spec)
-    known = named_tensors(spec)
+    specs = named_tensors(spec)
     with torch.no_grad():
         for name, parameter in decoder.named_parameters():
-            parameter.copy_(values(known[name], spec))
+            parameter.copy_(values(specs[name], spec))
     return decoder

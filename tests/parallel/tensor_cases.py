@@ -55,21 +55,21 @@ def parallel(spec: ModelSpec, layout: Layout, mesh: Mesh, **cut: Any) -> Decoder
     cut_parameters(decoder, placements, mesh)
     apply_tensor(decoder, layout, mesh)
     decoder.to_empty(device="cpu")
-    known = by_name(placements)
+    placement_of = by_name(placements)
     with torch.no_grad():
         for name, parameter in decoder.named_parameters():
             parameter.fill_(0.0)
-            value = values(known[name].tensor, spec)
-            part = slices(known[name], mesh)
+            value = values(placement_of[name].tensor, spec)
+            part = slices(placement_of[name], mesh)
             parameter[tuple(slice(0, s.stop - s.start) for s in part)] = value[part]
     return decoder
 
 
 def by_name(placements: tuple[Placement, ...]) -> dict[str, Placement]:
     """Placements by parameter name, a tied head's too."""
-    found = {p.tensor.name: p for p in placements}
-    found.update({p.tensor.tied_to: p for p in placements if p.tensor.tied_to})
-    return found
+    placement_of = {p.tensor.name: p for p in placements}
+    placement_of.update({p.tensor.tied_to: p for p in placements if p.tensor.tied_to})
+    return placement_of
 
 
 def slices(placement: Placement, mesh: Mesh) -> tuple[slice, ...]:
@@ -78,42 +78,42 @@ def slices(placement: Placement, mesh: Mesh) -> tuple[slice, ...]:
     return tuple(slice(o, o + s) for o, s in zip(offsets, sizes, strict=True))
 
 
-def mesh_of(spec: ModelSpec, layout: Layout, rank: int, made: dict[Any, Mesh]) -> Mesh:
+def mesh_of(spec: ModelSpec, layout: Layout, rank: int, meshes: dict[Any, Mesh]) -> Mesh:
     """A mesh that knows the model's KV heads; made once for each number of parts."""
     grid = make_grid(layout, spec.kv_heads)
-    if grid not in made:
-        made[grid] = make_mesh(grid, rank, CPU)
-    return made[grid]
+    if grid not in meshes:
+        meshes[grid] = make_mesh(grid, rank, CPU)
+    return meshes[grid]
 
 
-def away(mine: Tensor, wanted: Tensor) -> float:
+def away(actual: Tensor, expected: Tensor) -> float:
     """The largest difference, relative to the largest number."""
-    return float((mine - wanted).abs().max() / wanted.abs().max().clamp(min=1e-12))
+    return float((actual - expected).abs().max() / expected.abs().max().clamp(min=1e-12))
 
 
 def gradients_away(
     module: nn.Module, spec: ModelSpec, layout: Layout, mesh: Mesh, control: dict[str, Tensor]
 ) -> dict[str, float]:
     """How far each gradient is from the control's, after the sums that the placement names."""
-    known, found = by_name(place(spec, layout)), {}
+    placement_of, deviations = by_name(place(spec, layout)), {}
     # A key bias moves all scores of a query alike: without rotary positions its gradient is rounding alone.
     floor = 1e-2 * max(float(gradient.abs().max()) for gradient in control.values())
     for name, parameter in module.named_parameters():
-        gradient, placement = parameter.grad, known[name]
+        gradient, placement = parameter.grad, placement_of[name]
         assert gradient is not None, name
         for axis in placement.grad_sum:
             if axis in ("tp", "kv"):
                 dist.all_reduce(gradient, group=mesh.group(axis))
         part = slices(placement, mesh)
         inside = tuple(slice(0, s.stop - s.start) for s in part)
-        wanted = control[name]
-        difference = (gradient[inside] - wanted[part]).abs()
+        expected = control[name]
+        difference = (gradient[inside] - expected[part]).abs()
         if difference.numel():
-            found[name] = float(difference.max() / wanted.abs().max().clamp(min=floor))
+            deviations[name] = float(difference.max() / expected.abs().max().clamp(min=floor))
         padding = gradient.clone()
         padding[inside] = 0.0
         assert not padding.any(), f"{name}: the padding has a gradient"
-    return found
+    return deviations
 
 
 def control_run(spec: ModelSpec, documents: bool) -> tuple[Tensor, tuple[Tensor, Tensor], dict[str, Tensor]]:
@@ -129,15 +129,15 @@ def control_run(spec: ModelSpec, documents: bool) -> tuple[Tensor, tuple[Tensor,
 
 def compare(spec: ModelSpec, layout: Layout, mesh: Mesh, documents: bool) -> dict[str, float]:
     """Deviations of one case, by what deviates; the same collectives on every rank."""
-    wanted, wanted_losses, control = control_run(spec, documents)
+    expected, expected_losses, control = control_run(spec, documents)
     tokens, targets, arguments = inputs(spec, documents)
     decoder = parallel(spec, layout, mesh)
     logits = decoder(tokens, **arguments)
     columns = make_columns(mesh, spec.vocab_size)
     losses = parallel_cross_entropy(logits, targets, columns, Z_LOSS)
     (sum(losses) / 40).backward()  # type: ignore[union-attr]
-    joined = gathered(logits.detach(), 2, columns.team.name, columns.team.size)[..., : spec.vocab_size]
-    found = {"logits": away(joined, wanted)}
-    for name, mine, theirs in zip(("loss", "z-loss"), losses, wanted_losses, strict=True):
-        found[name] = away(mine.detach(), theirs.detach())
-    return found | gradients_away(decoder, spec, layout, mesh, control)
+    joined = gathered(logits.detach(), 2, columns.group.name, columns.group.size)[..., : spec.vocab_size]
+    deviations = {"logits": away(joined, expected)}
+    for name, loss, expected_loss in zip(("loss", "z-loss"), losses, expected_losses, strict=True):
+        deviations[name] = away(loss.detach(), expected_loss.detach())
+    return deviations | gradients_away(decoder, spec, layout, mesh, control)

@@ -14,7 +14,7 @@ from scalewright.dry_run.live_bytes import LiveBytes
 from scalewright.model.decoder import Decoder
 from scalewright.model.init import initialize
 from scalewright.parallel import activations
-from scalewright.parallel.activations import Handle, apply_offload_activations
+from scalewright.parallel.activations import PackedTensor, apply_offload_activations
 from scalewright.parallel.compile import apply_compile
 from scalewright.parallel.host import host_empty, is_host
 from scalewright.parallel.recompute import apply_recompute
@@ -31,7 +31,7 @@ IDS = ["none", "selective", "full", "every2", "budget"]
 
 
 class Meter(TorchDispatchMode):
-    """Live bytes of the device: what forwards and backwards make, host copies left out."""
+    """Live bytes of the device that forwards and backwards make, host copies left out."""
 
     def __init__(self, decoder: nn.Module) -> None:
         super().__init__()
@@ -42,11 +42,11 @@ class Meter(TorchDispatchMode):
             self.live.tag(parameter.grad, "gradients")
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        answer = function(*args, **(kwargs or {}))
-        for tensor in answer if isinstance(answer, (tuple, list)) else (answer,):
+        output = function(*args, **(kwargs or {}))
+        for tensor in output if isinstance(output, (tuple, list)) else (output,):
             if isinstance(tensor, Tensor):
                 self.live.count(tensor, "activations")
-        return answer
+        return output
 
 
 def build(kind: Any = "none", offload: bool = True, small: int = 0, compiled: bool = False) -> Decoder:
@@ -62,16 +62,16 @@ def build(kind: Any = "none", offload: bool = True, small: int = 0, compiled: bo
 
 
 def gradients(decoder: Decoder, **arguments: Tensor) -> list[Tensor]:
-    """Of two micro-batches in flight at once: both forwards, then the backwards, first in, first out."""
+    """The gradients of two micro-batches in flight at once: both forwards, then the backwards, in order."""
     losses = [decoder(tokens, **arguments).logsumexp(-1).sum() for tokens in (TOKENS, TOKENS.flip(0))]
     for loss in losses:
         loss.backward()
     return [p.grad for p in decoder.parameters() if p.grad is not None]
 
 
-def assert_same_bits(mine: list[Tensor], control: list[Tensor]) -> None:
-    assert len(mine) == len(control) > 0
-    assert all(torch.equal(a, b) for a, b in zip(mine, control, strict=True))
+def assert_same_bits(offloaded: list[Tensor], control: list[Tensor]) -> None:
+    assert len(offloaded) == len(control) > 0
+    assert all(torch.equal(a, b) for a, b in zip(offloaded, control, strict=True))
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=IDS)
@@ -97,13 +97,13 @@ def test_the_device_holds_no_more_than_a_block(kind):
     kept, peak = measure(True)
     kept_none, peak_none = measure(False)
     stream = TOKENS.numel() * SPEC.hidden_size * 4
-    # what stays: tokens and tables, the final norm's input and numbers, and the output
+    # tokens and tables, the final norm's input and numbers, and the output stay
     assert kept < 4 * stream
     assert kept_none - kept > 0.9 * (kept_none - 3 * stream)
     assert peak < peak_none
 
 
-def test_what_stays_and_what_is_copied_once():
+def test_shared_tensors_stay_and_views_are_copied_once():
     """Parameters, masks and tables stay; q, k and v's views share storages, which are copied once."""
     packed: list[Any] = []
     decoder = build()
@@ -112,24 +112,24 @@ def test_what_stays_and_what_is_copied_once():
 
     x = torch.randn(2, 32, SPEC.hidden_size, requires_grad=True)
     context = decoder.context(x, 32, None, DOCUMENTS, None)
-    original = activations.Cargo.pack
+    original = activations.SavedTensors.pack
 
-    def pack(cargo: Any, tensor: Tensor) -> Any:
-        answer = original(cargo, tensor)
-        packed.append((tensor, answer))
-        return answer
+    def pack(saved: Any, tensor: Tensor) -> Any:
+        replacement = original(saved, tensor)
+        packed.append((tensor, replacement))
+        return replacement
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(activations.Cargo, "pack", pack)
+        patch.setattr(activations.SavedTensors, "pack", pack)
         out = forward(x, context)
     shared = {t.untyped_storage()._cdata for t in (*block.parameters(), context.mask, *context.rope)}
-    gone = [answer for _, answer in packed if isinstance(answer, Handle)]
-    for tensor, answer in packed:
-        assert isinstance(answer, Tensor) == (tensor.untyped_storage()._cdata in shared)
-    crates = {id(handle.crate): handle.crate for handle in gone}
-    assert len(crates) < len(gone)
-    assert all(is_host(crate.host) for crate in crates.values())
-    assert sum(crate.host.nbytes for crate in crates.values()) > x.nbytes
+    offloaded = [replacement for _, replacement in packed if isinstance(replacement, PackedTensor)]
+    for tensor, replacement in packed:
+        assert isinstance(replacement, Tensor) == (tensor.untyped_storage()._cdata in shared)
+    buffers = {id(tensor.buffer): tensor.buffer for tensor in offloaded}
+    assert len(buffers) < len(offloaded)
+    assert all(is_host(buffer.host) for buffer in buffers.values())
+    assert sum(buffer.host.nbytes for buffer in buffers.values()) > x.nbytes
     del out
 
 
@@ -144,7 +144,7 @@ def test_small_tensors_stay():
     del hidden
 
 
-def test_a_split_backward_asks_twice():
+def test_a_split_backward_unpacks_twice():
     """Zero-bubble schedules make input gradients first and weight gradients later, from the same graph."""
 
     def run(offload: bool) -> list[Tensor]:
@@ -183,38 +183,38 @@ def test_a_dropped_graph_leaves_nothing_behind():
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["none", "full"])
 def test_compiled_blocks_are_offloaded_too(kind, monkeypatch):
-    """Hooks stay outside of what is compiled, and see what the compiled code saves."""
-    gone: list[Any] = []
-    original = activations.Cargo.pack
+    """Hooks stay outside of the compiled code, and see the tensors that it saves."""
+    packed: list[Any] = []
+    original = activations.SavedTensors.pack
 
-    def pack(cargo: Any, tensor: Tensor) -> Any:
-        gone.append(original(cargo, tensor))
-        return gone[-1]
+    def pack(saved: Any, tensor: Tensor) -> Any:
+        packed.append(original(saved, tensor))
+        return packed[-1]
 
-    monkeypatch.setattr(activations.Cargo, "pack", pack)
+    monkeypatch.setattr(activations.SavedTensors, "pack", pack)
     torch._dynamo.reset()
-    mine, control = gradients(build(kind, compiled=True)), gradients(build(kind, offload=False))
-    for a, b in zip(mine, control, strict=True):
+    compiled, control = gradients(build(kind, compiled=True)), gradients(build(kind, offload=False))
+    for a, b in zip(compiled, control, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)  # compiled steps may round elsewhere
-    assert sum(isinstance(answer, Handle) for answer in gone) > 4
+    assert sum(isinstance(tensor, PackedTensor) for tensor in packed) > 4
     assert not torch._dynamo.utils.counters["graph_break"]
 
 
-def test_a_blocks_forerunner_is_the_block_before(monkeypatch):
-    """Cargoes are chained within a forward and never beyond it, or the chain would grow for ever."""
-    loaded: list[Any] = []
-    original = activations.Traffic.load
+def test_the_previous_block_is_that_of_the_same_forward(monkeypatch):
+    """Blocks are chained within a forward and never beyond it, or the chain would grow for ever."""
+    blocks: list[Any] = []
+    original = activations.Offloader.begin_forward
 
-    def load(traffic: Any, x: Tensor, stays: set[int], small: int) -> Any:
-        loaded.append(original(traffic, x, stays, small))
-        return loaded[-1]
+    def begin_forward(offloader: Any, x: Tensor, stays: set[int], small: int) -> Any:
+        blocks.append(original(offloader, x, stays, small))
+        return blocks[-1]
 
-    monkeypatch.setattr(activations.Traffic, "load", load)
+    monkeypatch.setattr(activations.Offloader, "begin_forward", begin_forward)
     decoder = build()
     for _ in range(20):
         decoder(TOKENS).sum().backward()
-    for index, cargo in enumerate(loaded):
-        assert cargo.before is (None if index % 4 == 0 else loaded[index - 1])
+    for index, block in enumerate(blocks):
+        assert block.previous is (None if index % 4 == 0 else blocks[index - 1])
 
 
 def test_evaluation_saves_nothing():
@@ -223,9 +223,9 @@ def test_evaluation_saves_nothing():
         assert torch.equal(decoder(TOKENS), build(offload=False)(TOKENS))
 
 
-def test_host_memory_is_known():
-    made = host_empty((4, 2), torch.float32, CPU)
-    assert is_host(made)
-    assert is_host(made.view(8)[2:])
-    assert not is_host(made.clone())
+def test_host_memory_is_marked():
+    tensor = host_empty((4, 2), torch.float32, CPU)
+    assert is_host(tensor)
+    assert is_host(tensor.view(8)[2:])
+    assert not is_host(tensor.clone())
     assert not is_host(torch.empty(8))

@@ -1,4 +1,4 @@
-"""A split backward gives what a whole one gives, and does no matrix product twice."""
+"""A split backward has the gradients of a whole one, and does no matrix product twice."""
 
 from __future__ import annotations
 
@@ -58,45 +58,46 @@ def _run(cut: Decoder, split: bool) -> tuple[Tensor | None, dict[str, Tensor], l
     """Input gradient, weight gradients, and the operators of the parts."""
     random, device = torch.Generator().manual_seed(6), next(cut.parameters()).device
     spec, seen = cut.spec, [Operators(), Operators()]
-    given: Tensor = torch.randint(0, spec.vocab_size, (2, 7), generator=random).to(device)
+    inputs: Tensor = torch.randint(0, spec.vocab_size, (2, 7), generator=random).to(device)
     boundary: list[GradientEdge] = []
     if cut.first:
         block = next(iter(cut.layers.values()))
         block.register_forward_pre_hook(lambda _, args: boundary.append(get_gradient_edge(args[0])))
     else:
-        given = torch.randn(2, 7, spec.hidden_size, generator=random).to(device).requires_grad_()
-        boundary.append(get_gradient_edge(given))
-    out = cut(given)
-    slope = torch.randn(out.shape, generator=random).to(device)
+        inputs = torch.randn(2, 7, spec.hidden_size, generator=random).to(device).requires_grad_()
+        boundary.append(get_gradient_edge(inputs))
+    out = cut(inputs)
+    grad_output = torch.randn(out.shape, generator=random).to(device)
     edges = [get_gradient_edge(out)]
-    found: Tensor | None
+    grad_input: Tensor | None
     if split:
         with seen[0]:
-            found, pending = backward_input(edges, [slope], boundary[-1])
+            grad_input, pending = backward_input(edges, [grad_output], boundary[-1])
         assert all(parameter.grad is None for parameter in cut.parameters())
         with seen[1]:
             pending.run()
     else:
         with seen[0]:
-            backward(edges, [slope])
-        found = given.grad if not cut.first else None
+            backward(edges, [grad_output])
+        grad_input = inputs.grad if not cut.first else None
     gradients = {name: p.grad for name, p in cut.named_parameters() if p.grad is not None}
-    return found, gradients, seen
+    return grad_input, gradients, seen
 
 
 @pytest.mark.parametrize("name", list(SPECS))
 @pytest.mark.parametrize(("first", "last"), [(True, False), (False, False), (False, True)])
 def test_split_equals_whole(name: str, first: bool, last: bool) -> None:
-    wanted_input, wanted, (whole, _) = _run(_cut(SPECS[name], first, last), split=False)
-    found_input, found, (one, two) = _run(_cut(SPECS[name], first, last), split=True)
-    assert wanted.keys() == found.keys() == dict(_cut(SPECS[name], first, last).named_parameters()).keys()
-    if wanted_input is not None and found_input is not None:
-        torch.testing.assert_close(found_input, wanted_input, rtol=TOLERANCE, atol=TOLERANCE)
-    for key, gradient in wanted.items():
-        torch.testing.assert_close(found[key], gradient, rtol=TOLERANCE, atol=TOLERANCE, msg=key)
-    assert whole.matmuls == one.matmuls + two.matmuls > 0
+    expected_input, expected, (whole, _) = _run(_cut(SPECS[name], first, last), split=False)
+    grad_input, gradients, (first_part, second_part) = _run(_cut(SPECS[name], first, last), split=True)
+    names = dict(_cut(SPECS[name], first, last).named_parameters()).keys()
+    assert expected.keys() == gradients.keys() == names
+    if expected_input is not None and grad_input is not None:
+        torch.testing.assert_close(grad_input, expected_input, rtol=TOLERANCE, atol=TOLERANCE)
+    for key, gradient in expected.items():
+        torch.testing.assert_close(gradients[key], gradient, rtol=TOLERANCE, atol=TOLERANCE, msg=key)
+    assert whole.matmuls == first_part.matmuls + second_part.matmuls > 0
     linears = sum(p.dim() == 2 for n, p in _cut(SPECS[name], first, last).named_parameters() if _is_linear(n))
-    assert two.matmuls == linears, "the weight part is one product for every linear layer"
+    assert second_part.matmuls == linears, "the weight part is one product for every linear layer"
 
 
 def _is_linear(name: str) -> bool:
@@ -106,9 +107,10 @@ def _is_linear(name: str) -> bool:
 def test_fused_norms_split_too() -> None:
     """The norm's input gradient is made in one part, its weight's in the other; nothing twice but factors."""
     cut = _cut(SPECS["gpt2"], first=False, last=False)
-    _, _, (one, two) = _run(cut, split=True)
+    _, _, (inputs, weights) = _run(cut, split=True)
     norms = sum("norm" in name and name.endswith("weight") for name, _ in cut.named_parameters())
-    assert one.counts["native_layer_norm_backward"] == two.counts["native_layer_norm_backward"] == norms > 0
+    operator = "native_layer_norm_backward"
+    assert inputs.counts[operator] == weights.counts[operator] == norms > 0
 
 
 class _Noting(torch.autograd.Function):
@@ -117,14 +119,14 @@ class _Noting(torch.autograd.Function):
     log: list[str] = []  # noqa: RUF012  (a test's)
 
     @staticmethod
-    def forward(context: Any, x: Tensor, name: str) -> Tensor:
-        context.name = name
+    def forward(ctx: Any, x: Tensor, name: str) -> Tensor:
+        ctx.name = name
         return x.view_as(x)
 
     @staticmethod
-    def backward(context: Any, *slopes: Tensor) -> tuple[Tensor, None]:
-        _Noting.log.append(context.name)
-        return slopes[0], None
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None]:
+        _Noting.log.append(ctx.name)
+        return grad_outputs[0], None
 
 
 def note(x: Tensor, name: str) -> Tensor:
@@ -161,18 +163,18 @@ def test_communication_runs_once() -> None:
             out.sum().backward()
             return list(_Noting.log), [], _gradients(module)
         _, pending = backward_input([get_gradient_edge(out)], [torch.ones_like(out)], get_gradient_edge(x))
-        one = list(_Noting.log)
+        input_part = list(_Noting.log)
         _Noting.log.clear()
         pending.run()
-        return [*one, *_Noting.log], [one, list(_Noting.log)], _gradients(module)
+        return [*input_part, *_Noting.log], [input_part, list(_Noting.log)], _gradients(module)
 
-    whole, _, wanted = run(split=False)
-    both, (one, two), found = run(split=True)
+    whole, _, expected = run(split=False)
+    both, (input_part, weight_part), gradients = run(split=True)
     assert Counter(both) == Counter(whole)
-    assert one == ["leave", "enter"] * 2
-    assert two == ["norm", "norm", "embedding"]
-    for name, gradient in wanted.items():
-        torch.testing.assert_close(found[name], gradient, rtol=TOLERANCE, atol=TOLERANCE)
+    assert input_part == ["leave", "enter"] * 2
+    assert weight_part == ["norm", "norm", "embedding"]
+    for name, gradient in expected.items():
+        torch.testing.assert_close(gradients[name], gradient, rtol=TOLERANCE, atol=TOLERANCE)
     assert run(split=True)[0] == both, "the same order every time: tensor-parallel ranks rely on it"
 
 
@@ -183,25 +185,26 @@ def _gradients(module: nn.Module) -> dict[str, Tensor]:
 def test_weights_used_twice() -> None:
     """A weight that two places of the path reach: its gradient comes with the input part, once."""
     x = torch.randn(5, 4, requires_grad=True)
-    shared, own = nn.Parameter(torch.randn(4, 4)), nn.Parameter(torch.randn(4))
+    shared, single = nn.Parameter(torch.randn(4, 4)), nn.Parameter(torch.randn(4))
     seen = Counter[str]()
     shared.register_post_accumulate_grad_hook(lambda _: seen.update(["shared"]))  # type: ignore[no-untyped-call]
-    own.register_post_accumulate_grad_hook(lambda _: seen.update(["own"]))  # type: ignore[no-untyped-call]
+    single.register_post_accumulate_grad_hook(lambda _: seen.update(["single"]))  # type: ignore[no-untyped-call]
 
     def forward() -> Tensor:
-        return F.linear(torch.tanh(F.linear(x, shared) * own), shared) @ shared
+        return F.linear(torch.tanh(F.linear(x, shared) * single), shared) @ shared
 
-    wanted = torch.autograd.grad(forward().sum(), [x, shared, own])
+    expected = torch.autograd.grad(forward().sum(), [x, shared, single])
     out = forward()
-    found, pending = backward_input([get_gradient_edge(out)], [torch.ones_like(out)], get_gradient_edge(x))
+    edge = get_gradient_edge(out)
+    grad_input, pending = backward_input([edge], [torch.ones_like(out)], get_gradient_edge(x))
     assert not seen
     pending.run()
-    assert seen == {"shared": 1, "own": 1}
-    for have, want in zip([found, shared.grad, own.grad], wanted, strict=True):
-        torch.testing.assert_close(have, want, rtol=TOLERANCE, atol=TOLERANCE)
+    assert seen == {"shared": 1, "single": 1}
+    for actual, gradient in zip([grad_input, shared.grad, single.grad], expected, strict=True):
+        torch.testing.assert_close(actual, gradient, rtol=TOLERANCE, atol=TOLERANCE)
 
 
-def test_a_weight_shared_with_what_made_the_input() -> None:
+def test_a_weight_shared_with_the_inputs_own_graph() -> None:
     """A tied head in the same graph as its embedding; a scale besides, that only the embedding has."""
     table, scale = nn.Parameter(torch.randn(9, 4)), nn.Parameter(torch.randn(4))
     tokens = torch.tensor([1, 2, 2, 8])
@@ -211,38 +214,39 @@ def test_a_weight_shared_with_what_made_the_input() -> None:
         return x, torch.tanh(x) @ table.t() + F.linear(x, table)
 
     x, out = forward()
-    wanted = torch.autograd.grad(out.sum(), [x, table, scale])
+    expected = torch.autograd.grad(out.sum(), [x, table, scale])
     x, out = forward()
-    found, pending = backward_input([get_gradient_edge(out)], [torch.ones_like(out)], get_gradient_edge(x))
+    edge = get_gradient_edge(out)
+    grad_input, pending = backward_input([edge], [torch.ones_like(out)], get_gradient_edge(x))
     pending.run()
-    for have, want in zip([found, table.grad, scale.grad], wanted, strict=True):
-        torch.testing.assert_close(have, want, rtol=TOLERANCE, atol=TOLERANCE)
+    for actual, gradient in zip([grad_input, table.grad, scale.grad], expected, strict=True):
+        torch.testing.assert_close(actual, gradient, rtol=TOLERANCE, atol=TOLERANCE)
 
 
 def test_auxiliary_losses() -> None:
     """Several outputs: one that the input reaches in the middle, one of the weights alone."""
     x = torch.randn(3, 4, requires_grad=True)
-    one, two = nn.Linear(4, 4), nn.Linear(4, 4)
+    first, second = nn.Linear(4, 4), nn.Linear(4, 4)
 
     def forward() -> list[Tensor]:
-        middle = one(x)
-        return [two(torch.relu(middle)), middle.square().mean(), two.weight.abs().sum()]
+        middle = first(x)
+        return [second(torch.relu(middle)), middle.square().mean(), second.weight.abs().sum()]
 
-    slopes = [torch.randn(3, 4), torch.tensor(0.5), torch.tensor(0.25)]
-    parameters = [*one.parameters(), *two.parameters()]
-    wanted = torch.autograd.grad(forward(), [x, *parameters], slopes)
+    grad_outputs = [torch.randn(3, 4), torch.tensor(0.5), torch.tensor(0.25)]
+    parameters = [*first.parameters(), *second.parameters()]
+    expected = torch.autograd.grad(forward(), [x, *parameters], grad_outputs)
     edges = [get_gradient_edge(out) for out in forward()]
-    found, pending = backward_input(edges, slopes, get_gradient_edge(x))
+    grad_input, pending = backward_input(edges, grad_outputs, get_gradient_edge(x))
     pending.run()
-    for have, want in zip([found, *(p.grad for p in parameters)], wanted, strict=True):
-        torch.testing.assert_close(have, want, rtol=TOLERANCE, atol=TOLERANCE)
+    for actual, gradient in zip([grad_input, *(p.grad for p in parameters)], expected, strict=True):
+        torch.testing.assert_close(actual, gradient, rtol=TOLERANCE, atol=TOLERANCE)
 
 
 def test_without_an_input_all_is_left_to_the_weight_part() -> None:
     layer = nn.Linear(4, 4)
     out = layer(torch.randn(2, 4)).sum()
-    found, pending = backward_input([get_gradient_edge(out)], [torch.ones(())], None)
-    assert found is None
+    grad_input, pending = backward_input([get_gradient_edge(out)], [torch.ones(())], None)
+    assert grad_input is None
     assert layer.weight.grad is None
     pending.run()
     assert layer.weight.grad is not None
@@ -250,31 +254,32 @@ def test_without_an_input_all_is_left_to_the_weight_part() -> None:
 
 def test_frozen_weights_get_none() -> None:
     x = torch.randn(2, 4, requires_grad=True)
-    frozen, own = nn.Linear(4, 4).requires_grad_(False), nn.Linear(4, 4)
-    out = frozen(own(frozen(x)))
+    frozen, trained = nn.Linear(4, 4).requires_grad_(False), nn.Linear(4, 4)
+    out = frozen(trained(frozen(x)))
     with Operators() as seen:
-        found, pending = backward_input([get_gradient_edge(out)], [torch.ones(2, 4)], get_gradient_edge(x))
+        edge = get_gradient_edge(out)
+        grad_input, pending = backward_input([edge], [torch.ones(2, 4)], get_gradient_edge(x))
         pending.run()
-    assert found is not None
-    assert own.weight.grad is not None
+    assert grad_input is not None
+    assert trained.weight.grad is not None
     assert frozen.weight.grad is None
     assert seen.matmuls == 4
 
 
 def test_the_graph_is_free_after_the_weight_part() -> None:
     cut = _cut(SPECS["llama"], first=False, last=False)
-    given = torch.randn(2, 7, 32, requires_grad=True)
+    hidden = torch.randn(2, 7, 32, requires_grad=True)
     kept: list[Any] = []
 
     def pack(tensor: Tensor) -> Tensor:
-        if not isinstance(tensor, nn.Parameter) and tensor.data_ptr() != given.data_ptr():
+        if not isinstance(tensor, nn.Parameter) and tensor.data_ptr() != hidden.data_ptr():
             kept.append(weakref.ref(tensor.untyped_storage()))
         return tensor.detach()  # an output that its own node keeps as it is would be a circle
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        edge = get_gradient_edge(cut(given))
+        edge = get_gradient_edge(cut(hidden))
     alive = sum(reference() is not None for reference in kept)
-    _, pending = backward_input([edge], [torch.randn(2, 7, 32)], get_gradient_edge(given))
+    _, pending = backward_input([edge], [torch.randn(2, 7, 32)], get_gradient_edge(hidden))
     del edge
     assert sum(reference() is not None for reference in kept) == alive > 10
     pending.run()
@@ -286,17 +291,17 @@ def test_the_graph_is_free_after_the_weight_part() -> None:
 @pytest.mark.parametrize("device", DEVICES)
 def test_compiled_blocks_work_and_run_once(device: str) -> None:
     """A compiled block is one Python Function: its weights' gradients come with the input part."""
-    found_input, found, _ = _run(_cut(SPECS["llama"], False, False).to(device), split=True)
+    eager_input, eager, _ = _run(_cut(SPECS["llama"], False, False).to(device), split=True)
     cut = _cut(SPECS["llama"], False, False).to(device)
     for block in cut.layers.values():
         block.compile(backend="aot_eager")
     with in_parts():
-        again_input, again, (one, two) = _run(cut, split=True)
-    assert one.matmuls > 0
-    assert two.matmuls == 0
-    torch.testing.assert_close(again_input, found_input, rtol=1e-5, atol=1e-5)  # other kernels for norms
-    for key, gradient in found.items():
-        torch.testing.assert_close(again[key], gradient, rtol=1e-5, atol=1e-5)
+        compiled_input, compiled, (input_part, weight_part) = _run(cut, split=True)
+    assert input_part.matmuls > 0
+    assert weight_part.matmuls == 0
+    torch.testing.assert_close(compiled_input, eager_input, rtol=1e-5, atol=1e-5)  # other kernels for norms
+    for key, gradient in eager.items():
+        torch.testing.assert_close(compiled[key], gradient, rtol=1e-5, atol=1e-5)
     assert torch._functorch.config.donated_buffer  # as it was
 
 

@@ -1,6 +1,6 @@
 """The bubble that a pipeline really has, against the formula: stages that sleep instead of computing.
 
-Sleeping ranks don't compete for cores, so two cores measure four ranks. What is timed is the runtime's own
+Sleeping ranks don't compete for cores, so two cores measure four ranks. The times are the runtime's own
 record of its actions, as the report draws it.
 """
 
@@ -38,14 +38,14 @@ class _Sleep(torch.autograd.Function):
     """x as it is; its gradient takes a while."""
 
     @staticmethod
-    def forward(context: Any, x: Tensor, seconds: float) -> Tensor:
-        context.seconds = seconds
+    def forward(ctx: Any, x: Tensor, seconds: float) -> Tensor:
+        ctx.seconds = seconds
         return x.view_as(x)
 
     @staticmethod
-    def backward(context: Any, *slopes: Tensor) -> tuple[Tensor, None]:
-        time.sleep(context.seconds)
-        return slopes[0], None
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None]:
+        time.sleep(ctx.seconds)
+        return grad_outputs[0], None
 
 
 class Sleeper(nn.Module):
@@ -60,8 +60,8 @@ class Sleeper(nn.Module):
     def _embed(self, tokens: Tensor, _positions: Tensor | None) -> Tensor:
         return nn.functional.embedding(tokens, self.table)
 
-    def forward(self, given: Tensor) -> Tensor:
-        x = self._embed(given, None) if self.first else given
+    def forward(self, inputs: Tensor) -> Tensor:
+        x = self._embed(inputs, None) if self.first else inputs
         time.sleep(self.cost.forward)
         slow: Tensor = _Sleep.apply(x, self.cost.backward_input)  # type: ignore[no-untyped-call]
         weight: Tensor = _Sleep.apply(self.weight, self.cost.backward_weight)  # type: ignore[no-untyped-call]
@@ -75,19 +75,19 @@ def _loss(out: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
 def measure(mesh: Mesh, layout: Layout, kinds: list[tuple[str, int]], cost: list[float]) -> list[float]:
     """For every kind of schedule: the bubble of its least disturbed step, as a share, of the idlest rank.
 
-    What it should be isn't known here, so that it can't choose the step.
+    The step is chosen by its disturbance alone, without the formula.
     """
-    found = []
+    bubbles = []
     for kind, virtual_stages in kinds:
-        this = Layout.parse({**layout.dump(), "schedule": kind, "virtual_stages": virtual_stages})
+        inner = Layout.parse({**layout.dump(), "schedule": kind, "virtual_stages": virtual_stages})
         owners = stage_ranks(kind, layout.pp, virtual_stages)
-        mine = [stage for stage, owner in enumerate(owners) if owner == mesh.index("pp")]
-        sleepers = {stage: Sleeper(stage == 0, StageCost(*cost)) for stage in mine}
+        held = [stage for stage, owner in enumerate(owners) if owner == mesh.index("pp")]
+        sleepers = {stage: Sleeper(stage == 0, StageCost(*cost)) for stage in held}
         times = ActionTimes(mesh)
         stages = Stages(sleepers)  # type: ignore[arg-type]
-        pipeline = Pipeline(stages, this, mesh, LocalGradients(Weights([])), torch.float32)
+        pipeline = Pipeline(stages, inner, mesh, LocalGradients(Weights([])), torch.float32)
         pipeline.recorder = times
-        micros = [Micro(torch.zeros(1, 2, dtype=torch.long), torch.zeros(1, 2), {})] * this.accumulation
+        micros = [Micro(torch.zeros(1, 2, dtype=torch.long), torch.zeros(1, 2), {})] * inner.accumulation
         steps: list[tuple[float, float]] = []  # (disturbance, bubble), the same on all ranks
         while len(steps) < TRIES and min(steps, default=(1.0,))[0] > QUIET:
             now = StageCost(*(min(2 ** len(steps), LONGEST) * seconds for seconds in cost))
@@ -96,12 +96,12 @@ def measure(mesh: Mesh, layout: Layout, kinds: list[tuple[str, int]], cost: list
             pipeline.train(micros, _loss, torch.ones(()))
             picture = times.gather(len(steps))
             steps.append((disturbance(picture, now), bubble(picture)))
-        found.append(min(steps)[1])
-    return found
+        bubbles.append(min(steps)[1])
+    return bubbles
 
 
 def disturbance(picture: dict[str, Any], cost: StageCost) -> float:
-    """Time of all ranks that is neither sleep nor wait for what another hasn't sent yet, as a share of sleep.
+    """Time of all ranks that is neither sleep nor a wait for a message not yet sent, as a share of sleep.
 
     Late awakenings, slow messages, and whatever the runtime itself does.
     """
@@ -125,14 +125,14 @@ def _seconds(cost: StageCost, kind: str) -> float:
 
 
 def _message(action: dict[str, Any]) -> tuple[str, int, int]:
-    """The same at both ends: what it is, the stage that made it, and of which micro-batch."""
-    way, _, what = action["kind"].partition("_")
-    made = action["stage"] if way == "send" else action["stage"] + (1 if what == "gradient" else -1)
-    return what, made, action["micro"]
+    """The same at both ends: the content, the stage that made it, and the micro-batch."""
+    way, _, content = action["kind"].partition("_")
+    source = action["stage"] if way == "send" else action["stage"] + (1 if content == "gradient" else -1)
+    return content, source, action["micro"]
 
 
 def formula(kind: str, virtual_stages: int, layout: Layout, cost: list[float]) -> float:
-    """What `spec/schedules/bubble.py` says."""
+    """The bubble by `spec/schedules/bubble.py`."""
     return bubble_fraction(kind, layout.pp, virtual_stages, layout.accumulation, StageCost(*cost))
 
 
@@ -161,11 +161,12 @@ def compared(ranks: int, micros: int, kinds: list[tuple[str, int]], cost: list[f
     return {kind: pair for (kind, _), *pair in zip(kinds, measured, formulas, strict=True)}
 
 
-def check(found: Measured) -> None:
+def check(bubbles: Measured) -> None:
     """Every schedule's formula is met: within points, and within half of it, so that 0 never is."""
-    for kind, (measured, wanted) in found.items():
-        tolerance = min(POINTS, wanted / 2)
-        assert abs(measured - wanted) < tolerance, f"{kind}: measured {measured:.3f}, formula {wanted:.3f}"
+    for kind, (measured, expected) in bubbles.items():
+        tolerance = min(POINTS, expected / 2)
+        message = f"{kind}: measured {measured:.3f}, formula {expected:.3f}"
+        assert abs(measured - expected) < tolerance, message
 
 
 # Few micro-batches, so that the smallest bubble, zb-interleaved's, is 11%: twice what a test lets pass.

@@ -1,4 +1,4 @@
-"""A recomputation budget, executed: the same bits, bytes within it, and only what wasn't kept runs again."""
+"""A recomputation budget, executed: the same bits, bytes within it, and kept products don't run again."""
 
 from __future__ import annotations
 
@@ -45,15 +45,15 @@ class Seen(TorchDispatchMode):
         self.live, self.ran = LiveBytes(), list[str]()
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        answer = function(*args, **(kwargs or {}))
+        output = function(*args, **(kwargs or {}))
         if function in PRODUCTS:
             self.ran.append("product")
         elif is_core(function):
             self.ran.append("core")
-        for tensor in answer if isinstance(answer, (tuple, list)) else (answer,):
+        for tensor in output if isinstance(output, (tuple, list)) else (output,):
             if isinstance(tensor, Tensor):
                 self.live.count(tensor, "activations")
-        return answer
+        return output
 
 
 def run_block(spec: ModelSpec, budget: float | None) -> tuple[int, list[str], list[Tensor]]:
@@ -116,7 +116,7 @@ def test_products_run_in_the_order_of_the_spec(name):
 
 
 def test_compiled_blocks_keep_the_budget_too():
-    """The policy is asked for every operator of the traced block, in the same order."""
+    """The policy is called for every operator of the traced block, in the same order."""
     spec = family("llama-56m")
 
     def gradients(budget: float | None) -> list[Tensor]:
@@ -132,5 +132,5 @@ def test_compiled_blocks_keep_the_budget_too():
         decoder(tokens).logsumexp(-1).sum().backward()
         return [p.grad for p in decoder.parameters() if p.grad is not None]
 
-    for mine, control in zip(gradients(0.5), gradients(None), strict=True):
-        torch.testing.assert_close(mine, control, rtol=1e-5, atol=1e-6)  # fused steps round elsewhere
+    for compiled, control in zip(gradients(0.5), gradients(None), strict=True):
+        torch.testing.assert_close(compiled, control, rtol=1e-5, atol=1e-6)  # fused steps round elsewhere

@@ -1,4 +1,4 @@
-"""torch.compile, block by block, gives what eager gives, alone and under every layout and recomputation."""
+"""torch.compile, block by block, has eager's gradients, alone and under layouts and recomputation."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def train(parallel: Parallel) -> tuple[Tensor, list[Tensor]]:
     return torch.stack(losses), parallel.weights.take_gradients()
 
 
-def assert_equal(mine: tuple[Tensor, list[Tensor]], control: tuple[Tensor, list[Tensor]]) -> None:
+def assert_equal(compiled: tuple[Tensor, list[Tensor]], control: tuple[Tensor, list[Tensor]]) -> None:
     """Fused kernels round in other places: some fp32 steps on numbers near 1."""
-    torch.testing.assert_close(mine[0], control[0], rtol=1e-5, atol=1e-6)
-    for a, b in zip(mine[1], control[1], strict=True):
+    torch.testing.assert_close(compiled[0], control[0], rtol=1e-5, atol=1e-6)
+    for a, b in zip(compiled[1], control[1], strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
 
 
@@ -42,25 +42,25 @@ def test_compiled_blocks_equal_eager_ones(recompute):
     mesh, _ = one_rank()
     layout = Layout.parse({"recompute": recompute})
     torch._dynamo.reset()
-    compiled = build(mesh, layout, backend="aot_eager")
-    mine = train(compiled)
-    assert_equal(mine, train(build(mesh, layout)))
+    parallel = build(mesh, layout, backend="aot_eager")
+    result = train(parallel)
+    assert_equal(result, train(build(mesh, layout)))
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] > 0  # it was compiled
 
 
 def on_rank(mesh: Mesh, layout: Layout, backend: str) -> Any:
-    answers = []
+    results = []
     for kind in (backend, None):
         losses, gradients = train(build(mesh, layout, backend=kind))
-        answers.append([plain(losses), [plain(g) for g in gradients]])
-    return answers
+        results.append([plain(losses), [plain(g) for g in gradients]])
+    return results
 
 
 @pytest.mark.slow  # the compiler's import alone takes seconds in every rank
 @pytest.mark.parametrize("zero", [0, 3])
 def test_compiled_on_two_ranks(zero):
-    for mine, control in run_world(on_rank, {"devices": 2, "zero_stage": zero}, "aot_eager"):
-        assert_equal(*[(torch.tensor(a[0]), [torch.tensor(g) for g in a[1]]) for a in (mine, control)])
+    for compiled, control in run_world(on_rank, {"devices": 2, "zero_stage": zero}, "aot_eager"):
+        assert_equal(*[(torch.tensor(a[0]), [torch.tensor(g) for g in a[1]]) for a in (compiled, control)])
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from scalewright.parallel import functions
-from scalewright.parallel.functions import Team
+from scalewright.parallel.functions import AxisGroup
 from scalewright.parallel.mesh import Mesh
 from scalewright.spec.layout import Layout
 from worlds import one_rank, plain, run_world
@@ -20,20 +20,20 @@ from worlds import one_rank, plain, run_world
 SHAPE = (2, 8, 3)
 
 
-def given(rank: int, shape: tuple[int, ...] = SHAPE) -> Tensor:
+def numbers(rank: int, shape: tuple[int, ...] = SHAPE) -> Tensor:
     """Whole numbers: their sums are exact in any order."""
     return torch.randint(-9, 9, shape, generator=torch.Generator().manual_seed(rank)).float()
 
 
-def slope(rank: int, shape: tuple[int, ...]) -> Tensor:
+def grad_output(rank: int, shape: tuple[int, ...]) -> Tensor:
     """The gradient that reaches a rank's output."""
-    return given(100 + rank, shape)
+    return numbers(100 + rank, shape)
 
 
 def all_on_rank(mesh: Mesh, layout: Layout) -> dict[str, Any]:
     """Output and input gradient of each function on this rank."""
-    team, found = functions.make_team(mesh, "tp"), {}
-    assert (team.size, team.index) == (mesh.world, mesh.rank)
+    group, results = functions.axis_group(mesh, "tp"), {}
+    assert (group.size, group.index) == (mesh.world, mesh.rank)
     calls: dict[str, Any] = {
         "copy_to": functions.copy_to,
         "sum_over": functions.sum_over,
@@ -46,87 +46,87 @@ def all_on_rank(mesh: Mesh, layout: Layout) -> dict[str, Any]:
     for name, call in calls.items():
         if name == "sum_scatter 0" and mesh.world > 2:
             continue  # two rows over four ranks: refused at the door of a run
-        x = given(mesh.rank).requires_grad_()
-        out = call(x, team)
-        out.backward(slope(mesh.rank, tuple(out.shape)))
-        found[name] = [plain(out), plain(x.grad)]
-    return found
+        x = numbers(mesh.rank).requires_grad_()
+        out = call(x, group)
+        out.backward(grad_output(mesh.rank, tuple(out.shape)))
+        results[name] = [plain(out), plain(x.grad)]
+    return results
 
 
 @pytest.mark.parametrize("size", [2, 4])
 def test_each_is_what_one_process_computes(size):
     """Exact: all numbers are whole."""
-    found = run_world(all_on_rank, {"devices": size, "tp": size})
-    every = [given(rank) for rank in range(size)]
-    total = sum(every)
-    for rank, answers in enumerate(found):
-        for name, answer in answers.items():
-            out, gradient = map(torch.tensor, answer)
+    results = run_world(all_on_rank, {"devices": size, "tp": size})
+    inputs = [numbers(rank) for rank in range(size)]
+    total = sum(inputs)
+    for rank, by_name in enumerate(results):
+        for name, pair in by_name.items():
+            out, gradient = map(torch.tensor, pair)
             kind, _, dim = name.partition(" ")
             if name == "of a transposed":
-                assert torch.equal(out, torch.cat([x.transpose(0, 1) for x in every], 0))
-                slopes = sum(slope(r, (8 * size, 2, 3)) for r in range(size))
-                assert torch.equal(gradient, slopes.chunk(size, 0)[rank].transpose(0, 1))
+                assert torch.equal(out, torch.cat([x.transpose(0, 1) for x in inputs], 0))
+                grad_outputs = sum(grad_output(r, (8 * size, 2, 3)) for r in range(size))
+                assert torch.equal(gradient, grad_outputs.chunk(size, 0)[rank].transpose(0, 1))
                 continue
-            wanted, expected = by_hand(kind, int(dim or 0), rank, every, total)
-            assert torch.equal(out, wanted), name
-            assert torch.equal(gradient, expected), name
+            expected_out, expected_gradient = by_hand(kind, int(dim or 0), rank, inputs, total)
+            assert torch.equal(out, expected_out), name
+            assert torch.equal(gradient, expected_gradient), name
 
 
-def by_hand(kind: str, dim: int, rank: int, every: list[Tensor], total: Any) -> tuple[Tensor, Tensor]:
+def by_hand(kind: str, dim: int, rank: int, inputs: list[Tensor], total: Any) -> tuple[Tensor, Tensor]:
     """The table at the top of the file under test, row by row."""
-    size = len(every)
+    size = len(inputs)
     if kind == "copy_to":
-        return every[rank], sum(slope(r, SHAPE) for r in range(size))
+        return inputs[rank], sum(grad_output(r, SHAPE) for r in range(size))
     if kind == "sum_over":
-        return total, slope(rank, SHAPE)
+        return total, grad_output(rank, SHAPE)
     if kind == "sum_both":
-        return total, sum(slope(r, SHAPE) for r in range(size))
-    joined = torch.cat(every, dim)
-    slopes = [slope(r, tuple(joined.shape)) for r in range(size)]
+        return total, sum(grad_output(r, SHAPE) for r in range(size))
+    joined = torch.cat(inputs, dim)
+    grad_outputs = [grad_output(r, tuple(joined.shape)) for r in range(size)]
     if kind == "gather_sum":
-        return joined, sum(slopes).chunk(size, dim)[rank]
+        return joined, sum(grad_outputs).chunk(size, dim)[rank]
     if kind == "gather_slice":
-        return joined, slopes[rank].chunk(size, dim)[rank]
+        return joined, grad_outputs[rank].chunk(size, dim)[rank]
     part = total.chunk(size, dim)[rank]
-    return part, torch.cat([slope(r, tuple(part.shape)) for r in range(size)], dim)
+    return part, torch.cat([grad_output(r, tuple(part.shape)) for r in range(size)], dim)
 
 
-def test_own_part_takes_this_ranks_share():
-    x = given(0)
-    assert torch.equal(functions.own_part(x, 1, Team("", 4, 2)), x[:, 4:6])
+def test_local_part_takes_this_ranks_share():
+    x = numbers(0)
+    assert torch.equal(functions.local_part(x, 1, AxisGroup("", 4, 2)), x[:, 4:6])
 
 
-def test_one_rank_has_no_team():
+def test_one_rank_has_no_group():
     mesh, _ = one_rank()
     with pytest.raises(ValueError, match="axis 'tp' has one rank"):
-        functions.make_team(mesh, "tp")
+        functions.axis_group(mesh, "tp")
 
 
 @pytest.fixture
-def fake_team():
+def fake_group():
     """Eight ranks that don't exist; this process plays the fourth."""
     dist.init_process_group("fake", rank=3, world_size=8)
     try:
-        yield Team(dist.group.WORLD.group_name, 8, 3)
+        yield AxisGroup(dist.group.WORLD.group_name, 8, 3)
     finally:
         dist.destroy_process_group()
 
 
-def test_shapes_without_a_network(fake_team):
+def test_shapes_without_a_network(fake_group):
     """Under fake tensors, with gradients, and from real tensors through the fake group."""
     for mode in (FakeTensorMode(), None):
         if mode is not None:
             mode.__enter__()
         try:
             x = torch.zeros(2, 8, 3, requires_grad=True)
-            whole = functions.gather_sum(x, 1, fake_team)
+            whole = functions.gather_sum(x, 1, fake_group)
             assert whole.shape == (2, 64, 3)
             out = functions.sum_over(
-                functions.copy_to(functions.sum_scatter(whole, 1, fake_team), fake_team), fake_team
+                functions.copy_to(functions.sum_scatter(whole, 1, fake_group), fake_group), fake_group
             )
             assert out.shape == x.shape
-            functions.sum_both(functions.gather_slice(out, -1, fake_team), fake_team).sum().backward()
+            functions.sum_both(functions.gather_slice(out, -1, fake_group), fake_group).sum().backward()
             assert x.grad is not None
             assert x.grad.shape == x.shape
         finally:
@@ -146,15 +146,15 @@ class _Names(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def test_gathers_keep_clear_of_the_call_that_corrupts_gloo(fake_team):
+def test_gathers_keep_clear_of_the_call_that_corrupts_gloo(fake_group):
     """`gathered` says why; a rank in some thousand runs died of it, of SIGABRT or SIGSEGV."""
     with _Names() as names:
         x = torch.zeros(2, 8, 3, requires_grad=True)
-        functions.sum_scatter(functions.gather_sum(x, 1, fake_team), 1, fake_team).sum().backward()
+        functions.sum_scatter(functions.gather_sum(x, 1, fake_group), 1, fake_group).sum().backward()
     gathers = {name for name in names.called if "gather" in name}
     assert gathers == {"_c10d_functional.all_gather_into_tensor_out.default"}
 
 
-def test_a_length_that_does_not_divide_is_refused(fake_team):
+def test_a_length_that_does_not_divide_is_refused(fake_group):
     with pytest.raises(RuntimeError, match="invalid for input of size"):
-        functions.sum_scatter(torch.zeros(2, 9, 3), 1, fake_team)
+        functions.sum_scatter(torch.zeros(2, 9, 3), 1, fake_group)

@@ -1,4 +1,4 @@
-"""bf16 gradients summed in fp32 on one rank: the first overwrites, others add, what none reached is zero."""
+"""bf16 gradients summed in fp32 on one rank: the first overwrites, others add, unreached ones are zero."""
 
 from __future__ import annotations
 
@@ -43,10 +43,11 @@ def test_sums_are_exact_in_every_step(precision):
     for sides in ([True, False], [False, False], [False, True]):
         inputs = [torch.randn(4, 8).to(kind) for _ in sides]
         train(parallel, inputs, sides)
-        found = dict(zip((w.name for w in parallel.weights), parallel.weights.take_gradients(), strict=True))
-        wanted = by_hand(parallel.model, inputs, sides)
-        for name, gradient in found.items():
-            assert torch.equal(gradient, wanted[name]), (sides, name)
+        names = [weight.name for weight in parallel.weights]
+        gradients = dict(zip(names, parallel.weights.take_gradients(), strict=True))
+        expected = by_hand(parallel.model, inputs, sides)
+        for name, gradient in gradients.items():
+            assert torch.equal(gradient, expected[name]), (sides, name)
 
 
 def train(parallel, inputs, sides):

@@ -45,19 +45,19 @@ def small_spec(**keys: Any) -> ModelSpec:
 
 
 def look(mesh: Mesh, layout: Layout) -> dict[str, Any]:
-    """Which ranks each group joins, and what each collective gives."""
+    """The ranks of each group, and the result of each collective."""
     axes = ["world", "pp_down", "dp_replicate", "tp", "fsdp", "loss", "gradient", "kv"]
     groups = {axis: mesh.group(axis) for axis in axes}
     barrier(mesh)
-    mine = torch.tensor([float(mesh.rank), 1.0])
+    tensor = torch.tensor([float(mesh.rank), 1.0])
     return {
         "coords": mesh.coords,
         "groups": {
             axis: dist.get_process_group_ranks(group) if group else None for axis, group in groups.items()
         },
-        "sums": {axis: all_sum(mine.clone(), mesh, axis).tolist() for axis in axes},
+        "sums": {axis: all_sum(tensor.clone(), mesh, axis).tolist() for axis in axes},
         "from zero": from_rank_zero({"rank": mesh.rank, "text": "ä" * 3}, mesh),
-        "copied": copy_from_rank_zero(mine.clone(), mesh).tolist(),
+        "copied": copy_from_rank_zero(tensor.clone(), mesh).tolist(),
         "gathered": gather_json("x" * mesh.rank, mesh),
         "groups made": dist.get_pg_count(),
     }
@@ -73,17 +73,17 @@ def look(mesh: Mesh, layout: Layout) -> dict[str, Any]:
     ],
     ids=["2", "4", "tp2", "hsdp"],
 )
-def test_groups_join_the_ranks_that_the_grid_says(layout):
+def test_groups_join_the_ranks_of_the_grid(layout):
     parsed = Layout.parse(layout)
     grid = make_grid(parsed)
-    found = run_world(look, layout)
-    assert len(found) == layout["devices"]
-    for rank, seen in enumerate(found):
+    results = run_world(look, layout)
+    assert len(results) == layout["devices"]
+    for rank, seen in enumerate(results):
         assert seen["coords"] == grid.coords(rank)
         for axis, ranks in seen["groups"].items():
-            (mine,) = [group for group in grid.groups(axis) if rank in group]
-            assert ranks == (list(mine) if len(mine) > 1 else None), axis
-            assert seen["sums"][axis] == [float(sum(mine)), float(len(mine))], axis
+            (expected,) = [group for group in grid.groups(axis) if rank in group]
+            assert ranks == (list(expected) if len(expected) > 1 else None), axis
+            assert seen["sums"][axis] == [float(sum(expected)), float(len(expected))], axis
         assert seen["from zero"] == {"rank": 0, "text": "äää"}
         assert seen["copied"] == [0.0, 1.0]
         assert seen["gathered"] == ["x" * other for other in range(layout["devices"])]
@@ -91,12 +91,12 @@ def test_groups_join_the_ranks_that_the_grid_says(layout):
 
 def test_axes_of_the_same_ranks_share_a_group():
     """world, loss, gradient and fsdp are one group of 2; control is its own (Gloo beside NCCL)."""
-    made = run_world(look, {"devices": 2, "zero_stage": 3})[0]["groups made"]
-    assert made == 2
+    groups = run_world(look, {"devices": 2, "zero_stage": 3})[0]["groups made"]
+    assert groups == 2
 
 
 def count(mesh: Mesh, layout: Layout) -> dict[str, Any]:
-    """What the groups of a mesh cost this rank."""
+    """The groups of a mesh, and the sockets that they cost this rank."""
     import psutil
 
     barrier(mesh)
@@ -119,8 +119,8 @@ def count(mesh: Mesh, layout: Layout) -> dict[str, Any]:
 
 def test_only_groups_that_are_used_are_made():
     """Each costs a socket for every other member; a collective over one that was not made is an error."""
-    found = run_world(count, {"devices": 4, "pp": 2, "tp": 2})
-    for seen in found:
+    results = run_world(count, {"devices": 4, "pp": 2, "tp": 2})
+    for seen in results:
         # world, control, both ways of the pipeline, and tp: not pp, the tie of an untied model's ends ...
         assert seen["descriptions"] == ["control", "default_pg", "pp_down", "pp_up", "tie", "tp"]
         assert seen["groups"] == 6
@@ -194,7 +194,7 @@ def test_worlds_that_follow_each_other_find_each_other():
     assert run_local(meet_again, (100,), 2, preload=PRELOAD) == 100
 
 
-def test_a_rank_that_failed_does_not_wait_for_nccls_goodbye(tmp_path, monkeypatch):
+def test_a_rank_that_failed_does_not_wait_for_nccls_teardown(tmp_path, monkeypatch):
     """NCCL's teardown waits for the others, who wait for this rank; Gloo's doesn't."""
     backends = "cpu:gloo,cuda:nccl"
     join_world(0, 1, (tmp_path / "store").as_uri(), CPU)

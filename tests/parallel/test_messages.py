@@ -42,8 +42,8 @@ def plans(most: int = 6) -> list[Schedule]:
 
 
 def talk(mesh: Mesh, layout: Layout) -> list[list[float]]:
-    """Every rank sends 20 numbers to every other, before it receives any; what it got from each, in order."""
-    messages, rank, found = Messages(mesh), mesh.index("pp"), []
+    """Every rank sends 20 numbers to every other before it receives any; the numbers from each, in order."""
+    messages, rank, received = Messages(mesh), mesh.index("pp"), []
     messages.start({})
     for number in range(20):
         for peer in range(layout.pp):
@@ -52,18 +52,18 @@ def talk(mesh: Mesh, layout: Layout) -> list[list[float]]:
                 messages.send(strided, peer)
     for peer in range(layout.pp):
         if peer != rank:
-            found.append([float(messages.receive((4, 3), torch.float32, peer)[3, 2]) for _ in range(20)])
+            received.append([float(messages.receive((4, 3), torch.float32, peer)[3, 2]) for _ in range(20)])
     messages.finish()
     assert not any(messages._sent.values())
-    return found
+    return received
 
 
 def test_first_in_first_out() -> None:
     """Whatever the peer and the way, and though all are sent before any is received."""
-    answers = run_world(talk, {"devices": 3, "pp": 3})
-    for rank, got in enumerate(answers):
+    results = run_world(talk, {"devices": 3, "pp": 3})
+    for rank, received in enumerate(results):
         others = [peer for peer in range(3) if peer != rank]
-        assert got == [[100.0 * peer + number for number in range(20)] for peer in others]
+        assert received == [[100.0 * peer + number for number in range(20)] for peer in others]
 
 
 def held(mesh: Mesh, layout: Layout) -> list[int]:
@@ -97,18 +97,18 @@ def test_sent_tensors_are_freed_when_they_have_arrived() -> None:
 # -- from the schedule alone -------------------------------------------------------------------------
 
 
-def test_acknowledgements_say_what_has_arrived() -> None:
-    """Counted in another way: what a peer's list receives from us before the message that tells of it."""
+def test_acknowledgements_count_arrived_messages() -> None:
+    """Counted in another way: the receives from us in a peer's list before each of its sends."""
     for plan in plans(4):
         for rank in range(plan.ranks):
-            for peer, told in acknowledgements(plan, rank).items():
-                theirs = plan.actions[peer]
-                sends = [i for i, a in enumerate(theirs) if a.kind in SENDS and a.peer == rank]
-                assert len(told) == len(sends)
-                for position, count in zip(sends, told, strict=True):
-                    before = theirs[:position]
+            for peer, counts in acknowledgements(plan, rank).items():
+                actions = plan.actions[peer]
+                sends = [i for i, a in enumerate(actions) if a.kind in SENDS and a.peer == rank]
+                assert len(counts) == len(sends)
+                for position, count in zip(sends, counts, strict=True):
+                    before = actions[:position]
                     assert count == sum(a.kind in RECEIVES and a.peer == rank for a in before)
-                assert told == sorted(told)
+                assert counts == sorted(counts)
 
 
 @dataclass
@@ -152,7 +152,7 @@ def finishes(plan: Schedule, channel: Callable[[int, int], Any]) -> bool:
                 continue
             if now[rank] >= queue[0].position and now[queue[0].peer] >= other[0].position:
                 queue.popleft().done = other.popleft().done = moved = True
-    return all(at == len(stream) for at, stream in zip(now, streams, strict=True))
+    return all(reached == len(stream) for reached, stream in zip(now, streams, strict=True))
 
 
 def _direction(source: int, target: int) -> bool:
@@ -165,7 +165,7 @@ def test_lanes_keep_nccl_from_waiting_in_a_circle() -> None:
         assert finishes(plan, lambda s, t: (_direction(s, t), lane(s, t))), plan.kind
         if not finishes(plan, _direction):
             stuck.add((plan.kind, plan.ranks))
-    # One communicator for each direction would not do: this is what the lanes are for.
+    # One communicator for each direction would not do: hence the lanes.
     assert ("zb-interleaved", 3) in stuck
     assert ("zbv", 4) in stuck
     assert not any(ranks == 2 for _, ranks in stuck), "two ranks need no lanes, and get none"
@@ -177,9 +177,9 @@ def test_lanes_of_pairs_that_meet_differ() -> None:
             (rank, action.peer) for rank, actions in enumerate(plan.actions) for action in actions
             if action.peer >= 0 and action.peer != rank
         }  # fmt: skip
-        for one, other in pairs:
-            for third in {peer for rank, peer in pairs if rank == other} - {one}:
-                assert lane(one, other) != lane(other, third)
+        for first, second in pairs:
+            for third in {peer for rank, peer in pairs if rank == second} - {first}:
+                assert lane(first, second) != lane(second, third)
     assert {int(name[-1]) for name in LANES} == {1, 2}, "lane 0 is the axis itself"
 
 
@@ -188,7 +188,7 @@ def test_lanes_of_pairs_that_meet_differ() -> None:
 
 @pytest.mark.parametrize(("kind", "rank"), [("1f1b", 0), ("interleaved", 3), ("zbv", 1), ("zb-h1", 2)])
 def test_one_rank_of_a_fake_world(kind: str, rank: int) -> None:
-    """The dry run: a rank's step on tensors without numbers, with nobody at the other end."""
+    """The dry run: a rank's step on tensors without numbers, and no process at the other end."""
     from scalewright.dry_run.rehearse import fake_world
 
     layout = Layout.parse({"devices": 4, "pp": 4, "schedule": kind, "micro_batch": 2, "global_batch": 16})
@@ -199,6 +199,6 @@ def test_one_rank_of_a_fake_world(kind: str, rank: int) -> None:
             stages = cut_stages(spec, layout, rank)
         parallel = parallelize(stages, place(spec, layout), layout, mesh, bf16=False, memory=fake)
         with fake:
-            found = parallel.executor.train(micro_batches(spec, 8), loss, torch.tensor(100.0))
-        assert found.shape == (2,)
+            losses = parallel.executor.train(micro_batches(spec, 8), loss, torch.tensor(100.0))
+        assert losses.shape == (2,)
         assert all(weight.gradient is not None for weight in parallel.weights)

@@ -43,9 +43,9 @@ def bf16_control() -> dict[str, Any]:
 def test_one_device(control, bf16_control, kind, bf16):
     """No other rank to add anything in another order: the losses are the same bits."""
     layout = {"offload": kind, "micro_batch": 1 if bf16 else 2, "global_batch": ROWS}
-    (found,) = run_world(train, {"devices": 1, **layout}, bf16)
+    (result,) = run_world(train, {"devices": 1, **layout}, bf16)
     expected = bf16_control if bf16 else control
-    assert_same([found], expected, 1e-7, 1e-7)
+    assert_same([result], expected, 1e-7, 1e-7)
 
 
 @pytest.mark.parametrize(
@@ -65,15 +65,15 @@ def test_one_device(control, bf16_control, kind, bf16):
 )
 def test_a_layout_trains_as_one_process_does(control, bf16_control, kind, layout, bf16):
     """The tolerances of the same layouts without offload."""
-    found = run_world(train, {**layout, "offload": kind}, bf16)
+    results = run_world(train, {**layout, "offload": kind}, bf16)
     if bf16:
-        assert_same(found, bf16_control, 1e-3, 1e-2)
+        assert_same(results, bf16_control, 1e-3, 1e-2)
     else:
-        assert_same(found, control, 2e-6, 2e-6)
+        assert_same(results, control, 2e-6, 2e-6)
 
 
 def look(mesh: Mesh, layout: Layout, bf16: bool) -> dict[str, Any]:
-    """Where AdamW's world lies after two steps, and a step's peak of device memory by kind."""
+    """Where masters, states and gradients lie after two steps, and a step's peak of device memory by kind."""
     parallel = build(mesh, layout, bf16)
     weights = parallel.weights
     optimizer = build_optimizer(OptimizerSpec(), weights, load_python)
@@ -104,7 +104,7 @@ def look(mesh: Mesh, layout: Layout, bf16: bool) -> dict[str, Any]:
         *(pytest.param(*c, marks=pytest.mark.slow) for c in [(0, False), (1, True), (3, True)]),
     ],
 )
-def test_the_optimizers_world_leaves_the_device(zero_stage, bf16):
+def test_masters_and_states_leave_the_device(zero_stage, bf16):
     """Masters and both of AdamW's states; with ZeRO 1 to 3 FSDP keeps shards of its own in fp32."""
     layout = {"devices": 2, "zero_stage": zero_stage, "global_batch": ROWS}
     for held, moved in zip(
@@ -121,13 +121,13 @@ def test_the_optimizers_world_leaves_the_device(zero_stage, bf16):
 
 def test_offloaded_parameters_leave_nothing_at_rest():
     layout = {"devices": 2, "zero_stage": 3, "global_batch": ROWS}
-    for found in run_world(look, {**layout, "offload": "parameters"}, True):
-        assert (found["masters"], found["states"], found["gradients"], found["computes"]) == ([True],) * 4
-        assert found["most"]["parameters"] == found["most"]["optimizer"] == found["most"]["gradients"] == 0
-        assert found["most"]["buffers"] > 0
+    for result in run_world(look, {**layout, "offload": "parameters"}, True):
+        assert (result["masters"], result["states"], result["gradients"], result["computes"]) == ([True],) * 4
+        assert result["most"]["parameters"] == result["most"]["optimizer"] == result["most"]["gradients"] == 0
+        assert result["most"]["buffers"] > 0
 
 
-def test_masters_are_rounded_into_what_computes():
+def test_masters_are_rounded_into_the_compute_copies():
     mesh, _ = one_rank()
     layout = Layout.parse({"offload": "optimizer"})
     parallel = build(mesh, layout, bf16=True)

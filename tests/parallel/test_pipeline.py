@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from parallel.pipeline_cases import TOLERANCE, build, loss, micro_batches, run_cases, run_step, tiny
+from parallel.spread import whole
 from scalewright.parallel import pipeline as runtime
 from scalewright.parallel.mesh import Mesh, make_mesh
 from scalewright.parallel.timeline import ActionTimes
@@ -21,7 +22,32 @@ from scalewright.spec.errors import RunError
 from scalewright.spec.grid import make_grid
 from scalewright.spec.layout import Layout
 from scalewright.spec.schedule import Action, peak_activations, schedule
-from worlds import CPU, run_world
+from worlds import CPU, plain, run_world
+
+
+def one_step(mesh: Mesh, layout: Layout) -> tuple[Any, dict[str, Any]]:
+    """Losses [2] of one step and the gradients by name, of the stage that this rank holds."""
+    parallel = build(tiny(2), layout, mesh)
+    losses = parallel.executor.train(micro_batches(tiny(2), 2), loss, torch.tensor(40.0))
+    return plain(losses), {w.name: plain(w.gradient) for w in parallel.weights if w.gradient is not None}
+
+
+def test_two_ranks_give_the_losses_and_gradients_of_the_whole_model() -> None:
+    """The same sums in the same order; only 1 / 40 is multiplied by here, and divided by there."""
+    first, last = run_world(one_step, {"devices": 2, "pp": 2, "micro_batch": 2, "global_batch": 4})
+    model, losses = whole(tiny(2)), torch.zeros(2)
+    for micro in micro_batches(tiny(2), 2):
+        token_loss, z_loss = loss(model(micro.tokens), micro.targets)
+        ((token_loss + z_loss) / 40.0).backward()  # type: ignore[no-untyped-call]
+        losses += torch.stack([token_loss.detach(), z_loss.detach()]) / 40.0
+    torch.testing.assert_close(torch.tensor(first[0]) + torch.tensor(last[0]), losses)
+    gradients = first[1] | last[1]
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(torch.tensor(gradients.pop(name)), parameter.grad)
+    assert not gradients
+
+
+# -- every schedule ------------------------------------------------------------------------------------
 
 ONE = ["gpipe", "1f1b", "zb-h1"]
 TWO = ["interleaved", "zb-interleaved", "zbv", "dualpipev"]
@@ -35,11 +61,11 @@ def _case(kind: str, chunks: int, micros: int, model: tuple[str, int], **more: A
 
 def _check(ranks: int, cases: list[dict[str, Any]], **layout: Any) -> None:
     base = {"devices": ranks, "pp": ranks, "micro_batch": 2, "global_batch": 2 * ranks, **layout}
-    answers = run_world(run_cases, base, cases)
-    for case, *by_rank in zip(cases, *answers, strict=True):
-        for what in by_rank[0]:
-            worst = max(answer[what] for answer in by_rank)
-            assert worst < TOLERANCE, f"{case}: {what} deviates by {worst}"
+    deviations = run_world(run_cases, base, cases)
+    for case, *by_rank in zip(cases, *deviations, strict=True):
+        for quantity in by_rank[0]:
+            worst = max(rank[quantity] for rank in by_rank)
+            assert worst < TOLERANCE, f"{case}: {quantity} deviates by {worst}"
 
 
 def test_two_ranks_every_schedule() -> None:
@@ -115,17 +141,17 @@ class _Marked(torch.autograd.Function):
     """The identity; what it saves lives as long as its graph."""
 
     @staticmethod
-    def forward(context: Any, x: Tensor, live: Counter[str]) -> Tensor:
+    def forward(ctx: Any, x: Tensor, live: Counter[str]) -> Tensor:
         mark = torch.zeros(1)
         live["now"] += 1
         live["peak"] = max(live["peak"], live["now"])
         weakref.finalize(mark.untyped_storage(), lambda: live.subtract(["now"]))
-        context.save_for_backward(mark)
+        ctx.save_for_backward(mark)
         return x.view_as(x)
 
     @staticmethod
-    def backward(context: Any, *slopes: Tensor) -> tuple[Tensor, None]:
-        return slopes[0], None
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None]:
+        return grad_outputs[0], None
 
 
 def _mark(x: Tensor, live: Counter[str]) -> Tensor:
@@ -136,19 +162,19 @@ def _mark(x: Tensor, live: Counter[str]) -> Tensor:
 
 def count_live(mesh: Mesh, layout: Layout, kinds: list[tuple[str, int]]) -> list[list[int]]:
     """For every kind: the most (stage, micro-batch) alive at once here, and those left at the end."""
-    found = []
+    counts = []
     for kind, chunks in kinds:
-        this = Layout.parse({**layout.dump(), "schedule": kind, "virtual_stages": chunks})
-        own = make_mesh(make_grid(this), mesh.rank, CPU)
+        kind_layout = Layout.parse({**layout.dump(), "schedule": kind, "virtual_stages": chunks})
+        kind_mesh = make_mesh(make_grid(kind_layout), mesh.rank, CPU)
         spec = tiny(layout.pp * chunks)
-        parallel = build(spec, this, own)
+        parallel = build(spec, kind_layout, kind_mesh)
         live: Counter[str] = Counter()
         for cut in parallel.model.stages.values():  # type: ignore[union-attr,operator]
             block = next(iter(cut.layers.values()))
-            block.register_forward_pre_hook(lambda _m, given, live=live: (_mark(given[0], live), *given[1:]))
-        parallel.executor.train(micro_batches(spec, this.accumulation), loss, torch.tensor(100.0))
-        found.append([live["peak"], live["now"]])
-    return found
+            block.register_forward_pre_hook(lambda _, args, live=live: (_mark(args[0], live), *args[1:]))
+        parallel.executor.train(micro_batches(spec, kind_layout.accumulation), loss, torch.tensor(100.0))
+        counts.append([live["peak"], live["now"]])
+    return counts
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
@@ -157,20 +183,20 @@ def test_live_activations_are_those_of_the_schedule(ranks: int) -> None:
     layout = {"devices": ranks, "pp": ranks, "micro_batch": 2, "global_batch": 2 * micros}
     answers = run_world(count_live, layout, kinds)
     for (kind, chunks), *by_rank in zip(kinds, *answers, strict=True):
-        wanted = peak_activations(schedule(kind, ranks, chunks, micros))
-        assert [[int(peak), 0] for peak in wanted] == by_rank, kind
+        expected = peak_activations(schedule(kind, ranks, chunks, micros))
+        assert [[int(peak), 0] for peak in expected] == by_rank, kind
 
 
 class _Outputs(runtime.Recorder):
-    """A recorder that looks, when a backward begins, whether its stage's output has been let go."""
+    """A recorder that checks, when a backward begins, whether its stage's output is still held."""
 
     def __init__(self) -> None:
         self.alive: dict[tuple[int, int], Any] = {}
-        self.found: list[bool] = []
+        self.held: list[bool] = []
 
     def before(self, action: Action) -> None:
         if action.kind in ("backward", "backward_input") and (action.stage, action.micro) in self.alive:
-            self.found.append(self.alive[action.stage, action.micro]() is not None)
+            self.held.append(self.alive[action.stage, action.micro]() is not None)
 
 
 def outputs_alive(mesh: Mesh, layout: Layout) -> list[bool]:
@@ -178,28 +204,28 @@ def outputs_alive(mesh: Mesh, layout: Layout) -> list[bool]:
     spec = tiny(4)
     parallel = build(spec, layout, mesh)
     assert isinstance(parallel.executor, runtime.Pipeline)
-    outputs, made = _Outputs(), Counter[int]()
+    outputs, forwards = _Outputs(), Counter[int]()
     for stage, cut in parallel.executor.cuts.items():
 
-        def note(_module: Any, _given: Any, out: Tensor, stage: int = stage) -> None:
-            outputs.alive[stage, made[stage]] = weakref.ref(out.untyped_storage())
-            made[stage] += 1
+        def note(_module: Any, _inputs: Any, out: Tensor, stage: int = stage) -> None:
+            outputs.alive[stage, forwards[stage]] = weakref.ref(out.untyped_storage())
+            forwards[stage] += 1
 
         if stage < 3:
             cut.register_forward_hook(note)
     parallel.executor.recorder = outputs
     parallel.executor.train(micro_batches(spec, layout.accumulation), loss, torch.tensor(100.0))
-    return outputs.found
+    return outputs.held
 
 
-def test_outputs_are_let_go_when_they_have_arrived() -> None:
+def test_outputs_are_freed_when_they_have_arrived() -> None:
     layout = {"devices": 4, "pp": 4, "schedule": "zb-h1", "micro_batch": 2, "global_batch": 12}
     *senders, last = run_world(outputs_alive, layout)
     assert senders == [[False] * 6] * 3
     assert last == []
 
 
-# -- what runs, and what is written down ---------------------------------------------------------------
+# -- the actions, and their record ---------------------------------------------------------------------
 
 
 def record(mesh: Mesh, layout: Layout) -> dict[str, Any]:
@@ -213,8 +239,8 @@ def test_the_timeline_is_the_schedule() -> None:
     layout = {"devices": 2, "pp": 2, "schedule": "zbv", "micro_batch": 2, "global_batch": 8}
     picture = run_world(record, layout)[0]
     plan = schedule("zbv", 2, 2, 4)
-    wanted = {"schedule": "zbv", "ranks": 2, "virtual_stages": 2, "micro_batches": 4, "step": 7}
-    assert {key: picture[key] for key in wanted} == wanted
+    expected = {"schedule": "zbv", "ranks": 2, "virtual_stages": 2, "micro_batches": 4, "step": 7}
+    assert {key: picture[key] for key in expected} == expected
     assert picture["rank_of"] == list(plan.rank_of)
     ends: dict[tuple[Any, ...], float] = {}
     for actions, planned in zip(picture["actions"], plan.actions, strict=True):
@@ -258,7 +284,7 @@ def count_matmuls(mesh: Mesh, layout: Layout) -> dict[str, int]:
 
 
 def test_every_stage_splits_its_backward_in_half() -> None:
-    """The first one too, at its embedding: nobody waits for it there, but the schedule counts on it."""
+    """The first one too, at its embedding: no rank waits for it there, but the schedule counts on it."""
     layout = {"devices": 2, "pp": 2, "schedule": "zb-h1", "micro_batch": 2, "global_batch": 8}
     for linears, counts in zip((7, 8), run_world(count_matmuls, layout), strict=True):  # the head is one
         for kind in ("forward", "backward_input", "backward_weight"):
@@ -266,42 +292,42 @@ def test_every_stage_splits_its_backward_in_half() -> None:
 
 
 class _Syncs:
-    """A GradientSync that notes what it is told."""
+    """A GradientSync that records its calls."""
 
     def __init__(self) -> None:
-        self.told: list[tuple[Any, ...]] = []
+        self.calls: list[tuple[Any, ...]] = []
 
     def clear(self) -> None:
-        self.told.append(("clear",))
+        self.calls.append(("clear",))
 
     def begin(self, stage: int, last: bool) -> None:
-        self.told.append(("begin", stage, last))
+        self.calls.append(("begin", stage, last))
 
     def end(self, stage: int, last: bool) -> None:
-        self.told.append(("end", stage, last))
+        self.calls.append(("end", stage, last))
 
     def finish(self) -> None:
-        self.told.append(("finish",))
+        self.calls.append(("finish",))
 
 
-def note_syncs(mesh: Mesh, layout: Layout) -> list[tuple[Any, ...]]:
-    """What a step tells the gradient sums."""
+def record_syncs(mesh: Mesh, layout: Layout) -> list[tuple[Any, ...]]:
+    """The calls that a step makes of the gradient sums."""
     syncs = _Syncs()
     run_step(tiny(8), layout, mesh, gradients=syncs)
-    return syncs.told
+    return syncs.calls
 
 
 @pytest.mark.parametrize("kind", ["1f1b", "zb-h1", "interleaved", "zbv", "dualpipev"])
-def test_gradient_sums_know_each_stages_last_backward(kind: str) -> None:
+def test_gradient_sums_are_called_with_each_stages_last_backward(kind: str) -> None:
     layout = {"devices": 2, "pp": 2, "schedule": kind, "micro_batch": 2, "global_batch": 8}
-    for told in run_world(note_syncs, layout):
-        assert told[0] == ["clear"]
-        assert told[-1] == ["finish"]
-        pairs = list(zip(told[1:-1:2], told[2:-1:2], strict=True))
-        assert all(one == ["begin", *other[1:]] and other[0] == "end" for one, other in pairs)
-        stages = {begin[1] for begin, _ in pairs}
+    for calls in run_world(record_syncs, layout):
+        assert calls[0] == ["clear"]
+        assert calls[-1] == ["finish"]
+        pairs = list(zip(calls[1:-1:2], calls[2:-1:2], strict=True))
+        assert all(begin == ["begin", *end[1:]] and end[0] == "end" for begin, end in pairs)
+        stages = {begun[1] for begun, _ in pairs}
         for stage in stages:
-            assert [begin[2] for begin, _ in pairs if begin[1] == stage] == [False] * 3 + [True]
+            assert [begun[2] for begun, _ in pairs if begun[1] == stage] == [False] * 3 + [True]
 
 
 # -- a rank that dies ------------------------------------------------------------------------------
@@ -324,9 +350,9 @@ def die(mesh: Mesh, layout: Layout, how: str) -> None:
     parallel.executor.train(micro_batches(spec, layout.accumulation), failing, torch.tensor(100.0))
 
 
-@pytest.mark.parametrize(("how", "said"), [("killed", "killed by SIGKILL"), ("raises", "no such loss")])
-def test_a_rank_that_dies_takes_the_others_down(how: str, said: str) -> None:
+@pytest.mark.parametrize(("how", "message"), [("killed", "killed by SIGKILL"), ("raises", "no such loss")])
+def test_a_rank_that_dies_takes_the_others_down(how: str, message: str) -> None:
     layout = {"devices": 4, "pp": 4, "micro_batch": 2, "global_batch": 16}
-    with pytest.raises(RunError, match=said) as caught:
+    with pytest.raises(RunError, match=message) as caught:
         run_world(die, layout, how)
     assert str(caught.value).startswith("worker 3")

@@ -1,4 +1,4 @@
-"""Recomputation: the same bits, less memory, and of matmuls only what each kind says."""
+"""Recomputation: the same bits, less memory, and only the matmuls of each kind run again."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ def gradients(model: nn.Module, **arguments: Tensor) -> tuple[Tensor, list[Tenso
 def test_gradients_are_equal_bit_for_bit(kind, masked):
     more = {"documents": torch.tensor([[0] * 7 + [1] * 9, [0] * 12 + [1] * 4])} if masked else {}
     loss, control, _ = gradients(decoder("none"), **ARGUMENTS, **more)
-    mine, found, _ = gradients(decoder(kind), **ARGUMENTS, **more)
-    assert torch.equal(mine, loss)
-    assert len(found) == len(control) == 3 * 9 + 3
-    assert all(torch.equal(a, b) for a, b in zip(found, control, strict=True))
+    again, recomputed, _ = gradients(decoder(kind), **ARGUMENTS, **more)
+    assert torch.equal(again, loss)
+    assert len(recomputed) == len(control) == 3 * 9 + 3
+    assert all(torch.equal(a, b) for a, b in zip(recomputed, control, strict=True))
 
 
-def test_what_runs_again():
+def test_each_kinds_products_run_again():
     """A block has 7 products (q, k, v, o, gate, up, down), each with two in its backward; the head has one.
 
     selective runs none of them again, full all 7 of 3 blocks, every 2 those of blocks 0 and 2. (The last
@@ -85,9 +85,9 @@ def test_dropout_draws_the_same_numbers_again(kind):
         return gradients(model, tokens=ARGUMENTS["tokens"])
 
     loss, control, _ = run("none")
-    mine, found, _ = run(kind)
-    assert torch.equal(mine, loss)
-    assert all(torch.equal(a, b) for a, b in zip(found, control, strict=True))
+    again, recomputed, _ = run(kind)
+    assert torch.equal(again, loss)
+    assert all(torch.equal(a, b) for a, b in zip(recomputed, control, strict=True))
 
 
 def test_no_gradient_no_recomputation():

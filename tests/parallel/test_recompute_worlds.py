@@ -48,7 +48,7 @@ LAYOUTS: dict[str, tuple[dict[str, Any], dict[str, dict[str, Any]]]] = {
 
 
 class Collectives(TorchDispatchMode):
-    """The names of the collectives, in order, with what they move."""
+    """The names of the collectives, in order."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -67,25 +67,25 @@ def micro_batches() -> list[Micro]:
 
 
 def gradients(mesh: Mesh, layout: Layout) -> tuple[list[Tensor], list[str]]:
-    """This rank's gradients of a step, and what it said to the others."""
+    """This rank's report and gradients of a step, and the names of its collectives."""
     with torch.device("meta"):
         model = cut_stages(SPEC, layout, mesh.index("pp"))
     parallel = parallelize(model, place(SPEC, layout), layout, mesh, bf16=False, seq_len=16)
-    fill(parallel.weights, lambda t, where: init_box(t, SPEC, 3, *where))
+    fill(parallel.weights, lambda t, box: init_box(t, SPEC, 3, *box))
     loss = build_loss("cross_entropy", 0.0, lambda _: None, mesh, 67)  # type: ignore[arg-type,return-value]
-    with Collectives() as said:
+    with Collectives() as collectives:
         report = parallel.executor.train(micro_batches(), loss, torch.tensor(100.0))
-    return [report, *parallel.weights.take_gradients()], said.names
+    return [report, *parallel.weights.take_gradients()], collectives.names
 
 
 def _compare(mesh: Mesh, layout: Layout, variants: dict[str, dict[str, Any]]) -> dict[str, Any]:
     control, _ = gradients(mesh, layout)
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     for name, changes in variants.items():
-        mine, said = gradients(mesh, layout.replace(**changes))
-        assert len(mine) == len(control) > 1
-        found[name] = (all(torch.equal(a, b) for a, b in zip(mine, control, strict=True)), said)
-    return found
+        actual, names = gradients(mesh, layout.replace(**changes))
+        assert len(actual) == len(control) > 1
+        results[name] = (all(torch.equal(a, b) for a, b in zip(actual, control, strict=True)), names)
+    return results
 
 
 DEFAULT = ("zero 3", "tp, sp", "1f1b", "zb-h1")
@@ -103,6 +103,6 @@ def test_the_bits_of_none_under_every_axis(name):
         assert [rank[variant][0] for rank in ranks] == [True] * len(ranks), variant
     if layout.get("pp", 1) == 1:
         for rank in ranks[1:]:
-            assert {v: said for v, (_, said) in rank.items()} == {
-                v: said for v, (_, said) in ranks[0].items()
+            assert {v: names for v, (_, names) in rank.items()} == {
+                v: names for v, (_, names) in ranks[0].items()
             }

@@ -69,8 +69,8 @@ def train_on_rank(mesh: Mesh, layout: Layout, skips: list[list[int]], micros: in
             buckets.begin(0, last=micro == micros - 1)
             module(inputs(mesh.rank, micro), frozenset(skips[mesh.rank])).sum().backward()
         buckets.finish()
-    found = dict(zip((w.name for w in weights), weights.take_gradients(), strict=True))
-    return {name: grad.tolist() for name, grad in found.items()}, len(buckets.buckets)
+    gradients = dict(zip((w.name for w in weights), weights.take_gradients(), strict=True))
+    return {name: grad.tolist() for name, grad in gradients.items()}, len(buckets.buckets)
 
 
 @pytest.mark.parametrize(
@@ -85,54 +85,54 @@ def train_on_rank(mesh: Mesh, layout: Layout, skips: list[list[int]], micros: in
     ids=["one-bucket", "accumulated", "unused", "unused-elsewhere", "almost-unused"],
 )
 def test_gradients_are_the_sums_of_all_ranks(skips, micros, bucket, count):
-    found = run_world(train_on_rank, TWO, skips, micros, bucket)
+    results = run_world(train_on_rank, TWO, skips, micros, bucket)
     control = sums({rank: frozenset(skip) for rank, skip in enumerate(skips)}, micros, range(2))
-    for gradients, buckets in found:
+    for gradients, buckets in results:
         assert buckets == count
-        for name, wanted in control.items():
+        for name, expected in control.items():
             # two fp32 sums of the same numbers in another order
-            torch.testing.assert_close(torch.tensor(gradients[name]), wanted, rtol=1e-6, atol=1e-6)
-    assert found[0] == found[1]  # bit for bit: replicas must stay equal
+            torch.testing.assert_close(torch.tensor(gradients[name]), expected, rtol=1e-6, atol=1e-6)
+    assert results[0] == results[1]  # bit for bit: replicas must stay equal
 
 
 def watch_order(mesh: Mesh, layout: Layout) -> list[str]:
-    """What happens in a step of two micro-batches, in order."""
+    """The events of a step of two micro-batches, in order."""
     module, weights, buckets = build(mesh, layout, 288)
-    happened: list[str] = []
-    usual = dist.all_reduce
+    events: list[str] = []
+    original = dist.all_reduce
 
     def all_reduce(tensor: Tensor, **keywords: Any) -> Any:
-        happened.append("send")
+        events.append("send")
         assert keywords["async_op"]
-        return usual(tensor, **keywords)
+        return original(tensor, **keywords)
 
     for index, layer in enumerate(module.layers):
-        layer.weight.register_hook(lambda grad, index=index: happened.append(f"layer {index}"))
+        layer.weight.register_hook(lambda grad, index=index: events.append(f"layer {index}"))
     replicate.dist.all_reduce = all_reduce  # type: ignore[assignment]
     try:
         buckets.clear()
         for micro in range(2):
             buckets.begin(0, last=micro == 1)
-            happened.append(f"micro {micro}")
+            events.append(f"micro {micro}")
             module(inputs(mesh.rank, micro)).sum().backward()
-        happened.append("finish")
+        events.append("finish")
         buckets.finish()
     finally:
-        replicate.dist.all_reduce = usual  # type: ignore[assignment]
+        replicate.dist.all_reduce = original  # type: ignore[assignment]
     assert len(weights) == 8
-    return happened
+    return events
 
 
 def test_sending_begins_before_the_backward_ends():
     """Nothing is sent before the last micro-batch; then layer 3 travels while layer 2 is worked on."""
-    for happened in run_world(watch_order, TWO):
-        first, last = happened.index("micro 1"), happened.index("finish")
-        assert "send" not in happened[:first]
-        assert happened.count("send") == 4
-        backward = happened[first:last]
+    for events in run_world(watch_order, TWO):
+        first, last = events.index("micro 1"), events.index("finish")
+        assert "send" not in events[:first]
+        assert events.count("send") == 4
+        backward = events[first:last]
         assert backward.index("send") < backward.index("layer 2")
         assert backward.count("send") >= 3
-        assert "send" not in happened[last:] or happened[last:] == ["finish", "send"]
+        assert "send" not in events[last:] or events[last:] == ["finish", "send"]
 
 
 def test_one_rank_alone_in_bf16():

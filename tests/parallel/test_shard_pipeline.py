@@ -20,14 +20,14 @@ TOLERANCE = {False: (2e-6, 2e-6), True: (1e-3, 1e-2)}
 @pytest.fixture(scope="module")
 def controls() -> Any:
     """One process's training, by model and precision, made once."""
-    made: dict[Any, Any] = {}
+    trained: dict[Any, Any] = {}
 
     def get(changes: dict[str, Any], bf16: bool) -> dict[str, Any]:
         key = (changes is TIED, bf16)
-        if key not in made:
+        if key not in trained:
             mesh, _ = one_rank()
-            made[key] = train(mesh, Layout.parse({"micro_batch": 1}), bf16, changes)
-        return made[key]
+            trained[key] = train(mesh, Layout.parse({"micro_batch": 1}), bf16, changes)
+        return trained[key]
 
     return get
 

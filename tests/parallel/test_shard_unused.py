@@ -38,7 +38,7 @@ def make() -> Branches:
 
 
 def way_of(rank: int, micro: int) -> int:
-    """Rank 0: way 0, then none; rank 1: none, then way 1. Nobody takes way 2."""
+    """Rank 0: way 0, then none; rank 1: none, then way 1. No rank takes way 2."""
     return {(0, 0): 0, (1, 1): 1}.get((rank % 2, micro), 3)
 
 
@@ -64,8 +64,8 @@ def train(mesh: Mesh, layout: Layout, bf16: bool) -> Any:
             parallel.model(x, way_of(mesh.rank, micro)).float().sum().backward()
             parallel.gradients.end(0, micro == MICROS - 1)
         parallel.gradients.finish()
-    found = parallel.weights.take_gradients()
-    return {w.name: [w.box, plain(g)] for w, g in zip(parallel.weights, found, strict=True)}
+    gradients = parallel.weights.take_gradients()
+    return {w.name: [w.box, plain(g)] for w, g in zip(parallel.weights, gradients, strict=True)}
 
 
 FAST = [(0, 1, True), (1, 1, True), (2, 1, False), (3, 2, True)]
@@ -89,7 +89,7 @@ def test_unused_parameters_count_as_zero(stage, replicas, bf16):
                 sums[name] += 0 if grad is None else grad.float()
     assert not sums["ways.2"].any()
     for rank in run_world(train, layout, bf16):
-        for name, (where, values) in rank.items():
-            rows = slice(where[0][0], where[0][0] + where[1][0])
+        for name, (box, values) in rank.items():
+            rows = slice(box[0][0], box[0][0] + box[1][0])
             # fp32 sums of four to eight numbers in another order
             torch.testing.assert_close(torch.tensor(values), sums[name][rows], rtol=1e-6, atol=1e-5)

@@ -24,7 +24,7 @@ SPEC = ModelSpec.parse({**MODEL, "tie_word_embeddings": True, "num_key_value_hea
 
 
 def sums_on_rank(mesh: Mesh, layout: Layout, large: int) -> dict[str, Any]:
-    """Every gradient is 10^rank before; what it is after, and what its placement asked for."""
+    """Every gradient is 10^rank before; its values after, and the axes of its placement."""
     mesh = make_mesh(make_grid(layout, SPEC.kv_heads), mesh.rank, CPU, share=False)
     with torch.device("meta"):
         model = cut_stages(SPEC, layout, mesh.index("pp"))
@@ -40,7 +40,7 @@ def sums_on_rank(mesh: Mesh, layout: Layout, large: int) -> dict[str, Any]:
         "values": {
             w.name: sorted(set(g.flatten().tolist())) for w, g in zip(weights, gradients, strict=True)
         },
-        "asked": {w.name: list(w.placement.grad_sum) for w in weights},
+        "axes": {w.name: list(w.placement.grad_sum) for w in weights},
         "bytes": {w.name: w.master.numel() * 4 for w in weights},
         "groups": groups,
         "sent": [[c.axis, c.count, c.bytes] for c in watch.collectives],
@@ -62,16 +62,16 @@ def sums_on_rank(mesh: Mesh, layout: Layout, large: int) -> dict[str, Any]:
 def test_each_over_its_axes(layout, axes, large):
     ranks = run_world(sums_on_rank, layout, large)
     seen = set()
-    for rank, found in enumerate(ranks):
+    for rank, result in enumerate(ranks):
         sizes: dict[str, int] = {}
-        for name, values in found["values"].items():
+        for name, values in result["values"].items():
             reached = [rank]
-            for axis in found["asked"][name]:
+            for axis in result["axes"][name]:
                 reached = sorted({other for near in reached for other in ranks[near]["groups"][axis]})
                 seen.add(axis)
-                sizes[axis] = sizes.get(axis, 0) + found["bytes"][name]
+                sizes[axis] = sizes.get(axis, 0) + result["bytes"][name]
             assert values in ([], [float(sum(10**other for other in reached))]), name
-        assert {axis: size for axis, _, size in found["sent"]} == {a: s for a, s in sizes.items() if s}
+        assert {axis: size for axis, _, size in result["sent"]} == {a: s for a, s in sizes.items() if s}
         if large == SUMMED_ALONE:
-            assert all(calls == 1 for _, calls, _ in found["sent"])
+            assert all(calls == 1 for _, calls, _ in result["sent"])
     assert seen == axes

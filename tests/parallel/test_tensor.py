@@ -24,7 +24,7 @@ from parallel.tensor_cases import (
 from scalewright.model.decoder import Decoder
 from scalewright.parallel.collectives import all_sum
 from scalewright.parallel.mesh import Mesh, make_mesh
-from scalewright.parallel.tensor import apply_tensor, cut_parameters
+from scalewright.parallel.tensor import apply_tensor, cut_parameters, rule_of
 from scalewright.parallel.vocabulary import make_columns, parallel_cross_entropy
 from scalewright.parallel.weights import hold
 from scalewright.spec.grid import make_grid
@@ -43,20 +43,20 @@ Case = tuple[str, dict[str, Any], dict[str, Any], bool]  # its name, model, chan
 
 def on_rank(mesh: Mesh, layout: Layout, cases: list[Case]) -> dict[str, dict[str, float]]:
     """Every case's deviations on this rank."""
-    made: dict[Any, Mesh] = {}
-    found = {}
+    meshes: dict[Any, Mesh] = {}
+    deviations = {}
     for name, keys, changes, documents in cases:
-        spec, own = ModelSpec.parse(keys), layout.replace(**changes)
-        found[name] = compare(spec, own, mesh_of(spec, own, mesh.rank, made), documents)
-    return found
+        spec, inner = ModelSpec.parse(keys), layout.replace(**changes)
+        deviations[name] = compare(spec, inner, mesh_of(spec, inner, mesh.rank, meshes), documents)
+    return deviations
 
 
-def assert_near(found: list[dict[str, dict[str, float]]], tolerance: float = TOLERANCE) -> None:
+def assert_near(ranks: list[dict[str, dict[str, float]]], tolerance: float = TOLERANCE) -> None:
     """No number of any case on any rank is further away than the tolerance."""
-    assert found[0]
+    assert ranks[0]
     far = [
         f"{case}, rank {rank}: {key} by {value:.1e}"
-        for rank, cases in enumerate(found)
+        for rank, cases in enumerate(ranks)
         for case, values in cases.items()
         for key, value in values.items()
         if not value < tolerance
@@ -115,6 +115,19 @@ def test_parameters_have_the_shapes_of_their_placement(keys):
         assert all(parameter.is_meta for parameter in decoder.parameters())
 
 
+@pytest.mark.parametrize("name", MODELS)
+def test_the_plan_cuts_as_the_placement(name):
+    spec = MODELS[name]
+    for placement in place(spec, Layout.parse({"devices": 2, "tp": 2})):
+        module, kind = placement.tensor.name.rsplit(".", 1)
+        cut = {"rows": 0, "columns": 1}.get(rule_of(module).cut)
+        if cut == 1 and kind == "bias":
+            cut = None  # every rank adds a row-parallel layer's whole bias to the sum
+        if module.endswith(("q_norm", "k_norm")) and spec.qk_norm == "head":
+            cut = None
+        assert [s.dim for s in placement.splits if s.axis == "tp"] == ([] if cut is None else [cut]), module
+
+
 def test_an_allocated_model_is_not_cut():
     spec, layout = MODELS["llama"], Layout.parse({"devices": 2, "tp": 2})
     mesh = Mesh(0, make_grid(layout, spec.kv_heads), CPU, {})
@@ -132,18 +145,18 @@ def test_one_rank_is_left_alone():
     assert torch.equal(decoder(tokens), control(tokens))
 
 
-# -- what else the same blocks go through ----------------------------------------------------------
+# -- cuts, recomputation, compilation --------------------------------------------------------------
 
 
 def cuts_on_rank(mesh: Mesh, layout: Layout, names: list[str]) -> dict[str, dict[str, float]]:
     """The decoder in two cuts, as two stages have it; a tied head's ends are two parameters."""
-    found = {}
+    deviations = {}
     for name, sp in ((name, sp) for name in names for sp in (True, False)):
-        spec, own = MODELS[name], layout.replace(sp=sp)
+        spec, inner = MODELS[name], layout.replace(sp=sp)
         control = control_run(spec, sp)[2]
         tokens, targets, arguments = inputs(spec, sp)
-        first = parallel(spec, own, mesh, layers=range(1), last=False)
-        last = parallel(spec, own, mesh, layers=range(1, 2), first=False)
+        first = parallel(spec, inner, mesh, layers=range(1), last=False)
+        last = parallel(spec, inner, mesh, layers=range(1, 2), first=False)
         hidden = first(tokens, **arguments)
         assert hidden.shape == (2, 12 if sp else 24, 32)
         columns = make_columns(mesh, spec.vocab_size)
@@ -154,9 +167,9 @@ def cuts_on_rank(mesh: Mesh, layout: Layout, names: list[str]) -> dict[str, dict
             ends[0].grad = ends[1].grad = ends[0].grad + ends[1].grad
             last.head.weight.grad = last.head.weight.grad.clone()  # each is compared, and summed, by itself
             control["head.weight"] = control["embed.weight"]
-        found[f"{name}, {sp}"] = gradients_away(first, spec, own, mesh, control)
-        found[f"{name}, {sp}"] |= gradients_away(last, spec, own, mesh, control)
-    return found
+        deviations[f"{name}, {sp}"] = gradients_away(first, spec, inner, mesh, control)
+        deviations[f"{name}, {sp}"] |= gradients_away(last, spec, inner, mesh, control)
+    return deviations
 
 
 def test_cuts_of_a_pipeline():
@@ -168,27 +181,27 @@ def modes_on_rank(mesh: Mesh, layout: Layout) -> dict[str, Any]:
     from scalewright.parallel.recompute import apply_recompute
 
     spec = MODELS["llama"]
-    found: dict[str, Any] = {}
+    equal: dict[str, Any] = {}
     gradients: dict[str, list[Tensor]] = {}
     for kind in ("none", "selective", "full"):
-        own = layout.replace(recompute=kind)
-        decoder = parallel(spec, own, mesh)
-        apply_recompute(list(decoder.layers.values()), own.recompute)
+        inner = layout.replace(recompute=kind)
+        decoder = parallel(spec, inner, mesh)
+        apply_recompute(list(decoder.layers.values()), inner.recompute)
         tokens, targets, _ = inputs(spec, False)
         losses = parallel_cross_entropy(decoder(tokens), targets, make_columns(mesh, spec.vocab_size))
         losses[0].backward()
         gradients[kind] = [p.grad for p in decoder.parameters() if p.grad is not None]
     for kind in ("selective", "full"):
-        found[kind] = all(
+        equal[kind] = all(
             torch.equal(a, b) for a, b in zip(gradients["none"], gradients[kind], strict=True)
         )  # bit for bit: the same operators on the same numbers
-    return found
+    return equal
 
 
 @pytest.mark.parametrize("sp", [True, False])
 def test_recomputation_gives_the_same_bits(sp):
-    for found in run_world(modes_on_rank, {"devices": 2, "tp": 2, "sp": sp}):
-        assert found == {"selective": True, "full": True}
+    for equal in run_world(modes_on_rank, {"devices": 2, "tp": 2, "sp": sp}):
+        assert equal == {"selective": True, "full": True}
 
 
 def kept_on_rank(mesh: Mesh, layout: Layout) -> dict[str, Any]:
@@ -196,8 +209,8 @@ def kept_on_rank(mesh: Mesh, layout: Layout) -> dict[str, Any]:
     spec = MODELS["llama"].replace(num_hidden_layers=1)
     counts, gradients = {}, {}
     for regather in (True, False):
-        own = layout.replace(recompute="none" if regather else "full")  # the latter without recomputing
-        decoder = parallel(spec, own, mesh)
+        inner = layout.replace(recompute="none" if regather else "full")  # the latter without recomputing
+        decoder = parallel(spec, inner, mesh)
         tokens, _, _ = inputs(spec, False)
         kept: list[Tensor] = []
 
@@ -217,33 +230,33 @@ def kept_on_rank(mesh: Mesh, layout: Layout) -> dict[str, Any]:
 
 def test_gathered_inputs_are_not_kept():
     """One block has two: attention's and the MLP's. Gathered again, they give the same bits."""
-    for found in run_world(kept_on_rank, {"devices": 2, "tp": 2}):
-        assert found == {"kept": 0, "kept whole": 2, "same": True}
+    for result in run_world(kept_on_rank, {"devices": 2, "tp": 2}):
+        assert result == {"kept": 0, "kept whole": 2, "same": True}
 
 
 def compiled_on_rank(mesh: Mesh, layout: Layout) -> dict[str, dict[str, float]]:
     """Blocks compiled without a graph break against the same blocks in eager mode."""
-    found = {}
+    deviations = {}
     for name, sp in (("llama", True), ("llama", False), ("olmo2", True), ("gpt2", True)):
-        spec, own = MODELS[name], layout.replace(sp=sp)
+        spec, inner = MODELS[name], layout.replace(sp=sp)
         tokens, targets, _ = inputs(spec, False)
         runs = []
-        for compiled in (True, False):
+        for compile_blocks in (True, False):
             torch._dynamo.reset()
-            decoder = parallel(spec, own, mesh)
-            for block in decoder.layers.values() if compiled else ():
+            decoder = parallel(spec, inner, mesh)
+            for block in decoder.layers.values() if compile_blocks else ():
                 block.compile(backend="aot_eager", fullgraph=True)
             losses = parallel_cross_entropy(decoder(tokens), targets, make_columns(mesh, spec.vocab_size))
             losses[0].backward()
             runs.append((losses[0].detach(), {n: p.grad for n, p in decoder.named_parameters()}))
-        (mine, gradients), (loss, control) = runs
-        found[f"{name}, {sp}"] = {"loss": away(mine, loss)}
+        (compiled_loss, gradients), (loss, control) = runs
+        deviations[f"{name}, {sp}"] = {"loss": away(compiled_loss, loss)}
         floor = 1e-2 * max(float(g.abs().max()) for g in control.values())
         for key, gradient in gradients.items():
             largest = control[key].abs().max().clamp(min=floor)
-            found[f"{name}, {sp}"][key] = float((gradient - control[key]).abs().max() / largest)
-    assert all_sum(torch.ones(1), mesh, "tp") == 2  # nobody is left behind
-    return found
+            deviations[f"{name}, {sp}"][key] = float((gradient - control[key]).abs().max() / largest)
+    assert all_sum(torch.ones(1), mesh, "tp") == 2  # every rank has come to the end
+    return deviations
 
 
 @pytest.mark.slow  # the compiler's import alone takes seconds
@@ -252,7 +265,7 @@ def test_blocks_compile_whole():
     assert_near(run_world(compiled_on_rank, {"devices": 2, "tp": 2}))
 
 
-def test_a_mesh_that_does_not_know_the_kv_heads_is_refused():
+def test_a_mesh_made_without_the_kv_heads_is_refused():
     """Its ranks would each update a copy of a head with a part of the gradient."""
     spec, layout = MODELS["qwen3-mqa"], Layout.parse({"devices": 4, "tp": 4, "zero_stage": 0})
     placements, mesh = place(spec, layout), Mesh(0, make_grid(layout), CPU, {})

@@ -55,9 +55,9 @@ def data(step: int, vocabulary: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 def build(spec: ModelSpec, layout: Layout, mesh: Mesh, backend: str | None = None) -> Parallel:
     """The model under a layout with its first weights."""
     bf16 = layout.precision == "bf16"
-    found = small_steps.build(mesh, layout, bf16, spec, backend, seq_len=LENGTH)
-    fill(found.weights, lambda t, box: cut(values(t, spec), box))
-    return found
+    parallel = small_steps.build(mesh, layout, bf16, spec, backend, seq_len=LENGTH)
+    fill(parallel.weights, lambda t, box: cut(values(t, spec), box))
+    return parallel
 
 
 def train(parallel: Parallel, spec: ModelSpec, layout: Layout, mesh: Mesh) -> list[Tensor]:
@@ -65,67 +65,67 @@ def train(parallel: Parallel, spec: ModelSpec, layout: Layout, mesh: Mesh) -> li
     optimizer = torch.optim.SGD([weight.master for weight in parallel.weights], lr=0.05)
     loss = build_loss("cross_entropy", 1e-2, lambda ref: pytest.fail("nobody's own"), mesh, spec.vocab_size)
     step = Step(parallel, optimizer, loss, mesh, 1.0)
-    reports, own = [], ROWS // layout.dp
-    start = mesh.index("batch") * own
+    reports, share = [], ROWS // layout.dp
+    start = mesh.index("batch") * share
     for number in range(STEPS):
         tokens, targets, documents, positions = data(number, spec.vocab_size)
         micros = [
             Micro(tokens[i], targets[i], {"documents": documents[i], "positions": positions[i]})
-            for first in range(start, start + own, layout.micro_batch)
+            for first in range(start, start + share, layout.micro_batch)
             for i in [slice(first, first + layout.micro_batch)]
         ]
-        counted = (targets[start : start + own] != -100).sum()
+        counted = (targets[start : start + share] != -100).sum()
         reports.append(step(micros, counted))
     return reports
 
 
 def on_rank(mesh: Mesh, layout: Layout, cases: dict[str, tuple[str, dict[str, Any]]]) -> dict[str, Any]:
     """The largest deviations of every case on this rank."""
-    found: dict[str, Any] = {}
-    made: dict[Any, Mesh] = {}
+    results: dict[str, Any] = {}
+    meshes: dict[Any, Mesh] = {}
     controls: dict[str, tuple[list[Tensor], dict[str, Tensor]]] = {}
     for name, (model, changes) in cases.items():
         spec, changes = MODELS[model], dict(changes)
         backend = changes.pop("backend", None)
         if model not in controls:
-            alone, one = one_rank()
-            single = one.replace(global_batch=ROWS, micro_batch=ROWS)
-            control = build(spec, single, alone)
-            reports = train(control, spec, single, alone)
+            alone, single = one_rank()
+            control_layout = single.replace(global_batch=ROWS, micro_batch=ROWS)
+            control = build(spec, control_layout, alone)
+            reports = train(control, spec, control_layout, alone)
             controls[model] = reports, {w.name: w.master.detach() for w in control.weights}
-        own = layout.replace(**changes)
-        at = mesh_of(spec, own, mesh.rank, made)
-        parallel = build(spec, own, at, backend)
-        reports = train(parallel, spec, own, at)
-        found[name] = deviations(reports, parallel, *controls[model])
-    return found
+        case_layout = layout.replace(**changes)
+        case_mesh = mesh_of(spec, case_layout, mesh.rank, meshes)
+        parallel = build(spec, case_layout, case_mesh, backend)
+        reports = train(parallel, spec, case_layout, case_mesh)
+        results[name] = deviations(reports, parallel, *controls[model])
+    return results
 
 
 def deviations(
-    reports: list[Tensor], parallel: Parallel, wanted: list[Tensor], weights: dict[str, Tensor]
+    reports: list[Tensor], parallel: Parallel, expected: list[Tensor], weights: dict[str, Tensor]
 ) -> dict[str, float]:
     """Relative: losses and norms step by step, weights at the end by their largest number."""
-    assert [float(r[TOKENS]) for r in reports] == [float(r[TOKENS]) for r in wanted]
-    pairs = list(zip(reports, wanted, strict=True))
-    found = {
+    assert [float(r[TOKENS]) for r in reports] == [float(r[TOKENS]) for r in expected]
+    pairs = list(zip(reports, expected, strict=True))
+    largest = {
         key: max(float((a[i] - b[i]).abs() / b[i]) for a, b in pairs)
         for key, i in (("loss", LOSS), ("norm", NORM))
     }
-    found["weights"] = 0.0
+    largest["weights"] = 0.0
     for weight in parallel.weights:
         if all(weight.box[1]):
             whole = weights[weight.name]
             off = (
                 weight.true(weight.master).detach() - cut(whole, weight.box)
             ).abs().max() / whole.abs().max()
-            found["weights"] = max(found["weights"], float(off))
-    return found
+            largest["weights"] = max(largest["weights"], float(off))
+    return largest
 
 
-def assert_near(found: list[dict[str, Any]], tolerances: dict[str, float]) -> None:
+def assert_near(ranks: list[dict[str, Any]], tolerances: dict[str, float]) -> None:
     far = [
         f"{case}, rank {rank}: {key} by {value:.1e}"
-        for rank, cases in enumerate(found)
+        for rank, cases in enumerate(ranks)
         for case, values in cases.items()
         for key, value in values.items()
         if not value < tolerances[key]

@@ -1,4 +1,4 @@
-"""What the marks of a step add up to; a mark that is off is nothing."""
+"""The parts of a step add up to it; a mark that is off is nothing."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def test_communication_is_taken_out_of_the_phase_around_it() -> None:
 
 def test_parts_never_exceed_the_step() -> None:
     """A device's clock beside the host's."""
-    found = Spans([("compute", 0.0, 3.0), ("optimizer", 3.0, 4.0)]).breakdown(2.0)
-    assert found == {"data": 0.0, "compute": 1.5, "optimizer": 0.5, "other": 0.0}
+    parts = Spans([("compute", 0.0, 3.0), ("optimizer", 3.0, 4.0)]).breakdown(2.0)
+    assert parts == {"data": 0.0, "compute": 1.5, "optimizer": 0.5, "other": 0.0}
 
 
 def test_marks_are_off_until_started() -> None:
@@ -53,8 +53,8 @@ def test_a_wait_for_data_is_data_and_each_take_starts_anew() -> None:
     for number in timers.each("data", slow()):
         with timers.phase("compute"), timers.comm("fsdp"):
             seen.append(number)
-        found = timers.take().breakdown(10.0)
-        assert found["data"] >= 0.05
-        assert found["comm_dp_shard"] < found["data"]
-        assert sum(found.values()) == pytest.approx(10.0)
+        parts = timers.take().breakdown(10.0)
+        assert parts["data"] >= 0.05
+        assert parts["comm_dp_shard"] < parts["data"]
+        assert sum(parts.values()) == pytest.approx(10.0)
     assert seen == [0, 1]

@@ -103,23 +103,23 @@ CASES = [
 
 
 @pytest.mark.parametrize(("name", "keys"), CASES)
-def test_a_step_sends_what_the_spec_says(name: str, keys: dict[str, Any]) -> None:
+def test_a_step_sends_the_bytes_of_the_spec(name: str, keys: dict[str, Any]) -> None:
     layout, model = Layout.parse(keys), ModelSpec.parse(MODELS[name])
     check_layout(layout, model, SEQ_LEN, train=True)
     seen = run_world(watched_step, keys, MODELS[name])
     bf16 = keys.get("precision") == "bf16"
-    for rank, found in enumerate(seen):
-        _compare(step_traffic(model, layout, SEQ_LEN, rank, bf16=bf16), found["sent"])
+    for rank, result in enumerate(seen):
+        _compare(step_traffic(model, layout, SEQ_LEN, rank, bf16=bf16), result["sent"])
         kept = state_bytes(model, layout, rank, bf16=bf16)
-        assert found["kept"] == [kept.parameters, kept.gradients, kept.optimizer]
+        assert result["kept"] == [kept.parameters, kept.gradients, kept.optimizer]
 
 
-def _compare(expected: Table, found: dict[str, Any]) -> None:
-    assert found == {f"{axis} {kind}": [t.count, t.bytes] for (axis, kind), t in expected.items()}
+def _compare(expected: Table, sent: dict[str, Any]) -> None:
+    assert sent == {f"{axis} {kind}": [t.count, t.bytes] for (axis, kind), t in expected.items()}
 
 
 def watched_step(mesh: Mesh, layout: Layout, keys: dict[str, Any]) -> dict[str, Any]:
-    """What this rank sends in its second step, {"axis kind": (count, bytes)}, and what it keeps after it."""
+    """Traffic in this rank's second step, {"axis kind": (count, bytes)}, and bytes kept after it."""
     model = ModelSpec.parse(keys)
     mesh = make_mesh(make_grid(layout, model.kv_heads), mesh.rank, CPU, share=False)
     with torch.device("meta"):

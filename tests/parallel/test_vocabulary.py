@@ -10,9 +10,9 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from scalewright.parallel.functions import Team
+from scalewright.parallel.functions import AxisGroup
 from scalewright.parallel.mesh import Mesh
-from scalewright.parallel.vocabulary import Columns, make_columns, parallel_cross_entropy
+from scalewright.parallel.vocabulary import VocabularyColumns, make_columns, parallel_cross_entropy
 from scalewright.spec.layout import Layout
 from scalewright.spec.run import PythonRef
 from scalewright.train.loss import build_loss, cross_entropy
@@ -30,8 +30,8 @@ def sample(vocabulary: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     return logits, targets
 
 
-def local(logits: Tensor, columns: Columns) -> Tensor:
-    """This rank's columns; those that pad the vocabulary hold what must not be read."""
+def local(logits: Tensor, columns: VocabularyColumns) -> Tensor:
+    """This rank's columns; those that pad the vocabulary hold numbers that must not be read."""
     out = torch.full((*logits.shape[:-1], columns.width), 1e4, dtype=logits.dtype)
     out[..., : columns.true] = logits[..., columns.start : columns.start + columns.true]
     return out.requires_grad_()
@@ -48,36 +48,36 @@ CASES: list[Case] = [
 
 def on_rank(mesh: Mesh, layout: Layout) -> list[Any]:
     """Losses and local gradients of every case."""
-    found = []
+    results = []
     for vocabulary, dtype, z_loss in CASES:
         logits, targets = sample(vocabulary, getattr(torch, dtype))
         columns = make_columns(mesh, vocabulary)
-        mine = local(logits, columns)
-        total, auxiliary = parallel_cross_entropy(mine, targets, columns, z_loss)
+        part = local(logits, columns)
+        total, auxiliary = parallel_cross_entropy(part, targets, columns, z_loss)
         assert total.dtype == auxiliary.dtype == torch.float32
         ((total + auxiliary) / DIVISOR).backward()
-        assert mine.grad is not None
-        assert mine.grad.dtype == mine.dtype
-        found.append([plain(total), plain(auxiliary), plain(mine.grad.float())])
-    return found
+        assert part.grad is not None
+        assert part.grad.dtype == part.dtype
+        results.append([plain(total), plain(auxiliary), plain(part.grad.float())])
+    return results
 
 
 @pytest.mark.parametrize("size", [2, 4])
 def test_losses_and_gradients_are_one_process_s(size):
     """fp32 roundings: the sums of exponentials are taken in parts; in bf16 the gradient is rounded once."""
-    found = run_world(on_rank, {"devices": size, "tp": size})
+    ranks = run_world(on_rank, {"devices": size, "tp": size})
     for index, (vocabulary, dtype, z_loss) in enumerate(CASES):
         logits, targets = sample(vocabulary, getattr(torch, dtype))
         control = logits.clone().requires_grad_()
         total, auxiliary = cross_entropy(control, targets, z_loss)
         ((total + auxiliary) / DIVISOR).backward()
-        assert len({tuple(answers[index][:2]) for answers in found}) == 1  # to the bit, on all ranks
-        assert found[0][index][0] == pytest.approx(total.item(), rel=1e-6)
-        assert found[0][index][1] == pytest.approx(auxiliary.item(), rel=1e-6)
+        assert len({tuple(rank[index][:2]) for rank in ranks}) == 1  # to the bit, on all ranks
+        assert ranks[0][index][0] == pytest.approx(total.item(), rel=1e-6)
+        assert ranks[0][index][1] == pytest.approx(auxiliary.item(), rel=1e-6)
         rounding = 2e-6 if dtype == "float32" else 2 * torch.finfo(torch.bfloat16).eps
-        joined = torch.cat([torch.tensor(answers[index][2]) for answers in found], dim=-1)
-        wanted = control.grad.float()
-        torch.testing.assert_close(joined[..., :vocabulary], wanted, rtol=rounding, atol=1e-6)
+        joined = torch.cat([torch.tensor(rank[index][2]) for rank in ranks], dim=-1)
+        expected = control.grad.float()
+        torch.testing.assert_close(joined[..., :vocabulary], expected, rtol=rounding, atol=1e-6)
         assert not joined[..., vocabulary:].any()  # exactly zero
         assert not joined[targets == -100].any()
 
@@ -91,9 +91,9 @@ class _Largest(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         out = func(*args, **(kwargs or {}))
-        for found in out if isinstance(out, (tuple, list)) else (out,):
-            if isinstance(found, Tensor):
-                self.elements = max(self.elements, found.numel())
+        for tensor in out if isinstance(out, (tuple, list)) else (out,):
+            if isinstance(tensor, Tensor):
+                self.elements = max(self.elements, tensor.numel())
         if "c10d" in str(func) and "wait" not in str(func):
             self.collectives.append((str(func), args[0].numel()))
         return out
@@ -103,7 +103,7 @@ def test_nothing_is_larger_than_the_local_logits():
     """On 8 ranks that don't exist; one all-gather of two numbers a token is all that is sent."""
     dist.init_process_group("fake", rank=1, world_size=8)
     try:
-        columns = Columns(Team(dist.group.WORLD.group_name, 8, 1), 1001)
+        columns = VocabularyColumns(AxisGroup(dist.group.WORLD.group_name, 8, 1), 1001)
         logits = torch.randn(*ROWS, columns.width, requires_grad=True)
         targets = torch.randint(0, 1001, ROWS)
         with _Largest() as seen:
@@ -119,7 +119,7 @@ def test_a_second_backward_is_refused_not_wrong():
     """The gradient is made where the probabilities were."""
     dist.init_process_group("fake", rank=0, world_size=2)
     try:
-        columns = Columns(Team(dist.group.WORLD.group_name, 2, 0), 64)
+        columns = VocabularyColumns(AxisGroup(dist.group.WORLD.group_name, 2, 0), 64)
         logits, targets = sample(32, torch.float32)
         total, _ = parallel_cross_entropy(logits.requires_grad_(), targets, columns)
         total.backward(retain_graph=True)
@@ -133,13 +133,13 @@ def own_on_rank(mesh: Mesh, layout: Layout) -> Any:
     """A user's loss, and the built-in one, as a run builds them."""
     logits, targets = sample(67, torch.float32)
     columns = make_columns(mesh, 67)
-    found = []
+    results = []
     for loss in (PythonRef(python="mine:loss"), "cross_entropy"):
-        mine = local(logits, columns)
-        total, _ = build_loss(loss, 0.1, lambda ref: smoothed, mesh, 67)(mine, targets)
+        part = local(logits, columns)
+        total, _ = build_loss(loss, 0.1, lambda ref: smoothed, mesh, 67)(part, targets)
         total.backward()
-        found.append([plain(total), plain(mine.grad)])
-    return found
+        results.append([plain(total), plain(part.grad)])
+    return results
 
 
 def smoothed(logits: Tensor, targets: Tensor) -> Tensor:
@@ -151,20 +151,20 @@ def smoothed(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 def test_a_users_own_loss_gets_whole_logits():
-    found = run_world(own_on_rank, {"devices": 2, "tp": 2})
+    ranks = run_world(own_on_rank, {"devices": 2, "tp": 2})
     for index, loss in enumerate((smoothed, lambda logits, targets: cross_entropy(logits, targets)[0])):
         logits, targets = sample(67, torch.float32)
         total = loss(logits.requires_grad_(), targets)
         total.backward()
-        for answer in found:
-            assert answer[index][0] == pytest.approx(total.item(), rel=1e-6)
-        joined = torch.cat([torch.tensor(answer[index][1]) for answer in found], dim=-1)
+        for rank in ranks:
+            assert rank[index][0] == pytest.approx(total.item(), rel=1e-6)
+        joined = torch.cat([torch.tensor(rank[index][1]) for rank in ranks], dim=-1)
         torch.testing.assert_close(joined[..., :67], logits.grad, rtol=2e-6, atol=1e-6)
         assert not joined[..., 67:].any()
 
 
-def test_the_vocabulary_must_be_known():
-    """Padding can't be told from tokens by its look."""
+def test_the_vocabularys_size_must_be_given():
+    """Padded columns look like any other."""
 
     class Two:
         def size(self, axis: str) -> int:

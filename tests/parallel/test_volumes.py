@@ -1,4 +1,4 @@
-"""What real ranks send in a step, seen on Gloo, against the papers' formulas; equal, with every extra named.
+"""The numbers that real ranks send in a step on Gloo equal the papers' formulas, with every extra named.
 
     data parallel        2 Psi, ZeRO-1 and 2: 2 Psi, ZeRO-3: 3 Psi     Rajbhandari et al. 2020 §7
     HSDP                 2 Psi / n between the replicas                Zhao et al. 2023 §3.2.2
@@ -7,10 +7,9 @@
     pipeline             b s h a boundary and micro-batch              Narayanan et al. 2021 §3.2
 
 Every kind on its own axis has its own number, and nothing else is sent but some scalars (loss and norm): an
-all-reduce instead of its two halves would sum to as much. What passes on the wire is summed beside the
-papers' totals: there an all-reduce counts twice. Groups are of four, where a share and what is left of it
-differ, and replicas are not as many as shards. Sizes are powers of two, so that nothing is padded; all
-numbers are fp32.
+all-reduce instead of its two halves would sum to as much. The wire's traffic is summed beside the papers'
+totals: there an all-reduce counts twice. Groups are of four, where a share and the rest of it differ, and
+replicas are not as many as shards. Sizes are powers of two, so that nothing is padded; all numbers are fp32.
 """
 
 from __future__ import annotations
@@ -56,13 +55,13 @@ SCALARS = 32  # numbers that aren't a model's: a step's report (train/columns.py
 
 
 def measure(mesh: Mesh, layout: Layout, run: dict[str, Any]) -> Any:
-    """What a rank sends in its second step: [axis, kind, count, bytes]."""
+    """A rank's collectives and sends in its second step: [axis, kind, count, bytes]."""
     resolved = resolve(RunSpec.parse(run), read_data=False).run
-    own = make_mesh(mesh.grid, mesh.rank, mesh.device, share=False)
-    network = build_network(resolved, own, bf16=False)
-    with Watch(own) as watch:
-        player = Player(resolved, network.parallel, own, S, watch)
-        first_weights(resolved, network, own)
+    apart = make_mesh(mesh.grid, mesh.rank, mesh.device, share=False)
+    network = build_network(resolved, apart, bf16=False)
+    with Watch(apart) as watch:
+        player = Player(resolved, network.parallel, apart, S, watch)
+        first_weights(resolved, network, apart)
         for _ in range(2):
             player.run_step(layout.accumulation)
         return [[c.axis, c.kind, c.count, c.bytes] for c in watch.collectives]
@@ -73,14 +72,14 @@ Sent = dict[tuple[str, str], float]
 
 
 def sent(**keys: Any) -> list[Sent]:
-    """What each rank sends in a step: all of it, but for the scalars."""
+    """The numbers that each rank sends in a step, but for the scalars."""
     layout = {"precision": "fp32", "micro_batch": B, **keys}
     data = {"train": "nowhere", "seq_len": S, "document_mask": False}
     run = RunSpec.parse({"model": KEYS, "layout": layout, "data": data})
-    answers = run_world(measure, run.layout.dump(), run.dump())
-    scalars = [size / FP32 for found in answers for axis, _, _, size in found if axis == "control"]
+    ranks = run_world(measure, run.layout.dump(), run.dump())
+    scalars = [size / FP32 for calls in ranks for axis, _, _, size in calls if axis == "control"]
     assert max(scalars) < SCALARS
-    tables = [[call for call in found if call[0] != "control"] for found in answers]
+    tables = [[call for call in calls if call[0] != "control"] for calls in ranks]
     return [{(axis, kind): size / FP32 for axis, kind, _, size in table} for table in tables]
 
 
@@ -114,9 +113,9 @@ def zero_total(stage: int, micros: int) -> float:
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
 def test_zero(stage: int, devices: int) -> None:
     micros = 3
-    found = sent(devices=devices, zero_stage=stage, global_batch=devices * B * micros)
-    assert found == [zero_kinds(stage, micros)] * devices
-    assert on_the_wire(found[0], "dp_shard") == zero_total(stage, micros)
+    tables = sent(devices=devices, zero_stage=stage, global_batch=devices * B * micros)
+    assert tables == [zero_kinds(stage, micros)] * devices
+    assert on_the_wire(tables[0], "dp_shard") == zero_total(stage, micros)
 
 
 def test_zero_in_the_papers_own_case_of_one_micro_batch() -> None:
@@ -138,9 +137,9 @@ def test_hsdp(replicas: int, shards: int) -> None:
         "global_batch": devices * B * micros,
     }
     between: Sent = {("dp_replicate", "all_reduce"): PSI / shards}
-    found = sent(**keys)
-    assert found == [{**zero_kinds(3, micros), **between}] * devices
-    assert on_the_wire(found[0], "dp_replicate") == replica_volume(PSI, shards)
+    tables = sent(**keys)
+    assert tables == [{**zero_kinds(3, micros), **between}] * devices
+    assert on_the_wire(tables[0], "dp_replicate") == replica_volume(PSI, shards)
 
 
 def tensor_kinds(tp: int, sp: bool) -> Sent:
@@ -165,13 +164,13 @@ def tensor_kinds(tp: int, sp: bool) -> Sent:
 @pytest.mark.parametrize("tp", [pytest.param(2, marks=pytest.mark.slow), 4])
 @pytest.mark.parametrize("sp", [False, True])
 def test_tensor_and_sequence(sp: bool, tp: int) -> None:
-    found = sent(devices=tp, tp=tp, sp=sp)
+    tables = sent(devices=tp, tp=tp, sp=sp)
     expected = tensor_kinds(tp, sp)
-    assert found == [expected] * tp
+    assert tables == [expected] * tp
     ends = 2 * ring_volume("all_reduce", STREAM, tp)
     loss = ring_volume("all_gather", 2 * B * S * tp, tp)
     norms = ring_volume("all_reduce", (2 * LAYERS + 1) * H, tp) if sp else 0
-    ring = sum(ring_volume(kind, size, tp) for (_, kind), size in found[0].items())
+    ring = sum(ring_volume(kind, size, tp) for (_, kind), size in tables[0].items())
     assert ring - ends - loss - norms == tensor_volume(B, S, H, tp, LAYERS, sp)
 
 
@@ -186,5 +185,5 @@ def test_tensor_and_sequence(sp: bool, tp: int) -> None:
 )
 def test_pipeline(schedule: str, boundaries: list[int]) -> None:
     micros, pp = 4, len(boundaries)
-    found = sent(devices=pp, pp=pp, schedule=schedule, global_batch=B * micros)
-    assert found == [{("pp", "send"): pipeline_volume(B, S, H, micros, n)} for n in boundaries]
+    tables = sent(devices=pp, pp=pp, schedule=schedule, global_batch=B * micros)
+    assert tables == [{("pp", "send"): pipeline_volume(B, S, H, micros, n)} for n in boundaries]

@@ -10,7 +10,7 @@ import pytest
 
 from scalewright.track.console import Console
 from scalewright.track.panel import panel
-from scalewright.track.progress import Progress, plain_line
+from scalewright.track.progress import DisplayState, plain_line
 
 
 class Terminal(io.StringIO):
@@ -26,7 +26,7 @@ def row(step: int, loss: float | None = 2.5) -> dict[str, object]:
     }  # fmt: skip
 
 
-def drawn(progress: Progress, width: int) -> list[str]:
+def drawn(progress: DisplayState, width: int) -> list[str]:
     from rich.console import Console as Rich
 
     screen = Rich(file=io.StringIO(), width=width, color_system=None)
@@ -35,8 +35,8 @@ def drawn(progress: Progress, width: int) -> list[str]:
     return captured.get().splitlines()
 
 
-def halfway() -> Progress:
-    progress = Progress("shakespeare", 1000, 0, ("llama 3.5M", "2 × cpu"))
+def halfway() -> DisplayState:
+    progress = DisplayState("shakespeare", 1000, 0, ("llama 3.5M", "2 × cpu"))
     progress.begin()
     for step in range(1, 413):
         progress.step(row(step, loss=10.0 / step**0.3))
@@ -63,7 +63,7 @@ def test_the_panel_shows_what_one_looks_for() -> None:
 
 
 def test_the_panel_before_the_first_step_and_with_a_loss_that_broke() -> None:
-    progress = Progress("run", 10, 0, ())
+    progress = DisplayState("run", 10, 0, ())
     progress.begin()
     assert "0/10" in "\n".join(drawn(progress, 80))
     progress.step({**row(1, None), "grad_norm": None, "mfu": None})
@@ -147,7 +147,7 @@ def test_the_loop_pays_microseconds() -> None:
 def test_eta_leaves_the_first_step_out(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([0.0, 30.0, 31.0, 32.0])  # begin; a first step of 30 s (it compiles), then 1 s each
     monkeypatch.setattr("scalewright.track.progress.time.monotonic", lambda: next(clock))
-    progress = Progress("run", 103, 0, ())
+    progress = DisplayState("run", 103, 0, ())
     progress.begin()
     for step in (1, 2, 3):
         progress.step(row(step))
@@ -157,10 +157,10 @@ def test_eta_leaves_the_first_step_out(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_call_that_ends_before_its_run_counts_to_its_own_end(monkeypatch: pytest.MonkeyPatch) -> None:
     moments = iter([0.0, 1.0, 2.0])
     monkeypatch.setattr("time.monotonic", lambda: next(moments))
-    progress = Progress("demo", 1000, 0, (), last_step=5)
+    progress = DisplayState("demo", 1000, 0, (), last_step=5)
     progress.begin()
     progress.step({"step": 1, "step_time_s": 1.0})
     progress.step({"step": 2, "step_time_s": 1.0})
     assert progress.eta == 3.0
     assert plain_line(progress).startswith("step 2/5 of 1,000  ")
-    assert Progress("demo", 1000, 0, ()).goal == "1,000"
+    assert DisplayState("demo", 1000, 0, ()).goal == "1,000"

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import shutil
 import uuid
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from torch import Tensor
 
 from scalewright.checkpoint.format import committed, step_folder
 from scalewright.checkpoint.read import CheckpointReader, find_checkpoint
-from scalewright.checkpoint.write import Part, commit, make_empty, merge, write_parts
+from scalewright.checkpoint.write import Chunk, commit, make_empty, merge, write_chunks
 from scalewright.model.huggingface import MAX_SHARD_BYTES, HuggingFaceFolder, torch_dtype, write_huggingface
 from scalewright.model.load import is_checkpoint, open_huggingface
 from scalewright.spec.errors import RunError, UserError
@@ -31,7 +32,7 @@ from scalewright.spec.untrusted import inside
 
 @dataclass(frozen=True)
 class Converted:
-    """What a conversion made."""
+    """The result of a conversion."""
 
     out: str
     kind: str  # "huggingface" or "checkpoint"
@@ -58,7 +59,7 @@ def convert(
     `dtype` is that of the Hugging Face folder (default float32, as checkpoints are), `max_shard_bytes` the
     size of its files, and of the memory that is needed beside one tensor. `verify` compares the checkpoint's
     files with their checksums before they are converted. Raises UserError when the source is
-    neither kind or `out` holds something already, RunError when what was written reads back otherwise.
+    neither kind or `out` holds something already, RunError when the result reads back otherwise.
     """
     source, out = Path(source), Path(out)
     if not source.exists():
@@ -89,16 +90,12 @@ def _to_huggingface(folder: Path, out: Path, dtype: str, max_shard_bytes: int, v
     spec = ModelSpec.parse(reader.manifest.model, str(folder))
 
     def get(name: str) -> Tensor:
-        return reader.read("embed.weight" if name == "head.weight" and not reader.has(name) else name)
+        return reader.read(reader.stored_name(name))
 
     tokenizer = next((p for p in (folder, folder.parent.parent) if (p / "tokenizer.json").exists()), None)
     write_huggingface(out, spec, get, dtype, max_shard_bytes, tokenizer)
-    checked, kind = 0, torch_dtype(dtype)
-    back = open_huggingface(out)
-    for tensor in tensors(spec):
-        if not torch.equal(back.read(tensor.name), get(tensor.name).to(kind)):
-            raise RunError(f"tensor '{tensor.name}' reads back otherwise from {out}")
-        checked += 1
+    kind, written = torch_dtype(dtype), open_huggingface(out)
+    checked = _compare(spec, out, written.read, lambda name: get(name).to(kind))
     return Converted(str(out), "huggingface", spec.name, count(spec).total, checked, dtype)
 
 
@@ -110,7 +107,8 @@ def _from_huggingface(source: Path, out: Path) -> Converted:
     partial = final.with_name(final.name + ".tmp")
     try:
         make_empty(root, partial)
-        written = write_parts(partial, [_part(folder, t.name, t.shape) for t in tensors(spec)], "model-00000")
+        chunks = [_chunk(folder, t.name, t.shape) for t in tensors(spec)]
+        written = write_chunks(partial, chunks, "model-00000")
         keys = {"step": 0, "samples": 0, "run_id": uuid.uuid4().hex[:12]}
         manifest = merge([written], **keys, model=spec.dump(), layout=Layout().dump())
         commit(partial, final, manifest, {"step": 0, "samples": 0, "tokens": 0, "optimizer": {}})
@@ -121,12 +119,20 @@ def _from_huggingface(source: Path, out: Path) -> Converted:
         shutil.rmtree(partial, ignore_errors=True)
         raise RunError(f"cannot write {out}: {error.strerror or error}") from error
     reader = CheckpointReader(committed(root)[0])
+    checked = _compare(spec, out, reader.read, lambda name: folder.read(name).float())
+    return Converted(str(out), "checkpoint", spec.name, count(spec).total, checked, "float32")
+
+
+def _compare(
+    spec: ModelSpec, out: Path, read_back: Callable[[str], Tensor], read: Callable[[str], Tensor]
+) -> int:
+    """The number of tensors compared with their source; raises RunError for one that differs."""
     for tensor in tensors(spec):
-        if not torch.equal(reader.read(tensor.name), folder.read(tensor.name).float()):
+        if not torch.equal(read_back(tensor.name), read(tensor.name)):
             raise RunError(f"tensor '{tensor.name}' reads back otherwise from {out}")
-    return Converted(str(out), "checkpoint", spec.name, count(spec).total, len(tensors(spec)), "float32")
+    return len(tensors(spec))
 
 
-def _part(folder: HuggingFaceFolder, name: str, shape: tuple[int, ...]) -> Part:
+def _chunk(folder: HuggingFaceFolder, name: str, shape: tuple[int, ...]) -> Chunk:
     box = ((0,) * len(shape), shape)
-    return Part(name, name, shape, torch.float32, box, lambda: folder.read(name).float())
+    return Chunk(name, name, shape, torch.float32, box, lambda: folder.read(name).float())

@@ -6,8 +6,8 @@
     │ c │   d   │                           │ c │ │   d   │                                 └───┘ └───────┘
     └───┴───────┘                           └───┘ └───────┘   one box is left in each part: none overlap
 
-Boxes that a straight cut parts don't overlap. Sharding by rows, columns and experts gives boxes that a few
-rounds of cuts part entirely; what they leave together is taken for an overlap. n boxes of d dimensions take
+Boxes that a straight cut parts don't overlap. Sharding by rows, columns and experts makes boxes that a few
+rounds of cuts part entirely; boxes left together count as an overlap. n boxes of d dimensions take
 O(LEVELS * d * n log n), whatever a manifest holds; comparing all pairs would take hours for a damaged one.
 """
 

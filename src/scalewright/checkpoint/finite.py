@@ -24,7 +24,7 @@ NAMED = 5  # tensors named in state.json
 
 
 def is_finite(folder: Path) -> bool:
-    """Whether a finished checkpoint is finite; one whose state can't be read is for others to refuse."""
+    """Whether a finished checkpoint is finite; one whose state can't be read counts as such."""
     try:
         return bool(read_state(folder).get("finite", True))
     except (UserError, AttributeError):
@@ -37,7 +37,7 @@ def finite_first(folders: Sequence[Path]) -> list[Path]:
 
 
 def superfluous(folders: Sequence[Path], keep: int) -> list[Path]:
-    """Which of the finished checkpoints (newest first) may go: all but the newest `keep` finite ones, and
+    """The finished checkpoints (newest first) that may go: all but the newest `keep` finite ones, and
     the newest of all where that isn't finite."""
     finite = [folder for folder in folders if is_finite(folder)]
     kept = {*finite[:keep], *folders[:1]}
@@ -51,7 +51,7 @@ def all_finite(tensor: Tensor) -> bool:
     return bool(torch.isfinite(torch.linalg.vector_norm(tensor, float("inf"))))
 
 
-def finite_entry(of_step: bool, answers: Sequence[Any]) -> dict[str, Any]:
-    """What `state.json` records; `answers` are what the ranks wrote, with the tensors that aren't finite."""
-    names = sorted({name for answer in answers for name in answer.get("nonfinite", ())})
+def finite_entry(of_step: bool, written: Sequence[Any]) -> dict[str, Any]:
+    """The entries of `state.json`; `written`: every rank's result of `write_chunks`."""
+    names = sorted({name for rank in written for name in rank.get("nonfinite", ())})
     return {"finite": of_step and not names, **({"nonfinite": names[:NAMED]} if names else {})}

@@ -3,14 +3,14 @@
     checkpoints/step-00000010/
       manifest.json                     every tensor as boxes: which part of it lies in which file
       state.json                        step, samples, tokens, the optimizer's numbers, each source's place in
-                                        the data, the run file as it was resolved: what isn't a tensor
+                                        the data, the run file as it was resolved: all but tensors
       model-00000-000.safetensors       rank 0's boxes of the weights (fp32), at most 2 GiB a file; buffers of
                                         a user's own module, whole and in their own dtype
       optimizer-00000-000.safetensors   its boxes of the optimizer's state
       COMMIT                            written last: checksums of the two .json files; without it the
                                         folder does not exist for anyone
 
-Boxes are parts of true tensors, so any layout reads what any other wrote. Nothing here is a pickle.
+Boxes are parts of true tensors, so any layout reads any other's checkpoint. Nothing here is a pickle.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ ITEM_BYTES = {
     **dict.fromkeys(("int8", "uint8", "bool", "float8_e4m3fn", "float8_e5m2"), 1),
 }
 COMPLEX = "complex_buffers"  # in state.json: the buffers whose last dimension is (real, imaginary)
-OPTIMIZER, BUFFER = "optimizer/", "buffer/"  # what names in a manifest begin with; parameters have no prefix
+OPTIMIZER, BUFFER = "optimizer/", "buffer/"  # prefixes of names in a manifest; parameters have none
 STEP_FOLDER = re.compile(r"^step-(\d{8,})$")
 
 
@@ -64,7 +64,7 @@ class StoredTensor:
 
 @dataclass(frozen=True)
 class StoredFile:
-    """What a file must be to be believed."""
+    """Size and checksum that a file must have."""
 
     bytes: int
     checksum: str  # "crc32:89abcdef"
@@ -72,7 +72,7 @@ class StoredFile:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a checkpoint holds. Tensors: parameters by name, `optimizer/<state>/<name>`, `buffer/<name>`."""
+    """A checkpoint's content. Tensors: parameters by name, `optimizer/<state>/<name>`, `buffer/<name>`."""
 
     step: int
     samples: int
@@ -120,7 +120,7 @@ def read_manifest(folder: Path) -> Manifest:
         return manifest
     except UserError:
         raise
-    except (ValueError, KeyError, TypeError, AttributeError) as error:  # whatever garbage gives
+    except (ValueError, KeyError, TypeError, AttributeError) as error:  # from any damage
         raise UserError(
             f"damaged manifest: {_in_words(error)}",
             str(folder / MANIFEST),
@@ -129,7 +129,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def _in_words(error: Exception) -> str:
-    """What is wrong with a manifest, from the error of the code that reads it."""
+    """The problem of a manifest, from the error of the code that reads it."""
     if isinstance(error, KeyError):
         return f"'{error.args[0]}' is missing"
     if isinstance(error, ValueError):
@@ -145,10 +145,10 @@ def _stored(entry: dict[str, Any]) -> StoredTensor:
     return StoredTensor(_sizes(entry["shape"]), str(entry["dtype"]), boxes)
 
 
-def whole(value: Any, what: str) -> int:
+def whole(value: Any, name: str) -> int:
     """A whole number of a manifest, from 0 to 2^62; raises ValueError (NaN, -1, 1.5, true, "7")."""
     if type(value) is not int or not 0 <= value <= LARGEST:
-        raise ValueError(f"{what} is {str(value)[:40]}")
+        raise ValueError(f"{name} is {str(value)[:40]}")
     return value
 
 
@@ -160,7 +160,7 @@ def check_bounds(manifest: Manifest) -> None:
     """Raises ValueError for boxes outside their tensor, boxes that overlap, or boxes with more numbers than
     their files have bytes for.
 
-    What is read from a manifest is then never larger than what lies on the disk, and boxes with as many
+    Tensors read by a manifest are then never larger than the files on the disk, and boxes with as many
     numbers as their tensor cover it.
     """
     for name, tensor in manifest.tensors.items():
@@ -195,7 +195,7 @@ def uncovered(manifest: Manifest) -> list[str]:
 
 
 def read_state(folder: Path) -> dict[str, Any]:
-    """What isn't a tensor: step, samples, tokens and the optimizer's scalars."""
+    """The state without tensors: step, samples, tokens and the optimizer's scalars."""
     try:
         return dict(parse_json(_read_head(folder, STATE)))
     except UserError:
@@ -205,14 +205,14 @@ def read_state(folder: Path) -> dict[str, Any]:
 
 
 def _read_head(folder: Path, name: str) -> bytes:
-    """The manifest's or the state's bytes, compared with what COMMIT says of them; raises UserError."""
-    want = _committed_heads(folder)[name]
+    """The manifest's or the state's bytes, compared with COMMIT; raises UserError."""
+    expected = _committed_heads(folder)[name]
     problem = ""
     try:
         content = read_bytes(inside(folder, name), HEAD_BYTES)
-        if len(content) != want.bytes:
-            problem = f"{name} has {len(content)} bytes instead of {want.bytes}"
-        elif f"crc32:{zlib.crc32(content):08x}" != want.checksum:
+        if len(content) != expected.bytes:
+            problem = f"{name} has {len(content)} bytes instead of {expected.bytes}"
+        elif f"crc32:{zlib.crc32(content):08x}" != expected.checksum:
             problem = f"{name} is damaged (its checksum differs)"
     except FileNotFoundError:
         problem = f"{name} is missing"
@@ -224,14 +224,14 @@ def _read_head(folder: Path, name: str) -> bytes:
 
 
 def _committed_heads(folder: Path) -> dict[str, StoredFile]:
-    """What COMMIT says of the manifest and the state; raises UserError."""
+    """Size and checksum of the manifest and the state by COMMIT; raises UserError."""
     if not (folder / COMMIT).exists():
         raise UserError(
             f"not a finished checkpoint: it has no {COMMIT}", str(folder), "give a step-* folder that has one"
         )
     try:
-        wanted = parse_json(read_bytes(inside(folder, COMMIT), COMMIT_BYTES))["files"]
-        return {name: StoredFile(**wanted[name]) for name in (MANIFEST, STATE)}
+        files = parse_json(read_bytes(inside(folder, COMMIT), COMMIT_BYTES))["files"]
+        return {name: StoredFile(**files[name]) for name in (MANIFEST, STATE)}
     except (OSError, ValueError, KeyError, TypeError) as error:
         if isinstance(error, UserError):
             raise
@@ -247,8 +247,8 @@ def committed(root: Path) -> list[Path]:
     """The finished checkpoints under `checkpoints/`, newest first."""
     if not root.is_dir():
         return []
-    found = [p for p in root.iterdir() if STEP_FOLDER.match(p.name) and (p / COMMIT).exists()]
-    return sorted(found, key=lambda p: int(p.name.split("-")[1]), reverse=True)
+    folders = [p for p in root.iterdir() if STEP_FOLDER.match(p.name) and (p / COMMIT).exists()]
+    return sorted(folders, key=lambda p: int(p.name.split("-")[1]), reverse=True)
 
 
 def checksum(path: Path) -> str:
@@ -266,13 +266,13 @@ def describe_file(path: Path) -> StoredFile:
 
 
 def commit_text(folder: Path, step: int) -> str:
-    """What COMMIT says: what the manifest and the state must be. The manifest answers for all other files."""
+    """COMMIT's content: size and checksum of manifest and state. The manifest has those of all others."""
     files = {name: asdict(describe_file(folder / name)) for name in (MANIFEST, STATE)}
     return json.dumps({"step": step, "files": files}, indent=1)
 
 
-def check_size(folder: Path, name: str, want: StoredFile) -> str | None:
-    """What is wrong with one file of a checkpoint, by its place and size alone; None: nothing."""
+def check_size(folder: Path, name: str, expected: StoredFile) -> str | None:
+    """The problem of one file of a checkpoint, by its path and size alone; None: nothing."""
     try:
         size = inside(folder, name).stat().st_size
     except UserError as error:
@@ -281,14 +281,14 @@ def check_size(folder: Path, name: str, want: StoredFile) -> str | None:
         return f"{name} is missing"
     except OSError as error:
         return f"{name} cannot be read ({error.strerror})"
-    return None if size == want.bytes else f"{name} has {size} bytes instead of {want.bytes}"
+    return None if size == expected.bytes else f"{name} has {size} bytes instead of {expected.bytes}"
 
 
-def check_file(folder: Path, name: str, want: StoredFile) -> str | None:
+def check_file(folder: Path, name: str, expected: StoredFile) -> str | None:
     """The same, every byte of it read."""
-    problem = check_size(folder, name, want)
+    problem = check_size(folder, name, expected)
     try:
-        if problem is None and checksum(folder / name) != want.checksum:
+        if problem is None and checksum(folder / name) != expected.checksum:
             problem = f"{name} is damaged (its checksum differs)"
     except OSError as error:
         problem = f"{name} cannot be read ({error.strerror})"
@@ -296,7 +296,7 @@ def check_file(folder: Path, name: str, want: StoredFile) -> str | None:
 
 
 def verify(folder: Path, part: int = 0, parts: int = 1) -> list[str]:
-    """What is wrong with a checkpoint; `part` of `parts` ranks checks every parts-th file."""
+    """The problems of a checkpoint; `part` of `parts` ranks checks every parts-th file."""
     problems = verify_heads(folder)
     if problems:
         return problems
@@ -306,7 +306,7 @@ def verify(folder: Path, part: int = 0, parts: int = 1) -> list[str]:
 
 
 def verify_heads(folder: Path) -> list[str]:
-    """What is wrong with COMMIT, the manifest and the state: small files, so this is quick."""
+    """The problems of COMMIT, the manifest and the state: small files, so this is quick."""
     problems: list[str] = []
     try:
         problems += uncovered(read_manifest(folder))

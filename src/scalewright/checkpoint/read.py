@@ -42,8 +42,8 @@ class CheckpointReader:
     def __init__(self, folder: Path, verify_files: bool = True) -> None:
         """Reads manifest and state, which are always compared with COMMIT.
 
-        `verify_files` compares each data file with its checksum when its first box is read; false for who
-        did so already (`damage`), or doesn't want to pay a second reading. Raises UserError.
+        `verify_files` compares each data file with its checksum when its first box is read; false where that
+        has been done (`damage`), or a second reading would cost too much. Raises UserError.
         """
         self.folder = folder
         self.manifest = read_manifest(folder)
@@ -75,6 +75,10 @@ class CheckpointReader:
         """Whether the checkpoint holds this tensor."""
         return name in self.manifest.tensors
 
+    def stored_name(self, name: str) -> str:
+        """The name of a parameter's tensor: a tied head is stored as the embedding."""
+        return "embed.weight" if name == "head.weight" and not self.has(name) else name
+
     def check(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
         """Raises UserError unless every one of these tensors is there, in this shape, with its files."""
         files = {box.file for name, shape in shapes.items() for box in self._find(name, shape).boxes}
@@ -85,7 +89,7 @@ class CheckpointReader:
     def read(self, name: str, box: Box | None = None, shape: tuple[int, ...] | None = None) -> Tensor:
         """A tensor, or the part of it that `box` describes, on the CPU in its stored dtype.
 
-        `shape` is what the caller believes the whole to be. Raises UserError for a tensor that isn't there,
+        `shape` is the whole tensor's in the caller's model. Raises UserError for a tensor that isn't there,
         has another shape, or has a hole.
         """
         stored = self._find(name, shape)
@@ -127,14 +131,14 @@ class CheckpointReader:
             )
         return stored
 
-    def _piece(self, box: StoredBox, where: tuple[slice, ...], dtype: torch.dtype) -> Tensor:
+    def _piece(self, box: StoredBox, region: tuple[slice, ...], dtype: torch.dtype) -> Tensor:
         """A part of a stored box; raises UserError when the file is damaged, or holds something else."""
         try:
             handle = self._file(box.file)
             stored = handle.get_slice(box.key)
             if tuple(stored.get_shape()) != box.size:
                 raise ValueError(f"'{box.key}' is {stored.get_shape()} instead of {list(box.size)}")
-            piece: Tensor = stored[where] if where else handle.get_tensor(box.key)
+            piece: Tensor = stored[region] if region else handle.get_tensor(box.key)
             if piece.dtype != dtype:
                 raise ValueError(f"'{box.key}' is {piece.dtype} instead of {dtype}")
             return piece
@@ -146,9 +150,9 @@ class CheckpointReader:
     def _file(self, name: str) -> Any:
         """A file of tensors, mapped, once its size and its bytes are those that the manifest describes."""
         if name not in self._files:
-            path, want = inside(self.folder, name), self.manifest.files[name]
+            path, expected = inside(self.folder, name), self.manifest.files[name]
             check = check_file if self._verify_files else check_size
-            if problem := check(self.folder, name, want):
+            if problem := check(self.folder, name, expected):
                 raise UserError(f"the checkpoint is damaged: {problem}", str(self.folder), "use an older one")
             try:
                 self._files[name] = safe_open(path, framework="pt")
@@ -176,23 +180,23 @@ def find_checkpoint(path: str | Path) -> Path:
     if (path / "manifest.json").exists():
         return path
     for root in (path / "checkpoints", path):
-        found = committed(root)
-        if found:
-            return finite_first(found)[0]
+        checkpoints = committed(root)
+        if checkpoints:
+            return finite_first(checkpoints)[0]
     raise UserError(
         "no finished checkpoint there", str(path), "give a run folder or one of its checkpoints/step-*"
     )
 
 
 def newest_verified(root: Path, mesh: Mesh) -> tuple[Path | None, list[str]]:
-    """The newest checkpoint under `checkpoints/` whose files are whole and whose numbers are finite, and what
-    was wrong with newer ones. One that isn't finite is better than none.
+    """The newest checkpoint under `checkpoints/` whose files are whole and whose numbers are finite, and the
+    problems of newer ones. One that isn't finite is better than none.
 
     All ranks call it together and share the reading.
     """
-    found = committed(root) if mesh.rank == 0 else []
-    order = [folder.name for folder in finite_first(found)]
-    names, order = from_rank_zero([[folder.name for folder in found], order], mesh)
+    checkpoints = committed(root) if mesh.rank == 0 else []
+    order = [folder.name for folder in finite_first(checkpoints)]
+    names, order = from_rank_zero([[folder.name for folder in checkpoints], order], mesh)
     rejected: list[str] = []
     for name in order:
         problem = damage(root / name, mesh)
@@ -205,17 +209,16 @@ def newest_verified(root: Path, mesh: Mesh) -> tuple[Path | None, list[str]]:
 
 
 def damage(folder: Path, mesh: Mesh) -> str | None:
-    """What is wrong with a checkpoint, the same answer on every rank; they share the reading."""
+    """The first problem of a checkpoint, the same on every rank; they share the reading."""
     try:
         problems = verify(folder, mesh.rank, mesh.world)
     except UserError as error:
         problems = [error.what]
-    found = [problem for answer in gather_json(problems[:1], mesh) for problem in answer]
-    return found[0] if found else None
+    return next((problem for ranks in gather_json(problems[:1], mesh) for problem in ranks), None)
 
 
 def set_aside(root: Path, step: int) -> list[str]:
-    """Renames checkpoints of steps after `step`, and gives their new names: the run goes on without them.
+    """Renames checkpoints of steps after `step`, and returns their new names: the run goes on without them.
 
     A damaged one, or one of a future that was abandoned, would otherwise be the newest again: it would push
     better ones out when old ones are pruned.

@@ -68,26 +68,26 @@ def save(
 ) -> Path:
     """Saves all that this rank holds, together with every other rank; returns the committed folder.
 
-    `states` maps an optimizer state's name to {canonical name: tensor like the weight's master}. `state` is
-    what isn't a tensor, `finite` whether the step's loss and gradient norm were: it is recorded together with
-    whether every number written is. `buffers` are the same on every rank, and rank 0 writes them. Raises
-    RunError on every rank when any of them could not write; what was saved before stays.
+    `states` maps an optimizer state's name to {canonical name: tensor like the weight's master}. `state` has
+    no tensors; `finite`: whether the step's loss and gradient norm were. It is recorded together with whether
+    every number written is. `buffers` are the same on every rank, and rank 0 writes them. Raises
+    RunError on every rank when any of them could not write; earlier checkpoints stay.
     """
     final = step_folder(root, step)
     partial = final.with_name(final.name + ".tmp")
     problem = _try(lambda: make_empty(root, partial)) if mesh.rank == 0 else None
     _agree(problem, mesh, partial)
     described: dict[str, Any] = {"tensors": {}, "files": {}, "nonfinite": []}
-    model_parts, optimizer_parts = _parts(weights, states, mesh)
+    model_chunks, optimizer_chunks = _chunks(weights, states, mesh)
     if mesh.rank == 0:
-        model_parts += [_whole(name, tensor) for name, tensor in (buffers or {}).items()]
+        model_chunks += [_whole(name, tensor) for name, tensor in (buffers or {}).items()]
     if complexes := [name for name, tensor in (buffers or {}).items() if tensor.is_complex()]:
         state = {**state, COMPLEX: complexes}
-    problem = _try(lambda: _write_rank(partial, model_parts, optimizer_parts, mesh.rank, described))
-    answers = _agree(problem, mesh, partial, described)
+    problem = _try(lambda: _write_rank(partial, model_chunks, optimizer_chunks, mesh.rank, described))
+    ranks = _agree(problem, mesh, partial, described)
     if mesh.rank == 0:
-        manifest = merge(answers, step=step, samples=samples, run_id=run_id, model=model, layout=layout)
-        problem = _try(lambda: commit(partial, final, manifest, {**state, **finite_entry(finite, answers)}))
+        manifest = merge(ranks, step=step, samples=samples, run_id=run_id, model=model, layout=layout)
+        problem = _try(lambda: commit(partial, final, manifest, {**state, **finite_entry(finite, ranks)}))
     _agree(problem, mesh, partial)
     if mesh.rank == 0:
         prune(root, keep)
@@ -95,7 +95,7 @@ def save(
 
 
 def _try(action: Any) -> str | None:
-    """What went wrong with a write, in words; None when it went well."""
+    """The problem of a write, in words; None when it went well."""
     try:
         action()
     except Exception as error:  # safetensors wraps OSError in an error of its own
@@ -118,7 +118,7 @@ def _agree(problem: str | None, mesh: Mesh, partial: Path, value: Any = None) ->
 
 
 def make_empty(root: Path, partial: Path) -> None:
-    """An empty folder to write into; what a killed save left is swept."""
+    """An empty folder to write into; the rest of a killed save is removed."""
     root.mkdir(parents=True, exist_ok=True)
     for leftover in root.glob("step-*.tmp"):
         shutil.rmtree(leftover, ignore_errors=True)
@@ -126,8 +126,8 @@ def make_empty(root: Path, partial: Path) -> None:
 
 
 @dataclass(frozen=True)
-class Part:
-    """One box of one tensor on its way to a file; `get` makes it when its file is written."""
+class Chunk:
+    """One box of one tensor for a file; `get` makes it when its file is written."""
 
     name: str  # in the manifest
     key: str  # in the file
@@ -138,76 +138,76 @@ class Part:
 
     @property
     def bytes(self) -> int:
-        """Of the box."""
+        """The box's size."""
         return prod(self.box[1]) * self.dtype.itemsize
 
 
-def _parts(
+def _chunks(
     weights: Weights, states: Mapping[str, Mapping[str, Tensor]], mesh: Mesh
-) -> tuple[list[Part], list[Part]]:
+) -> tuple[list[Chunk], list[Chunk]]:
     """The boxes of weights and of optimizer states that this rank writes."""
-    model: list[Part] = []
-    optimizer: list[Part] = []
+    model: list[Chunk] = []
+    optimizer: list[Chunk] = []
     for weight in _owned(weights, mesh):
-        model.append(_part(weight, weight.name, weight.name, weight.master.detach()))
+        model.append(_chunk(weight, weight.name, weight.name, weight.master.detach()))
         for kind, by_name in states.items():
             if weight.name in by_name:
                 name, key = f"{OPTIMIZER}{kind}/{weight.name}", f"{kind}/{weight.name}"
-                optimizer.append(_part(weight, name, key, by_name[weight.name]))
+                optimizer.append(_chunk(weight, name, key, by_name[weight.name]))
     return model, optimizer
 
 
-def _part(weight: Weight, name: str, key: str, tensor: Tensor) -> Part:
-    """A tensor shaped like the weight's master; what is written is its true part, without padding."""
+def _chunk(weight: Weight, name: str, key: str, tensor: Tensor) -> Chunk:
+    """A tensor shaped like the weight's master; its true part is written, without padding."""
     true = weight.true(tensor)
-    return Part(name, key, weight.placement.tensor.shape, tensor.dtype, weight.box, lambda: true)
+    return Chunk(name, key, weight.placement.tensor.shape, tensor.dtype, weight.box, lambda: true)
 
 
-def _whole(name: str, tensor: Tensor) -> Part:
+def _whole(name: str, tensor: Tensor) -> Chunk:
     """A buffer; a complex one as pairs of real numbers, since safetensors lacks some complex types."""
     tensor = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
     shape = tuple(tensor.shape)
     box = ((0,) * len(shape), shape)
-    return Part(BUFFER + name, BUFFER + name, shape, tensor.dtype, box, tensor.detach)
+    return Chunk(BUFFER + name, BUFFER + name, shape, tensor.dtype, box, tensor.detach)
 
 
-def write_parts(folder: Path, parts: Sequence[Part], stem: str) -> dict[str, Any]:
-    """Writes boxes as `<stem>-000.safetensors` and on, one file in memory at a time; says what they are."""
+def write_chunks(folder: Path, chunks: Sequence[Chunk], stem: str) -> dict[str, Any]:
+    """Writes boxes as `<stem>-000.safetensors` and on, one file in memory at a time; describes them."""
     tensors: dict[str, Any] = {}
     files: dict[str, Any] = {}
     bad: list[str] = []
-    for number, batch in enumerate(_by_size(parts)):
+    for number, batch in enumerate(_by_size(chunks)):
         file = f"{stem}-{number:03d}.safetensors"
-        content = _unshared({part.key: part.get() for part in batch})
-        bad += [part.name for part in batch if not all_finite(content[part.key])]
+        content = _unshared({chunk.key: chunk.get() for chunk in batch})
+        bad += [chunk.name for chunk in batch if not all_finite(content[chunk.key])]
         save_file(content, folder / file, metadata={"format": "pt"})
         _sync(folder / file)
         files[file] = asdict(describe_file(folder / file))
-        for part in batch:
-            dtype = str(part.dtype).removeprefix("torch.")
-            box = StoredBox(file, part.key, *part.box)
-            tensors[part.name] = asdict(StoredTensor(part.shape, dtype, (box,)))
+        for chunk in batch:
+            dtype = str(chunk.dtype).removeprefix("torch.")
+            box = StoredBox(file, chunk.key, *chunk.box)
+            tensors[chunk.name] = asdict(StoredTensor(chunk.shape, dtype, (box,)))
     return {"tensors": tensors, "files": files, "nonfinite": bad}
 
 
 def _unshared(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """On the CPU, contiguous, each in a storage of its own: the format refuses two names of one storage."""
-    found: dict[str, Tensor] = {}
+    unshared: dict[str, Tensor] = {}
     storages: set[int] = set()
     for key, tensor in tensors.items():
         copy = tensor.to("cpu").contiguous()
-        place = copy.untyped_storage().data_ptr()
-        found[key] = copy.clone() if place in storages else copy
-        storages.add(place)
-    return found
+        storage = copy.untyped_storage().data_ptr()
+        unshared[key] = copy.clone() if storage in storages else copy
+        storages.add(storage)
+    return unshared
 
 
 def _write_rank(
-    folder: Path, model: Sequence[Part], optimizer: Sequence[Part], rank: int, described: dict[str, Any]
+    folder: Path, model: Sequence[Chunk], optimizer: Sequence[Chunk], rank: int, described: dict[str, Any]
 ) -> None:
-    """Writes this rank's boxes and adds what they are to `described`."""
-    for stem, parts in (("model", model), ("optimizer", optimizer)):
-        written = write_parts(folder, parts, f"{stem}-{rank:05d}")
+    """Writes this rank's boxes and adds their description to `described`."""
+    for stem, chunks in (("model", model), ("optimizer", optimizer)):
+        written = write_chunks(folder, chunks, f"{stem}-{rank:05d}")
         described["tensors"].update(written["tensors"])
         described["files"].update(written["files"])
         described["nonfinite"] += written["nonfinite"]
@@ -215,9 +215,9 @@ def _write_rank(
 
 def _owned(weights: Weights, mesh: Mesh) -> Iterator[Weight]:
     """The weights whose boxes this rank writes: of those that hold the same box, each takes about as many
-    bytes, the next tensor going to whoever has the least so far. Nobody writes an empty box.
+    bytes, the next tensor going to the rank with the least so far. Empty boxes aren't written.
 
-    Of the two ends of a tied tensor the first writes it: the ends hold different tensors besides it, and so
+    A tied tensor is written by the first of its two ends: the ends hold different tensors besides it, and so
     would count different bytes.
     """
     taken: dict[tuple[str, ...], list[int]] = {}
@@ -227,36 +227,36 @@ def _owned(weights: Weights, mesh: Mesh) -> Iterator[Weight]:
         if "tie" in weight.placement.copies and mesh.index("tie"):
             continue
         axes = tuple(axis for axis in weight.placement.copies if axis != "tie")
-        place = 0
+        index = 0
         for axis in axes:
-            place = place * mesh.size(axis) + mesh.index(axis)
+            index = index * mesh.size(axis) + mesh.index(axis)
         numbers = taken.setdefault(axes, [0] * prod(mesh.size(axis) for axis in axes))
         owner = numbers.index(min(numbers))
         numbers[owner] += prod(weight.box[1])
-        if owner == place:
+        if owner == index:
             yield weight
 
 
-def _by_size(parts: Sequence[Part]) -> Iterator[list[Part]]:
-    batch: list[Part] = []
+def _by_size(chunks: Sequence[Chunk]) -> Iterator[list[Chunk]]:
+    batch: list[Chunk] = []
     filled = 0
-    for part in parts:
-        if batch and filled + part.bytes > FILE_BYTES:
+    for chunk in chunks:
+        if batch and filled + chunk.bytes > FILE_BYTES:
             yield batch
             batch, filled = [], 0
-        batch.append(part)
-        filled += part.bytes
+        batch.append(chunk)
+        filled += chunk.bytes
     if batch:
         yield batch
 
 
-def merge(answers: list[Any], **keys: Any) -> Manifest:
+def merge(ranks: list[Any], **keys: Any) -> Manifest:
     """One manifest of all ranks' boxes."""
     tensors: dict[str, StoredTensor] = {}
     files: dict[str, StoredFile] = {}
-    for answer in answers:
-        files.update({name: StoredFile(**entry) for name, entry in answer["files"].items()})
-        for name, entry in answer["tensors"].items():
+    for rank in ranks:
+        files.update({name: StoredFile(**entry) for name, entry in rank["files"].items()})
+        for name, entry in rank["tensors"].items():
             boxes = tuple(StoredBox(**b) for b in entry["boxes"])
             before = tensors[name].boxes if name in tensors else ()
             tensors[name] = StoredTensor(tuple(entry["shape"]), entry["dtype"], before + boxes)
@@ -289,7 +289,7 @@ def _sync(path: Path) -> None:
 
 
 def prune(root: Path, keep: int) -> list[Path]:
-    """Removes finished checkpoints, all but those that are kept; returns what went. COMMIT goes first."""
+    """Removes the finished checkpoints that aren't kept, COMMIT first; returns them."""
     old = superfluous(committed(root), keep)
     for folder in old:
         (folder / COMMIT).unlink(missing_ok=True)
@@ -299,9 +299,9 @@ def prune(root: Path, keep: int) -> list[Path]:
 
 def as_states(named: Mapping[str, Mapping[str, Tensor]]) -> dict[str, dict[str, Tensor]]:
     """{parameter: {state: tensor}} turned into {state: {parameter: tensor}}, as `save` takes it."""
-    found: dict[str, dict[str, Tensor]] = {}
+    by_state: dict[str, dict[str, Tensor]] = {}
     for name, states in named.items():
         for kind, tensor in states.items():
             if isinstance(tensor, torch.Tensor):
-                found.setdefault(kind, {})[name] = tensor
-    return found
+                by_state.setdefault(kind, {})[name] = tensor
+    return by_state

@@ -20,7 +20,7 @@ MOST_LISTED = 1000  # of a piece
 
 @dataclass
 class BadLines:
-    """What is wrong in one range of a file. `lines_before` counts the lines before the range: asked for once,
+    """The bad lines of one range of a file. `lines_before` counts the lines before the range: called once,
     and only when there is a bad line."""
 
     file: str
@@ -31,20 +31,20 @@ class BadLines:
     _first: int | None = None
 
     def bad(self, byte: int, error: UserError) -> None:
-        """Notes the line that begins at `byte`; raises UserError when such lines aren't to be skipped."""
+        """Adds the line that begins at `byte`; raises UserError when such lines aren't to be skipped."""
         if self._first is None:
             self._first = self.lines_before() + 1
-        where = f"{self.file}, line {self._first + self.passed}, byte {byte}"
+        place = f"{self.file}, line {self._first + self.passed}, byte {byte}"
         if not self.skip:
-            how = f"{error.how}, or leave such lines out with --skip-bad" if error.how else ""
-            raise UserError(error.what, where, how or "mend it, or leave such lines out with --skip-bad")
+            advice = f"{error.how}, or leave such lines out with --skip-bad" if error.how else ""
+            raise UserError(error.what, place, advice or "fix it, or leave such lines out with --skip-bad")
         if self.notes[COUNT] < MOST_LISTED:
-            self.notes[f"{LISTED}{where}: {error.what}"] += 1
+            self.notes[f"{LISTED}{place}: {error.what}"] += 1
         self.notes[COUNT] += 1
 
 
 def take_listed(notes: Counter[str]) -> list[str]:
-    """The bad lines that notes list, which they lose; their count stays."""
+    """Removes the listed bad lines from the notes and returns them; their count stays."""
     listed = [key for key in notes if key.startswith(LISTED)]
     for key in listed:
         del notes[key]

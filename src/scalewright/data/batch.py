@@ -1,4 +1,4 @@
-"""What a training step gets from the data: tokens, their targets, and which document each belongs to.
+"""A training step's data: tokens, their targets, and the document of each.
 
 tokens     the  cat  sat  <eod>  a    dog          one row, two documents packed
 targets    cat  sat  <eod> -100  dog  ran          -100: not counted (here: the next document's first token)

@@ -1,4 +1,4 @@
-"""A user's own data: `data: {python: package.module:name, seq_len: 128, ...}`; what the name gives decides.
+"""A user's own data: `data: {python: package.module:name, seq_len: 128, ...}`; the kind of object decides.
 
     an object with batch(indices) and len()       batches as they are (see `Batch`)
     an object with [i] and len()                  torch `Dataset`, Hugging Face `Dataset`, a list
@@ -6,7 +6,7 @@
     a generator function, `def texts(): yield …`  called again for every epoch
     a function with an argument `index`           sample by sample, never called beforehand
 
-All but the first give items (see `items.py`), and their rows are made here. The name is called with the
+All but the first yield items (see `items.py`), and their rows are made here. The name is called with the
 arguments beside it, and with `split` and `seed` if it takes them.
 """
 
@@ -34,7 +34,7 @@ VALID_NAMES = ("valid", "validation", "val", "dev", "test")
 
 
 class ItemKeys(Spec):
-    """The keys beside `python` that say how items become rows."""
+    """The keys beside `python` for making rows of items."""
 
     seq_len: int | None = Field(None, ge=2)
     packing: bool = True
@@ -46,7 +46,7 @@ class ItemKeys(Spec):
 
 
 class CustomDataset:
-    """A user's object with what it leaves out filled in."""
+    """A user's object with its missing attributes filled in."""
 
     def __init__(self, inner: Any) -> None:
         self.inner = inner
@@ -62,19 +62,19 @@ class CustomDataset:
 
     def batch(self, indices: Sequence[int] | range) -> Batch:
         """The user's batch; raises UserError when it isn't a Batch of as many rows."""
-        found = self.inner.batch(indices)
-        if not isinstance(found, Batch) or len(found) != len(indices):
+        batch = self.inner.batch(indices)
+        if not isinstance(batch, Batch) or len(batch) != len(indices):
             kind = (
-                f"{type(found).__name__} of {len(found)} rows"
-                if isinstance(found, Batch)
-                else type(found).__name__
+                f"{type(batch).__name__} of {len(batch)} rows"
+                if isinstance(batch, Batch)
+                else type(batch).__name__
             )
             raise UserError(
                 f"batch() gave a {kind}",
                 "data",
                 f"return a scalewright.data.batch.Batch of {len(indices)} rows",
             )
-        return found
+        return batch
 
 
 def open_custom(ref: PythonRef, split: str, seed: int) -> CustomDataset:
@@ -82,13 +82,13 @@ def open_custom(ref: PythonRef, split: str, seed: int) -> CustomDataset:
     function = import_object(ref.python)
     if _takes_index(function, ref):
         return _open_function(function, ref, split, seed)
-    arguments, ours = _arguments(function, ref, split, seed)
+    arguments, unused = _arguments(function, ref, split, seed)
     _check_call(ref, function, arguments)
-    made = function(**arguments)
-    if callable(getattr(made, "batch", None)) and hasattr(made, "__len__"):
-        _check_call(ref, function, {**arguments, **ours})  # keys that such an object would never see
-        return CustomDataset(made)
-    chosen = _of_split(made, split, ref)
+    data = function(**arguments)
+    if callable(getattr(data, "batch", None)) and hasattr(data, "__len__"):
+        _check_call(ref, function, {**arguments, **unused})  # keys that such an object would never see
+        return CustomDataset(data)
+    chosen = _of_split(data, split, ref)
     if _is_indexed(chosen):
         if not len(chosen):
             raise UserError(f"{ref.python} gave no items for {split}", "data", "check what it reads")
@@ -97,7 +97,7 @@ def open_custom(ref: PythonRef, split: str, seed: int) -> CustomDataset:
         items = Streamed(lambda: _of_split(function(**arguments), split, ref), chosen)
     else:
         raise UserError(
-            f"{ref.python} gave a {type(made).__name__}, which has no items and no batch(indices)",
+            f"{ref.python} gave a {type(data).__name__}, which has no items and no batch(indices)",
             "data",
             "return a dataset, something to iterate over, or an object with batch(indices) and len()",
         )
@@ -147,15 +147,14 @@ def _takes_index(function: Callable[..., Any], ref: PythonRef) -> bool:
 def _arguments(
     function: Callable[..., Any], ref: PythonRef, split: str, seed: int
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What the name is called with, and those of our own keys that it doesn't take."""
+    """The arguments for the name, and those of our own keys that it doesn't take."""
     accepted = inspect.signature(function).parameters
     takes_all = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in accepted.values())
-    given = {**ref.arguments}
-    given.update({k: v for k, v in (("split", split), ("seed", seed)) if takes_all or k in accepted})
-    ours = {
-        k: v for k, v in given.items() if k in ItemKeys.model_fields and k not in accepted and not takes_all
-    }
-    return {key: value for key, value in given.items() if key not in ours}, ours
+    arguments = {**ref.arguments}
+    arguments.update({k: v for k, v in (("split", split), ("seed", seed)) if takes_all or k in accepted})
+    rejected = set[str]() if takes_all else ItemKeys.model_fields.keys() - accepted.keys()
+    unused = {key: value for key, value in arguments.items() if key in rejected}
+    return {key: value for key, value in arguments.items() if key not in unused}, unused
 
 
 def _check_call(ref: PythonRef, function: Callable[..., Any], arguments: dict[str, Any]) -> None:
@@ -170,27 +169,27 @@ def _check_call(ref: PythonRef, function: Callable[..., Any], arguments: dict[st
 
 def _item_keys(ref: PythonRef) -> ItemKeys:
     """Our keys beside `python`; raises UserError for a wrong value, or without a length of the rows."""
-    given = {key: value for key, value in ref.arguments.items() if key in ItemKeys.model_fields}
-    keys = ItemKeys.parse(given, "data")
+    arguments = {key: value for key, value in ref.arguments.items() if key in ItemKeys.model_fields}
+    keys = ItemKeys.parse(arguments, "data")
     if keys.seq_len is None:
         raise UserError(
-            f"{ref.python} gives items, and nothing says how long rows are",
+            f"{ref.python} gives items, and the rows have no length",
             "data",
-            "say seq_len beside python:, such as seq_len: 1024",
+            "set seq_len beside python:, such as seq_len: 1024",
         )
     return keys
 
 
-def _of_split(made: Any, split: str, ref: PythonRef) -> Any:
+def _of_split(data: Any, split: str, ref: PythonRef) -> Any:
     """One split of a dictionary of them (Hugging Face's DatasetDict); anything else as it is."""
-    if not isinstance(made, Mapping):
-        return made
+    if not isinstance(data, Mapping):
+        return data
     names = ("train",) if split == "train" else VALID_NAMES
     for name in names:
-        if name in made:
-            return made[name]
+        if name in data:
+            return data[name]
     raise UserError(
-        f"{ref.python} gave the splits {', '.join(map(str, made))}",
+        f"{ref.python} gave the splits {', '.join(map(str, data))}",
         "data",
         f"add one named {names[0]}, or return the dataset of the `split` that the function is called with",
     )

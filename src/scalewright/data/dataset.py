@@ -1,4 +1,4 @@
-"""Batches by number: sample i is a pure function of (data, seed, i), whoever asks and in whatever order.
+"""Batches by number: sample i is a pure function of (data, seed, i), on any rank and in any order.
 
     i ──mixture──► source k, its j-th sample ──► epoch j / rows, row order[j mod rows] ──packing──► Batch
 
@@ -35,7 +35,7 @@ _SOURCE_SHIFT = (
 
 
 class Dataset(Protocol):
-    """Random access to samples; what the trainer needs of any data."""
+    """Random access to samples: the trainer's interface to any data."""
 
     bytes_per_token: float  # UTF-8 bytes of text behind a counted target, for bits per byte; NaN when unknown
     vocab_size: int | None
@@ -64,8 +64,8 @@ class _Source:
         epochs, rows = np.divmod(ordinals, self.rows.count)
         if self.shuffle:
             for epoch in np.unique(epochs):
-                mine = epochs == epoch
-                rows[mine] = Permutation(self.rows.count, mix(self._seed, int(epoch), 3))(rows[mine])
+                chosen = epochs == epoch
+                rows[chosen] = Permutation(self.rows.count, mix(self._seed, int(epoch), 3))(rows[chosen])
         return epochs, rows
 
     def fill(
@@ -74,9 +74,9 @@ class _Source:
         """The rows' tokens, in groups of one epoch: (where in the batch, tokens)."""
         groups = []
         for epoch in np.unique(epochs):
-            mine = np.flatnonzero(epochs == epoch)
-            found = self.rows.segments(int(epoch), rows[mine])
-            groups.append((mine, fill(self.store, found, len(mine), seq_len, document_mask, self.pad)))
+            chosen = np.flatnonzero(epochs == epoch)
+            segments = self.rows.segments(int(epoch), rows[chosen])
+            groups.append((chosen, fill(self.store, segments, len(chosen), seq_len, document_mask, self.pad)))
         return groups
 
 
@@ -94,8 +94,8 @@ class TokenDataset:
         shuffle: bool = True,
         positions: tuple[Positions, Sequence[int]] | None = None,
     ) -> None:
-        """`positions`: where a run stands that goes on, with its weights, and the stores' numbers there
-        (default: all stores at their beginning, mixed by `weights`)."""
+        """`positions`: of a run that goes on, with its weights, and the stores' numbers there (default: all
+        stores at their beginning, mixed by `weights`)."""
         self.seq_len, self.document_mask = seq_len, document_mask
         self._sources: list[_Source] = []
         numbers = range(len(stores)) if positions is None else positions[1]
@@ -104,15 +104,15 @@ class TokenDataset:
             rows: Rows = PackedRows(store, seq_len, key, shuffle) if packing else DocumentRows(store, seq_len)
             self._sources.append(_Source(number, store, rows, key, shuffle))
         if positions is None:
-            given = weights if weights is not None else _by_size(self._sources)
-            positions = Positions(("",) * len(stores), (Segment(0, dict(enumerate(given))),)), numbers
+            shares = weights if weights is not None else _by_size(self._sources)
+            positions = Positions(("",) * len(stores), (Segment(0, dict(enumerate(shares))),)), numbers
         self.numbers = tuple(numbers)  # of the stores
         self.positions = positions[0]
         self._mixture = SourceOf(self.positions)
         self.eod: int | None = _same(store.eod for store in stores)
         self.vocab_size: int | None = _same(store.vocab_size for store in stores)
         self.tokenizer_path: Path | None = stores[0].tokenizer_path
-        self._masked = document_mask or not packing  # then a document's first token is nobody's target
+        self._masked = document_mask or not packing  # then a document's first token is no target
         self.bytes_per_token = self._bytes_per_token()
 
     def __len__(self) -> int:
@@ -123,10 +123,10 @@ class TokenDataset:
         which, epochs, rows, ids = self._places(indices)
         groups: list[tuple[Int64, Filled]] = []
         for source in self._sources:
-            mine = np.flatnonzero(which == source.number)
-            if len(mine):
-                found = source.fill(epochs[mine], rows[mine], self.seq_len, self.document_mask)
-                groups += [(mine[places], filled) for places, filled in found]
+            chosen = np.flatnonzero(which == source.number)
+            if len(chosen):
+                parts = source.fill(epochs[chosen], rows[chosen], self.seq_len, self.document_mask)
+                groups += [(chosen[offsets], filled) for offsets, filled in parts]
         whole = groups[0][1] if len(groups) == 1 else _scatter(groups, len(ids), self.seq_len)
         return Batch(whole.tokens, whole.targets, whole.positions, whole.documents, ids)
 
@@ -135,7 +135,7 @@ class TokenDataset:
         return self._places(indices)[3]
 
     def given(self, samples: int) -> list[int]:
-        """How many of the first `samples` samples each source gave, by the sources' numbers."""
+        """How many of the first `samples` samples came from each source, by the sources' numbers."""
         return self._mixture.given(samples)
 
     def _places(self, indices: Sequence[int] | range) -> tuple[Int64, Int64, Int64, Int64]:
@@ -146,9 +146,9 @@ class TokenDataset:
         which, ordinals = self._mixture(numbers)
         epochs, rows, ids = np.empty_like(numbers), np.empty_like(numbers), np.empty_like(numbers)
         for source in self._sources:
-            mine = np.flatnonzero(which == source.number)
-            epochs[mine], rows[mine] = source.places(ordinals[mine])
-            ids[mine] = (source.number << _SOURCE_SHIFT) + epochs[mine] * source.rows.count + rows[mine]
+            chosen = np.flatnonzero(which == source.number)
+            epochs[chosen], rows[chosen] = source.places(ordinals[chosen])
+            ids[chosen] = (source.number << _SOURCE_SHIFT) + epochs[chosen] * source.rows.count + rows[chosen]
         return which, epochs, rows, ids
 
     @property
@@ -160,7 +160,7 @@ class TokenDataset:
         return source.rows.targets if self._masked else source.store.tokens
 
     def _bytes_per_token(self) -> float:
-        """Text bytes behind a counted target, by the sources' shares; NaN when one doesn't know its text."""
+        """Text bytes behind a counted target, by the sources' shares; NaN when one lacks its text's size."""
         total = 0.0
         for source in self._sources:
             share = self._mixture.shares[source.number]
@@ -171,13 +171,13 @@ class TokenDataset:
 
 
 def _scatter(groups: list[tuple[Int64, Filled]], rows: int, seq_len: int) -> Filled:
-    """Groups of rows put where they belong in the batch."""
+    """Groups of rows put at their offsets in the batch."""
     tokens, targets, positions = (np.empty((rows, seq_len), np.int64) for _ in range(3))
     documents = None if groups[0][1].documents is None else np.empty((rows, seq_len), np.int32)
-    for mine, filled in groups:
-        tokens[mine], targets[mine], positions[mine] = filled.tokens, filled.targets, filled.positions
+    for index, filled in groups:
+        tokens[index], targets[index], positions[index] = filled.tokens, filled.targets, filled.positions
         if documents is not None and filled.documents is not None:
-            documents[mine] = filled.documents
+            documents[index] = filled.documents
     return Filled(tokens, targets, positions, documents)
 
 
@@ -189,8 +189,8 @@ def _by_size(sources: list[_Source]) -> list[float | int]:
 
 def _same(values: Any) -> Any:
     """The value that all share, else None."""
-    found = set(values)
-    return found.pop() if len(found) == 1 else None
+    distinct = set(values)
+    return distinct.pop() if len(distinct) == 1 else None
 
 
 def open_data(
@@ -219,13 +219,13 @@ def open_data(
             f"{len(sources)} sources in a mixture", f"data.{split}", "join some: 127 are the most"
         )
     stores = [open_tokens(source.path, split, source.format, source.eod) for source in sources]
-    known = {
+    by_tokenizer = {
         store.tokenizer_checksum: source.path
         for store, source in zip(stores, sources, strict=True)
         if store.tokenizer_checksum
     }
-    if len(known) > 1:
-        first, second = list(known.values())[:2]
+    if len(by_tokenizer) > 1:
+        first, second = list(by_tokenizer.values())[:2]
         raise UserError(
             f"{first} and {second} were made with different tokenizers",
             f"data.{split}",

@@ -35,9 +35,9 @@ MENDED = {
     "bytes": "files with bytes that aren't UTF-8",
     "characters": "documents with broken characters",
 }
-"""What is taken nevertheless, and counted; everything else in the notes is left out."""
+"""Documents and files that are taken after a repair, and counted; the rest of the notes is left out."""
 
-_DAMAGED = (EOFError, OSError, zlib.error)  # what a cut or altered .gz or .zst raises, or a disk that fails
+_DAMAGED = (EOFError, OSError, zlib.error)  # raised for a cut or altered .gz or .zst, or by a failing disk
 _SAFE = re.compile(rb"(?<=[^\s])(?= )|(?<=[0-9A-Za-z])(?=\r?\n)")
 _SAFE_TEXT = re.compile(r"(?<=\S)(?= )|(?<=[0-9A-Za-z])(?=\r?\n)")
 _NEARBY = 4096  # where a safe cut is looked for first
@@ -54,7 +54,7 @@ class Fragment:
 
 
 def fragments(part: Part, text_key: str, notes: Counter[str], skip_bad: bool = False) -> Iterator[Fragment]:
-    """The text of a part, in order; what had to be mended is counted in `notes`. Raises UserError.
+    """The text of a part, in order; repairs are counted in `notes`. Raises UserError.
 
     `skip_bad` leaves out lines of JSON that hold no text, and lists them in `notes` (`BadLines`).
     """
@@ -69,7 +69,7 @@ def fragments(part: Part, text_key: str, notes: Counter[str], skip_bad: bool = F
 
 
 def open_bytes(file: InputFile) -> IO[bytes]:
-    """A file's bytes, decompressed; raises UserError when it isn't what its name says."""
+    """A file's bytes, decompressed; raises UserError when its name has the wrong suffix."""
     if file.path.endswith(".gz"):
         return cast(IO[bytes], gzip.open(file.path, "rb"))
     if file.path.endswith(".zst"):
@@ -89,14 +89,16 @@ def _blocks(stream: IO[bytes], start: int, stop: int | None, file: InputFile) ->
         try:
             block = stream.read(FRAGMENT if left is None else min(FRAGMENT, left))
         except _DAMAGED as error:
-            raise UserError(
-                f"cannot read on: {error}", file.path, "copy the file again, or leave it out"
-            ) from None
+            raise _unreadable(file, error) from None
         if not block:
             return
         if left is not None:
             left -= len(block)
         yield block
+
+
+def _unreadable(file: InputFile, error: BaseException) -> UserError:
+    return UserError(f"cannot read on: {error}", file.path, "copy the file again, or leave it out")
 
 
 # -- plain text -------------------------------------------------------------------------------------
@@ -118,11 +120,11 @@ def _text(part: Part, text_key: str, notes: Counter[str]) -> Iterator[Fragment]:
                 text, replaced = piece.decode(errors="replace"), True
             if number == 0 and start == 0:
                 text = text.removeprefix("\ufeff")  # a byte order mark
-            for place, section in enumerate(text.split(SEPARATOR)):
+            for index, section in enumerate(text.split(SEPARATOR)):
                 if pending is not None:
-                    pending.closes = place > 0
+                    pending.closes = index > 0
                     yield pending
-                pending = Fragment(section, opens=opens or place > 0, closes=True)
+                pending = Fragment(section, opens=opens or index > 0, closes=True)
                 opens = False
         if pending is not None:
             pending.closes = part.closes
@@ -149,9 +151,9 @@ def _safe_pieces(blocks: Iterator[bytes]) -> Iterator[bytes]:
 def _last_cut(data: bytes) -> int:
     """The last safe place in `data`; if there is none the last line end, else the last character's start."""
     for start in (max(len(data) - _NEARBY, 1), 1):
-        found = [match.start() for match in _SAFE.finditer(data, start)]
-        if found:
-            return found[-1]
+        cuts = [match.start() for match in _SAFE.finditer(data, start)]
+        if cuts:
+            return cuts[-1]
     line = data.rfind(b"\n")
     if line > 0:
         return line
@@ -161,20 +163,20 @@ def _last_cut(data: bytes) -> int:
     return cut
 
 
-def _cut_from(stream: IO[bytes], place: int, size: int) -> int:
+def _cut_from(stream: IO[bytes], start: int, size: int) -> int:
     """The first safe place from `place` on: where one range of a file ends and the next begins."""
-    stream.seek(place)
+    stream.seek(start)
     window = stream.read(FRAGMENT)
-    found = _SAFE.search(window, 1)
-    if found:
-        return place + found.start()
+    cut_match = _SAFE.search(window, 1)
+    if cut_match:
+        return start + cut_match.start()
     line = window.find(b"\n", 1)
     if line > 0:
-        return place + line
+        return start + line
     cut = 0
     while cut < len(window) and window[cut] & 0xC0 == 0x80:
         cut += 1
-    return min(place + cut, size)
+    return min(start + cut, size)
 
 
 def _articles(part: Part, text_key: str, notes: Counter[str]) -> Iterator[Fragment]:
@@ -193,8 +195,8 @@ def whole(text: str) -> Iterator[Fragment]:
     start = 0
     while len(text) - start > FRAGMENT:
         cut = start + FRAGMENT
-        found = [match.start() for match in _SAFE_TEXT.finditer(text, cut - _NEARBY, cut)]
-        cut = found[-1] if found else cut
+        cuts = [match.start() for match in _SAFE_TEXT.finditer(text, cut - _NEARBY, cut)]
+        cut = cuts[-1] if cuts else cut
         yield Fragment(text[start:cut], opens=start == 0, closes=False)
         start = cut
     yield Fragment(text[start:], opens=start == 0)
@@ -202,27 +204,25 @@ def whole(text: str) -> Iterator[Fragment]:
 
 def _json_lines(part: Part, text_key: str, notes: Counter[str], skip_bad: bool) -> Iterator[Fragment]:
     with open_bytes(part.file) as stream:
-        place = part.start
-        if place:  # a line belongs to the range in which it starts
-            stream.seek(place - 1)
-            place += len(stream.readline()) - 1
-        lines = BadLines(part.file.path, partial(_lines_before, part.file, place), skip_bad, notes)
-        while part.file.compressed or place < part.stop:
+        position = part.start
+        if position:  # a line is of the range in which it starts
+            stream.seek(position - 1)
+            position += len(stream.readline()) - 1
+        lines = BadLines(part.file.path, partial(_lines_before, part.file, position), skip_bad, notes)
+        while part.file.compressed or position < part.stop:
             try:
                 line = stream.readline()
             except _DAMAGED as error:
-                raise UserError(
-                    f"cannot read on: {error}", part.file.path, "copy the file again, or leave it out"
-                ) from None
+                raise _unreadable(part.file, error) from None
             if not line:
                 return
-            where = place
-            place += len(line)
+            line_start = position
+            position += len(line)
             if line.strip():
                 try:
                     record = _record(line, text_key)
                 except UserError as error:
-                    lines.bad(where, error)
+                    lines.bad(line_start, error)
                 else:
                     yield from _value(record, text_key, part.file.path, notes)
             lines.passed += 1
@@ -239,7 +239,7 @@ def _lines_before(file: InputFile, byte: int) -> int:
 
 
 def _record(line: bytes, text_key: str) -> Any:
-    """What a line of JSON has under the key; raises UserError for a line that has no text there."""
+    """A JSON line's value under the key; raises UserError for a line that has no text there."""
     try:
         record = parse_json(line)
     except ValueError as error:
@@ -247,24 +247,26 @@ def _record(line: bytes, text_key: str) -> Any:
     if not isinstance(record, dict) or text_key not in record:
         keys = list(record) if isinstance(record, dict) else []
         near = nearest(text_key, keys) or keys[:5]
-        how = f"name the key with --text-key, such as {near[0]}" if near else "each line should be an object"
-        raise UserError(f"no key '{text_key}' in a record", "", how)
+        fix = f"name the key with --text-key, such as {near[0]}" if near else "each line should be an object"
+        raise UserError(f"no key '{text_key}' in a record", "", fix)
     value = record[text_key]
     if value is not None and not isinstance(value, str):
-        raise UserError(
-            f"'{text_key}' holds {type(value).__name__}, not text", "", "name another with --text-key"
-        )
+        raise _no_text(text_key, value, "")
     return value
 
 
-def _value(value: Any, text_key: str, where: str, notes: Counter[str]) -> Iterator[Fragment]:
+def _no_text(text_key: str, value: Any, path: str) -> UserError:
+    return UserError(
+        f"'{text_key}' holds {type(value).__name__}, not text", path, "name another with --text-key"
+    )
+
+
+def _value(value: Any, text_key: str, path: str, notes: Counter[str]) -> Iterator[Fragment]:
     if value is None:
         notes["empty documents"] += 1
         return
     if not isinstance(value, str):
-        raise UserError(
-            f"'{text_key}' holds {type(value).__name__}, not text", where, "name another with --text-key"
-        )
+        raise _no_text(text_key, value, path)
     try:
         value.encode()
     except UnicodeEncodeError:  # JSON may escape half a surrogate pair

@@ -34,7 +34,7 @@ _HASHED = 1 << 16  # characters of a document that choose its split
 
 @dataclass(frozen=True)
 class Encoding:
-    """What every piece is done with; small, so that it travels to other processes."""
+    """The settings of every piece; small, since they are sent to other processes."""
 
     out: str
     tokenizer: str
@@ -94,7 +94,7 @@ class _SplitWriter:
         return {**entry, "text_bytes": self.text_bytes, "bytes": size, "sha256": self._digest.hexdigest()}
 
     def abandon(self) -> None:
-        """Removes what was written so far."""
+        """Removes the unfinished file."""
         if self._file is not None:
             self._file.close()
             self.temporary.unlink(missing_ok=True)
@@ -144,7 +144,7 @@ class PieceWork:
                     part.file.path,
                     "run the command again when it is at rest",
                 )
-            said, split = 0, ""
+            reported, split = 0, ""
             for fragment in fragments(part, self.encoding.text_key, self.notes, self.encoding.skip_bad):
                 if fragment.opens and fragment.closes and not fragment.text.strip():
                     self.notes["empty documents"] += 1
@@ -152,17 +152,16 @@ class PieceWork:
                 if fragment.opens or not split:
                     split = part.split or choose_split(fragment.text, self.encoding.valid_fraction)
                 yield _Document(fragment.text, split, fragment.opens, fragment.closes)
-                step = min(
-                    len(fragment.text), part.size - said
-                )  # characters stand for bytes until the part is done
-                said += step
+                # Characters stand for bytes until the part is done.
+                step = min(len(fragment.text), part.size - reported)
+                reported += step
                 self.advance(step)
-            self.advance(part.size - said)
+            self.advance(part.size - reported)
 
     def _encode(self, batch: list[_Document], writers: dict[str, _SplitWriter]) -> None:
         end = np.array([self.encoding.eod], np.int32)
-        found = self.encoder([document.text for document in batch])
-        for document, tokens in zip(batch, found, strict=True):
+        encoded = self.encoder([document.text for document in batch])
+        for document, tokens in zip(batch, encoded, strict=True):
             ids = np.concatenate([tokens, end]) if document.closes else tokens
             writers[document.split].add(ids, len(document.text.encode()), document.opens)
 

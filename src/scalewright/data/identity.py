@@ -1,4 +1,4 @@
-"""What data are, apart from where they lie: a fingerprint that a moved folder keeps and other tokens change.
+"""A fingerprint of data, apart from their path: a moved folder keeps it, other tokens change it.
 
     prepared shards       hash of the checksums in their metadata.json      no token is read
     .npy, .bin, Megatron  hash of sizes, of some documents' offsets, of 64 KiB at either end of a file

@@ -1,4 +1,4 @@
-"""Rows from a user's items by number: one document a row, row i at once, whichever rank asks for it.
+"""Rows from a user's items by number: one document a row, row i at once, on any rank.
 
     i -> epoch i / n, item order[i mod n] -> document -> a row, padded
 
@@ -30,18 +30,18 @@ class IndexedRows:
         """These rows; raises UserError for an item that is longer than a row."""
         shape = (len(indices), self.seq_len)
         tokens, targets = np.zeros(shape, np.int64), np.full(shape, IGNORED, np.int64)
-        for place, index in enumerate(indices):
+        for row, index in enumerate(indices):
             epoch, ordinal = divmod(index, len(self))
             number = self.items.number(epoch, ordinal)
-            where = f"data, item {number}"
-            document = self.reader.document(self.items.get(number), where)
+            source = f"data, item {number}"
+            document = self.reader.document(self.items.get(number), source)
             count = max(len(document.tokens) - 1, 0)
             if count > self.seq_len:
                 raise UserError(
                     f"an item has {count + 1} tokens, and a row takes seq_len + 1 = {self.seq_len + 1}",
-                    where,
+                    source,
                     "use packing: true, which goes on with it in the next row, or cut it in your dataset",
                 )
-            tokens[place, :count], targets[place, :count] = document.tokens[:-1], document.labels[1:]
+            tokens[row, :count], targets[row, :count] = document.tokens[:-1], document.labels[1:]
         positions = np.tile(np.arange(self.seq_len, dtype=np.int64), (len(indices), 1))
         return Batch(tokens, targets, positions, None, np.asarray(indices, dtype=np.int64))

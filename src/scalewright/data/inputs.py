@@ -1,4 +1,4 @@
-"""What `prepare` was given, as a list of files: found, sorted, and judged before any work starts.
+"""The inputs of `prepare` as a list of files: found, sorted, and checked before any work starts.
 
     INPUT        one file, a folder (searched in order of names), or the name of a bundled text (corpora.py)
     kind         text     plain text: a file is a document; a literal <|endoftext|> in it separates documents
@@ -29,14 +29,14 @@ _LEFT_OUT = {"__pycache__", "node_modules"}
 
 @dataclass(frozen=True)
 class InputFile:
-    """One file to read. `stamp` tells whether it changed: its modification time, or a corpus's version."""
+    """One file to read. `stamp` shows a change: its modification time, or a corpus's version."""
 
     path: str
-    name: str  # as the user would say it
+    name: str  # as the user names it
     kind: str
     size: int  # bytes on disk
     stamp: str
-    split: str | None = None  # "train" or "valid" where the corpus itself says so
+    split: str | None = None  # "train" or "valid" where the corpus itself has splits
 
     @property
     def compressed(self) -> bool:
@@ -53,25 +53,25 @@ def kind_of(path: Path) -> str:
 
 
 def find_files(inputs: Sequence[str | Path], skipped: Counter[str]) -> list[InputFile]:
-    """Every file of paths that the user named, in a fixed order; counts what is left out in `skipped`."""
-    found: list[InputFile] = []
-    for given in inputs:
-        path = Path(given).expanduser()
+    """Every file of paths that the user named, in a fixed order; counts the ones left out in `skipped`."""
+    files: list[InputFile] = []
+    for name in inputs:
+        path = Path(name).expanduser()
         if path.is_dir():
-            found += _in_folder(path, path, skipped)
+            files += _in_folder(path, path, skipped)
         elif path.is_file():
             if _is_binary(path):
                 raise UserError(
                     "a binary file", str(path), "give UTF-8 text, JSON lines or parquet (.parquet)"
                 )
-            found.append(describe(path, path.name))
+            files.append(describe(path, path.name))
         elif path.exists():
             raise UserError(
                 "neither a file nor a folder", str(path), "give a file of text, or a folder of them"
             )
         else:
             raise UserError("no such file or folder", str(path), "check the path")
-    return [file for file in found if _not_empty(file, skipped)]
+    return [file for file in files if _not_empty(file, skipped)]
 
 
 def describe(
@@ -109,13 +109,13 @@ def files_below(folder: Path, skipped: Counter[str], left_out: Iterable[str] = (
 
 
 def _in_folder(folder: Path, root: Path, skipped: Counter[str]) -> list[InputFile]:
-    found = []
+    files = []
     for path in files_below(folder, skipped):
         if _is_binary(path):
             skipped["binary files"] += 1
         else:
-            found.append(describe(path, str(Path(root.name) / path.relative_to(root))))
-    return found
+            files.append(describe(path, str(Path(root.name) / path.relative_to(root))))
+    return files
 
 
 def _not_empty(file: InputFile, skipped: Counter[str]) -> bool:
@@ -139,5 +139,5 @@ def _is_binary(path: Path) -> bool:
 
 
 def _readable_inside(path: Path) -> bool:
-    """Whether the name says that text or JSON lines are compressed in it (a.jsonl.gz, not a.tar.gz)."""
+    """Whether it holds text or JSON lines by its name (a.jsonl.gz, not a.tar.gz)."""
     return path.suffixes[-2].lower() in {*_KINDS, ".txt", ".md", ".text"} - {".parquet"}

@@ -1,4 +1,4 @@
-"""What a user's dataset may give as one item, and the document that it becomes.
+"""The kinds of items of a user's dataset, and the documents that they become.
 
 item                                        document
 [5, 2, 9], array or tensor                  these tokens, each one counted as a target
@@ -53,54 +53,56 @@ class ItemReader:
         end = eod if eod is not None else end_of_document(loaded, path, None)
         return cls(text_key, end, loaded, path, vocabulary_size(loaded))
 
-    def document(self, item: Any, where: str) -> Document:
+    def document(self, item: Any, source: str) -> Document:
         """The document of an item; raises UserError for one that is of no kind above."""
         if isinstance(item, str):
-            return self._ended(self._encode(item, where))
+            return self._ended(self._encode(item, source))
         if isinstance(item, Mapping):
-            return self._from_keys(item, where)
+            return self._from_keys(item, source)
         if isinstance(item, tuple) and len(item) == 2 and all(np.ndim(part) == 1 for part in item):
-            return self._from_pair(item, where)
-        return self._ended(self._tokens(item, where))
+            return self._from_pair(item, source)
+        return self._ended(self._tokens(item, source))
 
-    def _from_keys(self, item: Mapping[str, Any], where: str) -> Document:
+    def _from_keys(self, item: Mapping[str, Any], source: str) -> Document:
         if "input_ids" not in item:
             if self.text_key in item:
-                return self.document(str(item[self.text_key]), where)
+                return self.document(str(item[self.text_key]), source)
             keys = [str(key) for key in item]
             near = nearest(self.text_key, keys) or keys[:3]
             raise UserError(
                 f"an item has the keys {', '.join(keys[:5]) or 'of nothing'}",
-                where,
+                source,
                 f"give input_ids, or name the text's key: text_key: {near[0] if near else 'text'}",
             )
-        tokens = self._tokens(item["input_ids"], where)
+        tokens = self._tokens(item["input_ids"], source)
         if "labels" not in item and "loss_mask" not in item and "attention_mask" not in item:
             return self._ended(tokens)
         labels = tokens
         if "labels" in item:
-            labels = self._like(tokens, item["labels"], "labels", where)
+            labels = self._like(tokens, item["labels"], "labels", source)
         if "loss_mask" in item:
-            labels = np.where(self._like(tokens, item["loss_mask"], "loss_mask", where) != 0, labels, IGNORED)
+            labels = np.where(
+                self._like(tokens, item["loss_mask"], "loss_mask", source) != 0, labels, IGNORED
+            )
         if "attention_mask" in item:
-            present = self._like(tokens, item["attention_mask"], "attention_mask", where) != 0
+            present = self._like(tokens, item["attention_mask"], "attention_mask", source) != 0
             tokens, labels = tokens[present], labels[present]
-        self._check_labels(labels, "labels", where)
+        self._check_labels(labels, "labels", source)
         return Document(tokens, labels)
 
-    def _from_pair(self, item: tuple[Any, Any], where: str) -> Document:
+    def _from_pair(self, item: tuple[Any, Any], source: str) -> Document:
         """(inputs, targets): an input's target is its own label's neighbour in a document."""
-        inputs = self._tokens(item[0], where)
-        targets = self._like(inputs, item[1], "targets", where)
-        self._check_labels(targets, "targets", where)
+        inputs = self._tokens(item[0], source)
+        targets = self._like(inputs, item[1], "targets", source)
+        self._check_labels(targets, "targets", source)
         last = np.maximum(targets[-1:], 0)
         return Document(np.concatenate([inputs, last]), np.concatenate([np.full(1, IGNORED), targets]))
 
-    def _encode(self, text: str, where: str) -> Int64:
+    def _encode(self, text: str, source: str) -> Int64:
         if self.tokenizer is None:
             raise UserError(
                 "the items are text, and no tokenizer is named",
-                where,
+                source,
                 "set tokenizer: PATH/tokenizer.json beside python:",
             )
         return np.array(self.tokenizer.encode(text, add_special_tokens=False).ids, dtype=np.int64)
@@ -110,32 +112,32 @@ class ItemReader:
             tokens = np.append(tokens, np.int64(self.eod))
         return Document(tokens, tokens)
 
-    def _tokens(self, value: Any, where: str) -> Int64:
-        tokens = _whole_numbers(value, "input_ids", where)
+    def _tokens(self, value: Any, source: str) -> Int64:
+        tokens = _whole_numbers(value, "input_ids", source)
         limit = self.vocab_size
         if len(tokens) and (tokens.min() < 0 or (limit is not None and tokens.max() >= limit)):
             wrong = int(tokens.min()) if tokens.min() < 0 else int(tokens.max())
             size = f"a vocabulary of {limit}" if limit is not None else "no vocabulary"
-            raise UserError(f"token {wrong} is in {size}", where, "use the tokenizer that made the tokens")
+            raise UserError(f"token {wrong} is in {size}", source, "use the tokenizer that made the tokens")
         return tokens
 
-    def _check_labels(self, labels: Int64, key: str, where: str) -> None:
+    def _check_labels(self, labels: Int64, key: str, source: str) -> None:
         """Raises UserError for a label that is neither a token nor IGNORED."""
         wrong = labels[outside_vocabulary(labels, self.vocab_size)]
         if len(wrong):
             size = f"a token of 0 to {self.vocab_size - 1}" if self.vocab_size is not None else "a token"
             raise UserError(
                 f"{key} holds {wrong[0]}, which is not {size}",
-                where,
+                source,
                 f"give a token's number, or {IGNORED} for a token that isn't counted",
             )
 
-    def _like(self, tokens: Int64, value: Any, key: str, where: str) -> Int64:
-        numbers = _whole_numbers(value, key, where)
+    def _like(self, tokens: Int64, value: Any, key: str, source: str) -> Int64:
+        numbers = _whole_numbers(value, key, source)
         if len(numbers) != len(tokens):
             raise UserError(
                 f"{key} has {len(numbers)} numbers and input_ids {len(tokens)}",
-                where,
+                source,
                 "give one for each token",
             )
         return numbers
@@ -148,24 +150,24 @@ def outside_vocabulary(labels: NDArray[np.integer[Any]], limit: int | None) -> N
     return outside
 
 
-def _whole_numbers(value: Any, key: str, where: str) -> Int64:
+def _whole_numbers(value: Any, key: str, source: str) -> Int64:
     """Numbers of a list, an array or a tensor, int64 [n]; raises UserError for another shape or type."""
     try:
         array = np.asarray(value)
     except (TypeError, ValueError, RuntimeError) as error:  # rows of several lengths; a tensor on a GPU
-        raise UserError(f"{key} can't be read: {error}", where, "give one list of whole numbers") from None
+        raise UserError(f"{key} can't be read: {error}", source, "give one list of whole numbers") from None
     if array.size == 0 and array.ndim == 1:
         return np.zeros(0, np.int64)
     if array.ndim != 1:
         raise UserError(
-            f"{key} has shape {list(array.shape)}", where, "give one dimension: an item is one document"
+            f"{key} has shape {list(array.shape)}", source, "give one dimension: an item is one document"
         )
     if array.dtype.kind == "b" and key.endswith("mask"):
         array = array.astype(np.int64)
     if array.dtype.kind not in "iu":
         raise UserError(
             f"{key} holds {array.dtype if array.dtype.kind != 'O' else type(array[0]).__name__}",
-            where,
+            source,
             "give whole numbers",
         )
     return array.astype(np.int64)

@@ -24,7 +24,7 @@ def join_splits(
     stats: bool,
     must_validate: bool,
 ) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """Writes each split's index and metadata; gives its counts, and its length statistics when asked.
+    """Writes each split's index and metadata; returns its counts, and with `stats` its length statistics.
 
     Raises UserError when nothing is left to train on, or (with `must_validate`) to validate on.
     """
@@ -80,9 +80,9 @@ def _offsets(out: Path, split: str, numbers: list[int]) -> Iterator[bytes]:
 
 def _empty(split: str, encoding: Encoding) -> UserError:
     kind = "training" if split == "train" else "validation"
-    how = "give more documents, or a smaller fraction"
+    advice = "give more documents, or a smaller fraction"
     if split == "valid":
-        how = "give more documents, a larger fraction, or 0 for no validation"
+        advice = "give more documents, a larger fraction, or 0 for no validation"
     return UserError(
-        f"no document fell into the {kind} split", f"--valid-fraction {encoding.valid_fraction:g}", how
+        f"no document fell into the {kind} split", f"--valid-fraction {encoding.valid_fraction:g}", advice
     )

@@ -3,8 +3,8 @@
     left out [[96, 104]]      sample    94  95 │ 96 … 103 │ 104 105
                               taken      0   1               2   3       from 94 on
 
-A position in the data stays a sample number, whatever was left out before it; so ranges can be added ahead of
-a run that is under way.
+A position in the data stays a sample number, whatever samples are left out before it; so ranges can be added
+ahead of a run that is under way.
 """
 
 from __future__ import annotations

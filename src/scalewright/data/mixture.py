@@ -1,11 +1,11 @@
-"""Which source gives sample i: shares that hold over every prefix, found without counting.
+"""The source of sample i: shares that hold over every prefix, found without counting.
 
 The weights become whole numbers of turns in a period, `turns[k]` of `period`; within a period source k's
-turns are spread evenly, at (j + ½) / turns[k]. Weights 3 : 1 : 2 give
+turns are spread evenly, at (j + ½) / turns[k]. With weights 3 : 1 : 2
 
     slot      0  1  2  3  4  5 │ 6  7 …
     source    0  2  0  1  2  0 │ 0  2 …       (an order like this; never k samples in a row by chance)
-    ordinal   0  0  1  0  1  2 │ 3  2 …       how many the source gave before
+    ordinal   0  0  1  0  1  2 │ 3  2 …       the source's samples before it
 
 so sample i is a look-up at i mod period: no state, and a run that resumes needs only i.
 """
@@ -42,13 +42,13 @@ class Mixture:
         return self.turns / self.period
 
     def __call__(self, indices: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The source of each sample, and how many samples that source gave before it."""
+        """The source of each sample, and how many samples of that source come before it."""
         lap, slot = np.divmod(indices, self.period)
         source = self._source[slot]
         return source, lap * self.turns[source] + self._ordinal[slot]
 
     def count(self, samples: int) -> NDArray[np.int64]:
-        """How many of the first `samples` samples each source gives."""
+        """How many of the first `samples` samples come from each source."""
         laps, rest = divmod(samples, self.period)
         return laps * self.turns + np.bincount(self._source[:rest], minlength=len(self.turns))
 

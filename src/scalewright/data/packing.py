@@ -50,7 +50,7 @@ class Rows(Protocol):
     targets: int  # counted targets in an epoch, with documents masked from each other
 
     def segments(self, epoch: int, rows: Int64) -> Segments:
-        """What fills these rows of this epoch; at most seq_len + 1 tokens each."""
+        """The slices that fill these rows of this epoch; at most seq_len + 1 tokens each."""
         ...
 
 
@@ -88,8 +88,8 @@ class PackedRows:
         begin = np.maximum(start[row], unit_start)
         end = np.minimum(stop[row], ring.bounds[unit + 1] + lap * total)
         source = self.store.offsets[ring.order[unit] * self._run] + begin - unit_start
-        found = Segments(row, source, end - begin)
-        return found if self._run == 1 else _by_document(self.store.offsets, found)
+        segments = Segments(row, source, end - begin)
+        return segments if self._run == 1 else _by_document(self.store.offsets, segments)
 
     def _ring(self, epoch: int) -> _Ring:
         ring = self._rings.get(epoch)
@@ -111,22 +111,22 @@ class PackedRows:
 
 
 def _unit_at(bounds: Int64, places: Int64) -> Int64:
-    """The unit that holds each place of the ring; places of the second lap give units + unit."""
+    """The unit that holds each place of the ring; those of the second lap are units + unit."""
     total, units = int(bounds[-1]), len(bounds) - 1
     lap = places >= total
-    found: Int64 = np.searchsorted(bounds, places - lap * total, side="right") - 1 + lap * units
-    return found
+    units_at: Int64 = np.searchsorted(bounds, places - lap * total, side="right") - 1 + lap * units
+    return units_at
 
 
-def _by_document(offsets: Int64, found: Segments) -> Segments:
+def _by_document(offsets: Int64, segments: Segments) -> Segments:
     """The same slices, cut where a document ends inside one."""
-    end = found.start + found.length
-    first = np.searchsorted(offsets, found.start, side="right") - 1
+    end = segments.start + segments.length
+    first = np.searchsorted(offsets, segments.start, side="right") - 1
     last = np.searchsorted(offsets, end - 1, side="right") - 1
     counts = last - first + 1
     which, document = np.repeat(np.arange(len(counts)), counts), spread(first, counts)
-    begin = np.maximum(found.start[which], offsets[document])
-    return Segments(found.row[which], begin, np.minimum(end[which], offsets[document + 1]) - begin)
+    begin = np.maximum(segments.start[which], offsets[document])
+    return Segments(segments.row[which], begin, np.minimum(end[which], offsets[document + 1]) - begin)
 
 
 class DocumentRows:
@@ -149,9 +149,9 @@ class DocumentRows:
         inside = documents < self.store.documents
         sizes = np.where(inside, self._rows_of(np.minimum(documents, self.store.documents - 1)), 0)
         ends = self._bounds[group][:, None] + np.cumsum(sizes, axis=1)
-        place = (ends <= rows[:, None]).sum(axis=1)
-        document = group * _STRIDE + place
-        part = rows - (np.take_along_axis(ends - sizes, place[:, None], axis=1)[:, 0])
+        in_group = (ends <= rows[:, None]).sum(axis=1)
+        document = group * _STRIDE + in_group
+        part = rows - (np.take_along_axis(ends - sizes, in_group[:, None], axis=1)[:, 0])
         start = self.store.offsets[document] + part * self.seq_len
         length = np.minimum(self.store.offsets[document + 1] - start, self.seq_len + 1)
         return Segments(np.arange(len(rows), dtype=np.int64), start, length)
@@ -173,15 +173,15 @@ class Filled:
 
 
 def fill(
-    store: TokenStore, found: Segments, rows: int, seq_len: int, document_mask: bool, pad: int
+    store: TokenStore, segments: Segments, rows: int, seq_len: int, document_mask: bool, pad: int
 ) -> Filled:
     """Reads the slices into `rows` rows. With `document_mask`, a document's last token has no target and
     its successor's positions start again; without it, only padding is not counted. Padding is a document
     of its own.
     """
-    flat = store.gather(found.start, found.length)
+    flat = store.gather(segments.start, segments.length)
     filled = np.zeros(rows, np.int64)
-    np.add.at(filled, found.row, found.length)
+    np.add.at(filled, segments.row, segments.length)
     full = bool((filled == seq_len + 1).all())
     if full:
         grid = flat.reshape(rows, seq_len + 1)
@@ -196,7 +196,7 @@ def fill(
         positions = np.tile(np.arange(seq_len, dtype=np.int64), (rows, 1))
         return Filled(tokens, targets, positions, None)
 
-    row, length = found.row, found.length
+    row, length = segments.row, segments.length
     if not full:  # one more segment in each short row: the padding
         short = np.flatnonzero(filled <= seq_len)
         after = np.searchsorted(row, short, side="right")

@@ -1,4 +1,4 @@
-"""The work of `prepare`, cut into pieces before it starts: the same for the same inputs, whoever does them.
+"""The work of `prepare`, cut into pieces before it starts: the same for the same inputs and any workers.
 
     big file      ├─ piece 0 ─┼─ piece 1 ─┼─ piece 2 ─┤    ranges of bytes; a cut moves to a safe place
     small files   a b c d e f g h │ i j k l m n │ …        several files a piece
@@ -30,8 +30,8 @@ _FEW_FILES = (
 class Part:
     """A range of one file. Its unit is bytes (text, jsonl) or row groups (parquet).
 
-    `opens` and `closes` say that the range starts or ends where a document does; elsewhere the reader looks
-    for a safe cut.
+    `opens` and `closes`: the range starts or ends where a document does; elsewhere the reader looks for a
+    safe cut.
     """
 
     file: InputFile
@@ -86,7 +86,7 @@ def cut_pieces(files: Sequence[InputFile], valid_fraction: float) -> list[Piece]
 
 
 def plan_key(files: Sequence[InputFile], options: dict[str, Any]) -> str:
-    """A name for this very work: other inputs or other options give another one."""
+    """A name for this very work: other inputs or other options have another one."""
     described = [[file.name, file.kind, file.size, file.stamp, file.split] for file in files]
     text = json.dumps([options, described], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
@@ -134,14 +134,14 @@ def _ranges(file: InputFile, start: int, stop: int, target: int, split: str | No
     ]
 
 
-def _character_start(file: InputFile, place: int) -> int:
-    """The nearest place at or before `place` where a UTF-8 character starts."""
+def _character_start(file: InputFile, byte: int) -> int:
+    """The nearest byte at or before `byte` where a UTF-8 character starts."""
     with open(file.path, "rb") as stream:
-        stream.seek(max(place - 3, 0))
-        window = stream.read(place - max(place - 3, 0) + 1)
-    while place > 0 and window and window[-1] & 0xC0 == 0x80:
-        window, place = window[:-1], place - 1
-    return place
+        stream.seek(max(byte - 3, 0))
+        window = stream.read(byte - max(byte - 3, 0) + 1)
+    while byte > 0 and window and window[-1] & 0xC0 == 0x80:
+        window, byte = window[:-1], byte - 1
+    return byte
 
 
 def _row_groups(file: InputFile, target: int) -> list[Part]:

@@ -1,7 +1,7 @@
-"""The plan of a `prepare`, written into OUT before work starts: how a rerun knows that it is the same work.
+"""The plan of a `prepare`, written into OUT before work starts: a rerun compares its own with it.
 
 OUT/pieces/plan.json holds the options and every input's name, size and stamp. A run that finds another plan
-there refuses, and says what differs: finished tokens are never deleted or mixed without being told.
+there refuses, and names the difference: finished tokens are never deleted or mixed by accident.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _CHOICES = "use another --out, or --overwrite to delete what is there"
 
 @dataclass(frozen=True)
 class Options:
-    """What besides the inputs decides the result."""
+    """The options that, besides the inputs, decide the result."""
 
     vocab_size: int | None
     tokenizer: str | None  # path as given; its content counts, by checksum
@@ -50,14 +50,14 @@ class Options:
     ) -> Options:
         """Options with the tokenizer's checksum; raises UserError when there is no such tokenizer."""
         file = tokenizer_file(tokenizer) if tokenizer is not None else None
-        found = checksum(file) if file else None
-        return cls(vocab_size, str(file) if file else None, found, valid_fraction, text_key, eod, skip_bad)
+        digest = checksum(file) if file else None
+        return cls(vocab_size, str(file) if file else None, digest, valid_fraction, text_key, eod, skip_bad)
 
     def plain(self) -> dict[str, Any]:
-        """What is compared: all but the tokenizer's place, and `skip_bad`.
+        """The options to compare: all but the tokenizer's path, and `skip_bad`.
 
-        That changes only pieces with bad lines (`encode.finished` looks at those): who adds --skip-bad to a
-        command that such a line stopped goes on from there.
+        That changes only pieces with bad lines (`encode.finished` checks those): a command that such a line
+        stopped goes on from there with --skip-bad.
         """
         return {key: value for key, value in asdict(self).items() if key not in ("tokenizer", "skip_bad")}
 
@@ -66,7 +66,7 @@ def settle(out: Path, files: Sequence[InputFile], options: Options) -> None:
     """Makes OUT ready for this plan: new, or as before. Raises UserError if it holds something else."""
     path = out / "pieces" / "plan.json"
     listed: dict[str, list[Any]] = {}
-    for file in files:  # where a file lies may change, unless only that tells it from another
+    for file in files:  # paths may change, except where two files have one name
         listed[file.path if file.name in listed else file.name] = [file.size, file.stamp]
     plan = {"version": PLAN_VERSION, "options": options.plain(), "files": listed}
     if out.exists() and not out.is_dir():
@@ -86,7 +86,7 @@ def settle(out: Path, files: Sequence[InputFile], options: Options) -> None:
 
 
 def clear(out: Path) -> None:
-    """Deletes what an earlier `prepare` made in OUT, and nothing else."""
+    """Deletes the files of an earlier `prepare` in OUT, and nothing else."""
     if not (out / "pieces" / "plan.json").is_file():
         return
     for name in (METADATA, "tokenizer.json"):
@@ -111,8 +111,8 @@ def at_work(out: Path) -> Iterator[None]:
     try:
         mark = json.loads(path.read_text(encoding="utf-8"))
         if psutil.Process(mark["process"]).create_time() == mark["started"]:
-            how = "wait for it, or choose another --out"
-            raise UserError(f"another prepare, process {mark['process']}, is at work there", str(out), how)
+            advice = "wait for it, or choose another --out"
+            raise UserError(f"another prepare, process {mark['process']}, is at work there", str(out), advice)
     except (OSError, KeyError, TypeError, psutil.Error):
         pass
     except ValueError as error:

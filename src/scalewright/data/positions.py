@@ -1,12 +1,12 @@
-"""Where every source of a mixture stands, also after its weights have changed: a pure function of the sample.
+"""The position of every source of a mixture, also after its weights changed: a pure function of the sample.
 
     samples       0 ........ 1000 ........... 1600 ...
     weights A:B     1 : 1          9 : 1              {"from": 0, "weights": {"0": 1, "1": 1}},
-    A gives         0..499        500..1039           {"from": 1000, "weights": {"0": 9, "1": 1}}
-    B gives         0..499        500..559
+    of A            0..499        500..1039           {"from": 1000, "weights": {"0": 9, "1": 1}}
+    of B            0..499        500..559
 
-A source goes on where it stood: nothing is skipped or repeated. It keeps the number that it got when it first
-appeared, which its shuffle and its sample ids are made of; a source that left keeps its place for later.
+A source goes on from its position: nothing is skipped or repeated. It keeps the number that it got when it
+first appeared, for its shuffle and its sample ids; a source that left keeps its place for later.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class Segment:
 
 @dataclass(frozen=True)
 class Positions:
-    """The sources that a run has had, in order of appearance, and what was mixed when."""
+    """The sources that a run has had, in order of appearance, and their mixtures."""
 
-    sources: tuple[str, ...]  # their fingerprints; a source's number is its place here
+    sources: tuple[str, ...]  # their fingerprints; a source's number is its index here
     segments: tuple[Segment, ...]
 
     def dump(self) -> dict[str, Any]:
@@ -48,7 +48,7 @@ class Positions:
 
     @classmethod
     def parse(cls, data: dict[str, Any]) -> Positions:
-        """What `dump` gave."""
+        """The positions of a `dump`."""
         segments = tuple(
             Segment(int(s["from"]), {int(number): weight for number, weight in s["weights"].items()})
             for s in data["segments"]
@@ -75,7 +75,7 @@ class Positions:
 
     @property
     def current(self) -> Segment:
-        """What is mixed now."""
+        """The mixture of now."""
         return self.segments[-1]
 
 
@@ -105,23 +105,23 @@ class SourceOf:
         return {int(number): float(share) for number, share in pairs}
 
     def given(self, samples: int) -> list[int]:
-        """How many of the first `samples` samples each source gave."""
+        """How many of the first `samples` samples came from each source."""
         index = max(0, int(np.searchsorted(self._starts, samples, side="right")) - 1)
         return [int(n) for n in self._counts[index] + self._count(index, samples - int(self._starts[index]))]
 
     def __call__(self, indices: Int64) -> tuple[Int64, Int64]:
-        """The source of each sample, and how many samples that source gave before it."""
+        """The source of each sample, and how many samples of that source come before it."""
         segment_of = np.searchsorted(self._starts, indices, side="right") - 1
         source, ordinal = np.empty_like(indices), np.empty_like(indices)
         for index in np.unique(segment_of):
             chosen = segment_of == index
-            place, count = self._mixtures[index](indices[chosen] - self._starts[index])
-            source[chosen] = self._numbers[index][place]
+            position, count = self._mixtures[index](indices[chosen] - self._starts[index])
+            source[chosen] = self._numbers[index][position]
             ordinal[chosen] = self._counts[index][source[chosen]] + count
         return source, ordinal
 
     def _count(self, index: int, samples: int) -> Int64:
-        """Samples that each source gives in the first `samples` of a segment."""
+        """Samples of each source in the first `samples` of a segment."""
         counts = np.zeros_like(self._counts[0])
         mixture = self._mixtures[index]
         counts[self._numbers[index]] = mixture.count(samples)

@@ -50,7 +50,7 @@ class Prefetcher:
         raise item
 
     def close(self) -> None:
-        """Stops the thread and forgets what it made; safe to call twice."""
+        """Stops the thread and drops its batches; safe to call twice."""
         self._stop.set()
         while True:
             try:

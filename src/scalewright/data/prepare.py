@@ -4,7 +4,7 @@
                        │                         ▲                                     OUT/metadata.json, last
                        └── sample ──learn──► tokenizer.json
 
-Everything that decides the result (files, options, tokenizer) stands in OUT/pieces/plan.json before the first
+Everything that decides the result (files, options, tokenizer) is in OUT/pieces/plan.json before the first
 piece is done. A rerun compares it, checks the finished pieces' checksums, and does only the others; it never
 mixes two plans. The result has the same bytes for any number of workers and any number of interruptions.
 """
@@ -38,7 +38,7 @@ DEFAULT_VALID_FRACTION = 0.1
 
 @dataclass(frozen=True)
 class Summary:
-    """What `prepare` made; a split has {tokens, documents, text_bytes, bytes_per_token, shards}."""
+    """The result of `prepare`; a split has {tokens, documents, text_bytes, bytes_per_token, shards}."""
 
     out: str
     vocab_size: int
@@ -47,9 +47,9 @@ class Summary:
     tokenizer_sha256: str
     dtype: str
     splits: dict[str, dict[str, Any]]
-    left_out: dict[str, int]  # what wasn't taken: count by reason
+    left_out: dict[str, int]  # not taken: count by reason
     bad_lines: list[str]  # those left out by --skip-bad: file, line, byte and why; the first 1,000 of a piece
-    mended: dict[str, int]  # what was taken, but not as it stood: cut, or with characters replaced
+    mended: dict[str, int]  # taken after a repair: cut, or with characters replaced
     pieces: int
     pieces_kept: int  # found finished from an earlier run
     input_bytes: int
@@ -82,8 +82,8 @@ def prepare(
     With neither `vocab_size` nor `tokenizer`, a byte-level BPE of a size that fits the text is learnt.
     `valid_fraction` (default 0.1) of the documents validate; of few plain texts, the end of each does.
     `workers` None takes every core. `skip_bad` leaves out lines of JSON that hold no text, and lists them;
-    without it the first one is an error. `progress(stage, done, total)` is told bytes; "auto" draws a bar on
-    a terminal and is quiet elsewhere.
+    without it the first one is an error. `progress(stage, done, total)` is called with bytes; "auto"
+    draws a bar on a terminal and is quiet elsewhere.
 
     Raises UserError for a mistake in the inputs, RunError for a full disk or a dead worker; the same call
     then goes on from there.
@@ -125,7 +125,7 @@ class _Work:
     def run(
         self, skipped: Counter[str], workers: int | None, stats: bool, must_validate: bool, began: float
     ) -> Summary:
-        """Does what is left to do, and joins everything."""
+        """Does the unfinished pieces, and joins everything."""
         pieces = cut_pieces(self.files, self.options.valid_fraction)
         words = ready_tokenizer(self.out, pieces, self.options, self.shown)
         encoding = self._encoding(words)
@@ -190,7 +190,7 @@ class _Work:
     def _commit(
         self, words: Words, encoding: Encoding, splits: dict[str, Any], notes: dict[str, Any]
     ) -> None:
-        """Says that all is there, and nothing of this very run (time, workers): equal work, equal bytes."""
+        """Writes the metadata last; nothing of this very run (time, workers): equal work, equal bytes."""
         data = {
             "format": FORMAT,
             "version": VERSION,
@@ -211,7 +211,7 @@ def _check_inputs(inputs: Sequence[str | Path], out: str | Path, workers: int | 
         raise UserError(
             "nothing to prepare", "prepare", "name a file, a folder, or one of " + ", ".join(CORPORA)
         )
-    if Path(out).expanduser().resolve() in [Path(given).expanduser().resolve() for given in inputs]:
+    if Path(out).expanduser().resolve() in [Path(path).expanduser().resolve() for path in inputs]:
         raise UserError("the result would lie among its own input", str(out), "choose another --out")
     if workers is not None and workers < 1:
         raise UserError(f"{workers} workers", "--workers", "give 1 or more")
@@ -229,8 +229,8 @@ def _options(
     if vocab_size is not None and tokenizer is not None:
         raise UserError("--vocab-size and --tokenizer are both given", "prepare", "keep one of them")
     if vocab_size is not None and vocab_size < SMALLEST_VOCABULARY:
-        how = f"give at least {SMALLEST_VOCABULARY}: 256 bytes and the end of a document"
-        raise UserError(f"a vocabulary of {vocab_size} is too small", "--vocab-size", how)
+        advice = f"give at least {SMALLEST_VOCABULARY}: 256 bytes and the end of a document"
+        raise UserError(f"a vocabulary of {vocab_size} is too small", "--vocab-size", advice)
     if valid_fraction is not None and not 0 <= valid_fraction < 1:
         raise UserError(
             f"a validation fraction of {valid_fraction}", "--valid-fraction", "give one in 0 ≤ F < 1"
@@ -242,19 +242,19 @@ def _options(
 def _all_files(inputs: Sequence[str | Path], skipped: Counter[str]) -> list[InputFile]:
     """The files of every input: a path that exists wins over a name. Raises UserError when there are none."""
     files: list[InputFile] = []
-    for given in inputs:
-        name = str(given)
-        there = Path(name).expanduser().exists()
-        if name in CORPORA and not there:
+    for path in inputs:
+        name = str(path)
+        exists = Path(name).expanduser().exists()
+        if name in CORPORA and not exists:
             files += corpus(name, skipped)
-        elif not there and "/" not in name and (near := nearest(name, CORPORA)):
+        elif not exists and "/" not in name and (near := nearest(name, CORPORA)):
             raise UserError(f"no file, folder or text named '{name}'", "prepare", f"did you mean {near[0]}?")
         else:
-            files += find_files([given], skipped)
+            files += find_files([path], skipped)
     if not files:
         reasons = ", ".join(f"{count} {reason}" for reason, count in skipped.items()) or "no files"
-        where = ", ".join(str(given) for given in inputs)
-        raise UserError(f"no text in the input: {reasons}", where, "give a file or folder with text")
+        named = ", ".join(str(path) for path in inputs)
+        raise UserError(f"no text in the input: {reasons}", named, "give a file or folder with text")
     if len({file.path for file in files}) < len(files):
         names = Counter(file.path for file in files).most_common(1)
         raise UserError(f"{names[0][0]} is given {names[0][1]} times", "prepare", "name each input once")

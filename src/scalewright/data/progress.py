@@ -1,4 +1,4 @@
-"""How far `prepare` is: a bar on a terminal, a callback, or silence."""
+"""The progress of `prepare`: a bar on a terminal, a callback, or silence."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _LABELS = {"learn": "learning the tokenizer", "verify": "checking finished piece
 
 
 class Progress:
-    """Counts bytes of a stage, and tells them on; this one tells nobody."""
+    """Counts bytes of a stage, and passes them to `call`, if there is one."""
 
-    def __init__(self, tell: Callable[[str, int, int], None] | None = None) -> None:
-        self._tell, self._stage, self._done, self._total = tell, "", 0, 0
+    def __init__(self, call: Callable[[str, int, int], None] | None = None) -> None:
+        self._call, self._stage, self._done, self._total = call, "", 0, 0
 
     def start(self, stage: str, total: int) -> None:
         """Begins a stage of `total` bytes."""
@@ -22,22 +22,22 @@ class Progress:
         self.advance(0)
 
     def advance(self, size: int) -> None:
-        """Says that `size` more bytes are done."""
+        """Adds `size` finished bytes."""
         self._done = min(self._done + size, self._total)
-        if self._tell:
-            self._tell(self._stage, self._done, self._total)
+        if self._call:
+            self._call(self._stage, self._done, self._total)
 
 
 @contextmanager
-def progress_of(wanted: Literal["auto"] | Callable[[str, int, int], None] | None) -> Iterator[Progress]:
-    """A Progress that calls `wanted`, or that draws on stderr when that is a terminal."""
-    if wanted is None or (wanted == "auto" and not sys.stderr.isatty()):
+def progress_of(progress: Literal["auto"] | Callable[[str, int, int], None] | None) -> Iterator[Progress]:
+    """A Progress that calls `progress`, or that draws on stderr when that is a terminal."""
+    if progress is None or (progress == "auto" and not sys.stderr.isatty()):
         yield Progress()
-    elif callable(wanted):
-        yield Progress(wanted)
+    elif callable(progress):
+        yield Progress(progress)
     else:
-        with _bar() as tell:
-            yield Progress(tell)
+        with _bar() as draw:
+            yield Progress(draw)
 
 
 @contextmanager
@@ -56,10 +56,10 @@ def _bar() -> Iterator[Callable[[str, int, int], None]]:
     with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
         tasks: dict[str, Any] = {}
 
-        def tell(stage: str, done: int, total: int) -> None:
+        def draw(stage: str, done: int, total: int) -> None:
             if total and stage not in tasks:
                 tasks[stage] = bar.add_task(_LABELS.get(stage, stage), total=total)
             if stage in tasks:
                 bar.update(tasks[stage], completed=done)
 
-        yield tell
+        yield draw

@@ -5,7 +5,7 @@
     npy        one array, memory-mapped: 1-D is one stream, 2-D is a document a row
     raw        numbers without a header, as nanoGPT writes them; only with `format: uint16` (or uint32, int32)
 
-In npy and raw streams, `eod: ID` says which token ends a document; without it a stream is one document.
+In npy and raw streams, the token `eod: ID` ends a document; without it a stream is one document.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ _DTYPES = {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 6: "<f8", 7: "<f4", 8
 def open_tokens(
     path: str | Path, split: str = "train", format: str = "auto", eod: int | None = None
 ) -> TokenStore:
-    """The tokens at `path`, whatever made them; of a folder with train/ and valid/, the split asked for.
+    """The tokens at `path`, in any of these formats; of a folder with train/ and valid/, those of `split`.
 
     Raises UserError when there are none, or when they are damaged.
     """
-    place = _split_folder(Path(path).expanduser(), split, format)
-    if _unfinished(place.parent) and is_shards(place):
-        raise _nothing_there(place)
+    source = _split_folder(Path(path).expanduser(), split, format)
+    if _unfinished(source.parent) and is_shards(source):
+        raise _nothing_there(source)
     if format in RAW_FORMATS:
-        store = _streams(_files(place, ".bin"), format, eod)
-    elif is_shards(place):
-        store = open_shards(place)
-    elif pairs := _megatron_pairs(place):
+        store = _streams(_files(source, ".bin"), format, eod)
+    elif is_shards(source):
+        store = open_shards(source)
+    elif pairs := _megatron_pairs(source):
         store = _megatron(pairs, eod)
-    elif arrays := _files(place, ".npy"):
+    elif arrays := _files(source, ".npy"):
         store = _streams(arrays, "npy", eod)
     else:
-        raise _nothing_there(place)
+        raise _nothing_there(source)
     if store.tokens < 2:
         raise UserError(
-            f"{store.tokens} tokens are too few to learn from", str(place), "prepare a larger text"
+            f"{store.tokens} tokens are too few to learn from", str(source), "prepare a larger text"
         )
     return store
 
@@ -63,9 +63,9 @@ def _split_folder(path: Path, split: str, format: str) -> Path:
         if (path / name).is_dir():
             return path / name
         for suffix in (".bin", ".npy", ".idx"):
-            found = path / f"{name}{suffix}"
-            if found.is_file() and (suffix != ".bin" or format in RAW_FORMATS):
-                return found
+            file = path / f"{name}{suffix}"
+            if file.is_file() and (suffix != ".bin" or format in RAW_FORMATS):
+                return file
     if split == "valid" and (path / "train" / METADATA).is_file():
         raise UserError(
             "there are no validation tokens", str(path), "prepare it again with --valid-fraction 0.1"
@@ -74,7 +74,7 @@ def _split_folder(path: Path, split: str, format: str) -> Path:
 
 
 def _unfinished(folder: Path) -> bool:
-    """Whether a `prepare` that was stopped, or that a file is missing of, left its plan here."""
+    """Whether a `prepare` left its plan here and was stopped, or a file of it is missing."""
     finished = (folder / METADATA).is_file() and (folder / "train" / METADATA).is_file()
     return (folder / "pieces" / "plan.json").is_file() and not finished
 
@@ -87,13 +87,13 @@ def _nothing_there(path: Path) -> UserError:
             "make it with `scalewright prepare INPUT --out DIR`",
         )
     if _unfinished(path) or _unfinished(path.parent):
-        how = "run the same `scalewright prepare` again: it does only what is missing"
-        return UserError("the tokens are not finished", str(path), how)
+        advice = "run the same `scalewright prepare` again: it does only what is missing"
+        return UserError("the tokens are not finished", str(path), advice)
     if path.suffix == ".bin" or (path.is_dir() and any(path.glob("*.bin"))):
         return UserError(
             "bare numbers without an index",
             str(path),
-            "say what they are, such as format: uint16 beside path",
+            "name their type, such as format: uint16 beside path",
         )
     if path.is_file():
         return UserError(
@@ -141,7 +141,7 @@ def _raw_file(path: Path, format: str) -> TokenFile:
 
 
 def _npy_file(path: Path) -> tuple[TokenFile, int]:
-    """Where the numbers of a .npy file lie, and the length of a row (0 for one stream)."""
+    """The numbers of a .npy file, and the length of a row (0 for one stream)."""
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
@@ -227,10 +227,10 @@ def _megatron_pair(tokens: Path, index: Path) -> tuple[TokenFile, NDArray[np.int
     dtype = np.dtype(_DTYPES[code])
     if not tokens.is_file():
         raise UserError("the index has no token file beside it", str(tokens), "copy the .bin file there")
-    found, expected = tokens.stat().st_size, int(bounds[-1]) * dtype.itemsize
-    if found < expected:
+    size, expected = tokens.stat().st_size, int(bounds[-1]) * dtype.itemsize
+    if size < expected:
         raise UserError(
-            f"the file has {found:,} bytes, its index says {expected:,}", str(tokens), "copy it again"
+            f"the file has {size:,} bytes, its index says {expected:,}", str(tokens), "copy it again"
         )
     if not documents or firsts.min() < 0 or firsts.max() > sequences:
         raise UserError("the index names sequences that it doesn't have", str(index), "copy it again")

@@ -1,12 +1,12 @@
 """Rows from a user's items, read one after the other: packed, or a document a row.
 
     items       d0 d0 d0 | d1 d1 | d2 d2 d2 d2 d2 | ...   n tokens are n-1 (input, target) pairs
-    row 0       └ d0 ┘ └d1┘ └ d2                              `seq_len` pairs; what is left goes on in row 1
+    row 0       └ d0 ┘ └d1┘ └ d2                              `seq_len` pairs; the rest goes on in row 1
     unpacked    └ d0 ┘ pad                                    one document a row, a long one over several
 
-Row i is sample i. Whoever wants it reads on from where it is and skips what is others': every data-parallel
-rank reads all items, so that samples are the same on any layout. A mark (a row's number, and the item and
-the pair where it begins) is small; a run that resumes reads on from the last one that was saved.
+Row i is sample i. A rank reads on to it and skips the rows of others: every data-parallel rank reads all
+items, so that samples are the same on any layout. A row's start (its number, and the item and the pair where
+it begins) is small; a run that resumes reads on from the last one that was saved.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from scalewright.data.items import Document, Int64, ItemReader
 from scalewright.data.sources import Items
 from scalewright.spec.errors import UserError
 
-MARKS = 64  # the last batches whose beginnings are remembered: more than are read ahead
+KEPT_STARTS = 64  # the last batches whose beginnings are remembered: more than are read ahead
 
 
 @dataclass(frozen=True)
-class Mark:
+class RowStart:
     """Where a row begins."""
 
     row: int = 0
@@ -62,34 +62,34 @@ class SequentialRows:
         """`once`: after the last item rows are empty (validation); else the next epoch begins."""
         self.items, self.reader, self.seq_len = items, reader, seq_len
         self.packing, self.document_mask, self.once = packing, document_mask, once
-        self._marks: deque[Mark] = deque(maxlen=MARKS)
+        self._row_starts: deque[RowStart] = deque(maxlen=KEPT_STARTS)
         self.seek(None)
 
     def __len__(self) -> int:
         return 2**62  # the number of rows is unknown until all items have been read
 
     def seek(self, position: dict[str, Any] | None) -> None:
-        """Goes to a place that `position` gave; null: the beginning."""
-        self._mark = Mark(**position) if position else Mark()
-        self._marks.clear()
+        """Goes to a result of `position`; null: the beginning."""
+        self._row_start = RowStart(**position) if position else RowStart()
+        self._row_starts.clear()
         self._stream: Iterator[Any] | None = None
         self._pending: Pairs | None = None
-        self._last_token = self._mark.carry
+        self._last_token = self._row_start.carry
         self._ended = self._epoch_has_pairs = False
 
     def position(self, row: int) -> dict[str, Any] | None:
         """The last remembered place at or before a row, as plain data; null: none."""
-        before = [past for past in list(self._marks) if past.row <= row]
+        before = [past for past in list(self._row_starts) if past.row <= row]
         return asdict(before[-1]) if before else None
 
     def batch(self, indices: Sequence[int] | range) -> Batch:
         """These rows; reads from the beginning when one lies before the place that has been reached."""
         rows: list[tuple[Int64, ...]] = []
-        if self._mark.row > indices[0]:
+        if self._row_start.row > indices[0]:
             self.seek(None)
-        self._marks.append(self._mark)
+        self._row_starts.append(self._row_start)
         for index in indices:
-            while self._mark.row < index:
+            while self._row_start.row < index:
                 self._row()
             rows.append(self._row())
         inputs, targets, positions, documents = (np.stack(column) for column in zip(*rows, strict=True))
@@ -113,50 +113,52 @@ class SequentialRows:
                 continue
             assert self._pending is not None
             count = min(length - filled, len(self._pending.inputs))
-            place = slice(filled, filled + count)
-            inputs[place], targets[place] = self._pending.inputs[:count], self._pending.targets[:count]
+            span = slice(filled, filled + count)
+            inputs[span], targets[span] = self._pending.inputs[:count], self._pending.targets[:count]
             if self.document_mask:
-                positions[place] = self._pending.positions[:count] - self._pending.positions[0]
-            documents[place] = number
+                positions[span] = self._pending.positions[:count] - self._pending.positions[0]
+            documents[span] = number
             self._take(count)
             filled, number = filled + count, number + 1
             if not self.packing:
                 break
         documents[filled:] = max(number - 1, 0)
-        self._mark = Mark(**{**vars(self._mark), "row": self._mark.row + 1})
+        self._row_start = RowStart(**{**vars(self._row_start), "row": self._row_start.row + 1})
         return inputs, targets, positions, documents
 
     def _take(self, count: int) -> None:
         """Moves past pairs of the open document; past the last of them, to the next item."""
         assert self._pending is not None
-        mark = self._mark
+        start = self._row_start
         if count < len(self._pending.inputs):
             self._pending = Pairs(*(part[count:] for part in self._pending))
-            self._mark = Mark(mark.row, mark.epoch, mark.ordinal, mark.offset + count, mark.carry, mark.state)
+            self._row_start = RowStart(
+                start.row, start.epoch, start.ordinal, start.offset + count, start.carry, start.state
+            )
         else:
             self._finish()
 
     def _finish(self) -> None:
         """The open item is used up; without a document mask the next one follows from its last token."""
-        mark = self._mark
+        start = self._row_start
         carry = None if self.document_mask else self._last_token
         self._pending = None
-        self._mark = Mark(mark.row, mark.epoch, mark.ordinal + 1, 0, carry, self.items.state())
+        self._row_start = RowStart(start.row, start.epoch, start.ordinal + 1, 0, carry, self.items.state())
 
     def _next(self) -> bool:
-        """Opens the next item; False when it gave no pairs, or the data have ended."""
-        mark = self._mark
+        """Opens the next item; False when it has no pairs, or the data have ended."""
+        start = self._row_start
         if self._stream is None:
-            self._stream = self.items.open(mark.epoch, mark.ordinal, mark.state)
-            self._epoch_has_pairs = mark.ordinal > 0  # the items before had some
+            self._stream = self.items.open(start.epoch, start.ordinal, start.state)
+            self._epoch_has_pairs = start.ordinal > 0  # the items before had some
         try:
             item = next(self._stream)
         except StopIteration:
             self._end_of_epoch()
             return False
-        where = f"data, item {mark.ordinal} of epoch {mark.epoch}"
-        pairs = self._pairs(self.reader.document(item, where))
-        self._pending = Pairs(*(part[mark.offset :] for part in pairs))
+        source = f"data, item {start.ordinal} of epoch {start.epoch}"
+        pairs = self._pairs(self.reader.document(item, source))
+        self._pending = Pairs(*(part[start.offset :] for part in pairs))
         if len(self._pending.inputs):
             self._epoch_has_pairs = True
             return True
@@ -164,21 +166,21 @@ class SequentialRows:
         return False
 
     def _end_of_epoch(self) -> None:
-        mark = self._mark
+        start = self._row_start
         if not self._epoch_has_pairs:
             raise UserError("the data gave no item of two tokens or more", "data", "check what they yield")
         self._stream = None
         if self.once:
             self._ended = True
         else:
-            self._mark = Mark(mark.row, mark.epoch + 1, 0, 0, mark.carry)
+            self._row_start = RowStart(start.row, start.epoch + 1, 0, 0, start.carry)
 
     def _pairs(self, document: Document) -> Pairs:
         """A document's inputs and targets; without a document mask the last token before it is one, too."""
         tokens, labels = document
         if len(tokens):
             self._last_token = int(tokens[-1])
-        if not self.document_mask and self._mark.carry is not None and self.packing:
-            tokens = np.append(np.int64(self._mark.carry), tokens)
+        if not self.document_mask and self._row_start.carry is not None and self.packing:
+            tokens = np.append(np.int64(self._row_start.carry), tokens)
             labels = np.append(np.int64(IGNORED), labels)
         return Pairs(tokens[:-1], labels[1:], np.arange(max(len(tokens) - 1, 0), dtype=np.int64))

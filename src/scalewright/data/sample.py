@@ -1,4 +1,4 @@
-"""The tokenizer of a `prepare`: copied in, or learnt from an even sample of the training text, once.
+"""The tokenizer of a `prepare`: copied in, or trained on an even sample of the training text, once.
 
 The sample takes each piece's beginning, the same share of each, so it is bounded for any input and the same
 in every run. Validation text is never in it. A tokenizer that an earlier run committed is taken when its
@@ -32,7 +32,7 @@ from scalewright.spec.errors import UserError
 
 @dataclass(frozen=True)
 class Words:
-    """The tokenizer in OUT, and what it means for the shards."""
+    """The tokenizer in OUT, with its properties that the shards have."""
 
     path: Path
     sha256: str
@@ -42,7 +42,7 @@ class Words:
 
 
 def ready_tokenizer(out: Path, pieces: Sequence[Piece], options: Options, shown: Progress) -> Words:
-    """OUT/tokenizer.json, there and checked; learnt or copied if it wasn't. Raises UserError."""
+    """OUT/tokenizer.json, checked; trained or copied if it is missing. Raises UserError."""
     path, note = out / "tokenizer.json", out / "pieces" / "tokenizer.json"
     if not _as_noted(path, note):
         if options.tokenizer is None:
@@ -68,7 +68,7 @@ def _as_noted(path: Path, note: Path) -> bool:
 
 
 def sample_texts(pieces: Sequence[Piece], options: Options, shown: Progress) -> Iterator[str]:
-    """Training text to learn a tokenizer from: at most SAMPLE_BYTES, the same share of every piece."""
+    """Text to train a tokenizer on: at most SAMPLE_BYTES, the same share of every piece."""
     total = sum(piece.size for piece in pieces)
     share = min(1.0, SAMPLE_BYTES / max(total, 1))
     shown.start("learn", int(total * share))

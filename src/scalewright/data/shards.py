@@ -1,12 +1,12 @@
 """The token files that `prepare` writes, and how they are read back: plain arrays and one JSON file a split.
 
     OUT/tokenizer.json            the tokenizer, copied in
-    OUT/metadata.json             what was prepared from what; written last: without it OUT isn't finished
+    OUT/metadata.json             inputs, options, counts; written last: without it OUT isn't finished
     OUT/train/metadata.json       counts, dtype, end-of-document id, checksums of everything below
     OUT/train/tokens-00000.bin    tokens, little-endian uint16 (or uint32 from 65,537 words on), end to end
     OUT/train/documents.bin       int64[documents + 1]: the token at which each document starts, and the end
     OUT/valid/...                 the same
-    OUT/pieces/                   one record a finished piece of the work: what a rerun skips
+    OUT/pieces/                   one record a finished piece of the work, for a rerun to skip
 
 A file is written under a temporary name, flushed to the disk and renamed: a name that exists is whole.
 """
@@ -56,7 +56,7 @@ def checksum(path: Path) -> str:
 
 
 def commit(path: Path, chunks: Iterable[bytes]) -> dict[str, Any]:
-    """Writes a file so that it is there whole or not at all; gives its `bytes` and `sha256`."""
+    """Writes a file so that it is there whole or not at all; returns its `bytes` and `sha256`."""
     temporary = path.with_name(path.name + ".tmp")
     digest, size = hashlib.sha256(), 0
     try:
@@ -75,20 +75,20 @@ def commit(path: Path, chunks: Iterable[bytes]) -> dict[str, Any]:
 
 
 def commit_json(path: Path, data: dict[str, Any]) -> None:
-    """Writes plain data as JSON, whole or not at all; equal data give equal bytes."""
+    """Writes plain data as JSON, whole or not at all; equal data have equal bytes."""
     commit(path, [(json.dumps(data, indent=1) + "\n").encode()])
 
 
 def disk_error(error: OSError, out: Path) -> Exception:
-    """What a failed write means to the user: one line that says that nothing is lost."""
+    """The error for a failed write: one line, with the finished pieces kept."""
     kept = "the finished pieces are kept; the same command goes on from there"
-    place = Path(error.filename) if isinstance(error.filename, (str, os.PathLike)) else out
-    if out not in (place, *place.parents) and place not in out.parents:
-        return RunError(f"cannot read {place}: {error.strerror or error}: {kept}")
+    path = Path(error.filename) if isinstance(error.filename, (str, os.PathLike)) else out
+    if out not in (path, *path.parents) and path not in out.parents:
+        return RunError(f"cannot read {path}: {error.strerror or error}: {kept}")
     if error.errno in _NOT_THERE:
         return UserError(
             "cannot write there",
-            str(place),
+            str(path),
             "choose another --out, or change its permissions",
         )
     return RunError(f"cannot write to {out}: {error.strerror or error} (free some space): {kept}")
@@ -105,9 +105,11 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise UserError("not a folder of prepared tokens", str(path), "make one with `scalewright prepare`")
     if data.get("version") != VERSION:
-        found = data.get("version")
+        version = data.get("version")
         raise UserError(
-            f"tokens of format version {found}, this version reads {VERSION}", str(path), "prepare them again"
+            f"tokens of format version {version}, this version reads {VERSION}",
+            str(path),
+            "prepare them again",
         )
     return data
 
@@ -161,9 +163,9 @@ def check_split(
 
 
 def verify(folder: str | Path, progress: Callable[[int], None] | None = None) -> dict[str, Any]:
-    """Reads every byte of a prepared folder (or of one split) and compares checksums; gives {files, bytes}.
+    """Reads every byte of a prepared folder (or of one split) and compares checksums; returns {files, bytes}.
 
-    Raises UserError that names the first damaged file and how to mend it.
+    Raises UserError that names the first damaged file and its remedy.
     """
     root = Path(folder)
     splits = (

@@ -3,7 +3,7 @@
     Indexed     data[i]: every epoch in another order (train), which is a pure function of seed and epoch
     Streamed    for item in data: as it comes; an epoch opens it again (and calls its `set_epoch(n)`)
 
-Both can be opened at a place: an indexed one at once, a stream from a state that it gave before (the
+Both can be opened at a place: an indexed one at once, a stream from an earlier state of its own (the
 `state_dict` of Hugging Face's), or by reading over the items up to there.
 """
 
@@ -25,11 +25,11 @@ class Items(Protocol):
     length: int | None  # of an epoch; null: unknown, or endless
 
     def open(self, epoch: int, ordinal: int, state: Any = None) -> Iterator[Any]:
-        """The epoch's items from its `ordinal`-th on; `state` is what `state()` gave there."""
+        """The epoch's items from its `ordinal`-th on; `state` is the result of `state()` there."""
         ...
 
     def state(self) -> Any:
-        """Where the open stream stands, as JSON data; null: `ordinal` is all there is."""
+        """The open stream's position, as JSON data; null: it has only `ordinal`."""
         ...
 
 
@@ -62,7 +62,7 @@ class Streamed:
     length: int | None = None
 
     def __init__(self, make: Callable[[], Any], first: Any) -> None:
-        """`first` is what `make` gave; a generator, read once only, is made anew for each epoch."""
+        """`first` is a result of `make`; a generator, read once only, is made anew for each epoch."""
         self._make, self._data = make, first
         self._single_use = hasattr(first, "__next__")
         self._fresh = True
@@ -79,7 +79,7 @@ class Streamed:
         return islice(iter(self._data), ordinal, None)
 
     def state(self) -> Any:
-        """The stream's own state, if it gives one that JSON can hold.
+        """The stream's own state, if it has one that JSON can hold.
 
         Not that of a shuffled Hugging Face stream: it leaves out the examples that wait in its buffer.
         """
@@ -93,7 +93,7 @@ class Streamed:
 
 
 def _has_buffer(data: Any) -> bool:
-    """Whether a Hugging Face stream shuffles in a buffer, at any depth of what it was made from."""
+    """Whether a Hugging Face stream shuffles in a buffer, at any depth of its inner streams."""
     pending = [getattr(data, "_ex_iterable", None)]
     while pending:
         part = pending.pop()

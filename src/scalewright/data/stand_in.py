@@ -5,7 +5,7 @@
 
     {python: scalewright.data.stand_in:RandomTokens, vocab_size: 256, seq_len: 32}
 
-For comparing two ways to compute the same thing it doesn't matter what a token says; documents, uncounted
+For comparing two ways to compute the same thing the tokens' meaning doesn't matter; documents, uncounted
 targets and the order of samples do, and they stay.
 """
 
@@ -33,12 +33,12 @@ class Folded:
     def __init__(
         self, split: str, seed: int, source: dict[str, Any], vocab_size: int | None, seq_len: int
     ) -> None:
-        given: DataSpec | PythonRef
+        spec: DataSpec | PythonRef
         if "python" in source:
-            given = PythonRef.parse(source, "data")
+            spec = PythonRef.parse(source, "data")
         else:
-            given = DataSpec.parse({**source, "seq_len": seq_len}, "data")
-        self._inner = open_data(given, "valid" if split == "valid" else "train", seed)
+            spec = DataSpec.parse({**source, "seq_len": seq_len}, "data")
+        self._inner = open_data(spec, "valid" if split == "valid" else "train", seed)
         self.vocab_size, self.seq_len, self.eod = vocab_size, seq_len, None
 
     def __len__(self) -> int:
@@ -46,13 +46,13 @@ class Folded:
 
     def batch(self, indices: Sequence[int] | range) -> Batch:
         """These samples, folded and cut."""
-        found = self._inner.batch(indices)
-        documents = None if found.documents is None else self._cut(found.documents)
-        tokens, targets = self._cut(found.tokens), self._cut(found.targets)
+        batch = self._inner.batch(indices)
+        documents = None if batch.documents is None else self._cut(batch.documents)
+        tokens, targets = self._cut(batch.tokens), self._cut(batch.targets)
         if self.vocab_size is not None:
             tokens = tokens % self.vocab_size
             targets = np.where(targets == IGNORED, IGNORED, targets % self.vocab_size)
-        return Batch(tokens, targets, self._cut(found.positions), documents, found.sample_ids)
+        return Batch(tokens, targets, self._cut(batch.positions), documents, batch.sample_ids)
 
     def _cut(self, rows: NDArray[Any]) -> NDArray[Any]:
         return np.ascontiguousarray(rows[:, : self.seq_len])
@@ -84,7 +84,7 @@ class RandomTokens:
             return Batch(tokens, targets, places, None, ids)
         begins = np.stack([r.random(self.seq_len) < 3.0 / self.seq_len for r in randoms])
         begins[:, 0] = True
-        targets[:, :-1][begins[:, 1:]] = IGNORED  # a document's first token is nobody's target
+        targets[:, :-1][begins[:, 1:]] = IGNORED  # a document's first token is no target
         documents = np.cumsum(begins, axis=1, dtype=np.int32) - 1
         starts = np.maximum.accumulate(np.where(begins, places, 0), axis=1)
         return Batch(tokens, targets, places - starts, documents, ids)

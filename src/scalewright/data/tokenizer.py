@@ -1,6 +1,6 @@
-"""A byte-level BPE tokenizer, learnt from the text or taken from a `tokenizer.json`.
+"""A byte-level BPE tokenizer, trained on the text or taken from a `tokenizer.json`.
 
-Learning starts from the 256 bytes and joins the most frequent neighbouring pair again and again (Sennrich
+Training starts from the 256 bytes and joins the most frequent neighbouring pair again and again (Sennrich
 et al. 2016; on bytes: GPT-2, Radford et al. 2019), so any text can be written and no word is unknown. One
 special token, `<|endoftext|>`, ends a document; the same characters inside a text are never read as it.
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 END = "<|endoftext|>"
 SMALLEST_VOCABULARY = 257  # 256 bytes and END
 SAMPLE_BYTES = 64 << 20
-"""Text that a tokenizer is learnt from; of more, an even sample. Merges hardly change beyond it."""
+"""Text that a tokenizer is trained on; of more, an even sample. Merges hardly change beyond it."""
 
 _ENDS = (END, "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>", "<｜end▁of▁sentence｜>")
 
@@ -97,15 +97,15 @@ def vocabulary_size(tokenizer: Tokenizer) -> int:
 def end_of_document(tokenizer: Tokenizer, path: Path, name: str | None = None) -> int:
     """The id that ends a document: `name`'s, tokenizer_config.json's, or a usual one's; raises UserError."""
     if name is not None:
-        found = tokenizer.token_to_id(name)
-        if found is None:
+        token_id = tokenizer.token_to_id(name)
+        if token_id is None:
             raise UserError(f"the tokenizer has no token '{name}'", str(path), "name one that it has")
-        return int(found)
-    candidates = [said] if (said := _configured_end(path)) else []
+        return int(token_id)
+    candidates = [configured] if (configured := _configured_end(path)) else []
     for candidate in [*candidates, *_ENDS]:
-        found = tokenizer.token_to_id(candidate)
-        if found is not None:
-            return int(found)
+        token_id = tokenizer.token_to_id(candidate)
+        if token_id is not None:
+            return int(token_id)
     raise UserError("the tokenizer has no token that ends a document", str(path), "name it with --eod TOKEN")
 
 

@@ -32,7 +32,7 @@ class TokenFile:
     start: int = 0
 
     def map(self) -> NDArray[np.integer]:
-        """The tokens, memory-mapped; raises UserError when the file is shorter than said."""
+        """The tokens, memory-mapped; raises UserError when the file is shorter than `count` numbers."""
         try:
             if self.count == 0:
                 return np.empty(0, dtype=self.dtype)
@@ -91,9 +91,9 @@ class TokenStore:
         out = np.empty(int(lengths.sum()), dtype=np.int64)
         places = np.cumsum(lengths) - lengths
         for number in np.unique(which):
-            mine = np.flatnonzero(which == number)
-            tokens = self._file(int(number))[spread(starts[mine] - self._starts[number], lengths[mine])]
-            out[spread(places[mine], lengths[mine])] = tokens
+            in_file = np.flatnonzero(which == number)
+            tokens = self._file(int(number))[spread(starts[in_file] - self._starts[number], lengths[in_file])]
+            out[spread(places[in_file], lengths[in_file])] = tokens
         return out
 
     def document(self, number: int) -> NDArray[np.int64]:
@@ -102,12 +102,12 @@ class TokenStore:
         return self.gather(start, self.offsets[number + 1 : number + 2] - start)
 
     def _file(self, number: int) -> NDArray[np.integer]:
-        found = self._mapped.get(number)
-        if found is None:
-            found = self._mapped[number] = self.files[number].map()
+        mapped = self._mapped.get(number)
+        if mapped is None:
+            mapped = self._mapped[number] = self.files[number].map()
             if len(self._mapped) > _OPEN_FILES:
                 self._mapped.popitem(last=False)
-        return found
+        return mapped
 
 
 def spread(starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -3,7 +3,7 @@
     text  ──pattern──►  "The", " lob", "ster", ...  ──table──►  word numbers  ──gather──►  token ids
 
 Byte-pair merges never cross a word, so a word always has the same tokens, and most words of a text were seen
-before. What the library does for each word (hash it, keep its offsets, make objects) is left out. This holds
+before. The library's work for each word (hash it, keep its offsets, make objects) is left out. This holds
 for GPT-2's pattern on byte-level BPE, which our own tokenizers use, and for characters whose class never
 changes between versions of Unicode; other tokenizers, and words around other characters, go
 through the library.
@@ -62,10 +62,10 @@ class WordEncoder:
         """The ids of each text."""
         sections = [list(known_sections(text)) if self.by_words else [(text, False)] for text in texts]
         flat = list(chain.from_iterable(sections))
-        found = iter(self._look_up([text for text, known in flat if known]))
-        others = [text for text, known in flat if not known]
+        looked_up = iter(self._look_up([text for text, plain in flat if plain]))
+        others = [text for text, plain in flat if not plain]
         encodings = iter(self.tokenizer.encode_batch_fast(others, add_special_tokens=False) if others else ())
-        ids = (next(found) if known else np.array(next(encodings).ids, np.int32) for _, known in flat)
+        ids = (next(looked_up) if plain else np.array(next(encodings).ids, np.int32) for _, plain in flat)
         return [np.concatenate(list(islice(ids, len(parts)))) for parts in sections]
 
     def _begin(self) -> None:
@@ -93,8 +93,8 @@ class WordEncoder:
 
     def _learn(self, words: list[str]) -> None:
         """Adds the tokens of words that have their numbers, but were never seen before."""
-        found = self.tokenizer.encode_batch_fast(words, add_special_tokens=False)
-        ids = [encoding.ids for encoding in found]
+        encodings = self.tokenizer.encode_batch_fast(words, add_special_tokens=False)
+        ids = [encoding.ids for encoding in encodings]
         lengths = np.fromiter(map(len, ids), np.int64, len(ids))
         first, last = self._learnt, self._learnt + len(ids)
         total = self._used + int(lengths.sum())
@@ -108,7 +108,7 @@ class WordEncoder:
 
 
 class _Numbers(dict[str, int]):
-    """Numbers words in the order in which they are first asked for."""
+    """Numbers words in the order in which they are first looked up."""
 
     def __missing__(self, word: str) -> int:
         number = self[word] = len(self)
@@ -130,49 +130,49 @@ def known_sections(text: str) -> Iterator[tuple[str, bool]]:
     Such a place is before a space that follows something else: no word has a space but at its front.
     """
     start = 0
-    while found := _strange().search(text, start):
-        first = _cut_before(text, start, found.start())
+    while match := _strange().search(text, start):
+        first = _cut_before(text, start, match.start())
         if first > start:
             yield text[start:first], True
-        last = _cut_after(text, found.end())
-        while (found := _strange().search(text, last)) and _cut_before(text, last, found.start()) == last:
-            last = _cut_after(text, found.end())
+        last = _cut_after(text, match.end())
+        while (match := _strange().search(text, last)) and _cut_before(text, last, match.start()) == last:
+            last = _cut_after(text, match.end())
         yield text[first:last], False
         start = last
     if start < len(text) or not text:
         yield text[start:], True
 
 
-def _cut_before(text: str, start: int, place: int) -> int:
-    """The last cut from `start` to `place`; `start` is one."""
-    while (place := text.rfind(" ", start + 1, place)) > start:
-        if not text[place - 1].isspace():
-            return place
+def _cut_before(text: str, start: int, cut: int) -> int:
+    """The last cut from `start` to `cut`; `start` is one."""
+    while (cut := text.rfind(" ", start + 1, cut)) > start:
+        if not text[cut - 1].isspace():
+            return cut
     return start
 
 
-def _cut_after(text: str, place: int) -> int:
-    """The first cut from `place` on; the end is one."""
-    while (place := text.find(" ", place)) >= 0:
-        before = text[place - 1] if place else " "
+def _cut_after(text: str, cut: int) -> int:
+    """The first cut from `cut` on; the end is one."""
+    while (cut := text.find(" ", cut)) >= 0:
+        before = text[cut - 1] if cut else " "
         if not before.isspace() and before != "\u180e":  # a space in older versions of Unicode
-            return place
-        place += 1
+            return cut
+        cut += 1
     return len(text)
 
 
 def has_known_words(tokenizer: Tokenizer) -> bool:
     """Whether the tokenizer is byte-level BPE over GPT-2's pattern, nothing before it, nothing at random."""
-    said = json.loads(tokenizer.to_str())
-    words, model = said["pre_tokenizer"] or {}, said["model"]
+    config = json.loads(tokenizer.to_str())
+    words, model = config["pre_tokenizer"] or {}, config["model"]
     plain = (
         words.get("type") == "ByteLevel"
         and words.get("use_regex", True)
         and not words.get("add_prefix_space")
     )
     parts = not any(model.get(key) for key in ("dropout", "continuing_subword_prefix", "end_of_word_suffix"))
-    special = all(token["special"] for token in said["added_tokens"]) and tokenizer.encode_special_tokens
-    return bool(plain and model["type"] == "BPE" and parts and special and said["normalizer"] is None)
+    special = all(token["special"] for token in config["added_tokens"]) and tokenizer.encode_special_tokens
+    return bool(plain and model["type"] == "BPE" and parts and special and config["normalizer"] is None)
 
 
 @lru_cache(maxsize=1)
@@ -189,8 +189,8 @@ def _pattern() -> re.Pattern[str]:
 @lru_cache(maxsize=1)
 def _strange() -> re.Pattern[str]:
     """Finds a character outside the known blocks."""
-    known = "".join(f"\\U{first:08x}-\\U{last:08x}" for first, last in _KNOWN)
-    return re.compile(f"[^{known}]")
+    blocks = "".join(f"\\U{first:08x}-\\U{last:08x}" for first, last in _KNOWN)
+    return re.compile(f"[^{blocks}]")
 
 
 def _class(kind: str) -> str:

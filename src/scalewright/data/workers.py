@@ -29,7 +29,7 @@ _SMALL = 6 << 20  # bytes of text; less is done before other processes have star
 _POLL_S = 0.1
 
 _state: dict[str, Any] = {}
-"""What a worker process keeps between its pieces; empty in the process that hands them out."""
+"""A worker process's values between its pieces; empty in the process that hands them out."""
 
 
 def usable_cores() -> int:
@@ -42,9 +42,9 @@ def usable_cores() -> int:
 def do_pieces(
     encoding: Encoding, pieces: Sequence[Piece], workers: int | None, advance: Callable[[int], None]
 ) -> Iterator[dict[str, Any]]:
-    """The records of the pieces, as they are finished; `advance` is told the bytes read meanwhile.
+    """The records of the pieces, as they are finished; `advance` is called with the bytes read meanwhile.
 
-    Raises what a piece raised (UserError, OSError), or RunError when a worker died; recorded pieces stay.
+    Raises a piece's error (UserError, OSError), or RunError when a worker died; recorded pieces stay.
     """
     count = min(workers or usable_cores(), len(pieces))
     if count <= 1 or (workers is None and sum(piece.size for piece in pieces) < _SMALL):
@@ -58,20 +58,20 @@ def do_pieces(
 def _in_processes(
     encoding: Encoding, pieces: Sequence[Piece], count: int, advance: Callable[[int], None]
 ) -> Iterator[dict[str, Any]]:
-    context = multiprocessing.get_context("spawn")
-    read = context.Value("q", 0)
-    pool = ProcessPoolExecutor(count, mp_context=context, initializer=_start, initargs=(encoding, read))
+    start_method = multiprocessing.get_context("spawn")
+    read = start_method.Value("q", 0)
+    pool = ProcessPoolExecutor(count, mp_context=start_method, initializer=_start, initargs=(encoding, read))
     todo = iter(pieces)
-    known = 0
+    reported = 0
     try:
         running: set[Future[dict[str, Any]]] = {
             pool.submit(_work, piece) for piece in islice(todo, 2 * count)
         }
         while running:
             done, running = wait(running, timeout=_POLL_S, return_when=FIRST_COMPLETED)
-            now = int(read.value)
-            advance(now - known)
-            known = now
+            total = int(read.value)
+            advance(total - reported)
+            reported = total
             for future in done:
                 yield future.result()
             running |= {pool.submit(_work, piece) for piece in islice(todo, len(done))}
@@ -90,7 +90,7 @@ def _in_processes(
 
 def _start(encoding: Encoding, read: Any) -> None:
     """Prepares a worker process."""
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one core a worker: the library knows no other switch
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one core a worker: the library has no other switch
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     if parent is not None:
@@ -99,7 +99,7 @@ def _start(encoding: Encoding, read: Any) -> None:
 
 
 def _end_with(sentinel: int) -> None:
-    """Ends this process when its parent is gone, even killed: nobody would take its result."""
+    """Ends this process when its parent is gone, even killed: its result would be lost."""
     wait_for([sentinel])
     os._exit(1)
 

@@ -1,4 +1,4 @@
-"""A model of ours under lm-evaluation-harness: the tasks that others report, scored as they score them.
+"""A model of ours under lm-evaluation-harness: the tasks that others report, scored in the same way.
 
     documents ──harness──► requests ──► tokens ──► our logits ──► log-likelihoods, texts ──harness──► scores
 
@@ -6,7 +6,7 @@
     loglikelihood_rolling   log p(text), in windows of the model's length
     generate_until          text after a prompt, up to a stop string
 
-What is too long loses its beginning, as in the harness's own models. Sums are in fp32.
+A text that is too long loses its beginning, as in the harness's own models. Sums are in fp32.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from torch import Tensor, nn
 from scalewright.spec.errors import UserError, nearest
 
 NOT_SCORES = ("alias", "sample_len")  # a name and a count among the metrics
-MAX_NEW_TOKENS = 256  # where a task doesn't say, as in the harness's own models
+MAX_NEW_TOKENS = 256  # where a task sets none, as in the harness's own models
 
 # (context tokens of equal or unequal length, new tokens, temperature, stop strings) -> new tokens of each
 Generate = Callable[[list[list[int]], int, float, list[str]], list[list[int]]]
 Scored = tuple[float, bool]
-Asked = tuple[tuple[str, str], list[int], list[int]]  # texts, context tokens, continuation tokens
+Request = tuple[tuple[str, str], list[int], list[int]]  # texts, context tokens, continuation tokens
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A loaded model and what the harness needs to know of it."""
+    """A loaded model, with its properties that the harness needs."""
 
     model: nn.Module  # tokens [B, T] -> logits [B, T, V]
     tokenizer: Any  # tokenizers.Tokenizer
     generate: Generate
     end_of_text: int
-    beginning: int  # what an empty context is taken for
+    beginning: int  # the context where a request has none
     max_length: int
     vocabulary: int | None = None
 
@@ -74,7 +74,7 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]
         return ""
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **_: Any) -> list[int]:
-        """Token ids, with the special ones that the tokenizer adds unless told otherwise."""
+        """Token ids, with the special ones that the tokenizer adds, unless `add_special_tokens` is false."""
         special = add_special_tokens is not False
         ids: list[int] = self.subject.tokenizer.encode(string, add_special_tokens=special).ids
         return ids
@@ -84,7 +84,7 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]
         text: str = self.subject.tokenizer.decode(list(tokens), skip_special_tokens=True)
         return text
 
-    def _loglikelihood_tokens(self, requests: Sequence[Asked], **_: Any) -> list[Scored]:
+    def _loglikelihood_tokens(self, requests: Sequence[Request], **_: Any) -> list[Scored]:
         """Scores in the order of the requests; long ones first, so that a batch is of one length."""
         order = sorted(range(len(requests)), key=lambda n: -len(requests[n][1]) - len(requests[n][2]))
         scores: list[Scored] = [(0.0, False)] * len(requests)
@@ -96,24 +96,25 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]
         return scores
 
     @torch.inference_mode()
-    def _score(self, requests: Sequence[Asked]) -> Iterator[Scored]:
+    def _score(self, requests: Sequence[Request]) -> Iterator[Scored]:
         """A batch, padded on the right: with causal attention padding changes nothing before it."""
-        rows = [(context + wanted)[-(self.max_length + 1) :][:-1] for _, context, wanted in requests]
+        texts = [prefix + continuation for _, prefix, continuation in requests]
+        rows = [text[-(self.max_length + 1) :][:-1] for text in texts]
         width = max(map(len, rows))
         tokens = torch.tensor([row + [0] * (width - len(row)) for row in rows], device=self._device)
         logits = self.subject.model(tokens)
-        for row, values, (_, _, wanted) in zip(rows, logits, requests, strict=True):
-            if len(wanted) > len(row):
+        for row, values, (_, _, continuation) in zip(rows, logits, requests, strict=True):
+            if len(continuation) > len(row):
                 raise UserError(
-                    f"a continuation has {len(wanted)} tokens, more than the model's {self.max_length}",
+                    f"a continuation has {len(continuation)} tokens, more than the model's {self.max_length}",
                     "--tasks",
                     "evaluate with a longer --seq-len, or leave the task out",
                 )
-            yield _sum(values[len(row) - len(wanted) : len(row)], wanted)
+            yield _sum(values[len(row) - len(continuation) : len(row)], continuation)
 
     def loglikelihood_rolling(self, requests: list[Any], disable_tqdm: bool = False) -> list[float]:
         """log p of whole texts, each token given at most `max_length` before it."""
-        windows: list[Asked] = []
+        windows: list[Request] = []
         owners: list[int] = []
         for number, request in enumerate(requests):
             parts = get_rolling_token_windows(
@@ -122,8 +123,8 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]
                 max_seq_len=self.max_length,
                 context_len=1,
             )
-            for context, wanted in map(make_disjoint_window, parts):
-                windows.append((None, context, wanted))  # type: ignore[arg-type]
+            for prefix, continuation in map(make_disjoint_window, parts):
+                windows.append((None, prefix, continuation))  # type: ignore[arg-type]
                 owners.append(number)
         totals = [0.0] * len(requests)
         for owner, (score, _) in zip(owners, self._loglikelihood_tokens(windows), strict=True):
@@ -140,27 +141,27 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]
             groups.setdefault(repr(request.args[1]), []).append(number)
         for numbers in groups.values():
             for batch in _batches(numbers, self.batch_size):
-                found = self._generate([requests[n].args[0] for n in batch], requests[batch[0]].args[1])
-                for number, text in zip(batch, found, strict=True):
+                generated = self._generate([requests[n].args[0] for n in batch], requests[batch[0]].args[1])
+                for number, text in zip(batch, generated, strict=True):
                     texts[number] = text
                     self.cache_hook.add_partial("generate_until", requests[number].args, text)
         return texts
 
-    def _generate(self, prompts: list[str], asked: dict[str, Any]) -> list[str]:
-        settings = dict(normalize_gen_kwargs(asked, MAX_NEW_TOKENS))
+    def _generate(self, prompts: list[str], request: dict[str, Any]) -> list[str]:
+        settings = dict(normalize_gen_kwargs(request, MAX_NEW_TOKENS))
         end = self.subject.tokenizer.decode([self.eot_token_id], skip_special_tokens=False)
         stops = handle_stop_sequences(settings.get("until"), eos=end)
         count = min(int(settings["max_gen_toks"]), self.max_length - 1)
         temperature = float(settings.get("temperature") or 0.0) if settings.get("do_sample") else 0.0
-        contexts = [self.tok_encode(prompt)[-(self.max_length - count) :] for prompt in prompts]
-        contexts = [context or [self.prefix_token_id] for context in contexts]
-        found = self.subject.generate(contexts, count, temperature, [stop for stop in stops if stop])
-        return [postprocess_generated_text(self.tok_decode(tokens), stops, None) for tokens in found]
+        prompt_ids = [self.tok_encode(prompt)[-(self.max_length - count) :] for prompt in prompts]
+        prompt_ids = [ids or [self.prefix_token_id] for ids in prompt_ids]
+        new_tokens = self.subject.generate(prompt_ids, count, temperature, [stop for stop in stops if stop])
+        return [postprocess_generated_text(self.tok_decode(tokens), stops, None) for tokens in new_tokens]
 
 
-def _sum(logits: Tensor, wanted: list[int]) -> Scored:
-    """log p of the wanted tokens under logits [n, V], and whether each is the likeliest."""
-    targets = torch.tensor(wanted, device=logits.device)
+def _sum(logits: Tensor, continuation: list[int]) -> Scored:
+    """log p of the continuation's tokens under logits [n, V], and whether each is the likeliest."""
+    targets = torch.tensor(continuation, device=logits.device)
     logs = F.log_softmax(logits, dim=-1, dtype=torch.float32)
     chosen = logs.gather(1, targets[:, None])[:, 0]
     return float(chosen.sum()), bool((logs.argmax(dim=-1) == targets).all())
@@ -186,9 +187,9 @@ def evaluate_tasks(
     for task in tasks:
         if task not in manager.all_tasks:
             near = nearest(task, manager.all_tasks)
-            how = f"did you mean {' or '.join(near)}?" if near else "`lm_eval ls tasks` lists them"
-            raise UserError(f"no task '{task}'", "--tasks", f"{how}; --task-path DIR adds your own")
-    found = lm_eval.simple_evaluate(
+            advice = f"did you mean {' or '.join(near)}?" if near else "`lm_eval ls tasks` lists them"
+            raise UserError(f"no task '{task}'", "--tasks", f"{advice}; --task-path DIR adds your own")
+    evaluation = lm_eval.simple_evaluate(
         model=HarnessModel(subject, batch_size),
         tasks=list(tasks),
         limit=limit,
@@ -196,15 +197,15 @@ def evaluate_tasks(
         log_samples=False,
         bootstrap_iters=100,
     )
-    assert found is not None
+    assert evaluation is not None
     results = {
         task: {key.removesuffix(",none"): value for key, value in scores.items() if key not in NOT_SCORES}
-        for task, scores in found["results"].items()
+        for task, scores in evaluation["results"].items()
     }
-    samples = {task: counts["effective"] for task, counts in found["n-samples"].items()}
+    samples = {task: counts["effective"] for task, counts in evaluation["n-samples"].items()}
     return {
         "results": results,
         "samples": samples,
-        "versions": dict(found["versions"]),
+        "versions": dict(evaluation["versions"]),
         "lm_eval": lm_eval.__version__,
     }

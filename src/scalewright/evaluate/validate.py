@@ -1,4 +1,4 @@
-"""The validation loop: the mean loss over held-out tokens, and what it means in bits per byte of text.
+"""The validation loop: the mean loss over held-out tokens, and the same in bits per byte of text.
 
     bits per byte = nats per token / ln 2 / bytes per token
 
@@ -28,7 +28,7 @@ class Score:
     """A validation's result."""
 
     loss: float  # nats per counted token
-    bits_per_byte: float | None  # None when the data doesn't know its text's bytes
+    bits_per_byte: float | None  # None when the data don't record their text's bytes
     tokens: int
 
 
@@ -43,8 +43,8 @@ def validate(
 ) -> Score:
     """The loss over the first `samples` samples (fewer if the data ends), shared among all ranks.
 
-    `total` gives this rank's loss sum of a micro-batch (an executor's; default: by the model's logits). The
-    same samples on every layout: `micro_batch` says only how many are worked on at a time. Every rank runs
+    `total` returns this rank's loss sum of a micro-batch (an executor's; default: by the model's logits). The
+    same samples on every layout: `micro_batch` is only how many are worked on at a time. Every rank runs
     the same number of forwards, since under FSDP each is a collective; a rank that has nothing left repeats
     the first rows and counts none of them.
     """

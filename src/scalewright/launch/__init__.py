@@ -1,1 +1,1 @@
-"""Start a run's processes, and tell each which rank it is. The only folder that reads the environment."""
+"""Starts a run's processes, each with its rank. The only folder that reads the environment."""

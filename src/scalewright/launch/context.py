@@ -1,4 +1,4 @@
-"""Which rank am I? Read once from whatever started this process, then passed on as a value.
+"""This process's rank: read once from the environment of its starter, then passed on as a value.
 
 torchrun  RANK, WORLD_SIZE, LOCAL_RANK        Open MPI  OMPI_COMM_WORLD_RANK, ...
 srun      SLURM_PROCID, SLURM_NTASKS, ...     MPICH     PMI_RANK, PMI_SIZE, MPI_LOCALRANKID
@@ -30,14 +30,15 @@ STARTERS = (
 )
 
 
-# srun numbers its steps from 0; what Slurm runs without one (the batch script, an interactive shell) has no
-# number or one from here on, and is alone whatever the job has asked for (slurm.h: SLURM_INTERACTIVE_STEP).
+# srun numbers its steps from 0; processes that Slurm runs without it (the batch script, an interactive shell)
+# have no number or one from here on, and are alone, however many tasks the job has (slurm.h:
+# SLURM_INTERACTIVE_STEP).
 FIRST_SPECIAL_STEP = 0xFFFFFFF0
 
 
 @dataclass(frozen=True)
 class RankContext:
-    """One process's place in a run, and how it finds the others."""
+    """One process's rank in a run, and how it finds the others."""
 
     rank: int = 0
     world: int = 1
@@ -47,13 +48,13 @@ class RankContext:
     attempt: int = 0  # restarts so far; keeps a new attempt's addresses apart from the old one's
     starter: str = "none"
     shared_store: bool = False  # torchrun's agent already runs the store at that address; else rank 0 does
-    threads: int | None = None  # CPU threads of this process; None = what the library takes
-    # How rank 0 hands ("train" | "valid" | "event", row) to whoever follows the run; true: it is to stop.
+    threads: int | None = None  # CPU threads of this process; None = the library's default
+    # Passes rank 0's ("train" | "valid" | "event", row) to the process that follows the run; true: stop.
     tell: Callable[[str, dict[str, Any]], bool | None] | None = None
 
     @property
     def last_words(self) -> Path | None:
-        """A file for the reason of a rank that can give no answer; None where no supervisor reads it."""
+        """A file for the reason of a rank that can't answer; None where no supervisor reads it."""
         if self.starter != "local":
             return None
         return Path(f"{unquote(urlparse(self.rendezvous).path)}-last-words-{self.rank}")
@@ -65,7 +66,7 @@ class RankContext:
 
 
 def find_context(environ: Mapping[str, str] | None = None) -> RankContext:
-    """This process's place, from the environment of its starter; alone when nothing started it.
+    """This process's rank, from the environment of its starter; alone when nothing started it.
 
     A single-task Slurm or MPI job counts as alone, and so does a Slurm script outside of srun: `train` may
     then start local workers itself.

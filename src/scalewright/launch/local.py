@@ -1,11 +1,11 @@
-"""Start N workers on this machine and answer for them: one error, no orphans.
+"""Starts N workers on this machine and reports for them: one error, no orphans.
 
     supervisor --pipe--> worker 0     a worker that dies takes the others down within seconds
         |     --pipe--> worker 1     a supervisor that dies closes the pipes, and the workers leave
         '--- SIGTERM, SIGINT are passed on, so that the workers save and leave by themselves
 
 Workers come from a fork server that has imported torch already (Linux; 0.1 s each), or are spawned. The
-target is a top-level function `target(context, *arguments)`; what it returns must be picklable.
+target is a top-level function `target(context, *arguments)`; its result must be picklable.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from scalewright.launch.settings import use_loopback
 from scalewright.spec.errors import RunError, Stopped, UserError
 
 GRACE_SECONDS = 5.0  # between asking the survivors of a dead worker to leave and killing them
-CAUSE_SECONDS = 5.0  # between a broken connection and what its other end has to say
+CAUSE_SECONDS = 5.0  # between a broken connection and the error of its other end
 BROKEN = ("onnection closed by peer", "onnection reset by peer", "roken pipe")  # Gloo's words for it
 
 
 WORKER = "scalewright-rank"  # how the processes are named
-ROW = "row"  # what a worker sends before its answer
+ROW = "row"  # the kind of a worker's messages before its answer
 
 
 class _Died(RunError):
@@ -54,7 +54,7 @@ class _Died(RunError):
 @dataclass
 class _Worker:
     process: BaseProcess
-    pipe: Connection  # the worker's answer comes through it; its closing tells the worker to leave
+    pipe: Connection  # for the worker's answer; when it closes, the worker leaves
     answer: tuple[str, Any] | None = None
     last_words: Path | None = None
 
@@ -72,35 +72,35 @@ def run_local(
 ) -> Any:
     """Runs `target(context, *arguments)` in `world` processes; returns rank 0's answer.
 
-    Raises what the first failing worker raised if it is one of our errors, else RunError with that worker's
-    own message, once. `on_start` gets the process ids. `threads` per worker defaults to cores / world.
-    `on_row` gets what rank 0 passes to `context.tell`, in this process; when it answers true, the workers are
-    asked to save and leave. `import_main` false: workers don't import the script that called (it needs no
-    `__main__` guard then, and nothing of it can be among the arguments).
+    Raises the first failing worker's error if it is one of ours, else RunError with that worker's message,
+    once. `on_start` gets the process ids. `threads` per worker defaults to cores / world. `on_row` gets the
+    arguments of rank 0's `context.tell`, in this process; when it returns true, the workers save and leave.
+    `import_main` false: workers don't import the script that called (it needs no `__main__` guard then, and
+    nothing of it can be among the arguments).
     """
-    context, kills = _start_method(preload), oom_kills()
+    start_method, kills = _start_method(preload), oom_kills()
     with tempfile.TemporaryDirectory(prefix="scalewright-") as folder:
         store = Path(folder) / "store"
         threads = threads or find_context().threads or max(1, cores() // world)
         workers: list[_Worker] = []
-        with _forward_signals(workers) as asked:
+        with _forward_signals(workers) as signals:
             try:
                 for rank in range(world):
-                    place = RankContext(
+                    context = RankContext(
                         rank, world, rank, world, store.as_uri(), starter="local", threads=threads
                     )
-                    listened = on_row is not None and rank == 0
+                    follow = on_row is not None and rank == 0
                     with nullcontext() if import_main else _without_main():
-                        workers.append(_start(context, target, place, arguments, listened))
+                        workers.append(_start(start_method, target, context, arguments, follow))
                 if on_start:
                     on_start([worker.process.pid or 0 for worker in workers])
                 return _watch(workers, on_row)
             except _Died as error:
-                if asked and error.number == signal.SIGTERM:  # it came before a worker could listen
+                if signals and error.number == signal.SIGTERM:  # it came before a worker had its handler
                     raise Stopped("stopped before the first step; the same command starts again") from None
                 if error.number == signal.SIGKILL and (oom_kills() or 0) > (kills or 0):
-                    what = f"{error}; the kernel ended it: this machine ran out of memory: {ADVICE}"
-                    raise RunError(what) from None
+                    reason = f"{error}; the kernel ended it: this machine ran out of memory: {ADVICE}"
+                    raise RunError(reason) from None
                 raise
             finally:
                 _end(workers)
@@ -126,9 +126,9 @@ def cores() -> int:
 def _start_method(preload: Sequence[str]) -> Any:
     if sys.platform != "linux":
         return multiprocessing.get_context("spawn")
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["scalewright.launch.fork_server", *preload])
-    return context
+    start_method = multiprocessing.get_context("forkserver")
+    start_method.set_forkserver_preload(["scalewright.launch.fork_server", *preload])
+    return start_method
 
 
 @contextmanager
@@ -137,16 +137,16 @@ def _without_main() -> Iterator[None]:
 
     multiprocessing names it in the data that a new process prepares itself with (`spawn.prepare`).
     """
-    given = spawn.get_preparation_data
+    original = spawn.get_preparation_data
 
     def trimmed(name: str) -> dict[str, Any]:
-        return {key: value for key, value in given(name).items() if not key.startswith("init_main")}
+        return {key: value for key, value in original(name).items() if not key.startswith("init_main")}
 
     spawn.get_preparation_data = trimmed
     try:
         yield
     finally:
-        spawn.get_preparation_data = given
+        spawn.get_preparation_data = original
 
 
 def is_worker() -> bool:
@@ -155,36 +155,40 @@ def is_worker() -> bool:
 
 
 def _start(
-    context: Any, target: Callable[..., Any], place: RankContext, arguments: Sequence[Any], listened: bool
+    start_method: Any,
+    target: Callable[..., Any],
+    context: RankContext,
+    arguments: Sequence[Any],
+    follow: bool,
 ) -> _Worker:
-    ours, theirs = context.Pipe(duplex=True)
-    process = context.Process(
+    pipe, worker_pipe = start_method.Pipe(duplex=True)
+    process = start_method.Process(
         target=_work,
-        args=(theirs, target, place, tuple(arguments), listened),
-        name=f"{WORKER}{place.rank}",
+        args=(worker_pipe, target, context, tuple(arguments), follow),
+        name=f"{WORKER}{context.rank}",
     )
     process.start()
-    theirs.close()
-    return _Worker(process, ours, last_words=place.last_words)
+    worker_pipe.close()
+    return _Worker(process, pipe, last_words=context.last_words)
 
 
 def _work(
     pipe: Connection,
     target: Callable[..., Any],
-    place: RankContext,
+    context: RankContext,
     arguments: tuple[Any, ...],
-    listened: bool,
+    follow: bool,
 ) -> None:
-    """A worker's whole life; it answers through the pipe and leaves when the supervisor is gone."""
+    """A worker's main function: sends its answer through the pipe, leaves when the supervisor is gone."""
     use_loopback()
-    with suppress(Exception):  # a crash in native code says on stderr where it was, if there is one
+    with suppress(Exception):  # a crash in native code prints its stack to stderr, if there is one
         faulthandler.enable()
-    if listened:
-        place = replace(place, tell=lambda kind, row: pipe.send((ROW, (kind, row))))
+    if follow:
+        context = replace(context, tell=lambda kind, row: pipe.send((ROW, (kind, row))))
     done = threading.Event()
     threading.Thread(target=_leave_with_supervisor, args=(pipe, done), daemon=True).start()
     try:
-        answer: tuple[str, Any] = ("ok", target(place, *arguments))
+        answer: tuple[str, Any] = ("ok", target(context, *arguments))
     except (UserError, RunError, Stopped) as error:
         answer = ("raise", error)
     except BaseException as error:
@@ -222,8 +226,8 @@ def _watch(workers: list[_Worker], on_row: Callable[[str, dict[str, Any]], bool]
     while pending and (deadline is None or time.monotonic() < deadline):
         wait([w.pipe for w in pending] + [w.process.sentinel for w in pending], timeout=0.2)
         for worker in list(pending):
-            alive = worker.process.is_alive()  # asked first: whoever is gone has sent what it had to say
-            for kind, row in _hear(worker):
+            alive = worker.process.is_alive()  # before reading: a worker that is gone has sent everything
+            for kind, row in _receive(worker):
                 if on_row is not None and on_row(kind, row):
                     _ask_to_stop(workers)
             if worker.answer is None and alive:
@@ -241,8 +245,8 @@ def _watch(workers: list[_Worker], on_row: Callable[[str, dict[str, Any]], bool]
     return workers[0].answer[1] if workers[0].answer else None
 
 
-def _hear(worker: _Worker) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The rows that a worker has sent; its answer, when that has come, is kept."""
+def _receive(worker: _Worker) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The rows that a worker has sent; sets `worker.answer` when that has come."""
     while worker.answer is None and worker.pipe.poll():
         try:
             kind, content = worker.pipe.recv()
@@ -255,7 +259,7 @@ def _hear(worker: _Worker) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _last_words(worker: _Worker) -> tuple[str, Any] | None:
-    """The reason that a worker left which couldn't answer: its main thread was stuck outside Python."""
+    """The reason left by a worker that couldn't answer: its main thread was stuck outside Python."""
     with suppress(OSError):
         if worker.last_words is not None:
             return "raise", RunError(worker.last_words.read_text(encoding="utf-8"))
@@ -277,10 +281,11 @@ def _cause_of_death(code: int | None) -> str:
 
 
 def _blame(failures: list[tuple[int, tuple[str, Any]]]) -> Exception:
-    """The one error to show. What a worker did by itself explains its peers' broken connections."""
+    """The one error to show: a worker's own failure explains its peers' broken connections."""
     order = {"died": 0, "raise": 1, "crash": 2}
-    ours = [f for f in failures if f[1][0] == "raise" and not isinstance(f[1][1], Stopped)]
-    rank, (kind, detail) = ours[0] if ours else min(failures, key=lambda f: (order[f[1][0]], _follows(f)))
+    reported = [f for f in failures if f[1][0] == "raise" and not isinstance(f[1][1], Stopped)]
+    first = min(failures, key=lambda f: (order[f[1][0]], _follows(f)))
+    rank, (kind, detail) = reported[0] if reported else first
     if kind == "raise":
         return detail if isinstance(detail, Exception) else RunError(str(detail))
     if kind == "died":
@@ -295,7 +300,7 @@ def _blame(failures: list[tuple[int, tuple[str, Any]]]) -> Exception:
 def _aborted(failure: tuple[int, tuple[str, Any]]) -> bool:
     """Whether a worker was ended by native code, as Gloo does for a message of another size than expected.
 
-    The others then find out which of them took another turn (`train/hangs`).
+    The others then find out whose message differed (`train/hangs`).
     """
     return failure[1] == ("died", -signal.SIGABRT)
 
@@ -307,7 +312,7 @@ def _follows(failure: tuple[int, tuple[str, Any]]) -> bool:
 
 
 def _end(workers: list[_Worker]) -> None:
-    """Asks whoever is left to leave, then makes sure."""
+    """Closes the pipes, so that the remaining workers leave; kills those that don't."""
     for worker in workers:
         worker.pipe.close()
     deadline = time.monotonic() + GRACE_SECONDS
@@ -330,20 +335,20 @@ def _ask_to_stop(workers: list[_Worker]) -> None:
 def _forward_signals(workers: list[_Worker]) -> Iterator[list[int]]:
     """Passes SIGTERM and SIGINT on to the workers, which save and leave; only in the main thread.
 
-    Gives the list of the signals that came.
+    Yields the list of received signals.
     """
-    asked: list[int] = []
+    received: list[int] = []
     if threading.current_thread() is not threading.main_thread():
-        yield asked
+        yield received
         return
 
     def forward(number: int, frame: Any) -> None:
-        asked.append(number)
+        received.append(number)
         _ask_to_stop(workers)
 
     before = {number: signal.signal(number, forward) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        yield asked
+        yield received
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

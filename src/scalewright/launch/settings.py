@@ -8,24 +8,24 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-MANY_FILES = 65536  # open files that a rank asks for: sockets to every member of each of its groups, and data
+MANY_FILES = 65536  # open files of a rank: sockets to every member of each of its groups, and data
 
 
 def use_loopback() -> None:
-    """Lets Gloo talk over the loopback interface: local workers need no resolvable host name."""
+    """Makes Gloo use the loopback interface: local workers need no resolvable host name."""
     if sys.platform in ("linux", "darwin"):
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo" if sys.platform == "linux" else "lo0")
 
 
 def make_deterministic() -> None:
-    """Gives cuBLAS a fixed workspace, without which its results may differ from run to run."""
+    """Sets a fixed workspace for cuBLAS, without which its results may differ from run to run."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 
 def use_expandable_segments() -> None:
     """Lets torch's CUDA allocator grow its segments: blocks of many sizes then leave fewer gaps between them.
 
-    What the user's environment sets already stays, under torch's older name, too.
+    A value that the user's environment sets stays, under torch's older name, too.
     """
     if not os.environ.get("PYTORCH_CUDA_ALLOC_CONF"):
         os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
@@ -48,7 +48,7 @@ def tracking_variables() -> dict[str, str]:
 def keep_flight_records(folder: Path) -> None:
     """Makes torch keep each group's last collectives, and NCCL write them to `folder` when it times out.
 
-    To be called before the first process group. What the user's environment sets already stays.
+    To be called before the first process group. Values that the user's environment sets stay.
     """
     os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "512")
     os.environ.setdefault("TORCH_NCCL_DUMP_ON_TIMEOUT", "1")
@@ -57,8 +57,8 @@ def keep_flight_records(folder: Path) -> None:
     os.environ.setdefault("TORCH_NCCL_DEBUG_INFO_TEMP_FILE", prefix)  # its older name
 
 
-def raise_file_limit(wanted: int = MANY_FILES) -> int | None:
-    """Raises this process's limit of open files towards `wanted`, within what the system allows (Unix).
+def raise_file_limit(target: int = MANY_FILES) -> int | None:
+    """Raises this process's limit of open files towards `target`, within the system's limit (Unix).
 
     Returns the limit now in force; None where there is none.
     """
@@ -67,9 +67,9 @@ def raise_file_limit(wanted: int = MANY_FILES) -> int | None:
     except ImportError:
         return None
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
+    if soft == resource.RLIM_INFINITY or soft >= target:
         return None if soft == resource.RLIM_INFINITY else int(soft)
-    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    most = target if hard == resource.RLIM_INFINITY else min(target, hard)
     with suppress(OSError, ValueError):  # macOS has a lower limit than it states
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
     return int(resource.getrlimit(resource.RLIMIT_NOFILE)[0])

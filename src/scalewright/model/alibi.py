@@ -21,7 +21,7 @@ def alibi_slopes(heads: int) -> list[float]:
 
 
 def alibi_bias(query_index: Tensor, key_index: Tensor, heads: int, local: range) -> Tensor:
-    """What is added to the scores, fp32 [1, h, Tq, Tk], for the heads in `local` out of `heads`.
+    """The bias to add to the scores, fp32 [1, h, Tq, Tk], for the heads in `local` out of `heads`.
 
     Indices within the row do: inside one document their difference is the distance.
     """

@@ -52,7 +52,7 @@ class Attention(nn.Module):
         return self.o(out.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
 
     def _heads(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """q [B, T, H, K], k and v [B, T, G, K], clipped and normed as the model asks."""
+        """q [B, T, H, K], k and v [B, T, G, K], clipped and normed as in the model's spec."""
         q, k, v = self.q(x), self.k(x), self.v(x)
         if self.q_norm is not None and self.k_norm is not None and not self.norm_per_head:
             q, k = self.q_norm(q), self.k_norm(k)

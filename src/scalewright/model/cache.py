@@ -3,7 +3,7 @@
     layer -> k, v: [B, G, room, K], filled from the left; `length` columns are in use
 
 Bytes: 2 (k, v) x layers x B x G x K x room x bytes per element. Every layer keeps all tokens, sliding-window
-layers too: the mask hides what their window doesn't reach.
+layers too: the mask hides tokens outside of their window.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch import Tensor
 
 
 class Cache:
-    """Room for `room` tokens of each row; what is stored is taken from the first keys that come."""
+    """Room for `room` tokens of each row; shape, dtype and device are those of the first keys."""
 
     def __init__(self, room: int) -> None:
         self.room = room
@@ -22,7 +22,7 @@ class Cache:
         self._store: dict[int, tuple[Tensor, Tensor]] = {}
 
     def update(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Adds this forward's k and v [B, G, T, K]; gives all of the layer's, [B, G, length + T, K]."""
+        """Adds this forward's k and v [B, G, T, K]; returns all of the layer's, [B, G, length + T, K]."""
         if layer not in self._store:
             shape = (*k.shape[:2], self.room, k.shape[3])
             self._store[layer] = (k.new_empty(shape), v.new_empty((*v.shape[:2], self.room, v.shape[3])))
@@ -32,8 +32,8 @@ class Cache:
         values[:, :, self.length : end] = v
         return keys[:, :, :end], values[:, :, :end]
 
-    def note_documents(self, documents: Tensor | None) -> Tensor | None:
-        """Remembers the new tokens' documents [B, T]; gives those of all tokens, None when there are none."""
+    def add_documents(self, documents: Tensor | None) -> Tensor | None:
+        """Adds the new tokens' documents [B, T]; returns those of all tokens, None when there are none."""
         if documents is None:
             return self.documents
         self.documents = (

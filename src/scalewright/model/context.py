@@ -1,4 +1,4 @@
-"""What all layers of one forward share: rotary tables, masks and the cache, made once.
+"""Values that all layers of one forward share: rotary tables, masks and the cache, made once.
 
     positions, documents, cache --make_context--> Context --> every Block(x, context)
 
@@ -33,7 +33,7 @@ class Context:
     documents: Tensor | None  # int [B, T]
     rope: Tables | None  # cos, sin: fp32 [B or 1, T, 1, R/2]
     local_rope: Tables | None  # of sliding-window layers with a theta of their own (Gemma 3)
-    # Of full layers: added to scores, in the model's dtype; where scores are capped, bool (True = visible).
+    # For full layers: added to scores, in the model's dtype; where scores are capped, bool (True = visible).
     mask: Tensor | None
     window_mask: Tensor | None  # the same for sliding-window layers
     causal: bool  # full layers without a mask
@@ -56,7 +56,7 @@ def make_context(
     before = cache.length if cache is not None else 0
     if positions is None:
         positions = torch.arange(before, before + length, device=device)[None]
-    seen = cache.note_documents(documents) if cache is not None else documents
+    seen = cache.add_documents(documents) if cache is not None else documents
     masks = _Masks(spec, before, length, device, dtype, heads, documents, seen)
     mask, causal = masks.make(None)
     window_mask, window_causal = mask, causal

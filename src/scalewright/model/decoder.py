@@ -4,7 +4,7 @@
                     `-------- first --------'                `-- last --'
 
 Parameter names and shapes are those of `spec/tensors.py`. Layers keep their global number as their key, so a
-stage's names mean the same as the whole model's. Nothing here knows of devices, ranks or groups.
+stage's names mean the same as the whole model's. Devices, ranks and groups appear nowhere here.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Decoder(nn.Module):
     """A decoder-only language model, or a cut of it: `layers`, with or without the `first` and `last` parts.
 
     A last cut of a tied model that isn't also the first holds `head.weight`: a copy of `embed.weight`; or,
-    with `own_head=False`, nothing: `tied` then gives it the embedding's, which the same process holds.
+    with `own_head=False`, nothing: `tied` then returns the embedding's, which the same process holds.
     Raises UserError for a model that is counted but doesn't run yet.
     """
 
@@ -71,8 +71,8 @@ class Decoder(nn.Module):
         self.embed_norm = build_norm(spec, d) if normed else None
         self.layers = nn.ModuleDict({str(layer): Block(spec, layer) for layer in layers})
         self.norm = build_norm(spec, d) if last and spec.final_norm else None
-        own = not (spec.tie_word_embeddings and first) if own_head is None else own_head
-        self.head = Head(spec, own) if last and (own or spec.head_bias) else None
+        has_weight = not (spec.tie_word_embeddings and first) if own_head is None else own_head
+        self.head = Head(spec, has_weight) if last and (has_weight or spec.head_bias) else None
 
     def forward(
         self,
@@ -83,7 +83,7 @@ class Decoder(nn.Module):
     ) -> Tensor:
         """tokens [B, T] (later stages: hidden [B, T, D]) -> logits [B, T, V] (all but the last: hidden).
 
-        `positions` [B or 1, T]: null = 0..T-1 after what the cache holds. `documents` [B, T]: tokens see only
+        `positions` [B or 1, T]: null = 0..T-1 after the cached ones. `documents` [B, T]: tokens see only
         those of their own number; null = one document.
         """
         hidden = self.features(tokens, positions, documents, cache)
@@ -103,8 +103,8 @@ class Decoder(nn.Module):
         if self.positions is not None and positions is None:
             rows = self.positions.num_embeddings
             if before + length > rows:
-                what = f"{before + length} tokens in a row, and the model has learned {rows} positions"
-                raise UserError(what, f"model '{self.spec.name}'", "use shorter rows")
+                problem = f"{before + length} tokens in a row, and the model has learned {rows} positions"
+                raise UserError(problem, f"model '{self.spec.name}'", "use shorter rows")
             positions = torch.arange(before, before + length, device=tokens.device)[None]
         x = self._embed(tokens, positions) if self.first else tokens
         context = self.context(x, length, positions, documents, cache)
@@ -130,7 +130,7 @@ class Decoder(nn.Module):
     def context(
         self, x: Tensor, length: int, positions: Tensor | None, documents: Tensor | None, cache: Cache | None
     ) -> Context:
-        """What all the blocks share; x [B, T, D] gives device and dtype."""
+        """The values that all blocks share, with the device and dtype of x [B, T, D]."""
         return make_context(
             self.spec,
             length,

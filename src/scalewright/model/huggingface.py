@@ -4,7 +4,7 @@
     generation_config.json         model-00001-of-00003.safetensors ... + model.safetensors.index.json
     tokenizer.json ...
 
-Reading maps the file and copies only the rows asked for, so a rank of any layout reads just its box. Writing
+Reading maps the file and copies only the requested rows, so a rank of any layout reads just its box. Writing
 holds one shard; the files appear under their names only when complete, config.json last. Pickled weights
 (`*.bin`) are refused: loading them can run code.
 """
@@ -23,7 +23,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from scalewright.model.names import Place, places
+from scalewright.model.names import Location, locations
 from scalewright.model.tensor_file import save_file
 from scalewright.spec.errors import RunError, UserError, unknown
 from scalewright.spec.huggingface import to_huggingface
@@ -32,7 +32,7 @@ from scalewright.spec.untrusted import inside, read_json
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 MAX_SHARD_BYTES = 5_000_000_000
-# What the families call the token that ends a text, for where no file says which it is.
+# The families' names of the token that ends a text, for folders whose files don't name it.
 END_OF_TEXT = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>", "<｜end▁of▁sentence｜>")
 TOKENIZER_FILES = (
     "tokenizer.json",
@@ -57,45 +57,45 @@ class HuggingFaceFolder:
         self.folder, self.spec = Path(folder), spec
         self._files = {name: _open(inside(self.folder, name)) for name in weight_files(self.folder)}
         self._home = {key: name for name, file in self._files.items() for key in file.keys()}  # noqa: SIM118
-        self._places = places(spec)
-        self._keys = {name: self._find(name, place) for name, place in self._places.items()}
+        self._locations = locations(spec)
+        self._keys = {name: self._find(name, location) for name, location in self._locations.items()}
 
     def names(self) -> list[str]:
         """The canonical names that can be read (a tied head's too)."""
-        return list(self._places)
+        return list(self._locations)
 
     def read(self, name: str) -> Tensor:
         """One tensor of ours, whole, in the file's dtype, on the CPU."""
-        own = self._places[name].own
-        return self.read_slice(name, [0] * len(own), own)
+        shape = self._locations[name].our_shape
+        return self.read_slice(name, [0] * len(shape), shape)
 
     def read_slice(self, name: str, offsets: Sequence[int], sizes: Sequence[int]) -> Tensor:
         """The box of a tensor of ours that begins at `offsets` and is `sizes` long; nothing else is read."""
-        place, key = self._places[name], self._keys[name]
-        stored = self._files[self._home[key]].get_slice(key)
+        location, key = self._locations[name], self._keys[name]
+        file_slice = self._files[self._home[key]].get_slice(key)
         columns = [slice(o, o + s) for o, s in zip(offsets[1:], sizes[1:], strict=True)]
         parts = []
-        for _, row, count in place.rows.runs(offsets[0], offsets[0] + sizes[0]):
+        for _, row, count in location.rows.runs(offsets[0], offsets[0] + sizes[0]):
             box = [slice(row, row + count), *columns]
-            part = stored[tuple(box[::-1] if place.transposed else box)]
-            parts.append(part.t() if place.transposed else part)
+            part = file_slice[tuple(box[::-1] if location.transposed else box)]
+            parts.append(part.t() if location.transposed else part)
         if not parts:
-            return torch.empty(tuple(sizes), dtype=stored[tuple(slice(0, 1) for _ in sizes)].dtype)
+            return torch.empty(tuple(sizes), dtype=file_slice[tuple(slice(0, 1) for _ in sizes)].dtype)
         return parts[0].contiguous() if len(parts) == 1 else torch.cat(parts)
 
-    def _find(self, name: str, place: Place) -> str:
+    def _find(self, name: str, location: Location) -> str:
         """The name that this folder has for the tensor, its shape checked."""
-        key = next((k for k in (place.name, *place.others) if k in self._home), None)
+        key = next((k for k in (location.name, *location.other_names) if k in self._home), None)
         if key is None:
             raise UserError(
-                f"tensor '{place.name}' is missing",
+                f"tensor '{location.name}' is missing",
                 str(self.folder),
                 f"the model's config says it has one (our {name}); check that all files are there",
             )
         shape = tuple(self._files[self._home[key]].get_slice(key).get_shape())
-        if shape != place.shape:
+        if shape != location.shape:
             raise UserError(
-                f"tensor '{key}' has shape {shape}, and config.json makes it {place.shape}",
+                f"tensor '{key}' has shape {shape}, and config.json makes it {location.shape}",
                 str(self.folder / self._home[key]),
                 "use the config.json that belongs to these weights",
             )
@@ -150,9 +150,9 @@ def write_huggingface(
     max_shard_bytes: int = MAX_SHARD_BYTES,
     tokenizer_dir: str | Path | None = None,
 ) -> list[Path]:
-    """Writes a folder that `transformers` loads; gives the weight files' paths.
+    """Writes a folder that `transformers` loads; returns the weight files' paths.
 
-    `get_tensor(canonical name)` gives one whole tensor on any device; it is asked for each once, in the
+    `get_tensor(canonical name)` returns one whole tensor on any device; it is called once for each, in the
     model's order. At most one shard is held at a time. Tokenizer files are copied from `tokenizer_dir`.
     Raises UserError for a family without names, RunError when the disk fails or a tensor has a wrong shape.
     """
@@ -178,16 +178,16 @@ def write_huggingface(
     return [folder / name for name in names]
 
 
-Parts = list[tuple[str, Place]]
+Parts = list[tuple[str, Location]]
 
 
 def _plan_shards(spec: ModelSpec, itemsize: int, limit: int) -> list[dict[str, Parts]]:
     """Their tensors in the order of the model, with the parts of ours in each, in shards of `limit` bytes."""
     tensors: dict[str, Parts] = {}
-    for name, place in places(spec).items():
-        parts = tensors.setdefault(place.name, [])
-        if all(p != place for _, p in parts):  # a tied head is the embedding once more
-            parts.append((name, place))
+    for name, location in locations(spec).items():
+        parts = tensors.setdefault(location.name, [])
+        if all(p != location for _, p in parts):  # a tied head is the embedding once more
+            parts.append((name, location))
     shards: list[dict[str, Parts]] = [{}]
     held = 0
     for key, parts in tensors.items():
@@ -209,12 +209,14 @@ def _join(parts: Parts, get_tensor: Callable[[str], Tensor], dtype: torch.dtype)
     first = parts[0][1]
     out = torch.empty(first.shape, dtype=dtype)
     theirs = out.t() if first.transposed else out
-    for name, place in parts:
-        ours = get_tensor(name).detach()
-        if tuple(ours.shape) != place.own:
-            raise RunError(f"tensor '{name}' is {tuple(ours.shape)} here, and {place.own} in the model")
-        for mine, row, count in place.rows.runs(0, place.own[0]):
-            theirs[row : row + count].copy_(ours[mine : mine + count])
+    for name, location in parts:
+        tensor = get_tensor(name).detach()
+        if tuple(tensor.shape) != location.our_shape:
+            raise RunError(
+                f"tensor '{name}' is {tuple(tensor.shape)} here, and {location.our_shape} in the model"
+            )
+        for our_row, their_row, count in location.rows.runs(0, location.our_shape[0]):
+            theirs[their_row : their_row + count].copy_(tensor[our_row : our_row + count])
     return out
 
 
@@ -234,16 +236,16 @@ def _write_json(path: Path, data: dict[str, Any]) -> None:
 
 
 def _copy_tokenizer(folder: Path, spec: ModelSpec, source: Path | None) -> int | None:
-    """The tokenizer's files, and the two small ones that loaders look for; gives the id that ends a text."""
+    """Copies the tokenizer's files, writes the two that loaders need; returns the id that ends a text."""
     if source is not None:
         for name in TOKENIZER_FILES:
             if inside(source, name).is_file() and not (folder / name).exists():
                 shutil.copyfile(source / name, folder / name)
     ending, end = end_of_text(folder / "tokenizer.json")
     if (folder / "tokenizer.json").is_file() and not (folder / "tokenizer_config.json").is_file():
-        known = {"eos_token": ending} if ending is not None else {}
+        end_token = {"eos_token": ending} if ending is not None else {}
         kind = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": spec.context}
-        _write_json(folder / "tokenizer_config.json", {**kind, **known})
+        _write_json(folder / "tokenizer_config.json", {**kind, **end_token})
     if not (folder / "generation_config.json").is_file():
         _write_json(folder / "generation_config.json", {"_from_model_config": True, "eos_token_id": end})
     return end
@@ -262,9 +264,9 @@ def end_of_text(tokenizer: Path) -> tuple[str, int] | tuple[None, None]:
 
 def torch_dtype(name: str) -> torch.dtype:
     """float32, bfloat16 or float16 by name; raises UserError."""
-    known = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+    dtypes = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
     short = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
     full = short.get(name, name)
-    if full not in known:
-        raise unknown("dtype", name, known)
-    return known[full]
+    if full not in dtypes:
+        raise unknown("dtype", name, dtypes)
+    return dtypes[full]

@@ -5,7 +5,7 @@
 So the weights are equal on every layout: a rank makes one tensor whole, keeps its box and drops the rest.
 
     normal     N(0, 0.02)                  GPT-1 (Radford et al. 2018 §4.1), GPT-2, Megatron-LM
-    residual   N(0, 0.02 / sqrt(2 L))      what ends in the residual stream, 2 L times (GPT-2 §2.3)
+    residual   N(0, 0.02 / sqrt(2 L))      outputs into the residual stream, 2 L of them (GPT-2 §2.3)
     ones, zeros                            norms and biases
 
 The draw is fp32 on the CPU whatever the model's dtype and device; only the copy into place converts.
@@ -14,7 +14,7 @@ The draw is fp32 on the CPU whatever the model's dtype and device; only the copy
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -55,9 +55,8 @@ def init_box(
 
 def named_tensors(model: ModelSpec) -> dict[str, TensorSpec]:
     """The tensor that each parameter name stands for; a tied head's name stands for the embedding."""
-    found = {t.name: t for t in tensors(model)}
-    found.update({t.tied_to: t for t in tensors(model) if t.tied_to is not None})
-    return found
+    by_name = {t.name: t for t in tensors(model)}
+    return by_name | {t.tied_to: t for t in tensors(model) if t.tied_to is not None}
 
 
 @torch.no_grad()
@@ -67,15 +66,11 @@ def initialize(module: nn.Module, model: ModelSpec, seed: int) -> None:
     On the meta device, call `module.to_empty(device=...)` first. Raises RunError for a parameter that the
     spec lacks.
     """
-    known = named_tensors(model)
-    for name, parameter in _parameters(module):
-        if name not in known:
+    by_name = named_tensors(model)
+    for name, parameter in module.named_parameters():
+        if name not in by_name:
             raise RunError(f"parameter '{name}' is not a tensor of model '{model.name}'")
-        t = known[name]
+        t = by_name[name]
         if parameter.shape != t.shape:
             raise RunError(f"parameter '{name}' is {tuple(parameter.shape)} here, and {t.shape} in the model")
         parameter.copy_(init_tensor(t, model, seed))
-
-
-def _parameters(module: nn.Module) -> Iterable[tuple[str, nn.Parameter]]:
-    return module.named_parameters(remove_duplicate=True)

@@ -4,8 +4,8 @@
     load_model("my.yaml")                 the same for a model file
     load_model("path/to/hf-folder")       config.json + safetensors
 
-The module is made without memory, given memory once in the dtype and on the device asked for, and filled
-tensor by tensor: never a second copy of the model. `serve/load.py` has the `load_model` that opens
+The module is made without memory, given memory once in the requested dtype and on the requested device,
+and filled tensor by tensor: never a second copy of the model. `serve/load.py` has the `load_model` that opens
 checkpoints, too.
 """
 
@@ -29,7 +29,7 @@ from scalewright.spec.untrusted import inside, read_json
 
 
 class TensorReader(Protocol):
-    """Whatever holds a model's tensors by canonical name."""
+    """A source of a model's tensors by canonical name."""
 
     @property
     def spec(self) -> ModelSpec: ...
@@ -64,7 +64,7 @@ def open_huggingface(folder: Path) -> HuggingFaceFolder:
 
 
 class FreshWeights:
-    """The first values of a model as a reader: what training would start from."""
+    """The first values of a model as a reader: the start of a training."""
 
     def __init__(self, spec: ModelSpec, seed: int = 0) -> None:
         self.spec, self.seed = spec, seed
@@ -78,10 +78,10 @@ class FreshWeights:
 @torch.no_grad()
 def build(reader: TensorReader, dtype: str = "float32", device: str = "cpu") -> Decoder:
     """A decoder filled from a reader, in evaluation mode."""
-    kind, place = torch_dtype(dtype), torch_device(device)
+    module_dtype, module_device = torch_dtype(dtype), torch_device(device)
     with torch.device("meta"):
-        module = Decoder(reader.spec).to(kind)
-    module.to_empty(device=place)
+        module = Decoder(reader.spec).to(module_dtype)
+    module.to_empty(device=module_device)
     for name, parameter in module.named_parameters():
         parameter.copy_(reader.read(name))
     return module.eval()

@@ -19,8 +19,8 @@ from scalewright.spec.tensors import tensors
 
 
 @dataclass(frozen=True)
-class Rows:
-    """Which rows of a fused tensor of `total` rows belong to one of ours."""
+class FusedRows:
+    """The rows of a fused tensor of `total` rows that are one of ours."""
 
     start: int
     block: int  # rows of ours that lie together
@@ -29,25 +29,25 @@ class Rows:
 
     def runs(self, first: int, last: int) -> list[tuple[int, int, int]]:
         """Our rows first..last (last excluded) as runs (our row, their row, count)."""
-        found = []
+        runs = []
         row = first
         while row < last:
             count = min(self.block - row % self.block, last - row)
-            found.append((row, self.start + row // self.block * self.stride + row % self.block, count))
+            runs.append((row, self.start + row // self.block * self.stride + row % self.block, count))
             row += count
-        return found
+        return runs
 
 
 @dataclass(frozen=True)
-class Place:
+class Location:
     """Where one tensor of ours lies: theirs[rows], transposed if they store [in, out]."""
 
     name: str
-    own: tuple[int, ...]  # the shape of our tensor
+    our_shape: tuple[int, ...]
     shape: tuple[int, ...]  # of the whole tensor of theirs, as stored
-    rows: Rows  # counted along their output dimension
+    rows: FusedRows  # counted along their output dimension
     transposed: bool = False
-    others: tuple[str, ...] = ()  # names that other versions of the same family's files have for it
+    other_names: tuple[str, ...] = ()  # in other versions of the same family's files
 
 
 # Module names: ours -> theirs. {n} is the layer. A module missing here doesn't exist in the family.
@@ -121,7 +121,7 @@ _BLOOM = {
 
 
 @dataclass(frozen=True)
-class Table:
+class FamilyNames:
     """A family's module names, how it fuses, and the prefixes that some of its files lack or have instead."""
 
     modules: dict[str, str]
@@ -132,38 +132,40 @@ class Table:
 
 _WITHIN_VISION = (("model.", ""), ("model.", "language_model.model."), ("model.", "model.language_model."))
 
-TABLES: dict[str, Table] = {
-    **{f: Table(_LLAMA) for f in ("llama", "mistral", "qwen2", "qwen3", "gemma", "smollm3", "olmo")},
-    "gemma2": Table(_GEMMA_2),
-    "gemma3": Table(_GEMMA_2, prefixes=_WITHIN_VISION),
-    "gemma3_text": Table(_GEMMA_2, prefixes=_WITHIN_VISION),
-    "olmo2": Table(_GEMMA_2),
-    "starcoder2": Table(_STARCODER_2),
-    "gpt2": Table(_GPT_2, fused="concatenated", transposed=True, prefixes=(("transformer.", ""),)),
-    "gpt_neox": Table(_NEOX, fused="interleaved", prefixes=(("gpt_neox.", ""), ("embed_out", "lm_head"))),
-    "bloom": Table(_BLOOM, fused="interleaved", prefixes=(("transformer.", ""),)),
+FAMILIES: dict[str, FamilyNames] = {
+    **{f: FamilyNames(_LLAMA) for f in ("llama", "mistral", "qwen2", "qwen3", "gemma", "smollm3", "olmo")},
+    "gemma2": FamilyNames(_GEMMA_2),
+    "gemma3": FamilyNames(_GEMMA_2, prefixes=_WITHIN_VISION),
+    "gemma3_text": FamilyNames(_GEMMA_2, prefixes=_WITHIN_VISION),
+    "olmo2": FamilyNames(_GEMMA_2),
+    "starcoder2": FamilyNames(_STARCODER_2),
+    "gpt2": FamilyNames(_GPT_2, fused="concatenated", transposed=True, prefixes=(("transformer.", ""),)),
+    "gpt_neox": FamilyNames(
+        _NEOX, fused="interleaved", prefixes=(("gpt_neox.", ""), ("embed_out", "lm_head"))
+    ),
+    "bloom": FamilyNames(_BLOOM, fused="interleaved", prefixes=(("transformer.", ""),)),
 }
 
 
-def places(spec: ModelSpec) -> dict[str, Place]:
+def locations(spec: ModelSpec) -> dict[str, Location]:
     """Where every tensor of the model lies, by canonical name and in the model's order; raises UserError.
 
     A tied head has an entry of its own, `head.weight`, that points at the embedding.
     """
-    table = TABLES.get(spec.family)
+    table = FAMILIES.get(spec.family)
     if table is None:
-        known = ", ".join(sorted(TABLES))
+        known = ", ".join(sorted(FAMILIES))
         raise UserError(
             f"family '{spec.family}' has no table of Hugging Face names yet", spec.name, f"use {known}"
         )
-    found = {t.name: _place(spec, table, t.name, t.shape) for t in tensors(spec)}
+    by_name = {t.name: _location(spec, table, t.name, t.shape) for t in tensors(spec)}
     for t in tensors(spec):
         if t.tied_to is not None:
-            found[t.tied_to] = found[t.name]
-    return found
+            by_name[t.tied_to] = by_name[t.name]
+    return by_name
 
 
-def _place(spec: ModelSpec, table: Table, name: str, shape: tuple[int, ...]) -> Place:
+def _location(spec: ModelSpec, table: FamilyNames, name: str, shape: tuple[int, ...]) -> Location:
     module, kind = name.rsplit(".", 1)
     layer = ""
     if module.startswith("layers."):
@@ -181,16 +183,16 @@ def _place(spec: ModelSpec, table: Table, name: str, shape: tuple[int, ...]) -> 
     flip = table.transposed and len(shape) == 2 and bool(layer)
     stored = (rows.total, *shape[1:])
     others = tuple(new + full[len(old) :] for old, new in table.prefixes if full.startswith(old))
-    return Place(full, shape, stored[::-1] if flip else stored, rows, flip, others)
+    return Location(full, shape, stored[::-1] if flip else stored, rows, flip, others)
 
 
-def _rows(spec: ModelSpec, module: str, sharing: list[str], fused: str, own: int) -> Rows:
+def _rows(spec: ModelSpec, module: str, sharing: list[str], fused: str, size: int) -> FusedRows:
     """The rows of `module` in the tensor that the modules `sharing` are fused into."""
     if len(sharing) == 1:
-        return Rows(0, own, own, own)
+        return FusedRows(0, size, size, size)
     k = spec.dim_per_head
     sizes = [(spec.num_attention_heads if part == "attention.q" else spec.kv_heads) * k for part in sharing]
     index, total = sharing.index(module), sum(sizes)
     if fused == "interleaved":
-        return Rows(index * k, k, 3 * k, total)
-    return Rows(sum(sizes[:index]), own, own, total)
+        return FusedRows(index * k, k, 3 * k, total)
+    return FusedRows(sum(sizes[:index]), size, size, total)

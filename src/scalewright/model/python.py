@@ -24,7 +24,7 @@ from scalewright.spec.user_code import import_object
 def build_python_model(ref: str, arguments: dict[str, Any], seed: int) -> nn.Module:
     """The user's module, built after `torch.manual_seed(seed)`, giving logits; raises UserError naming `ref`.
 
-    A module in evaluation mode (as `from_pretrained` gives it) is set to train.
+    A module in evaluation mode (as `from_pretrained` returns it) is set to train.
     """
     build = import_object(ref)
     torch.manual_seed(seed)
@@ -46,7 +46,7 @@ def build_python_model(ref: str, arguments: dict[str, Any], seed: int) -> nn.Mod
 
 
 def _give_logits(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> Tensor:
-    """A forward hook: the logits of whatever the module returned."""
+    """A forward hook: the logits in the module's result."""
     tokens = inputs[0] if inputs else None
     return find_logits(output, tuple(tokens.shape) if isinstance(tokens, Tensor) else None)
 
@@ -54,33 +54,33 @@ def _give_logits(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> Ten
 def find_logits(output: Any, shape: tuple[int, ...] | None = None) -> Tensor:
     """The logits in a model's output; raises UserError where there are none, or not [B, T, V].
 
-    `shape` is that of the tokens, (B, T); null: not known.
+    `shape` is that of the tokens, (B, T); null: unknown.
     """
-    found: Any = output
+    logits: Any = output
     if isinstance(output, Mapping):
-        found = output.get("logits")
+        logits = output.get("logits")
     elif hasattr(output, "logits"):
-        found = output.logits
+        logits = output.logits
     elif isinstance(output, (tuple, list)) and output:
-        found = output[0]
-    if not isinstance(found, Tensor):
+        logits = output[0]
+    if not isinstance(logits, Tensor):
         raise UserError(
             f"the model's forward gave {_kind(output)}",
             "model",
             "return logits [B, T, V], a tuple that begins with them, a dict or an object that has 'logits'",
         )
-    if not found.is_floating_point() or found.dim() != 3 or (shape and tuple(found.shape[:2]) != shape):
-        wanted = f"[{shape[0]}, {shape[1]}, V]" if shape and len(shape) == 2 else "[B, T, V]"
+    if not logits.is_floating_point() or logits.dim() != 3 or (shape and tuple(logits.shape[:2]) != shape):
+        expected = f"[{shape[0]}, {shape[1]}, V]" if shape and len(shape) == 2 else "[B, T, V]"
         raise UserError(
-            f"the model's logits are {str(found.dtype).removeprefix('torch.')} {list(found.shape)}",
+            f"the model's logits are {str(logits.dtype).removeprefix('torch.')} {list(logits.shape)}",
             "model",
-            f"give real numbers of shape {wanted}: one row of V for every token of the input",
+            f"give real numbers of shape {expected}: one row of V for every token of the input",
         )
-    return found
+    return logits
 
 
 def _kind(output: Any) -> str:
-    """What a forward gave, in a few words."""
+    """A forward's result, in a few words."""
     if isinstance(output, Mapping):
         return f"a {type(output).__name__} of {', '.join(map(str, list(output)[:4])) or 'nothing'}"
     return f"a {type(output).__name__}"

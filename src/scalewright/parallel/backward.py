@@ -6,18 +6,18 @@
 In a stage's graph the nodes between outputs and input are its path; a node of the path from which an edge
 leads off towards weights is a fork (a matrix product, a norm):
 
-    outputs -> o -> fork -> o -> o -> fork -> o -> input -> what made the input (the embedding)
+    outputs -> o -> fork -> o -> o -> fork -> o -> input -> before the input (the embedding)
                      |                 |
                      W                 W
 
 The input part runs the path alone and keeps the gradients that arrive at the forks. The weight part runs each
-fork again, from those gradients, and asks it for its weights only. A matrix product does one of its two
-multiplications in each part, and so do sums for biases and PyTorch's fused norms; only their elementwise
-factors are made twice. What communicates lies on the path or between a fork and a weight: it runs once, in
-the order of the graph, which is the same on all ranks.
+fork again, from those gradients, for its weights alone. A matrix product does one of its two multiplications
+in each part, and so do sums for biases and PyTorch's fused norms; only their elementwise factors are made
+twice. Collectives lie on the path or between a fork and a weight: they run once, in the order of the graph,
+which is the same on all ranks.
 
-Two kinds of fork can't run again, and give their weights' gradients in the input part already: a Python
-`autograd.Function`, which knows no parts (a compiled block is one, so compiled blocks gain nothing from a
+Two kinds of fork can't run again, and make their weights' gradients in the input part already: a Python
+`autograd.Function`, which has no parts (a compiled block is one, so compiled blocks gain nothing from a
 split), and a fork with a weight that is reached from elsewhere too, since that would run the path between a
 second time.
 """
@@ -41,11 +41,11 @@ _Edge = tuple[Node, int]  # a node, and which of its outputs
 
 @contextmanager
 def in_parts() -> Iterator[None]:
-    """What lets a backward run in parts through compiled blocks: around their forward, and both parts.
+    """Lets a backward run in parts through compiled blocks: around their forward, and both parts.
 
-    A compiled backward overwrites what its forward kept, and so refuses to run in a graph that is still to be
-    used; its own message says that `donated_buffer` turns that off. The setting is the calling thread's
-    alone (torch 2.13), while a GPU's backward has a thread of its own unless that is turned off, too.
+    A compiled backward overwrites the tensors that its forward kept, and so refuses to run in a graph that is
+    still to be used, unless `donated_buffer` is off. The setting is the calling thread's alone (torch 2.13),
+    while a GPU's backward has a thread of its own unless that is turned off, too.
     """
     with functorch.patch(donated_buffer=False), torch.autograd.set_multithreading_enabled(False):
         yield
@@ -59,7 +59,7 @@ def backward(outputs: Sequence[GradientEdge], gradients: Sequence[Tensor]) -> No
 def backward_input(
     outputs: Sequence[GradientEdge], gradients: Sequence[Tensor], boundary: GradientEdge | None
 ) -> tuple[Tensor | None, Pending]:
-    """The input part: the gradient at the boundary, and what is left to do.
+    """The input part: the gradient at the boundary, and the weight part that is left to do.
 
     `boundary` is the input's edge: that of a leaf, or of a tensor that weights have made (their part of the
     backward is left, too). None, or one that the outputs don't depend on: no gradient, and all is left.
@@ -68,13 +68,13 @@ def backward_input(
     if boundary is None or not path:
         return None, Pending([_Part(edges=list(outputs), gradients=list(gradients))])
     parts = _parts(path, outputs, gradients, boundary)
-    now = [part for part in parts if part.early]
+    early = [part for part in parts if part.early]
     roots = [pair for pair in zip(outputs, gradients, strict=True) if pair[0].node in path]
-    roots += [pair for part in now for pair in zip(part.edges, part.gradients, strict=True)]
-    leaves = list({leaf: None for part in now for leaf in part.leaves})
+    roots += [pair for part in early for pair in zip(part.edges, part.gradients, strict=True)]
+    leaves = list({leaf: None for part in early for leaf in part.leaves})
     later = [part for part in parts if not part.early]
     hooks = [part.fork.register_prehook(part.keep) for part in later if part.fork is not None]
-    at_boundary, *found = torch.autograd.grad(
+    at_boundary, *leaf_gradients = torch.autograd.grad(
         [edge for edge, _ in roots],
         [boundary, *(GradientEdge(leaf, 0) for leaf in leaves)],
         [gradient for _, gradient in roots],
@@ -86,27 +86,24 @@ def backward_input(
     for part in later:
         if part.before and at_boundary is not None:
             part.edges, part.gradients = [boundary], [at_boundary]
-    given = [(GradientEdge(leaf, 0), g) for leaf, g in zip(leaves, found, strict=True) if g is not None]
-    later.append(_Part(edges=[edge for edge, _ in given], gradients=[gradient for _, gradient in given]))
+    reached = [(leaf, g) for leaf, g in zip(leaves, leaf_gradients, strict=True) if g is not None]
+    later.append(_Part([GradientEdge(leaf, 0) for leaf, _ in reached], [gradient for _, gradient in reached]))
     return at_boundary, Pending([part for part in later if part.edges])
 
 
 @dataclass
 class _Part:
-    """Something that weights hang from, and the backward from it to them.
-
-    It is a fork, what lies before the boundary, or an output that is not on the path.
-    """
+    """A start of weights' backwards: a fork, the boundary (for weights before it), an output off the path."""
 
     edges: list[GradientEdge] = field(default_factory=list)  # where its backward starts
     gradients: list[Tensor] = field(default_factory=list)
-    leaves: dict[Node, None] = field(default_factory=dict)  # its weights, an ordered set
+    leaves: dict[Node, None] = field(default_factory=dict)  # the weights, an ordered set
     fork: Node | None = None
-    before: bool = False
+    before: bool = False  # whether the weights lie before the boundary
     early: bool = False  # whether its weights' gradients come with the input part
 
     def keep(self, gradients: tuple[Tensor | None, ...]) -> None:
-        """Before the fork runs: these arrived."""
+        """A hook before the fork runs: keeps the gradients that arrived."""
         assert self.fork is not None
         for number, gradient in enumerate(gradients):
             if gradient is not None:
@@ -114,7 +111,7 @@ class _Part:
                 self.gradients.append(gradient)
 
     def run(self) -> None:
-        """A fork's is kept off the path by naming its weights; from elsewhere no way leads to the path."""
+        """Naming a fork's weights keeps its backward off the path; from elsewhere no way leads there."""
         weights = [_variable(leaf) for leaf in self.leaves] if self.fork is not None else None
         torch.autograd.backward(self.edges, self.gradients, inputs=weights)
 
@@ -157,7 +154,7 @@ def _parts(
     gradients: Sequence[Tensor],
     boundary: GradientEdge,
 ) -> list[_Part]:
-    """All that weights hang from, in the path's order: what is before it first, outputs off it last."""
+    """The parts in the path's order: weights before the boundary first, outputs off the path last."""
     goal = (boundary.node, boundary.output_nr)
     parts = []
     before = _leaves([boundary.node])
@@ -178,7 +175,7 @@ def _parts(
 
 def _leaves(starts: Iterable[Node]) -> dict[Node, None]:
     """The leaves that are reached from some nodes, in order."""
-    found: dict[Node, None] = {}
+    leaves: dict[Node, None] = {}
     seen: set[Node] = set()
     stack = list(starts)
     while stack:
@@ -186,9 +183,9 @@ def _leaves(starts: Iterable[Node]) -> dict[Node, None]:
         if node not in seen:
             seen.add(node)
             if hasattr(node, "variable"):  # the node that adds to a leaf's gradient
-                found[node] = None
+                leaves[node] = None
             stack += [child for child, _ in _children(node)]
-    return found
+    return leaves
 
 
 def _children(node: Node) -> list[_Edge]:

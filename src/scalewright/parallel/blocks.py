@@ -4,8 +4,8 @@
       blocks: 6 x Block          6 Blocks       98% of the parameters                98% - 16%  <- chosen
         heads: 8 x Head          48 Heads       30%                                  30% - 1%
 
-A sharded unit is gathered whole while it runs, so what a choice of units saves is the parameters that all of
-them hold less those of the largest. Counting modules instead would take the 8 heads of the first block.
+A sharded unit is gathered whole while it runs, so a choice of units saves the parameters of all of them but
+the largest. Counting modules instead would take the 8 heads of the first block.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     spec/recompute.keep(model, layout, T, budget) -> {"attention.core", "mlp.gate", ...}      pure data
     here: the n-th matrix product of a block is the n-th of its spec's products               policy
 
-An operator is known by its place in the order of matrix products, which is the same in eager and compiled
-blocks, with and without sharding; attention's core is known by its kernel. The choice needs no compiler.
+An operator is identified by its index among the block's matrix products, which is the same in eager and
+compiled blocks, with and without sharding; attention's core by its kernel. The choice needs no compiler.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ def budget_contexts(kept: tuple[bool, ...], core: bool) -> Any:
 
 
 def marks(model: ModelSpec, layer: int, choice: Choice) -> tuple[tuple[bool, ...], bool]:
-    """A choice as what `budget_contexts` takes."""
+    """A choice as the arguments of `budget_contexts`."""
     return tuple(name in choice.kept for name in products(model, layer)), CORE in choice.kept
 
 
 class Policy:
-    """Keeps chosen products of one run of a block; counts them as they come."""
+    """Keeps chosen products of one run of a block, by their index."""
 
     def __init__(self, kept: tuple[bool, ...], core: bool) -> None:
         self.kept, self.core = kept, core
-        self.seen = {False: 0, True: 0}  # in the forward; in the recomputation, where torch asks again
+        self.seen = {False: 0, True: 0}  # products so far: in the forward, in the recomputation
 
-    def __call__(self, context: Any, operator: Any, *arguments: Any, **keywords: Any) -> CheckpointPolicy:
+    def __call__(self, ctx: Any, operator: Any, *arguments: Any, **keywords: Any) -> CheckpointPolicy:
         if operator in PRODUCTS:
-            place = self.seen[context.is_recompute]
-            self.seen[context.is_recompute] = place + 1
-            return _policy(place < len(self.kept) and self.kept[place])
+            index = self.seen[ctx.is_recompute]
+            self.seen[ctx.is_recompute] = index + 1
+            return _policy(index < len(self.kept) and self.kept[index])
         return _policy(self.core and is_core(operator))
 
 

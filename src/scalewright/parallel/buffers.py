@@ -29,9 +29,9 @@ class Buffers:
 
     def named(self) -> dict[str, Tensor]:
         """The buffers by their names in `state_dict`, as they are now."""
-        return {name: value for name, value in self._places() if value is not None}
+        return {name: value for name, value in self._slots() if value is not None}
 
-    def _places(self) -> Iterator[tuple[str, Tensor | None]]:
+    def _slots(self) -> Iterator[tuple[str, Tensor | None]]:
         for prefix, module in self.model.named_modules():
             for key, value in module._buffers.items():
                 if key not in module._non_persistent_buffers_set:
@@ -39,7 +39,7 @@ class Buffers:
 
     @torch.no_grad()
     def share(self) -> None:
-        """Gives every rank the buffers of rank 0, in one message; the host waits for nothing."""
+        """Copies rank 0's buffers to every rank, in one message; the host waits for nothing."""
         group = self.mesh.group("world")
         if group is None:
             return
@@ -60,10 +60,10 @@ class Buffers:
 
     @torch.no_grad()
     def load(self, read: Callable[[str], Tensor | None]) -> list[str]:
-        """Takes what `read(name)` gives, in its dtype and shape; returns the names that it has none for."""
+        """Sets each buffer to `read(name)`, in its dtype and shape; returns the names without one."""
         missing = []
         devices = {tensor.device for tensor in self.model.parameters()} or {torch.device("cpu")}
-        for name, value in list(self._places()):
+        for name, value in list(self._slots()):
             stored = read(name)
             if stored is None:
                 missing += [name] if value is not None else []

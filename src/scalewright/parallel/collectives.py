@@ -29,7 +29,7 @@ def barrier(mesh: Mesh) -> None:
 
 
 def from_rank_zero(value: Any, mesh: Mesh) -> Any:
-    """Rank 0's value (JSON types) on every rank. JSON and not pickle: what arrives can't run code."""
+    """Rank 0's value (JSON types) on every rank. JSON and not pickle: received data can't run code."""
     group = mesh.group("control")
     if group is None:
         return value
@@ -44,7 +44,7 @@ def from_rank_zero(value: Any, mesh: Mesh) -> Any:
 
 
 def copy_from_rank_zero(tensor: Tensor, mesh: Mesh) -> Tensor:
-    """Makes a CPU tensor what it is on rank 0, in place; returns it."""
+    """Copies a CPU tensor from rank 0, in place; returns it."""
     group = mesh.group("control")
     if group is not None:
         dist.broadcast(tensor, src=0, group=group)

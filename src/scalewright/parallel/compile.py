@@ -11,7 +11,7 @@ from torch import nn
 def apply_compile(
     blocks: Iterable[nn.Module], backend: str = "inductor", *, forward_only: bool = False
 ) -> None:
-    """Compiles every block's call, in place; `forward_only`: what will be wrapped around it stays outside."""
+    """Compiles every block's call, in place; `forward_only`: later wrappers of the forward stay outside."""
     for block in blocks:
         if forward_only:
             block.forward = torch.compile(block.forward, backend=backend)

@@ -1,4 +1,4 @@
-"""Who runs a step's forwards and backwards: one after the other here, or a pipeline's schedule.
+"""The runner of a step's forwards and backwards: one after the other here, or by a pipeline's schedule.
 
     Plain       for each micro-batch:  forward -> loss -> backward
     Pipeline    the actions of `spec/schedule.py`                       (parallel/pipeline.py)
@@ -55,21 +55,21 @@ class Plain:
 
     def train(self, micros: Sequence[Micro], loss: Loss, divisor: Tensor) -> Tensor:
         """Micro-batch after micro-batch."""
-        found = torch.zeros(2, device=divisor.device)
+        losses = torch.zeros(2, device=divisor.device)
         self.gradients.clear()
         for index, micro in enumerate(micros):
             last = index == len(micros) - 1
             self.gradients.begin(0, last)
             logits = self.model(micro.tokens, **micro.arguments)
             total, extra = loss(logits, micro.targets)
-            del logits  # its memory is the largest of all; the backward keeps what it needs
-            if (own := take_auxiliary(self.model)) is not None:
-                extra = extra + own
+            del logits  # its memory is the largest of all; the graph keeps the tensors for the backward
+            if (auxiliary := take_auxiliary(self.model)) is not None:
+                extra = extra + auxiliary
             ((total + extra) / divisor).backward()  # type: ignore[no-untyped-call]
-            found += torch.stack([total.detach(), extra.detach()]) / divisor
+            losses += torch.stack([total.detach(), extra.detach()]) / divisor
             self.gradients.end(0, last)
         self.gradients.finish()
-        return found
+        return losses
 
     @torch.no_grad()
     def total(self, micro: Micro, loss: Loss) -> Tensor:

@@ -1,6 +1,6 @@
 """Which tensors are host memory that stands in for device memory.
 
-Offloading moves tensors to pinned host buffers. On a CPU both memories are one, so such buffers bear a mark
+Offloading moves tensors to pinned host buffers. On a CPU both memories are one, so such buffers have a mark
 on their storage: a meter of device memory leaves them out, and offloading can be measured without a GPU.
 """
 
@@ -17,14 +17,14 @@ _making: ContextVar[bool] = ContextVar("making", default=False)  # a meter sees 
 
 
 def host_empty(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """An unfilled tensor in host memory for what belongs on `device`; pinned when that is a GPU."""
+    """An unfilled tensor in host memory, to hold tensors of `device`; pinned when that is a GPU."""
     with making_host():
-        made = torch.empty(tuple(shape), dtype=dtype, device="cpu", pin_memory=device.type == "cuda")
-    return mark_host(made)
+        tensor = torch.empty(tuple(shape), dtype=dtype, device="cpu", pin_memory=device.type == "cuda")
+    return mark_host(tensor)
 
 
 class making_host:
-    """Whatever is made meanwhile is host memory. It still has to be marked; this is for who looks before."""
+    """Tensors made meanwhile count as host memory, for a meter that sees them before they are marked."""
 
     def __enter__(self) -> None:
         self.token = _making.set(True)
@@ -34,7 +34,7 @@ class making_host:
 
 
 def mark_host(tensor: Tensor) -> Tensor:
-    """Says that a tensor, and whatever shares its storage, is host memory; gives it back."""
+    """Marks a tensor, and all that share its storage, as host memory; returns it."""
     setattr(tensor.untyped_storage(), _MARK, True)
     return tensor
 

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from scalewright.parallel.stages import stages_of
 
 
-class Rows(Protocol):
-    """What a batch of the data has, as numpy arrays [B, T]; `documents` where attention may need a mask."""
+class BatchArrays(Protocol):
+    """A batch of the data, as numpy arrays [B, T]; `documents` where attention may need a mask."""
 
     @property
     def tokens(self) -> NDArray[np.int64]: ...
@@ -34,7 +34,9 @@ class Micro(NamedTuple):
     arguments: dict[str, Tensor]  # `positions` and `documents`, or `position_ids`, [B, T], where needed
 
 
-def micro_batches(batch: Rows, size: int, device: torch.device, accepts: frozenset[str]) -> list[Micro]:
+def micro_batches(
+    batch: BatchArrays, size: int, device: torch.device, accepts: frozenset[str]
+) -> list[Micro]:
     """A batch cut into micro-batches of `size` rows, on the device."""
     starts = range(0, len(batch.tokens), size)
     return [_micro_batch(batch, slice(start, start + size), device, accepts) for start in starts]
@@ -44,7 +46,7 @@ def accepted_arguments(model: nn.Module) -> frozenset[str]:
     """Which of `positions`, `documents` and `position_ids` the model's forward takes besides its tokens.
 
     A model of transformers takes `position_ids`, and from positions that begin anew it makes the mask between
-    documents (its packed sequences); what else it accepts, it ignores.
+    documents (its packed sequences); it ignores the others.
     """
     forward = inspect.signature(next(iter(stages_of(model).values())).forward).parameters
     if "position_ids" in forward and "documents" not in forward:
@@ -55,7 +57,7 @@ def accepted_arguments(model: nn.Module) -> frozenset[str]:
 
 
 def document_arguments(accepts: frozenset[str]) -> dict[str, str]:
-    """What a model gets for rows of several documents: its argument, and the field of a batch for it."""
+    """For rows of several documents: the model's arguments, and the field of a batch for each."""
     if "position_ids" in accepts:
         return {"position_ids": "positions"}
     if "documents" not in accepts:
@@ -63,7 +65,7 @@ def document_arguments(accepts: frozenset[str]) -> dict[str, str]:
     return {name: name for name in ("documents", "positions") if name in accepts}
 
 
-def _micro_batch(batch: Rows, rows: slice, device: torch.device, accepts: frozenset[str]) -> Micro:
+def _micro_batch(batch: BatchArrays, rows: slice, device: torch.device, accepts: frozenset[str]) -> Micro:
     """Rows of one document each need no mask and no positions: plain causal attention is the same, faster."""
     arguments: dict[str, Tensor] = {}
     documents = None if batch.documents is None else batch.documents[rows]

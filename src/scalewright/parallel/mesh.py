@@ -39,7 +39,7 @@ HOST_SUMS = frozenset({"tp", "kv", "tie"})
 # Axes whose group is never another's: control is Gloo's everywhere; NCCL sends and receives in the order
 # in which they were started, so that each direction of a pipeline needs a communicator of its own.
 APART = frozenset({"control", "pp_down", "pp_up"})
-# More communicators over the ranks of a longer pipeline, for GPUs alone (parallel/messages.py says why).
+# More communicators over the ranks of a longer pipeline, for GPUs alone (see parallel/messages.py).
 LANES = tuple(f"pp_{way}_{lane}" for way in ("down", "up") for lane in (1, 2))
 
 # The mesh's axes as users know them: `fsdp` is dp_shard (x cp); what joins all carries scalars: control.
@@ -57,7 +57,7 @@ _REPORTED = {
 
 @dataclass(frozen=True)
 class Mesh:
-    """Who this rank is, and whom it works with."""
+    """This rank's coordinates, and the process groups that it is in."""
 
     rank: int
     grid: Grid
@@ -81,7 +81,7 @@ class Mesh:
         return self.grid.size_of[axis]
 
     def index(self, axis: str) -> int:
-        """This rank's place along an axis."""
+        """This rank's index along an axis."""
         return self.coords[axis]
 
     def group(self, axis: str) -> dist.ProcessGroup | None:
@@ -108,7 +108,7 @@ class Mesh:
         return DeviceMesh.from_group(group, self.device.type, mesh_dim_names=(axis,))
 
     def hsdp_mesh(self) -> DeviceMesh:
-        """What `fully_shard` works over: (fsdp), or (dp_replicate, fsdp) where shards are replicated."""
+        """The mesh for `fully_shard`: (fsdp), or (dp_replicate, fsdp) where shards are replicated."""
         shards, replicas = self.group("fsdp"), self.group("dp_replicate")
         if shards is None or replicas is None:
             return self.device_mesh("fsdp")
@@ -145,16 +145,16 @@ def make_mesh(
     """Builds the groups of `axes`; all ranks must call it together, after `join_world`.
 
     `host_sums`: gradients of offloaded weights are summed in host memory, so that the groups of HOST_SUMS
-    need Gloo beside NCCL. `share=False` gives every axis a group of its own, so that a watcher can tell the
-    axes apart. `only_own` makes this rank's groups alone: for a process that only plays a rank (the dry run).
+    need Gloo beside NCCL. `share=False` makes a group of its own for every axis, so that a group's name is
+    one axis's. `only_own` makes this rank's groups alone: for a process that only plays a rank (the dry run).
     """
     groups: dict[str, dist.ProcessGroup | None] = {}
     if grid.world == 1:
         return Mesh(rank, grid, device, groups, axes)
     default = None if only_own else backend_for(device)
-    made: dict[tuple[Any, ...], dist.ProcessGroup | None] = {}
+    by_ranks: dict[tuple[Any, ...], dist.ProcessGroup | None] = {}
     if share:
-        made[(default, *range(grid.world))] = dist.group.WORLD
+        by_ranks[(default, *range(grid.world))] = dist.group.WORLD
     lanes = LANES if device.type == "cuda" and grid.size_of["pp"] > 2 else ()
     for axis in [*axes, *lanes]:
         backend = None if only_own else backend_for(device, axis, host_sums=host_sums)
@@ -162,12 +162,12 @@ def make_mesh(
             if len(ranks) == 1 or (only_own and rank not in ranks):
                 continue
             key = (backend, *ranks) if share and axis not in APART and axis not in LANES else (axis, *ranks)
-            if key not in made:
+            if key not in by_ranks:
                 # The world's own backend by its absence: only then does NCCL split the world's communicator.
-                asked = None if backend == default else backend
-                made[key] = dist.new_group(list(ranks), backend=asked, group_desc=axis)
+                other_backend = None if backend == default else backend
+                by_ranks[key] = dist.new_group(list(ranks), backend=other_backend, group_desc=axis)
             if rank in ranks:
-                groups[axis] = made[key]
+                groups[axis] = by_ranks[key]
     return Mesh(rank, grid, device, groups, axes)
 
 
@@ -197,7 +197,7 @@ def join_world(
 
 
 def backend_for(device: torch.device, axis: str = "world", *, host_sums: bool = False) -> str:
-    """NCCL for a GPU's tensors, Gloo for the CPU's and for control; both only where both kinds come by.
+    """NCCL for a GPU's tensors, Gloo for the CPU's and for control; both only where both kinds are summed.
 
     Gloo connects every member of a group with every other: N - 1 sockets and a thread, for each group.
     """
@@ -236,8 +236,8 @@ def _meeting_point(
 def leave_world(*, together: bool = True) -> None:
     """Takes this rank's process groups down, if there are any.
 
-    Not `together`: this rank failed, and others may sit in a collective that it won't come to. NCCL's goodbye
-    waits for them, up to the timeout; its groups are left to the end of the process, which ends connections.
+    Not `together`: this rank failed, and others may sit in a collective that it won't reach. Destroying
+    NCCL's groups waits for them, up to the timeout; the end of the process closes their connections.
     """
     if dist.is_initialized() and (together or "nccl" not in dist.get_backend_config()):
         dist.destroy_process_group()

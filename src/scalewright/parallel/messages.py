@@ -6,13 +6,13 @@
 A send returns at once, a receive blocks (on a GPU: its stream, not the host). Between two ranks messages come
 out in the order in which they went in; `spec/schedules/messages.py` sees to it that the two ends agree.
 
-A sent tensor is kept until it has arrived. That needs no question: when a message comes back, the schedule
-says which of ours its sender had received by then, so those are free (`acknowledgements`); the rest are
+A sent tensor is kept until it has arrived. That needs no further message: when one comes back, the schedule
+has how many of ours its sender had received by then, so those are free (`acknowledgements`); the rest are
 waited for at the end of the step.
 
-NCCL does what one communicator was given strictly in turn, also between different pairs of ranks, and a send
-there waits for its receive. So a rank that sends to one neighbour and receives from the other through one
-communicator can wait in a circle (zbv and dualpipev do from 4 ranks on, zb-interleaved from 3). On a GPU,
+NCCL does the operations of one communicator strictly in turn, also between different pairs of ranks, and a
+send there waits for its receive. So a rank that sends to one neighbour and receives from the other through
+one communicator can wait in a circle (zbv and dualpipev do from 4 ranks on, zb-interleaved from 3). On a GPU,
 then, pairs that meet at a rank have communicators of their own: lanes 0 and 1 in turn, and lane 2 for the way
 from the last rank round to the first.
 """
@@ -31,21 +31,21 @@ from scalewright.spec.schedule import RECEIVES, SENDS, Schedule
 
 
 class Messages:
-    """One rank's post. Peers are ranks of the pp axis; messages are of one shape and dtype at a time."""
+    """One rank's sends and receives. Peers are ranks of the pp axis."""
 
     def __init__(self, mesh: Mesh) -> None:
         self.mesh, self.rank = mesh, mesh.index("pp")
         self._members = next(ranks for ranks in mesh.grid.groups("pp") if mesh.rank in ranks)
-        # By peer: what was sent, in order; of this step's, how many are free again, and how many have come.
+        # By peer: sent tensors, in order; how many of this step's are free again, and how many have come.
         self._sent: defaultdict[int, deque[tuple[dist.Work, Tensor]]] = defaultdict(deque)
         self._freed: defaultdict[int, int] = defaultdict(int)
         self._received: defaultdict[int, int] = defaultdict(int)
         self._acknowledged: Mapping[int, Sequence[int]] = {}
 
     def start(self, acknowledged: Mapping[int, Sequence[int]]) -> None:
-        """Before a step: for every peer, how many of ours each of its messages tells us it has received.
+        """Before a step: for every peer, how many of our messages it has received before each of its own.
 
-        What is still under way from before is waited for.
+        Waits for sends that are still under way from before.
         """
         self.finish()
         self._acknowledged = acknowledged
@@ -53,7 +53,7 @@ class Messages:
         self._received.clear()
 
     def send(self, tensor: Tensor, peer: int) -> None:
-        """Gives a tensor away; it must not be changed any more."""
+        """Starts to send a tensor; it must not be changed any more."""
         tensor = tensor.detach().contiguous()
         work = dist.isend(tensor, self._members[peer], group=self._group(self.rank, peer))
         assert work is not None  # only for ranks outside the group
@@ -66,9 +66,9 @@ class Messages:
         assert work is not None
         with self.mesh.timers.comm("pp"):
             work.wait()
-        told = self._acknowledged.get(peer, ())
-        if self._received[peer] < len(told):
-            self._free(peer, told[self._received[peer]])
+        acknowledged = self._acknowledged.get(peer, ())
+        if self._received[peer] < len(acknowledged):
+            self._free(peer, acknowledged[self._received[peer]])
         self._received[peer] += 1
         return tensor
 
@@ -90,12 +90,12 @@ class Messages:
         return self.mesh.group(f"{axis}_{lane(source, target)}") or self.mesh.group(axis)
 
 
-def lane(one: int, other: int) -> int:
+def lane(source: int, target: int) -> int:
     """The lane of a pair of ranks: two pairs that meet at a rank never share one, whatever the schedule.
 
     Lane 0 is the axis's own group.
     """
-    low, high = sorted((one, other))
+    low, high = sorted((source, target))
     return low % 2 if high - low == 1 else 2
 
 
@@ -104,12 +104,12 @@ def acknowledgements(plan: Schedule, rank: int) -> dict[int, list[int]]:
 
     Data of the schedule: a peer does its list in order.
     """
-    found: dict[int, list[int]] = {}
+    counts: dict[int, list[int]] = {}
     for peer, actions in enumerate(plan.actions):
         received = 0
         for action in actions:
             if action.peer == rank and action.kind in RECEIVES:
                 received += 1
             elif action.peer == rank and action.kind in SENDS:
-                found.setdefault(peer, []).append(received)
-    return found
+                counts.setdefault(peer, []).append(received)
+    return counts

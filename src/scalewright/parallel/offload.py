@@ -28,7 +28,7 @@ from scalewright.spec.memory import offloads_optimizer, offloads_parameters
 
 
 def allocate(model: nn.Module, layout: Layout, device: torch.device) -> None:
-    """Gives a module's parameters and buffers their memory, in place: offloaded shards the host's."""
+    """Allocates a module's parameters and buffers, in place: offloaded shards in host memory."""
     if not offloads_parameters(layout):
         if any(parameter.is_meta for parameter in model.parameters()):
             model.to_empty(device=device)
@@ -61,7 +61,7 @@ def _mark_gradient(parameter: Tensor) -> None:
 
 
 class HostMasters:
-    """fp32 masters on the host, beside what the device computes with; and the way between the two."""
+    """fp32 masters on the host beside the device's compute copies, and the copies between the two."""
 
     def __init__(self, weights: Weights, device: torch.device) -> None:
         self.weights, self.device = weights, device
@@ -86,7 +86,7 @@ class HostMasters:
 
     @torch.no_grad()
     def publish(self) -> None:
-        """Copies the masters into what the device computes with; what is given to it next waits for that."""
+        """Copies the masters into the compute copies; the device's next work waits for that."""
         for weight, staged in zip(self.weights, self.staged, strict=True):
             source = weight.master if staged is None else staged.copy_(weight.master)
             weight.resident.copy_(source, non_blocking=True)

@@ -3,7 +3,7 @@
     cut, tensor -> recompute -> compile -> offload activations -> [shard | cast] -> memory -> weights
         -> gradient sums -> executor
 
-The model is built on the meta device: nothing is allocated before it is known which part this rank holds.
+The model is built on the meta device: nothing is allocated before this rank's part of it is cut.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from scalewright.parallel.offload import allocate, apply_offload
 from scalewright.parallel.pipeline import Pipeline
 from scalewright.parallel.recompute import apply_recompute
 from scalewright.parallel.replicate import GradientBuckets
-from scalewright.parallel.shard import ShardedGradients, apply_shard
+from scalewright.parallel.shard import apply_shard
+from scalewright.parallel.shard_gradients import ShardedGradients
 from scalewright.parallel.stages import Stages, stages_of, tied_stages
 from scalewright.parallel.tensor import apply_tensor, cut_parameters
 from scalewright.parallel.weights import Weights, hold
@@ -36,7 +37,7 @@ from scalewright.spec.memory import is_sharded, offloads_activations
 from scalewright.spec.placement import Box, Placement
 from scalewright.spec.tensors import TensorSpec
 
-# Gives the part of a true tensor that a box describes, in fp32 on the CPU.
+# Returns the part of a true tensor that a box describes, in fp32 on the CPU.
 Source = Callable[[TensorSpec, Box], Tensor]
 
 
@@ -63,7 +64,7 @@ class LocalGradients:
 
 @dataclass(frozen=True)
 class Parallel:
-    """A model under its layout: the module, this rank's weights, their gradients, and who runs it."""
+    """A model under its layout: the module, this rank's weights, their gradients, and the executor."""
 
     model: nn.Module
     weights: Weights
@@ -158,7 +159,7 @@ def _executor(
 
 @torch.no_grad()
 def fill(weights: Weights, source: Source) -> None:
-    """Gives every weight its value, one tensor at a time, and publishes the compute copies."""
+    """Sets every weight to its value, one tensor at a time, and publishes the compute copies."""
     for weight in weights:
         if weight.box[1] != tuple(weight.master.shape):
             weight.master.zero_()  # padding stands for nothing, and stays nothing

@@ -5,14 +5,24 @@
                                                                  or  backward_input   ->  send_gradient
                                                                      backward_weight
 
-Two neighbouring stages on one rank (the fold of a V) hand tensors over without a message. What a forward
-keeps is its graph: the output's own memory is free as soon as it has arrived, the graph after its backward,
-or after the weight part. The schedule thus decides the memory: `peak_activations`.
+Between its actions a rank keeps, for each (stage, micro-batch):
+
+                  holds                            filled by                    emptied by
+    inputs        a stage's input                  receive_activation           forward
+    graphs        the forward's graph              forward                      backward, backward_input
+    grad_outputs  the gradient of its output       receive_gradient             backward, backward_input
+    leaving       a tensor for another rank        forward, backward(_input)    send_activation, send_gradient
+    pending       the weights' part of a graph     backward_input               backward_weight
+
+Two neighbouring stages on one rank (the fold of a V) hand tensors over without a message: a forward fills the
+next stage's `inputs`, a backward the previous one's `grad_outputs`. An output's own memory is free as soon as
+it has arrived, the graph after its backward, or after the weight part. The schedule thus decides the memory:
+`peak_activations`.
 
 Where the authors of dualpipev compute a forward and a backward together, to hide one's communication behind
-the other's work, we do the forward first: the two belong to different micro-batches, so that neither reads
-what the other writes, and the order between them changes no number. `pairs` puts the receives of both before,
-as such a runtime would.
+the other's work, we do the forward first: the two are of different micro-batches, so that neither reads the
+other's tensors, and the order between them changes no number. `pairs` puts the receives of both before, as
+such a runtime would.
 
 A loss may sit on any stage: the last has the token loss, and every stage may leave an auxiliary loss behind.
 """
@@ -42,7 +52,7 @@ _Unit = tuple[int, int]  # stage, micro-batch
 
 
 class Recorder:
-    """Is told when each action starts and ends; this one takes no notice."""
+    """Called when each action starts and ends; this one does nothing."""
 
     def start(self, plan: Schedule) -> None:
         """A step of this schedule begins."""
@@ -75,7 +85,7 @@ class Pipeline:
         self.recorder = Recorder()
         self.rank = mesh.index("pp")
         self.messages = Messages(mesh)
-        self.parts = mesh.size("tp") if layout.sp else 1  # ranks that share a row's tokens between blocks
+        self.sequence_parts = mesh.size("tp") if layout.sp else 1  # as `Decoder.sequence_parts`
         self.embedded = _watch_embedding(self.cuts[0]) if 0 in self.cuts else None
         self._plans: dict[int, _Plan] = {}
 
@@ -86,7 +96,7 @@ class Pipeline:
 
     def _train(self, micros: Sequence[Micro], loss: Loss, divisor: Tensor) -> Tensor:
         plan = self._plan(len(micros))
-        step = _Step(self, plan, micros, loss, divisor)
+        step = _StepState(self, plan.schedule, micros, loss, divisor)
         self.gradients.clear()
         self.messages.start(plan.acknowledged)
         self.recorder.start(plan.schedule)
@@ -97,13 +107,13 @@ class Pipeline:
         self.messages.finish()
         self.recorder.arrived()
         self.gradients.finish()
-        return step.found
+        return step.losses
 
     @torch.no_grad()
     def total(self, micro: Micro, loss: Loss) -> Tensor:
         """The loss sum of one micro-batch, forward only; 0 where the last stage is elsewhere."""
         plan = self._plan(self.layout.accumulation).schedule
-        found = torch.zeros((), device=self.mesh.device)
+        loss_sum = torch.zeros((), device=self.mesh.device)
         self.messages.start({})  # waits for the last call's: a rank may be one micro-batch ahead of the next
         hidden = micro.tokens
         for stage, cut in self.cuts.items():
@@ -113,38 +123,38 @@ class Pipeline:
             out: Tensor = cut(hidden, **micro.arguments)
             take_auxiliary(cut)
             if after is None:
-                found, _ = loss(out, micro.targets)
+                loss_sum, _ = loss(out, micro.targets)
             elif plan.rank_of[after] != self.rank:
                 self.messages.send(out, plan.rank_of[after])
             hidden = out
-        return found
+        return loss_sum
 
     def shape(self, micro: Micro) -> tuple[int, int, int]:
-        """Of the hidden states between stages: [B, T, D], or this rank's part of T."""
+        """The hidden states between stages: [B, T, D], or [B, T/tp, D] with sp."""
         rows, length = micro.tokens.shape
         width = next(iter(self.cuts.values())).spec.hidden_size
-        return rows, length // self.parts, width
+        return rows, length // self.sequence_parts, width
 
     def follow(self, plan: Schedule) -> None:
         """Takes a given schedule for steps of its number of micro-batches, such as a part of a longer one.
 
-        What is sent is then kept until the end of the step.
+        Sent tensors are then kept until the end of the step.
         """
         self._plans[plan.micro_batches] = _Plan(plan, {}, _last_backwards(plan.actions[self.rank]))
 
     def _plan(self, micros: int) -> _Plan:
         if micros not in self._plans:
             layout = self.layout
-            made = schedule(layout.schedule, layout.pp, layout.virtual_stages, micros, self.pairs)
+            plan = schedule(layout.schedule, layout.pp, layout.virtual_stages, micros, self.pairs)
             self._plans[micros] = _Plan(
-                made, acknowledgements(made, self.rank), _last_backwards(made.actions[self.rank])
+                plan, acknowledgements(plan, self.rank), _last_backwards(plan.actions[self.rank])
             )
         return self._plans[micros]
 
 
 @dataclass(frozen=True)
 class _Plan:
-    """A schedule and what one rank derives from it."""
+    """A schedule, and one rank's data derived from it."""
 
     schedule: Schedule
     acknowledged: dict[int, list[int]]
@@ -152,50 +162,47 @@ class _Plan:
 
 
 def _last_backwards(actions: Sequence[Action]) -> frozenset[int]:
-    found: dict[int, int] = {}
-    for position, action in enumerate(actions):
-        if action.kind in ("backward", "backward_weight"):
-            found[action.stage] = position
-    return frozenset(found.values())
+    last = {a.stage: i for i, a in enumerate(actions) if a.kind in ("backward", "backward_weight")}
+    return frozenset(last.values())
 
 
 def _watch_embedding(cut: Decoder) -> list[GradientEdge | None]:
-    """A list of one place for the edge of what the first stage's last forward gave its first block."""
-    place: list[GradientEdge | None] = [None]
+    """A list of one item: the edge of the first stage's newest embedding, which its first block takes."""
+    newest: list[GradientEdge | None] = [None]
     embed = cut._embed
 
     def run(tokens: Tensor, positions: Tensor | None) -> Tensor:
         hidden = embed(tokens, positions)
-        place[0] = get_gradient_edge(hidden) if hidden.requires_grad else None
+        newest[0] = get_gradient_edge(hidden) if hidden.requires_grad else None
         return hidden
 
     cut._embed = run  # type: ignore[method-assign]
-    return place
+    return newest
 
 
 @dataclass
-class _Held:
-    """What a forward leaves for its backward."""
+class _Graph:
+    """A forward's graph, as its backward needs it."""
 
     outputs: list[GradientEdge] = field(default_factory=list)  # the hidden state or loss, auxiliary losses
-    gradients: list[Tensor | None] = field(default_factory=list)  # theirs; None: it is still to come
-    given: Tensor | None = None  # the input, a leaf; None for tokens
+    grad_outputs: list[Tensor | None] = field(default_factory=list)  # None: another rank still has to send it
+    input: Tensor | None = None  # a leaf; None for tokens
     boundary: GradientEdge | None = None  # where the input part ends
 
 
-class _Step:
-    """The state of one step on one rank: what has come, what is held, what is to go."""
+class _StepState:
+    """One step on one rank; the containers are those of the table at the top."""
 
     def __init__(
-        self, pipeline: Pipeline, plan: _Plan, micros: Sequence[Micro], loss: Loss, divisor: Tensor
+        self, pipeline: Pipeline, plan: Schedule, micros: Sequence[Micro], loss: Loss, divisor: Tensor
     ) -> None:
-        self.pipeline, self.plan, self.micros, self.loss = pipeline, plan.schedule, micros, loss
-        self.slope = divisor.reciprocal()
-        self.found = torch.zeros(2, device=divisor.device)
-        self.hidden: dict[_Unit, Tensor] = {}  # inputs that have come
-        self.slopes: dict[_Unit, Tensor] = {}  # gradients of outputs that have come
-        self.leaving: dict[_Unit, Tensor] = {}  # results that a send is to take
-        self.held: dict[_Unit, _Held] = {}
+        self.pipeline, self.plan, self.micros, self.loss = pipeline, plan, micros, loss
+        self.scale = divisor.reciprocal()  # the gradient of every loss
+        self.losses = torch.zeros(2, device=divisor.device)  # (loss, auxiliary) / divisor
+        self.inputs: dict[_Unit, Tensor] = {}
+        self.graphs: dict[_Unit, _Graph] = {}
+        self.grad_outputs: dict[_Unit, Tensor] = {}
+        self.leaving: dict[_Unit, Tensor] = {}
         self.pending: dict[_Unit, Pending] = {}
 
     def do(self, action: Action, last: bool) -> None:
@@ -203,9 +210,9 @@ class _Step:
         unit, pipeline = (action.stage, action.micro), self.pipeline
         match action.kind:
             case "receive_activation":
-                self.hidden[unit] = self._receive(action)
+                self.inputs[unit] = self._receive(action)
             case "receive_gradient":
-                self.slopes[unit] = self._receive(action)
+                self.grad_outputs[unit] = self._receive(action)
             case "send_activation" | "send_gradient":
                 pipeline.messages.send(self.leaving.pop(unit), action.peer)
             case "forward":
@@ -227,64 +234,66 @@ class _Step:
 
     def _forward(self, unit: _Unit) -> None:
         stage, micro = unit[0], self.micros[unit[1]]
-        cut, held = self.pipeline.cuts[stage], _Held()
+        cut, graph = self.pipeline.cuts[stage], _Graph()
         if self.plan.before(stage) is not None:
-            held.given = self.hidden.pop(unit).requires_grad_()
-            held.boundary = get_gradient_edge(held.given)
-        out: Tensor = cut(held.given if held.given is not None else micro.tokens, **micro.arguments)
-        if held.given is None and self.pipeline.embedded is not None:
-            held.boundary, self.pipeline.embedded[0] = self.pipeline.embedded[0], None
-        extra = take_auxiliary(cut)
+            graph.input = self.inputs.pop(unit).requires_grad_()
+            graph.boundary = get_gradient_edge(graph.input)
+        out: Tensor = cut(graph.input if graph.input is not None else micro.tokens, **micro.arguments)
+        if graph.input is None and self.pipeline.embedded is not None:
+            graph.boundary, self.pipeline.embedded[0] = self.pipeline.embedded[0], None
+        auxiliary = take_auxiliary(cut)
         if self.plan.after(stage) is None:
-            total, more = self.loss(out, micro.targets)
-            extra = more if extra is None else more + extra
-            self._note(held, total + extra, self.slope)
-            self.found += torch.stack([total.detach(), extra.detach()]) * self.slope
+            loss, extra = self.loss(out, micro.targets)
+            auxiliary = extra if auxiliary is None else extra + auxiliary
+            self._add_output(graph, loss + auxiliary, self.scale)
+            self.losses += torch.stack([loss.detach(), auxiliary.detach()]) * self.scale
         else:
-            self._note(held, out, None)
-            if extra is not None:
-                self._note(held, extra, self.slope)
-                self.found[1] += extra.detach() * self.slope
-            self._pass_on(out.detach(), unit, self.plan.after(stage), self.hidden)
-        self.held[unit] = held
+            self._add_output(graph, out, None)
+            if auxiliary is not None:
+                self._add_output(graph, auxiliary, self.scale)
+                self.losses[1] += auxiliary.detach() * self.scale
+            self._pass_on(out.detach(), unit, self.plan.after(stage), self.inputs)
+        self.graphs[unit] = graph
 
-    def _note(self, held: _Held, output: Tensor, gradient: Tensor | None) -> None:
+    def _add_output(self, graph: _Graph, output: Tensor, grad_output: Tensor | None) -> None:
         if output.requires_grad:  # the edge is enough: the output's own memory needn't wait for the backward
-            held.outputs.append(get_gradient_edge(output))
-            held.gradients.append(gradient if gradient is None else gradient.to(output.dtype))
+            graph.outputs.append(get_gradient_edge(output))
+            graph.grad_outputs.append(grad_output if grad_output is None else grad_output.to(output.dtype))
 
-    def _pass_on(self, tensor: Tensor, unit: _Unit, neighbour: int | None, here: dict[_Unit, Tensor]) -> None:
+    def _pass_on(
+        self, tensor: Tensor, unit: _Unit, neighbour: int | None, local: dict[_Unit, Tensor]
+    ) -> None:
         """Hands a result to the neighbour stage, if that is on this rank, or leaves it to a send."""
         if neighbour is None:
             return
         if self.plan.rank_of[neighbour] == self.pipeline.rank:
-            here[neighbour, unit[1]] = tensor
+            local[neighbour, unit[1]] = tensor
         else:
             self.leaving[unit] = tensor
 
-    def _start_backward(self, unit: _Unit) -> tuple[_Held, list[Tensor]]:
-        """What the forward left, and the gradients of its outputs."""
-        held = self.held.pop(unit)
+    def _start_backward(self, unit: _Unit) -> tuple[_Graph, list[Tensor]]:
+        """The forward's graph, and the gradients of its outputs."""
+        graph = self.graphs.pop(unit)
         if self.plan.after(unit[0]) is not None:
-            slope = self.slopes.pop(unit)
-            return held, [slope if gradient is None else gradient for gradient in held.gradients]
-        return held, [gradient for gradient in held.gradients if gradient is not None]
+            arrived = self.grad_outputs.pop(unit)
+            return graph, [arrived if gradient is None else gradient for gradient in graph.grad_outputs]
+        return graph, [gradient for gradient in graph.grad_outputs if gradient is not None]
 
     def _backward(self, unit: _Unit) -> None:
-        held, gradients = self._start_backward(unit)
-        if held.outputs:
-            backward(held.outputs, gradients)
-        if held.given is not None:
-            found, held.given.grad = held.given.grad, None
-            self._return(found, held.given, unit)
+        graph, grad_outputs = self._start_backward(unit)
+        if graph.outputs:
+            backward(graph.outputs, grad_outputs)
+        if graph.input is not None:
+            grad_input, graph.input.grad = graph.input.grad, None
+            self._return(grad_input, graph.input, unit)
 
     def _backward_input(self, unit: _Unit) -> None:
-        held, gradients = self._start_backward(unit)
-        found, self.pending[unit] = backward_input(held.outputs, gradients, held.boundary)
-        if held.given is not None:
-            self._return(found, held.given, unit)
+        graph, grad_outputs = self._start_backward(unit)
+        grad_input, self.pending[unit] = backward_input(graph.outputs, grad_outputs, graph.boundary)
+        if graph.input is not None:
+            self._return(grad_input, graph.input, unit)
 
-    def _return(self, gradient: Tensor | None, given: Tensor, unit: _Unit) -> None:
+    def _return(self, grad_input: Tensor | None, stage_input: Tensor, unit: _Unit) -> None:
         """Passes the input's gradient to the stage before; zeros when nothing depends on the input."""
-        gradient = torch.zeros_like(given) if gradient is None else gradient
-        self._pass_on(gradient, unit, self.plan.before(unit[0]), self.slopes)
+        grad_input = torch.zeros_like(stage_input) if grad_input is None else grad_input
+        self._pass_on(grad_input, unit, self.plan.before(unit[0]), self.grad_outputs)

@@ -1,12 +1,12 @@
 """Activation recomputation (Chen et al. 2016; Korthikanti et al. 2022 §5): parts of a block run twice.
 
     none         keep everything                                           no extra work
-    selective    keep what matmuls give; redo attention's core and the     a few percent
-                 elementwise parts
+    selective    keep the outputs of matmuls; redo attention's core and    a few percent
+                 the elementwise parts
     full         keep a block's input alone; redo the block                one more forward, a third of a step
     every: k     full, on every k-th block
-    budget: f    keep the products that save most work for their bytes,    what doesn't fit
-                 within f of what `none` keeps (`spec/recompute.py`)
+    budget: f    keep the products that save most work for their bytes,    the other products
+                 within f of the bytes of `none` (`spec/recompute.py`)
 
 Gradients are bit-equal to those of `none`: the same operators run on the same numbers. Collectives inside a
 block run again, too, in their order; all ranks of a group recompute the same block at the same time.
@@ -41,7 +41,7 @@ def apply_recompute(
 
     `random`: they use random numbers (dropout). Saving the random state costs a host sync on a GPU, so it is
     left out for blocks without. A budget needs the `model` whose blocks they are; `layout` and `seq_len`
-    (null: the model's context) say what their operators cost.
+    (null: the model's context) give their operators' costs.
     """
     if kind == "none":
         return
@@ -77,6 +77,6 @@ def _wrapped(
     return run
 
 
-def _policy(context: Any, operator: Any, *arguments: Any, **keywords: Any) -> CheckpointPolicy:
-    """Matrix products are dear to redo, so their outputs are kept; all other operators run again."""
+def _policy(ctx: Any, operator: Any, *arguments: Any, **keywords: Any) -> CheckpointPolicy:
+    """Matrix products are expensive to redo, so their outputs are kept; all other operators run again."""
     return CheckpointPolicy.MUST_SAVE if operator in PRODUCTS else CheckpointPolicy.PREFER_RECOMPUTE

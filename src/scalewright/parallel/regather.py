@@ -8,8 +8,8 @@
 activations that sequence parallelism doesn't divide by tp: at tp 8 about as much as all the rest. Layers that
 share an input share the gathered tensor; it dies with the last of them, also in a backward of two parts.
 
-Where a block is recomputed nothing is kept, and its gather runs again anyway. A compiled block keeps what its
-compiler chooses.
+Where a block is recomputed nothing is kept, and its gather runs again anyway. A compiled block keeps the
+tensors that its compiler chooses.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
-from scalewright.parallel.functions import Team, gather_sum, gathered
+from scalewright.parallel.functions import AxisGroup, gather_sum, gathered
 
 
 class _Input:
     """One forward's gathered input; the saved tensors that hold it keep this object alive."""
 
-    def __init__(self, part: Tensor, whole: Tensor, dim: int, team: Team) -> None:
-        self.part, self.dim, self.team = part.detach(), dim, team
+    def __init__(self, part: Tensor, whole: Tensor, dim: int, group: AxisGroup) -> None:
+        self.part, self.dim, self.group = part.detach(), dim, group
         self.storage = whole.untyped_storage()._cdata  # whose saved views are to be replaced
         self.again: Tensor | None = None
 
@@ -42,29 +42,28 @@ class _Input:
         if isinstance(packed, Tensor):
             return packed
         if self.again is None:
-            self.again = gathered(self.part, self.dim, self.team.name, self.team.size, self.team.clock)
+            self.again = gathered(self.part, self.dim, self.group.name, self.group.size, self.group.clock)
         return self.again.as_strided(*packed)
 
 
 class Regather:
     """Gathers the input of some linear layers, which then keep its part alone."""
 
-    def __init__(self, linears: Iterable[nn.Linear | None], dim: int, team: Team) -> None:
-        self.dim, self.team = dim, team
+    def __init__(self, linears: Iterable[nn.Linear], dim: int, group: AxisGroup) -> None:
+        self.dim, self.group = dim, group
         self._input: _Input | None = None
         for linear in linears:
-            if linear is not None:
-                self._wrap(linear)
+            self._wrap(linear)
 
     def enter(self, part: Tensor) -> Tensor:
         """The whole input; the linears that take it must come before `leave`."""
-        whole = gather_sum(part, self.dim, self.team)
+        whole = gather_sum(part, self.dim, self.group)
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
-            self._input = _Input(part, whole, self.dim, self.team)
+            self._input = _Input(part, whole, self.dim, self.group)
         return whole
 
     def leave(self) -> None:
-        """Forgets the input: from here on only the graph knows it."""
+        """Forgets the input: from here on only the graph refers to it."""
         if not torch.compiler.is_compiling():
             self._input = None
 

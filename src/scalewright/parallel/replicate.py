@@ -35,7 +35,7 @@ class _Bucket:
     stage: int
     buffer: Tensor
     views: list[Tensor] = field(default_factory=list)  # every parameter's part of it,
-    untouched: list[bool] = field(default_factory=list)  # and whether the step has yet to give it a gradient
+    untouched: list[bool] = field(default_factory=list)  # and whether the step has yet to add its gradient
     waiting: int = 0  # parameters that the current backward has yet to reach
 
 
@@ -150,7 +150,7 @@ class GradientBuckets:
 
     def _start(self, bucket: _Bucket) -> None:
         for view, untouched in zip(bucket.views, bucket.untouched, strict=True):
-            if untouched:  # no backward reached it; what is there is the last step's
+            if untouched:  # no backward reached it: the numbers are the last step's
                 view.zero_()
         if self.group is not None:
             handle = dist.all_reduce(bucket.buffer, group=self.group, async_op=True)

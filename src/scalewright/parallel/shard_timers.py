@@ -1,4 +1,4 @@
-"""FSDP's own collectives, timed: it takes other ones than its defaults, and ours are those with marks around.
+"""FSDP's own collectives, timed: its defaults are replaced by the same ones with marks around them.
 
     before a block         all-gather        dp_shard
     after its backward     reduce-scatter    dp_shard
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.distributed.fsdp import FSDPModule
 
-# torch promises `set_custom_all_gather` and `set_custom_reduce_scatter`, but not where its own ones are.
+# torch promises `set_custom_all_gather` and `set_custom_reduce_scatter`, but not the path of its own ones.
 from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultAllGather, DefaultReduceScatter
 
 from scalewright.parallel.mesh import Mesh
@@ -23,7 +23,7 @@ from scalewright.parallel.timers import Timers
 
 
 def time_shards(module: FSDPModule, mesh: Mesh) -> None:
-    """Has the timers of the mesh mark what FSDP sends for this module."""
+    """Makes the timers of the mesh mark FSDP's collectives for this module."""
     if mesh.device.type != "cpu":
         return
     reduce_scatter = _ReduceScatter(mesh.timers)
@@ -49,12 +49,12 @@ class _ReduceScatter(DefaultReduceScatter):
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         with self.timers.comm("dp_shard"):
-            answer = super().__call__(*arguments, **keywords)
+            output = super().__call__(*arguments, **keywords)
         self.ended = self.timers.mark() if self.timers.on else None
-        return answer
+        return output
 
     def reduced(self, gradient: torch.Tensor) -> None:
-        """What FSDP calls behind its all-reduce over the replicas."""
+        """The hook that FSDP calls after its all-reduce over the replicas."""
         if self.ended is not None:
             self.timers.add("comm_dp_replicate", self.ended, self.timers.mark())
             self.ended = None

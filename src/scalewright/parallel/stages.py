@@ -1,4 +1,4 @@
-"""What one pipeline rank holds: its stages, each a cut of the decoder, in model order.
+"""The stages of one pipeline rank, each a cut of the decoder, in model order.
 
     pp 2, 1f1b            rank 0: stage 0 [embed, layers 0-3]      rank 1: stage 1 [layers 4-7, norm, head]
     pp 2, zbv (a V)       rank 0: stages 0 and 3                   rank 1: stages 1 and 2
@@ -36,7 +36,7 @@ class Stages(nn.Module):
     def forward(
         self, tokens: Tensor, positions: Tensor | None = None, documents: Tensor | None = None
     ) -> Tensor:
-        """Not what stages are for; its arguments are those that each of them takes."""
+        """Raises; the signature is that of each stage."""
         raise NotImplementedError("a pipeline runs its stages one by one")
 
 
@@ -46,7 +46,7 @@ def stages_of(model: nn.Module) -> dict[int, nn.Module]:
 
 
 def cut_stages(model: ModelSpec, layout: Layout, rank: int) -> Decoder | Stages:
-    """What a pipeline rank holds of the network, on torch's default device; all of it without one."""
+    """A pipeline rank's stages, on torch's default device; without a pipeline the whole decoder."""
     if layout.pp == 1:
         return Decoder(model)
     owners = stage_ranks(layout.schedule, layout.pp, layout.virtual_stages)
@@ -83,7 +83,7 @@ def tied_stages(stages: Mapping[int, nn.Module]) -> frozenset[int]:
 
 def take_auxiliary(module: nn.Module) -> Tensor | None:
     """The auxiliary loss that a stage left in `module.auxiliary`, taken once; None when it has none."""
-    found: Tensor | None = getattr(module, "auxiliary", None)
-    if found is not None:
+    auxiliary: Tensor | None = getattr(module, "auxiliary", None)
+    if auxiliary is not None:
         module.__dict__["auxiliary"] = None
-    return found
+    return auxiliary

@@ -5,7 +5,7 @@
     tie    an embedding on the first stage and the same as a head on the last
 
 Small ones travel together, in one all-reduce an axis; large ones on their own, without a copy. All are local
-fp32 shards: what is cut by then is summed in its pieces.
+fp32 shards: tensors that are cut by then are summed in their pieces.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def sum_partial(
             for weight, gradient in zip(trained, gradients, strict=True)
             if axis in weight.placement.grad_sum
         ]
-        if not partial or mesh.group(axis) is None:  # an untied model's mesh has no `tie` to ask for
+        if not partial or mesh.group(axis) is None:  # an untied model's mesh has no group for `tie`
             continue
         small = []
         for gradient in partial:

@@ -1,40 +1,52 @@
-"""Tensor and sequence parallelism: every block's matrices are cut over the ranks of `tp`, by hand.
+"""Tensor and sequence parallelism: every block's matrices are cut over the ranks of `tp`.
 
-               x --enter--> column-parallel --> own heads or units --> row-parallel --leave--> + bias
-    sp off     [B,T,D]      copy_to                                                 sum_over
-    sp on      [B,T/tp,D]   gather_sum                                              sum_scatter
+    module (`*`: of every block)    cut of the weight      input       output
+    embed                           rows (vocabulary)                  leave; other ranks' tokens give 0
+    positions                                              slice
+    * attention                                            enter
+    * attention.q, k, v             rows (heads)
+    * attention.q_norm, k_norm      rows (heads)                       means over all ranks' heads
+    * attention.o                   columns (heads)                    leave, then the bias
+    * mlp                                                  enter
+    * mlp.gate, up                  rows (units)
+    * mlp.down                      columns (units)                    leave, then the bias
+    head, or the embedding's weight rows (vocabulary)      enter       logits of the rank's part
+
+                              enter                       leave                       slice
+    sp off    x [B,T,D]       copy_to                     sum_over                    nothing
+    sp on     x [B,T/tp,D]    gather_sum -> [B,T,D]       sum_scatter -> [B,T/tp,D]   the rank's T/tp tokens
 
 (Shoeybi et al. 2019, arXiv 1909.08053 §3; with sequence parallelism, Korthikanti et al. 2022, 2205.05198 §4.)
-Column-parallel weights keep some of their rows (q, k, v, gate, up, head, embedding), row-parallel ones some
-of their columns (o, down). With sp the residual stream, and with it every norm, has T/tp tokens of each row
-on a rank; without, the same T on all.
+Weights are [out, in]: column-parallel layers keep rows of them, row-parallel ones columns. With sp the
+residual stream, and with it every norm, has T/tp tokens of each row on a rank; without, the same T on all. A
+norm of single heads (`qk_norm: head`) stays whole.
 
-The model stays plain: parameters are replaced by smaller ones, as `spec/placement.py` says, and some modules'
-`forward` is wrapped. Attention counts its heads from the shapes. Where tp exceeds the KV heads, neighbouring
-ranks hold copies of one head, each with the part of the gradient that its own queries give.
+The model stays plain: `cut_parameters` replaces parameters by smaller ones, as `spec/placement.py` places
+them, and `apply_tensor` wraps the `forward` of the modules in PLAN. Attention counts its heads from the
+shapes. Where tp exceeds the KV heads, neighbouring ranks hold copies of one head, each with the part of the
+gradient that its own queries give.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
+from typing import Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from scalewright.model.attention import Attention
-from scalewright.model.block import Block
 from scalewright.model.decoder import Decoder
-from scalewright.model.mlp import MLP
 from scalewright.model.norm import LayerNorm, RMSNorm
 from scalewright.parallel.functions import (
-    Team,
+    AxisGroup,
+    axis_group,
     copy_to,
     gather_sum,
-    make_team,
-    own_part,
+    local_part,
     sum_both,
     sum_over,
     sum_scatter,
@@ -49,11 +61,92 @@ Change = Callable[[Tensor], Tensor]
 SEQUENCE = 1  # the dim of [B, T, D] that sp cuts
 
 
+class Rule(NamedTuple):
+    """How tensor parallelism changes one module; see the table above."""
+
+    cut: Literal["", "rows", "columns"] = ""
+    input: Literal["", "enter", "slice"] = ""
+    output: Literal["", "leave", "means"] = ""
+
+
+PLAN = {
+    "embed": Rule("rows", output="leave"),
+    "positions": Rule(input="slice"),
+    "layers.*.attention": Rule(input="enter"),
+    "layers.*.attention.q": Rule("rows"),
+    "layers.*.attention.k": Rule("rows"),
+    "layers.*.attention.v": Rule("rows"),
+    "layers.*.attention.q_norm": Rule("rows", output="means"),
+    "layers.*.attention.k_norm": Rule("rows", output="means"),
+    "layers.*.attention.o": Rule("columns", output="leave"),
+    "layers.*.mlp": Rule(input="enter"),
+    "layers.*.mlp.gate": Rule("rows"),
+    "layers.*.mlp.up": Rule("rows"),
+    "layers.*.mlp.down": Rule("columns", output="leave"),
+    "head": Rule("rows"),  # the input enters in `decoder.logits`, since a tied head is no module
+}
+
+
+def rule_of(name: str) -> Rule:
+    """The rule of a module, by its name in the decoder; an empty one for modules that stay as they are."""
+    return PLAN.get(re.sub(r"^layers\.\d+", "layers.*", name), Rule())
+
+
+def apply_tensor(decoder: Decoder, layout: Layout, mesh: Mesh) -> None:
+    """Makes a decoder, or a pipeline's cut of one, compute with its tp-local parameters, in place.
+
+    Logits are then this rank's part of the vocabulary (see `parallel/vocabulary.py`). Hidden states that
+    enter and leave a cut are [B, T, D], or [B, T/tp, D] with sp.
+    """
+    if mesh.size("tp") == 1:
+        return
+    group = axis_group(mesh, "tp")
+    enter, leave = boundaries(group, sequence=layout.sp)
+    heads = decoder.spec.num_attention_heads // group.size
+    decoder.heads = range(group.index * heads, (group.index + 1) * heads)
+    decoder.sequence_parts = group.size if layout.sp else 1
+    for name, module in decoder.named_modules():
+        rule = rule_of(name)
+        match rule.input:
+            case "enter" if regathers(layout):
+                _regather_input(module, Regather(_column_parallel(name, module), SEQUENCE, group))
+            case "enter":
+                _change_input(module, enter)
+            case "slice" if layout.sp:
+                _change_input(module, partial(local_part, dim=SEQUENCE, group=group))
+        match rule.cut, rule.output:
+            case "rows", "leave":
+                _look_up_rows(module, leave, group)
+            case "rows", "means" if decoder.spec.qk_norm == "full":
+                _norm_over_ranks(module, group)
+            case "columns", "leave":
+                _sum_columns(module, leave)
+    if decoder.last:
+        whole = decoder.logits
+        decoder.logits = lambda hidden: whole(enter(hidden))  # type: ignore[method-assign]
+
+
+def boundaries(group: AxisGroup, *, sequence: bool) -> tuple[Change, Change]:
+    """`enter` and `leave`: applied where a tensor-parallel part begins, and where it ends."""
+    if sequence:
+        return partial(gather_sum, dim=SEQUENCE, group=group), partial(sum_scatter, dim=SEQUENCE, group=group)
+    return partial(copy_to, group=group), partial(sum_over, group=group)
+
+
+def _column_parallel(name: str, module: nn.Module) -> list[nn.Linear]:
+    """The linear layers that share a module's gathered input."""
+    return [
+        child
+        for key, child in module.named_children()
+        if isinstance(child, nn.Linear) and rule_of(f"{name}.{key}").cut == "rows"
+    ]
+
+
 def cut_parameters(decoder: nn.Module, placements: Iterable[Placement], mesh: Mesh) -> None:
     """Replaces every parameter by an empty one of its tp-local shape, padding of even cuts included.
 
-    In place, before anything is allocated: parameters are on the meta device. What FSDP will cut stays whole.
-    Raises ValueError for a parameter that holds numbers already.
+    In place, before anything is allocated: parameters are on the meta device. Dimensions that FSDP will cut
+    stay whole. Raises ValueError for a parameter that holds numbers already.
     """
     shapes = {}
     for placement in placements:
@@ -67,62 +160,12 @@ def cut_parameters(decoder: nn.Module, placements: Iterable[Placement], mesh: Me
             continue
         if not parameter.is_meta:
             raise ValueError(f"parameter '{name}' is allocated: cut it on the meta device")
-        path, _, own = name.rpartition(".")
+        path, _, key = name.rpartition(".")
         smaller = torch.empty(shapes[name], dtype=parameter.dtype, device="meta")
         module = decoder.get_submodule(path)
-        setattr(module, own, nn.Parameter(smaller, requires_grad=parameter.requires_grad))
-        if isinstance(module, nn.Linear) and own == "weight":
-            module.out_features, module.in_features = shapes[name]  # what `print(model)` shows
-
-
-def apply_tensor(decoder: Decoder, layout: Layout, mesh: Mesh) -> None:
-    """Makes a decoder, or a pipeline's cut of one, compute with its tp-local parameters, in place.
-
-    Logits are then this rank's part of the vocabulary (see `parallel/vocabulary.py`). Hidden states that
-    enter and leave a cut are [B, T, D], or [B, T/tp, D] with sp.
-    """
-    if mesh.size("tp") == 1:
-        return
-    team = make_team(mesh, "tp")
-    enter, leave = boundaries(team, sequence=layout.sp)
-    own = decoder.spec.num_attention_heads // team.size
-    decoder.heads = range(team.index * own, (team.index + 1) * own)
-    decoder.sequence_parts = team.size if layout.sp else 1
-    if decoder.embed is not None:
-        _cut_vocabulary(decoder.embed, leave, team)
-    if decoder.positions is not None and layout.sp:
-        _change_input(decoder.positions, partial(own_part, dim=SEQUENCE, team=team))
-    for block in decoder.layers.values():
-        assert isinstance(block, Block)
-        _cut_block(block, enter, leave, team, regather=regathers(layout))
-    if decoder.last:
-        whole = decoder.logits
-        decoder.logits = lambda hidden: whole(enter(hidden))  # type: ignore[method-assign]
-
-
-def boundaries(team: Team, *, sequence: bool) -> tuple[Change, Change]:
-    """What happens where a tensor-parallel part begins, and where it ends."""
-    if sequence:
-        return partial(gather_sum, dim=SEQUENCE, team=team), partial(sum_scatter, dim=SEQUENCE, team=team)
-    return partial(copy_to, team=team), partial(sum_over, team=team)
-
-
-def _cut_block(block: Block, enter: Change, leave: Change, team: Team, *, regather: bool) -> None:
-    """Attention and MLP each begin with their columns and end with their rows."""
-    attention, mlp = block.attention, block.mlp
-    assert isinstance(attention, Attention)
-    assert isinstance(mlp, MLP)
-    if regather:
-        _regather_input(attention, Regather([attention.q, attention.k, attention.v], SEQUENCE, team))
-        _regather_input(mlp, Regather([mlp.gate, mlp.up], SEQUENCE, team))
-    else:
-        _change_input(attention, enter)
-        _change_input(mlp, enter)
-    _sum_rows(attention.o, leave)
-    _sum_rows(mlp.down, leave)
-    if attention.q_norm is not None and attention.k_norm is not None and not attention.norm_per_head:
-        _norm_over_ranks(attention.q_norm, team)
-        _norm_over_ranks(attention.k_norm, team)
+        setattr(module, key, nn.Parameter(smaller, requires_grad=parameter.requires_grad))
+        if isinstance(module, nn.Linear) and key == "weight":
+            module.out_features, module.in_features = shapes[name]  # for `print(model)`
 
 
 def _regather_input(module: nn.Module, regather: Regather) -> None:
@@ -146,8 +189,9 @@ def _change_input(module: nn.Module, change: Change) -> None:
     _replace_forward(module, run)
 
 
-def _sum_rows(linear: nn.Linear, leave: Change) -> None:
+def _sum_columns(linear: nn.Module, leave: Change) -> None:
     """Row-parallel: each rank's columns give a part of every output; the bias is added once, to the sum."""
+    assert isinstance(linear, nn.Linear)
 
     def run(x: Tensor) -> Tensor:
         out = leave(F.linear(x, linear.weight))
@@ -156,21 +200,22 @@ def _sum_rows(linear: nn.Linear, leave: Change) -> None:
     _replace_forward(linear, run)
 
 
-def _cut_vocabulary(embed: nn.Embedding, leave: Change, team: Team) -> None:
+def _look_up_rows(embed: nn.Module, leave: Change, group: AxisGroup) -> None:
     """Each rank looks up the tokens whose rows it has; the others are zero there, so the sum is exact."""
+    assert isinstance(embed, nn.Embedding)
 
     def run(tokens: Tensor) -> Tensor:
         rows = embed.weight.shape[0]
-        local = tokens - team.index * rows
+        local = tokens - group.index * rows
         elsewhere = (local < 0) | (local >= rows)
-        found = F.embedding(local.masked_fill(elsewhere, 0), embed.weight)
-        return leave(found.masked_fill(elsewhere[..., None], 0.0))
+        hidden = F.embedding(local.masked_fill(elsewhere, 0), embed.weight)
+        return leave(hidden.masked_fill(elsewhere[..., None], 0.0))
 
     _replace_forward(embed, run)
 
 
-def _norm_over_ranks(norm: nn.Module, team: Team) -> None:
-    """A norm over all heads when each rank has some: its statistics are means over the team.
+def _norm_over_ranks(norm: nn.Module, group: AxisGroup) -> None:
+    """A norm over all heads when each rank has some: its statistics are means over the group.
 
     Copies of KV heads need nothing more: each head is in the mean equally often, and each copy gets its
     share of the gradient.
@@ -178,7 +223,7 @@ def _norm_over_ranks(norm: nn.Module, team: Team) -> None:
     assert isinstance(norm, RMSNorm | LayerNorm)
 
     def mean(x: Tensor) -> Tensor:
-        return sum_both(x.sum(dim=-1, keepdim=True), team) / (x.shape[-1] * team.size)
+        return sum_both(x.sum(dim=-1, keepdim=True), group) / (x.shape[-1] * group.size)
 
     def run(x: Tensor) -> Tensor:
         wide = x.float()

@@ -6,7 +6,7 @@
 Seconds count from a barrier before the step. The ranks of one machine share its clock, so that they fit;
 others' are as far apart as they left the barrier. On a CPU they are the host's; on a GPU those of the stream,
 from events that are read after the step: nothing waits in between. A receive lasts while its rank (or its
-stream) waits; a send is only given away, and takes no time of its own.
+stream) waits; a send only starts, and takes no time of its own.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class ActionTimes(Recorder):
         host = platform.node()
         everyone = gather_json([host, self._zero, self.spans()], self.mesh)
         members = next(ranks for ranks in self.mesh.grid.groups("pp") if self.mesh.rank in ranks)
-        first = min(zero for where, zero, _ in (everyone[rank] for rank in members) if where == host)
+        first = min(zero for node, zero, _ in (everyone[rank] for rank in members) if node == host)
         return {
             "schedule": self.plan.kind,
             "ranks": self.plan.ranks,
@@ -90,7 +90,7 @@ class ActionTimes(Recorder):
         }
 
     def write(self, folder: Path, step: int) -> None:
-        """Gathers, and lets rank 0 write its pipeline's picture; the others' are alike."""
+        """Gathers; rank 0 writes its own pipeline's picture, since the others' are alike."""
         picture = self.gather(step)
         if self.mesh.rank == 0:
             folder.mkdir(parents=True, exist_ok=True)
@@ -98,10 +98,10 @@ class ActionTimes(Recorder):
             path.write_text(json.dumps(picture), encoding="utf-8")
 
 
-def _shifted(answer: list[Any], host: str, first: float) -> list[dict[str, Any]]:
+def _shifted(recorded: list[Any], host: str, first: float) -> list[dict[str, Any]]:
     """One rank's actions, in seconds from the moment at which the first rank of this machine began."""
-    where, zero, spans = answer
-    late = zero - first if where == host else 0.0
+    node, zero, spans = recorded
+    late = zero - first if node == host else 0.0
     return [
         {"kind": kind, "stage": stage, "micro": micro, "start_s": start + late, "end_s": end + late}
         for (kind, stage, micro, *_), start, end in spans

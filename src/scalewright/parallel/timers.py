@@ -1,18 +1,18 @@
 """Where a rank's step went: data, compute, communication by axis, optimizer; the rest is other.
 
     step  |-- data --|------------- compute -------------|--- optimizer ---|
-                        |comm_tp|     |comm_dp_shard|       |comm_control|     taken out of what is around
+                        |comm_tp|     |comm_dp_shard|       |comm_control|     taken out of the phase around
 
     breakdown_s = {data, compute, comm_<axis>, optimizer, other}          adds up to step_time_s
 
 Every collective and message of ours passes `comm` of the mesh's timers, FSDP's own through its hooks for them
-(`parallel/shard.py`). What is timed is how long this rank is held up there: a gradient that is reduced while
-the backward goes on counts from when it is waited for. So a rank that is ahead of the others shows its wait
-as communication, and the receives of a pipeline hold its bubble.
+(`parallel/shard_timers.py`). The time is how long this rank is held up there: a gradient that is reduced
+while the backward goes on counts from when it is waited for. So a rank that is ahead of the others shows its
+wait as communication, and the receives of a pipeline hold its bubble.
 
 On a CPU the marks are the host's clock. On a GPU they are events on the current stream, read when the step's
 report has come back (train/record/readback.py): the host waits for nothing. FSDP's collectives run on streams
-of their own there, where time is not exposed time: they aren't marked, and what of them isn't hidden is
+of their own there, where time is not exposed time: they aren't marked, and their exposed part is
 compute. Inside a compiled block nothing is marked either.
 
 Off (the default, and on all ranks but the one that writes), a mark costs a comparison; on, under 1 µs on a
@@ -30,7 +30,7 @@ import torch
 
 T = TypeVar("T")
 PHASES = ("data", "compute", "optimizer")
-# The axis in run files' and reports' words, of each that the mesh has a group for.
+# The name in run files and reports of each of the mesh's axes.
 AXES = {
     "fsdp": "dp_shard",
     "pp_down": "pp",
@@ -139,7 +139,7 @@ class Spans:
         return parts | {"other": max(0.0, step_time_s - sum(parts.values()))}
 
     def _seconds(self) -> list[tuple[str, float, float]]:
-        """The marks as seconds; a span is noted when it ends, so that a phase follows what is in it."""
+        """The marks as seconds; a span is noted when it ends, so that a phase follows the spans in it."""
         zero = self._spans[0][1]
         if isinstance(zero, float):
             return self._spans

@@ -1,4 +1,4 @@
-"""What this rank holds of every parameter, and where its gradient is: the optimizer's whole world.
+"""This rank's part of every parameter, and where its gradient is: all that the optimizer works on.
 
                     alone, fp32      replicated           sharded (ZeRO 1-3)    bf16, not sharded
     compute         the parameter    the parameter        a DTensor of fp32     a bf16 copy
@@ -29,7 +29,7 @@ class Weight:
     """One parameter as this rank holds it."""
 
     placement: Placement
-    compute: nn.Parameter  # what the module multiplies with
+    compute: nn.Parameter  # the module multiplies with it
     master: nn.Parameter  # the local fp32 numbers that the optimizer updates
     box: Box  # which part of the true tensor `master` is
     copies: int  # ranks that hold the same box
@@ -54,7 +54,7 @@ class Weight:
 
     @property
     def resident(self) -> Tensor:
-        """What the device computes with, this rank's part."""
+        """This rank's part of `compute`, on the device."""
         return self.compute.to_local() if isinstance(self.compute, DTensor) else self.compute
 
     @property
@@ -70,10 +70,10 @@ class Host(Protocol):
     """Masters in host memory (`parallel/offload.py`)."""
 
     def fetch(self, gradients: list[Tensor]) -> None:
-        """Copies finished gradients to where the optimizer looks."""
+        """Copies finished gradients to the masters' `.grad`."""
 
     def publish(self) -> None:
-        """Copies the masters into what the device computes with."""
+        """Copies the masters into the compute copies."""
 
 
 class Weights:
@@ -104,22 +104,22 @@ class Weights:
             torch._foreach_copy_([c for c, _ in pairs], [m for _, m in pairs])
 
     def take_gradients(self) -> list[Tensor]:
-        """Puts every trained weight's gradient where the optimizer looks (`master.grad`) and returns them.
+        """Puts every trained weight's gradient into `master.grad`, for the optimizer, and returns them.
 
         A parameter that no backward reached counts as a zero gradient, as it does under a sharded layout.
         """
-        found = []
+        gradients = []
         for weight in self.trained():
             gradient = weight.gradient
             if gradient is None:
                 gradient = torch.zeros_like(weight.resident, dtype=torch.float32)
             if self.host is None and weight.master.grad is not gradient:
                 weight.master.grad = gradient
-            found.append(gradient)
-        return found
+            gradients.append(gradient)
+        return gradients
 
     def hand_over(self, gradients: list[Tensor]) -> None:
-        """Before the update: gradients are what they are to be; brings them to masters in host memory."""
+        """Before the update: copies the final gradients to masters in host memory."""
         if self.host is not None:
             self.host.fetch(gradients)
 
@@ -130,11 +130,11 @@ def _separate(weight: Weight) -> bool:
 
 
 def hold(model: nn.Module, placements: tuple[Placement, ...], mesh: Mesh) -> Weights:
-    """The weights of a module whose parameters have their final form (sharded or not), by canonical name.
+    """The weights of all stages in a module whose parameters have their final form (sharded or not).
 
-    Of all the rank's stages. A tied head apart from its embedding is found by its own name. A
-    parameter below fp32 gets a master of its own. Raises ValueError when a local shape is not what its
-    placement says, or when the mesh lacks an axis of it (one made without the model's KV heads).
+    A tied head apart from its embedding is found by its own name. A parameter below fp32 gets a master of its
+    own. Raises ValueError when a local shape is not that of its placement, or when the mesh lacks an axis of
+    it (one made without the model's KV heads).
     """
     parameters = {
         name: (stage, parameter)

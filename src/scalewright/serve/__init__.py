@@ -1,1 +1,1 @@
-"""Use what was trained: text from a checkpoint or a Hugging Face folder."""
+"""Using a trained model: text from a checkpoint or a Hugging Face folder."""

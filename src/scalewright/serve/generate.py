@@ -28,7 +28,7 @@ StoppedBy = Literal["length", "end_of_text", "stop"]
 
 @dataclass(frozen=True)
 class Generated:
-    """What came after the prompt."""
+    """The text after the prompt."""
 
     text: str  # without the stop string or the end-of-text token
     tokens: list[int]
@@ -198,7 +198,7 @@ def left_padded(prompts: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor | None
 
 
 def _check(model: nn.Module, prompts: Sequence[Sequence[int]], count: int) -> None:
-    """Refuses what can't work, before any of it runs."""
+    """Raises UserError for a request that can't work, before any of it runs."""
     if count < 1:
         raise UserError(f"max_new_tokens is {count}", "generate", "use 1 or more")
     if not prompts or any(len(prompt) == 0 for prompt in prompts):

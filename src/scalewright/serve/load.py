@@ -53,7 +53,7 @@ class Loaded:
     model: nn.Module
     tokenizer: Any  # tokenizers.Tokenizer
     end_of_text: frozenset[int]
-    beginning: int | None = None  # what stands before a text, where the tokenizer's files say it
+    beginning: int | None = None  # the token before a text, where the tokenizer's files name one
 
     def encode(self, text: str) -> list[int]:
         """Token ids, with the special ones that the tokenizer adds; an empty text starts a document."""
@@ -91,7 +91,7 @@ def load_for_generation(
 
 
 class Checkpoint:
-    """A checkpoint of ours as what `build` reads: the spec of its manifest, tensors by canonical name.
+    """A checkpoint of ours as a reader for `build`: the spec of its manifest, tensors by canonical name.
 
     Raises UserError when it lacks one of the spec's tensors, or has it in another shape: before memory is
     taken for the model.
@@ -100,14 +100,11 @@ class Checkpoint:
     def __init__(self, reader: CheckpointReader) -> None:
         self._reader = reader
         self.spec = ModelSpec.parse(reader.manifest.model, str(reader.folder))
-        reader.check({self._stored(tensor.name): tensor.shape for tensor in tensors(self.spec)})
+        reader.check({reader.stored_name(tensor.name): tensor.shape for tensor in tensors(self.spec)})
 
     def read(self, name: str) -> Tensor:
         """One whole tensor; a tied head is the embedding."""
-        return self._reader.read(self._stored(name))
-
-    def _stored(self, name: str) -> str:
-        return "embed.weight" if name == "head.weight" and not self._reader.has(name) else name
+        return self._reader.read(self._reader.stored_name(name))
 
 
 def _from_checkpoint(folder: Path, dtype: str, device: str, trust_code: bool, verify: bool) -> nn.Module:
@@ -143,40 +140,33 @@ def _tokenizer(folders: list[Path]) -> Any:
 
 
 def _end_of_text(folders: list[Path]) -> frozenset[int]:
-    """The tokens that end a text: what the folders' files say, else the usual names."""
+    """The tokens that end a text: those in the folders' files, else those with the usual names."""
     for folder in folders:
         for name in ("generation_config.json", "config.json"):
-            path = inside(folder, name)
-            if path.is_file():
-                ends = _token_ids(path)
-                if ends:
-                    return ends
+            ids = _json_object(inside(folder, name)).get("eos_token_id")
+            ends = frozenset(end for end in (ids if isinstance(ids, list) else [ids]) if type(end) is int)
+            if ends:
+                return ends
     usual = (end_of_text(folder / "tokenizer.json")[1] for folder in folders)
     return frozenset(end for end in usual if end is not None)
-
-
-def _token_ids(path: Path) -> frozenset[int]:
-    """The `eos_token_id` of a config: one, a list, or none; raises UserError when it isn't JSON."""
-    try:
-        content = read_json(path)
-    except (OSError, ValueError) as error:
-        raise UserError(f"cannot read JSON: {error}", str(path), "fetch it again") from None
-    given = content.get("eos_token_id") if isinstance(content, dict) else None
-    return frozenset(end for end in (given if isinstance(given, list) else [given]) if type(end) is int)
 
 
 def _beginning(folders: list[Path], tokenizer: Any) -> int | None:
     """The id of tokenizer_config.json's `bos_token`; null without one."""
     for folder in folders:
         path = inside(folder, "tokenizer_config.json")
-        if not path.is_file():
-            continue
-        try:
-            content = read_json(path)
-        except (OSError, ValueError) as error:
-            raise UserError(f"cannot read JSON: {error}", str(path), "fetch it again") from None
-        name = content.get("bos_token") if isinstance(content, dict) else None
-        name = name.get("content") if isinstance(name, dict) else name
-        found: int | None = tokenizer.token_to_id(name) if isinstance(name, str) else None
-        return found
+        if path.is_file():
+            name = _json_object(path).get("bos_token")
+            name = name.get("content") if isinstance(name, dict) else name
+            token_id: int | None = tokenizer.token_to_id(name) if isinstance(name, str) else None
+            return token_id
     return None
+
+
+def _json_object(path: Path) -> dict[str, Any]:
+    """The object in a file; empty for a missing file and for other JSON. Raises UserError for other files."""
+    try:
+        content = read_json(path) if path.is_file() else {}
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot read JSON: {error}", str(path), "fetch it again") from None
+    return content if isinstance(content, dict) else {}

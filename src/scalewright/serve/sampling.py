@@ -1,4 +1,4 @@
-"""The next token out of logits: the most likely one, or a draw from what temperature, top-k and top-p leave.
+"""The next token out of logits: the most likely one, or a draw after temperature, top-k and top-p.
 
     logits / temperature -> keep the k largest -> keep the fewest whose probabilities reach p -> draw
 
@@ -43,12 +43,12 @@ class Sampling:
         return self.temperature == 0
 
     def generator(self, row: int) -> torch.Generator:
-        """Row `row`'s own random numbers: what it draws doesn't depend on its neighbours in the batch."""
+        """Row `row`'s own random numbers: its draws don't depend on its neighbours in the batch."""
         return torch.Generator().manual_seed(self.seed + row)
 
 
 def filtered(logits: Tensor, sampling: Sampling) -> Tensor:
-    """Logits [B, V] after temperature, top-k and top-p; what is ruled out is -inf."""
+    """Logits [B, V] after temperature, top-k and top-p; the excluded ones are -inf."""
     scores = logits.float() / sampling.temperature
     if 0 < sampling.top_k < scores.shape[-1]:
         kth = scores.topk(sampling.top_k, dim=-1).values[..., -1, None]
@@ -65,7 +65,7 @@ def choose(logits: Tensor, sampling: Sampling, generators: list[torch.Generator]
     """The next token of each row, [B] on the CPU, for logits [B, V]."""
     if sampling.greedy:
         return logits.argmax(dim=-1).cpu()
-    chances = filtered(logits, sampling).softmax(dim=-1).cpu()
+    probabilities = filtered(logits, sampling).softmax(dim=-1).cpu()
     return torch.cat(
-        [torch.multinomial(row, 1, generator=g) for row, g in zip(chances, generators, strict=True)]
+        [torch.multinomial(row, 1, generator=g) for row, g in zip(probabilities, generators, strict=True)]
     )

@@ -1,9 +1,9 @@
 """Tokens to text as they come, and stop strings that may lie across tokens.
 
-    ids -> pieces of text -> hold back what may yet become a stop string -> caller
+    ids -> pieces of text -> hold back the part that may yet become a stop string -> caller
 
 A character can be spread over tokens (byte-level vocabularies), and a token's text can depend on the one
-before it, so a piece is what a few tokens say together minus what they said without the newest.
+before it, so a piece is the text of a few tokens minus their text without the newest.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 Decode = Callable[[list[int]], str]
-BROKEN = "\ufffd"  # what a decoder shows for part of a character
+BROKEN = "\ufffd"  # a decoder's sign for part of a character
 
 
 def holds_stop(decode: Decode, tokens: list[int], stops: Sequence[str]) -> bool:
-    """Whether the text of the last tokens holds a stop string; asked after each token.
+    """Whether the text of the last tokens holds a stop string; called after each token.
 
     A token adds a byte at least, unless it has no text; a few more are read for these.
     """
@@ -30,7 +30,7 @@ class Detokenizer:
     def __init__(self, decode: Decode, prompt: Sequence[int]) -> None:
         self._decode = decode
         self._ids = list(prompt[-8:])  # enough for decoders that look at the token before
-        self._start, self._known = 0, len(self._ids)  # text of ids[start:known] has been given out
+        self._start, self._returned = 0, len(self._ids)  # text of ids[start:returned] has been returned
 
     def add(self, token: int) -> str:
         """The text that this token completes; empty while a character is unfinished."""
@@ -38,22 +38,22 @@ class Detokenizer:
         text = self._fresh()
         if not text or text.endswith(BROKEN):
             return ""
-        self._start, self._known = self._known, len(self._ids)
+        self._start, self._returned = self._returned, len(self._ids)
         return text
 
     def rest(self) -> str:
-        """What was held back: the part of a character that the last tokens began."""
+        """The text held back: the part of a character that the last tokens began."""
         text = self._fresh()
-        self._start, self._known = self._known, len(self._ids)
+        self._start, self._returned = self._returned, len(self._ids)
         return text
 
     def _fresh(self) -> str:
-        before = self._decode(self._ids[self._start : self._known])
+        before = self._decode(self._ids[self._start : self._returned])
         return self._decode(self._ids[self._start :])[len(before) :]
 
 
 class StopText:
-    """Lets text through up to the first stop string, which it swallows."""
+    """Lets text through up to the first stop string, which it removes."""
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = [stop for stop in stops if stop]
@@ -61,12 +61,12 @@ class StopText:
         self.stopped = False
 
     def add(self, piece: str) -> str:
-        """The part of all text so far that is now known to come before any stop string, and is new."""
+        """The new part of the text that certainly comes before any stop string."""
         self._held += piece
-        found = [at for stop in self._stops if (at := self._held.find(stop)) >= 0]
-        if found:
+        starts = [start for stop in self._stops if (start := self._held.find(stop)) >= 0]
+        if starts:
             self.stopped = True
-            out, self._held = self._held[: min(found)], ""
+            out, self._held = self._held[: min(starts)], ""
             return out
         keep = max((self._overlap(stop) for stop in self._stops), default=0)
         cut = len(self._held) - keep
@@ -74,7 +74,7 @@ class StopText:
         return out
 
     def rest(self) -> str:
-        """What was held back in case a stop string came."""
+        """The text held back in case a stop string came."""
         out, self._held = self._held, ""
         return out
 

@@ -1,9 +1,9 @@
-"""What a run leaves behind while it runs: numbers, events, a live view, and copies for other people's tools.
+"""A run's records while it runs: numbers, events, a live view, and copies for other people's tools.
 
     trainer ── row ──► MetricsFile   metrics.jsonl      (the truth: each step once)
-            ── kind ─► EventsFile    events.jsonl       (what happened, append only)
+            ── kind ─► EventsFile    events.jsonl       (append only)
             ── row ──► Console       the terminal       (stderr)
             ── row ──► Fanout ─thread─► MLflow · TensorBoard · W&B   (copies: may lag, never stop a run)
 
-A row is a plain dict with the keys of the two files; nothing here knows torch.
+A row is a plain dict with the keys of the two files; nothing here needs torch.
 """

@@ -17,10 +17,10 @@ PATIENCE_S = 15.0
 
 
 def attach(folder: Path, files: Sequence[Path], variables: Mapping[str, str] | None = None) -> bool:
-    """Adds files to the MLflow run that a run's folder remembers; True when there was one and it took them.
+    """Adds files to the MLflow run that a run's folder remembers; True when there was one and it has them.
 
-    `variables` as for `open_trackers`. Like every tracker it never fails a run, and doesn't hold one up: what
-    goes wrong is an event, and a server that didn't answer the run isn't asked again.
+    `variables` as for `open_trackers`. Like every tracker it never fails a run, and doesn't hold one up: a
+    failure is an event, and a server that didn't answer the run isn't tried again.
     """
     run_id = remembered(folder, "mlflow").get("run_id")
     if not run_id or _failed(folder):
@@ -31,7 +31,7 @@ def attach(folder: Path, files: Sequence[Path], variables: Mapping[str, str] | N
         try:
             _send(folder, str(run_id), files, variables)
             problems.clear()
-        except Exception as error:  # whatever a library throws
+        except Exception as error:  # of any library
             problems[:] = [describe_error(error)]
 
     thread = threading.Thread(target=send, name="attach", daemon=True)

@@ -1,4 +1,4 @@
-"""Progress that a person likes to watch, on stderr: a live panel on a terminal, else a line now and then.
+"""A run's progress on stderr: a live panel on a terminal, else a line now and then.
 
     ╭─ shakespeare ──────────────────────────────────────────────────────────────╮
     │ llama 3.5M · 2 × cpu · fp32 · zero 3                                       │
@@ -6,8 +6,8 @@
     │ loss  2.3142 ▇▆▅▄▄▃▃▂▂▂▁▁  tokens/s 12.3k   grad norm 0.842 …              │
     ╰────────────────────────────────────────────────────────────────────────────╯
 
-The training loop only sets attributes: `step` stores a row and takes a microsecond. Drawing belongs to a
-thread that looks at the newest row twice a second, whatever the speed of the loop.
+The training loop only sets attributes: `step` stores a row and takes a microsecond. A thread draws
+the newest row twice a second, whatever the speed of the loop.
 """
 
 from __future__ import annotations
@@ -18,13 +18,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TextIO
 
 from scalewright.spec.words import duration, printable
-from scalewright.track.progress import Progress, plain_line
-
-Row = Mapping[str, Any]
+from scalewright.track.lines import Row
+from scalewright.track.progress import DisplayState, plain_line
 
 
 class Console:
-    """A run's face on a terminal. With `enabled=False` (other ranks, `--json`, `--quiet`) it does nothing.
+    """A run's display on a terminal. With `enabled=False` (other ranks, `--json`, `--quiet`) it does nothing.
 
     `total_steps` is the last step of the run, `start_step` the one it continues from.
     """
@@ -42,13 +41,13 @@ class Console:
     ) -> None:
         self._stream = stream or sys.stderr
         self._enabled = enabled
-        self._progress = Progress(name, total_steps, start_step, tuple(description))
+        self._progress = DisplayState(name, total_steps, start_step, tuple(description))
         self._redraw_s, self._line_every_s = redraw_s, line_every_s
         self._next_line = 0.0
         self._live: Any = None
 
     def start(self) -> None:
-        """Opens the panel, or prints what is about to run."""
+        """Opens the panel, or prints the run's name and description."""
         if not self._enabled:
             return
         self._progress.begin()
@@ -127,7 +126,7 @@ class Console:
             get_renderable=lambda: panel(self._progress),
             console=Terminal(file=self._stream),
             refresh_per_second=1 / self._redraw_s,
-            redirect_stdout=sys.stdout.isatty(),  # a piped stdout holds what was printed to it
+            redirect_stdout=sys.stdout.isatty(),  # a piped stdout gets its text directly
             redirect_stderr=self._stream is sys.stderr,
         )
         live.start()
@@ -136,10 +135,10 @@ class Console:
 
 def _summary_lines(summary: Mapping[str, Any]) -> list[str]:
     width = max(len(str(key)) for key in summary)
-    return [f"{str(key).replace('_', ' '):<{width}}  {_said(key, value)}" for key, value in summary.items()]
+    return [f"{str(key).replace('_', ' '):<{width}}  {_text(key, value)}" for key, value in summary.items()]
 
 
-def _said(key: str, value: Any) -> str:
+def _text(key: str, value: Any) -> str:
     if isinstance(value, float):
         return duration(value) if key in {"seconds", "elapsed"} else f"{value:.5g}"
     return str(value)

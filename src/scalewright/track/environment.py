@@ -1,6 +1,6 @@
-"""What a run ran on and with: versions, git state, host, processor, memory, GPUs; plain data for run.yaml.
+"""A run's machine and software: versions, git state, host, processor, memory, GPUs; plain data for run.yaml.
 
-Every part is guarded: a machine that can't say something has None there, and nothing takes over 3 seconds.
+Every part is guarded: unknown values are None, and nothing takes over 3 seconds.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 PACKAGES = ("scalewright", "torch", "numpy", "safetensors", "tokenizers", "pydantic", "triton", "mlflow")
-# Of a processor's hundred flags, those that decide how fast it multiplies matrices.
+# The flags of a processor, out of a hundred, that decide how fast it multiplies matrices.
 MATRIX_FLAGS = (
     "avx", "avx2", "fma", "f16c", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "avx_vnni",
     "amx_tile", "amx_bf16", "amx_int8", "amx_fp16", "asimd", "asimddp", "sve", "sve2", "bf16", "i8mm", "sme",
@@ -64,19 +64,19 @@ def environment(
 
 def versions() -> dict[str, str]:
     """The installed versions of the packages that a result may depend on; nothing is imported for it."""
-    found = {}
+    installed = {}
     for name in PACKAGES:
         try:
-            found[name] = metadata.version(name)
+            installed[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return installed
 
 
 def git_state(folder: str | Path) -> dict[str, Any] | None:
     """`{commit, branch, dirty}` of the repository around `folder`; None outside one or without git.
 
-    `dirty` says whether tracked files differ from the commit; None when git took too long to tell.
+    `dirty`: whether tracked files differ from the commit; None when git took too long.
     """
     git = ["git", "--no-optional-locks", "-C", str(folder)]
     head = _output([*git, "rev-parse", "HEAD", "--abbrev-ref", "HEAD"])
@@ -116,18 +116,18 @@ def gpus() -> list[dict[str, Any]]:
         query = "--query-gpu=name,memory.total,driver_version"
         rows = (_output(["nvidia-smi", query, "--format=csv,noheader,nounits"]) or "").splitlines()
         cells = [[cell.strip() for cell in row.split(",")] for row in rows]
-        found = [
+        listed = [
             {"name": name, "memory_gib": round(float(mib) / 1024, 2), "driver": driver}
             for name, mib, driver in (row for row in cells if len(row) == 3)
             if mib.replace(".", "", 1).isdigit()
         ]
-        if found:
-            return found
+        if listed:
+            return listed
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_available():
         return []
-    shown = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
-    return [{"name": each.name, "memory_gib": round(each.total_memory / GIB, 2)} for each in shown]
+    properties = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
+    return [{"name": each.name, "memory_gib": round(each.total_memory / GIB, 2)} for each in properties]
 
 
 def torch_config() -> dict[str, Any] | None:
@@ -167,7 +167,7 @@ def _mac_model() -> str | None:
 
 
 def _output(command: list[str]) -> str | None:
-    """What a command printed, stripped; None when it is absent, fails or takes too long."""
+    """A command's output, stripped; None when it is absent, fails or takes too long."""
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=PATIENCE_S, stdin=subprocess.DEVNULL, check=True

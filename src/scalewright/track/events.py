@@ -1,23 +1,23 @@
-"""`events.jsonl`: what happened to a run, and when; append only, so it tells of earlier lives too.
+"""`events.jsonl`: a run's events with their times; append only, so that those of earlier lives stay.
 
     {"time": 1767225600.25, "kind": "save", "step": 400, "seconds": 0.8, "path": "checkpoints/step-00000400"}
 
 | kind | fields beside `step` |
 | --- | --- |
-| `start` | what runs: `environment`, `world`, `peak_flops` (per device, FLOP/s), `peak_source` |
+| `start` | `environment`, `world`, `peak_flops` (per device, FLOP/s), `peak_source` |
 | `resume` | `path` of the checkpoint |
 | `changed` | `changes`: {dotted key: [old, new]} between the checkpoint's run and the one that goes on |
 | `save` | `path`, `seconds` |
-| `stop` | `signal`: asked to stop, and saved |
+| `stop` | `signal`: stopped by it, and saved |
 | `fault`, `restart` | `rank`, `error`; `attempt` |
 | `nonfinite` | a step's loss or gradient norm: `action` (skipped, stopped), `where`, `rank`, `values` |
 | `spike` | far above the usual: `action` (logged, skipped, clipped, rewound), `of`, `value`, `usual`, `z` |
 | `overflow` | fp16 gradients were too large for their scale, which is halved: `loss_scale` |
-| `predicted` | what a step should take: `p10`, `p50`, `p90`, `breakdown_s`; or nulls, and why in `note` |
+| `predicted` | the step's predicted time: `p10`, `p50`, `p90`, `breakdown_s`; or nulls, and why in `note` |
 | `tracker` | a tracker failed or fell behind, or answers again: `name`, `error`, `dropped` or `message` |
 | `finish` | the last line of a run that reached its end |
 
-Other kinds are allowed: readers pass over what they don't know.
+Other kinds are allowed: readers skip unknown ones.
 """
 
 from __future__ import annotations

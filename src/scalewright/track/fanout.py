@@ -1,10 +1,10 @@
-"""What stands between a run and its trackers: the loop never waits, and a tracker's failure stays its own.
+"""Between a run and its trackers: the loop never waits, and a tracker's failure stays its own.
 
     loop ── log(row) ──► Feeder ──thread──► MLflow
                     ├──► Feeder ──thread──► TensorBoard          (track/feeder.py)
                     └──► Feeder ──thread──► W&B
 
-What goes wrong is an event of the run, `{"kind": "tracker", "name": …, "error": …}`, and a line on screen.
+A failure is an event of the run, `{"kind": "tracker", "name": …, "error": …}`, and a line on screen.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from scalewright.track.tracker import Status, Tracker
 class Fanout:
     """Feeds every tracker from a thread of its own; with no trackers it does nothing at all.
 
-    `tell` is shown what goes wrong, in a line.
+    `tell` is called with a line for each failure.
     """
 
     def __init__(

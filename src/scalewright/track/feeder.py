@@ -4,12 +4,12 @@
                                                    │ every 10 s, in batches
                                                 thread ──► start · log · event · finish
     it raises  ─► an event; the batch is kept, and tried again after 10, 20, 40 … 300 s
-    it answers ─► an event, and what has waited is handed over
+    it answers ─► an event, and the rows that have waited are handed over
     at the end ─► one more try; a tracker that fails then, or hangs, is left behind, and an event records it
 
 A server that is restarted thus loses nothing; one that stays away costs comfort alone, since every row is in
 metrics.jsonl. A tracker costs processor time (MLflow's database about 15 ms a batch and 1 ms a row): batches
-are few, and a round takes at most 5 rows a second. What a faster loop makes beyond that waits for the end.
+are few, and a round takes at most 5 rows a second. Further rows of a faster loop wait for the end.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Feeder:
         self._queue.append((time.time(), row, is_event))
 
     def close(self, status: Status, files: Sequence[Path]) -> None:
-        """Asks the thread to hand over what is left, and to end; doesn't wait."""
+        """Makes the thread hand over the remaining rows, and end; doesn't wait."""
         self._end = (status, tuple(files))
         self._closing.set()
 
@@ -98,7 +98,7 @@ class Feeder:
         )
 
     def _attempt(self, most: int, then: Callable[[], None] | None = None, last: bool = False) -> bool:
-        """Starts the tracker if need be, hands over at most `most` rows, notes what went wrong."""
+        """Starts the tracker if need be, hands over at most `most` rows, records a failure."""
         try:
             if not self._started:
                 self._tracker.start()
@@ -106,7 +106,7 @@ class Feeder:
             self._hand_over(most)
             if then is not None:
                 then()
-        except (Exception, SystemExit) as error:  # whatever a library throws, a run doesn't end for it
+        except (Exception, SystemExit) as error:  # of any library: a run doesn't end for it
             self._call_began = None
             self._failures += 1
             self._note_failure(describe_error(error), last)
@@ -124,7 +124,7 @@ class Feeder:
             self._note(self.name, error=f"failed: {why}; rows wait, and it is tried again")
 
     def _hand_over(self, most: int) -> None:
-        """Gives the tracker what waits and at most `most` from the queue, rows in batches between events."""
+        """Passes the batch and at most `most` items of the queue on, rows in batches between events."""
         while True:
             if not self._batch:
                 count = min(most, len(self._queue))
@@ -134,10 +134,10 @@ class Feeder:
                 return
             while self._batch:
                 self._call_began = time.monotonic()
-                del self._batch[: self._give(self._batch)]
+                del self._batch[: self._pass_on(self._batch)]
                 self._call_began = None
 
-    def _give(self, items: list[Item]) -> int:
+    def _pass_on(self, items: list[Item]) -> int:
         """Hands over the first event, or all rows before the first event; how many items that were."""
         if items[0][2]:
             self._tracker.event(items[0][1])

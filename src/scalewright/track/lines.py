@@ -64,7 +64,7 @@ def encode(row: Row) -> bytes:
 
 
 def finite(row: Row) -> tuple[Row, dict[str, str]]:
-    """`row` with each non-finite number replaced by None, and what those were (`{"loss": "nan"}`).
+    """`row` with each non-finite number replaced by None, and those numbers as text (`{"loss": "nan"}`).
 
     >>> finite({"step": 3, "loss": float("inf")})
     ({'step': 3, 'loss': None}, {'loss': 'inf'})
@@ -74,7 +74,7 @@ def finite(row: Row) -> tuple[Row, dict[str, str]]:
 
 
 def rewrite(path: Path, lines: Iterable[bytes]) -> None:
-    """Replaces a file by these lines, atomically: whoever looks, or crashes, has the old file or the new."""
+    """Replaces a file by these lines, atomically: a reader, or a crash, has the old file or the new."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with open(temporary, "wb") as file:
@@ -111,7 +111,7 @@ def _without_nonfinite(value: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """What JSON doesn't know: a NumPy or torch scalar as its number, a path as its text."""
+    """Other types for JSON: a NumPy or torch scalar as its number, a path as its text."""
     if hasattr(value, "item"):
         return value.item()
     if isinstance(value, os.PathLike):

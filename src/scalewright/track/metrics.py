@@ -26,7 +26,7 @@ class MetricsFile:
     """Rank 0's writer of one run's metrics; opening it drops every line of a step after `resume_step`.
 
     `resume_step` is the step of the checkpoint that the run continues from: 0 for a run from its beginning,
-    None to append after whatever is there. Non-finite values are null and, with `events`, noted there.
+    None to append after the lines that are there. Non-finite values are null and, with `events`, noted there.
     """
 
     def __init__(
@@ -65,13 +65,13 @@ class MetricsFile:
         self._writer.close()
 
     def _trim(self, resume_step: int | None) -> int:
-        """Leaves each step up to `resume_step` once; returns how many rows went."""
+        """Leaves each step up to `resume_step` once; returns how many rows were dropped."""
         kept: list[bytes] = []
         dropped = 0
         for text, row in scan_jsonl(self.path):
             kind, step = str(row.get("kind")), row.get("step")
-            wanted = isinstance(step, int) and (resume_step is None or step <= resume_step)
-            if isinstance(step, int) and wanted and step > self._last.get(kind, -1):
+            before = isinstance(step, int) and (resume_step is None or step <= resume_step)
+            if isinstance(step, int) and before and step > self._last.get(kind, -1):
                 kept.append(text)
                 self._last[kind] = step
             else:

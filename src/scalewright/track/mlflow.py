@@ -5,7 +5,7 @@
 A resumed run goes on in the same MLflow run. Its parameters can't change there, so a key that was changed
 for the resume becomes a tag, `resumed.<key>`.
 
-A server gets 10 s to answer and is asked once: the caller tries again later (track/feeder.py). MLflow's own
+A server gets 10 s to answer, and one try: the caller tries again later (track/feeder.py). MLflow's own
 7 tries of 2 minutes would hold up the end of a run. MLflow takes these settings from the environment alone;
 they are there during our calls and not in between, so that other users of MLflow in the process keep theirs.
 """
@@ -26,10 +26,10 @@ from scalewright.track.store import without_password
 from scalewright.track.tracker import Entry, Status, Target, flatten, scalars
 
 METRICS_A_CALL, PARAMS_A_CALL = 1000, 100  # the limits of MLflow's log_batch
-LONGEST_VALUE = 500  # characters; what every store that MLflow has can hold
+LONGEST_VALUE = 500  # characters; every store of MLflow can hold as many
 LIMITS = {"MLFLOW_HTTP_REQUEST_TIMEOUT": 10, "MLFLOW_HTTP_REQUEST_MAX_RETRIES": 0}
 NO_REPORTS = "MLFLOW_DISABLE_TELEMETRY"
-FOLDERS = "MLFLOW_ALLOW_FILE_STORE"  # newer versions refuse a store of plain files; who names one wants it
+FOLDERS = "MLFLOW_ALLOW_FILE_STORE"  # newer versions refuse a store of plain files unless it is set
 START = "scalewright.start"
 STATUS = {"finished": "FINISHED", "stopped": "KILLED", "failed": "FAILED"}
 
@@ -59,7 +59,7 @@ def settings() -> Iterator[None]:
 
 
 class MlflowTracker:
-    """Copies a run to the store that its target names; see `track/store.py` for which."""
+    """Copies a run to its target's store (`track/store.py`)."""
 
     name = "mlflow"
 
@@ -74,9 +74,9 @@ class MlflowTracker:
     def start(self) -> None:
         """Opens the store and the run; about 3 s of processor time, once."""
         client = self._client = connect(self._target.store.mlflow_uri(self._target.folder))
-        known = self._target.remembered(self.name)
-        if known.get("store") == self._server:
-            self._run_id = self._run_id or known.get("run_id", "")
+        ids = self._target.remembered(self.name)
+        if ids.get("store") == self._server:
+            self._run_id = self._run_id or ids.get("run_id", "")
         if self._run_id:
             client.update_run(self._run_id, status="RUNNING")
         else:
@@ -112,33 +112,35 @@ class MlflowTracker:
         close(self._client)
 
     def _create(self) -> str:
-        """The id of a new run, or of the one that an attempt before this one made and heard nothing of."""
+        """The id of a new run, or of the one that an earlier attempt made without getting the answer."""
         experiment = self._experiment()
-        made = self._client.search_runs([experiment], f"tags.`{START}` = '{self._start}'", max_results=1)
-        if made:
-            return str(made[0].info.run_id)
+        runs = self._client.search_runs([experiment], f"tags.`{START}` = '{self._start}'", max_results=1)
+        if runs:
+            return str(runs[0].info.run_id)
         tags = {START: self._start}
         return str(self._client.create_run(experiment, tags=tags, run_name=self._target.name).info.run_id)
 
     def _experiment(self) -> str:
         """The experiment's id; files of one in an sqlite database go to `mlartifacts/` beside that."""
         name = self._target.store.experiment
-        found = self._client.get_experiment_by_name(name)
-        if found is not None:
-            return str(found.experiment_id)
-        uri, place = self._target.store.mlflow_uri(self._target.folder), None
+        existing = self._client.get_experiment_by_name(name)
+        if existing is not None:
+            return str(existing.experiment_id)
+        uri, artifacts = self._target.store.mlflow_uri(self._target.folder), None
         if uri.startswith("sqlite:///"):
-            place = (Path(uri.removeprefix("sqlite:///")).resolve().parent / "mlartifacts" / name).as_uri()
-        return str(self._client.create_experiment(name, artifact_location=place))
+            folder = Path(uri.removeprefix("sqlite:///")).resolve().parent
+            artifacts = (folder / "mlartifacts" / name).as_uri()
+        return str(self._client.create_experiment(name, artifact_location=artifacts))
 
     def _describe(self) -> None:
-        """Parameters from the configuration, tags from the environment; only what isn't there yet."""
+        """Parameters from the configuration, tags from the environment; only those that are missing."""
         from mlflow.entities import Param, RunTag
 
         present = self._client.get_run(self._run_id).data.params
-        wanted = {key: value[:LONGEST_VALUE] for key, value in flatten(self._target.config).items()}
-        new = [Param(key, value) for key, value in wanted.items() if key not in present]
-        tags = {f"resumed.{key}": value for key, value in wanted.items() if present.get(key, value) != value}
+        parameters = {key: value[:LONGEST_VALUE] for key, value in flatten(self._target.config).items()}
+        new = [Param(key, value) for key, value in parameters.items() if key not in present]
+        changed = {key: value for key, value in parameters.items() if present.get(key, value) != value}
+        tags = {f"resumed.{key}": value for key, value in changed.items()}
         tags |= _tags(self._target.environment)
         for batch in _chunks(new, PARAMS_A_CALL):
             self._client.log_batch(self._run_id, params=batch)
@@ -162,7 +164,7 @@ def connect(uri: str) -> Any:
     """
     from mlflow.tracking import MlflowClient
 
-    for name in ("mlflow", "alembic"):  # after the import, which sets them to say more
+    for name in ("mlflow", "alembic"):  # after the import, which sets them lower
         logging.getLogger(name).setLevel(logging.WARNING)
     with contextlib.suppress(ImportError, AttributeError):  # versions without such settings
         telemetry: Any = importlib.import_module("mlflow.telemetry")

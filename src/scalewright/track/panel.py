@@ -1,4 +1,4 @@
-"""The live panel, drawn with rich from a `Progress`; three columns of numbers, two on a narrow terminal."""
+"""The live panel, drawn with rich; three columns of numbers, two on a narrow terminal."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from rich.table import Table
 from rich.text import Text
 
 from scalewright.spec.words import MISSING, count, decimal, duration, printable, share, short_time
-from scalewright.track.progress import Progress
+from scalewright.track.progress import DisplayState
 from scalewright.track.trend import sparkline
 
 Cell = tuple[str, str]
 
 
-def panel(progress: Progress) -> RenderableType:
+def panel(progress: DisplayState) -> RenderableType:
     """The whole display; its numbers never change places, so that an eye can rest on one."""
     parts: list[RenderableType] = []
     if progress.description:
@@ -37,21 +37,21 @@ def panel(progress: Progress) -> RenderableType:
     )
 
 
-def _bar(progress: Progress) -> RenderableType:
+def _bar(progress: DisplayState) -> RenderableType:
     total = max(progress.total_steps, 1)
     grid = Table.grid(padding=(0, 2), expand=True)
     grid.add_column(ratio=1)
     grid.add_column(justify="right", no_wrap=True)
-    where = Text(f"{progress.done:,}", style="bold")
-    where.append(f"/{progress.goal} steps  {100 * progress.done / total:.0f}%", style="")
-    where.append(f"   {duration(progress.elapsed)}", style="dim")
-    where.append(f"  eta {duration(progress.eta)}", style="cyan")
+    position = Text(f"{progress.done:,}", style="bold")
+    position.append(f"/{progress.goal} steps  {100 * progress.done / total:.0f}%", style="")
+    position.append(f"   {duration(progress.elapsed)}", style="dim")
+    position.append(f"  eta {duration(progress.eta)}", style="cyan")
     bar = ProgressBar(total=total, completed=progress.done, complete_style="blue", finished_style="green")
-    grid.add_row(bar, where)
+    grid.add_row(bar, position)
     return grid
 
 
-def _loss(progress: Progress) -> RenderableType:
+def _loss(progress: DisplayState) -> RenderableType:
     """The loss, its history, and where it is going."""
     line = Text(no_wrap=True, overflow="ellipsis")
     loss = progress.row.get("loss")
@@ -65,7 +65,7 @@ def _loss(progress: Progress) -> RenderableType:
     return line
 
 
-def _valid(progress: Progress) -> RenderableType:
+def _valid(progress: DisplayState) -> RenderableType:
     line = Text(no_wrap=True, overflow="ellipsis")
     line.append("validation  ", style="dim")
     line.append(decimal(progress.valid.get("loss"), 5), style="bold")
@@ -76,7 +76,7 @@ def _valid(progress: Progress) -> RenderableType:
     return line
 
 
-def _numbers(progress: Progress) -> RenderableType:
+def _numbers(progress: DisplayState) -> RenderableType:
     row = progress.row
     memory = row.get("memory_gib")
     cells: list[Cell] = [
@@ -98,7 +98,7 @@ def _numbers(progress: Progress) -> RenderableType:
     return grid
 
 
-def _saved(progress: Progress) -> str:
+def _saved(progress: DisplayState) -> str:
     if progress.saved is None:
         return MISSING
     step, moment = progress.saved

@@ -1,21 +1,18 @@
-"""What a progress display knows: the newest rows, the loss so far, and when the run will end."""
+"""The state of a progress display: the newest rows, the loss so far, and when the run will end."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from scalewright.spec.words import count, decimal, duration, share, short_time
+from scalewright.track.lines import Row
 from scalewright.track.trend import Trend
-
-Row = Mapping[str, Any]
 
 
 @dataclass
-class Progress:
-    """One writer (the loop) sets plain attributes; one reader (the display) looks whenever it likes."""
+class DisplayState:
+    """One writer (the loop) sets plain attributes; one reader (the display) reads them at any time."""
 
     name: str
     total_steps: int
@@ -75,7 +72,7 @@ class Progress:
         return left * pace
 
 
-def plain_line(progress: Progress) -> str:
+def plain_line(progress: DisplayState) -> str:
     """The state as one line of plain text, for a log."""
     row = progress.row
     parts = [

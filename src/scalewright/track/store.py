@@ -7,7 +7,7 @@
     track.wandb.mode          WANDB_MODE               offline: what leaves a machine is its owner's choice
 
 One store and one experiment for all runs, since runs are looked at side by side. The variables come as a
-value: `launch/settings.py` is what reads the environment.
+value: `launch/settings.py` reads the environment.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def find_store(track: TrackSpec, variables: Mapping[str, str] | None = None) -> 
 
 
 def without_password(uri: str | None) -> str | None:
-    """A uri as it may be shown and kept: `https://user:secret@host` without what stands before the @.
+    """A uri as it may be shown and kept: `https://user:secret@host` without the part before the @.
 
     >>> without_password("https://me:secret@mlflow.example.org/x")
     'https://mlflow.example.org/x'
@@ -81,7 +81,7 @@ def without_password(uri: str | None) -> str | None:
 
 
 def describe_error(error: BaseException) -> str:
-    """What a tracker's library raised as it may be shown and kept: no password of a uri, 300 characters.
+    """An error of a tracker's library as it may be shown and kept: no password of a uri, 300 characters.
 
     >>> describe_error(OSError("PUT https://me:secret@mlflow.example.org/x failed"))
     'OSError: PUT https://mlflow.example.org/x failed'

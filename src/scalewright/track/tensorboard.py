@@ -55,5 +55,5 @@ class TensorBoardTracker:
 
 
 def _as_code(text: str) -> str:
-    """Text as a code block of Markdown, which is what TensorBoard shows."""
+    """Text as a code block of Markdown, for TensorBoard to show."""
     return "".join(f"    {line}\n" for line in text.splitlines())

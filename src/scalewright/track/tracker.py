@@ -1,4 +1,4 @@
-"""What a tracker is: a copy of the run's numbers in somebody else's tool, behind four hooks.
+"""The interface of a tracker: a copy of the run's numbers in somebody else's tool, behind four hooks.
 
     start()                  once, before anything else; may be slow (it runs beside the training)
     log(entries)             a batch of (time, row), oldest first
@@ -28,7 +28,7 @@ from scalewright.track.lines import Row
 from scalewright.track.store import Store, find_store
 
 Entry = tuple[float, Row]  # (seconds since 1970, a row of metrics.jsonl)
-LEFT_OUT = ("step", "samples", "loss_tokens")  # they say no more than `tokens` does, and every number costs
+LEFT_OUT = ("step", "samples", "loss_tokens")  # they add nothing to `tokens`, and every number costs
 Status = Literal["finished", "stopped", "failed"]
 IDS = "trackers.json"  # in the run's folder: which run each tracker goes on with
 
@@ -53,7 +53,7 @@ class Tracker(Protocol):
 
 @dataclass(frozen=True)
 class Target:
-    """What a tracker needs to know of a run.
+    """The run as a tracker needs it.
 
     `resume_step` 0 is a new run; more, and the run that `ids` names is continued there.
     """
@@ -103,7 +103,7 @@ def open_trackers(
     resume_step: int = 0,
     variables: Mapping[str, str] | None = None,
 ) -> list[Tracker]:
-    """The trackers that `run.track` asks for, not yet started; UserError when one isn't installed.
+    """The trackers that `run.track` names, not yet started; UserError when one isn't installed.
 
     `variables` are those of the environment that `track/store.py` names.
     """
@@ -114,11 +114,11 @@ def open_trackers(
         "tensorboard": (run.track.tensorboard, lambda: _tensorboard(target)),
         "wandb": (bool(run.track.wandb), lambda: _wandb(target)),
     }
-    for name, (wanted, _) in makers.items():
-        if wanted and importlib.util.find_spec(name) is None:
-            how = f"{install('track')}, or set it to false"
-            raise UserError(f"{name} is not installed", f"track.{name}", how)
-    return [make() for wanted, make in makers.values() if wanted]
+    for name, (enabled, _) in makers.items():
+        if enabled and importlib.util.find_spec(name) is None:
+            advice = f"{install('track')}, or set it to false"
+            raise UserError(f"{name} is not installed", f"track.{name}", advice)
+    return [make() for enabled, make in makers.values() if enabled]
 
 
 def _mlflow(target: Target) -> Tracker:
@@ -140,18 +140,18 @@ def _wandb(target: Target) -> Tracker:
 
 
 def scalars(row: Row) -> dict[str, float]:
-    """A row's finite numbers under the names that all trackers use, without those that say nothing new.
+    """A row's finite numbers under the names that all trackers use, without redundant ones.
 
     >>> scalars({"kind": "valid", "step": 4, "loss": 2.5, "bits_per_byte": None})
     {'valid/loss': 2.5}
     """
-    found = {}
+    numbers = {}
     for key, value in row.items():
         number = isinstance(value, (int, float)) and not isinstance(value, bool)
         unused = key in LEFT_OUT or (key == "aux_loss" and value == 0)
         if number and not unused and math.isfinite(value):
-            found[f"{row['kind']}/{key}"] = float(value)
-    return found
+            numbers[f"{row['kind']}/{key}"] = float(value)
+    return numbers
 
 
 def flatten(data: Mapping[str, Any], prefix: str = "") -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""A whole history in a line of text: bounded memory however long the run, and a slope to go with it.
+"""A whole history in a line of text: bounded memory however long the run, and its recent change.
 
 add() ──► points, each the mean of `stride` values ──full? merge neighbours, stride ×2──► sparkline()
 

@@ -1,9 +1,9 @@
-"""Weights & Biases: offline in the run's folder unless asked to be online; the same id after a resume.
+"""Weights & Biases: offline in the run's folder unless set to online; the same id after a resume.
 
-    wandb sync runs/run/wandb/offline-run-*      sends what was recorded offline
+    wandb sync runs/run/wandb/offline-run-*      sends an offline record
 
 Online without a reachable server falls back to offline after 20 s, and the end of a run waits 20 s at most
-for what is still to be sent: a run doesn't wait for a network, and `wandb sync` sends what was left.
+for unsent rows: a run doesn't wait for a network, and `wandb sync` sends the rest.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class WandbTracker:
     def finish(self, status: Status, files: Sequence[Path]) -> None:
         """Keeps the files with the run and closes it."""
         for file in files:
-            shutil.copy(file, self._run.dir)  # what lies there is sent with the run
+            shutil.copy(file, self._run.dir)  # files there are sent with the run
         self._run.finish(exit_code=1 if status == "failed" else 0)
 
     def _open(self, run_id: str, mode: Mode) -> Any:
