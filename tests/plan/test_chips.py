@@ -14,7 +14,7 @@ PRICES = {
     "volta": {"pascal", "volta", "turing"},
     "ampere": {"ampere"},
     "hopper": {"ada", "hopper"},
-    "blackwell": {"blackwell"},
+    "blackwell": {"blackwell", "blackwell-ultra"},
     "tpu": {"tpu"},
     "amd": {"amd"},
     "other": {"trainium", "apple", "other"},

@@ -60,6 +60,11 @@ class Chip:
         return PRICED.index(self.family.kernels.name)
 
     @property
+    def fast_exponentials(self) -> bool:
+        """As its family's."""
+        return self.family.fast_exponentials
+
+    @property
     def newer_attention(self) -> bool:
         """Whether that row's attention is beyond FlashAttention-2's instructions."""
         return self.family.kernels.newer_attention

@@ -15,7 +15,7 @@ from scalewright.spec.errors import UserError
 
 @dataclass(frozen=True)
 class Family:
-    """A generation; the traits are of its constants, so that only a family with constants has them."""
+    """A generation; traits that explain a constant are those of the family whose constants price it."""
 
     name: str
     like: str | None = None  # the family whose constants it is priced with; null: its own
@@ -24,6 +24,8 @@ class Family:
     newer_attention: bool = False
     # its 16-bit products are bound by power, so that 8 bits gain more (`narrow.blackwell8`)
     bound_by_power: bool = False
+    # twice the exponentials a clock of the family that it is like: attention gains `kernel.exponentials`
+    fast_exponentials: bool = False
 
     @property
     def kernels(self) -> Family:
@@ -41,6 +43,7 @@ FAMILIES = {
         Family("ada", like="hopper"),
         Family("hopper", newer_attention=True),
         Family("blackwell", newer_attention=True, bound_by_power=True),
+        Family("blackwell-ultra", like="blackwell", fast_exponentials=True),
         Family("tpu"),
         Family("amd"),
         Family("trainium", like="other"),

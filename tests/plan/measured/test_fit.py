@@ -45,10 +45,7 @@ def test_a_constant_that_made_the_data_is_found(runs: Runs) -> None:
     wide = {"low": 0.3, "high": 1.2}  # a wide range pulls little towards what was known
     free = [replace(fact, **wide) for fact in facts() if fact.name in ("matmul.ampere", "link.fast")]
     truth = constants().with_values({"matmul.ampere": 0.85, "link.fast": 0.7})
-    made = Runs(
-        runs.rows, runs.requests, evaluate_seconds(prepare(runs.requests), truth), runs.memory, runs.apart,
-        runs.converted, runs.source,
-    )  # fmt: skip
+    made = replace(runs, seconds=evaluate_seconds(prepare(runs.requests), truth))
     found = solve(problem(made, free=free))
     # what was known (0.79 and 0.82) pulls; links are a small part of these runs' time, so it pulls them more
     assert found["matmul.ampere"] == pytest.approx(0.85, rel=0.02)
@@ -57,9 +54,7 @@ def test_a_constant_that_made_the_data_is_found(runs: Runs) -> None:
 
 def test_a_fit_keeps_to_the_range(runs: Runs) -> None:
     free = [fact for fact in facts() if fact.name == "matmul.ampere"]
-    slow = Runs(
-        runs.rows, runs.requests, runs.seconds * 3, runs.memory, runs.apart, runs.converted, runs.source
-    )
+    slow = replace(runs, seconds=runs.seconds * 3)
     assert solve(problem(slow, free=free))["matmul.ampere"] == pytest.approx(free[0].low)
 
 

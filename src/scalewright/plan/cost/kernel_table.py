@@ -30,8 +30,8 @@ CLASSES = {
     "move": (w.MOVE, w.LOSS, w.PERMUTE),
 }
 _CHIP = (
-    "priced", "newer_attention", "bound_by_power", "power", "memory_rate", "units", "peak", "width", "peak16",
-    "width16", "measured", "tpu",
+    "priced", "newer_attention", "fast_exponentials", "bound_by_power", "power", "memory_rate", "units",
+    "peak", "width", "peak16", "width16", "measured", "tpu",
 )  # fmt: skip
 _TRAINER = (
     "kernels", "attention", "dropout", "year", "held_grads", "capacity_factor", "permutes_fused",

@@ -19,7 +19,7 @@ import numpy as np
 from scalewright.plan.constants import Constants
 from scalewright.plan.cost import work as w
 from scalewright.plan.cost.habits import RECIPES
-from scalewright.plan.cost.kernel_table import PHASES, Arrays, Flat, flatten
+from scalewright.plan.cost.kernel_table import PHASES, TILE, Arrays, Flat, flatten
 from scalewright.plan.frameworks import ATTENTION, KERNELS
 from scalewright.spec.device_families import PRICED
 
@@ -120,7 +120,10 @@ def _fused(k: Arrays, u: Arrays, c: Constants) -> np.ndarray:
     old = (u["attention"] < BEST) & (u["newer_attention"] > 0)
     share = share * np.where(old, c["kernel.flash2_hopper"], 1.0)
     share = share * np.where(u["attention"] == FLASH1, c["kernel.flash1"], 1.0)
-    share = share * np.where(k["dim"] < SMALL_HEAD, c["kernel.head64"], 1.0)
+    share = share * np.where(u["fast_exponentials"] > 0, c["kernel.exponentials"], 1.0)
+    narrow = np.where(k["dim"] < SMALL_HEAD, c["kernel.head64"], 1.0)
+    # an array of multipliers whose columns a head doesn't fill stands idle there
+    share = share * np.where(u["tpu"] > 0, np.minimum(k["dim"] / TILE, 1.0), narrow)
     again = np.where(k["phase"] > 0, c["kernel.backward"], 1.0)
     low = (u["low_attention"] > 0) & (u["width"] >= 2)
     peak = np.where(low, u["peak"] * c.row("narrow", BITS)[u["width"].astype(int)], u["peak16"])

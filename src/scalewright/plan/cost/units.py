@@ -85,6 +85,7 @@ def _columns(parts: Sequence[object], names: Sequence[str]) -> dict[str, np.ndar
 _CHIP = (
     "priced",
     "newer_attention",
+    "fast_exponentials",
     "bound_by_power",
     "memory_rate",
     "units",

@@ -21,7 +21,7 @@ import numpy as np
 from scalewright.plan.constants import FILE, Constants, Fact, constants, facts
 from scalewright.plan.cost.evaluate import Prepared, evaluate, prepare
 from scalewright.plan.frameworks import OTHER
-from scalewright.plan.measured.runs import MEASURED, Runs, read_table, runs_of
+from scalewright.plan.measured.runs import MEASURED, Runs, once_a_layout, read_table, runs_of
 from scalewright.plan.rows.cells import text
 from scalewright.spec.model import ModelSpec
 
@@ -54,7 +54,10 @@ def problem(
         index.append(at[np.unique(np.linspace(0, len(at) - 1, min(most, len(at))).astype(int))])
     some = runs.take(np.concatenate(index))
     counts = {source: int((some.source == source).sum()) for source in set(some.source)}
-    weight = np.array([min(1.0, counts[s] / 5) / counts[s] for s in some.source])
+    layout = some.layout
+    layouts = {source: len(np.unique(layout[some.source == source])) for source in counts}
+    alike = np.bincount(layout)[layout]
+    weight = np.array([min(1.0, counts[s] / 5) / layouts[s] for s in some.source]) / alike
     chosen = tuple(free) if free is not None else tuple(fact for fact in facts() if fact.fitted)
     return Problem(prepare(some.requests), np.log(some.seconds), np.sqrt(weight), chosen, base or constants())
 
@@ -231,8 +234,11 @@ def source_errors(runs: Runs, seconds: np.ndarray, least: int = 5) -> np.ndarray
     """The median absolute error of every source with enough rows, in percent, in ascending order."""
     use = runs.plain & np.isfinite(seconds)
     error = np.abs(seconds / runs.seconds - 1)
+    layout = runs.layout
     rows = (use & (runs.source == source) for source in dict.fromkeys(runs.source))
-    return np.sort([100 * np.median(error[at]) for at in rows if at.sum() >= least])
+    return np.sort(
+        [100 * np.median(once_a_layout(error[at], layout[at])) for at in rows if at.sum() >= least]
+    )
 
 
 if __name__ == "__main__":

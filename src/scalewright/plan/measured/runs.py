@@ -31,6 +31,11 @@ NANOTRON_SWEEP: dict[str, Any] = {
     "framework": "nanotron", "model": "", "mlp_mats": 3, "device": "H100-80GB-SXM", "cp": 1, "ep": 1,
     "vpp": 1, "recompute": "none", "precision": "bf16", "flash": 1,
 }  # fmt: skip
+# What makes two rows of a source the same layout: a release that was measured again counts once
+LAYOUT = (
+    "model", "precision", "seq_len", "devices", "tp", "sp", "pp", "virtual_stages", "schedule", "cp", "ep",
+    "etp", "dp_replicate", "zero_stage", "micro_batch", "accumulation", "recompute", "share", "offload",
+)  # fmt: skip
 SAME = ("id", "layers", "hidden", "heads", "ffn", "vocab", "seq", "n_devices", "dp", "tp", "pp", "mbs", "gbs")
 
 
@@ -52,6 +57,21 @@ class Runs:
         return len(self.rows)
 
     @property
+    def layout(self) -> np.ndarray:
+        """The number of each row's layout; rows of one source that differ in a trainer's release share it."""
+        numbers: dict[tuple[object, ...], int] = {}
+        keys = (
+            (
+                str(source),
+                *(getattr(request, name) for name in LAYOUT),
+                request.chip.name,
+                request.framework.name,
+            )
+            for source, request in zip(self.source, self.requests, strict=True)
+        )
+        return np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=int)
+
+    @property
     def plain(self) -> np.ndarray:
         """Rows that count: timed, no fault of the cluster, not converted from FLOPs."""
         mask: np.ndarray = np.isfinite(self.seconds) & ~self.apart & ~self.converted
@@ -71,6 +91,11 @@ class Runs:
             source=self.source[index],
             refused=self.refused,
         )
+
+
+def once_a_layout(values: np.ndarray, layout: np.ndarray) -> np.ndarray:
+    """The median of the values of each layout."""
+    return np.array([np.median(values[layout == number]) for number in np.unique(layout)])
 
 
 def read_table(path: str | Path) -> list[dict[str, str]]:

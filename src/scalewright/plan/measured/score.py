@@ -20,24 +20,38 @@ from scalewright.plan.cost.memory import GIB
 from scalewright.plan.measured.baselines import baselines
 from scalewright.plan.measured.profile import held_out_error
 from scalewright.plan.measured.rank import rankings
-from scalewright.plan.measured.runs import MEASURED, OUT_OF_MEMORY, Runs, oom_row, read_table, runs_of
+from scalewright.plan.measured.runs import (
+    MEASURED,
+    OUT_OF_MEMORY,
+    Runs,
+    once_a_layout,
+    oom_row,
+    read_table,
+    runs_of,
+)
 from scalewright.plan.predict import Predictions, predict_table
 
 LEAST = 5  # rows that make a source count in the mean
 
 
-def summary(error: np.ndarray, within: np.ndarray | None = None) -> dict[str, float]:
-    """Figures of a set of relative errors; `within`: whether each measurement lies between p10 and p90."""
-    found = {
+def summary(error: np.ndarray, layout: np.ndarray, within: np.ndarray | None = None) -> dict[str, float]:
+    """Figures of a set of relative errors, every layout counted once: by the median of its rows.
+
+    `within`: whether each measurement lies between p10 and p90.
+    """
+    far, signed = once_a_layout(np.abs(error), layout), once_a_layout(error, layout)
+    figures = {
         "rows": len(error),
-        "median_error_pct": 100 * float(np.median(np.abs(error))),
-        "mape_pct": 100 * float(np.mean(np.abs(error))),
-        "bias_pct": 100 * float(np.median(error)),
-        "p90_error_pct": 100 * float(np.quantile(np.abs(error), 0.9)),
+        "layouts": len(far),
+        "median_error_pct": 100 * float(np.median(far)),
+        "mape_pct": 100 * float(np.mean(far)),
+        "bias_pct": 100 * float(np.median(signed)),
+        "p90_error_pct": 100 * float(np.quantile(far, 0.9)),
     }
     if within is not None:
-        found["coverage_pct"] = 100 * float(within.mean())
-    return found
+        shares = [within[layout == number].mean() for number in np.unique(layout)]
+        figures["coverage_pct"] = 100 * float(np.mean(shares))
+    return figures
 
 
 def score(
@@ -77,14 +91,14 @@ def _times(runs: Runs, found: Predictions, predicted: np.ndarray) -> dict[str, A
     shift = predicted / found.p50
     within = (runs.seconds >= found.p10 * shift) & (runs.seconds <= found.p90 * shift)
     timed = np.isfinite(runs.seconds)
-    plain = runs.plain
+    plain, layout = runs.plain, runs.layout
     sources: dict[str, dict[str, float]] = {}
     apart: dict[str, dict[str, float]] = {}
     rivals = {name: np.abs(value / runs.seconds - 1) for name, value in baselines(found.outcome).items()}
     for source in dict.fromkeys(runs.source.tolist()):
         at = plain & (runs.source == source)
         if at.any():
-            sources[source] = summary(error[at], within[at])
+            sources[source] = summary(error[at], layout[at], within[at])
             for name, far in rivals.items():
                 sources[source][f"baseline_{name}_pct"] = 100 * float(np.median(far[at]))
         for word, mask in (
@@ -93,7 +107,7 @@ def _times(runs: Runs, found: Predictions, predicted: np.ndarray) -> dict[str, A
         ):
             at = mask & (runs.source == source)
             if at.any():
-                apart[f"{source}: {word}"] = summary(error[at])
+                apart[f"{source}: {word}"] = summary(error[at], layout[at])
     return {"overall": _overall(sources, rivals), "sources": sources, "apart": apart}
 
 
@@ -128,7 +142,7 @@ def _memory(runs: Runs, found: Predictions) -> dict[str, Any]:
     for source in dict.fromkeys(runs.source.tolist()):
         at = np.isfinite(error) & ~runs.apart & (runs.source == source)
         if at.any():
-            sources[source] = summary(error[at])
+            sources[source] = summary(error[at], runs.layout[at])
     counted = [one["median_error_pct"] for one in sources.values() if one["rows"] >= LEAST]
     return {"median_error_pct": float(np.mean(counted)) if counted else None, "sources": sources}
 
