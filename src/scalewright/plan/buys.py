@@ -29,7 +29,8 @@ def buys(found: Prediction, c: Constants | None = None) -> list[dict[str, Any]]:
     """{what, step_time_s, gain_pct, saves_gib, fits, why} of each axis and technique in use.
 
     `gain_pct`: of speed, by it; below 0 it costs time. `fits`: whether the layout without it does, up to the
-    p90 of its memory. Numbers are None where the layout without it can't be.
+    p90 of its memory, or to the median where the layout itself fits no further. Numbers are None where the
+    layout without it can't be.
     """
     taken = list(_without(found.request))
     left = [request for _, request in taken if request is not None]
@@ -42,7 +43,7 @@ def _entry(found: Prediction, what: str, bare: Prediction | None) -> dict[str, A
         dealt = f"the batch can't be dealt to {found.request.devices:,} devices"
         numbers = dict.fromkeys(("step_time_s", "gain_pct", "saves_gib"))
         return {"what": what, **numbers, "fits": False, "why": f"{what}: without it {dealt}"}
-    needs, room = bare.needs_gib(None)
+    needs, room = bare.needs_gib(_headroom(found))
     gain = 100 * (bare.step_time_s / found.step_time_s - 1)
     saved = bare.peak_gib - found.peak_gib
     return {
@@ -57,13 +58,19 @@ def _entry(found: Prediction, what: str, bare: Prediction | None) -> dict[str, A
 
 def _why(found: Prediction, bare: Prediction, gain: float, saved: float) -> str:
     """In words, memory first where it is what decides."""
-    needs, room = bare.needs_gib(None)
+    needs, room = bare.needs_gib(_headroom(found))
     pace, parts = _pace(gain), differences(bare, found)
     pace += f" ({parts})" if pace and parts else ""
     if needs > room:
         short = f"without it up to {needs:.1f} GiB of the {room:.1f} there are would be needed"
         return f"{short}; {pace}" if pace else short
     return f"{pace or 'as fast by it'}, with {abs(saved):.1f} GiB {'less' if saved > 0 else 'more'}"
+
+
+def _headroom(found: Prediction) -> float | None:
+    """As `needs_gib` has it: null, where the layout fits up to the p90 of its memory."""
+    needs, room = found.needs_gib(None)
+    return None if needs <= room else 0.0
 
 
 def _pace(gain: float) -> str:

@@ -74,7 +74,17 @@ def test_what_nobody_asked_about_is_named_where_it_differs(plan: Plan) -> None:
 def test_the_best_itself(plan: Plan) -> None:
     best = plan.best[0].layout
     asked = {"tp": best.tp, "pp": best.pp, "schedule": best.schedule}
-    assert why_not(plan, asked)["verdict"] == "best"
+    found = why_not(plan, asked)
+    assert found["verdict"] == "best"
+    assert found["why"].endswith(": this is the best")
+
+
+def test_one_that_was_left_out_and_is_better_says_by_how_much() -> None:
+    asked = {"devices": 128, "seq_len": 8192, "global_batch": 256, "explain": False, "fixed": {"tp": 8}}
+    narrow = search(LLAMA, H100, **asked)  # type: ignore[arg-type]
+    found = why_not(narrow, {"tp": 2})
+    assert found["verdict"] == "best"
+    assert "% better (" in found["why"]
 
 
 def test_one_that_does_not_fit_says_what_it_lacks_and_what_would_mend_it(plan: Plan) -> None:

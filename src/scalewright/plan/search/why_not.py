@@ -45,9 +45,8 @@ def why_not(plan: Plan, layout: Mapping[str, Any]) -> dict[str, Any]:
     if fitting is not None:
         entry = compare("", fitting, best, plan.headroom)
         verdict = "best" if fitting.score <= best.score * (1 + 1e-9) else "slower"
-        why = f"{_whole(asked, filled, fitting, best)}: " + (
-            "this is the best" if verdict == "best" else entry["why"]
-        )
+        same = abs(fitting.score / best.score - 1) <= 1e-9
+        why = f"{_whole(asked, filled, fitting, best)}: {'this is the best' if same else entry['why']}"
         if fitting.untrainable and plan.template.framework.name == OURS:
             why += f"; {fitting.untrainable}"
         return {"asked": asked, "verdict": verdict, **entry, "why": why}
