@@ -12,7 +12,7 @@ from parts import Factored
 from runs import rows, run, run_data
 from scalewright.parallel.weights import Weights, hold
 from scalewright.spec.errors import RunError, UserError
-from scalewright.spec.optimizers import OPTIMIZERS
+from scalewright.spec.optimizers import OPTIMIZERS, Optimizer
 from scalewright.spec.placement import place_plain
 from scalewright.spec.run import OptimizerSpec, PythonRef
 from scalewright.train.network import describe, load_python
@@ -110,6 +110,18 @@ def test_states_are_the_tables(name):
         assert all(state[kind].dtype == torch.float32 for kind in same)
         assert sum(x.nbytes for kind, x in state.items() if kind not in same) == record.step_bytes
     assert set(BUILDERS) == set(OPTIMIZERS)
+
+
+def test_a_record_and_a_builder_are_a_new_optimizer(monkeypatch):
+    """CONTRIBUTING.md's recipe, with Adagrad; tests/test_how_to_add.py plans it."""
+    record = Optimizer(name="adagrad", written="sgd", states=("sum",), update=20, source="Duchi et al. 2011")
+    monkeypatch.setitem(OPTIMIZERS, "adagrad", record)
+    monkeypatch.setitem(BUILDERS, "adagrad", lambda groups, spec, fused: torch.optim.Adagrad(groups))
+    module, weights = small()
+    spec = OptimizerSpec().model_copy(update={"name": "adagrad"})  # not validated against the words
+    optimizer = build_optimizer(spec, weights, load_python)
+    train(module, optimizer, steps=1)
+    assert all(set(record.states) <= set(optimizer.state[p]) for p in module.parameters())
 
 
 def test_adamw_is_torchs_bit_for_bit():

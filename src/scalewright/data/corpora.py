@@ -13,27 +13,28 @@ from __future__ import annotations
 import platform
 import sysconfig
 from collections import Counter
-from importlib import resources
 from pathlib import Path
 
 from scalewright.data.inputs import InputFile, describe, files_below
 from scalewright.spec.errors import UserError
 
-CORPORA = ("shakespeare", "python-stdlib", "wikitext-2")
+FOLDER = Path(__file__).parent / "bundled"
+# The files of each bundled text: name, kind (inputs.py), and split; no split: it is cut as any input is.
+BUNDLED: dict[str, tuple[tuple[str, str, str | None], ...]] = {
+    "shakespeare": (("input.txt", "text", None),),
+    "wikitext-2": (("valid.txt", "wikitext", "train"), ("test.txt", "wikitext", "valid")),
+}
+CORPORA = (*BUNDLED, "python-stdlib")
 
 
 def corpus(name: str, skipped: Counter[str]) -> list[InputFile]:
     """The files of a named corpus; raises UserError when this installation lacks them."""
     if name == "python-stdlib":
         return _standard_library(skipped)
-    folder = Path(str(resources.files("scalewright.data") / "bundled" / name))
-    if name == "shakespeare":
-        files: list[tuple[str, str, str | None]] = [("input.txt", "text", None)]
-    else:
-        files = [("valid.txt", "wikitext", "train"), ("test.txt", "wikitext", "valid")]
     try:
         return [
-            describe(folder / file, f"{name}/{file}", "bundled", kind, split) for file, kind, split in files
+            describe(FOLDER / name / file, f"{name}/{file}", "bundled", kind, split)
+            for file, kind, split in BUNDLED[name]
         ]
     except FileNotFoundError as error:
         raise UserError(
