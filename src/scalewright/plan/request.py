@@ -142,7 +142,7 @@ def from_layout(
     switches = read_switches(options or {}, "--options")
     trainer = find_framework(framework, version, cluster.device.kind)
     chip = chip_of(cluster, switches.node_gbps)
-    kind, share = recompute_of(layout, trainer)
+    kind, share = recompute_of(layout, trainer, switches)
     precision = auto_precision(chip, layout.precision)
     chip.peak(precision)  # raises when the device can't
     return Request(
@@ -174,7 +174,7 @@ def run_facts(run: RunSpec) -> dict[str, Any]:
     return {"optimizer": record, "documents": masked}
 
 
-def recompute_of(layout: Layout, trainer: Framework) -> tuple[str, float]:
+def recompute_of(layout: Layout, trainer: Framework, switches: Switches) -> tuple[str, float]:
     """A layout's recomputation as the table has it: kind, and of blocks the share where that is "share"."""
     kind = layout.recompute
     if isinstance(kind, RecomputeEvery):
@@ -182,5 +182,6 @@ def recompute_of(layout: Layout, trainer: Framework) -> tuple[str, float]:
     if isinstance(kind, RecomputeBudget):
         return "budget", kind.budget
     if kind == "selective" and trainer.name != "scalewright":
-        return trainer.selective, 1.0  # elsewhere the word means something else
+        # elsewhere the word means something else
+        return "modules" if switches.recompute_modules else trainer.selective, 1.0
     return kind, 1.0
