@@ -119,6 +119,12 @@ def test_modules_that_run_again_free_memory_and_take_time(less: str, more: str) 
     assert 0 == taken[0] < taken[1] < taken[2]
 
 
+def test_selective_means_the_modules_that_are_named() -> None:
+    options = ("", "recompute_modules=layernorm+moe_act")
+    core, named = (priced(recompute="selective", options=words) for words in options)
+    assert named.memory_gib["activations"] < core.memory_gib["activations"]
+
+
 def test_layers_on_the_host_free_memory() -> None:
     held = [priced(options=f"offload_layers={n}").memory_gib["activations"] for n in (1, 24, 48)]
     assert held[0] > held[1] > held[2]
