@@ -245,7 +245,7 @@ def test_a_driver_that_hangs_is_a_problem(monkeypatch: pytest.MonkeyPatch, tmp_p
     monkeypatch.setattr(accelerator, "query_nvidia", hangs)
     report = examine(tmp_path, measure=False)
     assert report.worst == "problem"
-    assert "to mend before a run" in render(report)
+    assert "to fix before a run" in render(report)
 
 
 def test_the_worst_severity_decides() -> None:

@@ -1,6 +1,6 @@
 """The list of verbs: shown under headings, and forgiving about a misspelt one.
 
-typer's own list is one long column, and its own message for a wrong verb doesn't say what to type instead.
+typer's own list is one long column, and its own message for a wrong verb doesn't name the right one.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
                                           │ a row that can't be expressed
                                           └──────────────────────► {"id": ..., "error": ...}
 
-What is wrong with the whole file is an error of the command; what is wrong with a row is that row's answer.
+A fault of the whole file is an error of the command; a fault of one row is that row's answer.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ BROKEN = "_problem"  # marks a row that couldn't be read, with the reason
 Row = dict[str, Any]
 
 
-def run_batch(path: str, out: TextIO, told: Callable[[str], None] = lambda text: None) -> int:
+def run_batch(path: str, out: TextIO, notify: Callable[[str], None] = lambda text: None) -> int:
     """Writes the answer to every row of a file (`-`: stdin) on `out`; returns how many there were.
 
-    `told` gets what there is to say beside the answers. Raises UserError for a file without rows.
+    `notify` gets notes on the file as a whole. Raises UserError for a file without rows.
     """
     done = 0
     with opened(path) as file:
-        rows = read_rows(file, path, told)
+        rows = read_rows(file, path, notify)
         with progress() as advance:
             while chunk := list(itertools.islice(rows, CHUNK)):
                 for answer in answers(chunk):
@@ -52,10 +52,9 @@ def answers(rows: list[Row]) -> Iterator[dict[str, Any]]:
 
     sound = [row for row in rows if BROKEN not in row]
     try:
-        found = predict_rows(sound)
+        priced = iter(predict_rows(sound))
     except (ArithmeticError, ValueError, IndexError, KeyError, MemoryError):
-        found = [_alone(row) for row in sound]
-    priced = iter(found)
+        priced = iter([_alone(row) for row in sound])
     for row in rows:
         name = row.get("id")
         yield {"id": name, "error": row[BROKEN]} if BROKEN in row else {**next(priced), "id": name}
@@ -103,14 +102,14 @@ def opened(path: str) -> Iterator[TextIO]:
         raise UserError("this is a folder", path, "give a CSV file with a header, or JSON lines") from None
 
 
-def read_rows(file: Iterable[str], path: str, told: Callable[[str], None]) -> Iterator[Row]:
+def read_rows(file: Iterable[str], path: str, notify: Callable[[str], None]) -> Iterator[Row]:
     """The rows of CSV text or of JSON lines, each with an id: its own, or its number."""
     lines = iter(file)
     first = next((text for text in lines if text.strip()), "")
     if not first:
         raise UserError("the file is empty", path, "give a CSV file with a header, or JSON lines")
     text = itertools.chain([first], lines)
-    rows = _json_rows(text) if first.lstrip()[0] in "{[" else _csv_rows(text, path, told)
+    rows = _json_rows(text) if first.lstrip()[0] in "{[" else _csv_rows(text, path, notify)
     for number, row in enumerate(rows, 1):
         name = row.get("id")
         row["id"] = str(number) if name is None or str(name).strip() == "" else str(name).strip()
@@ -118,20 +117,20 @@ def read_rows(file: Iterable[str], path: str, told: Callable[[str], None]) -> It
 
 
 def columns() -> list[str]:
-    """The columns of the bundled table of measured runs: what a row may say."""
+    """The columns of the bundled table of measured runs: the keys that a row may have."""
     from scalewright.plan.measured.runs import MEASURED
 
     with open(MEASURED, newline="", encoding="utf-8") as file:
         return next(csv.reader(file))
 
 
-def _csv_rows(text: Iterable[str], path: str, told: Callable[[str], None]) -> Iterator[Row]:
+def _csv_rows(text: Iterable[str], path: str, notify: Callable[[str], None]) -> Iterator[Row]:
     known = columns()
     reader = csv.DictReader(text, restkey="_more")
     try:
         names = [name.strip() for name in reader.fieldnames or ()]
         reader.fieldnames = names
-        _check_header(names, known, path, told)
+        _check_header(names, known, path, notify)
         for row in reader:
             if row.pop("_more", None):
                 row[BROKEN] = "the row has more cells than the header: quote cells that hold a comma"
@@ -142,7 +141,7 @@ def _csv_rows(text: Iterable[str], path: str, told: Callable[[str], None]) -> It
         ) from None
 
 
-def _check_header(names: list[str], known: list[str], path: str, told: Callable[[str], None]) -> None:
+def _check_header(names: list[str], known: list[str], path: str, notify: Callable[[str], None]) -> None:
     """Raises UserError for a header that isn't one, a misspelt column, or the same twice."""
     if not set(names) & set(known) - {"id"}:
         some = ", ".join(known[4:12])
@@ -157,7 +156,7 @@ def _check_header(names: list[str], known: list[str], path: str, told: Callable[
         if _misspelt(name, known):
             raise unknown("column", name, known, path)
     if strange:
-        told(f"note: columns that say nothing to a prediction: {', '.join(strange)}")
+        notify(f"note: columns that say nothing to a prediction: {', '.join(strange)}")
 
 
 def _misspelt(name: str, known: Iterable[str]) -> bool:
@@ -169,9 +168,7 @@ def _misspelt(name: str, known: Iterable[str]) -> bool:
 
 def _json_rows(text: Iterable[str]) -> Iterator[Row]:
     known = [*columns(), BROKEN]
-    for one in text:
-        if one.strip():
-            yield _json_row(one, known)
+    yield from (_json_row(entry, known) for entry in text if entry.strip())
 
 
 def _json_row(text: str, known: list[str]) -> Row:

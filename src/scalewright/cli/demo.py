@@ -45,7 +45,7 @@ MODEL = {
 
 @dataclass
 class Summary:
-    """What `summary.json` holds; a null is a part that isn't there."""
+    """The contents of `summary.json`; a null is a part that isn't there."""
 
     seconds: float = 0.0
     first_loss_s: float | None = None
@@ -129,7 +129,7 @@ def make_plan(cluster: ClusterSpec) -> Plan:
 
 
 def _plan(summary: Summary, say: Callable[..., None]) -> dict[str, Any]:
-    """Plans for this machine, says what was chosen and why; the layout of the run.
+    """Plans for this machine, prints the choice and the reason; returns the layout of the run.
 
     Where timing the machine fails, a layout that needs no plan, and no prediction.
     """
@@ -143,10 +143,10 @@ def _plan(summary: Summary, say: Callable[..., None]) -> dict[str, Any]:
         return summary.layout
     plan = make_plan(cluster)
     chosen = next(choice for choice in plan.best if choice.trainable)
-    found = chosen.prediction
-    summary.predicted_step_time_s = round(found.step_time_s, 4)
-    summary.predicted_p10_s = round(found.number("p10"), 4)
-    summary.predicted_p90_s = round(found.number("p90"), 4)
+    prediction = chosen.prediction
+    summary.predicted_step_time_s = round(prediction.step_time_s, 4)
+    summary.predicted_p10_s = round(prediction.number("p10"), 4)
+    summary.predicted_p90_s = round(prediction.number("p90"), 4)
     summary.layout = chosen.layout.dump()
     for line in explain(plan, chosen):
         say("", line)
@@ -157,13 +157,13 @@ def explain(plan: Plan, chosen: Choice) -> list[str]:
     """Which layout, what a step of it should take, and why not the others."""
     from scalewright.plan.predict import bottleneck
 
-    found = chosen.prediction
-    low, high = found.number("p10"), found.number("p90")
+    prediction = chosen.prediction
+    low, high = prediction.number("p10"), prediction.number("p90")
     lines = [
         f"{plan.evaluated} layouts in {plan.seconds:.2f} s; the fastest: {outline(chosen)}",
-        f"a step should take {found.step_time_s * 1e3:.0f} ms ({low * 1e3:.0f} to {high * 1e3:.0f})",
+        f"a step should take {prediction.step_time_s * 1e3:.0f} ms ({low * 1e3:.0f} to {high * 1e3:.0f})",
     ]
-    load = found.request.chip.timings.load if found.request.chip.timings else None
+    load = prediction.request.chip.timings.load if prediction.request.chip.timings else None
     if load is not None and load > DEVICES / 2:
         lines[1] += f"; other work runs beside it (load {load:.1f}), and will slow it"
     seen = {outline(chosen)}
@@ -188,7 +188,7 @@ def outline(choice: Choice) -> str:
 
 
 def beside(summary: Summary) -> str:
-    """What was predicted and what came of it."""
+    """The predicted step time beside the measured one."""
     predicted, measured = summary.predicted_step_time_s, summary.measured_step_time_s
     if not predicted or not measured:
         return "no prediction to compare the steps with"
@@ -281,11 +281,11 @@ def evaluation(out: Path) -> tuple[float, list[str]]:
     """Bits per byte of the whole held-out part, and lines on what it and the run's own validations cover."""
     from scalewright.cli.verbs.evaluate import measure
 
-    found = measure(out, None, None, 10_000, "cpu")
-    if found["bits_per_byte"] is None:
+    scores = measure(out, None, None, 10_000, "cpu")
+    if scores["bits_per_byte"] is None:
         raise RunError("the held-out text does not know its bytes")
-    return round(found["bits_per_byte"], 4), [
-        f"{found['bits_per_byte']:.3f} bits per byte of all {found['tokens']:,} tokens of it",
+    return round(scores["bits_per_byte"], 4), [
+        f"{scores['bits_per_byte']:.3f} bits per byte of all {scores['tokens']:,} tokens of it",
         f"(validations on the way took the first {VALID_BATCHES * BATCH * SEQ_LEN:,} of them)",
     ]
 

@@ -1,6 +1,6 @@
 """The one place where an error leaves the program: one line on stderr, and an exit code.
 
-    UserError, a wrong flag          2     error: WHAT is wrong (WHERE): HOW to mend it
+    UserError, a wrong flag          2     error: WHAT is wrong (WHERE): HOW to fix it
     RunError, a full disk            1
     Stopped by a signal, and saved   75    "requeue me"
     Ctrl-C                           130
@@ -31,7 +31,7 @@ UsageError: type[Exception] = typer.BadParameter.__bases__[
 INTERRUPTED = 130
 READER_GONE = 141
 
-# What a missing module means: the extra that brings it.
+# The extra that installs a missing module.
 _EXTRAS = {
     "torch": "train",
     "safetensors": "train",
@@ -103,8 +103,8 @@ def _tell(error: BaseException, debug: bool) -> int:
         return _say(str(usage_error(error)), UserError.exit_code)
     if isinstance(error, ModuleNotFoundError) and (error.name or "").split(".")[0] in _EXTRAS:
         module = (error.name or "").split(".")[0]
-        mend = install(_EXTRAS[module])
-        return _say(f"this command needs {module}, which is not installed: {mend}", UserError.exit_code)
+        fix = install(_EXTRAS[module])
+        return _say(f"this command needs {module}, which is not installed: {fix}", UserError.exit_code)
     if isinstance(error, OSError) and error.errno in {errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC)}:
         return _say(
             f"the disk is full ({error.filename or 'while writing'}): free some space and run it again", 1

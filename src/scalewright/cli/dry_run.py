@@ -44,8 +44,8 @@ def _memory_rows(groups: Sequence[Group], size: int) -> list[tuple[str, ...]]:
     for group in groups:
         stages.setdefault(group["coords"]["pp"], []).append(group)
     rows: dict[tuple[str, ...], list[int]] = {}
-    for stage, some in sorted(stages.items()):
-        fullest = max(some, key=lambda group: group["memory_bytes"]["peak"])
+    for stage, members in sorted(stages.items()):
+        fullest = max(members, key=lambda group: group["memory_bytes"]["peak"])
         rows.setdefault(_numbers(fullest, size), []).append(stage)
     whole = len(rows) == 1
     return [("all" if whole else _stages(numbers), *cells) for cells, numbers in rows.items()]
@@ -56,8 +56,8 @@ def _numbers(group: Group, size: int) -> tuple[str, ...]:
     memory = group["memory_bytes"]
     states = sum(memory[kind] for kind in STATES)
     flops = f"{group['flops']:.3g}".replace("e+", "e")
-    sizes = (states, *(memory[kind] for kind in KINDS))
-    return (short(group["params_local"]), flops, *(f"{one / size:.2f}" for one in sizes))
+    counts = (states, *(memory[kind] for kind in KINDS))
+    return (short(group["params_local"]), flops, *(f"{count / size:.2f}" for count in counts))
 
 
 def _stages(numbers: Sequence[int]) -> str:
@@ -74,11 +74,12 @@ def _traffic_rows(groups: Sequence[Group]) -> list[tuple[str, ...]]:
     """Every kind of collective once, with the least and the most that a rank has of it."""
     sent: dict[tuple[str, str, int], list[Group]] = {}
     for group in groups:
-        for one in group["collectives"]:
-            sent.setdefault((one["axis"], one["kind"], one["group_size"]), []).append(one)
+        for collective in group["collectives"]:
+            key = (collective["axis"], collective["kind"], collective["group_size"])
+            sent.setdefault(key, []).append(collective)
     rows: list[tuple[str, ...]] = []
-    for (axis, kind, ranks), some in sent.items():
-        counts, sizes = ([one[key] for one in some] for key in ("count", "bytes"))
+    for (axis, kind, ranks), collectives in sent.items():
+        counts, sizes = ([collective[name] for collective in collectives] for name in ("count", "bytes"))
         rows.append((axis, kind, str(ranks), _range(counts, str), _range(sizes, _bytes)))
     return rows
 

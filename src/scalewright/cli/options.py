@@ -13,8 +13,6 @@ import typer
 from scalewright.spec.errors import UserError, unknown
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else.")]
-
-
 Force = Annotated[bool, typer.Option("--force", help="Replace a file that this tool didn't write.")]
 TrustCode = Annotated[
     bool,
@@ -48,9 +46,9 @@ def check_device(device: str) -> None:
     """Raises UserError when torch can't use this device here."""
     import torch
 
-    here = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-    if not here[device]:
-        usable = " or ".join(name for name, there in here.items() if there)
+    available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if not available[device]:
+        usable = " or ".join(name for name in available if available[name])
         raise UserError(f"torch can't use {device} on this machine", "--device", f"use {usable}")
 
 

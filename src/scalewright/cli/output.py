@@ -1,4 +1,4 @@
-"""What verbs print: one JSON document for programs, or a table and plain lines for people.
+"""The output of verbs: one JSON document for programs, or a table and plain lines for people.
 
 with only_answer(json):      # whatever a library prints meanwhile goes to stderr
     result = work()
@@ -12,7 +12,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TextIO
 
 from scalewright.spec.words import printable
@@ -59,19 +59,19 @@ def only_answer(active: bool) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def working(what: str) -> Iterator[None]:
-    """Shows on a terminal that something is going on; quiet when stderr is piped."""
+def working(what: str) -> Iterator[Callable[[str], None]]:
+    """Shows on a terminal what is going on, and yields a setter of that text; quiet when stderr is piped."""
     if not sys.stderr.isatty():
-        yield
+        yield lambda text: None
         return
     from rich.console import Console
 
-    with Console(stderr=True).status(what):
-        yield
+    with Console(stderr=True).status(what) as status:
+        yield status.update
 
 
 def on_terminal(text: str, stream: TextIO) -> str:
-    """What to write of somebody else's text: harmless where `stream` is a terminal, as it is elsewhere."""
+    """Somebody else's text, without control characters where `stream` is a terminal, as it is elsewhere."""
     return printable(text) if stream.isatty() else text
 
 
@@ -102,24 +102,24 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: st
 
     console = Console()
     texts = [["" if cell is None else printable(cell) for cell in row] for row in rows]
-    numeric = [bool(rows) and all(_is_number(row[at]) for row in rows) for at in range(len(columns))]
+    numeric = [bool(rows) and all(_is_number(row[index]) for row in rows) for index in range(len(columns))]
     made = [
-        Column(name, tuple(row[at] for row in texts), numeric[at] or at == 0)
-        for at, name in enumerate(columns)
+        Column(name, tuple(row[index] for row in texts), numeric[index] or index == 0)
+        for index, name in enumerate(columns)
     ]
     if title:
         console.print(Text(printable(title), style="italic"), soft_wrap=not console.is_terminal)
     for number, part in enumerate(blocks(made, console.width)):
         table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
-        for at, width in part:
+        for index, width in part:
             table.add_column(
-                Text(columns[at]),
-                justify="right" if numeric[at] else "left",
+                Text(columns[index]),
+                justify="right" if numeric[index] else "left",
                 min_width=width,
                 max_width=width,
             )
         for row in texts:
-            table.add_row(*(Text(row[at]) for at, _ in part))
+            table.add_row(*(Text(row[index]) for index, _ in part))
         if number:
             print()
         console.print(table, crop=False, width=NO_LIMIT)
@@ -130,7 +130,7 @@ def _is_number(cell: Any) -> bool:
 
 
 def short(number: float) -> str:
-    """A large count as people say it, in three digits: 8.03B, 124M."""
+    """A large count in three digits with its unit: 8.03B, 124M."""
     for size, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
         if abs(number) >= 0.9995 * size:
             value = number / size

@@ -15,7 +15,7 @@ from scalewright.spec.errors import UserError, unknown
 
 def parse_pairs(text: str | None, flag: str, known: Iterable[str]) -> dict[str, Any]:
     """The keys and values of a flag; raises UserError for a key that isn't known, or one given twice."""
-    names, found = list(known), {}
+    names, pairs = list(known), {}
     for part in split_outside(text or ""):
         key, equals, value = part.partition("=")
         key = key.strip().replace("-", "_")
@@ -23,10 +23,10 @@ def parse_pairs(text: str | None, flag: str, known: Iterable[str]) -> dict[str, 
             raise UserError(f"'{part.strip()}' has no value", flag, "write key=value,key=value")
         if key not in names:
             raise unknown("key", key, names, flag)
-        if key in found:
+        if key in pairs:
             raise UserError(f"{key} is given twice", flag, "give it once")
-        found[key] = parse_value(value, f"{flag} {key}")
-    return found
+        pairs[key] = parse_value(value, f"{flag} {key}")
+    return pairs
 
 
 def parse_value(text: str, where: str) -> Any:
@@ -39,21 +39,21 @@ def parse_value(text: str, where: str) -> Any:
 
 
 def merge(flags: dict[str, Any], pairs: dict[str, Any], flag: str) -> dict[str, Any]:
-    """Both together; raises UserError when they say different things of one key."""
-    said = {key: value for key, value in flags.items() if value is not None}
+    """Both together; raises UserError when they give one key different values."""
+    merged = {key: value for key, value in flags.items() if value is not None}
     for key, value in pairs.items():
-        if key in said and said[key] != value:
-            raise UserError(f"{key} {said[key]} and {key} {value} are both given", flag, "give one of them")
-        said[key] = value
-    return said
+        if key in merged and merged[key] != value:
+            raise UserError(f"{key} {merged[key]} and {key} {value} are both given", flag, "give one of them")
+        merged[key] = value
+    return merged
 
 
 def split_outside(text: str) -> list[str]:
     """The parts between commas that no bracket holds; empty ones are dropped."""
     parts, depth, start = [], 0, 0
-    for at, letter in enumerate(text):
+    for index, letter in enumerate(text):
         depth += (letter in "[{(") - (letter in "]})")
         if letter == "," and depth == 0:
-            parts.append(text[start:at])
-            start = at + 1
+            parts.append(text[start:index])
+            start = index + 1
     return [part for part in [*parts, text[start:]] if part.strip()]

@@ -17,36 +17,36 @@ WIDTH = 32  # of the longest bar
 RISK_STYLES = {"fits": "green", "likely": "yellow", "unlikely": "red", "no": "red"}
 
 
-def show_prediction(found: Answer) -> None:
+def show_prediction(answer: Answer) -> None:
     """One layout's answer, whole."""
-    found = plain_markup(found)
-    emit(f"[bold]{headline(found)}[/]")
-    emit(layout_line(found["layout"], found["seq_len"]))
-    _lacks(found)
+    answer = plain_markup(answer)
+    emit(f"[bold]{headline(answer)}[/]")
+    emit(layout_line(answer["layout"], answer["seq_len"]))
+    _lacks(answer)
     emit()
-    show_details(found)
-    if found["assumed"]:
-        emit("\n[bold]assumed[/]  " + ", ".join(found["assumed"]))
+    show_details(answer)
+    if answer["assumed"]:
+        emit("\n[bold]assumed[/]  " + ", ".join(answer["assumed"]))
 
 
-def _lacks(found: Answer) -> None:
+def _lacks(answer: Answer) -> None:
     """That the layout is priced, but its trainer can't run it."""
-    parts = ", ".join(found.get("lacks") or ())
-    if parts and found["framework"] == "scalewright":
+    parts = ", ".join(answer.get("lacks") or ())
+    if parts and answer["framework"] == "scalewright":
         emit(f"[yellow]`train` can't run it[/]: {parts}")
     elif parts:
-        emit(f"[yellow]{found['framework']} can't run it[/]: it has no {parts}")
+        emit(f"[yellow]{answer['framework']} can't run it[/]: it has no {parts}")
 
 
-def show_details(found: Answer) -> None:
+def show_details(answer: Answer) -> None:
     """Time, memory, where both go, and what would help."""
-    _summary(found)
-    _bars("memory of the worst rank", _memory(found), gib)
-    _bars("time of a step", _times(found), seconds)
-    emit(f"[bold]bottleneck[/]  {found['bottleneck']}")
-    _buys(found.get("buys") or ())
-    _what_if(found.get("what_if") or (), found["fits"])
-    _evidence(found.get("evidence"))
+    _summary(answer)
+    _bars("memory of the worst rank", _memory(answer), gib)
+    _bars("time of a step", _times(answer), seconds)
+    emit(f"[bold]bottleneck[/]  {answer['bottleneck']}")
+    _buys(answer.get("buys") or ())
+    _what_if(answer.get("what_if") or (), answer["fits"])
+    _evidence(answer.get("evidence"))
 
 
 def emit(text: str = "") -> None:
@@ -57,20 +57,20 @@ def emit(text: str = "") -> None:
     console.print(text, soft_wrap=not console.is_terminal)
 
 
-def headline(found: Answer) -> str:
+def headline(answer: Answer) -> str:
     """`llama-3.1-70b, 70.6B parameters, on 512 x h100-sxm, as scalewright trains it`."""
-    model, device = found["model"], found["device"]
+    model, device = answer["model"], answer["device"]
     size = f"{short(model['params'])} parameters"
     if model["active_params"] != model["params"]:
         size += f" ({short(model['active_params'])} active)"
     return (
-        f"{model['name']}, {size}, on {found['layout']['devices']:,} x {device['name']},"
-        f" as {found['framework']} trains it"
+        f"{model['name']}, {size}, on {answer['layout']['devices']:,} x {device['name']},"
+        f" as {answer['framework']} trains it"
     )
 
 
 def layout_line(layout: Answer, seq_len: int) -> str:
-    """What a layout is, in a line: the axes in use, batch and techniques."""
+    """A layout in a line: the axes in use, batch and techniques."""
     parts = axes(layout)
     batch = layout["global_batch"]
     micros = batch / (layout["micro_batch"] * layout["dp"])
@@ -80,76 +80,71 @@ def layout_line(layout: Answer, seq_len: int) -> str:
 
 
 def techniques(layout: Answer) -> list[str]:
-    """What trades time for memory, where it is on."""
+    """The techniques that trade time for memory, where they are on."""
     recompute = layout["recompute"]
     if isinstance(recompute, Mapping):
         recompute = " ".join(f"{key} {value}" for key, value in recompute.items())
-    found = [f"recompute {recompute}"] if recompute != "none" else []
-    return [*found, f"offload {layout['offload']}"] if layout["offload"] != "none" else found
+    parts = [f"recompute {recompute}"] if recompute != "none" else []
+    return [*parts, f"offload {layout['offload']}"] if layout["offload"] != "none" else parts
 
 
 def axes(layout: Answer) -> list[str]:
     """The axes in use: `tp 8`, `pp 4 1f1b`, `dp 16`, `zero 1`."""
-    found = []
+    parts = []
     if layout["tp"] > 1:
-        found.append(f"tp {layout['tp']}" + ("" if layout["sp"] else " without sp"))
+        parts.append(f"tp {layout['tp']}" + ("" if layout["sp"] else " without sp"))
     if layout["pp"] > 1:
         chunks = f" x {layout['virtual_stages']}" if layout["virtual_stages"] > 1 else ""
-        found.append(f"pp {layout['pp']}{chunks} {layout['schedule']}")
+        parts.append(f"pp {layout['pp']}{chunks} {layout['schedule']}")
     if layout["cp"] > 1:
-        found.append(f"cp {layout['cp']} {layout['cp_kind']}")
+        parts.append(f"cp {layout['cp']} {layout['cp_kind']}")
     if layout["ep"] > 1 or layout["etp"] > 1:
-        found.append(f"ep {layout['ep']}" + (f" etp {layout['etp']}" if layout["etp"] > 1 else ""))
+        parts.append(f"ep {layout['ep']}" + (f" etp {layout['etp']}" if layout["etp"] > 1 else ""))
     replicate = f" ({layout['dp_replicate']} replicas)" if layout["dp_replicate"] > 1 else ""
-    return [*found, f"dp {layout['dp']}{replicate}", f"zero {layout['zero_stage']}"]
+    return [*parts, f"dp {layout['dp']}{replicate}", f"zero {layout['zero_stage']}"]
 
 
-def _summary(found: Answer) -> None:
-    step, memory, device = found["step_time_s"], found["memory_gib"], found["device"]
-    band = f"8 of 10 fall between {seconds(step['p10'])} and {seconds(step['p90'])}" + _never(found)
+def _summary(answer: Answer) -> None:
+    step, memory, device = answer["step_time_s"], answer["memory_gib"], answer["device"]
+    band = f"8 of 10 fall between {seconds(step['p10'])} and {seconds(step['p90'])}" + _never(answer)
     row("step time", seconds(step["p50"]), band)
-    row("tokens/s", short(found["tokens_per_s"]), f"{found['tokens_per_s_per_device']:,.0f} a device")
-    again = f", {100 * found['hfu']:.1f}% with recomputation" if found["hfu"] > found["mfu"] * 1.001 else ""
-    row("MFU", f"{100 * found['mfu']:.1f}%", f"{found['tflops_per_device']:.4g} TFLOP/s a device{again}")
-    row(
-        "memory",
-        gib(memory["peak"]),
-        f"of {gib(device['usable_gib'])} that a device gives it: {risk(found)}",
+    row("tokens/s", short(answer["tokens_per_s"]), f"{answer['tokens_per_s_per_device']:,.0f} a device")
+    again = (
+        f", {100 * answer['hfu']:.1f}% with recomputation" if answer["hfu"] > answer["mfu"] * 1.001 else ""
     )
-    row(
-        "",
-        "",
-        f"8 of 10 fall between {' and '.join(map(gib, found['memory_p10_p90_gib']))}" + _unplanned(found),
-    )
-    if found["fits"] and found["memory_smi_gib"] > memory["peak"]:
-        kinds = f"allocator holds {gib(found['memory_reserved_gib'])}, nvidia-smi shows"
-        row("", "", f"allocated; the {kinds} {gib(found['memory_smi_gib'])}")
-    fix = found.get("smallest_fix")
-    if not found["fits"]:
-        row("", "", _fix(fix))
-    if (total := found.get("total")) is not None:
+    row("MFU", f"{100 * answer['mfu']:.1f}%", f"{answer['tflops_per_device']:.4g} TFLOP/s a device{again}")
+    usable = gib(device["usable_gib"])
+    row("memory", gib(memory["peak"]), f"of {usable} that a device gives it: {risk(answer)}")
+    band = " and ".join(map(gib, answer["memory_p10_p90_gib"]))
+    row("", "", f"8 of 10 fall between {band}{_unplanned(answer)}")
+    if answer["fits"] and answer["memory_smi_gib"] > memory["peak"]:
+        kinds = f"allocator holds {gib(answer['memory_reserved_gib'])}, nvidia-smi shows"
+        row("", "", f"allocated; the {kinds} {gib(answer['memory_smi_gib'])}")
+    if not answer["fits"]:
+        row("", "", _fix(answer.get("smallest_fix")))
+    if (total := answer.get("total")) is not None:
         cost = "" if total["cost"] is None else f", which cost {total['cost']:,.0f} {total['currency']}"
         hours = f"{total['device_hours']:,.0f} device-hours{cost}, at a goodput of {total['goodput']:.4g}"
         row("whole run", f"{total['days']:,.4g} days", hours)
     emit()
 
 
-def risk(found: Answer) -> str:
+def risk(answer: Answer) -> str:
     """Whether it fits, in colour."""
     from scalewright.plan.terms import RISK_TERMS
 
-    return f"[{RISK_STYLES[found['risk']]}]{RISK_TERMS[found['risk']]}[/]"
+    return f"[{RISK_STYLES[answer['risk']]}]{RISK_TERMS[answer['risk']]}[/]"
 
 
-def _never(found: Answer) -> str:
-    """That no run speaks for the band, where none does."""
-    never = (found.get("evidence") or {}).get("never_measured")
+def _never(answer: Answer) -> str:
+    """The parts of the layout that no measured run covers, where there are any."""
+    never = (answer.get("evidence") or {}).get("never_measured")
     return f"; never measured: {', '.join(never)}" if never else ""
 
 
-def _unplanned(found: Answer) -> str:
-    """Where a closer count of the memory is to be had, while it isn't certain."""
-    ours = found["framework"] == "scalewright" and found["risk"] in ("likely", "unlikely")
+def _unplanned(answer: Answer) -> str:
+    """A pointer to `--dry-run`'s closer count of the memory, while the risk isn't certain."""
+    ours = answer["framework"] == "scalewright" and answer["risk"] in ("likely", "unlikely")
     return "; `train --dry-run` counts it" if ours else ""
 
 
@@ -167,16 +162,16 @@ def row(name: str, value: str, more: str) -> None:
     emit(f"{name:<11} [bold]{value:>10}[/]   {more}".rstrip())
 
 
-def _memory(found: Answer) -> list[tuple[str, float]]:
-    kinds = [(name, size) for name, size in found["memory_gib"].items() if name != "peak"]
-    free = found["device"]["usable_gib"] - found["memory_gib"]["peak"]
+def _memory(answer: Answer) -> list[tuple[str, float]]:
+    kinds = [(name, size) for name, size in answer["memory_gib"].items() if name != "peak"]
+    free = answer["device"]["usable_gib"] - answer["memory_gib"]["peak"]
     return [*kinds, ("free", free)] if free > 0 else kinds
 
 
-def _times(found: Answer) -> list[tuple[str, float]]:
+def _times(answer: Answer) -> list[tuple[str, float]]:
     from scalewright.plan.terms import PART_TERMS
 
-    return [(PART_TERMS[part], value) for part, value in found["time_breakdown_s"].items()]
+    return [(PART_TERMS[part], value) for part, value in answer["time_breakdown_s"].items()]
 
 
 def _bars(title: str, parts: Sequence[tuple[str, float]], words: Any) -> None:
@@ -197,47 +192,49 @@ def bar(share: float, width: int = WIDTH) -> str:
     return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
 
 
-def _buys(rows: Sequence[Answer]) -> None:
-    """What each axis and technique of the layout is for."""
-    if rows:
+def _buys(parts: Sequence[Answer]) -> None:
+    """The purpose of each axis and technique of the layout."""
+    if parts:
         emit("\n[bold]what each part buys[/]")
-    for one in rows:
-        emit(f"  {one['why']}")
+    for part in parts:
+        emit(f"  {part['why']}")
 
 
-def _what_if(rows: Sequence[Answer], fits: bool, many: int = 6) -> None:
-    """What would help, settings before hardware; of a layout that fits, only what still does."""
-    useful = [one for one in rows if not (fits and "does not fit" in one["change"])]
-    helping = [one for one in useful if one["gain_pct"] > 0.5]
-    settings = [one for one in helping if one["kind"] == "setting"][:many]
-    hardware = [one for one in helping if one["kind"] == "hardware"]
+def _what_if(changes: Sequence[Answer], fits: bool, many: int = 6) -> None:
+    """Changes that help, settings before hardware; for a layout that fits, only those that still fit."""
+    useful = [change for change in changes if not (fits and "does not fit" in change["change"])]
+    helping = [change for change in useful if change["gain_pct"] > 0.5]
+    settings = [change for change in helping if change["kind"] == "setting"][:many]
+    hardware = [change for change in helping if change["kind"] == "hardware"]
     if not helping:
         return
-    width = max(30, *(len(one["change"]) for one in helping))
+    width = max(30, *(len(change["change"]) for change in helping))
     emit(f"\n[bold]what if[/]{'':<{width - 5}} {'step':>9}  {'speed':>8}")
-    for at, one in enumerate([*settings, *hardware]):
-        if at == len(settings):
+    for index, change in enumerate([*settings, *hardware]):
+        if index == len(settings):
             emit("  other hardware")
-        emit(f"  {one['change']:<{width}} {seconds(one['step_time_s']):>9}  {one['gain_pct']:+7.1f}%")
+        emit(
+            f"  {change['change']:<{width}} {seconds(change['step_time_s']):>9}  {change['gain_pct']:+7.1f}%"
+        )
 
 
-def _evidence(found: Answer | None) -> None:
-    if not found:
+def _evidence(evidence: Answer | None) -> None:
+    if not evidence:
         return
-    if probe := found.get("probe"):
+    if probe := evidence.get("probe"):
         emit(f"\n[bold]priced from[/]  {probe}")
-    if found["nearest"]:
+    if evidence["nearest"]:
         emit("\n[bold]nearest measured runs[/]")
-    for one in found["nearest"]:
-        off = 100 * (one["predicted"] / one["measured"] - 1)
-        times = f"{seconds(one['measured'])}, predicted {seconds(one['predicted'])} ({off:+.0f}%)"
-        layout = one["layout"]
+    for run in evidence["nearest"]:
+        off = 100 * (run["predicted"] / run["measured"] - 1)
+        times = f"{seconds(run['measured'])}, predicted {seconds(run['predicted'])} ({off:+.0f}%)"
+        layout = run["layout"]
         split = " · ".join([*axes(layout), *techniques(layout), str(layout["precision"])])
-        batch = f"batch {layout['global_batch']:,.6g} x {one['seq_len']:,}"
-        emit(f"  {one['model']} on {one['n_devices']:,} x {one['device']}: {times}")
-        emit(f"    {one['trainer']}, {one['date']}, {one['source']}: {split}, {batch}")
-    if found["extrapolates"]:
-        emit("  beyond what was measured: " + "; ".join(found["extrapolates"]))
+        batch = f"batch {layout['global_batch']:,.6g} x {run['seq_len']:,}"
+        emit(f"  {run['model']} on {run['n_devices']:,} x {run['device']}: {times}")
+        emit(f"    {run['trainer']}, {run['date']}, {run['source']}: {split}, {batch}")
+    if evidence["extrapolates"]:
+        emit("  beyond what was measured: " + "; ".join(evidence["extrapolates"]))
 
 
 def seconds(value: float) -> str:

@@ -13,28 +13,28 @@ Figures = Mapping[str, Any]
 BASELINE = re.compile(r"baseline_(\w+)_pct")  # the key of a baseline's error
 
 
-def show_score(found: Figures) -> None:
+def show_score(figures: Figures) -> None:
     """All tables of a score."""
-    emit(f"[bold]{found['rows']:,} runs[/], {found['expressed_pct']:.1f}% of them expressed")
-    if "left_out" in found:
+    emit(f"[bold]{figures['rows']:,} runs[/], {figures['expressed_pct']:.1f}% of them expressed")
+    if "left_out" in figures:
         emit("each source is predicted by constants that were fitted without it")
-    _sources(found)
-    _apart(found.get("apart") or {})
-    _ranking(found.get("ranking") or [])
-    _memory(found)
-    _worst(found.get("worst") or [])
-    _profile(found.get("profile"))
-    _refused(found.get("refused") or [])
+    _sources(figures)
+    _apart(figures.get("apart") or {})
+    _ranking(figures.get("ranking") or [])
+    _memory(figures)
+    _worst(figures.get("worst") or [])
+    _profile(figures.get("profile"))
+    _refused(figures.get("refused") or [])
 
 
-def _sources(found: Figures) -> None:
+def _sources(figures: Figures) -> None:
     """Every source, and the means over those that are large enough, with the baselines."""
-    sources, overall = found.get("sources") or {}, found.get("overall") or {}
+    sources, overall = figures.get("sources") or {}, figures.get("overall") or {}
     if not sources:
         emit("no measured step times")
         return
     best = overall.get("best_baseline")
-    rows = [_source(name, one, best) for name, one in sources.items()]
+    rows = [_source(name, errors, best) for name, errors in sources.items()]
     columns = ("source", "rows", "error", "mean error", "bias", "in p10-p90", f"baseline: {words(best)}")
     emit("\n[bold]step time[/] (error: the median of |predicted / measured - 1|)")
     print_table(columns, rows)
@@ -50,7 +50,7 @@ def _sources(found: Figures) -> None:
         emit(f"  every device at {f'half of peak, {words(name)} FLOPs':<42} {value:>5.1f}%")
     if (better := overall.get("sources_better_than_it_pct")) is not None:
         emit(f"  better than the best of these on {better:.0f}% of the sources")
-    for kind, value in (found.get("left_out") or {}).items():
+    for kind, value in (figures.get("left_out") or {}).items():
         emit(f"  each {kind} left out: {value:.1f}%")
 
 
@@ -59,19 +59,22 @@ def words(name: str | None) -> str:
     return (name or "").replace("_", " ")
 
 
-def _source(name: str, one: Figures, best: str | None) -> tuple[str, ...]:
-    rival = one.get(f"baseline_{best}_pct")
+def _source(name: str, errors: Figures, best: str | None) -> tuple[str, ...]:
+    rival = errors.get(f"baseline_{best}_pct")
     return (
-        name, f"{one['rows']:,.0f}", pct(one["median_error_pct"]), pct(one["mape_pct"]),
-        f"{one['bias_pct']:+.1f}%", f"{one.get('coverage_pct', 0):.0f}%", "" if rival is None else pct(rival),
+        name, f"{errors['rows']:,.0f}", pct(errors["median_error_pct"]), pct(errors["mape_pct"]),
+        f"{errors['bias_pct']:+.1f}%", f"{errors.get('coverage_pct', 0):.0f}%",
+        "" if rival is None else pct(rival),
     )  # fmt: skip
 
 
-def _apart(found: Figures) -> None:
-    if not found:
+def _apart(sources: Figures) -> None:
+    if not sources:
         return
     emit("\n[bold]kept apart[/] (marked stall or suspect, or a time converted from FLOP/s)")
-    rows = [(name, f"{one['rows']:.0f}", pct(one["median_error_pct"])) for name, one in found.items()]
+    rows = [
+        (name, f"{errors['rows']:.0f}", pct(errors["median_error_pct"])) for name, errors in sources.items()
+    ]
     print_table(("source", "rows", "error"), rows)
 
 
@@ -81,12 +84,13 @@ def _ranking(groups: list[Figures]) -> None:
         return
     emit("\n[bold]ranking[/] (regret: what the layout predicted fastest costs more than the fastest)")
     rows = []
-    for source in dict.fromkeys(one["group"][0] for one in groups):
-        mine = [one for one in groups if one["group"][0] == source]
-        worst = max(mine, key=lambda one: one["regret"])
-        tau, regret = ([one[key] for one in mine] for key in ("tau", "regret"))
+    for source in dict.fromkeys(group["group"][0] for group in groups):
+        from_source = [group for group in groups if group["group"][0] == source]
+        worst = max(from_source, key=lambda group: group["regret"])
+        tau, regret = ([group[key] for group in from_source] for key in ("tau", "regret"))
         rows.append(
-            (source, len(mine), sum(one["layouts"] for one in mine), f"{_mean(tau):.2f}", f"{min(tau):.2f}",
+            (source, len(from_source), sum(group["layouts"] for group in from_source),
+             f"{_mean(tau):.2f}", f"{min(tau):.2f}",
              pct(100 * _mean(regret)), pct(100 * max(regret)), _group(worst) if max(regret) else "")
         )  # fmt: skip
     columns = ("source", "groups", "layouts", "Kendall's tau", "worst", "regret", "worst", "worst group")
@@ -97,24 +101,24 @@ def _mean(values: list[float]) -> float:
     return sum(values) / len(values)
 
 
-def _group(one: Figures) -> str:
+def _group(group: Figures) -> str:
     """`GPT-175B on 512 x a100-sxm-80`."""
-    _, model, _, device, devices = one["group"][:5]
+    _, model, _, device, devices = group["group"][:5]
     return f"{model} on {devices} x {device}"
 
 
-def _memory(found: Figures) -> None:
-    held = found.get("memory") or {}
-    if held.get("sources"):
+def _memory(figures: Figures) -> None:
+    memory = figures.get("memory") or {}
+    if memory.get("sources"):
         emit("\n[bold]peak memory[/]")
         rows = [
-            (name, f"{one['rows']:.0f}", pct(one["median_error_pct"]), f"{one['bias_pct']:+.1f}%")
-            for name, one in held["sources"].items()
+            (name, f"{errors['rows']:.0f}", pct(errors["median_error_pct"]), f"{errors['bias_pct']:+.1f}%")
+            for name, errors in memory["sources"].items()
         ]
         print_table(("source", "rows", "error", "bias"), rows)
-        if held.get("median_error_pct") is not None:
-            emit(f"\nmean over sources of five rows or more: [bold]{held['median_error_pct']:.1f}%[/]")
-    if fits := found.get("fits"):
+        if memory.get("median_error_pct") is not None:
+            emit(f"\nmean over sources of five rows or more: [bold]{memory['median_error_pct']:.1f}%[/]")
+    if fits := figures.get("fits"):
         emit(
             f"fits or not: {fits['ran_right_pct']:.1f}% right of {fits['ran']:,} that ran,"
             f" {fits['out_of_memory_right_pct']:.1f}% of {fits['out_of_memory']:,} out of memory;"
@@ -126,20 +130,21 @@ def _worst(rows: list[Figures], many: int = 10) -> None:
     if not rows:
         return
     emit("\n[bold]worst rows[/]")
-    shown = [
-        (one["id"], one["source"], one["model"], f"{one['devices']:,} x {one['device']}",
-         seconds(one["measured_s"]), seconds(one["predicted_s"]), f"{one['error_pct']:+.0f}%")
-        for one in rows[:many]
+    cells = [
+        (row["id"], row["source"], row["model"], f"{row['devices']:,} x {row['device']}",
+         seconds(row["measured_s"]), seconds(row["predicted_s"]), f"{row['error_pct']:+.0f}%")
+        for row in rows[:many]
     ]  # fmt: skip
-    print_table(("id", "source", "model", "on", "measured", "predicted", "error"), shown)
+    print_table(("id", "source", "model", "on", "measured", "predicted", "error"), cells)
 
 
-def _profile(found: Figures | None) -> None:
-    if not found:
+def _profile(profile: Figures | None) -> None:
+    if not profile:
         return
     emit(
-        f"\n[bold]fitted on {found['fitted_on']} runs[/], the other {found['rows']:,}: error"
-        f" {found['before_median_error_pct']:.1f}% before, [bold]{found['median_error_pct']:.1f}%[/] after"
+        f"\n[bold]fitted on {profile['fitted_on']} runs[/], the other {profile['rows']:,}:"
+        f" error {profile['before_median_error_pct']:.1f}% before,"
+        f" [bold]{profile['median_error_pct']:.1f}%[/] after"
     )
 
 
@@ -147,8 +152,8 @@ def _refused(rows: list[Figures], many: int = 10) -> None:
     if not rows:
         return
     emit(f"\n[bold]not expressed: {len(rows)}[/]")
-    for one in rows[:many]:
-        emit(f"  {one['id'] or '(no id)'}: {one['error']}")
+    for row in rows[:many]:
+        emit(f"  {row['id'] or '(no id)'}: {row['error']}")
     if len(rows) > many:
         emit(f"  and {len(rows) - many} more; --json has them all")
 

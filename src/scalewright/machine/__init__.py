@@ -1,1 +1,1 @@
-"""What is this computer? Its devices as a cluster, its rates as measured, and what is set up badly."""
+"""This computer: its devices as a cluster, its rates as measured, and what is set up badly."""

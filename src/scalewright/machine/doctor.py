@@ -1,6 +1,6 @@
 """`doctor`: what this machine can do, and what about it is set up badly. It looks, and changes nothing.
 
-examine(folder, environ) -> Report        at most a few seconds; a check that can't look says so
+examine(folder, environ) -> Report        at most a few seconds; a check that can't look reports that
 render(report) -> str                     the page for a terminal;  report.dump() the data for --json
 """
 
@@ -51,8 +51,8 @@ def examine(
         gpus = accelerator.query_nvidia()
     except Exception as error:  # a hanging or broken driver is itself a finding
         what = f"nvidia-smi doesn't answer: {(str(error) or type(error).__name__).splitlines()[0][:120]}"
-        mend = "restart the machine or reload the driver"
-        findings.append(Finding(accelerator.GROUP, "driver", "problem", what, mend))
+        fix = "restart the machine or reload the driver"
+        findings.append(Finding(accelerator.GROUP, "driver", "problem", what, fix))
     checks = [
         *_program_checks(torch, versions, environ or {}, lambda: others_busy(quiet)),
         *_accelerator_checks(torch, gpus, environ or {}),
@@ -158,9 +158,9 @@ def _verdict(report: Report) -> Text:
     problems, warnings = counts["problem"], counts["warn"]
     took = f" ({len(report.findings)} checks in {report.seconds:.1f} s)"
     if problems:
-        lines = f"{problems} problem" + ("s" if problems > 1 else "") + " to mend before a run"
+        lines = f"{problems} problem" + ("s" if problems > 1 else "") + " to fix before a run"
     elif warnings:
         lines = f"ready; {warnings} thing" + ("s" if warnings > 1 else "") + " could be better"
     else:
-        lines = "ready: nothing to mend"
+        lines = "ready: nothing to fix"
     return Text(lines, style=MARKS[report.worst][1]).append(took, style="dim")

@@ -1,7 +1,7 @@
-"""What an examination finds: facts, each with how bad it is and how to mend it.
+"""The findings of an examination: facts, each with its severity and how to fix it.
 
 ok       as it should be
-note     worth knowing, nothing to mend; also "cannot tell here", which is an answer too
+note     worth knowing, nothing to fix; also "cannot tell here", which is an answer too
 warn     it works, but slower or less safely than it could
 problem  a run will fail on it
 """
@@ -24,7 +24,7 @@ class Finding:
     name: str
     severity: Severity
     what: str
-    mend: str = ""  # how, where something is to be mended
+    mend: str = ""  # how to fix it, where something is wrong
     data: dict[str, Any] = field(default_factory=dict)
 
 
@@ -67,16 +67,16 @@ class Report:
 
 
 def guarded(group: str, name: str, check: Callable[[], Finding | Iterable[Finding] | None]) -> list[Finding]:
-    """What `check` finds; where it can't look (another system, no permission), an honest note."""
+    """The findings of `check`; where it can't look (another system, no permission), an honest note."""
     try:
-        found = check()
+        findings = check()
     except Exception as error:  # a look at a machine must never stop the examination
         reason = str(error).splitlines()[0][:120] if str(error) else ""
         detail = type(error).__name__ + (f": {reason}" if reason else "")
         return [Finding(group, name, "note", f"cannot tell here ({detail})")]
-    if found is None:
+    if findings is None:
         return []
-    return [found] if isinstance(found, Finding) else list(found)
+    return [findings] if isinstance(findings, Finding) else list(findings)
 
 
 def gib(count: float) -> str:

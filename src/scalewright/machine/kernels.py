@@ -43,7 +43,7 @@ Instance = tuple[Forward, Backward | None]  # on numbers of its own; the backwar
 
 @dataclass(frozen=True)
 class Case:
-    """One kernel at one size: FLOPs, bytes or elements of a forward (`Timing` says which)."""
+    """One kernel at one size: FLOPs, bytes or elements of a forward (`Timing` defines which)."""
 
     what: str
     size: float
@@ -60,14 +60,14 @@ def torch_timings(
     `meet` is called before each: all processes time the same kernel at the same time.
     """
     clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
-    found: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    curves: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for case in torch_cases(torch, precision):
         forward, backward = times(case, seconds, clock, meet)
-        found.setdefault((case.what, "forward"), []).append((case.size, forward))
+        curves.setdefault((case.what, "forward"), []).append((case.size, forward))
         if backward is not None:
             size = case.backward_size or case.size
-            found.setdefault((case.what, "backward"), []).append((size, backward))
-    for (what, phase), points in found.items():
+            curves.setdefault((case.what, "backward"), []).append((size, backward))
+    for (what, phase), points in curves.items():
         yield curve(what, points, phase, None if what in ALIKE else precision)
 
 
@@ -83,9 +83,9 @@ def curve(
     }  # fmt: skip
 
 
-def quick(found: Sequence[float]) -> float:
+def quick(seconds: Sequence[float]) -> float:
     """The quartile of the fast runs."""
-    return sorted(found)[int(QUARTILE * (len(found) - 1))]
+    return sorted(seconds)[int(QUARTILE * (len(seconds) - 1))]
 
 
 def times(
@@ -251,7 +251,7 @@ def _loss(torch: Any, random: Any, rows: int, words: int) -> Instance:
 
 
 def _updates(torch: Any) -> Iterator[Case]:
-    """What a step does to fp32 numbers: sums of gradients, their norm, and Adam."""
+    """A step's operations on fp32 numbers: sums of gradients, their norm, and Adam."""
 
     def add(size: int) -> Instance:
         return partial(torch.zeros(size).add_, torch.ones(size)), None
@@ -319,8 +319,8 @@ def numpy_timings(seconds: float) -> Iterator[dict[str, Any]]:
         for what in MOVES:
             points.setdefault(what, []).append((8.0 * size, moved))
     points["attention"] = points["linear"]
-    for what, some in points.items():
+    for what, kernel_points in points.items():
         precision = None if what in ALIKE else "fp32"
-        yield curve(what, some, "forward", precision)
+        yield curve(what, kernel_points, "forward", precision)
         if precision:
-            yield curve(what, [(size, 2 * s) for size, s in some], "backward", precision)
+            yield curve(what, [(size, 2 * s) for size, s in kernel_points], "backward", precision)

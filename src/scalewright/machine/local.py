@@ -50,14 +50,14 @@ def timed_cluster(devices: int, timings: Timings | None = None) -> ClusterSpec:
 
     `timings`: as given, or probed (or remembered). Peak, memory and link rates are read off them.
     """
-    found = timings or cpu_timings(devices)
-    device = _cpu_device(devices, _timed_rates(found))
-    how, link = f"{found.how} {found.when}".strip(), _best_rate(found, "send")
+    timings = timings or cpu_timings(devices)
+    device = _cpu_device(devices, _timed_rates(timings))
+    how, link = f"{timings.how} {timings.when}".strip(), _best_rate(timings, "send")
     levels = [_level("device", "memory", 1, device.memory_bytes_per_s, how)]
     if devices > 1:
         rate = min(link or device.memory_bytes_per_s, device.memory_bytes_per_s)
         levels.append(_level("node", "loopback", devices, rate, f"{how}: a message between two processes"))
-    measured = Measured(timings=found, when=found.when, how=found.how)
+    measured = Measured(timings=timings, when=timings.when, how=timings.how)
     keys = {"name": "local", "device": device, "devices_per_node": devices, "nodes": 1, "levels": levels}
     return ClusterSpec.parse({**keys, "measured": measured.dump()})
 
@@ -65,7 +65,7 @@ def timed_cluster(devices: int, timings: Timings | None = None) -> ClusterSpec:
 def _best_rate(timings: Timings, what: str, precision: str | None = None) -> float | None:
     """The most units a second of a forward, over the sizes that were timed; None when it wasn't."""
     curves = [c for c in timings.curves if (c.what, c.phase, c.precision) == (what, "forward", precision)]
-    rates = [size / s for curve in curves for size, s in zip(curve.sizes, curve.seconds, strict=True)]
+    rates = (size / s for curve in curves for size, s in zip(curve.sizes, curve.seconds, strict=True))
     return max(rates, default=None)
 
 
@@ -146,8 +146,7 @@ def _measured_device(
 
     `cores`: a CPU device has that many; what more threads measured is cut to its share.
     """
-    found = {precision: matmul_rate(precision, where, seconds) for precision in precisions}
-    rates = {precision: rate for precision, rate in found.items() if rate is not None}
+    rates = {name: rate for name in precisions if (rate := matmul_rate(name, where, seconds)) is not None}
     copy = copy_rate(where, seconds / 2)
     threads = next((rate.threads for rate in rates.values() if rate.threads), None)
     share = min(1.0, cores / threads) if cores and threads else 1.0

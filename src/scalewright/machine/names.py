@@ -25,12 +25,12 @@ def _plain(name: str) -> str:
 @lru_cache(maxsize=1)
 def _by_driver_name() -> dict[str, DeviceSpec]:
     """Devices by plain name; a name that two devices claim is a mistake in the data."""
-    found: dict[str, DeviceSpec] = {}
+    by_name: dict[str, DeviceSpec] = {}
     for device in devices():
         for name in map(_plain, device.driver_names):
-            if found.setdefault(name, device) is not device:
-                raise ValueError(f"drivers call both {found[name].id} and {device.id} '{name}'")
-    return found
+            if by_name.setdefault(name, device) is not device:
+                raise ValueError(f"drivers call both {by_name[name].id} and {device.id} '{name}'")
+    return by_name
 
 
 def match_gpu(name: str, memory_bytes: float | None = None) -> DeviceSpec | None:

@@ -119,8 +119,9 @@ def matmul_rate(precision: str = "fp32", device: str = "cpu", seconds: float = 0
     """FLOP/s of a square product in `precision`; None where it can't be measured here. Bounded in time."""
     torch = load_torch()
     if torch is None:
-        found = precision == "fp32" and device == "cpu"
-        return _search("fp32", _numpy_product, seconds, f"numpy {np.__version__}") if found else None
+        if (precision, device) != ("fp32", "cpu"):
+            return None
+        return _search("fp32", _numpy_product, seconds, f"numpy {np.__version__}")
     if precision not in TORCH_TYPES or (precision == "tf32" and not device.startswith("cuda")):
         return None
     threads = torch.get_num_threads() if device == "cpu" else None
@@ -291,7 +292,7 @@ def _rounds(
         timed(run)
     begin = clock()
     while len(rounds) < most:
-        rounds.append([(timed(one), timed(other)) for one, other in pairs])
+        rounds.append([(timed(fp32), timed(bf16)) for fp32, bf16 in pairs])
         spent = clock() - begin
         enough = 3 if spent / len(rounds) > BF16_SLOW_S else least
         if spent >= seconds and len(rounds) >= enough:
@@ -300,13 +301,13 @@ def _rounds(
 
 
 def _speed(device: str, rounds: list[Times], how: str) -> Bf16Speed:
-    """What the rounds say: medians of each product's ratio, and of the ratio of whole rounds."""
+    """The medians over rounds of each product's ratio, and of the ratio of whole rounds."""
     tiny = 1e-9  # a clock may stand still
-    each = [
-        statistics.median(times[number][0] / max(times[number][1], tiny) for times in rounds)
-        for number in range(3)
+    forward, to_input, to_weight = [
+        statistics.median(fp32 / max(bf16, tiny) for fp32, bf16 in product)
+        for product in zip(*rounds, strict=True)
     ]
     whole = [sum(fp32 for fp32, _ in times) / max(sum(bf16 for _, bf16 in times), tiny) for times in rounds]
     ahead = sum(ratio > 1 for ratio in whole) / len(whole)
     overall = statistics.median(whole)
-    return Bf16Speed(device, each[0], each[1], each[2], overall, how, len(rounds), ahead)
+    return Bf16Speed(device, forward, to_input, to_weight, overall, how, len(rounds), ahead)

@@ -3,7 +3,7 @@
     cores ──┬── affinity mask ──┐
             └── cgroup quota ───┴──► usable cores     memory ── cgroup limit ──► usable memory
 
-Everything is read from where the system says it (procfs, cgroup 1 and 2, sysctl); what can't be read is None.
+Everything is read where the system reports it (procfs, cgroup 1 and 2, sysctl); what can't be read is None.
 """
 
 from __future__ import annotations
@@ -116,13 +116,12 @@ def _affinity(logical: int) -> int:
 
 
 def _numa_nodes(root: Path) -> int | None:
-    found = list((root / "sys/devices/system/node").glob("node[0-9]*"))
-    return len(found) or None
+    return sum(1 for _ in (root / "sys/devices/system/node").glob("node[0-9]*")) or None
 
 
 def _cgroup_folders(root: Path, controller: str) -> list[Path]:
     """The folders that may limit this process: its own group and each above it, of cgroup 2 and of 1."""
-    found: list[Path] = []
+    folders: list[Path] = []
     for line in _read(root / "proc/self/cgroup").splitlines():
         number, _, rest = line.partition(":")
         names, _, path = rest.partition(":")
@@ -133,8 +132,11 @@ def _cgroup_folders(root: Path, controller: str) -> list[Path]:
         else:
             continue
         folder = base / path.strip("/")
-        found += [folder, *[parent for parent in folder.parents if base == parent or base in parent.parents]]
-    return found
+        folders += [
+            folder,
+            *[parent for parent in folder.parents if base == parent or base in parent.parents],
+        ]
+    return folders
 
 
 def _quota(root: Path) -> float | None:

@@ -72,12 +72,12 @@ def _streams() -> Iterator[dict[str, Any]]:
 
 def _messages(torch: Any, rank: int, world: int, seconds: float) -> Iterator[dict[str, Any]]:
     """Curves over the bytes of the whole tensor, copies in and out of flat buffers included."""
-    points: dict[str, list[tuple[float, float]]] = {kind: [] for kind in KINDS}
+    curves: dict[str, list[tuple[float, float]]] = {kind: [] for kind in KINDS}
     for size in SIZES:
         for kind, run in _exchanges(torch, rank, world, size).items():
-            points[kind].append((4.0 * size, _together(torch, run, seconds)))
-    for kind, found in points.items():
-        yield curve(kind, found)
+            curves[kind].append((4.0 * size, _together(torch, run, seconds)))
+    for kind, points in curves.items():
+        yield curve(kind, points)
 
 
 def _exchanges(torch: Any, rank: int, world: int, size: int) -> dict[str, Callable[[], Any]]:
@@ -117,7 +117,7 @@ def _exchanges(torch: Any, rank: int, world: int, size: int) -> dict[str, Callab
 def _together(torch: Any, run: Callable[[], Any], seconds: float) -> float:
     """Seconds of one call, among work as in a step: whoever computes has to be woken for a message.
 
-    Every process makes as many calls, as rank 0 says.
+    Every process makes as many calls: rank 0 decides how many.
     """
     work = torch.ones(192, 192)
 

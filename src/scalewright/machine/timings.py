@@ -36,7 +36,7 @@ PATIENCE = 120.0  # seconds that a probe may take; it takes a few
 def cpu_timings(
     processes: int = 1, seconds: float = SECONDS, folder: Path | None = None, fresh: bool = False
 ) -> Timings:
-    """What kernels and messages take in each of `processes` processes that share this machine's CPU.
+    """The seconds of kernels and messages in each of `processes` processes that share this machine's CPU.
 
     Read where it was probed before, unless `fresh`. `folder`: where that is kept (null: the user's cache).
     """
@@ -46,19 +46,19 @@ def cpu_timings(
     known = None if fresh else _remembered(place, processor)
     if known is not None:
         return known
-    found = probe(processes, threads, seconds)
+    timings = probe(processes, threads, seconds)
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
         partial = place.with_suffix(f".{os.getpid()}.part")
-        partial.write_text(json.dumps(found.dump()), encoding="utf-8")
+        partial.write_text(json.dumps(timings.dump()), encoding="utf-8")
         os.replace(partial, place)
     except OSError:
         pass  # a home that can't be written to: probed again next time
-    return found
+    return timings
 
 
 def known_timings(processes: int = 1) -> Timings | None:
-    """What was probed before, where it is still to be believed, in milliseconds; None where nothing was."""
+    """The timings of an earlier probe that are still recent enough, in milliseconds; None without them."""
     processor = read_processor()
     return _remembered(_file(_cache(), processor, processes, _threads(processor, processes)), processor)
 
@@ -122,7 +122,7 @@ def _threads(processor: Processor, processes: int) -> int:
 
 
 def _load() -> float | None:
-    """Processes that are ready to run now; None where the system doesn't say."""
+    """Processes that are ready to run now; None where the system doesn't report it."""
     return round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None
 
 
@@ -135,11 +135,11 @@ def _file(folder: Path, processor: Processor, processes: int, threads: int) -> P
 
 
 def _remembered(place: Path, processor: Processor) -> Timings | None:
-    """What was probed before, where it is still to be believed."""
+    """The timings of an earlier probe that are still recent enough."""
     try:
         age = time.time() - place.stat().st_mtime
-        found = Timings.parse(json.loads(place.read_text(encoding="utf-8")), str(place))
+        timings = Timings.parse(json.loads(place.read_text(encoding="utf-8")), str(place))
     except (OSError, ValueError, UserError):
         return None
-    busy = found.load is not None and found.load > 0.5 * processor.usable_cores
-    return found if age < (BUSY_MINUTES * 60 if busy else QUIET_DAYS * 86400) else None
+    busy = timings.load is not None and timings.load > 0.5 * processor.usable_cores
+    return timings if age < (BUSY_MINUTES * 60 if busy else QUIET_DAYS * 86400) else None

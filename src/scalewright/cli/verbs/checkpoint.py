@@ -21,7 +21,7 @@ def list_checkpoints(run: Run, json: Json = False) -> None:
     if json:
         print_json(rows)
         return
-    shown = [
+    table = [
         [
             "?" if row["step"] is None else row["step"],
             row["saved"],
@@ -31,7 +31,7 @@ def list_checkpoints(run: Run, json: Json = False) -> None:
         ]
         for row in rows
     ]
-    print_table(["step", "saved", "MiB", "state", "path"], shown)
+    print_table(["step", "saved", "MiB", "state", "path"], table)
 
 
 def verify_checkpoints(run: Run, json: Json = False) -> None:
@@ -73,9 +73,9 @@ def _folders(run: Path) -> list[Path]:
     if renamed or STEP_FOLDER.match(run.resolve().name):
         return [run]
     for root in (run / "checkpoints", run):
-        found = [p for p in root.iterdir() if STEP_FOLDER.match(p.name)] if root.is_dir() else []
-        if found:
-            return sorted(found, key=lambda p: int(p.name.split("-")[1]), reverse=True)
+        folders = [p for p in root.iterdir() if STEP_FOLDER.match(p.name)] if root.is_dir() else []
+        if folders:
+            return sorted(folders, key=lambda p: int(p.name.split("-")[1]), reverse=True)
     raise UserError(
         "no checkpoint there", str(run), "give a run's folder, or set checkpoint.every in its run file"
     )
@@ -94,7 +94,7 @@ def _step(folder: Path) -> int | None:
 
 
 def _row(folder: Path) -> dict[str, Any]:
-    """What `ls` shows of one step folder; `state` is complete, incomplete (no COMMIT) or damaged.
+    """The row of `ls` for one step folder; `state` is complete, incomplete (no COMMIT) or damaged.
 
     Damaged here means COMMIT, the manifest or the state; the large files are compared by `verify`.
     """

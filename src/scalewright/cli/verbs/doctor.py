@@ -1,4 +1,4 @@
-"""`scalewright doctor`: what this machine can do, and what about it is set up badly."""
+"""`scalewright doctor`: what this machine can do, and what about it is misconfigured."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def doctor(
     from scalewright.machine.doctor import examine, render
 
     with only_answer(json), working("looking at this machine"):
-        found = examine(folder, present_environment(), measure)
+        report = examine(folder, present_environment(), measure)
     if json:
-        print_json(found.dump())
+        print_json(report.dump())
     else:
         width = min(120, shutil.get_terminal_size((100, 24)).columns)
-        print(render(found, width, colour=sys.stdout.isatty()), end="")
+        print(render(report, width, colour=sys.stdout.isatty()), end="")

@@ -65,21 +65,21 @@ def evaluate(
     flags: dict[str, object] = {"--task-path": task_path, "--limit": limit, "--batch-size": batch_size}
     _check_flags(flags, "a loss", "or add --tasks NAME")
     with only_answer(json), working("evaluating"):
-        found = measure(model, data, seq_len, batches, device, trust_code, not no_verify)
+        figures = measure(model, data, seq_len, batches, device, trust_code, not no_verify)
     if json:
-        print_json(found)
+        print_json(figures)
         return
-    per_byte = found["bits_per_byte"]
-    print(f"loss           {found['loss']:.4f} nats per token")
+    per_byte = figures["bits_per_byte"]
+    print(f"loss           {figures['loss']:.4f} nats per token")
     print(
         "bits per byte  " + (f"{per_byte:.4f}" if per_byte is not None else "unknown: the data has no text")
     )
-    print(f"over           {_over(found)}")
+    print(f"over           {_over(figures)}")
 
 
-def _over(found: Mapping[str, float | int | None]) -> str:
-    """Of how much of the held-out text the loss is: `512 of 49,422 held-out tokens`."""
-    tokens, held_out = found["tokens"], found["held_out_tokens"]
+def _over(figures: Mapping[str, float | int | None]) -> str:
+    """The share of the held-out text that was evaluated: `512 of 49,422 held-out tokens`."""
+    tokens, held_out = figures["tokens"], figures["held_out_tokens"]
     if held_out is None:
         return f"{tokens:,} held-out tokens"
     if tokens == held_out:
@@ -156,24 +156,24 @@ def _run_of(model: Path) -> RunSpec | None:
 
 
 def _data(model: Path, run: RunSpec | None, data: Path | None, seq_len: int | None) -> DataSpec | PythonRef:
-    """What to validate on: the folder given, or what the run validated on."""
+    """The validation data: the folder given, or the run's own."""
     from scalewright.spec.run import DataSpec
 
-    own = run.data if run else None
+    source = run.data if run else None
     if data is not None:
-        length = seq_len or (own.seq_len if isinstance(own, DataSpec) else 1024)
+        length = seq_len or (source.seq_len if isinstance(source, DataSpec) else 1024)
         return DataSpec.parse({"train": str(data), "valid": str(data), "seq_len": length}, "--data")
-    if own is None or (isinstance(own, DataSpec) and not own.valid):
+    if source is None or (isinstance(source, DataSpec) and not source.valid):
         raise UserError(
             "no validation data is known", str(model), "add --data DIR, a folder that `prepare` wrote"
         )
-    if isinstance(own, DataSpec) and seq_len is not None:
-        return own.replace(seq_len=seq_len)
-    return own
+    if isinstance(source, DataSpec) and seq_len is not None:
+        return source.replace(seq_len=seq_len)
+    return source
 
 
 def _check_vocabulary(network: object, size: int | None) -> None:
-    """Raises UserError for data whose tokens the model doesn't know."""
+    """Raises UserError for data with tokens outside the model's vocabulary."""
     known = getattr(getattr(network, "spec", None), "vocab_size", None)
     if size is not None and known is not None and size > known:
         raise UserError(

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -46,64 +43,52 @@ def parity(
     """
     if not run.is_file():
         raise missing_run(run)
-    from scalewright.cli.output import only_answer, print_json
+    from scalewright.cli.output import only_answer, print_json, working
     from scalewright.parity.compare import parity as compare
     from scalewright.spec.run import load_run
 
     spec = load_run(run, overrides or [])
-    with only_answer(json), _telling() as tell:
-        found = compare(spec, steps=steps, device=device, tolerance=tolerance, tell=tell)
+    with only_answer(json), working("comparing") as tell:
+        result = compare(spec, steps=steps, device=device, tolerance=tolerance, tell=tell)
     if json:
-        print_json(found)
+        print_json(result)
     else:
-        show(found)
-    if not found.ok:
+        show(result)
+    if not result.ok:
         raise typer.Exit(1)
 
 
-@contextlib.contextmanager
-def _telling() -> Iterator[Callable[[str], None]]:
-    """Shows on a terminal what is going on; quiet when stderr is piped."""
-    if not sys.stderr.isatty():
-        yield lambda text: None
-        return
-    from rich.console import Console
-
-    with Console(stderr=True).status("comparing") as status:
-        yield status.update
-
-
-def show(found: Parity) -> None:
-    """The comparison as a table, and one line that says how it came out."""
+def show(result: Parity) -> None:
+    """The comparison as a table, and one line with the verdict."""
     from scalewright.cli.output import print_table
 
-    print(f"layout     {axes(found.layout)}")
-    print(f"control    {axes(found.control)}")
-    for change in found.shrunk:
+    print(f"layout     {axes(result.layout)}")
+    print(f"control    {axes(result.control)}")
+    for change in result.shrunk:
         print(f"shrunk     {change}")
-    for note in found.notes:
+    for note in result.notes:
         print(f"note       {note}")
     print()
     rows = [
         (number, f"{step.loss_rel:.1e}", f"{step.grad_norm_rel:.1e}")
-        for number, step in enumerate(found.found.steps, 1)
+        for number, step in enumerate(result.found.steps, 1)
     ]
     print_table(("step", "loss", "gradient norm"), rows)
-    weights = found.found
+    weights = result.found
     print(f"\nweights    {weights.weights_rel:.1e} (under SGD; most in {weights.worst_tensor or 'none'})")
-    print(f"worst      {found.worst:.1e}")
-    print(f"tolerance  {found.tolerance:.0e} ({found.reason})")
-    if found.noise is not None:
-        print(f"rounding   {found.noise.worst:.1e}: one device against itself, micro-batches cut otherwise")
+    print(f"worst      {result.worst:.1e}")
+    print(f"tolerance  {result.tolerance:.0e} ({result.reason})")
+    if result.noise is not None:
+        print(f"rounding   {result.noise.worst:.1e}: one device against itself, micro-batches cut otherwise")
         print("           (ten times that is allowed in the steps where it is seen)")
-    print("equal" if found.ok else "NOT EQUAL: this layout doesn't compute what one device computes")
+    print("equal" if result.ok else "NOT EQUAL: this layout doesn't compute what one device computes")
 
 
 def axes(layout: dict[str, object]) -> str:
-    """A layout in a line: what is not as by default."""
+    """A layout in a line: its keys that differ from the default."""
     from scalewright.spec.layout import Layout
 
     plain = Layout().dump()
     kept = ("devices", "micro_batch", "global_batch", "precision")
-    said = [f"{key} {value}" for key, value in layout.items() if value != plain[key] or key in kept]
-    return ", ".join(said)
+    parts = [f"{key} {value}" for key, value in layout.items() if value != plain[key] or key in kept]
+    return ", ".join(parts)

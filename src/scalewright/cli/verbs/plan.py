@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -20,12 +20,14 @@ from scalewright.cli.verbs.predict import (
     Price,
     Tokens,
     Version,
-    read_recompute,
+    check_given,
+    read_pairs,
     read_switches,
 )
 from scalewright.spec.errors import UserError
 
 AIMS = ("time", "cost", "energy", "tokens-per-dollar")
+AXES = LAYOUT | {"dp"}  # of --fix and --why-not
 INTERRUPTED = 130
 
 
@@ -78,10 +80,8 @@ def plan(
     scalewright plan llama-3.1-8b --cluster dgx-h100 --devices 64 --seq-len 8192 --global-batch 512
     scalewright plan llama-3.1-8b --cluster dgx-h100 --devices 64 --seq-len 8192 --global-batch 512 --fix tp=8
     """
-    for what, value in (("MODEL", model), ("--cluster", cluster)):
-        if value is None:
-            how = "write `scalewright plan MODEL --cluster C --devices N --seq-len S --global-batch B`"
-            raise UserError(f"{what} is missing", "scalewright plan", how)
+    how = "write `scalewright plan MODEL --cluster C --devices N --seq-len S --global-batch B`"
+    name, place = check_given(model, cluster, "scalewright plan", how)
     if data is not None and out is None and not json:
         raise UserError("--data is for the run file", "--data", "add --out run.yaml, or --json")
     counts = read_counts(scaling) if scaling else None
@@ -90,33 +90,23 @@ def plan(
     from scalewright.cli.searching import searching
 
     with only_answer(json), searching() as shown:
-        found = search(
-            str(model), str(cluster), devices, seq_len, global_batch, nodes=nodes,
-            global_batch_tokens=global_batch_tokens, objective=objective, fix=read_axes(fix, "--fix"),
+        answer = search(
+            name, place, devices, seq_len, global_batch, nodes=nodes,
+            global_batch_tokens=global_batch_tokens, objective=objective, fix=read_pairs(fix, "--fix", AXES),
             memory_headroom=memory_headroom, margin=margin, top=top, precision=precision, framework=framework,
             software_version=software_version, options=read_switches(options), optimizer=optimizer,
             tokens=tokens, price=price, currency=currency, goodput=goodput, scaling=counts, out=out,
-            why_not=read_axes(why_not, "--why-not") if why_not else None, data=data, force=force,
+            why_not=read_pairs(why_not, "--why-not", AXES) if why_not else None, data=data, force=force,
             tell=shown.tell, stop=shown.stop,
         )  # fmt: skip
     if json:
-        print_json(found)
+        print_json(answer)
     else:
         from scalewright.cli.search_tables import show_plan
 
-        show_plan(found)
-    if not found["complete"]:
+        show_plan(answer)
+    if not answer["complete"]:
         raise typer.Exit(INTERRUPTED)
-
-
-def read_axes(text: str | None, flag: str) -> dict[str, Any]:
-    """`tp=8,pp=4` as keys of a layout."""
-    from scalewright.cli.pairs import parse_pairs
-
-    found = parse_pairs(text, flag, sorted(LAYOUT | {"dp"}))
-    if isinstance(found.get("recompute"), str):
-        found["recompute"] = read_recompute(found["recompute"])
-    return found
 
 
 def read_counts(text: str) -> list[int]:
@@ -124,14 +114,14 @@ def read_counts(text: str) -> list[int]:
     how = "write 8..4096, or 8,16,24"
     low, dots, high = text.partition("..")
     try:
-        found = [int(low), int(high)] if dots else [int(part) for part in text.split(",") if part.strip()]
+        numbers = [int(low), int(high)] if dots else [int(part) for part in text.split(",") if part.strip()]
     except ValueError:
         raise UserError(f"scaling is '{text}'", "--scaling", how) from None
-    if not found or min(found) < 1 or max(found) > 10**7:
+    if not numbers or min(numbers) < 1 or max(numbers) > 10**7:
         raise UserError(f"scaling is '{text}'", "--scaling", "give counts from 1 to 10,000,000, as 8..4096")
     if not dots:
-        return sorted(set(found))
-    first, last = found
+        return sorted(set(numbers))
+    first, last = numbers
     if first > last:
         raise UserError(f"scaling is '{text}'", "--scaling", f"write {last}..{first}")
     counts = [first]

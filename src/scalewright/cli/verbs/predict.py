@@ -120,36 +120,36 @@ def predict(
                 "goodput": goodput}  # fmt: skip
         _batch(batch, rest)
         return
-    name, place = _needed(model, cluster)
-    said = layout_keys(given, layout)
+    how = "write `scalewright predict MODEL --cluster CLUSTER --seq-len 4096`, or --batch FILE"
+    name, place = check_given(model, cluster, "scalewright predict", how)
+    keys = layout_keys(given, layout)
     from scalewright.api import predict as ask
     from scalewright.cli.output import only_answer, print_json, working
 
     with only_answer(json), working("predicting"):
-        found = ask(
-            name, place, said, seq_len, framework=framework, software_version=software_version,
+        answer = ask(
+            name, place, keys, seq_len, framework=framework, software_version=software_version,
             options=read_switches(options), optimizer=optimizer, tokens=tokens, price=price,
             currency=currency, goodput=goodput,
         )  # fmt: skip
     if json:
-        print_json(found)
+        print_json(answer)
         return
     from scalewright.cli.plan_tables import show_prediction
 
-    show_prediction(found)
+    show_prediction(answer)
 
 
-def _needed(model: str | None, cluster: str | None) -> tuple[str, str]:
+def check_given(model: str | None, cluster: str | None, command: str, how: str) -> tuple[str, str]:
     """The model and the cluster; raises UserError with the whole command when one is missing."""
-    for what, value in (("MODEL", model), ("--cluster", cluster)):
+    for flag, value in (("MODEL", model), ("--cluster", cluster)):
         if value is None:
-            how = "write `scalewright predict MODEL --cluster CLUSTER --seq-len 4096`, or --batch FILE"
-            raise UserError(f"{what} is missing", "scalewright predict", how)
+            raise UserError(f"{flag} is missing", command, how)
     return str(model), str(cluster)
 
 
 def _batch(path: str, rest: dict[str, Any]) -> None:
-    """Predicts a table; nothing else may be given, as rows say all of it."""
+    """Predicts a table; nothing else may be given, as its rows contain all of it."""
     from scalewright.cli.batch import run_batch
 
     for key, value in rest.items():
@@ -161,17 +161,24 @@ def _batch(path: str, rest: dict[str, Any]) -> None:
 
 def layout_keys(flags: dict[str, Any], pairs: str | None, flag: str = "--layout") -> dict[str, Any]:
     """The layout's keys from its flags and from `--layout key=value,...`."""
-    from scalewright.cli.pairs import merge, parse_pairs
+    from scalewright.cli.pairs import merge
 
-    said = dict(flags)
-    if said.get("recompute"):
-        said["recompute"] = read_recompute(said["recompute"])
-    if said.get("stage_layers"):
-        said["stage_layers"] = _counts(said["stage_layers"])
-    found = parse_pairs(pairs, flag, sorted(LAYOUT | set(AS_WELL)))
-    if isinstance(found.get("recompute"), str):
-        found["recompute"] = read_recompute(found["recompute"])
-    return merge(said, found, flag)
+    from_flags = dict(flags)
+    if from_flags.get("recompute"):
+        from_flags["recompute"] = read_recompute(from_flags["recompute"])
+    if from_flags.get("stage_layers"):
+        from_flags["stage_layers"] = _counts(from_flags["stage_layers"])
+    return merge(from_flags, read_pairs(pairs, flag, LAYOUT | set(AS_WELL)), flag)
+
+
+def read_pairs(text: str | None, flag: str, known: set[str]) -> dict[str, Any]:
+    """`tp=8,pp=4` as keys of a layout, of the `known` ones; raises UserError."""
+    from scalewright.cli.pairs import parse_pairs
+
+    keys = parse_pairs(text, flag, sorted(known))
+    if isinstance(keys.get("recompute"), str):
+        keys["recompute"] = read_recompute(keys["recompute"])
+    return keys
 
 
 def read_recompute(text: str) -> Any:

@@ -103,7 +103,7 @@ def clusters(
     if json:
         print_json(rows)
         return
-    shown = [
+    table = [
         [
             row["name"],
             row["device"],
@@ -115,7 +115,7 @@ def clusters(
         ]
         for row in rows
     ]
-    print_table(["name", "device", "per node", "GB each", "16-bit TFLOP/s", "link", "GB/s one way"], shown)
+    print_table(["name", "device", "per node", "GB each", "16-bit TFLOP/s", "link", "GB/s one way"], table)
 
 
 def _cluster_row(name: str, spec: ClusterSpec) -> dict[str, Any]:

@@ -43,13 +43,13 @@ def score(
     from scalewright.cli.output import only_answer, print_json, working
 
     with only_answer(json), working("pricing measured runs"):
-        found = compare(file, oom, fit, left_out)
+        figures = compare(file, oom, fit, left_out)
     if json:
-        print_json(found)
+        print_json(figures)
         return
     from scalewright.cli.score_tables import show_score
 
-    show_score(found)
+    show_score(figures)
 
 
 def compare(file: str | None, oom: str | None, fit: int | None, left_out: bool) -> Row:
@@ -62,14 +62,14 @@ def compare(file: str | None, oom: str | None, fit: int | None, left_out: bool) 
     runs = runs_of(rows)
     _check_measured(runs, file or "the bundled table", fit)
     seconds, errors = _left_out(runs) if left_out else (None, None)
-    found = score_runs(rows, failed, seconds=seconds, fit=fit)
+    figures = score_runs(rows, failed, seconds=seconds, fit=fit)
     if broken:
-        found["refused"] = [*found["refused"], *broken]
-        found["expressed_pct"] *= found["rows"] / (found["rows"] + len(broken))
-        found["rows"] += len(broken)
+        figures["refused"] = [*figures["refused"], *broken]
+        figures["expressed_pct"] *= figures["rows"] / (figures["rows"] + len(broken))
+        figures["rows"] += len(broken)
     if errors:
-        found["left_out"] = errors
-    return found
+        figures["left_out"] = errors
+    return figures
 
 
 def _read(path: str) -> tuple[list[Row], list[dict[str, str]]]:
@@ -112,8 +112,8 @@ def _left_out(runs: Runs) -> tuple[Any, dict[str, float]]:
         raise UserError(
             "fewer than three sources", "--left-out", "give a table of several, with `source` filled"
         )
-    found = {kind: left_out(runs, kind) for kind in LEFT_OUT}
-    return found["source"], {kind: mean_error(runs, seconds) for kind, seconds in found.items()}
+    predicted = {kind: left_out(runs, kind) for kind in LEFT_OUT}
+    return predicted["source"], {kind: mean_error(runs, seconds) for kind, seconds in predicted.items()}
 
 
 def read_oom(path: str) -> list[dict[str, str]]:

@@ -27,11 +27,11 @@ FIELDS = (
     "pcie.link.width.max",
 )
 
-BASIC = 4  # of these, the fields that every driver knows
+BASIC = 4  # the first of these, which every driver supports
 
 
 def query_nvidia(seconds: float = 2.0) -> list[dict[str, str]] | None:
-    """What nvidia-smi says of each GPU; None without it. Raises TimeoutExpired when the driver hangs."""
+    """nvidia-smi's fields of each GPU; None without it. Raises TimeoutExpired when the driver hangs."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return None
@@ -54,24 +54,20 @@ def parse_nvidia(text: str) -> list[dict[str, str]]:
 
 
 def driver(gpus: list[dict[str, str]] | None) -> list[Finding]:
-    """What the NVIDIA driver says."""
+    """The GPUs as the NVIDIA driver reports them, and what is wrong with them."""
     if gpus is None:
         return []
     if not gpus:
         what = "nvidia-smi is there but names no GPU"
-        return [
-            Finding(
-                GROUP, "driver", "warn", what, "check the driver, or give the container its GPUs (--gpus all)"
-            )
-        ]
+        fix = "check the driver, or give the container its GPUs (--gpus all)"
+        return [Finding(GROUP, "driver", "warn", what, fix)]
     names = ", ".join(sorted({gpu["name"] for gpu in gpus}))
     first = gpus[0]
     what = f"{len(gpus)} x {names}, driver {first['driver_version']}, {_mib(first['memory.total'])} each"
     findings = [Finding(GROUP, "driver", "ok", what, data={"gpus": gpus})]
     for check in (_persistence, _errors, _mig, _throttled, _width, _used):
-        found = check(gpus)
-        if found is not None:
-            findings.append(found)
+        if (finding := check(gpus)) is not None:
+            findings.append(finding)
     return findings
 
 
@@ -98,13 +94,8 @@ def _errors(gpus: list[dict[str, str]]) -> Finding | None:
     ]
     if bad:
         what = f"uncorrected memory errors on GPU {', '.join(bad)}"
-        return Finding(
-            GROUP,
-            "ecc",
-            "problem",
-            what,
-            "take it out of service: results can be wrong (nvidia-smi -q -d ECC)",
-        )
+        fix = "take it out of service: results can be wrong (nvidia-smi -q -d ECC)"
+        return Finding(GROUP, "ecc", "problem", what, fix)
     off = _which(gpus, "ecc.mode.current", "disabled")
     if off:
         what = f"error correction is off on GPU {', '.join(off)}: a flipped bit goes unnoticed"
@@ -142,9 +133,8 @@ def _width(gpus: list[dict[str, str]]) -> Finding | None:
         return None
     first = gpus[int(narrow[0])]
     what = f"GPU {', '.join(narrow)} has fewer PCIe lanes than it could ({first[now]} of {first[most]})"
-    return Finding(
-        GROUP, "pcie", "note", what, "use a full slot, or reseat the card, if copies to the GPU are slow"
-    )
+    fix = "use a full slot, or reseat the card, if copies to the GPU are slow"
+    return Finding(GROUP, "pcie", "note", what, fix)
 
 
 def _used(gpus: list[dict[str, str]]) -> Finding | None:
@@ -162,7 +152,7 @@ def _used(gpus: list[dict[str, str]]) -> Finding | None:
 def torch_devices(
     torch: Any | None, gpus: list[dict[str, str]] | None, environ: Mapping[str, str]
 ) -> list[Finding]:
-    """What torch can use, and why not where the driver sees more."""
+    """The devices that torch can use, and why not where the driver sees more."""
     if torch is None:
         return []
     if torch.cuda.is_available():
@@ -175,11 +165,10 @@ def torch_devices(
         if hidden is not None and hidden.strip() in {"", "-1"}:
             return [Finding(GROUP, "devices", "problem", what, "CUDA_VISIBLE_DEVICES hides them: unset it")]
         if torch.version.cuda is None and torch.version.hip is None:
-            return [
-                Finding(GROUP, "devices", "problem", what, "it is the CPU build: install torch with CUDA")
-            ]
-        mend = f"it needs a driver for CUDA {torch.version.cuda}: update the driver, or take an older build"
-        return [Finding(GROUP, "devices", "problem", what, mend)]
+            fix = "it is the CPU build: install torch with CUDA"
+            return [Finding(GROUP, "devices", "problem", what, fix)]
+        fix = f"it needs a driver for CUDA {torch.version.cuda}: update the driver, or take an older build"
+        return [Finding(GROUP, "devices", "problem", what, fix)]
     return [Finding(GROUP, "devices", "note", "no GPU that torch can use: training runs on the CPU")]
 
 

@@ -27,9 +27,8 @@ def memory(processor: Processor) -> Finding:
         what += f"; a container's limit of {gib(usable)} ends a process that passes it"
         return Finding(GROUP, "memory", "note", what, "raise the limit, or plan for it", data)
     if free < 0.1 * processor.memory_bytes or free < 2**30:
-        return Finding(
-            GROUP, "memory", "warn", what, "stop what else runs: a run that meets the end is killed", data
-        )
+        fix = "stop what else runs: a run that meets the end is killed"
+        return Finding(GROUP, "memory", "warn", what, fix, data)
     return Finding(GROUP, "memory", "ok", what, data=data)
 
 
@@ -37,16 +36,14 @@ def swap() -> Finding:
     """Swap in use: a run that touches it slows down a hundredfold."""
     import psutil  # late: what it imports differs from system to system
 
-    found = psutil.swap_memory()
-    if not found.total:
-        return Finding(
-            GROUP, "swap", "ok", "no swap: a run that needs more memory fails at once, and says so"
-        )
-    what = f"{gib(found.used)} of {gib(found.total)} swap in use"
-    if found.used > 0.25 * found.total:
-        return Finding(
-            GROUP, "swap", "warn", what, "free memory first, or turn it off while training: sudo swapoff -a"
-        )
+    usage = psutil.swap_memory()
+    if not usage.total:
+        what = "no swap: a run that needs more memory fails at once, and says so"
+        return Finding(GROUP, "swap", "ok", what)
+    what = f"{gib(usage.used)} of {gib(usage.total)} swap in use"
+    if usage.used > 0.25 * usage.total:
+        fix = "free memory first, or turn it off while training: sudo swapoff -a"
+        return Finding(GROUP, "swap", "warn", what, fix)
     return Finding(GROUP, "swap", "ok", what)
 
 
@@ -58,13 +55,11 @@ def shared_memory(path: Path = Path("/dev/shm")) -> Finding:
     what = f"{gib(free)} free of {gib(total)} in {path}"
     data = {"free_bytes": free, "total_bytes": total}
     if total < SMALL_SHARED:
-        return Finding(
-            GROUP, "shared memory", "warn", what, "start the container with --shm-size=8g or --ipc=host", data
-        )
+        fix = "start the container with --shm-size=8g or --ipc=host"
+        return Finding(GROUP, "shared memory", "warn", what, fix, data)
     if free < SMALL_SHARED // 4:
-        return Finding(
-            GROUP, "shared memory", "warn", what, f"remove what ended processes left in {path}", data
-        )
+        fix = f"remove what ended processes left in {path}"
+        return Finding(GROUP, "shared memory", "warn", what, fix, data)
     return Finding(GROUP, "shared memory", "ok", what, data=data)
 
 
@@ -79,12 +74,6 @@ def open_files() -> Finding:
         return Finding(GROUP, "open files", "ok", "no limit of open files")
     data = {"soft": soft, "hard": hard}
     if soft < FEW_FILES:
-        return Finding(
-            GROUP,
-            "open files",
-            "warn",
-            f"at most {soft} open files",
-            f"ulimit -n {max(FEW_FILES, 65536)}",
-            data,
-        )
+        what = f"at most {soft} open files"
+        return Finding(GROUP, "open files", "warn", what, f"ulimit -n {max(FEW_FILES, 65536)}", data)
     return Finding(GROUP, "open files", "ok", f"up to {soft} open files", data=data)

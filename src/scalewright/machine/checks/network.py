@@ -24,12 +24,12 @@ def resolve(name: str, seconds: float = 1.5) -> list[str]:
     """The addresses of a name; raises OSError, or TimeoutError when the resolver doesn't answer in time."""
     pool = ThreadPoolExecutor(max_workers=1)
     try:
-        found = pool.submit(socket.getaddrinfo, name, None, 0, socket.SOCK_STREAM).result(timeout=seconds)
+        entries = pool.submit(socket.getaddrinfo, name, None, 0, socket.SOCK_STREAM).result(timeout=seconds)
     except Late:
         raise TimeoutError(f"no answer within {seconds} s") from None
     finally:
         pool.shutdown(wait=False)
-    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+    return list(dict.fromkeys(str(entry[4][0]) for entry in entries))
 
 
 def interface_of(addresses: list[str]) -> tuple[str, str] | None:
@@ -47,28 +47,23 @@ def hostname(environ: Mapping[str, str]) -> Finding:
     """Whether the host's name resolves to an address of its own, and to which interface that belongs."""
     chosen = environ.get("GLOO_SOCKET_IFNAME")
     if chosen:
-        return Finding(
-            GROUP,
-            "gloo interface",
-            "ok",
-            f"GLOO_SOCKET_IFNAME={chosen} decides; the host's name doesn't matter",
-        )
+        what = f"GLOO_SOCKET_IFNAME={chosen} decides; the host's name doesn't matter"
+        return Finding(GROUP, "gloo interface", "ok", what)
     name = socket.gethostname()
-    mend = f"export GLOO_SOCKET_IFNAME={_loopback()}, or add '127.0.0.1 {name}' to the hosts file"
+    fix = f"export GLOO_SOCKET_IFNAME={_loopback()}, or add '127.0.0.1 {name}' to the hosts file"
     try:
         addresses = resolve(name)
     except OSError as error:
-        return Finding(
-            GROUP, "gloo interface", "warn", f"the host's name '{name}' doesn't resolve: {error}", mend
-        )
-    found = interface_of(addresses)
-    if found is None:
+        what = f"the host's name '{name}' doesn't resolve: {error}"
+        return Finding(GROUP, "gloo interface", "warn", what, fix)
+    match = interface_of(addresses)
+    if match is None:
         # 127.0.1.1 is Debian's entry for the host's own name: on the loopback interface, listed nowhere.
         if all(address.startswith("127.") for address in addresses):
             return _loopback_only(name, addresses[0])
         what = f"the host's name '{name}' resolves to {addresses[0]}, which is no address of this machine"
-        return Finding(GROUP, "gloo interface", "warn", what, mend)
-    interface, address = found
+        return Finding(GROUP, "gloo interface", "warn", what, fix)
+    interface, address = match
     if address.startswith("127.") or address == "::1":
         return _loopback_only(name, address)
     what = f"Gloo would use {interface} ({address}), where the host's name '{name}' leads"
@@ -77,8 +72,8 @@ def hostname(environ: Mapping[str, str]) -> Finding:
 
 def _loopback_only(name: str, address: str) -> Finding:
     what = f"'{name}' resolves to {address}: right for one machine; other machines can't reach it"
-    mend = "for several machines: export GLOO_SOCKET_IFNAME=INTERFACE on each"
-    return Finding(GROUP, "gloo interface", "ok", what, mend, {"interface": _loopback(), "address": address})
+    fix = "for several machines: export GLOO_SOCKET_IFNAME=INTERFACE on each"
+    return Finding(GROUP, "gloo interface", "ok", what, fix, {"interface": _loopback(), "address": address})
 
 
 def _loopback() -> str:
@@ -101,10 +96,10 @@ def named_interfaces(environ: Mapping[str, str]) -> list[Finding]:
         names = [name.lstrip("^=") for name in text.split(",") if name]
         if not names or text.startswith("^"):  # ^ means: any but these
             continue
-        if not any(name in present or any(one.startswith(name) for one in present) for name in names):
+        if not any(interface.startswith(name) for name in names for interface in present):
             what = f"{variable}={text} names no interface of this machine"
-            mend = f"use one of {', '.join(sorted(present))}, or unset {variable}"
-            findings.append(Finding(GROUP, variable, "problem", what, mend))
+            fix = f"use one of {', '.join(sorted(present))}, or unset {variable}"
+            findings.append(Finding(GROUP, variable, "problem", what, fix))
     return findings
 
 
@@ -114,19 +109,18 @@ def loopback() -> Finding:
         with socket.create_server(("127.0.0.1", 0)) as server:
             server.settimeout(1)
             port = server.getsockname()[1]
-            with socket.create_connection(("127.0.0.1", port), timeout=1) as one, server.accept()[0] as other:
-                one.sendall(b"x")
-                other.settimeout(1)
-                arrived = other.recv(1) == b"x"
+            client = socket.create_connection(("127.0.0.1", port), timeout=1)
+            with client, server.accept()[0] as accepted:
+                client.sendall(b"x")
+                accepted.settimeout(1)
+                arrived = accepted.recv(1) == b"x"
     except OSError as error:
-        mend = "allow connections to 127.0.0.1 in the firewall or sandbox: local workers need them"
-        return Finding(
-            GROUP, "loopback", "problem", f"no port of 127.0.0.1 can be opened and reached: {error}", mend
-        )
+        fix = "allow connections to 127.0.0.1 in the firewall or sandbox: local workers need them"
+        what = f"no port of 127.0.0.1 can be opened and reached: {error}"
+        return Finding(GROUP, "loopback", "problem", what, fix)
     if not arrived:
-        return Finding(
-            GROUP, "loopback", "problem", "what is sent over 127.0.0.1 doesn't arrive", "check the firewall"
-        )
+        what = "what is sent over 127.0.0.1 doesn't arrive"
+        return Finding(GROUP, "loopback", "problem", what, "check the firewall")
     return Finding(GROUP, "loopback", "ok", "ports of 127.0.0.1 open and answer")
 
 
@@ -134,9 +128,8 @@ def main_port(environ: Mapping[str, str]) -> Finding | None:
     """Whether the port where workers would meet is free."""
     text = environ.get("MASTER_PORT", str(DEFAULT_PORT))
     if not text.isdigit() or not 0 < int(text) < 65536:
-        return Finding(
-            GROUP, "port", "problem", f"MASTER_PORT={text!r} is no port", f"export MASTER_PORT={DEFAULT_PORT}"
-        )
+        what = f"MASTER_PORT={text!r} is no port"
+        return Finding(GROUP, "port", "problem", what, f"export MASTER_PORT={DEFAULT_PORT}")
     try:
         with socket.create_server(("127.0.0.1", int(text))):
             pass
@@ -156,7 +149,6 @@ def infiniband(root: Path = Path("/")) -> Finding | None:
     what = f"{len(ports) - len(down)} of {len(ports)} InfiniBand ports active"
     if down:
         names = ", ".join(path.parts[-4] for path in down[:4])
-        return Finding(
-            GROUP, "infiniband", "warn", f"{what}; down: {names}", "check cables and subnet manager (ibstat)"
-        )
+        what = f"{what}; down: {names}"
+        return Finding(GROUP, "infiniband", "warn", what, "check cables and subnet manager (ibstat)")
     return Finding(GROUP, "infiniband", "ok", what)

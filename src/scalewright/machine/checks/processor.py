@@ -14,7 +14,7 @@ THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"
 
 
 def cores(processor: Processor) -> Finding:
-    """What there is, and what this process may use of it."""
+    """The cores that there are, and those that this process may use."""
     flags = ", ".join(processor.flags) or "no wide instruction sets seen"
     usable, all_of_them = processor.usable_cores, processor.logical_cores
     data = {
@@ -32,8 +32,8 @@ def cores(processor: Processor) -> Finding:
     cut = "a container's CPU quota" if processor.quota_cores is not None else "an affinity mask"
     if processor.quota_cores is not None and processor.quota_cores != int(processor.quota_cores):
         cut += f" of {processor.quota_cores:.2f}"
-    mend = "raise it if the machine is yours alone; libraries that count all cores start too many threads"
-    return Finding(GROUP, "cores", "note", f"{what} ({cut} takes the rest)", mend, data)
+    fix = "raise it if the machine is yours alone; libraries that count all cores start too many threads"
+    return Finding(GROUP, "cores", "note", f"{what} ({cut} takes the rest)", fix, data)
 
 
 def threads(
@@ -65,11 +65,11 @@ def threads(
     on = f"{usable} usable core" + ("s" if usable > 1 else "")
     busy = too_many_threads(processor, each, workers, others) if workers * each <= usable else None
     if busy is not None:
-        what, _, mend = busy.partition("; ")
-        findings.append(Finding(GROUP, "threads", "warn", f"{what} ({source})", mend, data))
+        what, _, fix = busy.partition("; ")
+        findings.append(Finding(GROUP, "threads", "warn", f"{what} ({source})", fix, data))
     elif workers * each > usable:
-        what, mend = f"{per} on {on} ({source}): they wait for each other", f"export OMP_NUM_THREADS={fair}"
-        findings.append(Finding(GROUP, "threads", "warn", what, mend, data))
+        what, fix = f"{per} on {on} ({source}): they wait for each other", f"export OMP_NUM_THREADS={fair}"
+        findings.append(Finding(GROUP, "threads", "warn", what, fix, data))
     elif workers * each < usable:
         what = f"{per} on {on} ({source}): {usable - workers * each} idle"
         findings.append(Finding(GROUP, "threads", "note", what, f"export OMP_NUM_THREADS={fair}", data))
@@ -102,14 +102,9 @@ def clocks(root: Path = Path("/")) -> Finding:
         return Finding(GROUP, "clocks", "note", what)
     name = ", ".join(sorted(governors))
     if governors & {"powersave", "conservative"}:
-        mend = "sudo cpupower frequency-set -g performance"
-        return Finding(
-            GROUP,
-            "clocks",
-            "note",
-            f"frequency governor {name}{speed}: the clock may lag behind bursts",
-            mend,
-        )
+        fix = "sudo cpupower frequency-set -g performance"
+        what = f"frequency governor {name}{speed}: the clock may lag behind bursts"
+        return Finding(GROUP, "clocks", "note", what, fix)
     return Finding(GROUP, "clocks", "ok", f"frequency governor {name}{speed}")
 
 

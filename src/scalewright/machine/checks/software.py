@@ -27,20 +27,20 @@ TRAINING = ("torch", "safetensors", "tokenizers", "pyarrow")
 
 def versions(torch: Any | None) -> dict[str, str | None]:
     """Every version that a bug report needs; None for what isn't there."""
-    found: dict[str, str | None] = {"python": platform.python_version(), "system": platform.platform()}
+    installed: dict[str, str | None] = {"python": platform.python_version(), "system": platform.platform()}
     for name in PACKAGES:
         try:
-            found[name] = importlib.metadata.version(name)
+            installed[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
-            found[name] = None
-    found |= {"cuda": None, "cudnn": None, "nccl": None, "hip": None}
+            installed[name] = None
+    installed |= {"cuda": None, "cudnn": None, "nccl": None, "hip": None}
     if torch is not None:
-        found["torch"] = torch.__version__
-        found["cuda"], found["hip"] = torch.version.cuda, torch.version.hip
+        installed["torch"] = torch.__version__
+        installed["cuda"], installed["hip"] = torch.version.cuda, torch.version.hip
         if torch.cuda.is_available():
-            found["cudnn"] = str(torch.backends.cudnn.version())
-            found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
-    return found
+            installed["cudnn"] = str(torch.backends.cudnn.version())
+            installed["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
+    return installed
 
 
 def python() -> Finding:
@@ -49,41 +49,36 @@ def python() -> Finding:
     return Finding(GROUP, "python", "ok", f"Python {version} on {platform.system()} {platform.machine()}")
 
 
-def training(found: dict[str, str | None]) -> Finding:
-    """What training needs beyond planning."""
-    missing = [name for name in TRAINING if found.get(name) is None]
+def training(installed: dict[str, str | None]) -> Finding:
+    """The packages that training needs beyond planning."""
+    missing = [name for name in TRAINING if installed.get(name) is None]
     if missing:
         what = f"planning only: {', '.join(missing)} not installed"
         return Finding(GROUP, "training", "note", what, install("train"))
-    version = found["torch"] or ""
+    version = installed["torch"] or ""
     numbers = tuple(int(part) for part in version.split("+")[0].split(".")[:2] if part.isdigit())
     if numbers < OLDEST_TORCH:
         what = f"torch {version} is older than {'.'.join(map(str, OLDEST_TORCH))}"
         return Finding(GROUP, "training", "problem", what, install("train"))
-    return Finding(GROUP, "training", "ok", f"torch {version}, numpy {found['numpy']}")
+    return Finding(GROUP, "training", "ok", f"torch {version}, numpy {installed['numpy']}")
 
 
-def broken_torch(torch: Any | None, found: dict[str, str | None]) -> Finding | None:
+def broken_torch(torch: Any | None, installed: dict[str, str | None]) -> Finding | None:
     """torch is installed but doesn't import."""
-    if torch is None and found.get("torch") is not None:
-        what = f"torch {found['torch']} is installed but doesn't import"
+    if torch is None and installed.get("torch") is not None:
+        what = f"torch {installed['torch']} is installed but doesn't import"
         return Finding(GROUP, "torch", "problem", what, "python -c 'import torch' shows why; install it anew")
     return None
 
 
 def backends(torch: Any | None) -> Finding | None:
-    """What processes can talk over."""
+    """The communication backends of this torch."""
     if torch is None:
         return None
     distributed = torch.distributed
     if not distributed.is_available():
-        return Finding(
-            GROUP,
-            "distributed",
-            "warn",
-            "this torch has no distributed package",
-            "install another build of torch",
-        )
+        what = "this torch has no distributed package"
+        return Finding(GROUP, "distributed", "warn", what, "install another build of torch")
     there = {
         "gloo": distributed.is_gloo_available(),
         "nccl": distributed.is_nccl_available(),
@@ -92,17 +87,10 @@ def backends(torch: Any | None) -> Finding | None:
     names = ", ".join(name for name, present in there.items() if present) or "none"
     if not there["gloo"]:
         what = f"backends: {names}; Gloo is missing"
-        return Finding(
-            GROUP,
-            "distributed",
-            "problem",
-            what,
-            "install a build of torch with Gloo: control messages use it",
-            there,
-        )
+        fix = "install a build of torch with Gloo: control messages use it"
+        return Finding(GROUP, "distributed", "problem", what, fix, there)
     if torch.cuda.is_available() and not there["nccl"]:
         what = f"backends: {names}; GPUs without NCCL"
-        return Finding(
-            GROUP, "distributed", "warn", what, "install a build of torch with NCCL (Linux)", there
-        )
+        fix = "install a build of torch with NCCL (Linux)"
+        return Finding(GROUP, "distributed", "warn", what, fix, there)
     return Finding(GROUP, "distributed", "ok", f"backends: {names}", data=there)

@@ -1,4 +1,4 @@
-"""What the machine really does, in about a second: matmul rates, copies, and whether bf16 is worth it."""
+"""The machine's real rates, measured in about a second: matmuls, copies, and whether bf16 is worth it."""
 
 from __future__ import annotations
 
@@ -28,28 +28,29 @@ def matmul(torch: Any | None, device: str) -> list[Finding]:
         known = match_gpu(facts.name, facts.total_memory)
     findings = []
     for precision in ("fp32", "bf16"):
-        found = matmul_rate(precision, device, seconds=0.2)
-        if found is None:
+        measured = matmul_rate(precision, device, seconds=0.2)
+        if measured is None:
             continue
-        what = f"{rate(found.per_s, 'FLOP/s')} in {precision}"
+        what = f"{rate(measured.per_s, 'FLOP/s')} in {precision}"
         peak = known.peak(precision) if known else None
         if peak:
-            what += f", {100 * found.per_s / peak:.0f}% of the published {rate(peak, 'FLOP/s')}"
+            what += f", {100 * measured.per_s / peak:.0f}% of the published {rate(peak, 'FLOP/s')}"
         findings.append(
-            Finding(GROUP, f"matmul {precision}", "ok", f"{what} ({found.how})", data=found.dump())
+            Finding(GROUP, f"matmul {precision}", "ok", f"{what} ({measured.how})", data=measured.dump())
         )
     return findings
 
 
 def copies(device: str) -> Finding:
     """Memory bandwidth by a large copy."""
-    found = copy_rate(device, seconds=0.1)
-    return Finding(GROUP, "copy", "ok", f"{rate(found.per_s, 'B/s')} ({found.how})", data=found.dump())
+    measured = copy_rate(device, seconds=0.1)
+    what = f"{rate(measured.per_s, 'B/s')} ({measured.how})"
+    return Finding(GROUP, "copy", "ok", what, data=measured.dump())
 
 
 def bf16(device: str) -> Finding:
-    """What `precision: auto` means here, and why."""
-    found = compare_bf16(device, seconds=0.3)
-    if found is None:
+    """The precision that `precision: auto` means here, and why."""
+    speeds = compare_bf16(device, seconds=0.3)
+    if speeds is None:
         return Finding(GROUP, "bf16", "note", "bf16 cannot be measured here: precision auto means fp32")
-    return Finding(GROUP, "bf16", "ok", found.describe(), data=found.dump())
+    return Finding(GROUP, "bf16", "ok", speeds.describe(), data=speeds.dump())

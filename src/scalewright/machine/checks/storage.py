@@ -35,9 +35,8 @@ def space(folder: Path) -> Finding:
     if free < 2**30:
         return Finding(GROUP, "space", "problem", what, "free some, or set out_dir elsewhere", data)
     if free < 10 * 2**30:
-        return Finding(
-            GROUP, "space", "warn", what, "enough for about 0.8e9 parameters a checkpoint at most", data
-        )
+        fix = "enough for about 0.8e9 parameters a checkpoint at most"
+        return Finding(GROUP, "space", "warn", what, fix, data)
     return Finding(GROUP, "space", "ok", what, data=data)
 
 
@@ -47,9 +46,8 @@ def write_speed(folder: Path, seconds: float = 0.4) -> list[Finding]:
         handle, name = tempfile.mkstemp(prefix=".scalewright-doctor-", dir=folder)
     except OSError as error:
         what = f"cannot write to {folder.resolve()}: {error.strerror or error}"
-        return [
-            Finding(GROUP, "write speed", "problem", what, "choose a folder that you may write to (out_dir)")
-        ]
+        fix = "choose a folder that you may write to (out_dir)"
+        return [Finding(GROUP, "write speed", "problem", what, fix)]
     block, written, start = os.urandom(BLOCK), 0, time.perf_counter()
     try:
         with os.fdopen(handle, "wb") as file:
@@ -68,21 +66,16 @@ def _speed(per_s: float, written: int) -> Finding:
     what = f"{rate(per_s, 'B/s')} written and synced ({written >> 20} MiB)"
     data = {"write_bytes_per_s": per_s}
     if per_s < 50e6:
-        mend = "save less often, or to a faster disk: a 1e9-parameter checkpoint takes minutes here"
-        return Finding(GROUP, "write speed", "warn", what, mend, data)
+        fix = "save less often, or to a faster disk: a 1e9-parameter checkpoint takes minutes here"
+        return Finding(GROUP, "write speed", "warn", what, fix, data)
     return Finding(GROUP, "write speed", "ok", what, data=data)
 
 
 def _skew(difference: float) -> Finding:
     if abs(difference) > 2:
         what = f"the folder's file server is {difference:+.1f} s off this machine's clock"
-        return Finding(
-            GROUP,
-            "clock skew",
-            "warn",
-            what,
-            "synchronise both with NTP: build tools and resume compare times",
-        )
+        fix = "synchronise both with NTP: build tools and resume compare times"
+        return Finding(GROUP, "clock skew", "warn", what, fix)
     return Finding(GROUP, "clock skew", "ok", "file times agree with this machine's clock")
 
 
@@ -97,16 +90,11 @@ def file_system(folder: Path) -> Finding | None:
     nearest = max(mounts, key=lambda part: len(part.mountpoint))
     what = f"{nearest.fstype or 'unknown'} file system"
     if nearest.fstype.lower() in NETWORK:
-        mend = "keep token shards on a local disk; checkpoints may stay"
-        return Finding(GROUP, "file system", "note", what + ", over the network", mend)
+        fix = "keep token shards on a local disk; checkpoints may stay"
+        return Finding(GROUP, "file system", "note", what + ", over the network", fix)
     if nearest.fstype.lower() in {"tmpfs", "ramfs"}:
-        return Finding(
-            GROUP,
-            "file system",
-            "warn",
-            what + ": it is memory, and gone after a restart",
-            "set out_dir elsewhere",
-        )
+        what = what + ": it is memory, and gone after a restart"
+        return Finding(GROUP, "file system", "warn", what, "set out_dir elsewhere")
     return Finding(GROUP, "file system", "ok", what)
 
 
@@ -115,7 +103,7 @@ def _under(place: Path, mount: str) -> bool:
 
 
 def clock(root: Path = Path("/")) -> Finding:
-    """Whether this machine's clock is kept right, where the system tells."""
+    """Whether this machine's clock is synchronised, where the system reports it."""
     if time.time() < 1.7e9:  # November 2023, before this program was written
         what = f"this machine's clock says {time.strftime('%Y-%m-%d')}"
         return Finding(GROUP, "clock", "problem", what, "set the clock: certificates and resume depend on it")
