@@ -10,7 +10,7 @@ from scalewright.cli.output import print_table
 from scalewright.report.page import Page, Section, render
 from scalewright.spec.words import counted, printable
 from scalewright.track.panel import panel
-from scalewright.track.progress import Progress
+from scalewright.track.progress import DisplayState
 from scalewright.train.sweep import Row, Sweep
 
 EVIL = "[/b]x[bold]\x1b[2J\u202e"
@@ -44,7 +44,7 @@ def test_tables_panels_errors_and_pages_show_it_as_it_is(call_cli, capfd: pytest
     assert out.count(SHOWN) == 2
     console = Console(width=100)
     with console.capture() as captured:
-        console.print(panel(Progress(EVIL, 10, 0, (EVIL,))))
+        console.print(panel(DisplayState(EVIL, 10, 0, (EVIL,))))
     assert captured.get().count(SHOWN) == 2
     error = call_cli("generate", f"{EVIL}/no").error
     assert SHOWN in error
