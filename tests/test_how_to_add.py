@@ -19,6 +19,8 @@ from typing import Any
 
 import pytest
 
+from scalewright import cli
+from scalewright.cli.output import only_answer, print_json
 from scalewright.data import corpora
 from scalewright.data.dataset import open_data
 from scalewright.data.documents import fragments
@@ -78,7 +80,31 @@ def test_every_path_of_a_recipe_exists(recipe: str) -> None:
     named = paths(recipe)
     assert len(named) >= 2
     assert [path for path in named if not path.exists()] == []
-    assert len(RECIPES[recipe].strip().splitlines()) <= 8
+    assert len(RECIPES[recipe].strip().splitlines()) <= 6
+
+
+# -- a verb -----------------------------------------------------------------------------------------
+
+
+def throw_away_verb(json: bool = False) -> None:
+    """Answers with its own name."""
+    with only_answer(json):
+        print("work")
+    if json:
+        print_json({"verb": EXAMPLE})
+
+
+def test_a_verb(monkeypatch: pytest.MonkeyPatch, call_cli: Callable[..., Any]) -> None:
+    register = cli.register
+
+    def with_example(app: Any) -> None:
+        register(app)
+        app.command(EXAMPLE, rich_help_panel="Plan")(throw_away_verb)
+
+    assert call_cli(EXAMPLE).code == 2
+    monkeypatch.setattr(cli, "register", with_example)
+    assert call_cli(EXAMPLE, "--json").json() == {"verb": EXAMPLE}
+    assert f"{EXAMPLE}  Answers with its own name" in call_cli("--help").out
 
 
 # -- a model family ---------------------------------------------------------------------------------
