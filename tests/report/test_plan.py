@@ -156,7 +156,7 @@ def test_values_are_escaped(tmp_path: Path) -> None:
     [
         ("{", "is not JSON"),
         ("", "is not JSON"),
-        ("NaN", "is not a number that JSON knows"),
+        ("NaN", "is not a JSON number"),
         ("[" * 100_000, "is not JSON"),
         ("[]", "a plan holds keys and values"),
         ("{}", "holds no plan"),

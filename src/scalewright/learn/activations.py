@@ -7,7 +7,7 @@
     full                              2                                         the whole layer
 
 s tokens, b sequences, h hidden, a heads. It is GPT's count: an MLP of 4 h with GELU, and masks of dropout; a
-Llama's block keeps other tensors, which `spec.operators.activation_bytes` knows.
+Llama's block keeps other tensors, which `spec.operators.activation_bytes` counts.
 """
 
 from __future__ import annotations

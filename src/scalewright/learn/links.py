@@ -28,15 +28,15 @@ def ring_seconds(
 
     With an endless rate it is the delays alone, n - 1 hops each way.
     """
-    one = np.ones(1)
+    unit = np.ones(1)
     from scalewright.plan.cost import collectives
 
     links = collectives.Wires(
-        domain=ranks * one, fast=bytes_per_s * one, fast_delay=hop_seconds * one,
-        slow=bytes_per_s * one, slow_delay=hop_seconds * one, start=0.0, hop=hop_seconds,
+        domain=ranks * unit, fast=bytes_per_s * unit, fast_delay=hop_seconds * unit,
+        slow=bytes_per_s * unit, slow_delay=hop_seconds * unit, start=0.0, hop=hop_seconds,
     )  # fmt: skip
     price = {"all_reduce": collectives.all_reduce}.get(kind, collectives.gather)
-    return float(price(size * one, ranks * one, one, links)[0])
+    return float(price(size * unit, ranks * unit, unit, links)[0])
 
 
 def bus_bandwidth(kind: str, algorithm_bandwidth: float, ranks: int) -> float:

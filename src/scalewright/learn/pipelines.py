@@ -32,7 +32,7 @@ def megatron_bubble(ranks: int, micro_batches: int, chunks: int = 1) -> float:
     """(p-1) / (v m) of the ideal, as Narayanan et al. 2021 §2.2 print it for m a multiple of p.
 
     With fewer micro-batches than ranks and several chunks a rank waits longer than this: its own next chunk
-    isn't there yet (`bubble_over_ideal` says how long).
+    isn't there yet (`bubble_over_ideal` gives how long).
     """
     kind = "interleaved" if chunks > 1 else "1f1b"
     return idle_time(kind, ranks, chunks, ranks) / busy_time(kind, ranks, chunks, micro_batches)

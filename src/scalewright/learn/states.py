@@ -99,7 +99,7 @@ def run_memory(
     optimizer: float = 8.0,
     model_parallel: int = 1,
 ) -> RunMemory:
-    """What one copy of a model in training needs, with `tensors` checkpoints of every layer for `tokens`.
+    """The memory of one copy of a model in training, with `tensors` checkpoints of every layer for `tokens`.
 
     The scaling book's estimate (part 6): sharded evenly, gradients not at rest.
     """

@@ -23,12 +23,12 @@ PASSES = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1
 
 
 def wire_bytes(table: Mapping[tuple[str, str], Traffic], axis: str) -> int:
-    """What `step_traffic` found on one axis as the papers count it, without the share (n - 1) / n."""
+    """The traffic of `step_traffic` on one axis as the papers count it, without the share (n - 1) / n."""
     return sum(PASSES[kind] * traffic.bytes for (on, kind), traffic in table.items() if on == axis)
 
 
 def ring_volume(kind: str, size: float, ranks: int) -> float:
-    """What one rank of a ring sends of a tensor of `size` (bytes or numbers), its own share left out.
+    """The part that a ring's rank sends of a tensor of `size` (bytes or numbers), its own share left out.
 
     (n - 1) / n of it for each pass, two passes for an all-reduce; a broadcast or a message passes whole
     (Thakur et al. 2005; nccl-tests divides by the same to get its bus bandwidth).

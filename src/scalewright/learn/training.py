@@ -1,4 +1,4 @@
-"""What a model's operators say of training, where the rules of `laws.py` have only N.
+"""Training numbers from a model's operators, where the rules of `laws.py` have only N.
 
     FLOPs of a step     batch x (3 forwards + what recomputation adds)      spec/operators.py
     reached             FLOPs / (seconds x devices)                         HFU when recomputation is counted
@@ -56,7 +56,7 @@ def model_mfu(
 def attention_share(model: ModelSpec, seq_len: int, causal: bool = False) -> float:
     """The share of a model's FLOPs that attention's two products are: for GPT (s/6h) / (1 + s/6h + V/12hL).
 
-    Korthikanti et al. 2022 §5 give it as the price of selective recomputation. What is done again is the
+    Korthikanti et al. 2022 §5 give it as the price of selective recomputation. The recomputed part is the
     forward of these products alone, a third of it; `spec.operators.recompute_flops` counts that.
     """
     core = sum(
@@ -138,13 +138,13 @@ class Parts:
 
 def parameter_parts(model: ModelSpec) -> Parts:
     """A model's parameters by part; sums over `spec.tensors`."""
-    found = {"attention": 0, "mlp": 0, "vocabulary": 0, "norms": 0}
+    sizes = {"attention": 0, "mlp": 0, "vocabulary": 0, "norms": 0}
     for tensor in tensors(model):
         owner = tensor.name.split(".")
         if tensor.role in ("embedding", "head"):
-            found["vocabulary"] += tensor.size
+            sizes["vocabulary"] += tensor.size
         elif tensor.layer in range(model.num_hidden_layers) and owner[2] in ("attention", "mlp"):
-            found[owner[2]] += tensor.size
+            sizes[owner[2]] += tensor.size
         else:
-            found["norms"] += tensor.size
-    return Parts(**found, total=sum(found.values()))
+            sizes["norms"] += tensor.size
+    return Parts(**sizes, total=sum(sizes.values()))

@@ -45,10 +45,10 @@ def smallest(layout: Layout, layers: int) -> Layout:
 def by_hand(layers: int, stages: int, even: bool) -> list[int]:
     """Layers of each stage; `even: False` gives stages of different sizes where there are layers for it."""
     base, rest = divmod(layers, stages)
-    found = [base + (1 if stage < rest else 0) for stage in range(stages)]
-    if not even and len(set(found)) == 1 and stages > 1 and found[-1] > 1:
-        found[0], found[-1] = found[0] + 1, found[-1] - 1
-    return found
+    sizes = [base + (1 if stage < rest else 0) for stage in range(stages)]
+    if not even and len(set(sizes)) == 1 and stages > 1 and sizes[-1] > 1:
+        sizes[0], sizes[-1] = sizes[0] + 1, sizes[-1] - 1
+    return sizes
 
 
 def with_micro_batches(data: dict[str, Any], wanted: int) -> Layout:
@@ -61,7 +61,7 @@ def with_micro_batches(data: dict[str, Any], wanted: int) -> Layout:
 
 
 def _legal(data: dict[str, Any], count: int) -> bool:
-    if count > 64:  # the sizes are wrong otherwise; the layout's own check says how
+    if count > 64:  # the sizes are wrong otherwise; the layout's own check reports how
         return True
     try:
         check_sizes(data["schedule"], data["pp"], data["virtual_stages"] or 1, count)

@@ -50,7 +50,7 @@ class Runs:
         self._folder.cleanup()
 
     def __call__(self, run: RunSpec) -> Left:
-        """What the run left, training it unless that is known."""
+        """The folders that the run left, training it unless it was trained already."""
         key = json.dumps({**run.dump(), "out_dir": None}, sort_keys=True)
         if key not in self._made:
             self._made[key] = self.train(run)

@@ -1,4 +1,4 @@
-"""What a comparison found, and when it counts as equal.
+"""The result of a comparison, and when it counts as equal.
 
     allowed at step s = max(tolerance, 10 x how far one device is from itself in the steps up to s)
 
@@ -39,8 +39,8 @@ class Deviation:
     @property
     def worst(self) -> float:
         """The largest deviation of all."""
-        found = [number for step in self.steps for number in (step.loss_rel, step.grad_norm_rel)]
-        return max([*found, self.weights_rel])
+        steps = (number for step in self.steps for number in (step.loss_rel, step.grad_norm_rel))
+        return max([*steps, self.weights_rel])
 
 
 @dataclass(frozen=True)
@@ -67,8 +67,8 @@ class Parity:
         if self.noise is None:
             return self.worst <= self.tolerance
         allowed = self.tolerance
-        for step, own in zip(self.found.steps, self.noise.steps, strict=True):
-            allowed = max(allowed, ROOM * own.loss_rel, ROOM * own.grad_norm_rel)
+        for step, noise in zip(self.found.steps, self.noise.steps, strict=True):
+            allowed = max(allowed, ROOM * noise.loss_rel, ROOM * noise.grad_norm_rel)
             if not max(step.loss_rel, step.grad_norm_rel) <= allowed < math.inf:
                 return False
         return self.found.weights_rel <= max(self.tolerance, ROOM * self.noise.weights_rel) < math.inf
@@ -100,7 +100,7 @@ def step_deviations(mine: list[dict[str, Any]], control: list[dict[str, Any]]) -
     """The deviations of every step; raises RunError when the two runs saw other data."""
     if len(mine) != len(control) or not mine:
         raise RunError(f"the layout trained {len(mine)} steps and the control {len(control)}")
-    found = []
+    deviations = []
     for a, b in zip(mine, control, strict=True):
         for key in ("sample_ids_hash", "loss_tokens", "samples"):
             if a[key] != b[key]:
@@ -108,8 +108,8 @@ def step_deviations(mine: list[dict[str, Any]], control: list[dict[str, Any]]) -
                     f"step {b['step']}: {key} is {a[key]} in the layout but {b[key]} in the control"
                 )
         loss = relative(_total(a), _total(b))
-        found.append(StepDeviation(loss, relative(a["grad_norm"], b["grad_norm"])))
-    return tuple(found)
+        deviations.append(StepDeviation(loss, relative(a["grad_norm"], b["grad_norm"])))
+    return tuple(deviations)
 
 
 def _total(row: dict[str, Any]) -> float | None:

@@ -1,4 +1,4 @@
-"""What fits on this machine: how many ranks, how much memory, and how long a comparison may take.
+"""The limits of this machine: ranks, memory, and the time of a comparison.
 
     seconds = steps x 2 optimizers x (control + layout) x 6 x active parameters x tokens of a step / FLOP/s
     bytes   = 16 x parameters x copies that the layout holds at once + logits of every rank
@@ -29,7 +29,7 @@ STATE_BYTES = 16  # fp32: parameter, gradient, two moments
 
 @dataclass(frozen=True)
 class Room:
-    """What a comparison may take."""
+    """The limits of a comparison."""
 
     ranks: int
     rate: float  # FLOP/s in all
@@ -38,7 +38,7 @@ class Room:
 
 
 def find_room(device: str) -> Room:
-    """What this machine has; raises UserError when there is no such device."""
+    """The limits of this machine; raises UserError when there is no such device."""
     if device == "cpu":
         free = 0.5 * psutil.virtual_memory().available
         return Room(max(CPU_RANKS, cores()), CORE_RATE * cores(), free, free)
@@ -53,14 +53,14 @@ def find_room(device: str) -> Room:
 
 def too_large(model: ModelSpec, layout: Layout, seq_len: int, steps: int, room: Room) -> bool:
     """Whether comparing this model under this layout would take too long or too much memory."""
-    found = count(model)
-    seconds = 6.0 * found.active * layout.global_batch * seq_len * steps * RUNS / room.rate
+    parameters = count(model)
+    seconds = 6.0 * parameters.active * layout.global_batch * seq_len * steps * RUNS / room.rate
     if layout.zero_stage == 3:
         copies = layout.dp_replicate * layout.cp
     else:
         copies = layout.dp * layout.cp
     logits = 12.0 * layout.micro_batch * seq_len * model.vocab_size
     activations = 80.0 * layout.micro_batch * seq_len * model.hidden_size * model.num_hidden_layers
-    control = STATE_BYTES * found.total + logits + activations
-    whole = STATE_BYTES * found.total * copies + (logits + activations) * layout.dp
+    control = STATE_BYTES * parameters.total + logits + activations
+    whole = STATE_BYTES * parameters.total * copies + (logits + activations) * layout.dp
     return seconds > SECONDS or control > room.device_memory or whole > room.memory

@@ -44,7 +44,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class Chart:
-    """What to draw. Lone outliers of `raw` lines may leave the frame, and so may a `steep` beginning."""
+    """A chart's title, lines and frame; lone outliers of `raw` lines and a `steep` start may leave it."""
 
     id: str
     title: str

@@ -66,8 +66,8 @@ class Reader:
 
     def numbers(self) -> dict[str, float]:
         """All keys with their numbers, without those that are null."""
-        found = {key: self.number(key) for key in self.data}
-        return {key: value for key, value in found.items() if value is not None}
+        values = {key: self.number(key) for key in self.data}
+        return {key: value for key, value in values.items() if value is not None}
 
     def at(self, key: str) -> str:
         """The name of a key, from the document's root."""
@@ -96,7 +96,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class Estimate:
-    """One layout and what it costs; None where the document is silent."""
+    """One layout and what it costs; None where the document has no value."""
 
     read: Reader
     layout: JSON
@@ -132,11 +132,11 @@ class Estimate:
             {kind: memory[kind] for kind in KINDS if kind in memory},
             read.part("time_breakdown_s").numbers(),
             read.part("comm_bytes").numbers(),
-            tuple(_stage(one) for one in read.parts("stages")),
+            tuple(_stage(stage) for stage in read.parts("stages")),
         )
 
     def size(self, axis: str) -> int:
-        """The size of an axis of the layout, 1 where it isn't said."""
+        """The size of an axis of the layout, 1 where it isn't given."""
         return integer(self.layout.get(axis))
 
 
@@ -157,28 +157,26 @@ class PlanDocument:
 
     @property
     def device(self) -> Reader:
-        """Facts of the device and its links: {name, per_node, memory_gib, usable_gib, links}."""
-        return self._said("device")
+        """The device and its links: {name, per_node, memory_gib, usable_gib, links}; empty when absent."""
+        for read in (self.read, *(estimate.read for estimate in self.best[:1])):
+            if isinstance(read.data.get("device"), Mapping):
+                return read.part("device")
+        return Reader({}, "device")
 
     @property
     def model(self) -> str:
-        """The model's name; empty when it isn't said."""
+        """The model's name; empty when it isn't given."""
         return self._name("model") or (self.best[0].read.part("model").text("name") if self.best else "")
 
     @property
     def cluster(self) -> str:
-        """The cluster's name; empty when it isn't said."""
+        """The cluster's name; empty when it isn't given."""
         return self._name("cluster")
 
     def number(self, key: str) -> float | None:
         """A number of the whole, or of the first layout."""
-        found = self.read.number(key)
-        return found if found is not None or not self.best else self.best[0].read.number(key)
-
-    def _said(self, key: str) -> Reader:
-        here = isinstance(self.read.data.get(key), Mapping)
-        source = self.read if here or not self.best else self.best[0].read
-        return source.part(key) if isinstance(source.data.get(key), Mapping) else Reader({}, key)
+        value = self.read.number(key)
+        return value if value is not None or not self.best else self.best[0].read.number(key)
 
     def _name(self, key: str) -> str:
         value = self.read.data.get(key)
@@ -193,8 +191,8 @@ def read_document(data: object) -> PlanDocument:
         raise UserError("a plan holds keys and values", "plan", HOW)
     root = Reader(data, "")
     if "best" in data:
-        best = tuple(Estimate.of(one) for one in root.parts("best"))
-        pareto = tuple(Estimate.of(one) for one in root.parts("pareto"))
+        best = tuple(Estimate.of(estimate) for estimate in root.parts("best"))
+        pareto = tuple(Estimate.of(estimate) for estimate in root.parts("pareto"))
         return PlanDocument(root, True, best, pareto, tuple(root.parts("why_not")))
     if "layout" in data and "step_time_s" in data:
         return PlanDocument(root, False, (Estimate.of(root),), (), ())
@@ -235,7 +233,7 @@ def _stage(read: Reader) -> Stage:
 
 
 def _refuse(word: str) -> float:
-    raise ValueError(f"{word} is not a number that JSON knows")
+    raise ValueError(f"{word} is not a JSON number")
 
 
 def _first_line(error: BaseException) -> str:

@@ -38,8 +38,7 @@ class Table:
 
     def get(self, name: str) -> Column:
         """One column; all NaN when no row has it."""
-        found = self.columns.get(name)
-        return found if found is not None else np.full(len(self.steps), np.nan)
+        return self.columns.get(name, np.full(len(self.steps), np.nan))
 
     def has(self, name: str) -> bool:
         """Whether any row has a finite value there."""
@@ -52,13 +51,13 @@ class Table:
 
     def last_finite(self, name: str) -> tuple[int, float] | None:
         """(step, value) of the newest finite value of a column."""
-        at = np.flatnonzero(np.isfinite(self.get(name)))
-        return (int(self.steps[at[-1]]), float(self.get(name)[at[-1]])) if len(at) else None
+        finite = np.flatnonzero(np.isfinite(self.get(name)))
+        return (int(self.steps[finite[-1]]), float(self.get(name)[finite[-1]])) if len(finite) else None
 
 
 @dataclass(frozen=True)
 class RunFolder:
-    """What is known of one run."""
+    """The contents of one run's folder."""
 
     path: Path
     config: Mapping[str, Any] = field(default_factory=dict)
@@ -77,7 +76,7 @@ class RunFolder:
         return str(self.config.get("name") or self.path.resolve().name)
 
     def said(self, key: str) -> Any:
-        """What the newest start or resume event says under `key`, else summary.json, else None."""
+        """The value of `key` in the newest start or resume event, else in summary.json, else None."""
         for event in reversed(self.events):
             if event.get("kind") in STARTS and event.get(key) is not None:
                 return event[key]
@@ -121,14 +120,13 @@ def read_folder(path: str | Path) -> RunFolder:
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """Rows as columns; a row without a step is left out, of a step written twice the first row stands."""
+    """Rows as columns; rows without a step are left out, and so is a second row of a step."""
     first: dict[int, Mapping[str, Any]] = {}
     for row in rows:
         step = row.get("step")
         if isinstance(step, int):
             first.setdefault(step, row)
-    ordered = [first[step] for step in sorted(first)]
-    ordered = [_flat(row) for row in ordered]
+    ordered = [_flat(first[step]) for step in sorted(first)]
     names = dict.fromkeys(name for row in ordered for name, value in row.items() if _is_number(value))
     columns = {name: np.array([_number(row.get(name)) for row in ordered]) for name in names}
     return Table(np.array(sorted(first), dtype=np.float64), columns)
@@ -136,13 +134,13 @@ def table(rows: Sequence[Mapping[str, Any]]) -> Table:
 
 def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
     """A row with the numbers of its mappings as `breakdown_s.compute`, and `skipped` as 1."""
-    found: dict[str, Any] = {}
+    flat: dict[str, Any] = {}
     for key, value in row.items():
         if isinstance(value, Mapping):
-            found |= {f"{key}.{name}": item for name, item in value.items()}
+            flat |= {f"{key}.{name}": item for name, item in value.items()}
         else:
-            found[key] = 1 if key == "skipped" and value is True else value
-    return found
+            flat[key] = 1 if key == "skipped" and value is True else value
+    return flat
 
 
 def _is_number(value: Any) -> bool:

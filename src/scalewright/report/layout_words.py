@@ -9,7 +9,7 @@ from scalewright.report.document import integer
 
 
 def layout_words(layout: Mapping[str, Any]) -> list[str]:
-    """What sets a layout apart; axes of size 1 and techniques that are off aren't named."""
+    """The axes and techniques of a layout, without axes of size 1 and techniques that are off."""
     size = {axis: integer(layout.get(axis)) for axis in ("tp", "cp", "ep", "etp", "pp", "dp")}
     words = [f"{axis} {size[axis]}" for axis in ("tp", "cp", "ep", "etp") if size[axis] > 1]
     if size["pp"] > 1:
@@ -30,13 +30,13 @@ def layout_words(layout: Mapping[str, Any]) -> list[str]:
 def data_words(layout: Mapping[str, Any], dp: int) -> str:
     """Data parallelism: its size, replicas, and what ZeRO shards."""
     copies = integer(layout.get("dp_replicate"))
-    said = f"dp {dp}" + (f" in {copies} replicas" if copies > 1 else "")
+    words = f"dp {dp}" + (f" in {copies} replicas" if copies > 1 else "")
     stage = layout.get("zero_stage")
-    return said + (f" ZeRO {stage}" if stage and dp > 1 else "")
+    return words + (f" ZeRO {stage}" if stage and dp > 1 else "")
 
 
 def recompute_words(kind: object) -> str:
-    """What is computed twice; empty when nothing is."""
+    """The recomputed part; empty when nothing is recomputed."""
     if kind in (None, "none"):
         return ""
     if isinstance(kind, Mapping):

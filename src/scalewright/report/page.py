@@ -23,7 +23,7 @@ from scalewright.spec.words import printable
 class Section:
     """One part of a page: `template` is a file in `templates/sections/`, the rest is data for scripts.
 
-    `charts` are curves over a run's steps, which share a cursor; a drawing says itself what it is.
+    `charts` are curves over a run's steps, which share a cursor; a drawing names its own type.
     """
 
     id: str

@@ -54,15 +54,15 @@ def write_plan_file(source: str | Path, out: str | Path | None = None, force: bo
 
 
 def page(document: PlanDocument) -> Page:
-    """The page about a plan; a section that has nothing to say is left out."""
-    found = [make(document) for make in SECTIONS]
+    """The page about a plan; an empty section is left out."""
+    sections = [make(document) for make in SECTIONS]
     status, kind = plan_overview.status(document)
     return Page(
         title=plan_overview.title(document),
         status=status,
         status_kind=kind,
         facts=plan_overview.facts(document),
-        sections=[section for section in found if section is not None],
+        sections=[section for section in sections if section is not None],
         notes=plan_overview.notes(document),
         footer="Scalewright",
         scripts=SCRIPTS,

@@ -45,15 +45,15 @@ def write_report(run_dir: str | Path, out: str | Path | None = None, force: bool
 
 
 def page(run: RunFolder) -> Page:
-    """The page about a run; a section that has nothing to say is left out."""
-    found = [make(run) for make in SECTIONS]
+    """The page about a run; an empty section is left out."""
+    sections = [make(run) for make in SECTIONS]
     status, kind = health.status(run)
     return Page(
         title=run.name,
         status=status,
         status_kind=kind,
         facts=overview.facts(run),
-        sections=[section for section in found if section is not None],
+        sections=[section for section in sections if section is not None],
         notes=list(run.problems),
         footer=f"Scalewright {run.environment.get('versions', {}).get('scalewright', '')}".strip(),
     )

@@ -28,7 +28,7 @@ OWN = ("name", "out_dir", "environment", "version", "resume", "run_id")  # what 
 
 @dataclass(frozen=True)
 class Entry:
-    """What one run reached; null where nothing is known, or where the last value isn't finite."""
+    """The last numbers of one run; null where nothing is known, or where the last value isn't finite."""
 
     name: str
     path: str
@@ -61,7 +61,7 @@ class Comparison:
 
 def find_runs(paths: Sequence[str | Path]) -> list[RunFolder]:
     """The runs that paths name: folders of runs, or folders of such folders; raises UserError for others."""
-    found: dict[Path, Path] = {}
+    folders: dict[Path, Path] = {}
     for path in map(Path, paths):
         if path.is_file():
             raise UserError("it is a file, not a run's folder", str(path), "give the out_dir of a run")
@@ -73,8 +73,8 @@ def find_runs(paths: Sequence[str | Path]) -> list[RunFolder]:
                     "no run is here", str(path), "give the out_dir of a run, or a folder of several"
                 )
         for folder in inside:
-            found.setdefault(folder.resolve(), folder)
-    return [read_folder(folder) for folder in found.values()]
+            folders.setdefault(folder.resolve(), folder)
+    return [read_folder(folder) for folder in folders.values()]
 
 
 def is_run(path: Path) -> bool:
@@ -103,8 +103,8 @@ def names_of(runs: Sequence[RunFolder]) -> list[str]:
 def differences(runs: Sequence[RunFolder]) -> dict[str, list[Any]]:
     """The settings that aren't the same in all, by dotted key; null where a run has none."""
     flat = [_flat({key: value for key, value in run.config.items() if key not in OWN}) for run in runs]
-    keys = dict.fromkeys(key for one in flat for key in one)
-    table = {key: [one.get(key) for one in flat] for key in keys}
+    keys = dict.fromkeys(key for settings in flat for key in settings)
+    table = {key: [settings.get(key) for settings in flat] for key in keys}
     return {key: row for key, row in table.items() if len({json.dumps(value) for value in row}) > 1}
 
 

@@ -1,4 +1,4 @@
-"""Axes: round numbers at which to draw a line, and how each kind of number is said.
+"""Axes: round numbers at which to draw a line, and how each kind of number is written.
 
 The page's script has the same few rules (`assets/report.js`), for the axes after a zoom.
 """

@@ -38,10 +38,10 @@ def rolling_median(steps: Array, values: Array, width: int, points: int = 1000) 
     """
     chosen = np.unique(np.linspace(0, len(values) - 1, min(len(values), points)).astype(int))
     medians = np.full(len(chosen), np.nan)
-    for index, at in enumerate(chosen.tolist()):
-        window = values[max(at - width // 2, 0) : at + width // 2 + 1]
+    for index, position in enumerate(chosen.tolist()):
+        window = values[max(position - width // 2, 0) : position + width // 2 + 1]
         window = window[np.isfinite(window)]
-        if len(window) and (len(chosen) < len(values) or np.isfinite(values[at])):
+        if len(window) and (len(chosen) < len(values) or np.isfinite(values[position])):
             medians[index] = np.median(window)
     return steps[chosen], medians
 

@@ -97,7 +97,7 @@ class StepBatches:
 
 
 class _InVocabulary:
-    """A dataset that says no vocabulary, with a look at every batch: a token that the embedding has no
+    """A dataset without a declared vocabulary, with a look at every batch: a token that the embedding has no
     row for would end the process, on a GPU with an error that names neither."""
 
     def __init__(self, inner: Dataset, vocab_size: int) -> None:
@@ -112,22 +112,22 @@ class _InVocabulary:
 
     def batch(self, indices: Sequence[int] | range) -> Batch:
         """These samples; raises UserError for a token or a target outside the model's vocabulary."""
-        found = self.inner.batch(indices)
-        largest = max(int(found.tokens.max()), int(found.targets.max()))
-        if largest >= self.limit or found.tokens.min() < 0:
-            shown = largest if largest >= self.limit else int(found.tokens.min())
+        batch = self.inner.batch(indices)
+        largest = max(int(batch.tokens.max()), int(batch.targets.max()))
+        if largest >= self.limit or batch.tokens.min() < 0:
+            shown = largest if largest >= self.limit else int(batch.tokens.min())
             raise UserError(
                 f"the data has token {shown}, but the model's vocab_size is {self.limit}",
                 "data",
                 f"use vocab_size {largest + 1} or more, or the tokens that the model was made for",
             )
-        if (wrong := found.targets[outside_vocabulary(found.targets, self.limit)]).size:
+        if (wrong := batch.targets[outside_vocabulary(batch.targets, self.limit)]).size:
             raise UserError(
                 f"the data has target {wrong[0]}, and the vocabulary begins at 0",
                 "data",
                 f"use {IGNORED} for targets that aren't counted",
             )
-        return found
+        return batch
 
 
 def reading_place(dataset: Dataset, samples: int) -> dict[str, Any]:
@@ -152,7 +152,7 @@ def innermost(dataset: Any) -> Any:
 
 
 def in_vocabulary(dataset: Dataset, vocab_size: int | None) -> Dataset:
-    """The dataset, with a look at its tokens where nothing says that they fit the model."""
+    """The dataset; its tokens are checked where it isn't known that they fit the model."""
     if vocab_size is None or dataset.vocab_size is not None:
         return dataset
     return _InVocabulary(dataset, vocab_size)

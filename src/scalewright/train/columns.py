@@ -1,4 +1,4 @@
-"""What a step reports, as one tensor on the device: what was summed over ranks, then what was decided.
+"""The report of a step as one tensor on the device: the sums over ranks, then the decisions.
 
 LOSS AUX NORM TOKENS STOP     all-reduced, equal on all ranks; in fp64, for exact tokens (MPS has fp32 alone)
                               STOP: 1 of a rank with a signal, world + 1 of rank 0 with a callback's "stop"
@@ -30,7 +30,7 @@ WIDTH = MEMORY = SUMMED + 8
 
 
 def stop_request(signal: bool, callback: bool, world: int) -> int:
-    """What a rank that was asked to stop adds to STOP; signals of all ranks add up to `world` at most."""
+    """The value that a rank asked to stop adds to STOP; signals of all ranks add up to `world` at most."""
     return world + 1 if callback else int(signal)
 
 

@@ -27,7 +27,7 @@ OF_TORCH = {
 
 
 def check_named(spec: OptimizerSpec | PythonRef, layout: Layout) -> None:
-    """Raises UserError for a class that doesn't say it is elementwise, where a layout cuts tensors.
+    """Raises UserError for a class that isn't declared elementwise, where a layout cuts tensors.
 
     A function that doesn't may still return one that does: `check_made` sees to it.
     """
@@ -39,18 +39,18 @@ def check_named(spec: OptimizerSpec | PythonRef, layout: Layout) -> None:
 
 
 def check_made(spec: PythonRef, made: object) -> None:
-    """Raises UserError for an optimizer that is to update parts of tensors, and nobody says that it can."""
+    """Raises UserError for an optimizer of parts of tensors that isn't declared elementwise."""
     if not says_elementwise(made) and not says_elementwise(import_object(spec.python)):
         raise _refusal(spec)
 
 
 def says_elementwise(what: Any) -> bool:
-    """Whether a class, a function or an optimizer says so, or is one of torch's that are.
+    """Whether a class, a function or an optimizer is declared elementwise, or is one of torch's that are.
 
     A class that inherits from one of torch's may do anything, and is asked itself.
     """
-    if (said := getattr(what, "elementwise", None)) is not None:
-        return bool(said)
+    if (declared := getattr(what, "elementwise", None)) is not None:
+        return bool(declared)
     kind = what if isinstance(what, type) else type(what)
     return kind.__module__.split(".")[:2] == ["torch", "optim"] and kind.__name__ in OF_TORCH
 

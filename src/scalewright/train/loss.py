@@ -76,7 +76,7 @@ def build_loss(
 ) -> Loss:
     """The run's loss. A user's own is called with (logits, targets); see `own_loss` for what it returns.
 
-    `check`: the first micro-batches show whether it is the sum or the mean that the run file says.
+    `check`: the first micro-batches show whether it is the sum or the mean that the run file declares.
 
     Under tensor parallelism (`mesh` with tp > 1) it takes this rank's columns of a `vocabulary` of that many
     tokens. A user's own then gets whole logits, gathered, on every rank, and must give the same on each.
@@ -87,10 +87,10 @@ def build_loss(
             raise ValueError("tensor parallelism cuts the vocabulary: say how large it is")
         columns = make_columns(mesh, vocabulary)
     if isinstance(loss, PythonRef):
-        own = OwnLoss(load(called_part(loss)), loss, check=check)
+        custom_loss = OwnLoss(load(called_part(loss)), loss, check=check)
 
         def wrapped(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-            total = own(logits if columns is None else full_logits(logits, columns), targets)
+            total = custom_loss(logits if columns is None else full_logits(logits, columns), targets)
             return total, total.new_zeros(())
 
         return wrapped

@@ -143,8 +143,8 @@ def _shared_by_blocks(module: nn.Module) -> tuple[str, str] | None:
     """Two names of one parameter, in two blocks, or in a block and outside of all; None: there are none."""
     block_of: dict[str, int] = {}  # by the beginning of a name
     for number, block in enumerate(find_blocks(module)):
-        for prefix, found in module.named_modules(remove_duplicate=False):
-            if found is block:
+        for prefix, submodule in module.named_modules(remove_duplicate=False):
+            if submodule is block:
                 block_of[f"{prefix}."] = number
     first: dict[int, tuple[str, int | None]] = {}
     for name, parameter in module.named_parameters(remove_duplicate=False):
@@ -162,8 +162,8 @@ def describe(module: nn.Module) -> list[TensorSpec]:
 
 def load_python(ref: PythonRef) -> Callable[..., Any]:
     """The user's function with the run file's arguments bound; raises UserError."""
-    found, arguments = import_object(ref.python), ref.arguments
-    return lambda *given: found(*given, **arguments)
+    function, arguments = import_object(ref.python), ref.arguments
+    return lambda *given: function(*given, **arguments)
 
 
 def cut(tensor: Tensor, box: Box) -> Tensor:
@@ -172,7 +172,7 @@ def cut(tensor: Tensor, box: Box) -> Tensor:
 
 
 def first_weights(run: RunSpec, network: Network, mesh: Mesh) -> None:
-    """Fills the weights as `init` says: random, from a Hugging Face folder, or from a checkpoint."""
+    """Fills the weights by `init`: random, from a Hugging Face folder, or from a checkpoint."""
     if run.init == "random":
         if network.random_source is not None:
             fill(network.parallel.weights, network.random_source)

@@ -67,8 +67,8 @@ class Lion(torch.optim.Optimizer):
         state = self.state[parameter]
         if "exp_avg" not in state:
             state["exp_avg"] = torch.zeros_like(parameter)
-        found: Tensor = state["exp_avg"]
-        return found
+        momentum: Tensor = state["exp_avg"]
+        return momentum
 
 
 def build_optimizer(
@@ -76,8 +76,8 @@ def build_optimizer(
 ) -> torch.optim.Optimizer:
     """The run's optimizer over the local weights, wherever they lie.
 
-    A user's own is called with (groups, **arguments). It gets parts of tensors only if it says that parts are
-    enough (`train/elementwise.py`); raises UserError.
+    A user's own is called with (groups, **arguments). It gets parts of tensors only if it is declared
+    elementwise (`train/elementwise.py`); raises UserError.
     """
     optimizer = _build(spec, weights, load)
     keep_states_on_host(optimizer)

@@ -21,7 +21,7 @@ from scalewright.track.events import read_events
 
 @dataclass(frozen=True)
 class Peak:
-    """What a device could do at best in the run's precision, in FLOP/s, and where that figure is from."""
+    """A device's peak in the run's precision, in FLOP/s, and the source of that figure."""
 
     flops: float | None
     source: str  # "published" or "measured"
@@ -65,8 +65,8 @@ def find_peak(cluster: str | dict[str, Any], precision: str, device: torch.devic
         threads = torch.get_num_threads()
         name = f"CPU process of {threads} thread{'s' if threads > 1 else ''}"
         return Peak(rate.per_s if rate else None, "measured", name, rate.how if rate else "")
-    found = find_cluster(cluster)
-    return Peak(found.device.peak(precision), found.peak_source, found.device.name)
+    hardware = find_cluster(cluster)
+    return Peak(hardware.device.peak(precision), hardware.peak_source, hardware.device.name)
 
 
 def earlier_peak(folder: Path, precision: str, world: int) -> Peak | None:

@@ -1,4 +1,4 @@
-"""What a user's own loss returns, as the run file declares it: `{python: mine:loss, reduction: mean}`.
+"""The reduction of a user's own loss, as the run file declares it: `{python: mine:loss, reduction: mean}`.
 
 No torch is imported here: it is read before any process starts.
 """

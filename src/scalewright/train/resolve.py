@@ -80,7 +80,7 @@ def check_trainable(model: ModelSpec | PythonRef, layout: Layout, seq_len: int |
 
 
 def _check_own_model(layout: Layout) -> None:
-    """A user's own module is cut by data parallelism alone: nothing says how its layers split."""
+    """A user's own module is cut by data parallelism alone: how its layers split is unknown."""
     for key, value in (("tp", layout.tp), ("pp", layout.pp)):
         if value > 1:
             raise UserError(
@@ -106,7 +106,7 @@ def _steps(run: RunSpec, seq_len: int) -> int:
 def _check_data(run: RunSpec, model: ModelSpec | PythonRef) -> int:
     """Opens a run's training data; raises UserError where there are none, or where the model lacks words.
 
-    Gives the tokens of a sequence. A user's own data whose arguments don't say them are asked for one sample.
+    Gives the tokens of a sequence. A user's own data without such an argument are asked for one sample.
     """
     data = open_data(run.data, "train", run.seed)
     if isinstance(model, ModelSpec) and data.vocab_size and data.vocab_size > model.vocab_size:

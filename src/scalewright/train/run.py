@@ -157,8 +157,8 @@ def _note_fault(run: RunSpec, error: Exception) -> None:
             events.close()
 
 
-# What the fork server imports once for all ranks. torch imports its compiler when the first module is built,
-# which would cost every rank more than a second of its own.
+# Modules that the fork server imports once for all ranks. torch imports its compiler when the first module is
+# built, which would cost every rank more than a second of its own.
 PRELOAD = ("scalewright.train.worker", "torch._dynamo")
 
 

@@ -46,7 +46,7 @@ from scalewright.train.step import Step
 
 @dataclass
 class Session:
-    """What one rank has built (`train/build.py`), and the steps from there to an answer."""
+    """The objects of one rank (`train/build.py`), and the steps from there to an answer."""
 
     run: RunSpec
     horizon: Horizon

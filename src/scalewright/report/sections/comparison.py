@@ -1,4 +1,4 @@
-"""What was predicted beside what was measured: from the run's `predicted` event, or its summary.json."""
+"""The predicted beside the measured numbers: from the run's `predicted` event, or its summary.json."""
 
 from __future__ import annotations
 
@@ -32,14 +32,16 @@ class Pair:
 
 def section(run: RunFolder) -> Section | None:
     """The pairs; None when nothing was predicted."""
-    found, note = pairs(run), str(predicted_event(run).get("note") or "")
-    if not found:
+    compared, note = pairs(run), str(predicted_event(run).get("note") or "")
+    if not compared:
         return None
-    return Section("comparison", "Predicted and measured", "comparison.html", {"pairs": found, "note": note})
+    return Section(
+        "comparison", "Predicted and measured", "comparison.html", {"pairs": compared, "note": note}
+    )
 
 
 def pairs(run: RunFolder) -> list[Pair]:
-    """Every `predicted_x` of the summary with its `measured_x`, or with what the steps say."""
+    """Every `predicted_x` of the summary with its `measured_x`, or with the median of the steps."""
     steady, event = Steady.of(run), predicted_event(run)
     known: dict[str, Any] = {
         "measured_step_time_s": steady.step_time_s, "measured_tokens_per_s": steady.tokens_per_s,
@@ -48,14 +50,14 @@ def pairs(run: RunFolder) -> list[Pair]:
     known |= {key: value for key, value in run.summary.items() if value is not None}
     ends = [known.get(f"predicted_{end}_s", event.get(end)) for end in ("p10", "p90")]
     band = [float(end) for end in ends if _is_positive(end)]
-    found = []
+    compared = []
     for key, predicted in known.items():
         name = key.removeprefix("predicted_")
         measured = known.get(f"measured_{name}")
         if name != key and _is_positive(predicted) and _is_positive(measured):
             known_band = band if name == "step_time_s" and len(band) == 2 else None
-            found.append(_pair(name, float(predicted), float(measured), known_band))
-    return found
+            compared.append(_pair(name, float(predicted), float(measured), known_band))
+    return compared
 
 
 def _pair(name: str, predicted: float, measured: float, band: Sequence[float] | None = None) -> Pair:
@@ -79,12 +81,12 @@ def _pair(name: str, predicted: float, measured: float, band: Sequence[float] | 
 
 def _verdict(measured: float, band: Sequence[float], kind: Kind) -> str:
     """Whether the measured value lies in the band; a slower one may have had other work beside it."""
-    said = f"p10–p90: {say(band[0], kind)} – {say(band[1], kind)}. "
+    text = f"p10–p90: {say(band[0], kind)} – {say(band[1], kind)}. "
     if band[0] <= measured <= band[1]:
-        return said + "The measured step lies in it."
+        return text + "The measured step lies in it."
     slow = measured > band[1]
     return (
-        said
+        text
         + f"The measured step is {'slower' if slow else 'faster'} than that."
         + (" Other work on the same machine counts, too." if slow else "")
     )

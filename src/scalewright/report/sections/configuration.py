@@ -1,4 +1,4 @@
-"""What a run.yaml changes of the defaults, as cards; the whole of it folded below, as cards and as text."""
+"""The settings of a run.yaml that differ from the defaults, as cards; all of it folded below, and as text."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Card:
 
 
 def section(run: RunFolder) -> Section | None:
-    """What differs from the defaults as cards, the rest folded; None without a run.yaml."""
+    """The settings that differ from the defaults as cards, the rest folded; None without a run.yaml."""
     if not run.config_text.strip():
         return None
     data = {
@@ -43,12 +43,12 @@ def section(run: RunFolder) -> Section | None:
 
 
 def cards(config: Mapping[str, Any], changed_only: bool = False) -> list[Card]:
-    """One card a group; single values are in the first. Of a model, what it doesn't have is left out."""
+    """One card a group; single values are in the first. Keys that a model doesn't use are left out."""
     usual = usual_values() if changed_only else {}
     single = {
         key: value for key, value in config.items() if not isinstance(value, Mapping) and key != "version"
     }
-    found = [Card("Run", _changed(single, usual, ""))] if single else []
+    shown = [Card("Run", _changed(single, usual, ""))] if single else []
     names = [*GROUPS, *(key for key in config if key not in GROUPS)]
     for name in names:
         value = config.get(name)
@@ -57,8 +57,8 @@ def cards(config: Mapping[str, Any], changed_only: bool = False) -> list[Card]:
         rows = _changed(value, usual, f"{name}.")
         if name == "model":
             rows = [(key, text) for key, text in rows if text not in ABSENT and key != "version"]
-        found.append(Card(TITLES.get(name, name.replace("_", " ").capitalize()), rows))
-    return found
+        shown.append(Card(TITLES.get(name, name.replace("_", " ").capitalize()), rows))
+    return shown
 
 
 def _changed(group: Mapping[str, Any], usual: Mapping[str, str], prefix: str) -> list[tuple[str, str]]:
@@ -70,10 +70,10 @@ def _changed(group: Mapping[str, Any], usual: Mapping[str, str], prefix: str) ->
 def usual_values() -> dict[str, str]:
     """The defaults of run.yaml and of a model, as `flat` words them.
 
-    What the layout derives has none: the ZeRO stage and the batch are always shown.
+    Derived values have none: the ZeRO stage and the batch are always shown.
     """
-    found = {"out_dir": "", **_defaults(RunSpec, ""), "layout.dp": "1"}
-    return {key: text for key, text in found.items() if key not in DERIVED}
+    defaults = {"out_dir": "", **_defaults(RunSpec, ""), "layout.dp": "1"}
+    return {key: text for key, text in defaults.items() if key not in DERIVED}
 
 
 def _defaults(spec: type[Spec], prefix: str) -> dict[str, str]:
@@ -81,17 +81,17 @@ def _defaults(spec: type[Spec], prefix: str) -> dict[str, str]:
     inner: dict[str, type[Spec]] = {
         "layout": Layout, "data": DataSpec, "optimizer": OptimizerSpec, "model": ModelSpec,
     }  # fmt: skip
-    found: dict[str, str] = {}
+    defaults: dict[str, str] = {}
     for key, info in spec.model_fields.items():
         name = f"{prefix}{info.alias or key}"
         default = info.get_default(call_default_factory=True)
         if isinstance(default, Spec):
-            found |= _defaults(type(default), f"{name}.")
+            defaults |= _defaults(type(default), f"{name}.")
         elif not prefix and key in inner:
-            found |= _defaults(inner[key], f"{name}.")
+            defaults |= _defaults(inner[key], f"{name}.")
         elif default is not PydanticUndefined:
-            found |= {f"{prefix}{key}": text for key, text in flat({info.alias or key: default})}
-    return found
+            defaults |= {f"{prefix}{key}": text for key, text in flat({info.alias or key: default})}
+    return defaults
 
 
 def flat(data: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:

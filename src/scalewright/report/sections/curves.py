@@ -72,13 +72,13 @@ def axes(run: RunFolder) -> dict[str, list[float | None]]:
     if len(train) < 2:
         return {"step": [first, last]}
     chosen = np.unique(np.linspace(0, len(train) - 1, min(len(train), AXIS_POINTS)).astype(int))
-    found = {"step": train.steps}
+    columns = {"step": train.steps}
     tokens, seconds = train.get("tokens"), train.get("step_time_s")
     if np.isfinite(tokens).all() and (np.diff(tokens) >= 0).all() and tokens[-1] > tokens[0]:
-        found["tokens"] = tokens
+        columns["tokens"] = tokens
     if np.isfinite(seconds).any():
-        found["seconds"] = np.cumsum(np.nan_to_num(seconds))
-    return {name: plain(values[chosen]) for name, values in found.items()}
+        columns["seconds"] = np.cumsum(np.nan_to_num(seconds))
+    return {name: plain(values[chosen]) for name, values in columns.items()}
 
 
 def make(run: RunFolder, curve: Curve) -> Chart | None:

@@ -1,4 +1,4 @@
-"""What it ran on and with: enough to explain a number, or to get it again."""
+"""The machine, software and source of a run: enough to explain a number, or to get it again."""
 
 from __future__ import annotations
 
@@ -13,49 +13,49 @@ from scalewright.report.sections.configuration import Card, flat, say
 
 def section(run: RunFolder) -> Section | None:
     """The cards; None when the run noted no environment."""
-    found = [card for card in cards(run.environment) if card.rows]
-    if not found:
+    filled = [card for card in cards(run.environment) if card.rows]
+    if not filled:
         return None
     text = json.dumps(run.environment, indent=2, default=str)
-    data = {"cards": found, "text": text, "summary": summary(run.environment)}
+    data = {"cards": filled, "text": text, "summary": summary(run.environment)}
     return Section("environment", "Environment", "environment.html", data)
 
 
-def summary(found: Mapping[str, Any]) -> str:
+def summary(environment: Mapping[str, Any]) -> str:
     """The line over the folded cards: `2 × NVIDIA H200, 140.4 GiB · torch 2.13.0 · python 3.11.7 · host`."""
-    gpus = _gpus([gpu for gpu in found.get("gpus") or [] if isinstance(gpu, Mapping)])
-    torch = _mapping(found.get("versions")).get("torch")
-    parts = [gpus or _mapping(found.get("cpu")).get("model"), torch and f"torch {torch}"]
-    parts += [found.get("python") and f"python {found['python']}", found.get("host")]
+    gpus = _gpus([gpu for gpu in environment.get("gpus") or [] if isinstance(gpu, Mapping)])
+    torch = _mapping(environment.get("versions")).get("torch")
+    parts = [gpus or _mapping(environment.get("cpu")).get("model"), torch and f"torch {torch}"]
+    parts += [environment.get("python") and f"python {environment['python']}", environment.get("host")]
     return " · ".join(str(part) for part in parts if part) or "Machine, software, source and variables"
 
 
-def cards(found: Mapping[str, Any]) -> list[Card]:
+def cards(environment: Mapping[str, Any]) -> list[Card]:
     """Machine, software, source and variables."""
-    cpu, torch = _mapping(found.get("cpu")), _mapping(found.get("torch"))
-    gpus = [gpu for gpu in found.get("gpus") or [] if isinstance(gpu, Mapping)]
+    cpu, torch = _mapping(environment.get("cpu")), _mapping(environment.get("torch"))
+    gpus = [gpu for gpu in environment.get("gpus") or [] if isinstance(gpu, Mapping)]
     machine = {
-        "host": found.get("host"),
-        "system": found.get("system"),
+        "host": environment.get("host"),
+        "system": environment.get("system"),
         "processor": cpu.get("model"),
         "cores": cpu.get("cores"),
         "threads": cpu.get("usable_threads"),
         "flags": " ".join(cpu.get("flags") or ()) or None,
-        "memory": f"{found['memory_gib']} GiB" if found.get("memory_gib") else None,
+        "memory": f"{environment['memory_gib']} GiB" if environment.get("memory_gib") else None,
         "GPUs": _gpus(gpus),
         "driver": gpus[0].get("driver") if gpus else None,
     }
-    software = {"python": found.get("python"), **_mapping(found.get("versions"))}
+    software = {"python": environment.get("python"), **_mapping(environment.get("versions"))}
     software |= {
         f"torch {key.replace('_', ' ')}": torch.get(key) for key in ("cuda", "hip", "cudnn", "threads")
     }
-    source = {"command": found.get("command"), "time": found.get("time")}
-    source |= {"your code": _git(found.get("git")), "scalewright": _git(found.get("source"))}
+    source = {"command": environment.get("command"), "time": environment.get("time")}
+    source |= {"your code": _git(environment.get("git")), "scalewright": _git(environment.get("source"))}
     return [
         Card("Machine", flat(machine)),
         Card("Software", flat(software)),
         Card("Source", flat(source)),
-        Card("Variables", flat(_mapping(found.get("variables")))),
+        Card("Variables", flat(_mapping(environment.get("variables")))),
     ]
 
 

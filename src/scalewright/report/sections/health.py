@@ -3,7 +3,7 @@
     events.jsonl   nonfinite spike stalled hang fault changed finish ...   ──┐
     metrics.jsonl  null losses and gradient norms, `skipped` steps         ──┴──► findings, worst first
 
-A run whose newest losses aren't finite has diverged, whatever its last event says.
+A run whose newest losses aren't finite has diverged, whatever its last event is.
 """
 
 from __future__ import annotations
@@ -61,11 +61,13 @@ def status(run: RunFolder) -> tuple[str, str]:
 
 def findings(run: RunFolder) -> list[Finding]:
     """Every finding, worst first; in the order below where equally bad."""
-    found = [
+    results = [
         _diverged(run), _hangs(run), _failed(run), _skipped(run), _non_finite(run), _rising(run),
         _spikes(run), _stalls(run), _survived(run), _changed(run),
     ]  # fmt: skip
-    return sorted((one for one in found if one is not None), key=lambda one: ORDER[one.severity])
+    return sorted(
+        (finding for finding in results if finding is not None), key=lambda finding: ORDER[finding.severity]
+    )
 
 
 def healthy(run: RunFolder) -> Finding:
@@ -155,7 +157,8 @@ def _rising(run: RunFolder) -> Finding | None:
     if len(values) < 100:
         return None
     size = len(values) // 20
-    medians = [float(np.median(values[at * size : (at + 1) * size])) for at in range(len(values) // size)]
+    starts = range(0, len(values) - size + 1, size)
+    medians = [float(np.median(values[start : start + size])) for start in starts]
     best = int(np.argmin(medians))
     if medians[-1] <= max(1.15 * medians[best], medians[best] + 0.3):
         return None
@@ -182,7 +185,7 @@ def _spikes(run: RunFolder) -> Finding | None:
 
 
 def _rewinds(events: Sequence[Mapping[str, Any]]) -> str:
-    """What rewinds left out; ranges that touch are one. Empty without any."""
+    """The samples that rewinds left out, ranges that touch joined; empty without any."""
     ranges = sorted(
         (pair[0], pair[1])
         for event in events
@@ -221,11 +224,11 @@ def _hangs(run: RunFolder) -> Finding | None:
     events = _events(run, "hang")
     if not events:
         return None
-    one = events[-1]
-    call = " ".join(str(one[key]) for key in ("collective", "number") if one.get(key) is not None)
-    text = f"Rank {one.get('rank', '?')} did not reach {call or 'a collective'}"
-    text += f" of {one['axis']}" if one.get("axis") else ""
-    text += f", at {one['where']}" if one.get("where") else ""
+    hang = events[-1]
+    call = " ".join(str(hang[key]) for key in ("collective", "number") if hang.get(key) is not None)
+    text = f"Rank {hang.get('rank', '?')} did not reach {call or 'a collective'}"
+    text += f" of {hang['axis']}" if hang.get("axis") else ""
+    text += f", at {hang['where']}" if hang.get("where") else ""
     gone = _after(run, "hang", (*STARTS, "finish"))
     return Finding(
         "warn" if gone else "bad", "A rank hung" + (", the run went on later" if gone else ""), text + "."
@@ -249,16 +252,16 @@ def _survived(run: RunFolder) -> Finding | None:
 
 
 def _changed(run: RunFolder) -> Finding | None:
-    """What a resume changed, key by key."""
-    said = []
+    """The settings that a resume changed, key by key."""
+    lines = []
     for event in _events(run, "changed"):
         changes = event.get("changes")
         if isinstance(changes, Mapping) and changes:
             pairs = ", ".join(f"{key} {_pair(pair)}" for key, pair in changes.items())
-            said.append(f"at step {_step(event)}: {pairs}")
-    if not said:
+            lines.append(f"at step {_step(event)}: {pairs}")
+    if not lines:
         return None
-    text = "; ".join(said)
+    text = "; ".join(lines)
     return Finding("warn", "Resumed with changes", text[0].upper() + text[1:] + ".")
 
 
@@ -286,9 +289,7 @@ def _count(run: RunFolder, kind: str) -> int:
 def _after(run: RunFolder, kind: str, later: Sequence[str]) -> bool:
     """Whether one of the `later` kinds follows the last event of `kind`."""
     kinds = [event["kind"] for event in run.events]
-    return (
-        any(one in later for one in kinds[len(kinds) - kinds[::-1].index(kind) :]) if kind in kinds else False
-    )
+    return kind in kinds and any(name in later for name in kinds[len(kinds) - kinds[::-1].index(kind) :])
 
 
 def _step(event: Mapping[str, Any]) -> str:
@@ -304,10 +305,10 @@ def _place(event: Mapping[str, Any]) -> str:
 
 
 def _message(event: Mapping[str, Any]) -> str:
-    said = next(
+    text = next(
         (str(event[key]) for key in ("message", "error", "reason") if event.get(key)), "No reason was noted"
     )
-    return said[0].upper() + said[1:] + ("" if said.endswith(".") else ".")
+    return text[0].upper() + text[1:] + ("" if text.endswith(".") else ".")
 
 
 def _pair(pair: Any) -> str:

@@ -1,4 +1,4 @@
-"""What a run reached, in a handful of numbers; a value that isn't the newest step's is named as such."""
+"""The results of a run in a handful of numbers; a value that isn't the newest step's is named as such."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Tile:
 
 def section(run: RunFolder) -> Section | None:
     """The tiles; None before there is a number to show."""
-    found = tiles(run)
-    return Section("overview", "What it reached", "overview.html", {"tiles": found}) if found else None
+    shown = tiles(run)
+    return Section("overview", "What it reached", "overview.html", {"tiles": shown}) if shown else None
 
 
 def facts(run: RunFolder) -> list[str]:
@@ -49,12 +49,12 @@ def facts(run: RunFolder) -> list[str]:
 
 
 def tiles(run: RunFolder) -> list[Tile]:
-    """The numbers that one asks for first; those that are not known are left out."""
+    """The main numbers; those that are not known are left out."""
     train, steady = run.train, Steady.of(run)
     memory, peak = _maximum(run, "memory_gib"), peak_note(run)
     seconds = elapsed(run.events) or _maybe(run.summary.get("seconds"))
     tokens = train.last_finite("tokens")
-    found = [
+    candidates = [
         *_validation(run),
         _newest(train, "loss", "Training loss", "nats per token"),
         _tile("Throughput", steady.tokens_per_s, count(steady.tokens_per_s), "tokens/s, median"),
@@ -64,8 +64,8 @@ def tiles(run: RunFolder) -> list[Tile]:
     ]
     if tokens is not None:
         took = f"in {duration(seconds)}" if seconds else ""
-        found.append(Tile("Tokens", count(tokens[1]), took))
-    return [tile for tile in found if tile is not None]
+        candidates.append(Tile("Tokens", count(tokens[1]), took))
+    return [tile for tile in candidates if tile is not None]
 
 
 def _validation(run: RunFolder) -> list[Tile | None]:

@@ -1,4 +1,4 @@
-"""The peak that MFU is a share of, and who says so: an MFU without them says nothing."""
+"""The peak FLOP/s that MFU refers to, and its source: without them an MFU can't be compared."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A pipeline's step as it ran: a row for every rank, and under it what an ideal clock makes of the schedule.
+"""A pipeline's step as it ran: a row for every rank, and under it the schedule by an ideal clock.
 
     rank 0 | F0 F1 .  .  B0--- F2 B1--- .  B2---      measured: traces/pipeline-step-*.json
     rank 1 | .  F0 B0--- F1 B1--- F2 B2--- .  .       ideal: `simulate`, each action at its stage's median
@@ -36,7 +36,7 @@ SHADES = 4  # of chunks; those beyond share the last
 
 
 class Span(NamedTuple):
-    """One computation: what, and when in seconds."""
+    """One computation: its action, and its start and end in seconds."""
 
     kind: str
     stage: int
@@ -82,27 +82,27 @@ def section(run: RunFolder) -> Section | None:
 
 
 def read(path: Path) -> Trace | None:
-    """A recorded step; None when the file is broken, or tells of another schedule than it names."""
+    """A recorded step; None when the file is broken, or holds another schedule than it names."""
     try:
-        found = read_json(path)
-        _check_counts(found)
-        plan = schedule(found["schedule"], found["ranks"], found["virtual_stages"], found["micro_batches"])
-        ranks = tuple(_spans(actions) for actions in found["actions"])
+        data = read_json(path)
+        _check_counts(data)
+        plan = schedule(data["schedule"], data["ranks"], data["virtual_stages"], data["micro_batches"])
+        ranks = tuple(_spans(actions) for actions in data["actions"])
         whole = [sorted(a[:3] for a in plan.compute(rank)) for rank in range(plan.ranks)]
         if whole != [sorted(span[:3] for span in spans) for spans in ranks]:
             return None
         start = min(span.start for spans in ranks for span in spans)
         return Trace(
-            plan, int(found["step"]), tuple(tuple(_since(start, s) for s in spans) for spans in ranks)
+            plan, int(data["step"]), tuple(tuple(_since(start, s) for s in spans) for spans in ranks)
         )
     except (OSError, ValueError, KeyError, TypeError, UserError):
         return None
 
 
-def _check_counts(found: Mapping[str, Any]) -> None:
+def _check_counts(data: Mapping[str, Any]) -> None:
     """Raises ValueError for a trace that names a larger schedule than it holds actions of."""
-    held = sum(len(actions) for actions in found["actions"])
-    named = [found[key] for key in ("ranks", "virtual_stages", "micro_batches")]
+    held = sum(len(actions) for actions in data["actions"])
+    named = [data[key] for key in ("ranks", "virtual_stages", "micro_batches")]
     if any(type(number) is not int or number < 1 for number in named) or prod(named) > held:
         raise ValueError("fewer actions than the schedule has")
 
@@ -138,11 +138,11 @@ def idealised(trace: Trace) -> tuple[tuple[Span, ...], ...]:
 
 
 def _by(trace: Trace, key: Any) -> dict[Any, list[float]]:
-    found: dict[Any, list[float]] = {}
+    durations: dict[Any, list[float]] = {}
     for spans in trace.ranks:
         for span in spans:
-            found.setdefault(key(span), []).append(span.end - span.start)
-    return found
+            durations.setdefault(key(span), []).append(span.end - span.start)
+    return durations
 
 
 # -- what it comes to -----------------------------------------------------------------------------
@@ -192,16 +192,16 @@ def facts(trace: Trace, others: int) -> list[str]:
     """The line above the picture."""
     plan = trace.plan
     stages = len(plan.rank_of)
-    found = [plan.kind, f"{plan.ranks} ranks"]
+    parts = [plan.kind, f"{plan.ranks} ranks"]
     if stages > plan.ranks:
-        found.append(f"{stages} stages")
-    found += [
+        parts.append(f"{stages} stages")
+    parts += [
         f"{plan.micro_batches} micro-batch{'' if plan.micro_batches == 1 else 'es'}",
         f"step {trace.step:,}",
     ]
     if others:
-        found.append(f"{others} other recorded step{'' if others == 1 else 's'} in traces/")
-    return found
+        parts.append(f"{others} other recorded step{'' if others == 1 else 's'} in traces/")
+    return parts
 
 
 def chunks(plan: Schedule) -> list[dict[str, Any]]:
@@ -209,12 +209,12 @@ def chunks(plan: Schedule) -> list[dict[str, Any]]:
     per_rank = [plan.stages_of(rank) for rank in range(plan.ranks)]
     if len(per_rank[0]) == 1:
         return []
-    found = []
+    legend = []
     for index in range(len(per_rank[0])):
         stages = sorted(mine[index] for mine in per_rank)
         text = f"{ascii_lowercase[index % 26]}: stages {stages[0]}–{stages[-1]}"
-        found.append({"shade": min(index, SHADES - 1), "text": text})
-    return found
+        legend.append({"shade": min(index, SHADES - 1), "text": text})
+    return legend
 
 
 # -- the drawing ----------------------------------------------------------------------------------

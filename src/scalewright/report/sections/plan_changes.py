@@ -1,4 +1,4 @@
-"""What would change the speed: what one can set, apart from other hardware; what would slow it is folded."""
+"""Changes of the speed: settings, apart from other hardware; changes that slow the step are folded."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ LEAST = 0.05  # percent: less is no gain
 def section(document: PlanDocument) -> Section | None:
     """The changes that the planner tried on the layout, as bars to both sides of nothing."""
     best = document.first
-    found = [] if best is None else [row for row in best.read.parts("what_if") if row.text("change")]
-    if not found:
+    changes = [] if best is None else [row for row in best.read.parts("what_if") if row.text("change")]
+    if not changes:
         return None
-    gains = [_gain(row) for row in found]
+    gains = [_gain(row) for row in changes]
     low, high = min(0.0, *gains), max(0.0, *gains)
     scale = (low, (high - low) or 1.0)
     data = {
         "zero": -low / scale[1],
         "groups": [
-            _group(title, [row for row in found if row.text("kind") == kind], scale)
+            _group(title, [row for row in changes if row.text("kind") == kind], scale)
             for kind, title in GROUPS.items()
         ],
     }

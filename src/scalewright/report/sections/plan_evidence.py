@@ -1,4 +1,4 @@
-"""What speaks for the numbers: the nearest measured runs beside their predictions, and what was assumed."""
+"""The evidence for the numbers: the nearest measured runs beside their predictions, and the assumptions."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ def section(document: PlanDocument) -> Section | None:
     best = document.first
     if best is None:
         return None
-    found = best.read.part("evidence")
-    pairs = [(run, run.number("measured"), run.number("predicted")) for run in found.parts("nearest")]
+    evidence = best.read.part("evidence")
+    pairs = [(run, run.number("measured"), run.number("predicted")) for run in evidence.parts("nearest")]
     data = {
-        "runs": [row(run, was, said) for run, was, said in pairs if was and said],
-        "probe": found.text("probe"),
-        "extrapolates": outside(found),
+        "runs": [
+            row(run, measured, predicted) for run, measured, predicted in pairs if measured and predicted
+        ],
+        "probe": evidence.text("probe"),
+        "extrapolates": outside(evidence),
         "assumed": list(dict.fromkeys([*document.read.lines("assumed"), *best.read.lines("assumed")])),
         "convention": best.read.text("flops_convention"),
     }
@@ -28,14 +30,14 @@ def section(document: PlanDocument) -> Section | None:
 
 
 def outside(evidence: Reader) -> list[str]:
-    """What no measured run speaks for; a name alone only where no line has it."""
+    """The parts that no measured run covers; a name alone only where no line has it."""
     lines = evidence.lines("extrapolates")
     names = [name for name in evidence.lines("never_measured") if not any(name in line for line in lines)]
     return [*(f"no run of {name}" for name in names), *lines]
 
 
 def row(run: Reader, measured: float, predicted: float) -> dict[str, Any]:
-    """One measured run with what the planner says of it."""
+    """One measured run with the planner's prediction."""
     devices, longest = run.number("n_devices"), max(measured, predicted)
     where = f"{devices:,.0f} × {run.text('device')}" if devices else run.text("device")
     layout = run.part("layout").data

@@ -18,9 +18,9 @@ COLOURS = {"fits": "good", "likely": "warn", "unlikely": "bad", "no": "bad"}
 RISKS = {key: (term, COLOURS[key]) for key, term in RISK_TERMS.items()}
 
 
-def memory_band(one: Estimate) -> tuple[float, float] | None:
+def memory_band(estimate: Estimate) -> tuple[float, float] | None:
     """GiB that one of ten and nine of ten runs stay below; None where the plan gives no band."""
-    band = one.read.data.get("memory_p10_p90_gib")
+    band = estimate.read.data.get("memory_p10_p90_gib")
     if not isinstance(band, Sequence) or isinstance(band, str) or len(band) != 2:
         return None
     low, high = band
@@ -28,61 +28,62 @@ def memory_band(one: Estimate) -> tuple[float, float] | None:
     return (float(low), float(high)) if known else None
 
 
-def risk(document: PlanDocument, one: Estimate) -> tuple[str, str]:
+def risk(document: PlanDocument, estimate: Estimate) -> tuple[str, str]:
     """Whether it fits, in words that admit what isn't certain, and their colour."""
-    told = one.read.data.get("risk")
-    if isinstance(told, str) and told in RISKS:
-        return RISKS[told]
-    if one.fits is False:
+    key = estimate.read.data.get("risk")
+    if isinstance(key, str) and key in RISKS:
+        return RISKS[key]
+    if estimate.fits is False:
         return RISKS["no"]
-    usable, peak = document.device.number("usable_gib"), one.peak_gib
+    usable, peak = document.device.number("usable_gib"), estimate.peak_gib
     if not usable or peak is None:
-        return ("planned", "plain") if one.fits is None else ("fits", "good")
+        return ("planned", "plain") if estimate.fits is None else ("fits", "good")
     spare = (usable - peak) / usable
     if spare < 0:
         return RISKS["no"]
     return (f"tight: {share(spare)} of memory to spare", "warn") if spare < TIGHT else RISKS["fits"]
 
 
-def gauges(document: PlanDocument, one: Estimate) -> list[dict[str, Any]]:
+def gauges(document: PlanDocument, estimate: Estimate) -> list[dict[str, Any]]:
     """The step's bar and the memory's; a bar without a band is left out."""
-    return [bar for bar in (_time(one), _memory(document, one)) if bar is not None]
+    return [bar for bar in (_time(estimate), _memory(document, estimate)) if bar is not None]
 
 
-def _time(one: Estimate) -> dict[str, Any] | None:
-    if one.low is None or one.high is None:
+def _time(estimate: Estimate) -> dict[str, Any] | None:
+    low, high = estimate.low, estimate.high
+    if low is None or high is None:
         return None
-    end = 1.12 * one.high
+    end = 1.12 * high
     return {
         "label": "Step time",
-        "value": short_time(one.seconds),
+        "value": short_time(estimate.seconds),
         "fill": 0.0,
-        "band": (one.low / end, (one.high - one.low) / end),
-        "middle": one.seconds / end,
-        "marks": [(one.low / end, short_time(one.low)), (one.high / end, short_time(one.high))],
+        "band": (low / end, (high - low) / end),
+        "middle": estimate.seconds / end,
+        "marks": [(edge / end, short_time(edge)) for edge in (low, high)],
         "limit": None,
         "note": "8 of 10 such runs are expected between p10 and p90",
         "kind": "",
     }
 
 
-def _memory(document: PlanDocument, one: Estimate) -> dict[str, Any] | None:
+def _memory(document: PlanDocument, estimate: Estimate) -> dict[str, Any] | None:
     usable, nominal = document.device.number("usable_gib"), document.device.number("memory_gib")
-    if one.peak_gib is None or not usable:
+    if estimate.peak_gib is None or not usable:
         return None
-    band = memory_band(one)
-    end = 1.04 * max(nominal or usable, one.peak_gib, band[1] if band else 0.0)
+    band = memory_band(estimate)
+    end = 1.04 * max(nominal or usable, estimate.peak_gib, band[1] if band else 0.0)
     note = f"of {decimal(usable, 3)} GiB that a device gives"
     note += f" ({decimal(nominal, 3)} in all)" if nominal else ""
     note += f"; p10–p90 {decimal(band[0], 3)} – {decimal(band[1], 3)} GiB" if band else ""
     return {
         "label": "Memory of the fullest rank",
-        "value": f"{decimal(one.peak_gib, 3)} GiB",
-        "fill": one.peak_gib / end,
+        "value": f"{decimal(estimate.peak_gib, 3)} GiB",
+        "fill": estimate.peak_gib / end,
         "band": (band[0] / end, (band[1] - band[0]) / end) if band else None,
         "middle": None,
         "marks": [],
         "limit": (usable / end, f"{decimal(usable, 3)} GiB"),
         "note": note,
-        "kind": risk(document, one)[1],
+        "kind": risk(document, estimate)[1],
     }

@@ -18,7 +18,7 @@ from scalewright.report.trainers import is_ours, runs_in, untrainable
 from scalewright.spec.words import decimal, share, short_time
 
 MOST_LINES = 40
-OPEN_LINES = 5  # of why_not; the rest is folded
+OPEN_LINES = 5  # lines of why_not; the rest is folded
 
 
 def section(document: PlanDocument) -> Section | None:
@@ -27,15 +27,16 @@ def section(document: PlanDocument) -> Section | None:
         return None
     asked = [document.read.part("asked")] if document.read.data.get("asked") else []
     ours = document.first is None or is_ours(document.first)
-    lost = [why(one, ours) for one in document.why_not[:MOST_LINES]]
     columns, shared = matrix(document.best)
     data = {
-        "rows": [row(rank, one, document.best[0], columns) for rank, one in enumerate(document.best, 1)],
+        "rows": [
+            row(rank, estimate, document.best[0], columns) for rank, estimate in enumerate(document.best, 1)
+        ],
         "columns": columns,
         "shared": shared,
-        "beyond": [further(one) for one in document.read.parts("beyond")],
-        "asked": [why(one, ours) for one in asked],
-        "why_not": lost,
+        "beyond": [further(option) for option in document.read.parts("beyond")],
+        "asked": [why(option, ours) for option in asked],
+        "why_not": [why(option, ours) for option in document.why_not[:MOST_LINES]],
         "open": OPEN_LINES,
         "left_out": max(len(document.why_not) - MOST_LINES, 0),
         "written": written(document),
@@ -46,7 +47,7 @@ def section(document: PlanDocument) -> Section | None:
 
 
 def counts(document: PlanDocument) -> list[str]:
-    """How many were looked at."""
+    """The numbers of layouts evaluated and fitting, the objective, the headroom."""
     evaluated, feasible = document.read.number("evaluated"), document.read.number("feasible")
     objective, headroom = document.read.text("objective"), document.read.number("headroom")
     return [
@@ -62,14 +63,14 @@ def counts(document: PlanDocument) -> list[str]:
 
 
 def aim(document: PlanDocument) -> str:
-    """The column of what was asked for, where that isn't the time."""
+    """The unit of the objective, the name of its column; empty for the step time."""
     objective = document.read.text("objective")
     return "" if objective in ("", "time") else document.read.text("objective_unit") or objective
 
 
-def axes(one: Estimate) -> dict[str, str]:
-    """What a layout is, a cell an axis; `–` where an axis isn't in use."""
-    layout, size = one.layout, one.size
+def axes(estimate: Estimate) -> dict[str, str]:
+    """A layout in a cell per axis; `–` where an axis isn't in use."""
+    layout, size = estimate.layout, estimate.size
     chunks, copies = size("virtual_stages"), size("dp_replicate")
     cells = {
         "tp": size("tp"), "cp": size("cp"), "ep": size("ep"), "etp": size("etp"), "pp": size("pp"),
@@ -87,37 +88,37 @@ def axes(one: Estimate) -> dict[str, str]:
 
 def matrix(layouts: Sequence[Estimate]) -> tuple[list[str], list[str]]:
     """(columns in which the layouts differ, what all of them share in words); all in use for a single one."""
-    found = [axes(one) for one in layouts]
-    if not found:
+    cells = [axes(estimate) for estimate in layouts]
+    if not cells:
         return [], []
-    alike = {name for name, value in found[0].items() if all(other[name] == value for other in found)}
-    if len(found) == 1:
-        return [name for name, value in found[0].items() if value != "–"], []
+    alike = {name for name, value in cells[0].items() if all(other[name] == value for other in cells)}
+    if len(cells) == 1:
+        return [name for name, value in cells[0].items() if value != "–"], []
     shared = [
         f"{name} {value}" if name != "precision" else value
-        for name, value in found[0].items()
+        for name, value in cells[0].items()
         if name in alike and value != "–"
     ]
-    return [name for name in found[0] if name not in alike], shared
+    return [name for name in cells[0] if name not in alike], shared
 
 
-def row(rank: int, one: Estimate, best: Estimate, columns: Sequence[str]) -> dict[str, Any]:
+def row(rank: int, estimate: Estimate, best: Estimate, columns: Sequence[str]) -> dict[str, Any]:
     """A layout of the matrix; times also as what they lose to the best."""
-    behind = one.seconds / best.seconds - 1
-    band = _band(short_time(one.low), short_time(one.high)) if one.low and one.high else ""
-    own, first = axes(one), axes(best)
+    behind = estimate.seconds / best.seconds - 1
+    low, high = estimate.low, estimate.high
+    cells, first = axes(estimate), axes(best)
     return {
         "rank": rank,
-        "cells": [(name, own[name], own[name] != first[name]) for name in columns],
-        "step": short_time(one.seconds),
+        "cells": [(name, cells[name], cells[name] != first[name]) for name in columns],
+        "step": short_time(estimate.seconds),
         "behind": f"{100 * behind:+.1f}%".replace("-", "−") if rank > 1 else "",
-        "band": band,
-        "mfu": share(one.read.number("mfu")),
-        "memory": f"{decimal(one.peak_gib, 3)} GiB",
-        "value": decimal(one.read.number("objective_value"), 4),
-        "bottleneck": one.read.text("bottleneck"),
-        "runs_in": ", ".join(runs_in(one)) or "none of the trainers that are known",
-        "untrainable": untrainable(one),
+        "band": _band(short_time(low), short_time(high)) if low and high else "",
+        "mfu": share(estimate.read.number("mfu")),
+        "memory": f"{decimal(estimate.peak_gib, 3)} GiB",
+        "value": decimal(estimate.read.number("objective_value"), 4),
+        "bottleneck": estimate.read.text("bottleneck"),
+        "runs_in": ", ".join(runs_in(estimate)) or "none of the trainers that are known",
+        "untrainable": untrainable(estimate),
     }
 
 
@@ -127,25 +128,25 @@ def _band(low: str, high: str) -> str:
     return f"{number} – {high}" if high.endswith(f" {unit}") else f"{low} – {high}"
 
 
-def further(one: Reader) -> dict[str, str]:
+def further(option: Reader) -> dict[str, str]:
     """A layout that the trainer can't run: what it needs, and what it would gain."""
-    gain = one.number("gain_pct")
+    gain = option.number("gain_pct")
     return {
-        "layout": " · ".join(layout_words(one.part("layout").data)),
-        "needs": ", ".join(one.lines("needs")),
+        "layout": " · ".join(layout_words(option.part("layout").data)),
+        "needs": ", ".join(option.lines("needs")),
         "gain": "" if gain is None else f"{gain:+.1f}%".replace("-", "−"),
     }
 
 
-def why(one: Reader, ours: bool) -> dict[str, str]:
+def why(option: Reader, ours: bool) -> dict[str, str]:
     """A loser: what is different about it, its layout, and what costs it; `ours`: of a plan for `train`."""
-    words = " · ".join(layout_words(one.part("layout").data)) if one.data.get("layout") else ""
-    change, said = one.text("change"), one.text("why")
+    words = " · ".join(layout_words(option.part("layout").data)) if option.data.get("layout") else ""
+    change, reason = option.text("change"), option.text("why")
     return {
         "name": change or words,
         "layout": words if change else "",
-        "text": said.removeprefix(f"{change}: "),
-        "untrainable": one.text("untrainable") if ours else "",
+        "text": reason.removeprefix(f"{change}: "),
+        "untrainable": option.text("untrainable") if ours else "",
     }
 
 

@@ -31,15 +31,15 @@ class Group:
     @property
     def name(self) -> str:
         """`rank 3 (20 layers)`, `ranks 1–6 (10 layers each)`."""
-        one = self.first == self.last
-        which = f"{self.what} {self.first}" if one else f"{self.what}s {self.first}–{self.last}"
+        single = self.first == self.last
+        which = f"{self.what} {self.first}" if single else f"{self.what}s {self.first}–{self.last}"
         if self.layers is None:
             return which
-        return f"{which} ({self.layers} layer{'' if self.layers == 1 else 's'}{'' if one else ' each'})"
+        return f"{which} ({self.layers} layer{'' if self.layers == 1 else 's'}{'' if single else ' each'})"
 
 
 def section(document: PlanDocument) -> Section | None:
-    """The bars; None where the plan tells of no memory."""
+    """The bars; None where the plan has no memory."""
     best = document.first
     if best is None:
         return None
@@ -66,36 +66,37 @@ def section(document: PlanDocument) -> Section | None:
 
 def rows_of(best: Estimate) -> tuple[list[tuple[str, Mapping[str, float], float]], bool]:
     """(name, GiB by kind, sum) of every rank, equal neighbours as one; or of the fullest rank alone."""
-    stages = [stage for stage in sorted(best.stages, key=lambda one: one.number) if stage.memory]
+    stages = [stage for stage in sorted(best.stages, key=lambda stage: stage.number) if stage.memory]
     if not stages:
         total = sum(best.memory.values())
         return ([("fullest rank", best.memory, total)] if best.memory else []), False
     groups: list[Group] = []
     both_ways = best.layout.get("schedule") == "dualpipe"  # a rank has another's stage, too
-    for one in by_rank(stages):
-        one.layers = None if both_ways else one.layers
-        if groups and alike(groups[-1].memory, one.memory) and groups[-1].layers == one.layers:
-            groups[-1].last = one.last
+    for group in by_rank(stages):
+        group.layers = None if both_ways else group.layers
+        if groups and alike(groups[-1].memory, group.memory) and groups[-1].layers == group.layers:
+            groups[-1].last = group.last
         else:
-            groups.append(one)
-    return [(one.name, one.memory, sum(one.memory.values())) for one in groups], True
+            groups.append(group)
+    return [(group.name, group.memory, sum(group.memory.values())) for group in groups], True
 
 
 def by_rank(stages: Sequence[Stage]) -> list[Group]:
     """A bar for every pipeline rank, which may hold several stages; for every stage where none is named."""
     if any(stage.rank is None for stage in stages):
-        return [Group("stage", one.number, one.number, one.layers, one.memory) for one in stages]
-    found = []
+        return [Group("stage", stage.number, stage.number, stage.layers, stage.memory) for stage in stages]
+    groups = []
     for rank in sorted({stage.rank for stage in stages if stage.rank is not None}):
         mine = [stage for stage in stages if stage.rank == rank]
-        layers = None if any(one.layers is None for one in mine) else sum(one.layers or 0 for one in mine)
-        found.append(Group("rank", rank, rank, layers, mine[0].memory))
-    return found
+        layers = [stage.layers for stage in mine if stage.layers is not None]
+        total = sum(layers) if len(layers) == len(mine) else None
+        groups.append(Group("rank", rank, rank, total, mine[0].memory))
+    return groups
 
 
-def alike(one: Mapping[str, float], other: Mapping[str, float]) -> bool:
+def alike(first: Mapping[str, float], second: Mapping[str, float]) -> bool:
     """Whether two bars would look the same: within a thousandth of a GiB in every kind."""
-    return all(abs(one.get(kind, 0.0) - other.get(kind, 0.0)) < 1e-3 for kind in KINDS)
+    return all(abs(first.get(kind, 0.0) - second.get(kind, 0.0)) < 1e-3 for kind in KINDS)
 
 
 def bar(

@@ -1,4 +1,4 @@
-"""What the planner answers, in a handful of numbers: the layout, whether it fits, how fast, how sure."""
+"""The planner's answer in a handful of numbers: the layout, whether it fits, how fast, how sure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def section(document: PlanDocument) -> Section | None:
         "gauges": gauges(document, best),
         "copied": start(document, best),
         "simpler": simpler(best),
-        "nearby": [near(one, document, best) for one in document.read.parts("nearby")],
+        "nearby": [near(option, document, best) for option in document.read.parts("nearby")],
         "layout": layout_words(best.layout),
         "lead": "The best layout" if document.searched else "The layout",
         "bottleneck": best.read.text("bottleneck"),
@@ -47,7 +47,7 @@ def trainable(document: PlanDocument, best: Estimate) -> dict[str, Any]:
 
 
 def simpler(best: Estimate) -> str:
-    """What the simplest layout within the margin costs beside the fastest; empty where it is the fastest."""
+    """The cost of the simplest layout within the margin beside the fastest; empty where it is the fastest."""
     other = best.read.part("simpler_than")
     cost, layout = other.number("cost_pct"), other.part("layout").data
     if cost is None or not layout:
@@ -65,11 +65,12 @@ def lacks(best: Estimate) -> str:
     return f"{best.read.text('framework')} can't run it: it has no {parts}"
 
 
-def near(one: Reader, document: PlanDocument, best: Estimate) -> dict[str, str]:
+def near(option: Reader, document: PlanDocument, best: Estimate) -> dict[str, str]:
     """Another count of devices, or another batch, on which the same run goes faster."""
-    devices, asked = one.number("devices"), document.read.number("devices")
-    batch, wanted = one.number("global_batch"), document.read.number("global_batch")
-    gain, rate, now = one.number("gain_pct"), one.number("tokens_per_s"), best.read.number("tokens_per_s")
+    devices, asked = option.number("devices"), document.read.number("devices")
+    batch, wanted = option.number("global_batch"), document.read.number("global_batch")
+    gain, rate = option.number("gain_pct"), option.number("tokens_per_s")
+    now = best.read.number("tokens_per_s")
     change = f"{devices or 0:,.0f} of the {asked or 0:,.0f} devices"
     if devices == asked:
         change = f"a global batch of {batch or 0:,.0f} instead of {wanted or 0:,.0f}"
@@ -77,7 +78,7 @@ def near(one: Reader, document: PlanDocument, best: Estimate) -> dict[str, str]:
         "change": change,
         "gain": "" if gain is None else f"+{gain:.0f}%",
         "rates": f"{count(rate)} instead of {count(now)} tokens/s" if rate and now else "",
-        "layout": " · ".join(layout_words(one.part("layout").data)),
+        "layout": " · ".join(layout_words(option.part("layout").data)),
     }
 
 
@@ -96,7 +97,7 @@ def title(document: PlanDocument) -> str:
 
 
 def facts(document: PlanDocument) -> list[str]:
-    """What was asked, in a few words."""
+    """The workload in a few words."""
     best = document.first
     size = best.read.part("model") if best else document.read.part("none")
     params, active = size.number("params"), size.number("active_params")
@@ -121,17 +122,17 @@ def facts(document: PlanDocument) -> list[str]:
 
 
 def notes(document: PlanDocument) -> list[str]:
-    """What a reader should know first."""
-    said = []
+    """Warnings above the page."""
+    lines = []
     if document.read.data.get("complete") is False:
-        said.append("The search was stopped before its end: a better layout may exist.")
+        lines.append("The search was stopped before its end: a better layout may exist.")
     if document.searched and not document.best:
-        said.append("No layout fits; what comes nearest is below.")
-    return said
+        lines.append("No layout fits; what comes nearest is below.")
+    return lines
 
 
 def tiles(document: PlanDocument, best: Estimate) -> list[Tile | None]:
-    """The numbers that one asks for first; those that are not known are left out."""
+    """The main numbers; those that are not known are left out."""
     number = best.read.number
     rate, per_device = number("tokens_per_s"), number("tokens_per_s_per_device")
     usable = document.device.number("usable_gib")
@@ -149,12 +150,7 @@ def tiles(document: PlanDocument, best: Estimate) -> list[Tile | None]:
     return [
         None if banded else tile("Step time", best.seconds, short_time(best.seconds)),
         tile("Tokens", rate, f"{count(rate)}/s", f"{count(per_device)}/s per device" if per_device else ""),
-        tile(
-            "MFU",
-            number("mfu"),
-            share(number("mfu")),
-            ", ".join(rates),
-        ),
+        tile("MFU", number("mfu"), share(number("mfu")), ", ".join(rates)),
         None
         if usable
         else tile("Memory", best.peak_gib, f"{decimal(best.peak_gib, 3)} GiB", "the fullest rank"),
@@ -166,11 +162,12 @@ def tiles(document: PlanDocument, best: Estimate) -> list[Tile | None]:
 
 def fix(best: Estimate) -> str:
     """The change that would make it fit, in a sentence."""
-    found = best.read.part("smallest_fix")
-    change, peak, seconds = found.text("change"), found.number("peak_gib"), found.number("step_time_s")
+    smallest = best.read.part("smallest_fix")
+    change = smallest.text("change")
     if not change:
         return ""
-    verdict = "The smallest change that fits" if found.data.get("fits") else "Leanest, but still too large"
+    peak, seconds = smallest.number("peak_gib"), smallest.number("step_time_s")
+    verdict = "The smallest change that fits" if smallest.data.get("fits") else "Leanest, but still too large"
     costs = [f"{decimal(peak, 3)} GiB" if peak else "", f"{short_time(seconds)} a step" if seconds else ""]
-    said = ", ".join(part for part in costs if part)
-    return f"{verdict}: {change}" + (f" ({said})." if said else ".")
+    note = ", ".join(part for part in costs if part)
+    return f"{verdict}: {change}" + (f" ({note})." if note else ".")

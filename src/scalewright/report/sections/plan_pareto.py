@@ -22,18 +22,21 @@ WIDE, HIGH = 0.03, 0.06  # of the frame: a numbered dot
 
 def section(document: PlanDocument) -> Section | None:
     """The plot; None with fewer than two layouts whose memory is known."""
-    front = sorted((one for one in document.pareto if one.peak_gib is not None), key=memory)[:MOST_POINTS]
-    best = [one for one in document.best if one.peak_gib is not None]
-    if len({(memory(one), one.seconds) for one in (*front, *best)}) < 2:
+    front, best = (
+        [estimate for estimate in estimates if estimate.peak_gib is not None]
+        for estimates in (document.pareto, document.best)
+    )
+    front = sorted(front, key=memory)[:MOST_POINTS]
+    if len({(memory(estimate), estimate.seconds) for estimate in (*front, *best)}) < 2:
         return None
     usable = document.device.number("usable_gib")
-    xs = [memory(one) for one in (*front, *best)]
-    ys = [one.seconds for one in (*front, *best)]
+    xs = [memory(estimate) for estimate in (*front, *best)]
+    ys = [estimate.seconds for estimate in (*front, *best)]
     if usable is not None and usable < 1.6 * max(xs):
         xs.append(usable)
     x_frame, y_frame = framed(xs), framed(ys)
-    points = [point(one, x_frame, y_frame, 0) for one in front]
-    points += together([point(one, x_frame, y_frame, rank) for rank, one in enumerate(best, 1)])
+    points = [point(estimate, x_frame, y_frame, 0) for estimate in front]
+    points += together([point(estimate, x_frame, y_frame, rank) for rank, estimate in enumerate(best, 1)])
     line = (usable - x_frame[0]) / (x_frame[1] - x_frame[0]) if usable is not None else None
     data = {
         "points": points,
@@ -48,9 +51,9 @@ def section(document: PlanDocument) -> Section | None:
     return Section("pareto", "Time against memory", "plan_pareto.html", data)
 
 
-def memory(one: Estimate) -> float:
+def memory(estimate: Estimate) -> float:
     """GiB of the fullest rank."""
-    return one.peak_gib or 0.0
+    return estimate.peak_gib or 0.0
 
 
 def framed(values: list[float]) -> tuple[float, float]:
@@ -61,27 +64,28 @@ def framed(values: list[float]) -> tuple[float, float]:
 
 
 def at(value: float, frame: tuple[float, float]) -> float:
-    """Where on an axis, 0 to 1."""
+    """Position on an axis, 0 to 1."""
     return (value - frame[0]) / (frame[1] - frame[0])
 
 
-def point(one: Estimate, xs: tuple[float, float], ys: tuple[float, float], rank: int) -> dict[str, Any]:
-    """A dot and what is said of it; `rank` 0 is one of the Pareto set."""
+def point(estimate: Estimate, xs: tuple[float, float], ys: tuple[float, float], rank: int) -> dict[str, Any]:
+    """A dot with its label; `rank` 0 belongs to the Pareto set."""
     return {
-        "x": at(memory(one), xs),
-        "y": 1 - at(one.seconds, ys),
+        "x": at(memory(estimate), xs),
+        "y": 1 - at(estimate.seconds, ys),
         "rank": rank,
         "label": "",
-        "name": " · ".join(layout_words(one.layout)),
-        "value": f"{short_time(one.seconds)} a step, {decimal(one.peak_gib, 3)} GiB",
+        "name": " · ".join(layout_words(estimate.layout)),
+        "value": f"{short_time(estimate.seconds)} a step, {decimal(estimate.peak_gib, 3)} GiB",
     }
 
 
 def together(points: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Numbered dots that would cover each other as one, with all their numbers and names."""
+    """Numbered dots that would cover each other joined to one, with all their numbers and names."""
     heads: list[dict[str, Any]] = []
     for dot in points:
-        near = (one for one in heads if abs(one["x"] - dot["x"]) < WIDE and abs(one["y"] - dot["y"]) < HIGH)
+        x, y = dot["x"], dot["y"]
+        near = (other for other in heads if abs(other["x"] - x) < WIDE and abs(other["y"] - y) < HIGH)
         head = next(near, None)
         if head is None:
             heads.append(dict(dot, label=str(dot["rank"])))

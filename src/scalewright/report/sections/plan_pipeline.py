@@ -36,42 +36,42 @@ class Pipeline:
     timing: Timing
     micros: int
     halved: bool  # the plan gives whole backwards, the schedule splits them
-    messages: bool  # the plan says what they take
+    messages: bool  # the plan has their times
 
 
 def section(document: PlanDocument) -> Section | None:
-    """The timeline; a sentence where the plan doesn't say enough; None without a pipeline."""
+    """The timeline; a sentence where the plan lacks the numbers; None without a pipeline."""
     best = document.first
     if best is None or best.size("pp") == 1:
         return None
-    found = put_on_the_clock(best)
-    if isinstance(found, str):
-        return Section("pipeline", "Pipeline", "plan_pipeline.html", {"missing": found})
-    boxes, gap = boxes_of(found)
+    pipeline = put_on_the_clock(best)
+    if isinstance(pipeline, str):
+        return Section("pipeline", "Pipeline", "plan_pipeline.html", {"missing": pipeline})
+    boxes, gap = boxes_of(pipeline)
     data = {
         "missing": "",
-        "numbers": numbers(found, best),
-        "notes": notes(found, gap),
+        "numbers": numbers(pipeline, best),
+        "notes": notes(pipeline, gap),
         "kinds": [
             {"class": kind, "name": name}
             for kind, name in zip(KINDS, NAMES, strict=True)
-            if any(action.kind == kind for actions in found.plan.actions for action in actions)
+            if any(action.kind == kind for actions in pipeline.plan.actions for action in actions)
         ],
-        "chunked": len(found.plan.stages_of(0)) > 1,
-        "height": 28 * found.plan.ranks,
-        "description": describe(found),
+        "chunked": len(pipeline.plan.stages_of(0)) > 1,
+        "height": 28 * pipeline.plan.ranks,
+        "description": describe(pipeline),
     }
     drawing = {
         "id": "pipeline",
         "type": "pipeline",
-        "seconds": found.timing.makespan,
+        "seconds": pipeline.timing.makespan,
         "ticks": TICKS,
         "names": NAMES,
         "ranks": boxes,
         "gap": gap,
-        "fold": fold(found),
-        "chunks": len(found.plan.stages_of(0)),
-        "stages": [list(found.plan.stages_of(rank)) for rank in range(found.plan.ranks)],
+        "fold": fold(pipeline),
+        "chunks": len(pipeline.plan.stages_of(0)),
+        "stages": [list(pipeline.plan.stages_of(rank)) for rank in range(pipeline.plan.ranks)],
     }
     return Section("pipeline", "Pipeline", "plan_pipeline.html", data, drawings=[drawing])
 
@@ -105,8 +105,8 @@ def put_on_the_clock(best: Estimate) -> Pipeline | str:
     if timing.makespan <= 0:
         return "The plan's stages take no time, so the pipeline isn't drawn."
     used = {action.kind for actions in plan.actions for action in actions}
-    split = "backward_input" in used and not all("backward_input" in one.seconds for one in best.stages)
-    return Pipeline(plan, timing, micros, split, any("send" in one.seconds for one in best.stages))
+    split = "backward_input" in used and not all("backward_input" in stage.seconds for stage in best.stages)
+    return Pipeline(plan, timing, micros, split, any("send" in stage.seconds for stage in best.stages))
 
 
 def micro_batches(best: Estimate) -> int | None:
@@ -131,21 +131,21 @@ def stage_costs(plan: Schedule, stages: Sequence[Stage]) -> list[dict[str, float
     """
     if len(stages) != plan.model_stages or any(not {"forward", "backward"} <= set(s.seconds) for s in stages):
         return None
-    found = []
-    for stage in sorted(stages, key=lambda one: one.number):
+    by_stage = []
+    for stage in sorted(stages, key=lambda stage: stage.number):
         half = stage.seconds["backward"] / 2
         costs = {"backward_input": half, "backward_weight": half, **stage.seconds}
         held_up = costs.get("held_up", 0.0)  # what a message takes of the computing rank
-        found.append({k: v if k in ("backward_weight", "send") else v + held_up for k, v in costs.items()})
-    return found
+        by_stage.append({k: v if k in ("backward_weight", "send") else v + held_up for k, v in costs.items()})
+    return by_stage
 
 
-def boxes_of(found: Pipeline) -> tuple[list[list[int]], list[float] | None]:
+def boxes_of(pipeline: Pipeline) -> tuple[list[list[int]], list[float] | None]:
     """Each rank's boxes in a row of numbers, and the shares between which nothing was kept.
 
     A box is five numbers: kind, chunk, micro-batch, ticks since the end of the box before, ticks it lasts.
     """
-    rows = [_row(found, rank) for rank in range(found.plan.ranks)]
+    rows = [_row(pipeline, rank) for rank in range(pipeline.plan.ranks)]
     total = sum(len(row) for row in rows)
     gap: list[int] | None = None
     if total > MOST_BOXES:
@@ -162,16 +162,16 @@ def boxes_of(found: Pipeline) -> tuple[list[list[int]], list[float] | None]:
     return flat, None if gap is None else [edge / TICKS for edge in gap]
 
 
-def fold(found: Pipeline) -> list[float] | None:
+def fold(pipeline: Pipeline) -> list[float] | None:
     """The shares of the step between which the picture breaks; None where the whole is short enough.
 
     Drawn are the fill with a few micro-batches of the steady state, and as much of the end, with the drain.
     """
-    plan, end = found.plan, found.timing.makespan
+    plan, end = pipeline.plan, pipeline.timing.makespan
     stages = len(plan.stages_of(0))
     backwards = sorted(
         stop
-        for action, (_, stop) in zip(plan.actions[0], found.timing.spans[0], strict=True)
+        for action, (_, stop) in zip(plan.actions[0], pipeline.timing.spans[0], strict=True)
         if action.kind in ("backward", "backward_input")
     )
     shown = STEADY if stages == 1 else plan.ranks * stages
@@ -181,54 +181,54 @@ def fold(found: Pipeline) -> list[float] | None:
     return [head, 1 - head] if head < MOST_FOLDED else None
 
 
-def _row(found: Pipeline, rank: int) -> list[tuple[int, int, int, int, int]]:
-    plan, scale = found.plan, TICKS / found.timing.makespan
+def _row(pipeline: Pipeline, rank: int) -> list[tuple[int, int, int, int, int]]:
+    plan, scale = pipeline.plan, TICKS / pipeline.timing.makespan
     chunk = {stage: index for index, stage in enumerate(plan.stages_of(rank))}
     return [
         (KINDS.index(a.kind), chunk[a.stage], a.micro, round(start * scale), round(end * scale))
-        for a, (start, end) in zip(plan.actions[rank], found.timing.spans[rank], strict=True)
+        for a, (start, end) in zip(plan.actions[rank], pipeline.timing.spans[rank], strict=True)
         if a.kind in COMPUTE
     ]
 
 
-def numbers(found: Pipeline, best: Estimate) -> list[dict[str, str]]:
-    """What the clock says, beside the plan's own word."""
-    plan, timing = found.plan, found.timing
+def numbers(pipeline: Pipeline, best: Estimate) -> list[dict[str, str]]:
+    """The simulated schedule's numbers."""
+    plan, timing = pipeline.plan, pipeline.timing
     stages = f" × {plan.virtual_stages} stages each" if plan.virtual_stages > 1 else ""
     tiles = [
         ("Schedule", plan.kind, f"{plan.ranks} pipeline ranks{stages}"),
-        ("Micro-batches", f"{found.micros:,}", "a step, on every data-parallel rank"),
+        ("Micro-batches", f"{pipeline.micros:,}", "a step, on every data-parallel rank"),
         ("Pipeline", say(timing.makespan, "seconds"), "fill, steady state and drain"),
         ("Bubble", say(timing.bubble_fraction, "percent"), "of the ranks' time, idle"),
     ]
-    if found.plan.micro_batches < found.micros:
+    if plan.micro_batches < pipeline.micros:
         tiles[2:] = []
     return [{"name": name, "value": value, "note": note} for name, value, note in tiles]
 
 
-def notes(found: Pipeline, gap: list[float] | None) -> list[str]:
-    """What a reader must know of the picture."""
-    said = [
-        f"{'Computation and messages' if found.messages else 'Computation'} alone: "
-        f"{'' if found.messages else 'messages, '}the exchange of gradients and the optimizer's step come on "
-        "top; the time breakdown has them."
+def notes(pipeline: Pipeline, gap: list[float] | None) -> list[str]:
+    """The notes under the picture."""
+    drawn, more = ("Computation and messages", "") if pipeline.messages else ("Computation", "messages, ")
+    lines = [
+        f"{drawn} alone: {more}the exchange of gradients and the optimizer's step come on top; "
+        "the time breakdown has them."
     ]
-    if found.halved:
-        said.append("The plan gives whole backwards; their two parts are drawn as halves.")
-    if found.plan.micro_batches < found.micros:
-        said.append(
-            f"Drawn with {found.plan.micro_batches:,} of {found.micros:,} micro-batches: what is left out "
-            "repeats the steady state."
+    if pipeline.halved:
+        lines.append("The plan gives whole backwards; their two parts are drawn as halves.")
+    if (shown := pipeline.plan.micro_batches) < pipeline.micros:
+        lines.append(
+            f"Drawn with {shown:,} of {pipeline.micros:,} micro-batches: what is left out repeats the steady "
+            "state."
         )
     if gap is not None:
-        said.append("Its beginning and its end are drawn; between them the steady state repeats.")
-    return said
+        lines.append("Its beginning and its end are drawn; between them the steady state repeats.")
+    return lines
 
 
-def describe(found: Pipeline) -> str:
+def describe(pipeline: Pipeline) -> str:
     """The picture in a sentence."""
-    plan = found.plan
+    plan, timing = pipeline.plan, pipeline.timing
     return (
         f"Timeline of {plan.kind} on {plan.ranks} pipeline ranks with {plan.micro_batches} micro-batches: "
-        f"{say(found.timing.makespan, 'seconds')}, {say(found.timing.bubble_fraction, 'percent')} waits."
+        f"{say(timing.makespan, 'seconds')}, {say(timing.bubble_fraction, 'percent')} waits."
     )

@@ -70,11 +70,11 @@ def section(document: PlanDocument) -> Section | None:
         return missing(error.what)
     grid, levels = make_grid(layout), levels_of(document)
     node = int(document.device.number("per_node") or 0) or layout.devices
-    found = [axis(grid, one, best, levels) for one in axes_of(layout)]
+    axes = [axis(grid, dimension, best, levels) for dimension in axes_of(layout)]
     parts = shown(layout, node)
     data = {
         "missing": "",
-        "axes": found,
+        "axes": axes,
         "levels": levels,
         "notes": notes(layout, node, parts, levels),
         "description": f"{layout.devices:,} devices in nodes of {node}; the table below names every axis.",
@@ -86,9 +86,9 @@ def section(document: PlanDocument) -> Section | None:
         "node": node,
         "shown": parts,
         "levels": [{"name": level.name, "size": level.size} for level in levels],
-        "axes": [{key: one[key] for key in ("name", "size", "digits", "talk", "bytes")} for one in found],
+        "axes": [{key: entry[key] for key in ("name", "size", "digits", "talk", "bytes")} for entry in axes],
     }
-    return Section("ranks", "Who talks to whom", "plan_ranks.html", data, drawings=[drawing] if found else [])
+    return Section("ranks", "Who talks to whom", "plan_ranks.html", data, drawings=[drawing] if axes else [])
 
 
 def missing(why: str) -> Section:
@@ -97,14 +97,14 @@ def missing(why: str) -> Section:
 
 
 def levels_of(document: PlanDocument) -> list[Level]:
-    """The links of the plan's device, from the inside out; empty when it doesn't tell."""
-    found = []
-    for one in document.device.parts("links"):
-        size, kind = one.number("devices"), one.text("kind")
-        found.append(
-            Level(LINKS.get(kind, kind), None if size is None else int(size), one.number("bytes_per_s"))
+    """The links of the plan's device, from the inside out; empty when the plan has none."""
+    levels = []
+    for entry in document.device.parts("links"):
+        size, kind = entry.number("devices"), entry.text("kind")
+        levels.append(
+            Level(LINKS.get(kind, kind), None if size is None else int(size), entry.number("bytes_per_s"))
         )
-    return found
+    return levels
 
 
 def axes_of(layout: Layout) -> list[Axis]:
@@ -115,7 +115,7 @@ def axes_of(layout: Layout) -> list[Axis]:
         (DATA, layout.dp * layout.cp), (SHARDS, layout.dp_shard * layout.cp if copies else 1),
         (REPLICAS, layout.dp_replicate if copies else 1), (PIPELINE, layout.pp),
     )  # fmt: skip
-    return [one for one, size in sizes if size > 1 and not (one is DATA and layout.dp == 1)]
+    return [dimension for dimension, size in sizes if size > 1 and not (dimension is DATA and layout.dp == 1)]
 
 
 def digits(grid: Grid, axis: str) -> list[list[int]]:
@@ -124,28 +124,29 @@ def digits(grid: Grid, axis: str) -> list[list[int]]:
     A rank's index in a dimension is rank // stride % size; the others of its group differ in these alone.
     """
     view, parts = AXES[axis]
-    size, stride, found = dict(grid.sizes), 1, []
+    size, stride, pairs = dict(grid.sizes), 1, []
     for name in reversed(view):
         if name in parts and size[name] > 1:
-            found.append([size[name], stride])
+            pairs.append([size[name], stride])
         stride *= size[name]
-    return found[::-1]
+    return pairs[::-1]
 
 
-def axis(grid: Grid, one: Axis, best: Estimate, levels: list[Level]) -> dict[str, Any]:
+def axis(grid: Grid, dimension: Axis, best: Estimate, levels: list[Level]) -> dict[str, Any]:
     """An axis in the words of the table and the script."""
-    parts = digits(grid, one.key)
-    size = grid.size_of[one.key]
-    sent = best.bytes.get(one.traffic) if one.traffic else None
+    parts = digits(grid, dimension.key)
+    size = grid.size_of[dimension.key]
+    sent = best.bytes.get(dimension.traffic) if dimension.traffic else None
     chunks, kind = best.size("virtual_stages"), str(best.layout.get("schedule", ""))
     loop = chunks > 1 and kind in KINDS and not KINDS[kind].folded
     return {
-        "name": one.name + (f" × cp {grid.size_of['cp']}" if one is DATA and grid.size_of["cp"] > 1 else ""),
+        "name": dimension.name
+        + (f" × cp {grid.size_of['cp']}" if dimension is DATA and grid.size_of["cp"] > 1 else ""),
         "size": size,
         "groups": f"{grid.world // size:,}",
-        "does": one.does,
+        "does": dimension.does,
         "digits": parts,
-        "talk": ("ring" if loop else "chain") if one is PIPELINE else "all",
+        "talk": ("ring" if loop else "chain") if dimension is PIPELINE else "all",
         "link": links_of(parts, grid.world, levels),
         "bytes": None if sent is None else byte_words(sent),
         "first": example(parts, size),
@@ -158,13 +159,13 @@ def links_of(parts: list[list[int]], world: int, levels: list[Level]) -> str:
         return ""
     reach = sum((size - 1) * stride for size, stride in parts)
     starts = [rank for rank in range(min(world, MOST_RANKS)) if all(rank // t % s == 0 for s, t in parts)]
-    found = {link(start, start + reach, levels) for start in starts}
-    return ", ".join(level.name for level in levels if level.name in found)
+    used = {link(start, start + reach, levels) for start in starts}
+    return ", ".join(level.name for level in levels if level.name in used)
 
 
-def link(one: int, other: int, levels: list[Level]) -> str:
+def link(rank: int, other: int, levels: list[Level]) -> str:
     """The innermost link that joins two ranks."""
-    inside = (level for level in levels if level.size is None or one // level.size == other // level.size)
+    inside = (level for level in levels if level.size is None or rank // level.size == other // level.size)
     return next(inside, levels[-1]).name
 
 
@@ -201,12 +202,12 @@ def shown(layout: Layout, node: int) -> list[list[int]]:
 
 
 def notes(layout: Layout, node: int, parts: list[list[int]], levels: list[Level]) -> list[str]:
-    """What the map leaves out."""
-    said = []
+    """The parts that the map leaves out."""
+    lines = []
     if len(parts) > 1 or parts[0][1] < layout.devices:
         each = parts[0][1] - parts[0][0]
         of = f"Of each of the {layout.pp} pipeline ranks the first" if layout.pp > 1 else "The first"
-        said.append(f"{of} {each:,} devices are drawn; the others repeat the pattern.")
+        lines.append(f"{of} {each:,} devices are drawn; the others repeat the pattern.")
     if not levels:
-        said.append("The plan doesn't say which links join the devices.")
-    return said
+        lines.append("The plan doesn't say which links join the devices.")
+    return lines

@@ -13,17 +13,17 @@ from scalewright.spec.words import count, share, short_time
 def section(document: PlanDocument) -> Section | None:
     """The table; None where the plan wasn't asked for it."""
     scaling = document.read.part("scaling")
-    found = [row(one) for one in scaling.parts("rows")]
-    if not found:
+    rows = [row(entry) for entry in scaling.parts("rows")]
+    if not rows:
         return None
-    data = {"rows": found, "lines": lines(scaling)}
+    data = {"rows": rows, "lines": lines(scaling)}
     return Section("scaling", "On more devices", "plan_scaling.html", data)
 
 
-def row(one: Reader) -> dict[str, Any]:
+def row(entry: Reader) -> dict[str, Any]:
     """One count of devices: its best step, or why there is none."""
-    devices, seconds, efficiency = (one.number(key) for key in ("devices", "step_time_s", "efficiency"))
-    tokens, speedup = one.number("tokens_per_s"), one.number("speedup")
+    devices, seconds, efficiency = (entry.number(key) for key in ("devices", "step_time_s", "efficiency"))
+    tokens, speedup = entry.number("tokens_per_s"), entry.number("speedup")
     return {
         "devices": f"{devices or 0:,.0f}",
         "step": short_time(seconds),
@@ -31,24 +31,24 @@ def row(one: Reader) -> dict[str, Any]:
         "speedup": f"{speedup:.3g}×" if speedup else "–",
         "efficiency": share(efficiency),
         "bar": min(max(efficiency or 0.0, 0.0), 1.0),
-        "words": layout_words(one.part("prediction").part("layout").data) if seconds else [],
-        "problem": one.text("problem"),
+        "words": layout_words(entry.part("prediction").part("layout").data) if seconds else [],
+        "problem": entry.text("problem"),
     }
 
 
 def lines(scaling: Reader) -> list[str]:
-    """Amdahl's share, and what it is made of."""
+    """Amdahl's serial share, and its parts."""
     serial, limit, error = (scaling.number(key) for key in ("serial_share", "limit", "fit_error"))
     if serial is None:
         return []
-    said = f"Serial share of one device's work (Amdahl's law, fitted): {100 * serial:.3g}%"
-    said += f", so no count is more than {limit:,.0f} times as fast as one device" if limit else ""
-    said += f"; the fit is off by {share(error)} at most." if error is not None else "."
-    found = [said]
+    sentence = f"Serial share of one device's work (Amdahl's law, fitted): {100 * serial:.3g}%"
+    sentence += f", so no count is more than {limit:,.0f} times as fast as one device" if limit else ""
+    sentence += f"; the fit is off by {share(error)} at most." if error is not None else "."
+    sentences = [sentence]
     parts = [
         f"{part.text('words') or part.text('part')} {share(part.number('share'))}"
         for part in scaling.parts("serial_part")
     ]
     if parts:
-        found.append("What doesn't shrink: " + ", ".join(parts) + ".")
-    return found
+        sentences.append("What doesn't shrink: " + ", ".join(parts) + ".")
+    return sentences

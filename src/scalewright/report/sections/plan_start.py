@@ -1,4 +1,4 @@
-"""What a reader of a plan copies from its page: the run file, and the line that starts it on every node.
+"""The texts to copy from a plan's page: the run file, and the line that starts it on every node.
 
 run_yaml of the plan     -> run.yaml   (plan/search/run_file.py writes it)
 devices, devices a node  -> scalewright train run.yaml          on one machine
@@ -57,23 +57,25 @@ def trainable(document: PlanDocument, best: Estimate) -> Estimate | None:
         return best
     if document.read.data.get("best_trainable"):
         return Estimate.of(document.read.part("best_trainable"))
-    return next((one for one in document.best if not one.read.text("untrainable")), None)
+    return next((estimate for estimate in document.best if not estimate.read.text("untrainable")), None)
 
 
-def _layout(one: Estimate) -> Copied:
-    trainer = one.read.text("framework")
+def _layout(estimate: Estimate) -> Copied:
+    trainer = estimate.read.text("framework")
     note = "the `layout` section of a run.yaml"
-    if not is_ours(one):
+    if not is_ours(estimate):
         note = f"in Scalewright's keys; {trainer} has other names for some of them"
-    keys = {name: one.layout[name] for name in Layout.model_fields if one.layout.get(name) is not None}
+    keys = {
+        name: estimate.layout[name] for name in Layout.model_fields if estimate.layout.get(name) is not None
+    }
     with suppress(UserError):  # a layout that only the other trainer can have
         keys = Layout.parse(keys).written()
     return Copied("layout-yaml", "The layout's keys", note, to_yaml({"layout": keys}))
 
 
-def per_node(document: PlanDocument, one: Estimate) -> int:
+def per_node(document: PlanDocument, estimate: Estimate) -> int:
     """Devices of a node; all of them where the plan has no such number."""
-    return int(document.device.number("per_node") or 0) or one.size("devices")
+    return int(document.device.number("per_node") or 0) or estimate.size("devices")
 
 
 def launch(file: str, nodes: int, each: int) -> str:

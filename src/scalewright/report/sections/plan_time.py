@@ -16,19 +16,19 @@ PARTS = {key: PART_TERMS[key] for key in (*ORDER, *(key for key in PART_TERMS if
 
 
 def section(document: PlanDocument) -> Section | None:
-    """The parts; None where the plan doesn't tell them."""
+    """The parts; None where the plan has none."""
     best = document.first
     if best is None or not best.parts:
         return None
     others = document.best[1:]
-    slowest = max(one.seconds for one in document.best)
+    slowest = max(estimate.seconds for estimate in document.best)
     whole = sum(best.parts.values())
     data = {
         "rows": rows(best),
         "step": short_time(best.seconds),
         "sum": short_time(whole),
         "adds_up": abs(whole - best.seconds) <= 0.01 * best.seconds,
-        "layouts": [compared(rank, one, slowest) for rank, one in enumerate(document.best, 1)]
+        "layouts": [compared(rank, estimate, slowest) for rank, estimate in enumerate(document.best, 1)]
         if others
         else [],
     }
@@ -37,9 +37,9 @@ def section(document: PlanDocument) -> Section | None:
 
 def rows(best: Estimate) -> list[dict[str, Any]]:
     """Every part that takes time; the bars start where the one before ends."""
-    found, before = [], 0.0
+    bars, before = [], 0.0
     for number, key, seconds in parts(best.parts):
-        found.append(
+        bars.append(
             {
                 "number": number,
                 "name": PARTS.get(key, key.replace("_", " ")),
@@ -50,7 +50,7 @@ def rows(best: Estimate) -> list[dict[str, Any]]:
             }
         )
         before += seconds
-    return found
+    return bars
 
 
 def parts(breakdown: Mapping[str, float]) -> list[tuple[int, str, float]]:
@@ -63,18 +63,18 @@ def parts(breakdown: Mapping[str, float]) -> list[tuple[int, str, float]]:
     ]
 
 
-def compared(rank: int, one: Estimate, slowest: float) -> dict[str, Any]:
+def compared(rank: int, estimate: Estimate, slowest: float) -> dict[str, Any]:
     """A layout's step as one bar, on the scale of the slowest."""
     return {
         "rank": rank,
-        "name": " · ".join(layout_words(one.layout)),
-        "seconds": short_time(one.seconds),
+        "name": " · ".join(layout_words(estimate.layout)),
+        "seconds": short_time(estimate.seconds),
         "pieces": [
             {
                 "number": number,
                 "share": seconds / slowest,
                 "said": f"{PARTS.get(key, key)} {short_time(seconds)}",
             }
-            for number, key, seconds in parts(one.parts)
+            for number, key, seconds in parts(estimate.parts)
         ],
     }

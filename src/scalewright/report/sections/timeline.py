@@ -1,4 +1,4 @@
-"""What happened when: the lives of a run as bars over wall-clock time, saves and faults upon them.
+"""The events of a run in time: its lives as bars over wall-clock time, saves and faults upon them.
 
 ├──start──▏▏▏▏▏──✕ fault     ├──resume──▏▏▏──● finish
 """
@@ -141,12 +141,12 @@ def _counts(events: Sequence[Mapping[str, Any]]) -> list[str]:
         "stalled": "stall",
         "hang": "hang",
     }
-    found = []
+    counts = []
     for kind, name in names.items():
         number = len(resumes(events)) if kind == "resume" else sum(e["kind"] == kind for e in events)
         if number:
-            found.append(f"{number} {name}{'' if number == 1 else 's'}")
-    return found
+            counts.append(f"{number} {name}{'' if number == 1 else 's'}")
+    return counts
 
 
 def _clock(seconds: float) -> str:

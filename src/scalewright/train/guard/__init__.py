@@ -1,4 +1,4 @@
-"""What is done about numbers that go bad: losses and gradients that aren't finite, and spikes.
+"""The guard against bad numbers: losses and gradients that aren't finite, and spikes.
 
 on the device   decide.py    is the update taken, and how is its gradient scaled?
                 │            spikes.py: what is unusual; scale.py: the loss scale of fp16

@@ -3,7 +3,7 @@
     all-reduced report  ->  finite?  spike?  ->  keep (a bool), factor (a number)  ->  clip, update
 
 The report is equal on all ranks, so the decision is, without one more message and without the host waiting:
-nothing here reads a value. What is decided is written beside the report (train/columns.py); the host reads it
+nothing here reads a value. The decision is written beside the report (train/columns.py); the host reads it
 with the numbers, one step late on a GPU. So the device counts non-finite steps in a row itself, and takes no
 update after the last that a run is allowed: the weights stay those that the fault was seen with.
 
@@ -27,7 +27,7 @@ from scalewright.train.guard.spikes import SIGMAS, Usual, ZClip
 
 @dataclass(frozen=True)
 class Verdict:
-    """What is done with a step's gradients; scalars on the device."""
+    """The decision on a step's gradients; scalars on the device."""
 
     keep: Tensor  # bool: whether the update is taken
     factor: Tensor  # fp32: what gradients are multiplied by; clipping and the loss scale are in it
@@ -106,7 +106,7 @@ class Guard:
         return {name: part for name, part in parts.items() if part is not None}
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps, so that a resume decides as the run would have: plain data, exact."""
+        """The state for a checkpoint, so that a resume decides as the run would have: plain data, exact."""
         return {
             "streak": int(self.streak.item()),
             **{name: part.state() for name, part in self._parts.items()},

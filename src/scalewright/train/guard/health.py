@@ -1,4 +1,4 @@
-"""What the host does about bad numbers, when a step's report has arrived: events, lines, and the end.
+"""The host's reaction to bad numbers, when a step's report has arrived: events, lines, and the end.
 
     report finite                    nothing
     spike                            `spike` event: by how much, and what was done about it; perhaps Rewind
@@ -71,7 +71,7 @@ class Health:
         if not streak:
             self.bad = ""
             return
-        values = {name: repr(report[at]) for at, name in PARTS if not math.isfinite(report[at])}
+        values = {name: repr(report[index]) for index, name in PARTS if not math.isfinite(report[index])}
         where, rank = self._blame(report)
         self.bad = " and ".join(f"{name} {value}" for name, value in values.items())
         last = bool(self.patience) and streak >= self.patience
@@ -91,9 +91,9 @@ class Health:
     def _spike(self, step: int, report: list[float]) -> None:
         target = self.rewinder.find(step) if self.rewinder is not None else ""
         if self.record is not None:
-            at, of = ((LOSS, "loss"), (NORM, "grad_norm"))[int(report[SPIKE]) - 1]
+            index, of = ((LOSS, "loss"), (NORM, "grad_norm"))[int(report[SPIKE]) - 1]
             action = ACTIONS[self.spike]
-            value, usual, z = report[at], report[USUAL], report[Z]
+            value, usual, z = report[index], report[USUAL], report[Z]
             message = (
                 f"step {step}: {of} {value:.4g} is {z:.1f} standard deviations above its usual {usual:.4g}"
             )

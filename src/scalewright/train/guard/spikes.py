@@ -1,4 +1,4 @@
-"""What is unusual: a loss or a gradient norm far above those of the last steps. All on the device, no read.
+"""Spikes: a loss or a gradient norm far above those of the last steps. All on the device, no read.
 
     z = (x - median) / max(1.4826 * MAD, floor)        x: the loss, and the logarithm of the gradient norm
     spike: z > 6, of a window of 128 steps that holds at least 64
@@ -43,7 +43,7 @@ class Usual:
     def look(self, loss: Tensor, norm: Tensor, finite: Tensor) -> tuple[Tensor, Tensor]:
         """(z, usual) of loss and norm, fp32 [2] each; z is 0 while there is too little to compare with.
 
-        Scalars on the device. What isn't finite is not remembered.
+        Scalars on the device. Values that aren't finite are left out of the window.
         """
         values = torch.stack([loss, norm.clamp(min=TINY).log()])
         count = (~torch.isnan(self.window[0])).sum()

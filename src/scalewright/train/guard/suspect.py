@@ -78,7 +78,7 @@ def find_suspect(
     return _agree(finding, mesh)
 
 
-# What one rank has: (kind, stage in the order in which that kind runs, name).
+# One entry of a rank: (kind, stage in the order in which that kind runs, name).
 _Finding = tuple[int, int, str]
 
 

@@ -38,7 +38,7 @@ class Board(Protocol):
         """Makes a value readable for every rank."""
 
     def read(self, key: str) -> Any | None:
-        """What was posted; None when nothing was. Never waits for a post."""
+        """The posted value; None when nothing was posted. Never waits for a post."""
 
     def claim(self, key: str) -> bool:
         """True for the first rank that claims the key."""
@@ -66,7 +66,7 @@ class FolderBoard:
         os.replace(partial, self.folder / key)
 
     def read(self, key: str) -> Any | None:
-        """What was posted; None when nothing was."""
+        """The posted value; None when nothing was posted."""
         try:
             return json.loads((self.folder / key).read_text(encoding="utf-8"))
         except FileNotFoundError:
@@ -121,7 +121,7 @@ class StoreBoard:
         self._ask(lambda store: store.set(key, json.dumps(value)))
 
     def read(self, key: str) -> Any | None:
-        """What was posted; None when nothing was."""
+        """The posted value; None when nothing was posted."""
         data = self._ask(lambda store: store.get(key) if store.check([key]) else None)
         return None if data is None else json.loads(data)
 

@@ -118,7 +118,7 @@ def position(
             stack = ((frame["filename"], int(frame["line"])) for frame in entry.get("frames", []))
             waiting = Waiting(name, group[0], kind, number, sizes, source_line(stack) or where, group[1])
     waiting = waiting or _message(frames, where)
-    last = {name: dict(sorted(found.items())[-RECENT:]) for name, found in recent.items()}
+    last = {name: dict(sorted(calls.items())[-RECENT:]) for name, calls in recent.items()}
     axes = {name: groups.axes.get(name, "own") for name in last}
     return Position(rank, step, phase, where, waiting, counts, last, axes)
 

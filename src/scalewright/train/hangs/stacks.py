@@ -1,4 +1,4 @@
-"""What a stuck rank leaves in the run's folder: `hangs/rank-00001.txt`, every thread's stack, and
+"""A stuck rank's file in the run's folder: `hangs/rank-00001.txt`, every thread's stack, and
 `rank-00001.json`, the last collectives from torch's flight recorder."""
 
 from __future__ import annotations

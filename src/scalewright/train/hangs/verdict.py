@@ -98,7 +98,7 @@ class Verdict:
     pid: int | None = None
 
     def fields(self) -> dict[str, Any]:
-        """What the event `hang` holds."""
+        """The fields of the event `hang`."""
         names = ("rank", "host", "pid", "axis", "collective", "number", "where")
         return {key: getattr(self, key) for key in names}
 

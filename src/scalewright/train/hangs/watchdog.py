@@ -122,7 +122,7 @@ class Watchdog:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """What takes its own time between two steps: a save or a validation."""
+        """A save or a validation, which takes its own time between two steps."""
         before, self._phase = self._phase, name
         self._limit(self.timeouts.start_s)
         try:
@@ -283,7 +283,7 @@ class Watchdog:
         return {rank: None if post is None else Position.parse(post) for rank, post in posts.items()}
 
     def _read_verdict(self) -> Verdict | None:
-        """What another rank has decided in this round."""
+        """The decision of another rank in this round."""
         with suppress(BoardSilent, OSError):
             data = self._board.read(f"verdict-{self._round}") if self._board is not None else None
             return Verdict(**data) if data else None

@@ -37,7 +37,7 @@ class Need:
 
 
 def estimate(run: RunSpec, seq_len: int, layout: Layout | None = None) -> Need | None:
-    """What the run's fullest rank needs; None for a model of the user's own, which isn't counted here."""
+    """The memory of the run's fullest rank; None for a model of the user's own, which isn't counted here."""
     model, layout = run.model, layout or run.layout
     if not isinstance(model, ModelSpec):
         return None

@@ -1,4 +1,4 @@
-"""What a run records and reports, on rank 0.
+"""A run's records and reports, on rank 0.
 
 run_files.py     opens the folder, its files, the console and the trackers
 record.py        a row a step, events

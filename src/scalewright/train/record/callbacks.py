@@ -1,4 +1,4 @@
-"""What a caller of `train` gets while it runs: its rows, as they are written, and a way to stop it.
+"""Callbacks of a caller of `train`: the rows as they are written, and a way to stop the run.
 
 sw.train("run.yaml", on_step=lambda row: "stop" if row["loss"] < 2 else None)
 

@@ -1,4 +1,4 @@
-"""What a step of this run should take on this machine, and how that compares with what it took.
+"""The predicted step time of this run on this machine beside the measured one.
 
     plan.predict(model, this machine, layout) --> predicted event, a line at the start
     step times of this call, and their parts   --> "a step took 158 ms, predicted 142 ms (+11%): as expected"
@@ -103,7 +103,7 @@ class Expectation:
 
 
 def compare(predicted: float, low: float, high: float, measured: float, blame: str = "") -> str:
-    """What was predicted and what came of it, in a line; seconds.
+    """The predicted and the measured step time in a line; seconds.
 
     >>> compare(0.1, 0.08, 0.12, 0.11)
     'a step took 110 ms, predicted 100 ms (+10%): as expected'

@@ -1,4 +1,4 @@
-"""What a run writes down: a row of numbers a step, and what happened, to files, screen and trackers.
+"""The record of a run: a row of numbers a step, and its events, to files, screen and trackers.
 
 Rank 0 writes; on other ranks every call does nothing.
 """

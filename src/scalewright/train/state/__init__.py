@@ -1,4 +1,4 @@
-"""What outlives a run's process, and how a run goes on from it.
+"""The state that outlives a run's process, and how a run resumes from it.
 
 run_state.py     what a save collects and a resume brings back
 │                optimizer_state.py, group_state.py, plain_values.py: the optimizer's part, exactly

@@ -1,4 +1,4 @@
-"""What differs between a run and the checkpoint that it goes on from, and whether it may.
+"""The differences between a run and the checkpoint that it resumes from, and which are allowed.
 
     meant to change     lr, steps, layout, batch, mixture weights, settings    one `changed` event, one line
     breaks the promise  data, tokenizer, seed, model                           an error without allow_changes
@@ -48,7 +48,7 @@ def run_settings(run: RunSpec, tokens: float | None) -> dict[str, Any]:
 
 
 def data_settings(dataset: Dataset, run: RunSpec, samples: int) -> dict[str, Any]:
-    """What a checkpoint keeps of the data: sources' fingerprints and places, the mixture, the tokenizer."""
+    """The data's part of a checkpoint: sources' fingerprints and places, the mixture, the tokenizer."""
     path = dataset.tokenizer_path
     state: dict[str, Any] = {"tokenizer": file_identity(path) if path is not None else None}
     inner = getattr(dataset, "inner", dataset)
@@ -68,7 +68,7 @@ def earlier_positions(state: Mapping[str, Any]) -> Positions | None:
 def find_changes(
     state: Mapping[str, Any], settings: Mapping[str, Any], data: Mapping[str, Any], model: Mapping[str, Any]
 ) -> Changes:
-    """What differs between a checkpoint (`state`, its manifest's `model`) and a run (`settings`, `data`)."""
+    """The differences of a checkpoint (`state`, its manifest's `model`) and a run (`settings`, `data`)."""
     changes = Changes()
     before = state.get("run", {})
     _compare_model(changes, model, settings["model"])

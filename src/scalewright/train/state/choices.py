@@ -1,4 +1,4 @@
-"""What a run chose at its first start is kept when it goes on: `auto` and null then mean "as before".
+"""The choices of a run's first start are kept when it resumes: `auto` and null then mean "as before".
 
     first start    precision: auto --measured--> fp32          saved with every checkpoint (state.json: run)
     resume         precision: auto --kept------> fp32          also if a measurement would now give bf16

@@ -1,4 +1,4 @@
-"""What a user's optimizer keeps beside its per-weight state: values of its groups, entries of its own.
+"""A user's optimizer state beside that of the weights: values of its groups, entries of its own.
 
     schedule-free   k, weight_sum, lr_max, train_mode       in param_groups
     Prodigy         d, d_max, d_numerator, k                in param_groups
@@ -76,7 +76,7 @@ class GroupState:
             entries[name] = decode(value)
 
     def _changed(self) -> dict[str, Any]:
-        """What differs from the beginning, encoded: [{key: {"first", "now"}}] of the groups, and entries of
+        """The values that have changed, encoded: [{key: {"first", "now"}}] of the groups, and entries of
         the optimizer's state that belong to no weight."""
         groups = []
         for group, first, objects in zip(

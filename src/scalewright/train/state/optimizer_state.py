@@ -1,4 +1,4 @@
-"""What an optimizer keeps of every weight, on its way into a checkpoint and back.
+"""The optimizer state of every weight, on its way into a checkpoint and back.
 
     shape of the state        of a weight           goes to                        example
     the weight's              any, 0-dim too        a tensor, cut like the weight  exp_avg
@@ -55,7 +55,7 @@ def _like(value: Any, weight: Weight) -> bool:
 def check_states(optimizer: torch.optim.Optimizer, weights: Weights) -> None:
     """Raises UserError when a checkpoint can't hold the optimizer's state.
 
-    What has another shape than its weight could not be cut for another layout.
+    State of another shape than its weight could not be cut for another layout.
     """
     for weight in weights:
         for kind, value in optimizer.state.get(weight.master, {}).items():
@@ -149,8 +149,8 @@ def write_states(
 ) -> None:
     """Gives the optimizer its state back; `read(kind, weight)` gives a state's box, or None.
 
-    What pads a weight pads its state, with zeros. Not by `load_state_dict`, which casts every state to its
-    weight's dtype.
+    The padding of a weight pads its state, with zeros. Not by `load_state_dict`, which casts every state to
+    its weight's dtype.
     """
     group_of = {id(p): group for group in optimizer.param_groups for p in group["params"]}
     kinds = list(kinds)

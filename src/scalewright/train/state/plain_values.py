@@ -38,7 +38,7 @@ def encode(value: Any) -> Any:
 
 
 def decode(value: Any, device: torch.device | None = None) -> Any:
-    """What `encode` was given, tensors on `device`; raises ValueError for JSON that it didn't write."""
+    """The values given to `encode`, tensors on `device`; raises ValueError for JSON that it didn't write."""
     if isinstance(value, (int, float)):
         return torch.tensor(value, dtype=torch.float32, device=device)
     if not isinstance(value, dict):

@@ -38,9 +38,9 @@ def find_resume(run: RunSpec, mesh: Mesh) -> tuple[CheckpointReader | None, list
     root = run.folder / "checkpoints"
     if run.resume != "auto":
         given = find_checkpoint(run.resume)
-        if (own := _further(given, root, mesh)) is not None:
-            return CheckpointReader(own, verify_files=False), [
-                f"this run has come further than {given}: it goes on from {own.name}"
+        if (newest := _further(given, root, mesh)) is not None:
+            return CheckpointReader(newest, verify_files=False), [
+                f"this run has come further than {given}: it goes on from {newest.name}"
             ]
         if problem := damage(given, mesh):
             raise UserError(
@@ -68,10 +68,10 @@ def _further(given: Path, root: Path, mesh: Mesh) -> Path | None:
     """
     if given.resolve().parent == root.resolve():
         return None
-    own, _ = newest_verified(root, mesh)
-    if own is None or read_manifest(own).step <= read_manifest(given).step:
+    newest, _ = newest_verified(root, mesh)
+    if newest is None or read_manifest(newest).step <= read_manifest(given).step:
         return None
-    return own
+    return newest
 
 
 def open_again(
@@ -83,8 +83,8 @@ def open_again(
     """
     state = reader.state if reader is not None else {}
     samples = int(state.get("samples", 0))
-    found = open_data(run.data, "train", run.seed, earlier_positions(state), samples)
-    dataset = in_vocabulary(found, vocabulary)
+    opened = open_data(run.data, "train", run.seed, earlier_positions(state), samples)
+    dataset = in_vocabulary(opened, vocabulary)
     if reader is None:
         return dataset, Changes()
     settings, data = run_settings(run, resolved.tokens), data_settings(dataset, run, samples)

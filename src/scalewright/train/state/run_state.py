@@ -131,5 +131,5 @@ def plain_model(run: RunSpec) -> dict[str, Any]:
 
 
 def optimizer_name(run: RunSpec) -> str:
-    """What a checkpoint's optimizer state is of."""
+    """The optimizer's name, which a checkpoint keeps beside its state."""
     return run.optimizer.python if isinstance(run.optimizer, PythonRef) else run.optimizer.name
