@@ -19,7 +19,8 @@
 (Shoeybi et al. 2019, arXiv 1909.08053 §3; with sequence parallelism, Korthikanti et al. 2022, 2205.05198 §4.)
 Weights are [out, in]: column-parallel layers keep rows of them, row-parallel ones columns. With sp the
 residual stream, and with it every norm, has T/tp tokens of each row on a rank; without, the same T on all. A
-norm of single heads (`qk_norm: head`) stays whole.
+block keeps its part of an entered input and gathers it again in the backward (`parallel/regather.py`). A norm
+of single heads (`qk_norm: head`) stays whole.
 
 The model stays plain: `cut_parameters` replaces parameters by smaller ones, as `spec/placement.py` places
 them, and `apply_tensor` wraps the `forward` of the modules in PLAN. Attention counts its heads from the
