@@ -210,6 +210,20 @@ def test_plain_rows_make_no_mask() -> None:
         ),
         ({"mtp_layers": 1}, "multi-token prediction"),
         ({"attention_sinks": True}, "attention sinks"),
+        ({"attention_gate": True}, "gate on attention's output"),
+        ({"global_attention": {"num_key_value_heads": 1, "head_dim": 8}}, "other heads on global layers"),
+        ({"window_chunks": True}, "windows side by side"),
+        ({"qk_norm": "l2"}, "qk_norm 'l2'"),
+        ({"norm_type": "layernorm_plus_one"}, "norm_type 'layernorm_plus_one'"),
+        ({"layer_pattern": ["attention", "mlp"]}, "attention or an MLP alone"),
+        (
+            {"layer_pattern": ["mamba"], "mamba": {"num_heads": 2, "head_dim": 4, "state_size": 4}},
+            "Mamba layers",
+        ),
+        (
+            {"deltanet": {"num_key_heads": 1, "num_value_heads": 2, "key_head_dim": 4, "value_head_dim": 4}},
+            "DeltaNet layers",
+        ),
         ({"rope": {"scaling": {"kind": "longrope"}}}, "longrope"),
     ],
 )

@@ -47,6 +47,15 @@ DBRX = {
     "ffn_config": {"ffn_hidden_size": 24, "moe_num_experts": 6},
 }
 WINDOWS = ["full_attention", "sliding_attention", "full_attention"]
+MAMBA = {"mamba_num_heads": 4, "mamba_head_dim": 8, "ssm_state_size": 12, "n_groups": 2}
+EXPERTS_OF_H = {"n_routed_experts": 6, "moe_intermediate_size": 20, "moe_shared_expert_intermediate_size": 28}
+DELTANET = {
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 6,
+}
+GEMMA4 = {**SMALL, "num_hidden_layers": 7, "head_dim": 16, "hidden_size_per_layer_input": 0}
 
 TIED, BIAS, TOP, EXPERT = (
     "tie_word_embeddings",
@@ -104,6 +113,20 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("glm4_moe", {**SMALL, **EXPERTS, "head_dim": 16, BIAS: True, "use_qk_norm": True}),
     ("minimax_m2", {**SMALL, "num_local_experts": 6, TOP: 2, "head_dim": 16}),
     ("gpt_oss", {**SMALL, "num_local_experts": 6, "head_dim": 16}),
+    ("llama4_text", {**SMALL, "head_dim": 8, "intermediate_size_mlp": 40}),
+    ("llama4_text", {**SMALL, "head_dim": 8, "interleave_moe_layer_step": 2, "use_qk_norm": False}),
+    ("llama4_text", {**SMALL, "head_dim": 8, "moe_layers": [0], "attention_chunk_size": None, BIAS: True}),
+    ("nemotron", SMALL),
+    ("nemotron", {**SMALL, BIAS: True, "mlp_bias": True, "head_dim": 16, TIED: True}),
+    ("nemotron_h", {**SMALL, **MAMBA, **EXPERTS_OF_H}),
+    ("nemotron_h", {**SMALL, **MAMBA, "hybrid_override_pattern": "M-M*-", "use_conv_bias": False}),
+    ("nemotron_h", {**SMALL, **MAMBA, **EXPERTS_OF_H, "hybrid_override_pattern": "ME*E-"}),
+    ("nemotron_h", {**SMALL, **MAMBA, **EXPERTS_OF_H, "moe_latent_size": 10, "conv_kernel": 3}),
+    ("qwen3_next", {**SMALL, **DELTANET, "num_hidden_layers": 5, "num_experts": 6, TOP: 2, "head_dim": 16}),
+    ("qwen3_next", {**SMALL, **DELTANET, "num_experts": 6, TOP: 2, "mlp_only_layers": [1], BIAS: True}),
+    ("gemma4_text", {**GEMMA4, "attention_k_eq_v": True, "num_global_key_value_heads": 1}),
+    ("gemma4_text", {**GEMMA4, "enable_moe_block": True, "num_experts": 6, "top_k_experts": 2, EXPERT: 20}),
+    ("gemma4_unified_text", {**GEMMA4, "global_head_dim": 32, "layer_types": [*WINDOWS[:2] * 3, WINDOWS[0]]}),
 ]  # fmt: skip
 IDS = [f"{family}-{index}" for index, (family, _) in enumerate(CASES)]
 
@@ -124,11 +147,12 @@ def test_counts_equal_transformers(family: str, keys: dict[str, Any]) -> None:
     assert count(read_huggingface(config.to_dict())).total == counted.total
 
 
-@pytest.mark.parametrize("family", sorted(set(FAMILIES) - {"kimi_k2", "deepseek_v2"}))
+@pytest.mark.parametrize("family", sorted(set(FAMILIES) - {"kimi_k2", "deepseek_v2", "grok-1"}))
 def test_silence_means_the_family_s_defaults(family: str) -> None:
-    some = (
-        {"head_dim": 128} if family == "glm4_moe" else {}
-    )  # its default, 4096 // 96 = 42, half of it turned, is odd
+    some = {
+        "glm4_moe": {"head_dim": 128},  # its default, 4096 // 96 = 42, half of it turned, is odd
+        "gemma4_text": {"hidden_size_per_layer_input": 0},  # its default isn't supported
+    }.get(family, {})
     theirs = transformers.CONFIG_MAPPING[family](**some).to_dict()
     assert read_huggingface({"model_type": family, **some}, name="x") == read_huggingface(theirs, name="x")
 
@@ -226,6 +250,36 @@ def test_windows_follow_the_family() -> None:
     assert windows("gpt_oss", sliding_window=8) == [8, None, 8]
 
 
+def test_nemotron_h_has_a_letter_for_every_layer() -> None:
+    keys = {**SMALL, **MAMBA, **EXPERTS_OF_H, "hybrid_override_pattern": "ME*-ME*-"}
+    spec = read_huggingface({"model_type": "nemotron_h", **keys})
+    assert spec.num_hidden_layers == 8
+    assert spec.layer_pattern == ("mamba", "mlp", "attention", "mlp")
+    assert [spec.parts(i) for i in range(4)] == [
+        ("mamba", None), (None, "experts"), ("attention", None), (None, "dense"),
+    ]  # fmt: skip
+    words = ["mamba", "moe", "attention", "mlp"] * 2
+    listed = {**keys, "hybrid_override_pattern": None, "layers_block_type": words}
+    assert read_huggingface({"model_type": "nemotron_h", **listed}) == spec
+
+
+def test_multimodal_configs_are_read_for_their_language_model() -> None:
+    for outer, inner in (("llama4", "llama4_text"), ("gemma4_unified", "gemma4_unified_text")):
+        text = {**SMALL, "head_dim": 16}
+        wrapped = read_huggingface(
+            {"model_type": outer, "text_config": {"model_type": inner, **text}}, name="x"
+        )
+        assert wrapped == read_huggingface({"model_type": inner, **text}, name="x")
+
+
+def test_grok_1_as_its_repository_has_it() -> None:
+    spec = read_huggingface({"model_type": "grok-1"})
+    assert (spec.tie_word_embeddings, spec.norm_position, spec.attention_softcap) == (True, "both", 30.0)
+    # xai-org/grok-1, model.py: ffn_size(6144, 8) = 8 * 6144 * 2 // 3
+    assert spec.moe is not None
+    assert spec.moe.moe_intermediate_size == 8 * 6144 * 2 // 3
+
+
 def test_smollm3_skips_positions_every_fourth_layer() -> None:
     spec = read_huggingface({"model_type": "smollm3", "num_hidden_layers": 8})
     assert [spec.has_rope(i) for i in range(8)] == [True, True, True, False] * 2
@@ -252,6 +306,9 @@ def test_smollm3_skips_positions_every_fourth_layer() -> None:
         ),
         ({"model_type": "llama", "hidden_size": "big"}, "hidden_size"),
         ({"model_type": "smollm3", "no_rope_layers": [1, 0, 0, 1] * 9}, "not every n-th layer"),
+        ({"model_type": "gemma4_text"}, "embeddings for each layer"),
+        ({"model_type": "nemotron_h", "hybrid_override_pattern": "M-X"}, "unknown kind of layer 'X'"),
+        ({"model_type": "nemotron_h", "use_bias": True}, "use_bias True is not supported"),
     ],
 )
 def test_what_cannot_be_read_is_said_in_one_line(config: dict[str, Any], says: str) -> None:
@@ -274,6 +331,7 @@ def test_what_runs_and_what_does_not() -> None:
     promised = "gpt2 gpt_neox bloom llama mistral qwen2 qwen3 gemma2 gemma3_text olmo2 starcoder2"
     assert set(promised.split()) <= RUNS
     for family in FAMILIES:
-        reason = why_not_running(read_huggingface({"model_type": family, "head_dim": 128, TOP: 2}))
+        some = {"head_dim": 128, TOP: 2, "hidden_size_per_layer_input": 0}
+        reason = why_not_running(read_huggingface({"model_type": family, **some}))
         assert (reason is None) == (family in RUNS), family
         assert reason is None or "\n" not in reason

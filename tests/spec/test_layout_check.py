@@ -28,6 +28,10 @@ MODEL = ModelSpec.parse(
 WIDE = MODEL.replace(num_attention_heads=16, num_key_value_heads=16, intermediate_size=224)
 SMALL_VOCABULARY = MODEL.replace(vocab_size=3)
 MOE = MODEL.replace(moe={"num_experts": 6, "top_k": 2, "moe_intermediate_size": 30, "num_shared_experts": 1})
+HYBRID = MODEL.replace(
+    layer_pattern=["mamba", "mlp"],
+    mamba={"num_heads": 8, "head_dim": 12, "state_size": 16, "groups": 2},
+)
 
 Keys = dict[str, Any]
 
@@ -109,6 +113,7 @@ CONFLICTS: dict[str, tuple[ModelSpec, int, Keys, tuple[str, ...]]] = {
     "expert size": (MOE, 64, {"devices": 4, "etp": 4}, ("moe_intermediate_size 30", "etp 4")),
     "no experts": (MODEL, 64, {"devices": 2, "ep": 2}, ("ep 2", "no experts")),
     "expert ranks": (MOE, 64, {"devices": 8, "ep": 3}, ("ep 3", "= 8")),
+    "mamba": (HYBRID, 64, {"devices": 4, "tp": 4}, ("mamba.groups 2", "tp 4")),
     "budget": (MODEL, 64, {"recompute": {"budget": 1.5}}, ("budget 1.5", "1")),
 }  # fmt: skip
 

@@ -57,6 +57,24 @@ def test_layers_know_what_they_are() -> None:
     ]
 
 
+def test_layers_of_other_kinds() -> None:
+    mamba = {"num_heads": 4, "head_dim": 8, "state_size": 16, "groups": 2}
+    moe = {"num_experts": 4, "top_k": 2, "moe_intermediate_size": 8, "dense_layers": [3]}
+    pattern = ["mamba", "mlp", "attention", "mlp"]
+    spec = ModelSpec.parse({**DIMS, "layer_pattern": pattern, "mamba": mamba, "moe": moe})
+    assert [spec.parts(layer) for layer in range(5)] == [
+        ("mamba", None), (None, "experts"), ("attention", None), (None, "dense"), ("mamba", None),
+    ]  # fmt: skip
+    assert not spec.is_moe(0)
+    assert spec.kind(0) == spec.kind(4) != spec.kind(2)
+    with pytest.raises(UserError, match="asks for mamba but mamba is null"):
+        ModelSpec.parse({**DIMS, "layer_pattern": pattern})
+    with pytest.raises(UserError, match="not divisible by groups 3"):
+        ModelSpec.parse({**DIMS, "mamba": {**mamba, "groups": 3}})
+    with pytest.raises(UserError, match="layer_pattern is empty"):
+        ModelSpec.parse({**DIMS, "layer_pattern": []})
+
+
 def test_a_spec_round_trips_and_is_frozen() -> None:
     spec = ModelSpec.parse({**DIMS, "rope": {"scaling": {"kind": "yarn", "factor": 4.0}}})
     assert ModelSpec.parse(spec.dump()) == spec

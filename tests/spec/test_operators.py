@@ -45,7 +45,16 @@ def test_the_operators_weights_are_the_model_s_tensors(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["llama-3.1-8b", "gemma-3-1b", "deepseek-v2-lite", "gpt-oss-20b", "smollm3-3b"]
+    "name",
+    [
+        "llama-3.1-8b",
+        "gemma-3-1b",
+        "deepseek-v2-lite",
+        "gpt-oss-20b",
+        "smollm3-3b",
+        "nemotron-h-8b",
+        "gemma-4-31b",
+    ],
 )
 def test_groups_have_the_same_sums_as_the_list(name: str) -> None:
     model, layout = load_model_spec(name), Layout(devices=4, tp=2, pp=2)
@@ -67,7 +76,9 @@ def test_groups_have_the_same_sums_as_the_list(name: str) -> None:
             )
 
 
-@pytest.mark.parametrize("name", ["llama-3.1-8b", "deepseek-v3", "qwen3-30b-a3b"])
+@pytest.mark.parametrize(
+    "name", ["llama-3.1-8b", "deepseek-v3", "qwen3-30b-a3b", "nemotron-h-8b", "qwen3-next-80b-a3b"]
+)
 @pytest.mark.parametrize(
     "layout",
     [
@@ -145,6 +156,13 @@ def test_attention_passes_the_matmuls_at_eight_widths() -> None:
         ops = [o for o in operators(m, ONE, seq_len) if o.layer == 0]
         core = sum(o.flops for o in ops if o.kind == "attention")
         assert (core > sum(o.flops for o in ops if o.kind == "linear")) == more
+
+
+@pytest.mark.parametrize(("seq_len", "window"), [(1, None), (7, 3), (8, 4), (7, 100)])
+def test_pairs_that_windows_side_by_side_leave(seq_len: int, window: int | None) -> None:
+    size = window or seq_len
+    left = sum(1 for q in range(seq_len) for k in range(q + 1) if q // size == k // size)
+    assert attention_pairs(seq_len, window, chunks=True) == left
 
 
 @pytest.mark.parametrize(("seq_len", "window"), [(1, None), (7, None), (7, 3), (7, 100), (64, 1)])

@@ -69,6 +69,15 @@ def test_steps_and_tokens_together(spec):
             {"model": {"moe": {"num_experts": 4, "top_k": 2, "moe_intermediate_size": 8}}},
             "mixtures of experts are counted but don't run yet",
         ),
+        (
+            {
+                "model": {
+                    "layer_pattern": ["mamba"],
+                    "mamba": {"num_heads": 2, "head_dim": 4, "state_size": 4},
+                }
+            },
+            "Mamba layers are counted but don't run yet",
+        ),
         ({"layout": {"precision": "fp8"}}, "precision fp8 can be planned but not trained"),
         ({"layout": {"recompute": {"budget": 0.01}}}, "less than the blocks' inputs alone"),
         ({"layout": {"recompute": {"every": 4}}}, "more than the 3 layers"),

@@ -85,10 +85,7 @@ def _place(model: ModelSpec | None, layout: Layout, owners: tuple[int, ...], ran
                 stage > 0 and owners[stage - 1] != rank,
                 stage < last and owners[stage + 1] != rank,
             )
-            kinds = tuple(
-                (model.window(n), model.has_rope(n), model.is_moe(n))
-                for n in range(start, start + layers[stage])
-            )
+            kinds = tuple(model.kind(n) for n in range(start, start + layers[stage]))
             stages.append((ends, apart, kinds))
     return tuple(stages)
 

@@ -20,7 +20,14 @@ from scalewright.spec.model import ModelSpec
 RUNS: frozenset[str] = frozenset(name for name, family in FAMILIES.items() if family.write is not None)
 
 # A multimodal config wraps the language model's own one.
-WRAPPERS = {"gemma3": "gemma3_text", "kimi_k25": "kimi_k2", "mistral3": "mistral"}
+WRAPPERS = {
+    "gemma3": "gemma3_text",
+    "gemma4": "gemma4_text",
+    "gemma4_unified": "gemma4_text",
+    "kimi_k25": "kimi_k2",
+    "llama4": "llama4_text",
+    "mistral3": "mistral",
+}
 
 
 def read_huggingface(
@@ -37,7 +44,9 @@ def read_huggingface(
         and isinstance(config.get("text_config"), Mapping)
     ):
         inner = dict(config["text_config"])
-        return read_huggingface({"model_type": WRAPPERS[model_type], **inner}, where, name)
+        own = inner.get("model_type")
+        inner["model_type"] = own if own in FAMILIES else WRAPPERS[model_type]
+        return read_huggingface(inner, where, name)
     if not isinstance(model_type, str):
         raise UserError("config.json names no model_type", where, "add it, e.g. 'model_type': 'llama'")
     if model_type not in FAMILIES:
@@ -97,6 +106,12 @@ def why_not_running(model: ModelSpec) -> str | None:
     """One line that says why this model can be counted but not run yet; null when it runs."""
     scaling = model.rope.scaling
     reasons = (
+        (model.mamba is not None, "Mamba layers are counted but don't run yet"),
+        (model.deltanet is not None, "DeltaNet layers are counted but don't run yet"),
+        (
+            any(None in model.parts(layer) for layer in range(len(model.layer_pattern))),
+            "layers of attention or an MLP alone are counted but don't run yet",
+        ),
         (model.mla is not None, "multi-head latent attention (MLA) is counted but doesn't run yet"),
         (model.moe is not None, "mixtures of experts are counted but don't run yet"),
         (
@@ -104,6 +119,14 @@ def why_not_running(model: ModelSpec) -> str | None:
             "RoPE scaling 'longrope' is counted but doesn't run yet",
         ),
         (model.attention_sinks, "attention sinks are counted but don't run yet"),
+        (model.attention_gate, "a gate on attention's output is counted but doesn't run yet"),
+        (model.global_attention is not None, "other heads on global layers are counted but don't run yet"),
+        (model.window_chunks, "windows side by side are counted but don't run yet"),
+        (model.qk_norm in ("qkv", "l2"), f"qk_norm '{model.qk_norm}' is counted but doesn't run yet"),
+        (
+            model.norm_type == "layernorm_plus_one",
+            "norm_type 'layernorm_plus_one' is counted but doesn't run yet",
+        ),
         (model.mtp_layers > 0, "multi-token prediction is counted but doesn't run yet"),
         (model.family not in RUNS, f"family '{model.family}' is counted but doesn't run yet"),
     )

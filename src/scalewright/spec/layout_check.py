@@ -58,8 +58,13 @@ def _tensor(case: Case) -> Problem | None:
 
 def _tensor_conflict(tp: int, model: ModelSpec) -> str | None:
     sizes = [("num_attention_heads", model.num_attention_heads)]
-    if any(not model.is_moe(layer) for layer in range(model.num_hidden_layers)):
+    parts = [model.parts(layer) for layer in range(model.num_hidden_layers)]
+    if any(mlp == "dense" for _, mlp in parts):
         sizes.append(("intermediate_size", model.intermediate_size))
+    if model.mamba:
+        sizes.append(("mamba.groups", model.mamba.groups))
+    if model.deltanet:
+        sizes.append(("deltanet.num_key_heads", model.deltanet.num_key_heads))
     if model.moe and model.moe.shared_size:
         sizes.append(("the shared experts' intermediate size", model.moe.shared_size))
     for name, size in sizes:

@@ -7,6 +7,7 @@
       x += mlp(norm2(x))                         + mlp(norm2(x))                + mlp(norm1(x))
 
     norm_position  pre: f(norm(x))    post: norm(f(x))    both: norm(f(norm(x)))
+    layer_pattern  which of both a layer has, and what mixes its tokens: attention, mamba, deltanet
 
 Keys follow Hugging Face's config.json where it has a word for them. The families' own files are read
 by `spec/huggingface.py`; every tensor and its exact size follow from here, in `spec/operators.py`.
@@ -22,7 +23,22 @@ from scalewright.spec.base import Spec
 from scalewright.spec.errors import UserError
 
 MlpType = Literal["swiglu", "geglu", "geglu_tanh", "gelu", "gelu_tanh", "relu", "relu2"]
-NormType = Literal["rmsnorm", "rmsnorm_plus_one", "layernorm", "layernorm_nobias", "nonparametric"]
+NormType = Literal[
+    "rmsnorm", "rmsnorm_plus_one", "layernorm", "layernorm_plus_one", "layernorm_nobias", "nonparametric",
+]  # fmt: skip
+Mixer = Literal["attention", "mamba", "deltanet"]
+Mlp = Literal["dense", "experts"]
+LayerKind = Literal["attention+mlp", "attention", "mlp", "mamba", "mamba+mlp", "deltanet", "deltanet+mlp"]
+# What mixes the tokens of a layer of this kind, and whether an MLP, or experts, follow.
+PARTS: dict[LayerKind, tuple[Mixer | None, bool]] = {
+    "attention+mlp": ("attention", True),
+    "attention": ("attention", False),
+    "mlp": (None, True),
+    "mamba": ("mamba", False),
+    "mamba+mlp": ("mamba", True),
+    "deltanet": ("deltanet", False),
+    "deltanet+mlp": ("deltanet", True),
+}
 # Bounds that no model comes near: a file with larger numbers would take hours or all memory to count.
 Size = Annotated[int, Field(ge=1, le=1 << 40)]
 Layers = Annotated[int, Field(ge=1, le=10_000)]
@@ -75,6 +91,8 @@ class MoE(Spec):
     routed_scale: float = 1.0
     groups: int = 1  # experts are first chosen by group (DeepSeek)
     top_groups: int = 1
+    latent_size: int | None = Field(None, ge=1)  # Nemotron 3 Super: of tokens as experts see them
+    branch_norms: bool = False  # Gemma 4: norms of routed and of shared experts, scales of the router
 
     @property
     def shared_size(self) -> int:
@@ -92,6 +110,42 @@ class MLA(Spec):
     qk_nope_head_dim: Size
     qk_rope_head_dim: Size
     v_head_dim: Size
+
+
+class Mamba(Spec):
+    """A Mamba-2 mixer (Dao & Gu 2024, §7): a state of N x P numbers a head, which a scan carries on."""
+
+    num_heads: Heads
+    head_dim: Size  # P
+    state_size: Size  # N
+    groups: Heads = 1  # of heads, which share their B and C
+    conv_kernel: Size = 4
+    conv_bias: bool = True
+    chunk_size: Size = 256  # tokens that the scan takes at once, as matrix products
+
+    @property
+    def inner(self) -> int:
+        """Channels of x, of its gate z and of the output."""
+        return self.num_heads * self.head_dim
+
+
+class DeltaNet(Spec):
+    """Gated DeltaNet (Yang et al. 2025): linear attention whose state forgets, and corrects what it holds."""
+
+    num_key_heads: Heads  # of queries, too
+    num_value_heads: Heads
+    key_head_dim: Size
+    value_head_dim: Size
+    conv_kernel: Size = 4
+    chunk_size: Size = 64
+
+
+class GlobalAttention(Spec):
+    """What layers without a window have instead of the model's own heads (Gemma 4)."""
+
+    num_key_value_heads: Heads
+    head_dim: Size
+    values_are_keys: bool = False  # one projection makes both
 
 
 class ModelSpec(Spec):
@@ -117,9 +171,9 @@ class ModelSpec(Spec):
     residual: Literal["sequential", "parallel", "parallel_shared"] = "sequential"
     final_norm: bool = True
     embedding_norm: bool = False  # BLOOM
-    qk_norm: Literal["head", "full"] | None = (
-        None  # one norm a head (Qwen3, Gemma 3), or over all heads (OLMo-2)
-    )
+    # one norm a head of q and k (Qwen3, Gemma 3), of v too (Gemma 4: "qkv", that one without a weight), over
+    # all heads (OLMo-2), or a head's L2 norm, on layers with RoPE (Llama 4)
+    qk_norm: Literal["head", "qkv", "full", "l2"] | None = None
 
     qkv_bias: bool = False
     o_bias: bool = False
@@ -135,14 +189,20 @@ class ModelSpec(Spec):
 
     sliding_window: int | None = Field(None, ge=1)
     window_pattern: tuple[bool, ...] = (False,)  # repeated over the layers: True = sliding window
+    window_chunks: bool = False  # Llama 4: windows lie side by side, a token sees what its own holds
     attention_softcap: float | None = None
     logit_softcap: float | None = None
     query_scale: float | None = None  # null: head_dim ** -0.5
     clip_qkv: float | None = None
     attention_sinks: bool = False  # gpt-oss: one learned logit a head
+    attention_gate: bool = False  # Qwen3-Next: a projection whose sigmoid multiplies attention's output
+    global_attention: GlobalAttention | None = None
 
+    layer_pattern: tuple[LayerKind, ...] = ("attention+mlp",)  # repeated over the layers
     moe: MoE | None = None
     mla: MLA | None = None
+    mamba: Mamba | None = None
+    deltanet: DeltaNet | None = None
     mtp_layers: int = Field(
         0, ge=0, le=10_000
     )  # multi-token prediction (DeepSeek-V3), not counted in `total`
@@ -194,6 +254,17 @@ class ModelSpec(Spec):
                 "model",
                 f"use top_k {self.moe.num_experts} or less",
             )
+        for name, dims in (("mamba", self.mamba), ("deltanet", self.deltanet)):
+            if dims is None and any(PARTS[kind][0] == name for kind in self.layer_pattern):
+                raise UserError(f"layer_pattern asks for {name} but {name} is null", "model", f"set {name}")
+        if not self.layer_pattern:
+            raise UserError("layer_pattern is empty", "model", "use [attention+mlp]")
+        if self.mamba and self.mamba.num_heads % self.mamba.groups:
+            raise UserError(
+                f"mamba.num_heads {self.mamba.num_heads} is not divisible by groups {self.mamba.groups}",
+                "model",
+                "use groups 1",
+            )
         if self.positions == "rope" and round(self.dim_per_head * self.rope.fraction) % 2:
             raise UserError(
                 f"RoPE turns pairs, and head_dim {self.dim_per_head} x fraction {self.rope.fraction} is odd",
@@ -222,7 +293,23 @@ class ModelSpec(Spec):
     @property
     def norm_shapes(self) -> tuple[bool, bool]:
         """Whether a norm has a weight, and whether it has a bias."""
-        return self.norm_type != "nonparametric", self.norm_type == "layernorm"
+        return self.norm_type != "nonparametric", self.norm_type in ("layernorm", "layernorm_plus_one")
+
+    def parts(self, layer: int) -> tuple[Mixer | None, Mlp | None]:
+        """What mixes this layer's tokens, and the MLP that follows it; a layer has one of them at least."""
+        mixer, mlp = PARTS[self.layer_pattern[layer % len(self.layer_pattern)]]
+        return mixer, ("experts" if self.is_moe(layer) else "dense") if mlp else None
+
+    def kind(self, layer: int) -> tuple[object, ...]:
+        """Layers of equal kind differ in nothing but their number."""
+        return (*self.parts(layer), self.window(layer), self.has_rope(layer))
+
+    def attention_heads(self, layer: int) -> tuple[int, int, bool]:
+        """KV heads of this layer's attention, dimensions of a head, and whether its values are its keys."""
+        own = self.global_attention
+        if own is None or self.window(layer) is not None:
+            return self.kv_heads, self.dim_per_head, False
+        return own.num_key_value_heads, own.head_dim, own.values_are_keys
 
     def window(self, layer: int) -> int | None:
         """Keys that a query of this layer sees; None = all before it."""
@@ -239,4 +326,5 @@ class ModelSpec(Spec):
         moe = self.moe
         if moe is None or layer < moe.first_k_dense or layer in moe.dense_layers:
             return False
-        return (layer + 1) % moe.every == 0
+        has_mlp = PARTS[self.layer_pattern[layer % len(self.layer_pattern)]][1]
+        return has_mlp and (layer + 1) % moe.every == 0

@@ -96,9 +96,9 @@ def layer_kinds(model: ModelSpec) -> tuple[tuple[int, int], ...]:
 
 def _alike(model: ModelSpec, layers: Iterable[int]) -> list[list[int]]:
     """Layers whose operators differ in nothing but the number."""
-    kinds: dict[tuple[bool, int | None, bool], list[int]] = {}
+    kinds: dict[tuple[object, ...], list[int]] = {}
     for layer in layers:
-        kinds.setdefault((model.is_moe(layer), model.window(layer), model.has_rope(layer)), []).append(layer)
+        kinds.setdefault(model.kind(layer), []).append(layer)
     return list(kinds.values())
 
 
@@ -247,7 +247,10 @@ def _kept(model: ModelSpec, s: Sizes, layer: int, found: Iterable[Operator], kin
 def kv_cache_bytes(
     model: ModelSpec, tokens: int, dtype_bytes: float = 2, layout: Layout | None = None
 ) -> float:
-    """Bytes of one sequence's KV cache after `tokens`, on one rank; a sliding window keeps only its keys."""
+    """Bytes of one sequence's KV cache after `tokens`, on one rank; a sliding window keeps only its keys.
+
+    The states of Mamba and DeltaNet layers, which don't grow with the tokens, are left out.
+    """
     s = Sizes(1, 1, layout.tp if layout else 1, False, 1, 1, 1, 1, "fused")  # bytes of width 1: elements
     total = 0.0
     for alike in _alike(model, range(model.num_hidden_layers)):

@@ -52,6 +52,7 @@ class Published:
     active_counts: str = "with_embed_and_head"  # or without_input_embed, without_any_embed
     hub: int | None = None  # elements stored on the Hub, where that is more than parameters
     hub_extra: tuple[str, ...] = ()  # what they hold beside them
+    vision: int = 0  # parameters of an image encoder, which `about` and `hub` count and the spec doesn't
 
 
 @dataclass(frozen=True)

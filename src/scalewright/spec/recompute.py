@@ -42,15 +42,13 @@ def keep(model: ModelSpec, layout: Layout, seq_len: int, budget: float, layer: i
 def products(model: ModelSpec, layer: int = 0) -> tuple[str, ...]:
     """The names of a block's matrix products, in the order in which they run; attention's core isn't one."""
     found = block.block(model, sizes(Layout(), 1), layer)
-    return tuple(_name(o) for o in found if o.flops and o.kind != "attention")
+    return tuple(_name(o) for o in found if o.flops and o.kind not in ("attention", "scan"))
 
 
 def least_budget(model: ModelSpec, layout: Layout, seq_len: int) -> float:
     """The share that the blocks' inputs alone take of what `none` keeps: no budget above 0 can be lower."""
     s = sizes(layout, seq_len)
-    layers = {
-        (model.is_moe(n), model.window(n), model.has_rope(n)): n for n in range(model.num_hidden_layers)
-    }
+    layers = {model.kind(n): n for n in range(model.num_hidden_layers)}
     choices = [choose(model, s, layer, 0.0) for layer in layers.values()]
     return max(choice.bytes / choice.none_bytes for choice in choices)
 
@@ -92,7 +90,7 @@ def _candidates(model: ModelSpec, s: Sizes, found: tuple[Operator, ...]) -> list
 
 def _price(operator: Operator) -> float:
     """Bytes of keeping an operator's output; attention's core comes with the logarithms of its softmax."""
-    return operator.saved if operator.kind == "attention" else operator.written
+    return operator.saved if operator.kind in ("attention", "scan") else operator.written
 
 
 def _best(

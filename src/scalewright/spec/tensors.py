@@ -10,17 +10,23 @@ the global layer number, so they mean the same on every layout. The names are th
 (`model/` builds modules that have them), the checkpoint's, and the placement's.
 
     V vocabulary  D hidden  F intermediate  H query heads  G kv heads  K head dim  E experts
+
+Mamba-2 and DeltaNet (`Role` column: their heads, and groups of heads, are cut like attention's):
+
+    layers.0.mamba.z, x  [H*P, D]   b, c  [groups*N, D]   dt [H, D]   conv_x, _b, _c  [channels, width]
+    layers.0.deltanet.q, k  [H*K, D]   v, z  [H'*K', D]   b, a [H', D]   conv_q, _k, _v  [channels, width]
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 from typing import Literal
 
-from scalewright.spec.model import MLA, ModelSpec, MoE
+from scalewright.spec.model import MLA, DeltaNet, Mamba, Mixer, Mlp, ModelSpec, MoE
 
 Role = Literal[
     "embedding",  # [V, D]; rows are split over tp
@@ -70,7 +76,7 @@ def tensors(model: ModelSpec, mtp: bool = False) -> tuple[TensorSpec, ...]:
 def _tensors(model: ModelSpec, mtp: bool) -> tuple[TensorSpec, ...]:
     found = list(_before(model))
     for layer in range(model.num_hidden_layers):
-        found += _block(model, f"layers.{layer}", layer, model.is_moe(layer))
+        found += block_tensors(model, layer)
     found += _after(model)
     if mtp:
         for index in range(model.mtp_layers):
@@ -86,7 +92,7 @@ def outer_tensors(model: ModelSpec, mtp: bool = False) -> tuple[TensorSpec, ...]
 
 def block_tensors(model: ModelSpec, layer: int) -> tuple[TensorSpec, ...]:
     """The tensors of one block."""
-    return tuple(_block(model, f"layers.{layer}", layer, model.is_moe(layer)))
+    return tuple(_block(model, f"layers.{layer}", layer, *model.parts(layer)))
 
 
 def _before(m: ModelSpec) -> Iterator[TensorSpec]:
@@ -108,16 +114,19 @@ def _after(m: ModelSpec) -> Iterator[TensorSpec]:
         yield TensorSpec("head.bias", (m.vocab_size,), "head", last, "zeros")
 
 
-def _block(m: ModelSpec, at: str, layer: int, moe: bool) -> Iterator[TensorSpec]:
+def _block(m: ModelSpec, at: str, layer: int, mixer: Mixer | None, mlp: Mlp | None) -> Iterator[TensorSpec]:
     pre, post = m.norm_position in ("pre", "both"), m.norm_position in ("post", "both")
-    if pre:
-        yield from _norm(m, f"{at}.attention_norm", m.hidden_size, layer)
-    yield from _mla(m, m.mla, f"{at}.attention", layer) if m.mla else _attention(m, f"{at}.attention", layer)
-    if post:
-        yield from _norm(m, f"{at}.attention_post_norm", m.hidden_size, layer)
-    if pre and m.residual != "parallel_shared":
+    if mixer:
+        if pre:
+            yield from _norm(m, f"{at}.{mixer}_norm", m.hidden_size, layer)
+        yield from _mixer(m, f"{at}.{mixer}", layer, mixer)
+        if post:
+            yield from _norm(m, f"{at}.{mixer}_post_norm", m.hidden_size, layer)
+    if mlp is None:
+        return
+    if pre and not (mixer and m.residual == "parallel_shared"):
         yield from _norm(m, f"{at}.mlp_norm", m.hidden_size, layer)
-    if moe and m.moe:
+    if m.moe and mlp == "experts":
         yield from _experts(m, m.moe, f"{at}.mlp", layer)
     else:
         yield from _mlp(m, f"{at}.mlp", m.intermediate_size, layer)
@@ -125,9 +134,17 @@ def _block(m: ModelSpec, at: str, layer: int, moe: bool) -> Iterator[TensorSpec]
         yield from _norm(m, f"{at}.mlp_post_norm", m.hidden_size, layer)
 
 
+def _mixer(m: ModelSpec, at: str, layer: int, mixer: Mixer) -> Iterator[TensorSpec]:
+    if mixer == "mamba" and m.mamba:
+        return _mamba(m, m.mamba, at, layer)
+    if mixer == "deltanet" and m.deltanet:
+        return _deltanet(m, m.deltanet, at, layer)
+    return _mla(m, m.mla, at, layer) if m.mla else _attention(m, at, layer)
+
+
 def _norm(m: ModelSpec, name: str, size: int, layer: int, role: Role = "norm") -> Iterator[TensorSpec]:
     weight, bias = m.norm_shapes
-    first: Init = "zeros" if m.norm_type == "rmsnorm_plus_one" else "ones"
+    first: Init = "zeros" if m.norm_type.endswith("plus_one") else "ones"
     if weight:
         yield TensorSpec(f"{name}.weight", (size,), role, layer, first)
     if bias:
@@ -143,12 +160,16 @@ def _linear(
 
 
 def _attention(m: ModelSpec, at: str, layer: int) -> Iterator[TensorSpec]:
-    d, k = m.hidden_size, m.dim_per_head
-    query, kv = m.num_attention_heads * k, m.kv_heads * k
+    d = m.hidden_size
+    kv_heads, k, values_are_keys = m.attention_heads(layer)
+    query, kv = m.num_attention_heads * k, kv_heads * k
     yield from _linear(f"{at}.q", query, d, "column", layer, m.qkv_bias)
+    if m.attention_gate:
+        yield from _linear(f"{at}.out_gate", query, d, "column", layer, m.qkv_bias)
     yield from _linear(f"{at}.k", kv, d, "kv", layer, m.qkv_bias)
-    yield from _linear(f"{at}.v", kv, d, "kv", layer, m.qkv_bias)
-    if m.qk_norm == "head":
+    if not values_are_keys:
+        yield from _linear(f"{at}.v", kv, d, "kv", layer, m.qkv_bias)
+    if m.qk_norm in ("head", "qkv"):
         yield from _norm(m, f"{at}.q_norm", k, layer, "head_norm")
         yield from _norm(m, f"{at}.k_norm", k, layer, "head_norm")
     elif m.qk_norm == "full":
@@ -157,6 +178,34 @@ def _attention(m: ModelSpec, at: str, layer: int) -> Iterator[TensorSpec]:
     if m.attention_sinks:
         yield TensorSpec(f"{at}.sinks", (m.num_attention_heads,), "column", layer, "zeros")
     yield from _linear(f"{at}.o", d, query, "row", layer, m.o_bias, "residual")
+
+
+def _mamba(m: ModelSpec, mamba: Mamba, at: str, layer: int) -> Iterator[TensorSpec]:
+    """Dao & Gu 2024 §7.1: all of the scan's inputs come from the layer's; D and A are numbers of a head."""
+    d, inner, heads = m.hidden_size, mamba.inner, mamba.num_heads
+    shared = mamba.groups * mamba.state_size
+    for name, out in (("z", inner), ("x", inner), ("b", shared), ("c", shared), ("dt", heads)):
+        yield from _linear(f"{at}.{name}", out, d, "column", layer, False)
+    for name, out in (("conv_x", inner), ("conv_b", shared), ("conv_c", shared)):
+        yield from _linear(f"{at}.{name}", out, mamba.conv_kernel, "column", layer, mamba.conv_bias)
+    for name in ("a_log", "d", "dt_bias"):
+        yield TensorSpec(f"{at}.{name}", (heads,), "column", layer, "ones")
+    yield TensorSpec(f"{at}.norm.weight", (inner,), "column", layer, "ones")
+    yield from _linear(f"{at}.o", d, inner, "row", layer, False, "residual")
+
+
+def _deltanet(m: ModelSpec, net: DeltaNet, at: str, layer: int) -> Iterator[TensorSpec]:
+    """Qwen3-Next's: a decay `a` and a rate of correction `b` for each value head; one norm for all heads."""
+    d, heads = m.hidden_size, net.num_value_heads
+    keys, values = net.num_key_heads * net.key_head_dim, heads * net.value_head_dim
+    for name, out in (("q", keys), ("k", keys), ("v", values), ("z", values), ("b", heads), ("a", heads)):
+        yield from _linear(f"{at}.{name}", out, d, "column", layer, False)
+    for name, out in (("conv_q", keys), ("conv_k", keys), ("conv_v", values)):
+        yield from _linear(f"{at}.{name}", out, net.conv_kernel, "column", layer, False)
+    for name in ("a_log", "dt_bias"):
+        yield TensorSpec(f"{at}.{name}", (heads,), "column", layer, "ones")
+    yield TensorSpec(f"{at}.norm.weight", (net.value_head_dim,), "head_norm", layer, "ones")
+    yield from _linear(f"{at}.o", d, values, "row", layer, False, "residual")
 
 
 def _mla(m: ModelSpec, mla: MLA, at: str, layer: int) -> Iterator[TensorSpec]:
@@ -187,21 +236,30 @@ def _mlp(m: ModelSpec, at: str, size: int, layer: int) -> Iterator[TensorSpec]:
 
 def _experts(m: ModelSpec, moe: MoE, at: str, layer: int) -> Iterator[TensorSpec]:
     d, e, f = m.hidden_size, moe.num_experts, moe.moe_intermediate_size
+    seen = moe.latent_size or d
     yield TensorSpec(f"{at}.router.weight", (e, d), "router", layer)
     if moe.router_bias:
         yield TensorSpec(f"{at}.router.bias", (e,), "router", layer, "zeros")
     names = ["gate", "up"] if m.gated else ["up"]
     for name in names:
-        yield TensorSpec(f"{at}.experts.{name}.weight", (e, f, d), "expert_column", layer)
+        yield TensorSpec(f"{at}.experts.{name}.weight", (e, f, seen), "expert_column", layer)
         if m.mlp_bias:
             yield TensorSpec(f"{at}.experts.{name}.bias", (e, f), "expert_column", layer, "zeros")
-    yield TensorSpec(f"{at}.experts.down.weight", (e, d, f), "expert_row", layer, "residual")
+    yield TensorSpec(f"{at}.experts.down.weight", (e, seen, f), "expert_row", layer, "residual")
     if m.mlp_bias:
-        yield TensorSpec(f"{at}.experts.down.bias", (e, d), "expert_plain", layer, "zeros")
+        yield TensorSpec(f"{at}.experts.down.bias", (e, seen), "expert_plain", layer, "zeros")
+    if moe.latent_size:
+        yield from _linear(f"{at}.latent_down", moe.latent_size, d, "plain", layer, m.mlp_bias)
+        yield from _linear(f"{at}.latent_up", d, moe.latent_size, "plain", layer, m.mlp_bias)
     if moe.shared_size:
         yield from _mlp(m, f"{at}.shared", moe.shared_size, layer)
     if moe.shared_gate:
         yield TensorSpec(f"{at}.shared_gate.weight", (1, d), "router", layer)
+    if moe.branch_norms:
+        yield TensorSpec(f"{at}.router.scale", (d,), "router", layer, "ones")
+        yield TensorSpec(f"{at}.router.expert_scale", (e,), "router", layer, "ones")
+        for name in ("experts_norm", "experts_post_norm", "shared_post_norm"):
+            yield from _norm(m, f"{at}.{name}", d, layer)
 
 
 def _mtp(m: ModelSpec, at: str) -> Iterator[TensorSpec]:
@@ -209,7 +267,7 @@ def _mtp(m: ModelSpec, at: str) -> Iterator[TensorSpec]:
     yield from _norm(m, f"{at}.embed_norm", d, layer)
     yield from _norm(m, f"{at}.hidden_norm", d, layer)
     yield from _linear(f"{at}.join", d, 2 * d, "plain", layer, False)
-    yield from _block(m, f"{at}.block", layer, m.moe is not None)
+    yield from _block(m, f"{at}.block", layer, "attention", "experts" if m.moe else "dense")
     yield from _norm(m, f"{at}.norm", d, layer)
 
 
@@ -235,14 +293,14 @@ class Count:
 
 
 def count(model: ModelSpec) -> Count:
-    """Exact parameter counts of a model; one dense and one sparse layer stand for all of their kind."""
+    """Exact parameter counts of a model; one layer stands for all of its kind."""
     before, after = list(_before(model)), list(_after(model))
     total, active = _sizes(model, [*before, *after])
-    sparse = [model.is_moe(layer) for layer in range(model.num_hidden_layers)]
-    for kind in set(sparse):
-        layer = sparse.index(kind)
-        all_of, met = _sizes(model, _block(model, f"layers.{layer}", layer, kind))
-        total, active = total + sparse.count(kind) * all_of, active + sparse.count(kind) * met
+    kinds = Counter(model.kind(layer) for layer in range(model.num_hidden_layers))
+    first = {model.kind(layer): layer for layer in reversed(range(model.num_hidden_layers))}
+    for kind, many in kinds.items():
+        all_of, met = _sizes(model, block_tensors(model, first[kind]))
+        total, active = total + many * all_of, active + many * met
     size = {tensor.name: tensor.size for tensor in (*before, *after)}
     extra = model.mtp_layers * _sizes(model, _mtp(model, "mtp.0"))[0] if model.mtp_layers else 0
     return Count(total, active, size["embed.weight"], size.get("head.weight", 0), extra)

@@ -12,7 +12,15 @@ from scalewright.spec.operators import activation_bytes, forward_flops
 from scalewright.spec.presets import load_model_spec
 from scalewright.spec.tensors import count
 
-MODELS = ["llama-3.2-1b", "gemma-3-1b", "qwen3-30b-a3b", "deepseek-v2-lite", "gpt2-124m"]
+MODELS = [
+    "llama-3.2-1b",
+    "gemma-3-1b",
+    "qwen3-30b-a3b",
+    "deepseek-v2-lite",
+    "gpt2-124m",
+    "nemotron-nano-9b-v2",
+    "qwen3-next-80b-a3b",
+]
 ONE = Sizes(1, 1024, 1, False, 1, 1, 1, 2, "fused")
 
 

@@ -187,6 +187,46 @@ def test_options_that_no_published_row_has() -> None:
     assert any("hybrid" in line for line in request_of({**ROW, "options": "hybrid=mamba"}).assumed)
 
 
+@pytest.mark.parametrize(
+    ("name", "preset"),
+    [
+        ("Llama-4-Scout", "llama-4-scout"),
+        ("Llama4 Scout 17B-16E", "llama-4-scout"),
+        ("Llama-4-Maverick-17B-128E", "llama-4-maverick"),
+        ("Llama-4-Maverick-17B-128E-Instruct", "llama-4-maverick"),
+        ("Nemotron-4-340B", "nemotron-4-340b"),
+        ("Nemotron4-340B", "nemotron-4-340b"),
+        ("Nemotron4 15B", "nemotron-4-15b"),
+        ("Nemotron-H-56B", "nemotron-h-56b"),
+        ("Nemotron-H-8B-Base-8K", "nemotron-h-8b"),
+        ("NVIDIA-Nemotron-Nano-9B-v2", "nemotron-nano-9b-v2"),
+        ("Nemotron_3_Nano_30B_A3B", "nemotron-3-nano-30b-a3b"),
+        ("Qwen3-Next-80B-A3B", "qwen3-next-80b-a3b"),
+        ("Qwen3-Next-80B-A3B-Instruct", "qwen3-next-80b-a3b"),
+        ("Grok-1", "grok-1"),
+        ("Grok1-314B", "grok-1"),
+        ("Gemma-4-31B", "gemma-4-31b"),
+    ],
+)
+def test_published_names_find_their_preset(name: str, preset: str) -> None:
+    request = request_of({"model": name, "device": "H100-80GB-SXM", "n_devices": 512, "options": "hybrid=1"})
+    assert request.model.name == preset
+    hybrid = preset.startswith(("nemotron-h", "nemotron-n", "nemotron-3", "qwen3-next"))
+    assert any("hybrid" in line for line in request.assumed) != hybrid
+
+
+def test_a_hybrid_s_step_is_the_measured_one() -> None:
+    """NVIDIA/dgxc-benchmarking, nemotronh/README.md: 56B in FP8 on H100s, seconds a step; none was fitted."""
+    row = {
+        "framework": "NeMo 25.02", "model": "Nemotron-H-56B", "seq": 8192, "device": "H100-80GB-SXM", "tp": 8,
+        "pp": 1, "sp": 1, "sharding": "zero1", "mbs": 1, "recompute": "none", "precision": "fp8", "flash": 1,
+    }  # fmt: skip
+    runs = {32: 15.119, 64: 15.058, 256: 15.892, 1024: 15.678}
+    rows = [{**row, "n_devices": n, "gbs": 3 * n} for n in runs]
+    for answer, seconds in zip(predict_rows(rows), runs.values(), strict=True):
+        assert answer["step_time_s"]["p50"] == pytest.approx(seconds, rel=0.1)  # as wide as p10 to p90 is
+
+
 def test_a_model_may_be_a_path(tmp_path: Path) -> None:
     spec = load_model_spec("llama-3.2-1b")
     write_yaml(tmp_path / "mine.yaml", spec.dump())

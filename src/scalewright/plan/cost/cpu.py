@@ -91,7 +91,7 @@ def _operator(model: ModelSpec, o: Operator, curves: Curves, precision: str) -> 
     moved = o.read + o.written
     kind: str = o.kind
     size = moved
-    if o.kind in ("linear", "grouped_linear", "router", "head"):
+    if o.kind in ("linear", "grouped_linear", "router", "head", "scan"):
         kind, size = "linear", o.flops
     elif o.kind == "norm" and not model.norm_type.startswith("rmsnorm"):
         kind = "layer_norm"

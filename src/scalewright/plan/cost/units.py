@@ -199,7 +199,7 @@ def _work_facts(units: Sequence[Unit]) -> dict[str, np.ndarray]:
     found["local_experts"] = _array(units, _local_experts)
     found["tied"] = np.array([w.tied_elements(u.model, u.sizes.tp) for u in units])
     found["top_k"] = _array(units, lambda u: u.model.moe.top_k if u.model.moe else 1.0)
-    found["parallel"] = _array(units, lambda u: u.model.residual != "sequential")
+    found["exchanges"] = _array(units, lambda u: _exchanges(u.model))
     found["post_norm"] = _array(units, lambda u: u.model.norm_position in ("post", "both"))
     found["statistics"] = _array(units, lambda u: _statistics(u.model))
     return found
@@ -209,6 +209,13 @@ def _reached_groups(unit: Unit) -> float:
     """The share of the experts' groups among which a token's experts are chosen (DeepSeek-V2 §2.1.2)."""
     moe = unit.model.moe
     return moe.top_groups / moe.groups if moe and moe.groups > 1 else 1.0
+
+
+def _exchanges(model: ModelSpec) -> float:
+    """Sums over tp in an average block's forward: a mixer's, and a dense MLP's that isn't beside one."""
+    parts = [model.parts(layer) for layer in range(model.num_hidden_layers)]
+    alone = [mlp == "dense" and (model.residual == "sequential" or not mixer) for mixer, mlp in parts]
+    return (sum(mixer is not None for mixer, _ in parts) + sum(alone)) / len(parts)
 
 
 def _local_experts(unit: Unit) -> float:

@@ -215,8 +215,7 @@ class Volumes:
 def _usual_tensor_parallel(at: Columns, place: Place) -> Iterator[Transfer]:
     """Sums of the residual stream, forward, backward and in what runs again."""
     t, sparse = at.table, at.work("sparse")
-    ordinary = 2.0 - at.work("parallel")
-    times = ordinary * (1 - sparse) + sparse * np.where(t.etp > 1, 2.0, 1.0)
+    times = at.work("exchanges") + sparse * (t.etp > 1)
     calls = times * place.blocks * t.accumulation * (t.tp > 1)
     kinds: tuple[tuple[Kind, np.ndarray], ...] = (
         ("all_reduce", 1.0 * (t.sp <= 0)),

@@ -40,7 +40,12 @@ _FUSED = {
     "experts.up": 3,
     "shared.gate": 4,
     "shared.up": 4,
+    "attention.out_gate": 1,
+    **{f"mamba.{name}": 5 for name in ("z", "x", "b", "c", "dt")},
+    **{f"deltanet.{name}": 6 for name in ("q", "k", "v", "z")},
+    **{f"deltanet.{name}": 7 for name in ("b", "a")},
 }
+NORMS = ("attention_norm", "mamba_norm", "deltanet_norm", "mlp_norm")
 # The columns of a kernel
 Kernel = tuple[float, ...]
 KERNEL = (
@@ -132,9 +137,11 @@ def _listed(model: ModelSpec, sizes: Sizes) -> Work:
     stream = float(sizes.rows * model.hidden_size * sizes.width)
     moe = model.moe
     sparse = sum(model.is_moe(layer) for layer in range(layers)) / layers if moe else 0.0
-    routed = stream / sizes.tp * moe.top_k if moe else 0.0
-    heads = -(-model.kv_heads // sizes.tp)
-    key_value = float(sizes.rows * 2 * heads * model.dim_per_head * sizes.width)
+    seen = (
+        (moe.latent_size or model.hidden_size) / model.hidden_size if moe else 0.0
+    )  # of a token, by experts
+    routed = stream / sizes.tp * moe.top_k * seen if moe else 0.0
+    key_value = sum(many * _key_value(model, sizes, first) for first, many in layer_kinds(model)) / layers
     logits = float(sizes.rows * -(-model.vocab_size // sizes.tp))
     return Work(
         np.array(rows), kept, dense, expert, parts[:REST], inputs, gates, stream, sparse, routed, key_value,
@@ -188,8 +195,20 @@ def _kernels(o: Operator, region: int, share: float) -> list[Kernel]:
             for phase, flops in ((FORWARD, o.flops), (INPUT, o.flops_input))
         ]
     kind = LOSS if o.kind == "loss" else PERMUTE if o.kind in ("dispatch", "combine") else MOVE
-    nothing = (0.0, 0.0, 0.0, 1.0, 0.0)
-    return [(kind, phase, region, share, *nothing, moved, 0.0, 0.0, part) for phase in (FORWARD, INPUT)]
+    # A scan waits for memory, not for its products: on an A100 it takes as long at 2k tokens as
+    # FlashAttention-2, which has five times the FLOPs (Dao & Gu 2024, fig. 10)
+    return [
+        (kind, phase, region, share, 0.0, 0.0, 0.0, 1.0, flops, moved, 0.0, 0.0, part)
+        for phase, flops in ((FORWARD, o.flops), (INPUT, o.flops_input))
+    ]
+
+
+def _key_value(model: ModelSpec, sizes: Sizes, layer: int) -> float:
+    """Bytes of a layer's keys and values on one rank."""
+    if model.parts(layer)[0] != "attention":
+        return 0.0
+    kv_heads, head_dim, _ = model.attention_heads(layer)
+    return float(sizes.rows * 2 * -(-kv_heads // sizes.tp) * head_dim * sizes.width)
 
 
 def part_of(o: Operator) -> int:
@@ -197,7 +216,7 @@ def part_of(o: Operator) -> int:
     owner = o.name.split(".", 2)[-1]
     if o.kind == "attention":
         return PARTS.index("core")
-    if owner in ("attention_norm", "mlp_norm"):
+    if owner in NORMS:
         return PARTS.index("norms")
     if owner in ("attention.q_up", "attention.kv_up") or (o.kind == "rope" and o.saved):
         return PARTS.index("latent")

@@ -62,6 +62,8 @@ def model_of(row: Mapping[str, Any], options: Mapping[str, str], assumed: Blanks
     name = text(row, "model")
     model, notes = _build(name, dims)
     assumed += notes
+    if "hybrid" in options and not (model.mamba or model.deltanet):
+        assumed.append("layers of other kinds (hybrid) priced as attention blocks")
     if dims.params_b and "truncated" not in name.lower():
         billions = count(model).total / 1e9
         embedding = model.vocab_size * model.hidden_size / 1e9  # which some sizes leave out
@@ -73,7 +75,7 @@ def model_of(row: Mapping[str, Any], options: Mapping[str, str], assumed: Blanks
 def known_name(name: str) -> str:
     """A published name as presets write it: `Llama-3-70B (truncated to 12 layers)` -> `llama-3-70b`."""
     plain = re.sub(r"\(.*?\)", "", name).strip().lower().replace(" ", "-").replace("_", "-")
-    return re.sub(r"^llama-?(\d)", r"llama-\1", plain)
+    return re.sub(r"^(llama|nemotron|grok)-?(\d)", r"\1-\2", plain)
 
 
 def _file(name: str) -> ModelSpec | None:

@@ -71,8 +71,6 @@ def request_of(row: Row) -> Request:
     seq = assumed.fill(row, "seq", 4096 if model.context >= 4096 else model.context)
     if says(options, "parallel_block"):
         model = model.replace(residual="parallel")
-    if "hybrid" in options:
-        assumed.append("layers of other kinds (hybrid) priced as attention blocks")
     split = _split(row, framework, chip, assumed, options)
     if model.moe is not None and number(row, "ep") is None:
         assumed.append("ep 1")

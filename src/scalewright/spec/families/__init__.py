@@ -8,11 +8,13 @@ A file holds families that resemble one another; `FAMILIES` is the list of them 
 
 from __future__ import annotations
 
-from scalewright.spec.families import deepseek, gemma, gpt, llama, moe
+from scalewright.spec.families import deepseek, gemma, gpt, llama, moe, nemotron
 from scalewright.spec.families.common import Family
 
 FAMILIES: dict[str, Family] = {
-    family.name: family for module in (gpt, llama, gemma, moe, deepseek) for family in module.FAMILIES
+    family.name: family
+    for module in (gpt, llama, gemma, moe, deepseek, nemotron)
+    for family in module.FAMILIES
 }
 
 __all__ = ["FAMILIES", "Family"]

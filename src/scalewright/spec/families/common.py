@@ -10,12 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from scalewright.spec.base import parse_yaml
 from scalewright.spec.errors import UserError, unknown
 from scalewright.spec.model import ModelSpec
 
+T = TypeVar("T")
 Config = Mapping[str, Any]  # the keys of a config.json, its family's defaults filled in
 Keys = dict[str, Any]  # keys of ModelSpec, or of a config.json that is being written
 
@@ -128,10 +129,13 @@ def windows(sliding: Sequence[bool], size: int | None) -> Keys:
     """Which layers slide, as the shortest pattern that repeats to it."""
     if size is None or not any(sliding):
         return {"sliding_window": None, "window_pattern": (False,)}
-    period = next(
-        p for p in range(1, len(sliding) + 1) if all(s == sliding[i % p] for i, s in enumerate(sliding))
-    )
-    return {"sliding_window": size, "window_pattern": tuple(sliding[:period])}
+    return {"sliding_window": size, "window_pattern": repeating(sliding)}
+
+
+def repeating(kinds: Sequence[T]) -> tuple[T, ...]:
+    """The shortest pattern that repeats to these kinds of layers."""
+    period = next(p for p in range(1, len(kinds) + 1) if all(k == kinds[i % p] for i, k in enumerate(kinds)))
+    return tuple(kinds[:period])
 
 
 def all_layers(c: Config) -> Keys:

@@ -1,13 +1,15 @@
-"""Gemma 1, 2 and 3 (text): tied heads, GeGLU, norms that multiply by 1 + weight, scaled embeddings.
+"""Gemma 1 to 4 (text): tied heads, GeGLU, norms that multiply by 1 + weight, scaled embeddings.
 
 Gemma 2: norms before and after, softcaps, every second layer slides
 Gemma 3: a norm on each head's q and k, five of six layers slide and turn at a rate of their own
+Gemma 4: the sixth has fewer, larger KV heads, whose values are their keys; experts beside the MLP
 """
 
 from __future__ import annotations
 
 import math
 
+from scalewright.spec.errors import UserError
 from scalewright.spec.families.common import (
     Config,
     Family,
@@ -18,6 +20,7 @@ from scalewright.spec.families.common import (
     rope,
     rope_parameters,
     shape,
+    windows,
     write_layer_types,
     write_rope,
     write_shape,
@@ -76,6 +79,62 @@ def _read_gemma3(c: Config) -> Keys:
     }
 
 
+def _read_gemma4(c: Config) -> Keys:
+    if c.get("hidden_size_per_layer_input"):
+        raise UserError(
+            "embeddings for each layer (hidden_size_per_layer_input) are not supported",
+            "config.json",
+            "use a model without them: Gemma 4 12B, 26B-A4B or 31B",
+        )
+    layers = c["num_hidden_layers"]
+    sliding = [(i + 1) % 6 != 0 and i < layers - 1 for i in range(layers)]
+    turning = rope_parameters(c)
+    return {
+        **_common(c),
+        **(by_layer_types(c, ()) if c["layer_types"] else windows(sliding, c["sliding_window"])),
+        "norm_position": "both",
+        "qk_norm": "qkv",
+        "query_scale": 1.0,
+        "rope": {
+            "theta": float(turning.get("rope_theta", 1_000_000.0)),
+            "fraction": float(turning.get("partial_rotary_factor", 0.25)),  # where there is no window
+            "local_theta": float(rope_parameters(c, "sliding_attention").get("rope_theta", 10_000.0)),
+        },
+        "logit_softcap": c["final_logit_softcapping"],
+        "global_attention": _global_attention(c),
+        "moe": _gemma4_experts(c) if c.get("enable_moe_block") else None,
+    }
+
+
+def _global_attention(c: Config) -> Keys:
+    """The heads of layers without a window: by keys of their own, or as transformers writes them out."""
+    listed = next(iter((c.get("per_layer_config") or {}).values()), None)
+    heads = c["num_global_key_value_heads"] if c["attention_k_eq_v"] else None
+    if listed is not None:
+        return {
+            "num_key_value_heads": listed.get("num_key_value_heads", c["num_key_value_heads"]),
+            "head_dim": listed.get("head_dim", c["head_dim"]),
+            "values_are_keys": c["attention_k_eq_v"],
+        }
+    return {
+        "num_key_value_heads": first(heads, c["num_key_value_heads"]),
+        "head_dim": c["global_head_dim"],
+        "values_are_keys": c["attention_k_eq_v"],
+    }
+
+
+def _gemma4_experts(c: Config) -> Keys:
+    """The dense MLP stays, beside the experts: a shared one."""
+    return {
+        "num_experts": c["num_experts"],
+        "top_k": c["top_k_experts"],
+        "moe_intermediate_size": c["moe_intermediate_size"],
+        "num_shared_experts": 1,
+        "shared_intermediate_size": c["intermediate_size"],
+        "branch_norms": True,
+    }
+
+
 def _nested(c: Config) -> bool:
     given = c.get("rope_parameters") or {}
     return "sliding_attention" in given
@@ -105,8 +164,12 @@ def _write_gemma3(m: ModelSpec) -> Keys:
 
 CAUSAL: Keys = {"use_bidirectional_attention": False}
 
+GEMMA4: Keys = {"use_bidirectional_attention": "vision", "num_kv_shared_layers": 0}
+
 FAMILIES = (
     Family("gemma", _read_gemma, "GemmaForCausalLM", _write_common, refused=CAUSAL),
     Family("gemma2", _read_gemma2, "Gemma2ForCausalLM", _write_gemma2, refused=CAUSAL),
+    Family("gemma4_text", _read_gemma4, refused=GEMMA4),
+    Family("gemma4_unified_text", _read_gemma4, refused=GEMMA4),
     Family("gemma3_text", _read_gemma3, "Gemma3ForCausalLM", _write_gemma3, refused=CAUSAL),
 )

@@ -92,6 +92,13 @@ def _write_late_windows(m: ModelSpec) -> Keys:
 
 
 def _read_smollm3(c: Config) -> Keys:
+    turns, without = rope_layers(c)
+    window = by_layer_types(c, [not t for t in turns]) if c["use_sliding_window"] else windows((), None)
+    return {**gated(c), **biases(c), **window, "mlp_bias": c["mlp_bias"], "rope_every_not": without}
+
+
+def rope_layers(c: Config) -> tuple[list[bool], int | None]:
+    """Which layers turn their queries and keys, and the n where every n-th doesn't; UserError for others."""
     layers = c["num_hidden_layers"]
     every = c["no_rope_layer_interval"] or layers + 1
     turns = [
@@ -102,9 +109,7 @@ def _read_smollm3(c: Config) -> Keys:
         raise UserError(
             "no_rope_layers is not every n-th layer", "config.json", "such a pattern is not supported"
         )
-    window = by_layer_types(c, [not t for t in turns]) if c["use_sliding_window"] else windows((), None)
-    without = every if every <= layers else None
-    return {**gated(c), **biases(c), **window, "mlp_bias": c["mlp_bias"], "rope_every_not": without}
+    return turns, every if every <= layers else None
 
 
 def _write_smollm3(m: ModelSpec) -> Keys:

@@ -1,4 +1,4 @@
-"""Mixtures of experts: Mixtral, Qwen2-MoE, Qwen3-MoE, OLMoE, DBRX, GLM-4.5, MiniMax-M2, gpt-oss.
+"""Mixtures of experts: Mixtral, Qwen, OLMoE, DBRX, GLM-4.5, MiniMax-M2, gpt-oss, Llama 4, Grok-1.
 
     mlp(x) = sum over the top_k experts e of  w_e * expert_e(x)   (+ shared experts, for every token)
 
@@ -15,11 +15,12 @@ from scalewright.spec.families.common import (
     by_layer_types,
     first,
     mlp_type,
+    repeating,
     rope,
     shape,
     windows,
 )
-from scalewright.spec.families.llama import biases, gated
+from scalewright.spec.families.llama import biases, gated, rope_layers
 
 
 def _read_mixtral(c: Config) -> Keys:
@@ -61,6 +62,34 @@ def _read_qwen2_moe(c: Config) -> Keys:
 def _read_qwen3_moe(c: Config) -> Keys:
     window = all_layers(c) if c["use_sliding_window"] else windows((), None)
     return {**gated(c), **biases(c), **window, "qk_norm": "head", "moe": _qwen_moe(c)}
+
+
+def _read_qwen3_next(c: Config) -> Keys:
+    every = c["full_attention_interval"]
+    plain = ["linear_attention" if (i + 1) % every else "" for i in range(c["num_hidden_layers"])]
+    linear = [kind == "linear_attention" for kind in c["layer_types"] or plain]
+    shared = {
+        "num_shared_experts": 1,
+        "shared_intermediate_size": c["shared_expert_intermediate_size"],
+        "shared_gate": True,
+    }
+    return {
+        **gated(c),
+        **biases(c),
+        "rope": rope(c, 10000.0, 0.25),
+        "norm_type": "rmsnorm_plus_one",
+        "qk_norm": "head",
+        "attention_gate": True,
+        "layer_pattern": repeating(["deltanet+mlp" if one else "attention+mlp" for one in linear]),
+        "deltanet": {
+            "num_key_heads": c["linear_num_key_heads"],
+            "num_value_heads": c["linear_num_value_heads"],
+            "key_head_dim": c["linear_key_head_dim"],
+            "value_head_dim": c["linear_value_head_dim"],
+            "conv_kernel": c["linear_conv_kernel_dim"],
+        },
+        "moe": {**_qwen_moe(c), **shared},
+    }
 
 
 def _read_olmoe(c: Config) -> Keys:
@@ -158,6 +187,51 @@ def _read_gpt_oss(c: Config) -> Keys:
     }
 
 
+def _read_llama4(c: Config) -> Keys:
+    layers = c["num_hidden_layers"]
+    turns, without = rope_layers(c)
+    chunked = [kind == "chunked_attention" for kind in c["layer_types"]] if c["layer_types"] else turns
+    moe = {
+        "num_experts": c["num_local_experts"],
+        "top_k": c["num_experts_per_tok"],
+        "moe_intermediate_size": c["intermediate_size"],
+        "num_shared_experts": 1,
+        "score": "sigmoid",
+        "normalize_top_k": False,
+    }
+    if c["moe_layers"] is None:
+        moe["every"] = c["interleave_moe_layer_step"]
+    else:
+        moe["dense_layers"] = tuple(sorted(set(range(layers)) - set(c["moe_layers"])))
+    return {
+        **gated(c),
+        **biases(c),
+        **windows(chunked, c["attention_chunk_size"]),
+        "intermediate_size": c["intermediate_size_mlp"],
+        "window_chunks": c["attention_chunk_size"] is not None and any(chunked),
+        "rope_every_not": without,
+        "qk_norm": "l2" if c["use_qk_norm"] else None,
+        "moe": moe,
+    }
+
+
+def _read_grok1(c: Config) -> Keys:
+    moe = {
+        "num_experts": c["num_local_experts"],
+        "top_k": c["num_experts_per_tok"],
+        "moe_intermediate_size": c["intermediate_size"],
+        "normalize_top_k": False,
+    }
+    return {
+        **gated(c),
+        "norm_position": "both",
+        "embedding_scale": c["embedding_multiplier_scale"],
+        "query_scale": c["attn_output_multiplier"],
+        "attention_softcap": c["max_attn_value"],
+        "moe": moe,
+    }
+
+
 GPT_OSS_YARN: Keys = {
     "rope_type": "yarn",
     "factor": 32.0,
@@ -171,6 +245,7 @@ FAMILIES = (
     Family("mixtral", _read_mixtral, aliases={"num_experts": "num_local_experts"}),
     Family("qwen2_moe", _read_qwen2_moe, aliases={"num_local_experts": "num_experts"}),
     Family("qwen3_moe", _read_qwen3_moe, aliases={"num_local_experts": "num_experts"}),
+    Family("qwen3_next", _read_qwen3_next, aliases={"num_local_experts": "num_experts"}),
     Family("olmoe", _read_olmoe, aliases={"num_local_experts": "num_experts"}),
     Family(
         "dbrx",
@@ -189,4 +264,6 @@ FAMILIES = (
     ),
     Family("minimax_m2", _read_minimax_m2, aliases={"num_experts": "num_local_experts"}),
     Family("gpt_oss", _read_gpt_oss, aliases={"num_experts": "num_local_experts"}),
+    Family("llama4_text", _read_llama4),
+    Family("grok-1", _read_grok1, aliases={"num_experts": "num_local_experts"}),
 )

@@ -1,0 +1,110 @@
+"""NVIDIA's Nemotron: dense with squared ReLU, and hybrids of Mamba-2, attention and MLPs (or experts).
+
+Nemotron     LayerNorm times 1 + weight, half of each head turns; every layer attention and MLP
+Nemotron-H   RMSNorm, no positions; a layer is one part alone: M Mamba  * attention  - MLP  E experts
+"""
+
+from __future__ import annotations
+
+from scalewright.spec.errors import unknown
+from scalewright.spec.families.common import Config, Family, Keys, mlp_type, repeating, rope, shape
+from scalewright.spec.families.llama import biases
+from scalewright.spec.model import LayerKind
+
+
+def _read_nemotron(c: Config) -> Keys:
+    return {
+        **shape(c),
+        **biases(c),
+        "mlp_bias": c["mlp_bias"],
+        "mlp_type": mlp_type(c["hidden_act"], gated=False),
+        "norm_type": "layernorm_plus_one",
+        "norm_eps": c["norm_eps"],
+        "rope": rope(c, fraction=0.5),
+    }
+
+
+# The letters of `hybrid_override_pattern`, and the words of `layers_block_type`, past and present.
+KINDS: dict[str, LayerKind] = {
+    "M": "mamba", "mamba": "mamba", "linear_attention": "mamba",
+    "*": "attention", "attention": "attention", "full_attention": "attention",
+    "-": "mlp", "mlp": "mlp",
+    "E": "mlp", "moe": "mlp",
+}  # fmt: skip
+
+
+def _read_nemotron_h(c: Config) -> Keys:
+    given = list(c["layers_block_type"] or c.get("hybrid_override_pattern") or DEFAULT_LAYERS)
+    for word in given:
+        if word not in KINDS:
+            raise unknown("kind of layer", str(word), KINDS, "config.json: hybrid_override_pattern")
+    kinds = [KINDS[word] for word in given]
+    return {
+        **shape({**c, "num_hidden_layers": len(kinds)}),
+        "layer_pattern": repeating(kinds),
+        "mlp_type": mlp_type(c["mlp_hidden_act"], gated=False),
+        "norm_eps": c["layer_norm_epsilon"],
+        "positions": "none",
+        "mamba": _mamba(c) if "mamba" in kinds else None,
+        "moe": _experts(c, [i for i, word in enumerate(given) if word in ("-", "mlp")])
+        if {"E", "moe"} & set(given)
+        else None,
+        "mtp_layers": c["num_nextn_predict_layers"],
+    }
+
+
+DEFAULT_LAYERS = ("linear_attention", "moe", "full_attention", "mlp")
+
+
+def _mamba(c: Config) -> Keys:
+    return {
+        "num_heads": c["mamba_num_heads"],
+        "head_dim": c["mamba_head_dim"],
+        "state_size": c["ssm_state_size"],
+        "groups": c["n_groups"],
+        "conv_kernel": c["conv_kernel"],
+        "conv_bias": c["use_conv_bias"],
+        "chunk_size": c["chunk_size"],
+    }
+
+
+def _experts(c: Config, dense: list[int]) -> Keys:
+    return {
+        "num_experts": c["n_routed_experts"],
+        "top_k": c["num_experts_per_tok"],
+        "moe_intermediate_size": c["moe_intermediate_size"],
+        "latent_size": c["moe_latent_size"],
+        "num_shared_experts": 1,
+        "shared_intermediate_size": c["moe_shared_expert_intermediate_size"],
+        "dense_layers": tuple(dense),
+        "router_bias": True,  # the correction of the choice, learned without gradients
+        "score": "sigmoid",
+        "normalize_top_k": c["norm_topk_prob"],
+        "routed_scale": c["routed_scaling_factor"],
+        "groups": c["n_group"],
+        "top_groups": c["topk_group"],
+    }
+
+
+FAMILIES = (
+    Family("nemotron", _read_nemotron),
+    Family(
+        "nemotron_h",
+        _read_nemotron_h,
+        aliases={
+            "layer_types": "layers_block_type",
+            "num_local_experts": "n_routed_experts",
+            "mamba_n_groups": "n_groups",
+            "mamba_d_conv": "conv_kernel",
+            "mamba_conv_bias": "use_conv_bias",
+            "mamba_chunk_size": "chunk_size",
+        },
+        refused={
+            "use_bias": False,
+            "mlp_bias": False,
+            "attention_bias": False,
+            "mamba_proj_bias": False,
+            "sliding_window": None,
+        },
+    ),
+)

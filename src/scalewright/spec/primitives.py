@@ -1,0 +1,169 @@
+"""What the operators of a block are made of: the record, a rank's sizes, and the products and norms.
+
+    rows   R = micro_batch * seq_len / cp           tokens inside attention and MLP
+    stream N = R / tp with sequence parallelism     tokens where norms and residuals work
+    column linear  [R, in] x [out/tp, in]           row linear  [R, in/tp] x [out, in/tp]
+
+The parts they are put together to: `block.py` (attention, MLP, experts), `mixers.py` (Mamba-2, DeltaNet).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+from scalewright.spec.layout import Layout
+from scalewright.spec.model import ModelSpec
+from scalewright.spec.tensors import TensorSpec, block_tensors, outer_tensors
+
+Kind = Literal[
+    "embedding", "norm", "linear", "rope", "attention", "activation", "residual",
+    "router", "dispatch", "grouped_linear", "combine", "head", "loss", "scan",
+]  # fmt: skip
+Attention = Literal["fused", "unfused"]
+# Whose kernels: one for each norm and gated activation, or PyTorch's own on a GPU or on a CPU.
+Kernels = Literal["fused", "cuda", "cpu"]
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """One operator of a micro-batch's forward on one rank: FLOPs, and bytes."""
+
+    name: str  # its tensors' common name, as `layers.3.attention.q`
+    kind: Kind
+    layer: int
+    weights: tuple[TensorSpec, ...] = ()  # whole tensors; this rank holds a part
+    shape: tuple[int, int, int] | None = None  # a matmul's local (rows, out, in)
+    groups: int = 1  # weights of that shape that share the rows (experts)
+    flops: float = 0.0  # forward; attention over the full square
+    flops_causal: float = 0.0  # forward; what causal mask and sliding window leave
+    flops_input: float = 0.0  # backward, for the inputs' gradients (full square)
+    flops_weight: float = 0.0  # backward, for the weights' gradients
+    read: float = 0.0  # bytes read in the forward
+    written: float = 0.0  # bytes written in the forward
+    saved: float = 0.0  # bytes kept for the backward, recompute none
+    saved_core: float = 0.0  # of `saved`, what is inside the attention core (Megatron's selective drops it)
+    saved_selective: float = 0.0  # bytes kept when only a block's input and its matmuls' outputs are
+    saved_full: float = 0.0  # bytes kept when a block keeps its input alone
+    cache: float = 0.0  # KV-cache bytes per token
+
+    @property
+    def masked(self) -> float:
+        """The share of the forward's FLOPs that mask and window leave."""
+        return self.flops_causal / self.flops if self.flops else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """What one rank sees of a micro-batch: rows, heads, bytes per element."""
+
+    batch: int
+    seq_len: int
+    tp: int
+    sp: bool
+    cp: int
+    ep: int
+    etp: int
+    width: int  # bytes of an activation or weight element in compute
+    attention: Attention
+    kernels: Kernels = "fused"
+    documents: bool = False  # several a row, which mustn't see each other: attention takes a mask
+
+    @property
+    def rows(self) -> int:
+        return self.batch * self.seq_len // self.cp
+
+    @property
+    def stream(self) -> int:
+        return ceil_div(self.rows, self.tp) if self.sp else self.rows
+
+
+def sizes(
+    layout: Layout,
+    seq_len: int,
+    attention: Attention = "fused",
+    kernels: Kernels = "fused",
+    documents: bool = False,
+) -> Sizes:
+    """The sizes that a layout gives a micro-batch of sequences of `seq_len`."""
+    width = 4 if layout.precision in ("fp32", "tf32") else 2
+    sp = layout.sp
+    return Sizes(
+        layout.micro_batch, seq_len, layout.tp, sp, layout.cp, layout.ep, layout.etp, width, attention,
+        kernels, documents,
+    )  # fmt: skip
+
+
+# -- products, norms, activations ------------------------------------------------------------------
+
+
+def matmul(
+    m: ModelSpec, s: Sizes, name: str, layer: int, rows: int, out: int, into: int,
+    *, kind: Kind = "linear", weights: tuple[TensorSpec, ...] | None = None, groups: int = 1,
+    keeps_out: bool = False, block_input: float = 0.0, keeps: float = 0.0,
+) -> Operator:  # fmt: skip
+    """y = x W^T with x [rows, in] and W [out, in]: 2 rows out in FLOPs, and as many for each gradient.
+
+    `keeps_out`: what follows needs its output in the backward. `block_input`, `keeps`: bytes of its input,
+    or beside it, that nothing before has kept. Selective recomputation keeps every matmul's output.
+    """
+    flops = 2.0 * rows * out * into
+    written = float(rows * out * s.width)
+    return Operator(
+        name, kind, layer, weights_of(m, name) if weights is None else weights, (rows, out, into), groups,
+        flops, flops, flops, flops,
+        read=float((rows + groups * out) * into * s.width), written=written,
+        saved=(written if keeps_out else 0.0) + block_input + keeps,
+        saved_selective=(0.0 if kind == "head" else written) + block_input, saved_full=block_input,
+    )  # fmt: skip
+
+
+def norm(
+    m: ModelSpec, s: Sizes, name: str, layer: int, rows: int, size: int,
+    *, keeps_in: bool = True, keeps_out: bool = True, block_input: float = 0.0, whole: bool = False,
+    across: bool = False,
+) -> Operator:  # fmt: skip
+    """A norm keeps its input; its output is kept too where a matmul takes it. `whole`: it is in no block."""
+    moved = float(rows * size * s.width)
+    saved = (block_input or (moved if keeps_in else 0.0)) + (moved if keeps_out else 0.0)
+    rms = m.norm_type.startswith("rmsnorm")
+    apart = s.kernels != "fused" and (across or (rms and s.kernels == "cpu"))  # in single operators, in fp32
+    if apart or (s.kernels != "fused" and m.norm_type == "rmsnorm_plus_one"):
+        saved += rows * size * (4 - s.width)  # its input is kept in fp32
+    if apart:
+        saved += rows * size * 4.0  # x / rms(x) beside its product with the weight
+    outside = saved if whole or layer < 0 else block_input
+    return Operator(
+        name, "norm", layer, weights_of(m, name), read=moved, written=moved,
+        saved=saved, saved_selective=outside, saved_full=outside,
+    )  # fmt: skip
+
+
+def weights_of(m: ModelSpec, owner: str) -> tuple[TensorSpec, ...]:
+    layer = int(owner.split(".")[1]) if owner.startswith("layers.") else None
+    return _by_owner(m, layer).get(owner, ())
+
+
+@lru_cache(maxsize=4096)
+def _by_owner(m: ModelSpec, layer: int | None) -> dict[str, tuple[TensorSpec, ...]]:
+    """Tensors of a block (None: outside blocks) by the module that owns them.
+
+    `layers.3.attention.q.weight` is under `layers.3.attention.q`.
+    """
+    found: dict[str, list[TensorSpec]] = {}
+    for tensor in outer_tensors(m) if layer is None else block_tensors(m, layer):
+        found.setdefault(tensor.name.rpartition(".")[0], []).append(tensor)
+    return {owner: tuple(group) for owner, group in found.items()}
+
+
+def activation(m: ModelSpec, s: Sizes, at: str, layer: int, elements: int) -> Operator:
+    out = float(elements * s.width)
+    read = 2 * out if m.gated else out
+    saved = 2 * out if m.gated and s.kernels != "fused" else out  # act(gate) apart from its product with up
+    return Operator(f"{at}.activation", "activation", layer, read=read, written=out, saved=saved)
+
+
+def ceil_div(number: int, parts: int) -> int:
+    """The larger part where `number` is cut into `parts`."""
+    return -(-number // parts)
