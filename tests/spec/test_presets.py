@@ -60,7 +60,7 @@ PRINTED = {
     "nemotron-h-56b": 56e9,
     "nemotron-nano-9b-v2": 8.89e9,
     "nemotron-3-nano-30b-a3b": 31.6e9,
-    "nemotron-3-super-120b-a12b": 120e9,
+    "nemotron-3-super-120b": 120e9,
     "qwen3-next-80b-a3b": 80e9,
     "gemma-4-12b": 12e9,
     "gemma-4-26b-a4b": 25.2e9,

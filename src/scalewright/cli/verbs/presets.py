@@ -49,15 +49,16 @@ def models(
     if json:
         print_json(rows)
         return
-    columns = ("name", "params", "active", "layers", "hidden", "heads", "kv heads", "context", "train")
+    columns = ("name", "params", "active", "layers", "hidden", "heads / kv", "context", "train")
     print_table(columns, [_cells(row, short) for row in rows])
 
 
 def _cells(row: dict[str, Any], short: Callable[[float], str]) -> list[Any]:
     """A row of the table; parameters in three digits."""
     sizes = [short(row[key]) for key in ("params", "active_params")]
-    shape = [row[key] for key in ("layers", "hidden", "heads", "kv_heads")]
-    return [row["name"], *sizes, *shape, row["context"], "yes" if row["trains"] else "no"]
+    heads = f"{row['heads']}/{row['kv_heads']}"
+    trains = "yes" if row["trains"] else "no"
+    return [row["name"], *sizes, row["layers"], row["hidden"], heads, row["context"], trains]
 
 
 def _model_row(spec: ModelSpec) -> dict[str, Any]:
