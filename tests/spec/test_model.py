@@ -71,6 +71,9 @@ def test_layers_of_other_kinds() -> None:
         ModelSpec.parse({**DIMS, "layer_pattern": pattern})
     with pytest.raises(UserError, match="not divisible by groups 3"):
         ModelSpec.parse({**DIMS, "mamba": {**mamba, "groups": 3}})
+    net = {"num_key_heads": 2, "num_value_heads": 3, "key_head_dim": 4, "value_head_dim": 4}
+    with pytest.raises(UserError, match="num_value_heads 3 is not divisible by num_key_heads 2"):
+        ModelSpec.parse({**DIMS, "deltanet": net})
     with pytest.raises(UserError, match="layer_pattern is empty"):
         ModelSpec.parse({**DIMS, "layer_pattern": []})
 

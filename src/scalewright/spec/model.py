@@ -265,6 +265,13 @@ class ModelSpec(Spec):
                 "model",
                 "use groups 1",
             )
+        if self.deltanet and self.deltanet.num_value_heads % self.deltanet.num_key_heads:
+            keys, values = self.deltanet.num_key_heads, self.deltanet.num_value_heads
+            raise UserError(
+                f"deltanet.num_value_heads {values} is not divisible by num_key_heads {keys}",
+                "model",
+                f"use num_key_heads {values}",
+            )
         if self.positions == "rope" and round(self.dim_per_head * self.rope.fraction) % 2:
             raise UserError(
                 f"RoPE turns pairs, and head_dim {self.dim_per_head} x fraction {self.rope.fraction} is odd",
