@@ -32,7 +32,7 @@ from scalewright.plan.measured.fit import (
 )
 from scalewright.plan.measured.profile import held_out_error
 from scalewright.plan.measured.rank import rankings
-from scalewright.plan.measured.runs import MEASURED, Runs, read_table, runs_of
+from scalewright.plan.measured.runs import MEASURED, Runs, once_a_layout, read_table, runs_of
 from scalewright.plan.measured.score import layout_groups, score
 from scalewright.plan.predict import Predictions, predict_table
 
@@ -95,8 +95,11 @@ def _of(runs: Runs, source: str) -> Runs:
 
 
 def by_group(figures: Figures, kind: str) -> list[dict[str, Any]]:
-    """For every group that was left out: rows, median error and bias, left out and as shipped."""
-    groups, plain = groups_of(figures.runs, kind), figures.plain
+    """For every group that was left out: rows, median error and bias, left out and as shipped.
+
+    A layout counts once, as in `score`.
+    """
+    groups, plain, layout = groups_of(figures.runs, kind), figures.plain, figures.runs.layout
     out, shipped = figures.error(kind), figures.error(None)
     found = []
     for group in dict.fromkeys(groups.tolist()):
@@ -104,8 +107,9 @@ def by_group(figures: Figures, kind: str) -> list[dict[str, Any]]:
         if at.any():
             found.append({
                 "group": group, "rows": int(at.sum()),
-                "left_out": 100 * float(np.median(np.abs(out[at]))), "bias": 100 * float(np.median(out[at])),
-                "shipped": 100 * float(np.median(np.abs(shipped[at]))),
+                "left_out": 100 * float(np.median(once_a_layout(np.abs(out[at]), layout[at]))),
+                "bias": 100 * float(np.median(once_a_layout(out[at], layout[at]))),
+                "shipped": 100 * float(np.median(once_a_layout(np.abs(shipped[at]), layout[at]))),
             })  # fmt: skip
     return found
 
