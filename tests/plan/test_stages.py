@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
+from scalewright.plan.capabilities import find_capabilities
 from scalewright.plan.predict import Prediction, predict
 from scalewright.plan.stages import pipeline, stages
 from scalewright.spec.cluster import load_cluster
 from scalewright.spec.layout import Layout
 from scalewright.spec.presets import load_model_spec
 
-# with a head of a block or two: the closed forms of unequal ranks are made for these
-LLAMA = load_model_spec("llama-3.1-8b").replace(vocab_size=96_000)
-H100 = load_cluster("dgx-h100")
+LLAMA, H100 = load_model_spec("llama-3.1-8b"), load_cluster("dgx-h100")
+NANOTRON = find_capabilities("nanotron")
 
 
 def run(framework: str = "megatron", **changes: Any) -> Prediction:
@@ -63,8 +63,12 @@ def test_the_worst_stage_is_the_predictions_memory(framework: str, keys: dict[st
 def test_the_clock_says_what_the_step_says(framework: str, keys: dict[str, Any]) -> None:
     """3%, what the closed forms of unequal ranks may be off with a head of a block or two.
 
-    7% with four chunks: there the head lies in one of a rank's stages, and the closed form spreads it.
+    7% with four chunks: there the head lies in one of a rank's stages, and the closed form spreads it. Only
+    schedules that nanotron has: its equal stages leave the last one an eager head's whole weight beside its
+    blocks, which makes four chunks 7.6% off.
     """
+    if framework == "nanotron" and not NANOTRON.allows("schedule", keys.get("schedule", "1f1b")):
+        pytest.skip("nanotron has no such schedule")
     found = run(framework, **keys)
     error = 0.07 if keys.get("virtual_stages") == 4 else 0.03
     assert pipeline(found).makespan == pytest.approx(pipelined_seconds(found), rel=error)
@@ -98,7 +102,10 @@ def test_random_layouts_add_up() -> None:
             "schedule": dice.choice(TRIED),
             "global_batch": dice.choice([512, 1024]),
         }
-        found = run(dice.choice(["megatron", "scalewright", "nanotron"]), **keys)
+        framework = dice.choice(["megatron", "scalewright", "nanotron"])
+        if framework == "nanotron" and not NANOTRON.allows("schedule", keys["schedule"]):
+            continue
+        found = run(framework, **keys)
         peaks = [sum(row["memory_gib"].values()) for row in stages(found)]
         assert max(peaks) == pytest.approx(found.peak_gib, rel=1e-9), keys
         errors.append(pipeline(found).makespan / pipelined_seconds(found) - 1)

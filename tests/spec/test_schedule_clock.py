@@ -24,6 +24,7 @@ from scalewright.spec.schedule import (
     schedule,
     simulate,
 )
+from scalewright.spec.schedules.bubble import idle_columns
 from scalewright.spec.schedules.check import find_problem
 
 COSTS = [
@@ -103,6 +104,14 @@ def test_zero_bubble_v_has_none_within_a_rank() -> None:
             assert idle_time("zbv", ranks, 2, micros, common_end=False) == 0
             assert idle_time("zbv", ranks, 2, micros) == ranks - 1
     assert simulate(schedule("zbv", 4, 2, 5), StageCost(1, 1, 1)).active[0] > 30  # too few to fill it
+
+
+@pytest.mark.parametrize("costs", [(1, 1, 1.3), (1, 1.1, 1.4), (1, 1.2, 1.6), (1.2, 1, 1.3), (1.2, 1, 1.5)])
+def test_zero_bubble_v_waits_for_long_weight_parts(costs: tuple[float, float, float]) -> None:
+    for ranks in (2, 4, 8):
+        for micros in (2 * ranks, 4 * ranks):
+            idle = idle_time("zbv", ranks, 2, micros, StageCost(*costs))  # by the clock
+            assert idle_columns("zbv", ranks, 2, micros, *costs) == pytest.approx(idle)
 
 
 def test_published_examples() -> None:

@@ -113,8 +113,9 @@ def _zb_chunks(p: Column, v: Column, m: Column, f: Column, i: Column, w: Column)
 
 
 def _zbv(p: Column, v: Column, m: Column, f: Column, i: Column, w: Column) -> Column:
-    """Published for F = I = W; for W <= F <= I ours, found by the clock."""
+    """Published for F = I = W; else ours, found by the clock: longer weight parts add the last term."""
     filled = np.where(i >= f, (p - 1) * np.maximum(i, 2 * (i - w)), (p - 1) * f + (p - 2) * (f - i))
+    filled = filled + (p - 2) * np.maximum(0, w - np.maximum(i, 2 * f - i))
     return np.maximum(filled, 2 * (p - 1) * (f + i) - 2 * (m - 1) * np.minimum(f, i))
 
 
