@@ -11,7 +11,15 @@ from typing import Any
 from scalewright.plan.predict import predict_rows
 
 H100 = {"device": "H100-80GB-SXM", "precision": "bf16", "seq": 8192}
-TITAN = {**H100, "framework": "torchtitan", "sharding": "fsdp", "pp": 1, "recompute": "selective"}
+# the paper's cards: H100 with HBM2e, limited to 500 W
+TITAN = {
+    **H100,
+    "device": "h100-sxm-96-500w",
+    "framework": "torchtitan",
+    "sharding": "fsdp",
+    "pp": 1,
+    "recompute": "selective",
+}
 FULL = {"precision": "fp8", "recompute": "full", "options": "compile=1;async_tp=1"}
 TITAN_405 = {
     **TITAN,

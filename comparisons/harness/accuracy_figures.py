@@ -33,7 +33,7 @@ from scalewright.plan.measured.fit import (
 from scalewright.plan.measured.profile import held_out_error
 from scalewright.plan.measured.rank import rankings
 from scalewright.plan.measured.runs import MEASURED, Runs, once_a_layout, read_table, runs_of
-from scalewright.plan.measured.score import layout_groups, score
+from scalewright.plan.measured.score import layout_groups, memory_of_kind, score
 from scalewright.plan.predict import Predictions, predict_table
 
 PROFILE_ROWS = (4, 8, 16)
@@ -216,9 +216,7 @@ def _only(runs: Runs, rows: np.ndarray) -> Runs:
 
 def _peer_memory(figures: Figures, gib: np.ndarray) -> dict[str, Any]:
     """Median error of memory by source, its and ours, on the rows that both have."""
-    held = figures.found.outcome.memory
-    assert held is not None
-    ours = held.peak / 2**30
+    ours = memory_of_kind(figures.runs, figures.found)
     found = {}
     at_all = np.isfinite(gib) & np.isfinite(figures.runs.memory) & ~figures.runs.apart
     for source in dict.fromkeys(figures.runs.source[at_all].tolist()):

@@ -16,7 +16,7 @@ FAR_SOURCES = {
     "vtrain-single": "models of 0.15 to 0.3 billion parameters on one node, where memory-bound kernels and"
     " launches of that trainer decide: left out, these are guessed.",
     "megatron-bridge": "mixtures of experts, whose software moved by 1.3 to 1.8 within a year at the same"
-    " layout; recomputation isn't in the tables.",
+    " layout.",
     "maxtext-tpu": "neither batch nor layout is stated: both are assumed.",
     "nemo-longseq": "sequences up to 1M tokens; its times follow from TFLOP/s, and offload isn't stated.",
 }  # fmt: skip
@@ -28,8 +28,7 @@ WHY = {
     "nemo-megatron-a100": "no layout, batch or recomputation stated: the planner's own are priced",
     "llama2-paper": "GPU-hours of whole runs, failures and checkpoints included; no layout stated",
     "bloom-chronicles": "one early iteration; see the source above",
-    "early experts": "experts in an early release: later ones are up to 1.8 times as fast at this layout",
-    "late experts": "experts in a late release, faster than the trend",
+    "early experts": "experts in a release of before 2026: later ones are up to 1.8 times as fast",
     "maxtext-tpu": "batch and layout not stated",
     "internevo": "400 Gbit/s a node for a thousand devices: traffic doesn't hide behind computation",
     "maxtext-gpu": "a small batch on XLA: what it hides isn't known",
@@ -46,7 +45,7 @@ def row_reason(row: Mapping[str, Any], request: Request, error: float) -> str:
         stalled = error < 0 if request.devices >= 256 else error < -0.5
         return WHY["stalled" if stalled else "wide" if request.tp > 8 else "nanotron"]
     if request.model.moe is not None and trainer.kernels == "modern":
-        return WHY["early experts" if error < 0 else "late experts"]
+        return WHY["early experts"] if error < 0 and trainer.year < 2026 else "unknown"
     if source == "llm-foundry-mpt" and request.micro_batch > 1:
         return "unknown"
     if source == "vtrain-multi" and error > 0:

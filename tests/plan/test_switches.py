@@ -60,12 +60,25 @@ def test_an_unknown_switch_is_refused() -> None:
 
 def test_the_documentation_lists_every_switch() -> None:
     section = DOCS.read_text(encoding="utf-8").split("### Switches")[1].split("\n## ")[0]
-    assert set(re.findall(r"`([a-z0-9_]+)`", section.split("|---")[0] + section)) >= set(NAMES)
+    assert set(re.findall(r"`([a-z0-9_]+)`", section)) >= set(NAMES)
 
 
 def test_graphs_take_launches_from_the_host() -> None:
     none, part, full = (seconds(options=f"cuda_graphs={word}") for word in ("none", "attn+router", "full"))
     assert full < part < none
+
+
+def test_a_graph_of_mamba_layers_holds_theirs_alone() -> None:
+    plain: dict[str, Any] = {"model": "nemotron-h-8b", "ep": 1, "tp": 8}
+    none, mamba, layer = (
+        seconds(options=f"cuda_graphs={word}", **plain) for word in ("none", "mamba", "layer")
+    )
+    assert layer < mamba < none
+    assert seconds(options="cuda_graphs=mamba") == seconds(options="cuda_graphs=none")  # it has no such layer
+
+
+def test_a_gather_of_all_tokens_sends_more_than_each_to_its_experts() -> None:
+    assert seconds(options="dispatcher=allgather") > seconds(options="dispatcher=alltoall")
 
 
 def test_capacity_pads_experts_and_spares_the_host_the_count() -> None:

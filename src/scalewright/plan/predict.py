@@ -159,7 +159,7 @@ class Prediction:
         rate = self.tokens / seconds
         peak = request.chip.peak(request.precision)[1]
         model_rate, hardware_rate = (
-            self.number(x) / seconds / request.devices for x in ("flops", "hardware")
+            self.number(x) / seconds / request.held_devices for x in ("flops", "hardware")
         )
         return {
             "model": _model_facts(request.model, request.seq_len),
@@ -168,7 +168,7 @@ class Prediction:
             "risk": self.risk,
             "step_time_s": {name: self.number(name) for name in ("p10", "p50", "p90")},
             "tokens_per_s": rate,
-            "tokens_per_s_per_device": rate / request.devices,
+            "tokens_per_s_per_device": rate / request.held_devices,
             "tflops_per_device": model_rate / 1e12,
             "flops_convention": CONVENTION,
             "mfu": model_rate / peak,

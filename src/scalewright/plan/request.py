@@ -43,7 +43,8 @@ class Request:
     framework: Framework
     precision: str
     seq_len: int
-    devices: int
+    devices: int  # that compute
+    idle_devices: int = 0  # that a run holds beside them, without a sequence of the batch
     tp: int = 1
     sp: bool = False
     pp: int = 1
@@ -71,6 +72,11 @@ class Request:
     def dp(self) -> int:
         """Data-parallel ranks."""
         return max(1, self.devices // (self.tp * self.pp * self.cp))
+
+    @property
+    def held_devices(self) -> int:
+        """Devices of the run, over which rates a device are stated."""
+        return self.devices + self.idle_devices
 
     @property
     def global_batch(self) -> float:

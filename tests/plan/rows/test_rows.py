@@ -169,6 +169,28 @@ def test_what_dp_leaves_goes_to_blank_axes() -> None:
     assert "n_devices 32" in found.assumed
 
 
+def test_a_stated_batch_is_never_changed() -> None:
+    """8 ranks for 3 micro-batches: 5 wait, and rates are over all 64 devices all the same."""
+    row = {**ROW, "gbs": 6, "tokens_per_s_per_device": 10.0}
+    request = request_of(row)
+    assert (request.global_batch, request.devices, request.held_devices) == (6, 24, 64)
+    assert any("5 of 8 data-parallel ranks idle" in line for line in request.assumed)
+    assert measured_seconds(row, request)[0] == pytest.approx(6 * 2048 / 64 / 10)
+    answer = predict_rows([row])[0]
+    assert answer["tokens_per_s_per_device"] == pytest.approx(answer["tokens_per_s"] / 64)
+
+
+def test_hsdp_without_sizes_shards_inside_a_node() -> None:
+    row = {**ROW, "tp": 1, "pp": 1, "sharding": "hsdp"}
+    assert request_of(row).dp_replicate == 8
+    assert request_of({**row, "options": "ici_fsdp=32"}).dp_replicate == 2
+
+
+def test_dims_that_contradict_the_stated_size_are_named() -> None:
+    assert not any("params_b" in line for line in request_of({**ROW, "params_b": 1.31}).assumed)
+    assert any("though params_b is 2" in line for line in request_of({**ROW, "params_b": 2}).assumed)
+
+
 def test_options_that_no_published_row_has() -> None:
     """Each changes the request or the step as its meaning says."""
 

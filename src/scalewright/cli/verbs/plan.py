@@ -21,8 +21,8 @@ from scalewright.cli.verbs.predict import (
     Tokens,
     Version,
     check_given,
+    option_words,
     read_pairs,
-    read_switches,
 )
 from scalewright.spec.errors import UserError
 
@@ -94,7 +94,7 @@ def plan(
             name, place, devices, seq_len, global_batch, nodes=nodes,
             global_batch_tokens=global_batch_tokens, objective=objective, fix=read_pairs(fix, "--fix", AXES),
             memory_headroom=memory_headroom, margin=margin, top=top, precision=precision, framework=framework,
-            software_version=software_version, options=read_switches(options), optimizer=optimizer,
+            software_version=software_version, options=option_words(options), optimizer=optimizer,
             tokens=tokens, price=price, currency=currency, goodput=goodput, scaling=counts, out=out,
             why_not=read_pairs(why_not, "--why-not", AXES) if why_not else None, data=data, force=force,
             tell=shown.tell, stop=shown.stop,

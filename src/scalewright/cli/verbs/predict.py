@@ -129,7 +129,7 @@ def predict(
     with only_answer(json), working("predicting"):
         answer = ask(
             name, place, keys, seq_len, framework=framework, software_version=software_version,
-            options=read_switches(options), optimizer=optimizer, tokens=tokens, price=price,
+            options=option_words(options), optimizer=optimizer, tokens=tokens, price=price,
             currency=currency, goodput=goodput,
         )  # fmt: skip
     if json:
@@ -199,7 +199,7 @@ def _counts(text: str) -> list[int]:
         ) from None
 
 
-def read_switches(text: str | None) -> dict[str, str]:
+def option_words(text: str | None) -> dict[str, str]:
     """`key=value;key=value` (commas do as well) of a trainer."""
     from scalewright.plan.rows.cells import read_options
 

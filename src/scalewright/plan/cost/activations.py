@@ -18,6 +18,7 @@ import numpy as np
 
 from scalewright.plan.constants import Constants
 from scalewright.plan.cost import work as w
+from scalewright.plan.cost.parts import PARTS, REST
 from scalewright.plan.cost.table import RECOMPUTE, Facts, Table
 from scalewright.plan.frameworks import ATTENTION, KERNELS
 from scalewright.plan.request import SCHEDULES
@@ -89,8 +90,8 @@ def block_bytes(table: Table, facts: Facts, c: Constants) -> tuple[np.ndarray, n
     first = np.where(trainers["kernels"] == KERNELS.index("modern"), kept[:, 9], 0.0)
     none = (kept[:, 0] + eager * trainers["eager_kept"] - narrow * halves.sum(1) - first)[u]
     # what recomputed parts keep in 8 bits is counted with them
-    freed = works["parts"] - narrow[:, None] * halves[:, : w.REST]
-    freed[:, w.PARTS.index("experts")] -= first
+    freed = works["parts"] - narrow[:, None] * halves[:, :REST]
+    freed[:, PARTS.index("experts")] -= first
     whole = none + (scores + masks)[u]
     inside = none + masks[u]
     full = kept[:, 3][u]

@@ -17,6 +17,7 @@ from scalewright.plan.cost import work as w
 from scalewright.plan.cost.activations import budgets
 from scalewright.plan.cost.collectives import Wires, wires
 from scalewright.plan.cost.kernels import Prices
+from scalewright.plan.cost.parts import PARTS
 from scalewright.plan.cost.table import RECOMPUTE, Facts, Table
 from scalewright.plan.frameworks import KERNELS
 
@@ -151,5 +152,5 @@ class Columns:
 
 _WHOLE = {"full": 1.0}
 _CORE = np.array(
-    [[float(name in ("core", "selective") and part == "core") for part in w.PARTS] for name in RECOMPUTE]
+    [[float(name in ("core", "selective") and part == "core") for part in PARTS] for name in RECOMPUTE]
 )

@@ -17,6 +17,7 @@ import numpy as np
 from scalewright.plan.cost import collectives as x
 from scalewright.plan.cost import work as w
 from scalewright.plan.cost.columns import Columns
+from scalewright.plan.cost.parts import PARTS
 from scalewright.plan.request import CP_KINDS
 
 # Schedules that run a micro-batch's forward with another's backward, so that one computes while the other
@@ -41,7 +42,7 @@ def context_parallel(at: Columns) -> Exchange:
     nothing = np.zeros(len(t))
     if not (t.cp > 1).any():
         return Exchange(nothing, nothing)
-    core = at.region(at.prices.core[:, :, 0], w.BLOCK)
+    core = at.prices.parts[:, PARTS.index("core")][t.unit]
     ring = (t.cp - 1) * x.send(size, t.tp, t.tp * t.cp, at.links)
     whole = x.gather(size * t.cp, t.cp, t.tp, at.links)
     turn = x.all_to_all(2 * at.work("stream") / t.tp + size, t.cp, t.tp, at.links)
@@ -70,6 +71,9 @@ def expert_parallel(at: Columns) -> Exchange:
     met = reached * (1 - (1 - 1 / reached) ** top_k) / top_k
     far = np.where((at.trainer("dedup") > 0) & (domains > 1), met, 1.0)
     once = x.all_to_all(size, t.ep, one, at.links, far)
+    gathered = at.trainer("gathers_tokens") > 0  # every rank gets all tokens, and sums up as many
+    if gathered.any():
+        once = np.where(gathered, x.gather(at.work("stream") / t.tp * t.ep, t.ep, one, at.links), once)
     both = 2 * once * sparse
     hidden = both * at.c["overlap.ep"] * at.trainer("overlap_ep")
     paired = t.schedules("paired")

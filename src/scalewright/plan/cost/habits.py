@@ -11,9 +11,10 @@ from typing import Protocol
 
 import numpy as np
 
-from scalewright.plan.cost import work as w
+from scalewright.plan.cost.parts import PARTS
 from scalewright.plan.frameworks import HOSTS, KERNELS, Framework
-from scalewright.plan.switches import Switches
+from scalewright.plan.switches import WORDS, Switches
+from scalewright.spec.model import ModelSpec
 
 NODE_WISE = ("deepep", "hybridep", "flex")  # dispatchers that send a token to a node once
 # What a word of `recompute_modules` runs again, in parts of a block (work.PARTS)
@@ -22,15 +23,18 @@ MODULES = {
     "mla_up_proj": ("latent",), "shared_experts": ("shared",), "mlp": ("dense", "dense_act"),
     "moe": ("experts", "expert_act", "shared"),
 }  # fmt: skip
-# Shares of a block's launches: attention and its norms, the MLP; in a sparse block router and preprocessing
-LAUNCHES = {"attn": 0.55, "mlp": 0.45, "router": 0.4}
-RECIPES = ("tensorwise", "rowwise", "blockwise", "mxfp8", "nvfp4")
+# Assumed: shares of a block's launches: what mixes tokens with its norm, the MLP; of an expert layer's the
+# router and what prepares the dispatch
+MIXER, MLP, ROUTER = 0.55, 0.45, 0.4
+RECIPES = WORDS["fp8_recipe"]
 PERMUTES_FUSED = 2025.1  # as a year: Megatron Core 0.11 permutes tokens in one kernel
 
 
 class Unit(Protocol):
     """What of a unit (units.py) is read here."""
 
+    @property
+    def model(self) -> ModelSpec: ...
     @property
     def framework(self) -> Framework: ...
     @property
@@ -54,7 +58,8 @@ def switched(units: Sequence[Unit]) -> dict[str, np.ndarray]:
         "overlap_tp": column(units, _overlaps_tp),
         "overlap_ep": column(units, lambda u: bool(u.switches.ep_overlap)),
         "fp8_gather": column(units, lambda u: bool(u.switches.fp8_gather)),
-        "dedup": column(units, lambda u: (u.switches.dispatcher or _dispatcher(u)) in NODE_WISE),
+        "dedup": column(units, lambda u: _dispatcher(u) in NODE_WISE),
+        "gathers_tokens": column(units, lambda u: _dispatcher(u) == "allgather"),
         "fp8_inputs": column(units, lambda u: u.framework.fp8_kept in ("inputs", "inputs+gates")),
         "fp8_gates": column(units, lambda u: u.framework.fp8_kept == "inputs+gates"),
         "capacity_factor": column(units, lambda u: u.switches.capacity or 1.0),
@@ -67,12 +72,12 @@ def switched(units: Sequence[Unit]) -> dict[str, np.ndarray]:
         "recipe": column(units, lambda u: RECIPES.index(_recipe(u))),
         "one_by_one": column(units, lambda u: u.switches.grouped_gemm is False),
         "offload_layers": column(units, lambda u: u.switches.offload_layers or 0.0),
-        "launches_dense": column(units, lambda u: 1 - _captured(u, "attn", "mlp")),
-        "launches_attention": column(units, lambda u: LAUNCHES["attn"] - _captured(u, "attn")),
+        "launches_mixer": column(units, _launched_mixer),
+        "launches_mlp": column(units, lambda u: 0.0 if _captures(u, "mlp") else MLP),
         "launches_experts": column(units, _launched_experts),
         "counts_tokens": column(units, _counts_tokens),
         "fused_experts": column(units, lambda u: bool(u.switches.fused_experts)),
-        "reruns": np.array([[part in _reruns(u) for part in w.PARTS] for u in units], dtype=float),
+        "reruns": np.array([[part in _reruns(u) for part in PARTS] for u in units], dtype=float),
     }
 
 
@@ -97,8 +102,9 @@ def _overlaps_tp(unit: Unit) -> bool:
 
 
 def _dispatcher(unit: Unit) -> str:
-    """What sends tokens to experts where a run doesn't state it: DeepEP is of February 2025."""
-    return unit.framework.dispatcher or ("deepep" if unit.framework.year >= 2025 else "alltoall")
+    """What sends tokens to experts; where neither run nor trainer states it, by date: DeepEP is of 2025."""
+    stated = unit.switches.dispatcher or unit.framework.dispatcher
+    return stated or ("deepep" if unit.framework.year >= 2025 else "alltoall")
 
 
 def _stated(switch: bool | None, habit: bool) -> bool:
@@ -116,17 +122,24 @@ def _recipe(unit: Unit) -> str:
     return unit.switches.fp8_recipe or usual
 
 
-def _captured(unit: Unit, *parts: str) -> float:
-    """The share of a block's launches that CUDA graphs hold, of these parts."""
-    held = unit.switches.cuda_graphs
-    whole = bool(held & {"full", "layer"})
-    return sum(LAUNCHES[part] for part in parts if whole or part in held)
+def _captures(unit: Unit, part: str) -> bool:
+    """Whether a CUDA graph holds a part's launches."""
+    return bool(unit.switches.cuda_graphs & {"full", "layer", part})
+
+
+def _launched_mixer(unit: Unit) -> float:
+    """Launches of attention, or of a Mamba layer's mixer, that no graph holds, over a dense block's."""
+    words = {"attention": "attn", "mamba": "mamba"}
+    mixers = [unit.model.parts(layer)[0] for layer in range(unit.model.num_hidden_layers)]
+    left = sum(not _captures(unit, words.get(mixer or "", "layer")) for mixer in mixers)
+    return MIXER * left / len(mixers)
 
 
 def _launched_experts(unit: Unit) -> float:
-    """The share of an expert layer's launches beside attention's that no graph holds."""
-    whole = unit.switches.cuda_graphs & {"full", "layer"}
-    return 0.0 if whole else 1 - _captured(unit, "router")
+    """The share of an expert layer's launches beside its mixer's that no graph holds."""
+    if _captures(unit, "layer"):
+        return 0.0
+    return 1 - ROUTER * _captures(unit, "router")
 
 
 def _counts_tokens(unit: Unit) -> bool:

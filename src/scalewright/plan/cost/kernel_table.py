@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from scalewright.plan.cost import work as w
+from scalewright.plan.cost.parts import REST
 from scalewright.plan.cost.units import Facts, Unit
 
 PHASES = 3
@@ -75,7 +76,7 @@ def flatten(units: Sequence[Unit], facts: Facts) -> Flat:
     classes = []
     # parts of a block, in the forward; all else is summed up in the column behind them
     in_block = (column["region"] == w.BLOCK) & (column["phase"] == w.FORWARD)
-    part = unit * (w.REST + 1) + np.where(in_block, column["part"], w.REST).astype(int)
+    part = unit * (REST + 1) + np.where(in_block, column["part"], REST).astype(int)
     for name, kinds in CLASSES.items():
         at = np.flatnonzero(np.isin(column["kind"], kinds))
         k = {key: np.ascontiguousarray(values[at]) for key, values in column.items()}
@@ -88,11 +89,11 @@ def flatten(units: Sequence[Unit], facts: Facts) -> Flat:
     forward = column["flops"] * column["count"] * (column["phase"] == w.FORWARD)
     masked = forward * np.where(column["kind"] == w.ATTENTION, column["mark"], 1.0)
     shape = (len(works), w.REGIONS)
-    parts = np.bincount(part, masked, len(works) * (w.REST + 1)).reshape(len(works), w.REST + 1)
+    parts = np.bincount(part, masked, len(works) * (REST + 1)).reshape(len(works), REST + 1)
     square, masked = (
         np.bincount(region, flops, len(works) * w.REGIONS).reshape(shape) for flops in (forward, masked)
     )
-    return Flat(tuple(classes), square, masked, parts[:, : w.REST], len(works))
+    return Flat(tuple(classes), square, masked, parts[:, :REST], len(works))
 
 
 def _padded_experts(k: Arrays, u: Arrays) -> Arrays:

@@ -20,13 +20,14 @@ from scalewright.plan.constants import Constants
 from scalewright.plan.cost import work as w
 from scalewright.plan.cost.habits import RECIPES
 from scalewright.plan.cost.kernel_table import PHASES, TILE, Arrays, Flat, flatten
+from scalewright.plan.cost.parts import PARTS, REST
 from scalewright.plan.frameworks import ATTENTION, KERNELS
 from scalewright.spec.device_families import PRICED
 
 __all__ = ["Flat", "Prices", "flatten", "immature", "price", "roof"]
 
 BITS = ("bits32", "bits16", "bits8", "bits4")
-EXPERT_ACT = w.PARTS.index("expert_act")
+EXPERT_ACT = PARTS.index("expert_act")
 FLASH1, BEST = ATTENTION.index("flash1"), ATTENTION.index("best")
 CAST_BYTES = 4.0  # an operand of 8 bits: 2 bytes read, 1 written as it is and 1 transposed
 REACHED = 0.95  # of a measured peak, which a matrix product reached already
@@ -38,10 +39,12 @@ UNFUSED_PERMUTE = 2.0  # bytes of a permutation by single index operations, over
 # Bytes a 16-bit logit that the loss moves, forward and backward, by generation of kernels.
 #   eager     cast to fp32 (2 + 4), log-softmax (4 + 4); its gradient (4 + 4 + 4), the pick's, scattered (4),
 #             cast back (4 + 2)
-#   fused     cast, maximum, difference, exponent and sum of Megatron's loss; its gradient in place, cast back
-#   modern    two reads and the gradient in the forward, scaled in the backward
-#   compiled  one pass that casts, one back         xla  nothing but both ends
-LOSS_BYTES = {"eager": (14, 22), "fused": (22, 14), "modern": (8, 4), "compiled": (8, 6), "xla": (6, 4)}
+#   fused     Megatron's loss: cast (2 + 4), maximum (4), difference (4 + 4), exponent (4 + 4), sum (4),
+#             quotient (4 + 4); its gradient in place (4 + 4), cast back (4 + 2)
+#   modern    one kernel: two reads (2 + 2), the gradient in place (2); scaled by the loss's (2 + 2)
+#   compiled  cast in the first of two reads (2 + 4 + 4); the gradient in one pass, cast (4 + 2)
+#   xla       two reads (2 + 2); one more and the gradient (2 + 2)
+LOSS_BYTES = {"eager": (14, 22), "fused": (38, 14), "modern": (6, 4), "compiled": (10, 6), "xla": (4, 4)}
 LISTED_LOSS = 6.0  # bytes a logit that spec/block.py lists
 _LOSS = np.array([LOSS_BYTES[kind] for kind in KERNELS], dtype=float)
 MOVE_BACK = 1.5  # bytes of a memory-bound kernel's backward over its forward's
@@ -49,10 +52,9 @@ MOVE_BACK = 1.5  # bytes of a memory-bound kernel's backward over its forward's
 
 @dataclass(frozen=True)
 class Prices:
-    """Seconds on the device: [units, REGIONS, PHASES], and attention's core alone."""
+    """Seconds on the device: [units, REGIONS, PHASES], and of a block's parts."""
 
     seconds: np.ndarray
-    core: np.ndarray  # [units, REGIONS, 2]: forward, backward
     flops: np.ndarray  # [units, REGIONS] of a forward, attention as the mask leaves it
     square: np.ndarray  # the same, attention over the full square
     parts: np.ndarray  # seconds of a forward of a block's parts [units, PARTS]
@@ -63,17 +65,14 @@ def price(flat: Flat, c: Constants) -> Prices:
     """Seconds, by unit, region and phase."""
     shape = (flat.units, w.REGIONS, PHASES)
     total: np.ndarray = np.zeros(shape)
-    core: np.ndarray = total[:, :, :2]
-    parts = np.zeros(flat.units * (w.REST + 1))
+    parts = np.zeros(flat.units * (REST + 1))
     for kernels in flat.classes:
         seconds = _PRICES[kernels.name](kernels.k, kernels.u, c) * kernels.k["count"]
         sums = np.bincount(kernels.place, seconds, int(np.prod(shape))).reshape(shape)
         total = total + sums
         parts += np.bincount(kernels.part, seconds, len(parts))
-        if kernels.name == "attention":
-            core = sums[:, :, :2]
-    by_part = parts.reshape(flat.units, w.REST + 1)[:, : w.REST]
-    return Prices(total, core, flat.masked, flat.square, by_part, flat.parts)
+    by_part = parts.reshape(flat.units, REST + 1)[:, :REST]
+    return Prices(total, flat.masked, flat.square, by_part, flat.parts)
 
 
 def roof(u: Arrays, width: np.ndarray, peak: np.ndarray, c: Constants) -> np.ndarray:

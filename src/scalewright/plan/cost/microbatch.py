@@ -19,11 +19,12 @@ from scalewright.plan.cost.columns import Columns, Place
 from scalewright.plan.cost.exchange import Exchange, context_parallel, expert_parallel
 from scalewright.plan.cost.kernels import immature
 from scalewright.plan.cost.links import Links
+from scalewright.plan.cost.parts import PARTS
 from scalewright.plan.cost.volumes import Volumes
 from scalewright.plan.frameworks import HOSTS
 from scalewright.spec.schedules.unequal import RankCost
 
-EXPERTS = w.PARTS.index("experts")
+EXPERTS = PARTS.index("experts")
 UNFUSED_LAUNCHES = 1.3  # of an expert layer: index operations one by one
 AN_EXPERT = 9 / 150  # launches of an expert's three products forward and back, over a dense block's
 CORNER = 6  # how sharply device and host take turns in being the slower
@@ -125,13 +126,13 @@ def _launches(at: Columns) -> tuple[np.ndarray, np.ndarray]:
     pass.
     """
     c, sparse = at.c, at.work("sparse")
+    plain = at.trainer("launches_mixer") + (1 - sparse) * at.trainer("launches_mlp")
     if not sparse.any():
-        return at.trainer("launches_dense"), sparse
+        return plain, sparse
     experts = c["host.experts"] * immature(at.trainer("year"), at.trainer("kernels"), c)
     experts = experts * np.where(at.trainer("permutes_fused") > 0, 1.0, UNFUSED_LAUNCHES)
     experts = experts + at.trainer("one_by_one") * at.work("local_experts") * AN_EXPERT
     experts = sparse * experts * at.trainer("launches_experts")
-    plain = (1 - sparse) * at.trainer("launches_dense") + sparse * at.trainer("launches_attention")
     return np.asarray(plain + experts), np.asarray(experts)
 
 

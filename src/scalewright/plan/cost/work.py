@@ -16,6 +16,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from scalewright.plan.cost.parts import REST, freed, gate, input_of_product, part_of
 from scalewright.spec import block
 from scalewright.spec.block import Operator, Sizes
 from scalewright.spec.model import ModelSpec
@@ -45,7 +46,6 @@ _FUSED = {
     **{f"deltanet.{name}": 6 for name in ("q", "k", "v", "z")},
     **{f"deltanet.{name}": 7 for name in ("b", "a")},
 }
-NORMS = ("attention_norm", "mamba_norm", "deltanet_norm", "mlp_norm")
 # The columns of a kernel
 Kernel = tuple[float, ...]
 KERNEL = (
@@ -53,9 +53,6 @@ KERNEL = (
 )  # fmt: skip
 COLUMN = {name: index for index, name in enumerate(KERNEL)}
 PRODUCTS = ("linear", "grouped_linear", "head", "router")
-# Parts of a block that trainers recompute by themselves; the rest of it is in none
-PARTS = ("core", "norms", "latent", "dense", "dense_act", "shared", "experts", "expert_act")
-REST = len(PARTS)
 # What a region keeps for the backward, in bytes: by recomputation ("none" to "full"), what eager kernels keep
 # beside; pairs of query and key; outputs of products and norms; the widest activation; elements of the
 # largest product's weight; experts' outputs, which only a trainer keeps that weights them last
@@ -130,16 +127,16 @@ def _listed(model: ModelSpec, sizes: Sizes) -> Work:
         if region == BLOCK:
             for operator in found:
                 part = part_of(operator)
-                parts[part] += share * _freed(operator)
-                inputs[part] += share * _input_of_product(operator)
-                gates[part] += share * _gate(operator)
+                parts[part] += share * freed(operator)
+                inputs[part] += share * input_of_product(operator)
+                gates[part] += share * gate(operator)
     dense, expert = _parameters(model, sizes)
     stream = float(sizes.rows * model.hidden_size * sizes.width)
     moe = model.moe
     sparse = sum(model.is_moe(layer) for layer in range(layers)) / layers if moe else 0.0
     seen = (
         (moe.latent_size or model.hidden_size) / model.hidden_size if moe else 0.0
-    )  # of a token, by experts
+    )  # by experts, of a token
     routed = stream / sizes.tp * moe.top_k * seen if moe else 0.0
     key_value = sum(many * _key_value(model, sizes, first) for first, many in layer_kinds(model)) / layers
     logits = float(sizes.rows * -(-model.vocab_size // sizes.tp))
@@ -209,43 +206,6 @@ def _key_value(model: ModelSpec, sizes: Sizes, layer: int) -> float:
         return 0.0
     kv_heads, head_dim, _ = model.attention_heads(layer)
     return float(sizes.rows * 2 * -(-kv_heads // sizes.tp) * head_dim * sizes.width)
-
-
-def part_of(o: Operator) -> int:
-    """The part of a block that an operator belongs to; REST where it is in none."""
-    owner = o.name.split(".", 2)[-1]
-    if o.kind == "attention":
-        return PARTS.index("core")
-    if owner in NORMS:
-        return PARTS.index("norms")
-    if owner in ("attention.q_up", "attention.kv_up") or (o.kind == "rope" and o.saved):
-        return PARTS.index("latent")
-    if owner.startswith("mlp.shared"):
-        return PARTS.index("shared")
-    if owner.startswith("mlp.experts") or o.kind in ("router", "dispatch", "combine"):
-        return PARTS.index("expert_act" if o.kind == "activation" else "experts")
-    if owner.startswith("mlp."):
-        return PARTS.index("dense_act" if o.kind == "activation" else "dense")
-    return REST
-
-
-def _freed(o: Operator) -> float:
-    """Bytes that are not kept where an operator's part is recomputed: a norm's input stays all the same."""
-    if o.kind == "attention":
-        return o.saved_core
-    return min(o.saved, o.written) if o.kind == "norm" else o.saved
-
-
-def _input_of_product(o: Operator) -> float:
-    """Bytes that an operator keeps because a product reads them."""
-    if o.kind in ("dispatch", "activation"):
-        return o.saved
-    return min(o.saved, o.written) if o.kind == "norm" else 0.0
-
-
-def _gate(o: Operator) -> float:
-    """Bytes that a product keeps because a gated activation reads them."""
-    return o.written if o.name.endswith((".gate", ".up")) and o.saved >= o.written else 0.0
 
 
 def _products(o: Operator, region: int, share: float, moved: float, part: float) -> list[Kernel]:

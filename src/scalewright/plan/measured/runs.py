@@ -147,7 +147,7 @@ def measured_seconds(row: Row, request: Request) -> tuple[float, bool]:
     rate = number(row, "tokens_per_s_per_device") or number(row, "tok_s_dev_derived")
     tokens = request.global_batch * request.seq_len
     if rate:
-        return tokens / request.devices / rate, False
+        return tokens / request.held_devices / rate, False
     flops = number(row, "tflops_per_device")
     if not flops:
         share = number(row, "mfu_pct")
@@ -160,7 +160,7 @@ def measured_seconds(row: Row, request: Request) -> tuple[float, bool]:
     each = flops_per_token(request.model, request.seq_len, causal=halved)
     if "hardware flops" in notes and request.recompute == "full":
         each *= 4 / 3
-    return tokens * each / (flops * 1e12 * request.devices), True
+    return tokens * each / (flops * 1e12 * request.held_devices), True
 
 
 def oom_row(row: Row) -> dict[str, Any]:

@@ -131,13 +131,16 @@ def _overall(sources: Mapping[str, Mapping[str, float]], rivals: Mapping[str, An
     return {"sources": len(counted), **means, "best_baseline": best, "sources_better_than_it_pct": share}
 
 
-def _memory(runs: Runs, found: Predictions) -> dict[str, Any]:
-    held = found.outcome.memory
+def memory_of_kind(runs: Runs, predictions: Predictions) -> np.ndarray:
+    """GiB of the kind that each row has measured: allocated, reserved, or nvidia-smi's."""
+    held = predictions.outcome.memory
     assert held is not None
-    predicted = np.choose(
-        [list(held.kinds).index(kind) for kind in runs.memory_kind], list(held.kinds.values())
-    )
-    error = predicted / GIB / runs.memory - 1
+    kinds = [list(held.kinds).index(kind) for kind in runs.memory_kind]
+    return np.asarray(np.choose(kinds, list(held.kinds.values())) / GIB)
+
+
+def _memory(runs: Runs, found: Predictions) -> dict[str, Any]:
+    error = memory_of_kind(runs, found) / runs.memory - 1
     sources = {}
     for source in dict.fromkeys(runs.source.tolist()):
         at = np.isfinite(error) & ~runs.apart & (runs.source == source)

@@ -42,6 +42,7 @@ class Split:
     """How a row's run was cut; counts."""
 
     devices: int
+    idle_devices: int
     tp: int
     pp: int
     cp: int
@@ -84,6 +85,7 @@ def request_of(row: Row) -> Request:
         precision=precision,
         seq_len=seq,
         devices=split.devices,
+        idle_devices=split.idle_devices,
         tp=split.tp,
         sp=split.sp,
         pp=split.pp,
@@ -179,17 +181,18 @@ def _split(row: Row, framework: Framework, chip: Chip, assumed: Blanks, options:
     tp, pp, cp = sizes["tp"], sizes["pp"], sizes["cp"]
     dp = devices // (tp * pp * cp)
     micro, batch = _batch(row, dp, pp, assumed)
+    idle = 0
     if batch < micro * dp:  # a stated batch is never changed: who has no sequence of it waits
         used = max(1, int(batch // micro))
         assumed.append(
             f"{dp - used} of {dp} data-parallel ranks idle: gbs {batch:g} in micro-batches of {micro}"
         )
-        devices, dp = used * tp * pp * cp, used
+        idle, devices, dp = (dp - used) * tp * pp * cp, used * tp * pp * cp, used
     sp, chunks = number(row, "sp"), number(row, "vpp")
     if chunks is None and pp > 1:
         assumed.append("vpp 1")
     return Split(
-        devices, tp, pp, cp, ep=max(1, int(number(row, "ep") or 1)), etp=int(options.get("etp", 1)),
+        devices, idle, tp, pp, cp, ep=max(1, int(number(row, "ep") or 1)), etp=int(options.get("etp", 1)),
         zero_stage=_zero(text(row, "sharding").lower(), framework, chip.kind, assumed),
         dp_replicate=_replicas(text(row, "sharding"), options, dp, tp * cp, chip, assumed),
         micro_batch=micro, accumulation=max(1.0, batch / (micro * dp)),
