@@ -25,7 +25,7 @@ from scalewright.plan.search.axes import make_space
 from scalewright.plan.search.objective import make_objective
 from scalewright.plan.search.pricer import make_pricer
 from scalewright.plan.search.search import search
-from scalewright.spec.cluster import load_cluster
+from scalewright.spec.hardware.cluster import load_cluster
 from scalewright.spec.presets import load_model_spec
 
 # name, cluster, devices, sequence length, global batch

@@ -24,7 +24,7 @@ from harness.plan_cases import Case, Outcome, load_cases, techniques
 from harness.result import Result, facts_text, table
 
 from scalewright.plan.search.search import search
-from scalewright.spec.cluster import load_cluster
+from scalewright.spec.hardware.cluster import load_cluster
 from scalewright.spec.presets import load_model_spec
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -35,7 +35,7 @@ from scalewright.machine.local import timed_cluster
 from scalewright.machine.timings import cpu_timings
 from scalewright.plan.measured.rank import kendall_tau, regret
 from scalewright.plan.predict import predict
-from scalewright.spec.cluster import ClusterSpec
+from scalewright.spec.hardware.cluster import ClusterSpec
 from scalewright.spec.layout import Layout
 from scalewright.spec.layout_check import check_layout
 from scalewright.spec.model import ModelSpec

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from scalewright.spec.cluster import ClusterSpec
-from scalewright.spec.timings import Timings
+from scalewright.spec.hardware.cluster import ClusterSpec
+from scalewright.spec.hardware.timings import Timings
 
 FLOPS = 50e9  # of every product of the fake machine
 BYTES = 10e9  # of every pass over memory

@@ -28,11 +28,12 @@ from scalewright.data.pieces import cut_pieces
 from scalewright.machine import names as driver_names
 from scalewright.plan import capabilities, frameworks, request
 from scalewright.plan.predict import Prediction, predict
-from scalewright.spec import cluster, device_families, hardware, optimizers
+from scalewright.spec import optimizers
 from scalewright.spec.base import read_yaml
-from scalewright.spec.cluster import load_cluster
 from scalewright.spec.errors import UserError
 from scalewright.spec.families import FAMILIES, Family, common
+from scalewright.spec.hardware import cluster, device_families, devices
+from scalewright.spec.hardware.cluster import load_cluster
 from scalewright.spec.layout import Layout
 from scalewright.spec.presets import load_model_spec
 from scalewright.spec.run import PythonRef
@@ -197,13 +198,13 @@ throw-away-pod:
 
 @pytest.fixture
 def append(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, str], None]]:
-    """Adds text to a file of a copy of hardware_data, which is read from then on."""
+    """Adds text to a file of a copy of spec/hardware/data, which is read from then on."""
     readers = (
-        hardware._devices, hardware._ids_by_name, cluster._entries, cluster._preset,
+        devices._devices, devices._ids_by_name, cluster._entries, cluster._preset,
         driver_names._by_driver_name,
     )  # fmt: skip
-    folder = shutil.copytree(hardware.DATA, tmp_path / "hardware_data")
-    for module in (hardware, cluster):
+    folder = shutil.copytree(devices.DATA, tmp_path / "data")
+    for module in (devices, cluster):
         monkeypatch.setattr(module, "DATA", folder)
 
     def add(name: str, text: str) -> None:

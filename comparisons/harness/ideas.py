@@ -11,7 +11,7 @@ from pathlib import Path
 
 from harness.svg import BACKWARD, FORWARD, GRID, INPUT, SOFT, WEIGHT, Board
 from scalewright.plan.predict import Prediction, predict
-from scalewright.spec.cluster import load_cluster
+from scalewright.spec.hardware.cluster import load_cluster
 from scalewright.spec.layout import Layout
 from scalewright.spec.memory import gathered_bytes
 from scalewright.spec.presets import load_model_spec

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from scalewright.plan.predict import Prediction
-    from scalewright.spec.cluster import ClusterSpec
+    from scalewright.spec.hardware.cluster import ClusterSpec
     from scalewright.spec.layout import Layout
     from scalewright.spec.model import ModelSpec
     from scalewright.spec.run import RunSpec

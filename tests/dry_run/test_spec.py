@@ -18,7 +18,7 @@ import pytest
 
 from scalewright.dry_run.dry_run import Group, dry_run
 from scalewright.plan.predict import predict
-from scalewright.spec.cluster import load_cluster
+from scalewright.spec.hardware.cluster import load_cluster
 from scalewright.spec.layout import Layout
 from scalewright.spec.memory import state_bytes
 from scalewright.spec.model import ModelSpec

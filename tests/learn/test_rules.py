@@ -15,7 +15,7 @@ from scalewright.learn import (
     training,
 )
 from scalewright.learn.traffic import ring_volume, zero_volume
-from scalewright.spec.hardware import load_device
+from scalewright.spec.hardware.devices import load_device
 from scalewright.spec.layout import Layout
 from scalewright.spec.memory import state_bytes
 from scalewright.spec.operators import activation_bytes, flops_per_token, operators, recompute_flops

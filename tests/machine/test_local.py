@@ -13,8 +13,8 @@ from scalewright.machine import local
 from scalewright.machine.local import find_cluster, local_cluster, loopback_rate
 from scalewright.machine.probe import Rate
 from scalewright.spec.base import parse_yaml, to_yaml
-from scalewright.spec.cluster import ClusterSpec
 from scalewright.spec.errors import UserError
+from scalewright.spec.hardware.cluster import ClusterSpec
 
 
 def fake_torch(names: list[str], memory: float, mps: bool = False) -> Any:

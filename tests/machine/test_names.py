@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from scalewright.machine.names import match_gpu
-from scalewright.spec.hardware import devices
+from scalewright.spec.hardware.devices import devices
 
 KNOWN = [
     ("NVIDIA H200", "h200-sxm"),

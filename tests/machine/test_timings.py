@@ -18,7 +18,7 @@ from scalewright.machine.local import find_cluster, timed_cluster
 from scalewright.machine.ranks import _streams
 from scalewright.machine.timings import cpu_timings, probe
 from scalewright.spec.errors import RunError
-from scalewright.spec.timings import Timings
+from scalewright.spec.hardware.timings import Timings
 
 STEP = {
     "linear", "attention", "attention_narrow", "norm", "layer_norm", "gated", "activation", "rope",

@@ -9,7 +9,7 @@ import pytest
 from scalewright import api
 from scalewright.plan.buys import buys
 from scalewright.plan.predict import predict
-from scalewright.spec.cluster import load_cluster
+from scalewright.spec.hardware.cluster import load_cluster
 from scalewright.spec.layout import Layout
 from scalewright.spec.presets import load_model_spec
 

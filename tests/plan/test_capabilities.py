@@ -12,8 +12,8 @@ from scalewright.plan.frameworks import framework_names
 from scalewright.plan.request import CP_KINDS, OFFLOADS, SCHEDULES
 from scalewright.plan.search.search import Plan, search
 from scalewright.spec.base import read_yaml
-from scalewright.spec.cluster import load_cluster
 from scalewright.spec.errors import UserError
+from scalewright.spec.hardware.cluster import load_cluster
 from scalewright.spec.layout import Layout
 from scalewright.spec.presets import load_model_spec
 from scalewright.spec.trains import why_not_trained

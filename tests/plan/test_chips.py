@@ -6,8 +6,8 @@ import pytest
 
 from scalewright.plan.chips import chip_of
 from scalewright.plan.constants import facts
-from scalewright.spec.cluster import load_cluster
-from scalewright.spec.device_families import FAMILIES, PRICED
+from scalewright.spec.hardware.cluster import load_cluster
+from scalewright.spec.hardware.device_families import FAMILIES, PRICED
 
 # What each device has been priced with since constants were fitted.
 PRICES = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from scalewright.plan.explain import evidence, extrapolates, smallest_fix, what_if
 from scalewright.plan.predict import Prediction, predict
-from scalewright.spec.cluster import load_cluster
+from scalewright.spec.hardware.cluster import load_cluster
 from scalewright.spec.layout import Layout
 from scalewright.spec.presets import load_model_spec
 

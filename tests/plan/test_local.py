@@ -16,11 +16,11 @@ from scalewright.plan.explain import evidence
 from scalewright.plan.predict import Prediction, predict, predict_table
 from scalewright.plan.request import from_layout
 from scalewright.spec.block import sizes
-from scalewright.spec.cluster import ClusterSpec
+from scalewright.spec.hardware.cluster import ClusterSpec
+from scalewright.spec.hardware.timings import Timings
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.operators import flops_per_token
-from scalewright.spec.timings import Timings
 
 SHAPE = {
     "name": "small", "vocab_size": 1024, "hidden_size": 256, "intermediate_size": 704,
@@ -184,7 +184,7 @@ def test_a_table_of_rows_equals_each_row_alone() -> None:
 
 
 def test_a_cpu_and_a_gpu_in_one_table_keep_their_own_prices() -> None:
-    from scalewright.spec.cluster import load_cluster
+    from scalewright.spec.hardware.cluster import load_cluster
 
     layout = Layout.parse({"global_batch": 8, "precision": "bf16"})
     clusters = [machine(1), load_cluster("dgx-h100")]

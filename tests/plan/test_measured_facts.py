@@ -7,7 +7,7 @@ import pytest
 from scalewright.plan.explain import evidence
 from scalewright.plan.measured.facts import stated_date
 from scalewright.plan.predict import predict
-from scalewright.spec.cluster import load_cluster
+from scalewright.spec.hardware.cluster import load_cluster
 from scalewright.spec.layout import Layout
 from scalewright.spec.presets import load_model_spec
 

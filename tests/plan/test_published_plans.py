@@ -6,7 +6,7 @@ import pytest
 
 from scalewright.plan.predict import predict
 from scalewright.plan.search.search import search
-from scalewright.spec.cluster import load_cluster
+from scalewright.spec.hardware.cluster import load_cluster
 from scalewright.spec.layout import Layout
 from scalewright.spec.presets import load_model_spec
 

@@ -10,7 +10,7 @@ import pytest
 
 from scalewright.plan.measured.runs import MEASURED, read_table
 from scalewright.plan.predict import predict, predict_rows
-from scalewright.spec.cluster import load_cluster
+from scalewright.spec.hardware.cluster import load_cluster
 from scalewright.spec.layout import Layout
 from scalewright.spec.presets import load_model_spec
 

@@ -10,8 +10,8 @@ import pytest
 
 from scalewright.plan.predict import Prediction, predict
 from scalewright.plan.switches import NAMES, Switches, check_names, read_switches
-from scalewright.spec.cluster import load_cluster
 from scalewright.spec.errors import UserError
+from scalewright.spec.hardware.cluster import load_cluster
 from scalewright.spec.layout import Layout
 from scalewright.spec.presets import load_model_spec
 

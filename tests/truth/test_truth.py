@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.truth.problems import IN_SCOPE, LATER, PLAIN, UNITS, Answer, answers, problems, public_function
 
-from scalewright.spec.hardware import load_device
+from scalewright.spec.hardware.devices import load_device
 from scalewright.spec.presets import load_model_spec
 
 ALL = list(answers())

@@ -27,7 +27,7 @@ from scalewright.spec.errors import RunError, UserError
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.tensors import count, tensors
-from scalewright.spec.untrusted import inside
+from scalewright.spec.text.untrusted import inside
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from typing import Any
 
 from scalewright.checkpoint.disjoint import are_disjoint
 from scalewright.spec.errors import UserError
-from scalewright.spec.untrusted import inside, parse_json, read_bytes
+from scalewright.spec.text.untrusted import inside, parse_json, read_bytes
 
 MANIFEST, STATE, COMMIT = "manifest.json", "state.json", "COMMIT"
 VERSION = 1

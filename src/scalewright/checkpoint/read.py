@@ -33,7 +33,7 @@ from scalewright.parallel.collectives import from_rank_zero, gather_json
 from scalewright.parallel.mesh import Mesh
 from scalewright.spec.errors import UserError, nearest
 from scalewright.spec.placement import Box
-from scalewright.spec.untrusted import inside
+from scalewright.spec.text.untrusted import inside
 
 
 class CheckpointReader:

@@ -23,7 +23,7 @@ from scalewright.spec.errors import RunError
 
 if TYPE_CHECKING:
     from scalewright.plan.search.search import Choice, Plan
-    from scalewright.spec.cluster import ClusterSpec
+    from scalewright.spec.hardware.cluster import ClusterSpec
 
 VOCABULARY, SEQ_LEN, BATCH = 1024, 256, 4
 DEVICES = 2  # processes

@@ -23,7 +23,7 @@ from typing import Any, TextIO
 import typer
 
 from scalewright.spec.errors import RunError, Stopped, UserError, install, nearest
-from scalewright.spec.words import printable
+from scalewright.spec.text.words import printable
 
 UsageError: type[Exception] = typer.BadParameter.__bases__[
     0

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from scalewright.cli.output import print_table, short
-from scalewright.spec.words import counted
+from scalewright.spec.text.words import counted
 
 STATES = ("parameters", "gradients", "optimizer")
 KINDS = ("activations", "buffers", "other", "peak")

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TextIO
 
-from scalewright.spec.words import printable
+from scalewright.spec.text.words import printable
 
 NO_LIMIT = 100_000  # characters: the widths of the columns are decided before
 

@@ -25,7 +25,7 @@ from scalewright.data.bad_lines import BadLines
 from scalewright.data.inputs import InputFile
 from scalewright.data.pieces import Part
 from scalewright.spec.errors import UserError, nearest
-from scalewright.spec.untrusted import parse_json
+from scalewright.spec.text.untrusted import parse_json
 
 FRAGMENT = 1 << 20  # bytes read at a time, and the longest text that is tokenized at once
 SEPARATOR = "<|endoftext|>"

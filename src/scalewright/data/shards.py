@@ -25,7 +25,7 @@ import numpy as np
 
 from scalewright.data.tokens import TokenFile, TokenStore
 from scalewright.spec.errors import RunError, UserError
-from scalewright.spec.untrusted import inside, parse_json
+from scalewright.spec.text.untrusted import inside, parse_json
 
 FORMAT, VERSION = "scalewright-tokens", 1
 METADATA = "metadata.json"

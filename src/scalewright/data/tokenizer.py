@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scalewright.spec.errors import UserError, install
-from scalewright.spec.untrusted import read_json
+from scalewright.spec.text.untrusted import read_json
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

@@ -21,9 +21,9 @@ from scalewright.dry_run.rehearse import Played, rehearse
 from scalewright.dry_run.replay import RankStep
 from scalewright.dry_run.verdict import Verdict, judge
 from scalewright.model.python import build_python_model
-from scalewright.spec.cluster import load_cluster
 from scalewright.spec.errors import UserError
 from scalewright.spec.grid import Grid, make_grid
+from scalewright.spec.hardware.cluster import load_cluster
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.placement import Placement, place, place_plain
 from scalewright.spec.run import DataSpec, PythonRef, RunSpec

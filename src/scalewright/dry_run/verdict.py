@@ -20,8 +20,8 @@ from scalewright.plan.frameworks import OURS, find_framework
 from scalewright.plan.predict import predict
 from scalewright.plan.request import run_facts
 from scalewright.plan.terms import RISK_TERMS
-from scalewright.spec.cluster import LOCAL, load_cluster
 from scalewright.spec.errors import UserError
+from scalewright.spec.hardware.cluster import LOCAL, load_cluster
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.run import RunSpec
 from scalewright.train.resolve import device_kind

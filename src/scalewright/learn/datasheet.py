@@ -4,7 +4,7 @@
     memory bytes/s  clock x bytes of the bus x transfers a cycle
     link bytes/s    links x rate of one
 
-The devices themselves are in `spec/hardware_data`. Hertz, bytes, bytes/s one way.
+The devices themselves are in `spec/hardware/data`. Hertz, bytes, bytes/s one way.
 """
 
 from __future__ import annotations

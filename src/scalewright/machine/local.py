@@ -20,12 +20,12 @@ from scalewright.machine.names import match_gpu
 from scalewright.machine.probe import copy_rate, load_torch, matmul_rate, synchronize, time_runs
 from scalewright.machine.processor import Processor, read_processor
 from scalewright.machine.timings import cpu_timings
-from scalewright.spec import cluster as named
-from scalewright.spec.cluster import ClusterSpec
 from scalewright.spec.errors import UserError
-from scalewright.spec.hardware import DeviceSpec
-from scalewright.spec.timings import Timings
-from scalewright.spec.topology import LATENCY, Measured
+from scalewright.spec.hardware import cluster as named
+from scalewright.spec.hardware.cluster import ClusterSpec
+from scalewright.spec.hardware.devices import DeviceSpec
+from scalewright.spec.hardware.timings import Timings
+from scalewright.spec.hardware.topology import LATENCY, Measured
 
 GPU_PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 

@@ -1,6 +1,6 @@
 """Which known device a GPU is, from the name that its driver gives; a name that no device has is nobody.
 
-The devices' `driver_names` (spec/hardware_data) are whole names rather than a search for "H100" in them: an
+The devices' `driver_names` (spec/hardware/data) are whole names rather than a search for "H100" in them: an
 "RTX 4090 Laptop GPU", an "RTX 3090 Ti" or an "H200 NVL" is another device with other peaks, and a slice of a
 GPU (MIG) is not the GPU.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from scalewright.spec.hardware import DeviceSpec, devices
+from scalewright.spec.hardware.devices import DeviceSpec, devices
 
 BRANDS = ("nvidia ", "tesla ", "amd ")
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from scalewright.machine.kernels import curve, numpy_timings, torch_timings
 from scalewright.machine.probe import load_torch
-from scalewright.spec.topology import LATENCY
+from scalewright.spec.hardware.topology import LATENCY
 
 SIZES = (1 << 8, 1 << 14, 1 << 18, 1 << 20, 1 << 22)  # numbers of 4 bytes
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "send")

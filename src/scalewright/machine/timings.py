@@ -24,7 +24,7 @@ from typing import Any
 from scalewright.machine.probe import load_torch
 from scalewright.machine.processor import Processor, read_processor
 from scalewright.spec.errors import RunError, UserError
-from scalewright.spec.timings import Timings
+from scalewright.spec.hardware.timings import Timings
 
 VERSION = 3  # of the probe: a change in what it times makes what is remembered worthless
 SECONDS = 0.02  # of a kernel at one size

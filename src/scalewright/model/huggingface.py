@@ -28,7 +28,7 @@ from scalewright.model.tensor_file import save_file
 from scalewright.spec.errors import RunError, UserError, unknown
 from scalewright.spec.huggingface import to_huggingface
 from scalewright.spec.model import ModelSpec
-from scalewright.spec.untrusted import inside, read_json
+from scalewright.spec.text.untrusted import inside, read_json
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 MAX_SHARD_BYTES = 5_000_000_000

@@ -24,8 +24,8 @@ from scalewright.spec.errors import UserError, unknown
 from scalewright.spec.huggingface import read_huggingface
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.presets import load_model_spec
+from scalewright.spec.text.untrusted import inside, read_json
 from scalewright.spec.trains import check_runs
-from scalewright.spec.untrusted import inside, read_json
 
 
 class TensorReader(Protocol):

@@ -24,11 +24,11 @@ from scalewright.plan.search.search import Choice, Plan, search
 from scalewright.plan.search.why_not import why_not as explain_loss
 from scalewright.plan.switches import check_names
 from scalewright.plan.whole_run import WholeRun
-from scalewright.spec.cluster import ClusterSpec
 from scalewright.spec.errors import UserError
-from scalewright.spec.files import check_replaceable, write_signed
+from scalewright.spec.hardware.cluster import ClusterSpec
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.presets import load_model_spec
+from scalewright.spec.text.files import check_replaceable, write_signed
 
 Tell = Callable[[int, int], None]
 Stop = Callable[[], bool]

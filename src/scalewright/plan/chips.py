@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from scalewright.spec.cluster import ClusterSpec
-from scalewright.spec.device_families import PRICED, Family
 from scalewright.spec.errors import UserError, unknown
-from scalewright.spec.timings import Timings
+from scalewright.spec.hardware.cluster import ClusterSpec
+from scalewright.spec.hardware.device_families import PRICED, Family
+from scalewright.spec.hardware.timings import Timings
 
 # Precisions by the width of a matrix product's inputs: 0 = 32 bits, 1 = 16, 2 = 8, 3 = 4.
 WIDTHS = {"fp32": 0, "tf32": 0, "bf16": 1, "fp16": 1, "fp8": 2, "mxfp8": 2, "int8": 2, "fp4": 3, "nvfp4": 3}

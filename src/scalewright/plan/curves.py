@@ -11,7 +11,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from scalewright.spec.timings import Timing, Timings
+from scalewright.spec.hardware.timings import Timing, Timings
 
 LAYER_FLOPS, BF16_MARGIN = 2.0 * 512 * 512 * 1408, 1.15  # the layer that the trainer's rule times, its margin
 

@@ -16,8 +16,8 @@ from scalewright.plan.chips import WIDTHS
 from scalewright.plan.frameworks import OURS, Framework, check_name, find_framework
 from scalewright.plan.request import Request
 from scalewright.plan.rows.cells import MOST
-from scalewright.spec.cluster import ClusterSpec
 from scalewright.spec.errors import UserError
+from scalewright.spec.hardware.cluster import ClusterSpec
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.optimizers import ADAMW, Optimizer, find_optimizer

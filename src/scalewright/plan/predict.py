@@ -26,8 +26,8 @@ from scalewright.plan.rows.cells import text
 from scalewright.plan.rows.rows import has_no_layout, request_of
 from scalewright.plan.rows.usual import best_usual
 from scalewright.plan.terms import PART_TERMS
-from scalewright.spec.cluster import ClusterSpec
 from scalewright.spec.errors import UserError
+from scalewright.spec.hardware.cluster import ClusterSpec
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.operators import flops_per_token

@@ -17,7 +17,7 @@ from scalewright.plan.curves import narrow_is_fast
 from scalewright.plan.frameworks import FUSED_ATTENTION, OURS, Framework, find_framework
 from scalewright.plan.switches import NO_SWITCHES, Switches, read_switches
 from scalewright.spec.block import Kernels, Sizes
-from scalewright.spec.cluster import ClusterSpec
+from scalewright.spec.hardware.cluster import ClusterSpec
 from scalewright.spec.layout import Layout, RecomputeBudget, RecomputeEvery
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.optimizers import ADAMW, Optimizer

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from scalewright.report.lives import STARTS
 from scalewright.spec.base import parse_yaml
 from scalewright.spec.errors import UserError
-from scalewright.spec.jsonl import read_jsonl
-from scalewright.spec.untrusted import parse_json
+from scalewright.spec.text.jsonl import read_jsonl
+from scalewright.spec.text.untrusted import parse_json
 
 Column = NDArray[np.float64]
 FILES = ("run.yaml", "metrics.jsonl", "events.jsonl", "summary.json")

@@ -20,7 +20,7 @@ from scalewright.report.page import Page, Section, render, write
 from scalewright.report.runs import Comparison, Entry, compare, names_of, setting
 from scalewright.report.scale import Kind, say_tick, ticks
 from scalewright.report.series import frame, smooth, thin
-from scalewright.spec.words import count, decimal, duration, short_time
+from scalewright.spec.text.words import count, decimal, duration, short_time
 
 UNREMARKABLE = ("finished", "no events")  # how a run ended, where that needs no word
 COLOURS = 8  # of the lines; further runs share them, dashed

@@ -15,8 +15,8 @@ from typing import Any
 import jinja2
 
 from scalewright.spec.errors import RunError, UserError
-from scalewright.spec.files import write_whole
-from scalewright.spec.words import printable
+from scalewright.spec.text.files import write_whole
+from scalewright.spec.text.words import printable
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import Literal
 
-from scalewright.spec.words import count, decimal, share, short_time
+from scalewright.spec.text.words import count, decimal, share, short_time
 
 Kind = Literal["number", "count", "seconds", "percent", "gib", "step"]
 

@@ -22,7 +22,7 @@ from scalewright.spec.errors import UserError
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.run import PythonRef
 from scalewright.spec.tensors import tensors
-from scalewright.spec.untrusted import inside, read_json
+from scalewright.spec.text.untrusted import inside, read_json
 from scalewright.spec.user_code import check_trusted
 
 

@@ -18,8 +18,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.fields import FieldInfo
 
 from scalewright.spec.errors import UserError, nearest
-from scalewright.spec.files import write_whole
-from scalewright.spec.untrusted import read_bytes
+from scalewright.spec.text.files import write_whole
+from scalewright.spec.text.untrusted import read_bytes
 
 S = TypeVar("S", bound="Spec")
 

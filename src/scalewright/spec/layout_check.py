@@ -8,7 +8,7 @@
     recompute       not with a backward in two halves; every k-th of at least k layers; inputs fit the budget
     offload         of parameters needs zero_stage 3: only what is sharded can be fetched piece by piece
 
-Every error names the two values in conflict, and a mend that was tried (`layout_mend.py`): with it the layout
+Every error names the two values in conflict, and a mend that was tried (`layout_fix.py`): with it the layout
 passes all this.
 """
 
@@ -18,7 +18,7 @@ from math import ceil
 
 from scalewright.spec.errors import UserError
 from scalewright.spec.layout import Layout, RecomputeBudget, RecomputeEvery, nearest_divisor
-from scalewright.spec.layout_mend import Case, Family, Mend, Problem, as_text, find_mend, first_problem, near
+from scalewright.spec.layout_fix import Case, Family, Mend, Problem, as_text, find_mend, first_problem, near
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.placement import stage_layers
 from scalewright.spec.recompute import least_budget

@@ -26,7 +26,7 @@ from scalewright.spec.huggingface import read_huggingface
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.shapes import new_preset
 from scalewright.spec.tensors import count, tensors
-from scalewright.spec.untrusted import inside, read_json
+from scalewright.spec.text.untrusted import inside, read_json
 
 __all__ = [
     "Preset",
@@ -74,7 +74,7 @@ def load_model_spec(source: str | Path | Mapping[str, Any] | ModelSpec) -> Model
         return _from_keys(dict(source), "model", None)
     name = str(source)
     if name.startswith("hf:"):
-        from scalewright.spec.fetch import fetch_config  # https takes a while to import
+        from scalewright.spec.text.fetch import fetch_config  # https takes a while to import
 
         return read_huggingface(fetch_config(name[3:]), name, name[3:].split("@")[0].rpartition("/")[2])
     known = _names().get(name.lower()) if isinstance(source, str) else None

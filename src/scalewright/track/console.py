@@ -17,7 +17,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, TextIO
 
-from scalewright.spec.words import duration, printable
+from scalewright.spec.text.words import duration, printable
 from scalewright.track.lines import Row
 from scalewright.track.progress import DisplayState, plain_line
 

@@ -26,7 +26,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from scalewright.spec.jsonl import read_jsonl
+from scalewright.spec.text.jsonl import read_jsonl
 from scalewright.track.lines import LineWriter, finite
 
 

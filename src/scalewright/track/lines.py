@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from scalewright.spec.errors import RunError
-from scalewright.spec.files import sync_folder
+from scalewright.spec.text.files import sync_folder
 
 Row = Mapping[str, Any]
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from scalewright.spec.jsonl import read_jsonl, scan_jsonl
+from scalewright.spec.text.jsonl import read_jsonl, scan_jsonl
 from scalewright.track.events import EventsFile
 from scalewright.track.lines import LineWriter, Row, finite, rewrite
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
-from scalewright.spec.words import count, decimal, duration, share, short_time
+from scalewright.spec.text.words import count, decimal, duration, share, short_time
 from scalewright.track.lines import Row
 from scalewright.track.trend import Trend
 

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from scalewright.spec.errors import UserError, install
-from scalewright.spec.files import write_whole
 from scalewright.spec.run import RunSpec
+from scalewright.spec.text.files import write_whole
 from scalewright.track.lines import Row
 from scalewright.track.store import Store, find_store
 

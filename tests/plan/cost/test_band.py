@@ -11,7 +11,7 @@ from scalewright.plan.explain import never_measured
 from scalewright.plan.frameworks import find_framework, framework_names
 from scalewright.plan.measured.runs import MEASURED, read_table, runs_of
 from scalewright.plan.predict import Prediction, predict
-from scalewright.spec.cluster import load_cluster
+from scalewright.spec.hardware.cluster import load_cluster
 from scalewright.spec.layout import Layout
 from scalewright.spec.presets import load_model_spec
 

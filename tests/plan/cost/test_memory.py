@@ -10,7 +10,7 @@ from scalewright.plan.cost.table import table
 from scalewright.plan.predict import Prediction, predict
 from scalewright.plan.request import from_layout
 from scalewright.plan.stages import stages
-from scalewright.spec.cluster import load_cluster
+from scalewright.spec.hardware.cluster import load_cluster
 from scalewright.spec.layout import Layout
 from scalewright.spec.presets import load_model_spec
 from scalewright.spec.schedule import peak_activations, schedule

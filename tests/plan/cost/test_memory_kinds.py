@@ -6,7 +6,7 @@ import pytest
 
 from scalewright.plan.cost.memory_kinds import kind_of
 from scalewright.plan.predict import predict
-from scalewright.spec.cluster import load_cluster
+from scalewright.spec.hardware.cluster import load_cluster
 from scalewright.spec.layout import Layout
 from scalewright.spec.presets import load_model_spec
 

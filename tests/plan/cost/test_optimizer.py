@@ -10,7 +10,7 @@ from fake_machine import machine
 from scalewright.plan.cost.memory import GIB
 from scalewright.plan.predict import Prediction, predict
 from scalewright.plan.request import run_facts
-from scalewright.spec.cluster import load_cluster
+from scalewright.spec.hardware.cluster import load_cluster
 from scalewright.spec.layout import Layout
 from scalewright.spec.memory import state_bytes
 from scalewright.spec.model import ModelSpec

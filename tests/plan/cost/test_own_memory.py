@@ -10,7 +10,7 @@ from scalewright.dry_run.dry_run import Group, dry_run
 from scalewright.plan.cost.memory import GIB
 from scalewright.plan.predict import predict
 from scalewright.plan.request import run_facts
-from scalewright.spec.cluster import load_cluster
+from scalewright.spec.hardware.cluster import load_cluster
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.optimizers import OPTIMIZERS

@@ -10,8 +10,8 @@ from scalewright.plan.cost.memory import GIB
 from scalewright.plan.predict import predict, predict_table
 from scalewright.plan.request import from_layout
 from scalewright.plan.stages import stages
-from scalewright.spec.cluster import load_cluster
 from scalewright.spec.grid import make_grid
+from scalewright.spec.hardware.cluster import load_cluster
 from scalewright.spec.layout import Layout
 from scalewright.spec.memory import state_bytes
 from scalewright.spec.model import ModelSpec

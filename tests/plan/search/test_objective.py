@@ -8,8 +8,8 @@ import pytest
 from scalewright.plan.chips import chip_of
 from scalewright.plan.cost.timeline import PARTS
 from scalewright.plan.search.objective import make_objective, power
-from scalewright.spec.cluster import load_cluster
 from scalewright.spec.errors import UserError
+from scalewright.spec.hardware.cluster import load_cluster
 
 H100 = chip_of(load_cluster("dgx-h100"))
 

@@ -9,8 +9,8 @@ import pytest
 
 from scalewright.plan.search.run_file import PLACEHOLDER, run_file
 from scalewright.plan.search.search import Plan, search
-from scalewright.spec.cluster import load_cluster
 from scalewright.spec.errors import UserError
+from scalewright.spec.hardware.cluster import load_cluster
 from scalewright.spec.layout import Layout
 from scalewright.spec.layout_check import check_layout
 from scalewright.spec.presets import load_model_spec

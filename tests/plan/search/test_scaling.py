@@ -7,8 +7,8 @@ import pytest
 
 from scalewright.plan.search.scaling import counts_between, fit_amdahl, scaling
 from scalewright.plan.search.search import search
-from scalewright.spec.cluster import load_cluster
 from scalewright.spec.errors import UserError
+from scalewright.spec.hardware.cluster import load_cluster
 from scalewright.spec.presets import load_model_spec
 
 LLAMA, H100 = load_model_spec("llama-3.1-8b"), load_cluster("dgx-h100")

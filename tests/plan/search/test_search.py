@@ -14,8 +14,8 @@ from scalewright.plan.search.objective import make_objective
 from scalewright.plan.search.pricer import make_pricer
 from scalewright.plan.search.search import capabilities_of, search
 from scalewright.plan.search.space import Rows, Space
-from scalewright.spec.cluster import load_cluster
 from scalewright.spec.errors import UserError
+from scalewright.spec.hardware.cluster import load_cluster
 from scalewright.spec.layout import Layout
 from scalewright.spec.layout_check import check_layout
 from scalewright.spec.presets import load_model_spec

@@ -8,8 +8,8 @@ from scalewright.api import plan as ask
 from scalewright.api import predict
 from scalewright.plan.search.counts import nearby
 from scalewright.plan.search.search import Plan, search
-from scalewright.spec.cluster import load_cluster
 from scalewright.spec.errors import UserError
+from scalewright.spec.hardware.cluster import load_cluster
 from scalewright.spec.presets import load_model_spec
 
 H100 = load_cluster("dgx-h100")

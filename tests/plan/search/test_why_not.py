@@ -7,8 +7,8 @@ import pytest
 from scalewright.plan.predict import predict
 from scalewright.plan.search.search import Plan, search
 from scalewright.plan.search.why_not import why_not
-from scalewright.spec.cluster import load_cluster
 from scalewright.spec.errors import UserError
+from scalewright.spec.hardware.cluster import load_cluster
 from scalewright.spec.layout import Layout
 from scalewright.spec.presets import load_model_spec
 

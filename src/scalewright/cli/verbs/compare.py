@@ -40,7 +40,7 @@ def _show(comparison: Comparison) -> None:
     """Three tables: what the runs reached, what differs, and their losses at the same tokens."""
     from scalewright.cli.output import print_table
     from scalewright.report.runs import setting
-    from scalewright.spec.words import count, decimal, printable, short_time
+    from scalewright.spec.text.words import count, decimal, printable, short_time
 
     names = [entry.name for entry in comparison.runs]
     print_table(

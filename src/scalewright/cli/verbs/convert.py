@@ -34,7 +34,7 @@ def convert(
     """
     from scalewright.checkpoint.convert import convert as convert_folder
     from scalewright.cli.output import only_answer, print_json, short, working
-    from scalewright.spec.words import printable
+    from scalewright.spec.text.words import printable
 
     with only_answer(json), working("converting, and reading back what was written"):
         made = convert_folder(source, out, dtype, verify=not no_verify)

@@ -72,7 +72,7 @@ def _show(summary: Summary) -> None:
     """The shards in a few lines, and the histogram when it was asked for."""
     from scalewright.data.bad_lines import shown_lines
     from scalewright.data.statistics import histogram_lines
-    from scalewright.spec.words import counted, printable
+    from scalewright.spec.text.words import counted, printable
 
     made = "learnt here" if summary.tokenizer_trained else "as given"
     print(f"{summary.out}: vocabulary {summary.vocab_size} ({made}), {summary.seconds:.1f} s")

@@ -11,7 +11,7 @@ import typer
 from scalewright.cli.options import Force, Json, starting_with
 
 if TYPE_CHECKING:
-    from scalewright.spec.cluster import ClusterSpec
+    from scalewright.spec.hardware.cluster import ClusterSpec
     from scalewright.spec.model import ModelSpec
 
 
@@ -22,7 +22,7 @@ def _model_names() -> list[str]:
 
 
 def _cluster_names() -> list[str]:
-    from scalewright.spec.cluster import cluster_names
+    from scalewright.spec.hardware.cluster import cluster_names
 
     return cluster_names()
 
@@ -94,7 +94,7 @@ def clusters(
     from scalewright.cli.output import print_json, print_table
     from scalewright.machine.local import find_cluster
     from scalewright.spec.base import to_yaml
-    from scalewright.spec.cluster import cluster_presets
+    from scalewright.spec.hardware.cluster import cluster_presets
 
     if name is not None:
         spec = find_cluster(name).dump()
@@ -151,8 +151,8 @@ def new(
     """Print a sensible model shape of a wanted size, as YAML that `model:` takes."""
     from scalewright.cli.output import print_json, short
     from scalewright.spec.base import to_yaml
-    from scalewright.spec.files import write_signed
     from scalewright.spec.presets import new_preset
+    from scalewright.spec.text.files import write_signed
 
     spec = new_preset(params, like, vocab)
     row = _model_row(spec)

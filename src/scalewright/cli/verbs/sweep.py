@@ -40,7 +40,7 @@ def sweep(
         raise missing_run(run)
     from scalewright.cli.output import only_answer, print_json
     from scalewright.spec.errors import RunError, Stopped
-    from scalewright.spec.words import counted
+    from scalewright.spec.text.words import counted
     from scalewright.train.sweep import sweep as run_sweep
 
     with only_answer(json):
@@ -72,7 +72,7 @@ def _tell(done: int, total: int, row: Row) -> None:
 def _show(result: Sweep) -> None:
     """The table, best first."""
     from scalewright.cli.output import print_table
-    from scalewright.spec.words import count
+    from scalewright.spec.text.words import count
 
     keys = list(result.rows[0].values)
     columns = [*_short(keys), "valid loss", "loss", "step", "tokens/s", "GiB", "status"]

@@ -19,8 +19,8 @@ from scalewright.plan.constants import Constants
 from scalewright.plan.cost.evaluate import Outcome
 from scalewright.plan.cost.memory_band import SIGMA
 from scalewright.plan.request import Request
-from scalewright.spec.device_families import Family
-from scalewright.spec.hardware import load_device
+from scalewright.spec.hardware.device_families import Family
+from scalewright.spec.hardware.devices import load_device
 
 # Devices with step times in data/measured_runs.csv; a test compares.
 MEASURED_DEVICES = frozenset({

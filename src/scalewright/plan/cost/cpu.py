@@ -1,4 +1,4 @@
-"""A step on CPU processes, from curves that a probe measured on the machine itself (spec/timings.py).
+"""A step on CPU processes, from curves that a probe measured on the machine itself (spec/hardware).
 
     an operator     seconds(curve of its kind, its FLOPs or bytes), forward and backward
     a collective    seconds(curve of its kind, its bytes), as often as volumes.py lists it
@@ -31,9 +31,9 @@ from scalewright.plan.cost.volumes import Volumes
 from scalewright.plan.curves import Curves, curves_of
 from scalewright.spec import block
 from scalewright.spec.block import Operator, Sizes
+from scalewright.spec.hardware.timings import Timings
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.operators import layer_kinds
-from scalewright.spec.timings import Timings
 from scalewright.spec.volumes import Transfer
 
 FP32 = 4.0

@@ -22,7 +22,7 @@ from scalewright.plan.cost.habits import RECIPES
 from scalewright.plan.cost.kernel_table import PHASES, TILE, Arrays, Flat, flatten
 from scalewright.plan.cost.parts import PARTS, REST
 from scalewright.plan.frameworks import ATTENTION, KERNELS
-from scalewright.spec.device_families import PRICED
+from scalewright.spec.hardware.device_families import PRICED
 
 __all__ = ["Flat", "Prices", "flatten", "immature", "price", "roof"]
 

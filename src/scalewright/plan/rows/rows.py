@@ -27,8 +27,8 @@ from scalewright.plan.rows.cells import (
 )
 from scalewright.plan.rows.row_model import model_of
 from scalewright.plan.switches import NAMES, Switches, read_switches
-from scalewright.spec.cluster import load_cluster
 from scalewright.spec.errors import UserError, unknown
+from scalewright.spec.hardware.cluster import load_cluster
 from scalewright.spec.model import ModelSpec
 
 SHARDING = {"none": 0, "ddp": 0, "zero0": 0, "zero1": 1, "zero2": 2, "zero3": 3, "fsdp": 3, "hsdp": 3}

@@ -17,7 +17,7 @@ from scalewright.plan.request import Request, from_layout
 from scalewright.plan.search.objective import Objective
 from scalewright.plan.search.pricer import Priced
 from scalewright.plan.search.space import Space
-from scalewright.spec.cluster import ClusterSpec
+from scalewright.spec.hardware.cluster import ClusterSpec
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
 

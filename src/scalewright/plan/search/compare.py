@@ -10,7 +10,7 @@ from typing import Any
 from scalewright.plan.predict import Prediction
 from scalewright.plan.search.choices import Choice
 from scalewright.plan.terms import PART_TERMS
-from scalewright.spec.words import short_time
+from scalewright.spec.text.words import short_time
 
 FOLLOWS = ("dp", "cp_kind", "stage_layers")  # keys that the others imply, or that tell little
 LEAST = 0.1  # of the difference: smaller parts aren't named

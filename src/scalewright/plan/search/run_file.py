@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from scalewright.spec.base import to_yaml
-from scalewright.spec.cluster import LOCAL, ClusterSpec, cluster_names, load_cluster
 from scalewright.spec.errors import UserError
+from scalewright.spec.hardware.cluster import LOCAL, ClusterSpec, cluster_names, load_cluster
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.optimizers import ADAMW
 from scalewright.spec.presets import is_preset, load_model_spec

@@ -16,8 +16,8 @@ import numpy as np
 
 from scalewright.plan.search.search import Choice, search
 from scalewright.plan.terms import PART_TERMS
-from scalewright.spec.cluster import ClusterSpec
 from scalewright.spec.errors import UserError
+from scalewright.spec.hardware.cluster import ClusterSpec
 from scalewright.spec.model import ModelSpec
 
 

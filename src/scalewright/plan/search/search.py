@@ -29,8 +29,8 @@ from scalewright.plan.search.pareto import pareto
 from scalewright.plan.search.pricer import HOST_BYTES, Priced, make_pricer
 from scalewright.plan.search.shortage import too_large
 from scalewright.plan.search.simplest import choose
-from scalewright.spec.cluster import ClusterSpec
 from scalewright.spec.errors import UserError
+from scalewright.spec.hardware.cluster import ClusterSpec
 from scalewright.spec.huggingface import why_not_running
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec

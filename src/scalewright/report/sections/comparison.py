@@ -11,7 +11,7 @@ from scalewright.report.page import Section
 from scalewright.report.scale import Kind, say
 from scalewright.report.sections.overview import Steady
 from scalewright.report.sections.spent import predicted_event
-from scalewright.spec.words import against
+from scalewright.spec.text.words import against
 
 KINDS: dict[str, Kind] = {"_s": "seconds", "_gib": "gib", "mfu": "percent", "per_s": "count"}
 

@@ -17,7 +17,7 @@ import numpy as np
 from scalewright.report.folder import RunFolder
 from scalewright.report.lives import STARTS
 from scalewright.report.page import Section
-from scalewright.spec.words import decimal, short_time
+from scalewright.spec.text.words import decimal, short_time
 
 Severity = Literal["bad", "warn", "good"]
 ORDER = {"bad": 0, "warn": 1, "good": 2}

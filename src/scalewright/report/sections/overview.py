@@ -11,7 +11,7 @@ from scalewright.report.folder import RunFolder, Table
 from scalewright.report.lives import STARTS, elapsed
 from scalewright.report.page import Section
 from scalewright.report.sections.peak import peak_note
-from scalewright.spec.words import count, decimal, duration, share, short_time
+from scalewright.spec.text.words import count, decimal, duration, share, short_time
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from scalewright.report.page import Section
 from scalewright.report.scale import say, say_tick, ticks
 from scalewright.spec.errors import UserError
 from scalewright.spec.schedule import COMPUTE, Schedule, StageCost, bubble_fraction, schedule, simulate
-from scalewright.spec.untrusted import read_json
+from scalewright.spec.text.untrusted import read_json
 
 NAMES = {
     "forward": "forward",

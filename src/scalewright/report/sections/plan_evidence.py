@@ -7,7 +7,7 @@ from typing import Any
 from scalewright.report.document import PlanDocument, Reader
 from scalewright.report.layout_words import layout_words
 from scalewright.report.page import Section
-from scalewright.spec.words import against, short_time
+from scalewright.spec.text.words import against, short_time
 
 
 def section(document: PlanDocument) -> Section | None:

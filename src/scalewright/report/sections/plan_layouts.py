@@ -15,7 +15,7 @@ from scalewright.report.document import Estimate, PlanDocument, Reader
 from scalewright.report.layout_words import layout_words, recompute_words
 from scalewright.report.page import Section
 from scalewright.report.trainers import is_ours, runs_in, untrainable
-from scalewright.spec.words import decimal, share, short_time
+from scalewright.spec.text.words import decimal, share, short_time
 
 MOST_LINES = 40
 OPEN_LINES = 5  # lines of why_not; the rest is folded

@@ -13,7 +13,7 @@ from typing import Any
 from scalewright.report.document import KINDS, Estimate, PlanDocument, Stage
 from scalewright.report.page import Section
 from scalewright.report.scale import ticks
-from scalewright.spec.words import decimal
+from scalewright.spec.text.words import decimal
 
 MOST_ROWS = 48
 

@@ -11,7 +11,7 @@ from scalewright.report.sections.overview import Tile
 from scalewright.report.sections.plan_gauges import gauges, risk
 from scalewright.report.sections.plan_start import start
 from scalewright.report.trainers import is_ours, untrainable
-from scalewright.spec.words import count, decimal, share, short_time
+from scalewright.spec.text.words import count, decimal, share, short_time
 
 
 def section(document: PlanDocument) -> Section | None:

@@ -14,7 +14,7 @@ from scalewright.report.document import Estimate, PlanDocument
 from scalewright.report.layout_words import layout_words
 from scalewright.report.page import Section
 from scalewright.report.scale import say_tick, ticks
-from scalewright.spec.words import decimal, short_time
+from scalewright.spec.text.words import decimal, short_time
 
 MOST_POINTS = 600
 WIDE, HIGH = 0.03, 0.06  # of the frame: a numbered dot

@@ -9,7 +9,7 @@ from scalewright.plan.terms import PART_TERMS
 from scalewright.report.document import Estimate, PlanDocument
 from scalewright.report.layout_words import layout_words
 from scalewright.report.page import Section
-from scalewright.spec.words import share, short_time
+from scalewright.spec.text.words import share, short_time
 
 ORDER = ("compute", "recompute", "tp_exposed", "cp_exposed", "ep_exposed", "dp_exposed")
 PARTS = {key: PART_TERMS[key] for key in (*ORDER, *(key for key in PART_TERMS if key not in ORDER))}

@@ -17,7 +17,7 @@ from scalewright.report.folder import RunFolder
 from scalewright.report.lives import STARTS
 from scalewright.report.page import Section
 from scalewright.spec.step_parts import PARTS, together
-from scalewright.spec.words import share, short_time
+from scalewright.spec.text.words import share, short_time
 
 
 def section(run: RunFolder) -> Section | None:

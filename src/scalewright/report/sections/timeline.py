@@ -15,7 +15,7 @@ from typing import Any
 from scalewright.report.folder import RunFolder
 from scalewright.report.lives import resumes, spans
 from scalewright.report.page import Section
-from scalewright.spec.words import decimal, duration
+from scalewright.spec.text.words import decimal, duration
 
 WORDS = {
     "start": "started", "resume": "resumed", "save": "saved a checkpoint", "stop": "stopped on request",

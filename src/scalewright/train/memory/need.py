@@ -16,8 +16,8 @@ from scalewright.plan.constants import constants
 from scalewright.plan.cost.evaluate import prepare
 from scalewright.plan.cost.memory import memory
 from scalewright.plan.request import from_layout, run_facts
-from scalewright.spec.cluster import load_cluster
 from scalewright.spec.errors import UserError
+from scalewright.spec.hardware.cluster import load_cluster
 from scalewright.spec.layout import Layout
 from scalewright.spec.layout_check import is_legal
 from scalewright.spec.model import ModelSpec

@@ -21,12 +21,12 @@ from scalewright.machine.local import find_cluster, timed_cluster
 from scalewright.machine.timings import known_timings
 from scalewright.plan.predict import predict
 from scalewright.plan.request import run_facts
-from scalewright.spec.cluster import ClusterSpec
 from scalewright.spec.errors import RunError, UserError
+from scalewright.spec.hardware.cluster import ClusterSpec
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.run import RunSpec
 from scalewright.spec.step_parts import PARTS, together
-from scalewright.spec.words import against, short_time
+from scalewright.spec.text.words import against, short_time
 from scalewright.train.resolve import Resolved
 
 COLD = 3  # steps of a call that set up memory and kernels, and aren't compared

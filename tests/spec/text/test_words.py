@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from scalewright.spec.words import count, decimal, duration, share, short_time
+from scalewright.spec.text.words import count, decimal, duration, share, short_time
 
 
 def test_words() -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from scalewright.spec.untrusted import parse_json
+from scalewright.spec.text.untrusted import parse_json
 
 
 def read_jsonl(path: str | Path) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from scalewright.spec.errors import UserError
-from scalewright.spec.files import is_signed, write_signed, write_whole
+from scalewright.spec.text.files import is_signed, write_signed, write_whole
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="links and modes are Unix's")

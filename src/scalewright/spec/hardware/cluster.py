@@ -1,6 +1,6 @@
 """What a run is planned for or runs on: one kind of device, in nodes, joined by levels of links.
 
-    load_cluster("dgx-h100")         a preset of hardware_data/clusters.yaml, or one of its aliases
+    load_cluster("dgx-h100")         a preset of data/clusters.yaml, or one of its aliases
     load_cluster("H100-80GB-SXM")    a device, in the system that it usually comes in
     load_cluster("mine.yaml")        a file: {device, nodes, fabric, ...}, or {like: dgx-h100, nodes: 16}
     load_cluster({"device": "t4"})   the same, as a dict
@@ -20,10 +20,18 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from scalewright.spec.base import Spec, read_yaml
-from scalewright.spec.device_families import FAMILIES, OTHER
 from scalewright.spec.errors import UserError, unknown
-from scalewright.spec.hardware import DATA, DeviceSpec, Link, device_names, find_device, fold, load_device
-from scalewright.spec.topology import (
+from scalewright.spec.hardware.device_families import FAMILIES, OTHER
+from scalewright.spec.hardware.devices import (
+    DATA,
+    DeviceSpec,
+    Link,
+    device_names,
+    find_device,
+    fold,
+    load_device,
+)
+from scalewright.spec.hardware.topology import (
     Fabric,
     Level,
     Measured,

@@ -9,7 +9,7 @@
 
 Three traps of data sheets, settled here once: tensor rates printed with 2:4 sparsity are halved, link rates
 printed two-way are halved, and GB is 1e9 bytes while a driver reports binary sizes. The data and their
-sources are in `hardware_data/*.yaml`; what was written from memory is named in `recalled`.
+sources are in `data/*.yaml`; what was written from memory is named in `recalled`.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from typing import Literal
 from pydantic import Field, field_validator
 
 from scalewright.spec.base import Spec, read_yaml
-from scalewright.spec.device_families import OTHER, Family, find_family
 from scalewright.spec.errors import UserError, unknown
+from scalewright.spec.hardware.device_families import OTHER, Family, find_family
 
-DATA = Path(__file__).parent / "hardware_data"
+DATA = Path(__file__).parent / "data"
 VENDOR_FILES = ("nvidia", "amd", "google", "aws")
 # Formats that run on the same units at the same rate as their plain form.
 SAME_RATE = {
@@ -82,7 +82,7 @@ class DeviceSpec(Spec):
     name: str
     vendor: str
     kind: Literal["gpu", "tpu", "npu", "cpu", "mps"]
-    family: str | None = None  # a name of spec/device_families.py; null: `resolved_family`
+    family: str | None = None  # a name of spec/hardware/device_families.py; null: `resolved_family`
     aliases: tuple[str, ...] = ()
     driver_names: tuple[str, ...] = ()  # as CUDA and ROCm report it, less the brand (machine/names.py)
     peaks: Peaks

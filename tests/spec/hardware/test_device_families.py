@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from scalewright.spec.cluster import load_cluster
-from scalewright.spec.device_families import FAMILIES, OTHER, PRICED, find_family
 from scalewright.spec.errors import UserError
-from scalewright.spec.hardware import devices, load_device
+from scalewright.spec.hardware.cluster import load_cluster
+from scalewright.spec.hardware.device_families import FAMILIES, OTHER, PRICED, find_family
+from scalewright.spec.hardware.devices import devices, load_device
 
 MINE = {
     "id": "x1", "name": "X1", "vendor": "X", "kind": "gpu", "peaks": {"fp32": 5e13, "bf16": 4e14},

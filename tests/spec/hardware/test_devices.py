@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from scalewright.spec.device_families import FAMILIES
 from scalewright.spec.errors import UserError
-from scalewright.spec.hardware import (
+from scalewright.spec.hardware.device_families import FAMILIES
+from scalewright.spec.hardware.devices import (
     DeviceSpec,
     device_names,
     devices,

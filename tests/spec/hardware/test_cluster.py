@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from scalewright.spec.base import parse_yaml, to_yaml
-from scalewright.spec.cluster import ClusterSpec, cluster_names, cluster_presets, load_cluster
 from scalewright.spec.errors import UserError
-from scalewright.spec.hardware import devices
+from scalewright.spec.hardware.cluster import ClusterSpec, cluster_names, cluster_presets, load_cluster
+from scalewright.spec.hardware.devices import devices
 
 PROMISED = [
     "dgx-a100-40g",

@@ -15,8 +15,8 @@ from pydantic import Field
 
 from scalewright.spec.base import Spec
 from scalewright.spec.errors import UserError
-from scalewright.spec.hardware import DeviceSpec, Link
-from scalewright.spec.timings import Timings
+from scalewright.spec.hardware.devices import DeviceSpec, Link
+from scalewright.spec.hardware.timings import Timings
 
 LevelName = Literal["device", "domain", "node", "fabric"]
 LevelKind = Literal[
