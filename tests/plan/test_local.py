@@ -10,7 +10,7 @@ import pytest
 
 from fake_machine import FLOPS, LINK, fake, machine, straight
 from scalewright.plan.constants import constants
-from scalewright.plan.cost.cpu import unit_seconds
+from scalewright.plan.cost.cpu_kernels import unit_seconds
 from scalewright.plan.curves import Curves, beyond_timed, narrow_is_fast
 from scalewright.plan.explain import evidence
 from scalewright.plan.predict import Prediction, predict, predict_table
@@ -122,7 +122,7 @@ def test_attention_lies_between_narrow_and_wide_heads() -> None:
     found = {}
     for dim in (32, 48, 64):
         model = MODEL.replace(head_dim=dim, num_attention_heads=4, num_key_value_heads=4)
-        cores = [unit_seconds(model, sizes(Layout(), 256), "fp32", each).core for each in (timings, changed)]
+        cores = [unit_seconds(model, sizes(Layout(), 256), "fp32", each).parts[0] for each in (timings, changed)]
         found[dim] = cores[1] / cores[0]
     assert found == pytest.approx({32: 2.0, 48: 1.5, 64: 1.0}, rel=0.02)
 

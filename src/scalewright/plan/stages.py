@@ -22,6 +22,7 @@ from scalewright.plan.cost.links import message_seconds
 from scalewright.plan.cost.memory import GIB, KINDS, rank_memory
 from scalewright.plan.cost.microbatch import Micro, exchanges, micro
 from scalewright.plan.cost.pipeline import unhidden
+from scalewright.plan.cost.price_list import price_list
 from scalewright.plan.cost.states import padded_sums
 from scalewright.plan.cost.table import stage_counts
 from scalewright.plan.predict import Prediction
@@ -141,22 +142,14 @@ class _Cut:
             self._places([[s] for s in range(len(self.layers))], list(self.owners[: len(self.layers)])),
             alone=True,
         )
-        slower = (ranks.total / np.maximum(ranks.device, 1e-30) * self._scale(ranks))[
-            list(self.owners[: len(self.layers)])
-        ] * times
+        slower = (
+            times * (ranks.total / np.maximum(ranks.device, 1e-30))[list(self.owners[: len(self.layers)])]
+        )
         forward, weight = alone.front * slower, alone.weight * slower
         back = (alone.device - alone.front) * slower
         return [
             StageCost(float(f), float(b - w), float(w)) for f, b, w in zip(forward, back, weight, strict=True)
         ]
-
-    def _scale(self, ranks: Micro) -> float:
-        """1, but where the step's seconds come from elsewhere (a CPU's measured curves): theirs over ours."""
-        step, row = self.of.of.outcome.step, self.of.row
-        names = ("compute", "recompute", "tp_exposed", "cp_exposed", "ep_exposed", "other")
-        apart = step.detail["fixed"][row] + step.detail["late"][row]
-        theirs = sum(step.parts[name][row] for name in names) - apart
-        return float(theirs / (self.request.accumulation * ranks.total.max()))
 
     @cached_property
     def memory(self) -> list[dict[str, float]]:
@@ -172,9 +165,13 @@ class _Cut:
     @cached_property
     def send(self) -> float:
         """Seconds of a message to the next stage."""
-        return float(message_seconds(self._columns(1))[0]) if self.request.pp > 1 else 0.0
+        if self.request.pp == 1:
+            return 0.0
+        at = self._columns(1)
+        return float(message_seconds(at, price_list(at).network)[0])
 
     @cached_property
     def held_up(self) -> float:
         """Seconds that a message holds up either end: what isn't sent beside its computation."""
-        return self.send * float(unhidden(self._columns(1))[0]) if self.request.pp > 1 else 0.0
+        at = self._columns(1)
+        return self.send * float(unhidden(at, price_list(at))[0])

@@ -1,11 +1,14 @@
 """The formulas, over arrays: seconds and bytes of every row of a table; `evaluate.py` is the door.
 
-units.py, table.py    requests as arrays         work.py    the operators of a rank
-volumes.py (shares.py, padded.py)                what a rank sends      traffic.py   its bytes by axis
-kernels.py (kernel_table.py)                     seconds of an operator; cpu.py: by curves
-links.py (collectives.py)                        seconds of a transfer; cpu.py: by curves
-columns.py            what all parts of a step read, one number a row
-timeline.py           one step: microbatch.py (exchange.py), pipeline.py, data_parallel.py, optimizer.py
-memory.py             the bytes held: states.py, activations.py           band.py   how sure
-own_memory.py         the same of this package's trainer, moment by moment
+requests   table.py (units.py)    requests as arrays, and what is priced once
+           columns.py             what all parts of a step read, one number a row
+operators  work.py, parts.py      a rank's operators; parts that are recomputed or kept in 8 bits
+           kernels.py             their seconds by peaks (kernel_table.py); cpu_kernels.py: by measured curves
+           habits.py              what switches and trainers change: CUDA graphs, fp8, dispatchers, modules
+transfers  volumes.py             what a rank sends in a step (shares.py, padded.py); exchange.py: cp and ep
+           links.py               their seconds (collectives.py); traffic.py: bytes by axis
+           price_list.py          both by kind of device; host.py: launches; cpu.py: processes of one machine
+a step     timeline.py            microbatch.py, pipeline.py, data_parallel.py, optimizer.py; band.py: how sure
+memory     memory.py              states.py, activations.py, memory_kinds.py; memory_band.py: how sure
+           own_memory.py          the same of this package's trainer, moment by moment
 """

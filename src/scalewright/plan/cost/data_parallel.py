@@ -21,7 +21,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from scalewright.plan.cost.columns import Columns
-from scalewright.plan.cost.links import Network
+from scalewright.plan.cost.price_list import PriceList
 from scalewright.spec.volumes import Transfer
 
 BACKWARD = 2 / 3  # of a micro-batch's time
@@ -29,17 +29,18 @@ LEAST = 0.05  # of the traffic that stays exposed: the last bucket
 REPLICAS = 0.5  # of the sum between replicas, which follows the reductions of the last backward
 
 
-def data_parallel(at: Columns, sent: Sequence[Transfer], micro: np.ndarray, network: Network) -> np.ndarray:
+def data_parallel(at: Columns, sent: Sequence[Transfer], micro: np.ndarray, prices: PriceList) -> np.ndarray:
     """Exposed seconds of a step; `micro`: seconds of a micro-batch on the slowest rank."""
     zero1 = np.where(at.table.zero_stage >= 1, at.trainer("overlap_zero1"), 1.0)
+    micro = prices.beside * micro
     forward = (1 - BACKWARD) * at.c["overlap.dp"] * at.trainer("overlap_params")
     backward = BACKWARD * at.c["overlap.dp"] * zero1 * at.trainer("overlap_grads")
-    priced = [_Priced(one, network(one)) for one in sent if np.any(one.calls)]
+    priced = [_Priced(one, prices) for one in sent if np.any(one.calls)]
     return np.asarray(
         _behind(priced, "forward", micro * forward)
         + _behind(priced, "backward", micro * backward)
         + _by_block(at, priced, micro)
-        + _copies(at, priced)
+        + prices.beside * _copies(at, priced)
         + sum(one.seconds * one.share for one in priced if one.transfer.during == "nothing")
     )
 
@@ -47,11 +48,12 @@ def data_parallel(at: Columns, sent: Sequence[Transfer], micro: np.ndarray, netw
 class _Priced:
     """A transfer and the seconds of its calls."""
 
-    def __init__(self, transfer: Transfer, call: np.ndarray) -> None:
-        self.transfer, self.call = transfer, call
+    def __init__(self, transfer: Transfer, prices: PriceList) -> None:
+        self.transfer, call = transfer, prices.network(transfer)
         self.seconds = transfer.calls * call
         self.rounds = transfer.rounds * (np.asarray(transfer.calls) > 0)
-        self.share = REPLICAS if transfer.axis == "dp_replicate" else 1.0
+        self.share = 1 - REPLICAS * prices.beside * (transfer.axis == "dp_replicate")
+        self.edge = np.minimum(self.rounds * call, self.seconds)  # the first gather, the last reduction
 
 
 def _behind(priced: Sequence[_Priced], during: str, cover: np.ndarray) -> np.ndarray:
@@ -83,6 +85,6 @@ def _by_block(at: Columns, priced: Sequence[_Priced], micro: np.ndarray) -> np.n
     traffic = np.sum([one.seconds for one in chosen], axis=0)
     rounds = np.max([one.rounds for one in chosen], axis=0)
     cover = rounds * micro * at.c["overlap.fsdp"]
-    edges = np.sum([one.rounds * one.call for one in chosen], axis=0)
+    edges = np.sum([one.edge for one in chosen], axis=0)
     slowed = at.c["overlap.slow"] * np.minimum(traffic, cover)
-    return np.asarray(np.maximum(traffic - cover, 0.0) + edges + slowed)
+    return np.asarray(np.maximum(traffic - cover, edges) + slowed)

@@ -11,11 +11,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from scalewright.plan.constants import Constants, constants
-from scalewright.plan.cost.cpu import step
 from scalewright.plan.cost.kernels import Flat, Prices, flatten, price
 from scalewright.plan.cost.memory import Memory, memory
 from scalewright.plan.cost.table import RECOMPUTE, Facts, Table, table, unit_facts
-from scalewright.plan.cost.timeline import Step
+from scalewright.plan.cost.timeline import Step, step
 from scalewright.plan.frameworks import KERNELS
 from scalewright.plan.request import Request
 

@@ -18,6 +18,7 @@ from scalewright.plan.cost import collectives as x
 from scalewright.plan.cost import work as w
 from scalewright.plan.cost.columns import Columns
 from scalewright.plan.cost.parts import PARTS
+from scalewright.plan.cost.price_list import PriceList
 from scalewright.plan.request import CP_KINDS
 
 # Schedules that run a micro-batch's forward with another's backward, so that one computes while the other
@@ -36,17 +37,18 @@ class Exchange:
     bytes: np.ndarray
 
 
-def context_parallel(at: Columns) -> Exchange:
+def context_parallel(at: Columns, prices: PriceList) -> Exchange:
     """Keys and values among cp ranks; a ring hides behind attention's core, but for its start."""
     t, size = at.table, at.work("key_value")
     nothing = np.zeros(len(t))
     if not (t.cp > 1).any():
         return Exchange(nothing, nothing)
-    core = at.prices.parts[:, PARTS.index("core")][t.unit]
-    ring = (t.cp - 1) * x.send(size, t.tp, t.tp * t.cp, at.links)
-    whole = x.gather(size * t.cp, t.cp, t.tp, at.links)
-    turn = x.all_to_all(2 * at.work("stream") / t.tp + size, t.cp, t.tp, at.links)
-    merged = (t.cp - 1) * MERGES * at.work("stream") / t.tp / at.memory_rate
+    network = prices.network
+    core = prices.beside * at.prices.parts[:, PARTS.index("core")][t.unit]
+    ring = (t.cp - 1) * network.send(size, t.tp, t.tp * t.cp)
+    whole = network.gather(size * t.cp, t.cp, t.tp)
+    turn = network.all_to_all(2 * at.work("stream") / t.tp + size, t.cp, t.tp)
+    merged = prices.beside * (t.cp - 1) * MERGES * at.work("stream") / t.tp / at.memory_rate
     exposed = np.select(
         [t.cp_kind == CP_KINDS.index("ring"), t.cp_kind == CP_KINDS.index("ulysses")],
         [np.maximum(ring - core * (t.cp - 1) / t.cp, 0.1 * ring) + merged, turn],
@@ -55,7 +57,7 @@ def context_parallel(at: Columns) -> Exchange:
     return Exchange(np.where(t.cp > 1, exposed, 0.0), np.where(t.cp > 1, size * (t.cp - 1), 0.0))
 
 
-def expert_parallel(at: Columns) -> Exchange:
+def expert_parallel(at: Columns, prices: PriceList) -> Exchange:
     """Dispatch and combine; a dispatcher that knows of domains sends a token to each domain once.
 
     Among d domains, top_k evenly spread experts meet d (1 - (1 - 1/d)^top_k); groups limit d.
@@ -70,14 +72,14 @@ def expert_parallel(at: Columns) -> Exchange:
     reached = np.maximum(domains * at.work("reached"), 1.0)
     met = reached * (1 - (1 - 1 / reached) ** top_k) / top_k
     far = np.where((at.trainer("dedup") > 0) & (domains > 1), met, 1.0)
-    once = x.all_to_all(size, t.ep, one, at.links, far)
+    once = prices.network.all_to_all(size, t.ep, one, far)
     gathered = at.trainer("gathers_tokens") > 0  # every rank gets all tokens, and sums up as many
     if gathered.any():
-        once = np.where(gathered, x.gather(at.work("stream") / t.tp * t.ep, t.ep, one, at.links), once)
+        once = np.where(gathered, prices.network.gather(at.work("stream") / t.tp * t.ep, t.ep, one), once)
     both = 2 * once * sparse
-    hidden = both * at.c["overlap.ep"] * at.trainer("overlap_ep")
+    hidden = prices.beside * both * at.c["overlap.ep"] * at.trainer("overlap_ep")
     paired = t.schedules("paired")
     if paired.any():
         cover = PAIRED_HIDES * np.minimum(both, at.region(at.forward, w.BLOCK))
-        hidden = np.maximum(hidden, paired * cover * (1 - at.c["overlap.slow"]))
+        hidden = np.maximum(hidden, prices.beside * paired * cover * (1 - at.c["overlap.slow"]))
     return Exchange(both - hidden, np.where(t.ep > 1, 2 * size * sparse, 0.0))

@@ -62,6 +62,7 @@ class Flat:
     masked: np.ndarray  # the same as mask and window leave them
     parts: np.ndarray  # of these, what parts of a block have [units, PARTS]
     units: int
+    timed: dict[int, Unit]  # units of machines whose kernels a probe timed
 
 
 def flatten(units: Sequence[Unit], facts: Facts) -> Flat:
@@ -93,7 +94,8 @@ def flatten(units: Sequence[Unit], facts: Facts) -> Flat:
     square, masked = (
         np.bincount(region, flops, len(works) * w.REGIONS).reshape(shape) for flops in (forward, masked)
     )
-    return Flat(tuple(classes), square, masked, parts[:, :REST], len(works))
+    timed = {index: unit for index, unit in enumerate(units) if unit.chip.timings is not None}
+    return Flat(tuple(classes), square, masked, parts[:, :REST], len(works), timed)
 
 
 def _padded_experts(k: Arrays, u: Arrays) -> Arrays:

@@ -18,6 +18,7 @@ import numpy as np
 
 from scalewright.plan.constants import Constants
 from scalewright.plan.cost import work as w
+from scalewright.plan.cost.cpu_kernels import unit_seconds
 from scalewright.plan.cost.habits import RECIPES
 from scalewright.plan.cost.kernel_table import PHASES, TILE, Arrays, Flat, flatten
 from scalewright.plan.cost.parts import PARTS, REST
@@ -58,21 +59,28 @@ class Prices:
     flops: np.ndarray  # [units, REGIONS] of a forward, attention as the mask leaves it
     square: np.ndarray  # the same, attention over the full square
     parts: np.ndarray  # seconds of a forward of a block's parts [units, PARTS]
+    light: np.ndarray  # seconds of a block's forward without matrix products [units]
     part_flops: np.ndarray  # of `flops`, what these have [units, PARTS]
 
 
 def price(flat: Flat, c: Constants) -> Prices:
-    """Seconds, by unit, region and phase."""
+    """Seconds, by unit, region and phase; those of timed units by their curves."""
     shape = (flat.units, w.REGIONS, PHASES)
     total: np.ndarray = np.zeros(shape)
-    parts = np.zeros(flat.units * (REST + 1))
+    parts, light = np.zeros(flat.units * (REST + 1)), np.zeros(flat.units)
     for kernels in flat.classes:
         seconds = _PRICES[kernels.name](kernels.k, kernels.u, c) * kernels.k["count"]
         sums = np.bincount(kernels.place, seconds, int(np.prod(shape))).reshape(shape)
         total = total + sums
         parts += np.bincount(kernels.part, seconds, len(parts))
+        if kernels.name != "matmul":
+            light += sums[:, w.BLOCK, w.FORWARD]
     by_part = parts.reshape(flat.units, REST + 1)[:, :REST]
-    return Prices(total, flat.masked, flat.square, by_part, flat.parts)
+    for index, unit in flat.timed.items():
+        assert unit.chip.timings is not None
+        timed = unit_seconds(unit.model, unit.sizes, unit.precision, unit.chip.timings)
+        total[index], by_part[index], light[index] = timed.seconds, timed.parts, timed.light
+    return Prices(total, flat.masked, flat.square, by_part, light, flat.parts)
 
 
 def roof(u: Arrays, width: np.ndarray, peak: np.ndarray, c: Constants) -> np.ndarray:

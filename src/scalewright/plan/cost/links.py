@@ -13,7 +13,6 @@ pp             a sender and a receiver        collectives.py: `send`
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
@@ -24,9 +23,17 @@ from scalewright.spec.volumes import Transfer
 
 
 class Network(Protocol):
-    """The seconds of one call of a transfer, a number a row."""
+    """Seconds of one call of a transfer, or of one of its kind over groups that are given; a number a row."""
 
     def __call__(self, transfer: Transfer) -> np.ndarray: ...
+
+    def send(self, size: np.ndarray, stride: np.ndarray, span: np.ndarray) -> np.ndarray: ...
+
+    def gather(self, size: np.ndarray, group: np.ndarray, stride: np.ndarray) -> np.ndarray: ...
+
+    def all_to_all(
+        self, size: np.ndarray, group: np.ndarray, stride: np.ndarray, leaves: np.ndarray | float = 1.0
+    ) -> np.ndarray: ...
 
 
 class Links:
@@ -47,18 +54,32 @@ class Links:
             )  # the size too, so that its id stays its own
         return self._priced[key][1]
 
+    def send(self, size: np.ndarray, stride: np.ndarray, span: np.ndarray) -> np.ndarray:
+        """See collectives.py."""
+        return x.send(size, stride, span, self.at.links)
+
+    def gather(self, size: np.ndarray, group: np.ndarray, stride: np.ndarray) -> np.ndarray:
+        """See collectives.py."""
+        return x.gather(size, group, stride, self.at.links)
+
+    def all_to_all(
+        self, size: np.ndarray, group: np.ndarray, stride: np.ndarray, leaves: np.ndarray | float = 1.0
+    ) -> np.ndarray:
+        """See collectives.py."""
+        return x.all_to_all(size, group, stride, self.at.links, leaves)
+
     def _seconds(self, transfer: Transfer, size: np.ndarray) -> np.ndarray:
         if transfer.kind == "send":
-            return message_seconds(self.at)
+            t, delay = self.at.table, self.at.c["link.message"]
+            return np.asarray(self.send(size, t.devices / t.pp, t.devices) + delay)
         group, stride = groups(self.at, transfer.axis)
-        links = self.at.links
         if transfer.kind != "all_reduce":
-            return x.gather(size, group, stride, links)
-        tree = x.all_reduce(size, group, stride, links)
+            return self.gather(size, group, stride)
+        tree = x.all_reduce(size, group, stride, self.at.links)
         if transfer.axis not in ("gradient", "expert"):
             return tree
         # the constants of other trainers were fitted with rings for gradients, there and back
-        return np.where(self.at.trainer("own") > 0, tree, 2 * x.gather(size, group, stride, links))
+        return np.where(self.at.trainer("own") > 0, tree, 2 * self.gather(size, group, stride))
 
 
 def groups(at: Columns, axis: str) -> tuple[np.ndarray, np.ndarray]:
@@ -87,12 +108,6 @@ def message_bytes(at: Columns) -> np.ndarray:
     return np.floor(at.work("stream") / np.where(whole, 1.0, t.tp))
 
 
-def message_seconds(at: Columns) -> np.ndarray:
+def message_seconds(at: Columns, network: Network) -> np.ndarray:
     """Seconds of one message to the next stage."""
-    t = at.table
-    return np.asarray(x.send(message_bytes(at), t.devices / t.pp, t.devices, at.links) + at.c["link.message"])
-
-
-def seconds(network: Network, sent: Sequence[Transfer]) -> np.ndarray:
-    """Of all calls in a step."""
-    return np.asarray(np.sum([one.calls * network(one) for one in sent], axis=0))
+    return network(Transfer("pp", "send", message_bytes(at), 1.0, "all"))

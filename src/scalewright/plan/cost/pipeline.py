@@ -1,18 +1,22 @@
 """Seconds that a pipeline adds to its slowest rank's work: fill, drain, and messages that nothing hides.
 
     bubble    step of unequal ranks (spec/schedules/unequal.py) - m t_slowest
-    messages  once · (2 (p - 1) + 2 v m · what isn't hidden)     p ranks, v visits of each of m micro-batches
+    messages  once · (2 (p - 1) + calls · what isn't hidden)     p ranks; calls: of the busiest rank
 
 A fill's first and last message wait for nobody. In between a trainer with overlap.p2p hides that share.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
-from scalewright.plan.cost.columns import Columns
+from scalewright.plan.cost.columns import Columns, Place
 from scalewright.plan.cost.links import message_seconds
 from scalewright.plan.cost.microbatch import Micro
+from scalewright.plan.cost.price_list import PriceList
+from scalewright.plan.cost.volumes import Volumes
 from scalewright.plan.request import SCHEDULES
 from scalewright.spec.schedules.unequal import RankCost, step_columns
 
@@ -53,13 +57,17 @@ def _take(cost: RankCost, rows: np.ndarray) -> RankCost:
     return RankCost(cost.forward[rows], cost.backward[rows], cost.weight[rows])
 
 
-def unhidden(at: Columns) -> np.ndarray:
+def unhidden(at: Columns, prices: PriceList) -> np.ndarray:
     """The share of a message that holds up the computation, once the pipeline runs."""
-    return np.asarray(1 - at.c["overlap.p2p"] * at.trainer("overlap_p2p"))
+    return np.asarray(1 - prices.beside * at.c["overlap.p2p"] * at.trainer("overlap_p2p"))
 
 
-def messages(at: Columns) -> np.ndarray:
-    """Exposed seconds of all messages of a step."""
+def messages(at: Columns, seats: Sequence[Place], volumes: Volumes, prices: PriceList) -> np.ndarray:
+    """Exposed seconds of all messages; where nothing runs beside them, a rank also stops for what it sends."""
     t = at.table
-    hops = 2 * (t.pp - 1) + 2 * at.visits * t.accumulation * unhidden(at)
-    return np.where(t.pp > 1, hops * message_seconds(at), 0.0)
+    if not (t.pp > 1).any():
+        return np.zeros(len(t))
+    sent = [sum(x.calls for x in volumes.pipeline(seat) if x.kind == "send") for seat in seats]
+    busiest = np.maximum(np.where(t.pp > 2, sent[0], 0.0), np.maximum(*sent[1:]))
+    hops = 2 * (t.pp - 1) + busiest * (unhidden(at, prices) + 1 - prices.beside)
+    return np.where(t.pp > 1, hops * message_seconds(at, prices.network), 0.0)

@@ -14,6 +14,7 @@ logarithm of n, whatever their distribution's exponential tail (Gumbel 1958), he
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -25,7 +26,7 @@ from scalewright.plan.cost.columns import Columns, places
 from scalewright.plan.cost.data_parallel import data_parallel
 from scalewright.plan.cost.kernels import Prices
 from scalewright.plan.cost.microbatch import exchanges, micro
-from scalewright.plan.cost.optimizer import offload, optimizer
+from scalewright.plan.cost.optimizer import offload
 from scalewright.plan.cost.pipeline import bubble, messages
 from scalewright.plan.cost.shares import shares
 from scalewright.plan.cost.table import Facts, Table
@@ -45,7 +46,6 @@ PARTS = (
     "recompute",
     "other",
 )
-TPU_STEP = 0.3  # of host.step: XLA's host has the next step ready
 
 
 @dataclass
@@ -67,34 +67,51 @@ class Step:
 
 
 def step(table: Table, facts: Facts, prices: Prices, c: Constants) -> Step:
-    """The step of every row."""
-    at = Columns(table, facts, prices, c)
+    """The step of every row; rows of a machine that was timed by themselves, by its price list."""
+    timings = [unit.chip.timings for unit in table.units]
+    kinds = {timings[index] for index in np.unique(table.unit)}
+    whole = Columns(table, facts, prices, c)
+    if len(kinds) <= 1:
+        return _step(whole)
+    groups = [np.flatnonzero([timings[index] == kind for index in table.unit]) for kind in kinds]
+    steps = [_step(Columns(table.take(rows), facts, prices, c)) for rows in groups]
+    order = np.argsort(np.concatenate(groups))
+
+    def joined(columns: Sequence[np.ndarray]) -> np.ndarray:
+        return np.concatenate(columns)[order]
+
+    return Step(
+        seconds=joined([part.seconds for part in steps]),
+        parts={name: joined([part.parts[name] for part in steps]) for name in PARTS},
+        flops=joined([part.flops for part in steps]),
+        hardware=joined([part.hardware for part in steps]),
+        host=joined([part.host for part in steps]),
+        at=whole,
+        detail={name: joined([part.detail[name] for part in steps]) for name in steps[0].detail},
+    )
+
+
+def _step(at: Columns) -> Step:
+    """The step of rows that share a price list."""
+    table, c = at.table, at.c
     sent, m = exchanges(at), table.accumulation
+    prices, volumes, held = sent.prices, sent.volumes, shares(at)
     seats = places(table)
     ranks = [micro(at, place, sent) for place in seats]
-    totals = np.stack([one.total for one in ranks])
+    totals = np.stack([rank.total for rank in ranks])
     slow, which = totals.max(0), totals.argmax(0)
-    fill, message = bubble(at, (ranks[0], ranks[1], ranks[2]), slow), messages(at)
-    held = shares(at)
-    volumes = sent.volumes
+    fill, message = bubble(at, (ranks[0], ranks[1], ranks[2]), slow), messages(at, seats, volumes, prices)
     # what other trainers' ranks share is taken of the fullest, whichever it is
-    dp = np.max(
-        [
-            data_parallel(at, volumes.data_parallel(place), slow, sent.links)
-            for place in (seats if volumes.any_own and (table.pp > 1).any() else seats[:1])
-        ],
-        axis=0,
-    )
-    states = optimizer(at, held) + offload(at, held, slow)
-    fixed = c["host.step"] * np.where(at.chip("tpu") > 0, TPU_STEP, 1.0)
+    counted = seats if volumes.any_own and (table.pp > 1).any() else seats[:1]
+    shared = [data_parallel(at, volumes.data_parallel(place), slow, prices) for place in counted]
+    dp = np.max(shared, axis=0)
+    states = prices.update(held) + offload(at, held, slow)
+    fixed = prices.fixed(held)
     plain = m * slow + fill + message + dp + states + fixed
-    late = (
-        plain
-        * c["wait.straggler"]
-        * np.log2(np.maximum(table.devices / np.maximum(at.chip("node"), 1.0), 1.0))
-    )
+    nodes = np.maximum(table.devices / np.maximum(at.chip("node"), 1.0), 1.0)
+    late = plain * c["wait.straggler"] * np.log2(nodes)
     of = {
-        name: m * np.choose(which, [getattr(one, name) for one in ranks])
+        name: m * np.choose(which, [getattr(rank, name) for rank in ranks])
         for name in ("compute", "recompute", "tp", "cp", "ep", "host")
     }
     parts = {

@@ -15,6 +15,7 @@ import numpy as np
 
 from scalewright.plan.cost.columns import Columns, Place, places
 from scalewright.plan.cost.exchange import context_parallel, expert_parallel
+from scalewright.plan.cost.price_list import price_list
 from scalewright.plan.cost.volumes import Volumes
 
 AXES = ("tp", "dp", "cp", "ep", "pp")
@@ -34,8 +35,9 @@ def bytes_by_axis(at: Columns) -> dict[str, np.ndarray]:
         for axis, size in _bytes(volumes, place).items():
             found[axis] = np.maximum(found[axis], np.where(there, size, 0.0))
     blocks, whole = at.fullest * at.table.accumulation, at.rerun
-    found["cp"] = blocks * (3 + whole) * context_parallel(at).bytes
-    found["ep"] = blocks * (2 + whole) * expert_parallel(at).bytes
+    prices = price_list(at)
+    found["cp"] = blocks * (3 + whole) * context_parallel(at, prices).bytes
+    found["ep"] = blocks * (2 + whole) * expert_parallel(at, prices).bytes
     return found
 
 

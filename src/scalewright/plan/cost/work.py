@@ -108,19 +108,25 @@ def work(model: ModelSpec, sizes: Sizes) -> Work:
     return replace(one, **changed)
 
 
+def regions(model: ModelSpec, sizes: Sizes) -> list[tuple[int, float, Sequence[Operator]]]:
+    """The operators of every region, with their share: of an average block, those of each kind of layer."""
+    layers = model.num_hidden_layers
+    blocks = [
+        (BLOCK, alike / layers, tuple(block.block(model, sizes, first)))
+        for first, alike in layer_kinds(model)
+    ]
+    extra = [(EXTRA, 1.0, tuple(block.multi_token(model, sizes, i))) for i in range(model.mtp_layers)]
+    before, after = tuple(block.before(model, sizes)), tuple(block.after(model, sizes))
+    return [(BEFORE, 1.0, before), *blocks, (AFTER, 1.0, after), *extra]
+
+
 def _listed(model: ModelSpec, sizes: Sizes) -> Work:
     """The same, from the operators themselves."""
-    regions: list[tuple[int, float, Sequence[Operator]]] = [(BEFORE, 1.0, tuple(block.before(model, sizes)))]
     layers = model.num_hidden_layers
-    for first, many in layer_kinds(model):
-        regions.append((BLOCK, many / layers, tuple(block.block(model, sizes, first))))
-    regions.append((AFTER, 1.0, tuple(block.after(model, sizes))))
-    for index in range(model.mtp_layers):
-        regions.append((EXTRA, 1.0, tuple(block.multi_token(model, sizes, index))))
     rows: list[Kernel] = []
     kept = np.zeros((REGIONS, len(KEPT)))
     parts, inputs, gates = np.zeros(REST + 1), np.zeros(REST + 1), np.zeros(REST + 1)
-    for region, share, found in regions:
+    for region, share, found in regions(model, sizes):
         for operator in _merged(found):
             rows += _kernels(operator, region, share)
         kept[region] += [share * value for value in _kept(found)]

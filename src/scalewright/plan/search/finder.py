@@ -16,9 +16,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from scalewright.plan.cost.cpu import step
 from scalewright.plan.cost.table import RECOMPUTE, Table
-from scalewright.plan.cost.timeline import Step
+from scalewright.plan.cost.timeline import Step, step
 from scalewright.plan.request import OFFLOADS, SCHEDULES
 from scalewright.plan.search.pricer import BATCH, Priced, Pricer
 from scalewright.plan.search.space import Rows

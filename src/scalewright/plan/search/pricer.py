@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from scalewright.plan.constants import Constants, constants
-from scalewright.plan.cost.cpu import step
 from scalewright.plan.cost.kernels import Prices, flatten, price
 from scalewright.plan.cost.memory import Memory, memory
 from scalewright.plan.cost.table import Facts, Table, unit_facts
+from scalewright.plan.cost.timeline import step
 from scalewright.plan.request import OFFLOADS
 from scalewright.plan.search.objective import Objective
 from scalewright.plan.search.space import Rows, Space

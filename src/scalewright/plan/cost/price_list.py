@@ -1,0 +1,72 @@
+"""What the step model asks of a kind of device: two price lists, by peaks and links or by measured curves.
+
+                  operators        transfers   waits        update         beside the computation
+    Accelerator   kernels.py       links.py    host.py      optimizer.py   transfers, as far as they overlap
+    Cpu           cpu_kernels.py   cpu.py      cpu.py       cpu.py         nothing: Gloo takes the same cores
+
+Seconds of operators are in `Prices` already, by unit; a row's list is that of its device.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+
+from scalewright.plan.cost.columns import Columns
+from scalewright.plan.cost.cpu import Cpu
+from scalewright.plan.cost.host import waits
+from scalewright.plan.cost.links import Links, Network
+from scalewright.plan.cost.optimizer import optimizer
+from scalewright.plan.cost.shares import Shares
+
+TPU_STEP = 0.3  # of host.step: XLA's host has the next step ready
+
+
+class PriceList(Protocol):
+    """Seconds that a step takes on one kind of device; a number a row."""
+
+    beside: float  # 1 where transfers run beside the computation, 0 where they stop it
+
+    @property
+    def network(self) -> Network:
+        """Seconds of transfers."""
+
+    def waits(self, blocks: np.ndarray, device: np.ndarray) -> np.ndarray:
+        """Of a micro-batch through so many blocks: what the host adds to the device's seconds."""
+
+    def update(self, held: Shares) -> np.ndarray:
+        """Of the optimizer's update."""
+
+    def fixed(self, held: Shares) -> np.ndarray:
+        """Of what a step always costs beside its micro-batches."""
+
+
+class Accelerator:
+    """GPUs and TPUs: peaks, links, and a host that launches kernels."""
+
+    beside = 1.0
+
+    def __init__(self, at: Columns) -> None:
+        self.at = at
+        self.network: Network = Links(at)
+
+    def waits(self, blocks: np.ndarray, device: np.ndarray) -> np.ndarray:
+        """See host.py."""
+        return waits(self.at, blocks, device)
+
+    def update(self, held: Shares) -> np.ndarray:
+        """See optimizer.py."""
+        return optimizer(self.at, held)
+
+    def fixed(self, held: Shares) -> np.ndarray:
+        """The host's part of every step."""
+        return np.asarray(self.at.c["host.step"] * np.where(self.at.chip("tpu") > 0, TPU_STEP, 1.0))
+
+
+def price_list(at: Columns) -> PriceList:
+    """The list of these rows, whose devices are of one kind."""
+    unit = at.table.units[at.table.unit[0]] if len(at.table) else None
+    if unit is not None and unit.chip.timings is not None:
+        return Cpu(at, unit.chip.timings)
+    return Accelerator(at)
