@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from scalewright.api import train
-from scalewright.launch.context import RankContext
 from scalewright.launch.local import run_local
+from scalewright.launch.rank import RankContext
 from scalewright.train.run import PRELOAD, Result
 
 TESTS = Path(__file__).resolve().parent

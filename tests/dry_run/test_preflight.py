@@ -16,7 +16,7 @@ from scalewright.api import train
 from scalewright.dry_run import preflight
 from scalewright.dry_run.dry_run import dry_run
 from scalewright.dry_run.preflight import check_memory
-from scalewright.launch.context import RankContext
+from scalewright.launch.rank import RankContext
 from scalewright.spec.errors import UserError
 from scalewright.spec.shapes import new_preset
 from scalewright.train.given import read_run

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from scalewright.launch.context import RankContext
 from scalewright.launch.killed import oom_kills
 from scalewright.launch.local import run_local
+from scalewright.launch.rank import RankContext
 from scalewright.spec.errors import RunError
 
 

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from runs import TESTS, alive, descendants, end, wait_for
-from scalewright.launch.context import RankContext
 from scalewright.launch.local import _watch, _Worker, run_local
+from scalewright.launch.rank import RankContext
 from scalewright.spec.errors import RunError, Stopped, UserError
 
 SECONDS = 20.0  # within which everybody must be gone, on a machine that is busy with other things

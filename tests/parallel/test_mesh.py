@@ -10,8 +10,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from scalewright.launch.context import RankContext
 from scalewright.launch.local import run_local
+from scalewright.launch.rank import RankContext
 from scalewright.parallel.collectives import (
     all_sum,
     barrier,

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from scalewright.launch.context import RankContext
+from scalewright.launch.rank import RankContext
 from scalewright.parity.ranks import train_in_turn
 
 

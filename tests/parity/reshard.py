@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from parity.matrix import SCHEDULES
-from scalewright.launch.context import RankContext
+from scalewright.launch.rank import RankContext
 from scalewright.spec.errors import UserError
 from scalewright.spec.layout import Layout
 

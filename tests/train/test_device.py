@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from runs import run_data
-from scalewright.launch.context import RankContext
+from scalewright.launch.rank import RankContext
 from scalewright.spec.errors import UserError
 from scalewright.train import worker
 from scalewright.train.device import own_device

@@ -20,9 +20,9 @@ from scalewright.data.batch import Batch
 from scalewright.data.custom import open_custom
 from scalewright.data.identity import store_identity
 from scalewright.data.mixture import LARGEST_PERIOD
+from scalewright.data.mixture_positions import Positions, Segment, SourceOf
 from scalewright.data.order import Permutation, mix
 from scalewright.data.packing import DocumentRows, Filled, PackedRows, Rows, fill
-from scalewright.data.positions import Positions, Segment, SourceOf
 from scalewright.data.readers import open_tokens
 from scalewright.data.tokens import TokenStore
 from scalewright.spec.errors import UserError

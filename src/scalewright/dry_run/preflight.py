@@ -10,7 +10,7 @@ starts it all the same.
 
 from __future__ import annotations
 
-from scalewright.launch.context import RankContext
+from scalewright.launch.rank import RankContext
 from scalewright.machine.processor import read_processor
 from scalewright.spec.errors import UserError
 from scalewright.spec.run import RunSpec

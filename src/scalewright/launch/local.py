@@ -29,8 +29,8 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from scalewright.launch.context import RankContext, find_context
 from scalewright.launch.killed import ADVICE, oom_kills
+from scalewright.launch.rank import RankContext, find_context
 from scalewright.launch.settings import use_loopback
 from scalewright.spec.errors import RunError, Stopped, UserError
 

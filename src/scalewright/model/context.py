@@ -1,4 +1,4 @@
-"""Values that all layers of one forward share: rotary tables, masks and the cache, made once.
+"""Attention masks (causal, documents, window), rotary tables and cache: made once a forward, for all layers.
 
     positions, documents, cache --make_context--> Context --> every Block(x, context)
 

@@ -1,4 +1,4 @@
-"""Which tensors are host memory that stands in for device memory.
+"""Marks of tensors that are offloaded on a CPU run, whose device memory is host memory too.
 
 Offloading moves tensors to pinned host buffers. On a CPU both memories are one, so such buffers have a mark
 on their storage: a meter of device memory leaves them out, and offloading can be measured without a GPU.

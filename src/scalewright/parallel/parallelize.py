@@ -1,4 +1,4 @@
-"""The order in which techniques are applied to a model; read it aloud.
+"""The entry of parallel/: the order in which techniques are applied to a model.
 
     cut, tensor -> recompute -> compile -> offload activations -> [shard | cast] -> memory -> weights
         -> gradient sums -> executor
@@ -17,13 +17,13 @@ import torch
 from torch import Tensor, nn
 
 from scalewright.model.decoder import Decoder
-from scalewright.parallel.activations import apply_offload_activations
 from scalewright.parallel.blocks import find_blocks
 from scalewright.parallel.buffers import Buffers
 from scalewright.parallel.compile import apply_compile
 from scalewright.parallel.execute import Executor, GradientSync, Plain
 from scalewright.parallel.mesh import Mesh
-from scalewright.parallel.offload import allocate, apply_offload
+from scalewright.parallel.offload_activations import apply_offload_activations
+from scalewright.parallel.offload_states import allocate, apply_offload
 from scalewright.parallel.pipeline import Pipeline
 from scalewright.parallel.recompute import apply_recompute
 from scalewright.parallel.replicate import GradientBuckets

@@ -1,4 +1,4 @@
-"""Gradients that are still partial after the backward: summed over the axes that their placement names.
+"""Gradients that are partial after the backward (sp norms, shared kv heads, ties), summed over their axes.
 
     tp     norms and biases under sequence parallelism: each rank saw its part of the tokens
     kv     KV heads that several tp ranks hold: each rank saw its part of the query heads

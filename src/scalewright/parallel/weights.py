@@ -67,7 +67,7 @@ class Weight:
 
 
 class Host(Protocol):
-    """Masters in host memory (`parallel/offload.py`)."""
+    """Masters in host memory (`parallel/offload_states.py`)."""
 
     def fetch(self, gradients: list[Tensor]) -> None:
         """Copies finished gradients to the masters' `.grad`."""

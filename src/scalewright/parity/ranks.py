@@ -13,8 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from scalewright.launch.context import RankContext
 from scalewright.launch.local import prepare_workers, run_local
+from scalewright.launch.rank import RankContext
 from scalewright.spec.run import OptimizerSpec, RunSpec
 from scalewright.train.resolve import plain, resolve
 from scalewright.train.run import PRELOAD, enter

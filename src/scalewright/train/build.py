@@ -15,7 +15,7 @@ import torch
 from scalewright.checkpoint.read import CheckpointReader, set_aside
 from scalewright.data.dataset import open_data
 from scalewright.data.left_out import LeftOut, Range
-from scalewright.launch.context import RankContext
+from scalewright.launch.rank import RankContext
 from scalewright.parallel.collectives import barrier, from_rank_zero
 from scalewright.parallel.mesh import Mesh, axes_of, make_mesh
 from scalewright.spec.grid import make_grid

@@ -1,4 +1,4 @@
-"""The report of a step as one tensor on the device: the sums over ranks, then the decisions.
+"""The columns of a step's report, one tensor on the device: sums over ranks, then decisions.
 
 LOSS AUX NORM TOKENS STOP     all-reduced, equal on all ranks; in fp64, for exact tokens (MPS has fp32 alone)
                               STOP: 1 of a rank with a signal, world + 1 of rank 0 with a callback's "stop"

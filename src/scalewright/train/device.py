@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from scalewright.launch.context import RankContext
+from scalewright.launch.rank import RankContext
 from scalewright.spec.errors import UserError
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scalewright.parallel.offload import keep_states_on_host
+from scalewright.parallel.offload_states import keep_states_on_host
 from scalewright.parallel.weights import Weights
 from scalewright.spec.errors import UserError
 from scalewright.spec.run import OptimizerSpec, PythonRef

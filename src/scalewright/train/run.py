@@ -16,8 +16,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from scalewright.launch.context import RankContext, find_context
 from scalewright.launch.local import cores, is_worker, prepare_workers, run_local
+from scalewright.launch.rank import RankContext, find_context
 from scalewright.launch.settings import (
     keep_flight_records,
     make_deterministic,

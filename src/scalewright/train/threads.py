@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from scalewright.launch.context import RankContext
+from scalewright.launch.rank import RankContext
 from scalewright.machine.load import CpuMark, others_busy, too_many_threads
 from scalewright.machine.processor import read_processor
 

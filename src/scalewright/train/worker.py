@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from scalewright.launch.context import RankContext
+from scalewright.launch.rank import RankContext
 from scalewright.machine.load import CpuMark
 from scalewright.parallel.mesh import join_world, leave_world
 from scalewright.spec.errors import Stopped

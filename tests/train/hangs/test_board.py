@@ -15,7 +15,7 @@ import pytest
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from runs import wait_for
-from scalewright.launch.context import RankContext
+from scalewright.launch.rank import RankContext
 from scalewright.train.hangs import board as boards
 from scalewright.train.hangs.board import Board, BoardSilent, FolderBoard, StoreBoard, open_board
 

@@ -21,8 +21,8 @@ import pytest
 import torch
 
 from runs import events, merge, rows, run_data, wait_for
-from scalewright.launch.context import RankContext
 from scalewright.launch.local import run_local
+from scalewright.launch.rank import RankContext
 from scalewright.spec.errors import RunError
 from scalewright.spec.run import RunSpec, TimeoutsSpec
 from scalewright.train.hangs import broken, stacks, watchdog

@@ -48,7 +48,7 @@ def train(
         return
     from scalewright.api import train as train_run
     from scalewright.cli.output import only_answer, print_json
-    from scalewright.launch.context import find_context
+    from scalewright.launch.rank import find_context
 
     with only_answer(json):
         try:

@@ -19,9 +19,9 @@ import numpy as np
 from scalewright.plan.constants import Constants
 from scalewright.plan.cost import work as w
 from scalewright.plan.cost.cpu_kernels import unit_seconds
-from scalewright.plan.cost.habits import RECIPES
 from scalewright.plan.cost.kernel_table import PHASES, TILE, Arrays, Flat, flatten
 from scalewright.plan.cost.parts import PARTS, REST
+from scalewright.plan.cost.switch_effects import RECIPES
 from scalewright.plan.frameworks import ATTENTION, KERNELS
 from scalewright.spec.hardware.device_families import PRICED
 

@@ -63,7 +63,7 @@ def unhidden(at: Columns, prices: PriceList) -> np.ndarray:
 
 
 def messages(at: Columns, seats: Sequence[Place], volumes: Volumes, prices: PriceList) -> np.ndarray:
-    """Exposed seconds of all messages; where nothing runs beside them, a rank also stops for what it sends."""
+    """Exposed seconds of all messages; a rank that hides none also stops for what it sends."""
     t = at.table
     if not (t.pp > 1).any():
         return np.zeros(len(t))

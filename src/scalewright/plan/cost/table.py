@@ -1,4 +1,4 @@
-"""Many requests side by side: a column for every number that the formulas read.
+"""Requests as columns: a column for every number that the formulas read, to price many at once.
 
     requests --> units: distinct (model, sizes, device, trainer, precision), whose operators are priced once
              --> columns: one number a row, and the row's unit

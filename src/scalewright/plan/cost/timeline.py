@@ -22,6 +22,7 @@ import numpy as np
 
 from scalewright.plan.constants import Constants
 from scalewright.plan.cost import work as w
+from scalewright.plan.cost.bytes_by_axis import AXES, bytes_by_axis
 from scalewright.plan.cost.columns import Columns, places
 from scalewright.plan.cost.data_parallel import data_parallel
 from scalewright.plan.cost.kernels import Prices
@@ -30,7 +31,6 @@ from scalewright.plan.cost.optimizer import offload
 from scalewright.plan.cost.pipeline import bubble, messages
 from scalewright.plan.cost.shares import shares
 from scalewright.plan.cost.table import Facts, Table
-from scalewright.plan.cost.traffic import AXES, bytes_by_axis
 
 __all__ = ["AXES", "PARTS", "Step", "step"]
 
@@ -62,7 +62,7 @@ class Step:
 
     @cached_property
     def bytes(self) -> dict[str, np.ndarray]:
-        """Bytes that a device sends in a step, by axis (plan/cost/traffic.py)."""
+        """Bytes that a device sends in a step, by axis (plan/cost/bytes_by_axis.py)."""
         return bytes_by_axis(self.at)
 
 

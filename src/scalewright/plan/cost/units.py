@@ -16,7 +16,7 @@ import numpy as np
 from scalewright.plan.chips import WIDTHS, Chip
 from scalewright.plan.constants import constants
 from scalewright.plan.cost import work as w
-from scalewright.plan.cost.habits import switched
+from scalewright.plan.cost.switch_effects import switched
 from scalewright.plan.frameworks import ATTENTION, OURS, SPLITS, Framework
 from scalewright.plan.request import Request
 from scalewright.plan.switches import Switches

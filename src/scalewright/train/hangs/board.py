@@ -21,7 +21,7 @@ from urllib.parse import unquote, urlparse
 
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
-from scalewright.launch.context import RankContext
+from scalewright.launch.rank import RankContext
 
 PATIENCE_S = 3.0  # that a store which lives answers within, whatever its host is busy with
 CONNECT_S = 60.0  # for a connection: name resolution may be slow, and all ranks connect at once

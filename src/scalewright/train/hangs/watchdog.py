@@ -26,7 +26,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from scalewright.launch.context import RankContext
+from scalewright.launch.rank import RankContext
 from scalewright.parallel.mesh import Mesh, set_timeout
 from scalewright.spec.errors import RunError
 from scalewright.spec.run import TimeoutsSpec

@@ -15,7 +15,7 @@ from typing import Any
 
 from scalewright.data.dataset import Dataset, TokenDataset
 from scalewright.data.identity import file_identity
-from scalewright.data.positions import Positions
+from scalewright.data.mixture_positions import Positions
 from scalewright.spec.errors import UserError
 from scalewright.spec.run import DataSpec, RunSpec
 

@@ -1,4 +1,4 @@
-"""What a run's switches decide, or its trainer's habits where it states none, as numbers a unit.
+"""The effect of a run's switches (CUDA graphs, fp8, dispatchers, modules), or of its trainer's defaults.
 
 cuda_graphs=attn+router     launches that no graph holds    dispatcher=deepep   a token goes to a node once
 recompute_modules=moe_act   parts that run again            fp8_parts=experts   products in low precision

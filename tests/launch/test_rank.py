@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scalewright.launch.context import RankContext, find_context
+from scalewright.launch.rank import RankContext, find_context
 from scalewright.spec.errors import UserError
 
 HOST = {"MASTER_ADDR": "node1", "MASTER_PORT": "29500"}

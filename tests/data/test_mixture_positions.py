@@ -12,7 +12,7 @@ import pytest
 from runs import make_data
 from scalewright.data.dataset import TokenDataset, open_data
 from scalewright.data.identity import store_identity
-from scalewright.data.positions import Positions, Segment, SourceOf
+from scalewright.data.mixture_positions import Positions, Segment, SourceOf
 from scalewright.data.readers import open_tokens
 from scalewright.spec.run import DataSpec
 
