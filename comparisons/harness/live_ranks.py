@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from scalewright.launch.rank import RankContext
 from scalewright.launch.local import run_local
+from scalewright.launch.rank import RankContext
 from scalewright.parallel.collectives import gather_json
 from scalewright.parallel.mesh import Mesh, join_world, leave_world, make_mesh
 from scalewright.spec.grid import make_grid

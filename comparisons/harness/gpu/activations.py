@@ -16,8 +16,8 @@ from harness.gpu.budget import Check
 from harness.gpu.clock import synchronize, time_call
 from scalewright.model.decoder import Decoder
 from scalewright.model.init import initialize
-from scalewright.parallel.offload_activations import apply_offload_activations
 from scalewright.parallel.blocks import find_blocks
+from scalewright.parallel.offload_activations import apply_offload_activations
 from scalewright.parallel.recompute import apply_recompute
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec

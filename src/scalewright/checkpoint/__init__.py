@@ -1,5 +1,5 @@
 """Stops and resumes on any layout: tensors as boxes in safetensors files, described by a manifest.
 
-format.py    folders, manifest, COMMIT    write.py   every rank its boxes    read.py       any part of any tensor
-convert.py   to and from Hugging Face     finite.py  which saves are kept    disjoint.py   boxes that overlap
+format.py    folders, manifest, COMMIT    write.py   every rank its boxes    read.py      any part of a tensor
+convert.py   to and from Hugging Face     finite.py  which saves are kept    disjoint.py  boxes that overlap
 """
