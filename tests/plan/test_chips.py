@@ -44,3 +44,10 @@ def test_devices_say_their_family(device: str, family: str, kernels: str) -> Non
     chip = chip_of(load_cluster(device))
     assert (chip.family.name, chip.family.kernels.name) == (family, kernels)
     assert PRICED[chip.priced] == kernels
+
+
+def test_cards_without_peer_to_peer_send_through_host_memory() -> None:
+    """GeForce: NCCL writes to host memory and reads it again; an A100 on the same PCIe link doesn't."""
+    assert chip_of(load_cluster("rtx-4090")).staged
+    assert not chip_of(load_cluster("a100-pcie")).staged
+    assert not chip_of(load_cluster("dgx-h100")).staged

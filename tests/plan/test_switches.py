@@ -138,6 +138,21 @@ def test_selective_means_the_modules_that_are_named() -> None:
     assert named.memory_gib["activations"] < core.memory_gib["activations"]
 
 
+def test_partitioned_activations_are_cut_over_tp_and_gathered_again() -> None:
+    """DeepSpeed's `partition_activations`: a kept input is a tp rank's part of it."""
+    layout: dict[str, Any] = {
+        "model": "gpt3-175b",
+        "ep": 1,
+        "tp": 8,
+        "sp": False,
+        "pp": 8,
+        "recompute": "full",
+    }
+    whole, parts = (priced(options=words, **layout) for words in ("", "partition_activations=1"))
+    assert parts.memory_gib["activations"] < 0.5 * whole.memory_gib["activations"]
+    assert parts.breakdown["tp_exposed"] > whole.breakdown["tp_exposed"]
+
+
 def test_layers_on_the_host_free_memory() -> None:
     held = [priced(options=f"offload_layers={n}").memory_gib["activations"] for n in (1, 24, 48)]
     assert held[0] > held[1] > held[2]

@@ -52,6 +52,7 @@ class Chip:
     fabric_kind: str = "network"  # infiniband, ethernet, dcn
     torus_axes: int = 0  # of the domain's links; 0: no torus
     wraps_at: int = 1  # length from which an axis of it closes
+    staged: bool = False  # what a domain's devices send goes through host memory
     timings: Timings | None = None  # of a CPU: what its kernels and messages took, see cpu.py
 
     @property
@@ -136,4 +137,5 @@ def chip_of(cluster: ClusterSpec, node_gbps: float | None = None) -> Chip:
         torus_axes=(fast.torus_axes or 0) if fast else 0,
         wraps_at=(fast.wraps_at or 1) if fast else 1,
         fabric_kind=fabric.kind if fabric else "network",
+        staged=bool(fast and fast.kind == "pcie" and not device.peer_to_peer),
     )

@@ -42,6 +42,7 @@ class Switches:
     fp8_gather: bool | None = None  # parameters are gathered in 8 bits
     fused_experts: bool | None = None  # grouped products, activation and quantization in one kernel
     grouped_gemm: bool | None = None  # False: one product an expert, one after the other
+    partition_activations: bool | None = None  # what whole recomputation keeps is cut over tp (DeepSpeed)
     permute_fusion: bool | None = None  # token permutation and padding in one kernel
     capacity: float | None = None  # rows that an expert pads to, over an even share
     node_gbps: float | None = None  # Gbit/s between nodes, a whole node, one way

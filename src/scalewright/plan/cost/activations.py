@@ -94,7 +94,7 @@ def block_bytes(table: Table, facts: Facts, c: Constants) -> tuple[np.ndarray, n
     freed[:, PARTS.index("experts")] -= first
     whole = none + (scores + masks)[u]
     inside = none + masks[u]
-    full = kept[:, 3][u]
+    full = kept[:, 3][u] / np.where((trainers["partitions"][u] > 0) & (table.sp <= 0), table.tp, 1.0)
     kinds: dict[str, Callable[[], np.ndarray]] = {
         "core": lambda: inside,
         "selective": lambda: np.where(square[u], inside, kept[:, 2][u]),

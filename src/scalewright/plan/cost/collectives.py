@@ -64,7 +64,9 @@ def wires(chips: dict[str, np.ndarray], unit: np.ndarray, devices: np.ndarray, c
         torus = Torus(chips["torus_axes"][unit], chips["wraps_at"][unit], shared)
     return Wires(
         domain=chips["domain"][unit],
-        fast=(chips["link_rate"] * c["link.fast"])[unit],
+        fast=(chips["link_rate"] * c["link.fast"] * np.where(chips["staged"] > 0, c["link.staged"], 1.0))[
+            unit
+        ],
         fast_delay=(chips["link_delay"] * 0.5)[unit],
         slow=(chips["fabric_rate"] * c["link.fabric"])[unit],
         slow_delay=chips["fabric_delay"][unit],

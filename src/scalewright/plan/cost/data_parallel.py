@@ -33,6 +33,7 @@ def data_parallel(at: Columns, sent: Sequence[Transfer], micro: np.ndarray, pric
     """Exposed seconds of a step; `micro`: seconds of a micro-batch on the slowest rank."""
     zero1 = np.where(at.table.zero_stage >= 1, at.trainer("overlap_zero1"), 1.0)
     micro = prices.beside * micro
+    micro = np.where((at.trainer("pipe_engine") > 0) & (at.table.pp > 1), 0.0, micro)
     forward = (1 - BACKWARD) * at.c["overlap.dp"] * at.trainer("overlap_params")
     backward = BACKWARD * at.c["overlap.dp"] * zero1 * at.trainer("overlap_grads")
     priced = [_Priced(one, prices) for one in sent if np.any(one.calls)]

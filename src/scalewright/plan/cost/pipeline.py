@@ -69,5 +69,7 @@ def messages(at: Columns, seats: Sequence[Place], volumes: Volumes, prices: Pric
         return np.zeros(len(t))
     sent = [sum(x.calls for x in volumes.pipeline(seat) if x.kind == "send") for seat in seats]
     busiest = np.maximum(np.where(t.pp > 2, sent[0], 0.0), np.maximum(*sent[1:]))
+    arrivals = [x.calls * prices.network(x) for x in volumes.pipeline(seats[0]) if x.axis == "tp"]
     hops = 2 * (t.pp - 1) + busiest * (unhidden(at, prices) + 1 - prices.beside)
-    return np.where(t.pp > 1, hops * message_seconds(at, prices.network), 0.0)
+    seconds = hops * message_seconds(at, prices.network) + sum(arrivals)
+    return np.where(t.pp > 1, seconds, 0.0)

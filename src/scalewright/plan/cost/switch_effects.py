@@ -57,6 +57,7 @@ def switched(units: Sequence[Unit]) -> dict[str, np.ndarray]:
         "overlap_params": column(units, lambda u: _stated(u.switches.dp_overlap, u.framework.overlap_params)),
         "overlap_tp": column(units, _overlaps_tp),
         "overlap_ep": column(units, lambda u: bool(u.switches.ep_overlap)),
+        "partitions": column(units, lambda u: bool(u.switches.partition_activations)),
         "fp8_gather": column(units, lambda u: bool(u.switches.fp8_gather)),
         "dedup": column(units, lambda u: _dispatcher(u) in NODE_WISE),
         "gathers_tokens": column(units, lambda u: _dispatcher(u) == "allgather"),

@@ -94,6 +94,7 @@ _CHIP = (
     "link_rate",
     "link_delay",
     "pair_rate",
+    "staged",
     "node",
     "fabric_rate",
     "fabric_delay",
@@ -105,6 +106,7 @@ _CHIP = (
 _TRAINER = (
     "overlap_zero1",
     "fsdp_copies",
+    "pipe_engine",
     "overlap_p2p",
     "grads",
     "logits",

@@ -230,6 +230,10 @@ def _usual_tensor_parallel(at: Columns, place: Place) -> Iterator[Transfer]:
     for kind, used in kinds:
         for during, share in phases:
             yield Transfer("tp", kind, at.work("stream"), calls * used * share, during, t.accumulation)
+    kept = (
+        at.rerun * place.blocks * t.accumulation * (t.tp > 1) * (t.sp <= 0) * (at.trainer("partitions") > 0)
+    )
+    yield Transfer("tp", "all_gather", at.work("stream"), kept, "recompute", t.accumulation)
 
 
 def _usual_pipeline(at: Columns) -> Iterator[Transfer]:
@@ -237,6 +241,8 @@ def _usual_pipeline(at: Columns) -> Iterator[Transfer]:
     t = at.table
     piped, m = 1.0 * (t.pp > 1), t.accumulation
     yield Transfer("pp", "send", message_bytes(at), piped * 2 * at.visits * m, "all", m)
+    parts = at.trainer("pipe_engine") * (t.tp > 1) * (t.sp <= 0) * piped
+    yield Transfer("tp", "all_gather", at.work("stream"), parts * 2 * at.visits * m, "nothing", m)
     part = at.work("tied") * at.trainer("grads")
     yield Transfer("tie", "all_reduce", part, piped * ~t.schedules("folded") * (part > 0), "nothing")
 

@@ -93,6 +93,7 @@ class DeviceSpec(Spec):
     link: Link | None = None
     host_bytes_per_s: float | None = Field(None, gt=0)
     network_bytes_per_s: float | None = Field(None, gt=0)
+    peer_to_peer: bool = True  # false: over PCIe only through host memory (GeForce)
     cache_bytes: float | None = Field(None, gt=0)  # the last level on the chip: L2, Infinity Cache or SBUF
     multiprocessors: int | None = Field(None, ge=1)  # SMs, CUs; TensorCores of a TPU; cores of a CPU
     vector_memory_bytes: float | None = Field(None, gt=0)  # TPU: VMEM of one core
