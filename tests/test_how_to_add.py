@@ -31,7 +31,7 @@ from scalewright.plan.predict import Prediction, predict
 from scalewright.spec import optimizers
 from scalewright.spec.base import read_yaml
 from scalewright.spec.errors import UserError
-from scalewright.spec.families import FAMILIES, Family, common
+from scalewright.spec.families import FAMILIES, ModelFamily, common
 from scalewright.spec.hardware import cluster, device_families, devices
 from scalewright.spec.hardware.cluster import load_cluster
 from scalewright.spec.layout import Layout
@@ -122,7 +122,7 @@ def test_a_family(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(UserError, match=f"unknown model family '{EXAMPLE}'"):
         load_model_spec(tmp_path)
-    monkeypatch.setitem(FAMILIES, EXAMPLE, Family(EXAMPLE, read))
+    monkeypatch.setitem(FAMILIES, EXAMPLE, ModelFamily(EXAMPLE, read))
     defaults = common.defaults()
     monkeypatch.setitem(defaults, EXAMPLE, {**defaults["llama"], "depth": 3})
     model = load_model_spec(tmp_path)

@@ -1,4 +1,4 @@
-"""Errors: one line of what, where and how; a misspelt name finds its neighbours."""
+"""Errors: one line of what, where and how; a misspelt name gets the nearest ones."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_near_names_are_found_whatever_their_case() -> None:
     assert "use one of a, b" in str(unknown("kind", "zzz", ["a", "b"]))
 
 
-def test_a_worker_can_send_its_error_home() -> None:
+def test_errors_can_be_pickled() -> None:
     error = UserError("what", "where", "how")
     back = pickle.loads(pickle.dumps(error))
     assert str(back) == str(error)

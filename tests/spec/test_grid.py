@@ -1,4 +1,4 @@
-"""The grid: groups along every axis hold each rank once, and agree with the coordinates."""
+"""The grid: groups along every axis contain each rank once, and agree with the coordinates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""config.json in and out: defaults, counts and round trips are held against transformers itself."""
+"""config.json in and out: defaults, counts and round trips are compared with transformers."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ IDS = [f"{family}-{index}" for index, (family, _) in enumerate(CASES)]
 
 
 def transformers_size(config: Any) -> int:
-    """Elements of the model that transformers builds, where a correction of the router is a buffer."""
+    """Elements of the model that transformers builds, in which the router's correction is a buffer."""
     with torch.device("meta"):
         model = transformers.AutoModelForCausalLM.from_config(config)
     corrections = [b for name, b in model.named_buffers() if name.endswith("e_score_correction_bias")]
@@ -148,13 +148,13 @@ def test_counts_equal_transformers(family: str, keys: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("family", sorted(set(FAMILIES) - {"kimi_k2", "deepseek_v2", "grok-1"}))
-def test_silence_means_the_family_s_defaults(family: str) -> None:
-    some = {
+def test_missing_keys_have_the_family_s_defaults(family: str) -> None:
+    keys = {
         "glm4_moe": {"head_dim": 128},  # its default, 4096 // 96 = 42, half of it turned, is odd
         "gemma4_text": {"hidden_size_per_layer_input": 0},  # its default isn't supported
     }.get(family, {})
-    theirs = transformers.CONFIG_MAPPING[family](**some).to_dict()
-    assert read_huggingface({"model_type": family, **some}, name="x") == read_huggingface(theirs, name="x")
+    theirs = transformers.CONFIG_MAPPING[family](**keys).to_dict()
+    assert read_huggingface({"model_type": family, **keys}, name="x") == read_huggingface(theirs, name="x")
 
 
 @pytest.mark.parametrize(("family", "keys"), [c for c in CASES if c[0] in RUNS])
@@ -218,7 +218,7 @@ def test_phi3_longrope_is_counted_but_not_run() -> None:
     assert "longrope" in (why_not_running(spec) or "")
 
 
-def test_gemma_3_turns_its_windows_at_their_own_rate() -> None:
+def test_gemma_3_has_another_rope_base_in_windows() -> None:
     keys = {
         "model_type": "gemma3_text",
         **SMALL,
@@ -290,7 +290,7 @@ def test_smollm3_skips_positions_every_fourth_layer() -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "says"),
+    ("config", "message"),
     [
         ({"model_type": "lama"}, "unknown model family 'lama' (config.json): did you mean 'llama'"),
         ({"hidden_size": 3}, "names no model_type"),
@@ -311,27 +311,27 @@ def test_smollm3_skips_positions_every_fourth_layer() -> None:
         ({"model_type": "nemotron_h", "use_bias": True}, "use_bias True is not supported"),
     ],
 )
-def test_what_cannot_be_read_is_said_in_one_line(config: dict[str, Any], says: str) -> None:
+def test_unreadable_configs_are_errors_of_one_line(config: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError) as error:
         read_huggingface(config)
-    assert says in str(error.value)
+    assert message in str(error.value)
     assert "\n" not in str(error.value)
 
 
-def test_a_key_that_the_family_has_no_word_for_is_refused() -> None:
+def test_a_key_that_the_family_can_t_express_is_refused() -> None:
     spec = ModelSpec(family="llama", vocab_size=96, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
                      num_attention_heads=4, qk_norm="head")  # fmt: skip
-    with pytest.raises(UserError, match="has no word for qk_norm 'head'"):
+    with pytest.raises(UserError, match="can't express qk_norm 'head'"):
         to_huggingface(spec)
     with pytest.raises(UserError, match="mixtures of experts"):
         to_huggingface(read_huggingface({"model_type": "mixtral"}))
 
 
-def test_what_runs_and_what_does_not() -> None:
+def test_families_that_run_and_that_do_not() -> None:
     promised = "gpt2 gpt_neox bloom llama mistral qwen2 qwen3 gemma2 gemma3_text olmo2 starcoder2"
     assert set(promised.split()) <= RUNS
     for family in FAMILIES:
-        some = {"head_dim": 128, TOP: 2, "hidden_size_per_layer_input": 0}
-        reason = why_not_running(read_huggingface({"model_type": family, **some}))
+        keys = {"head_dim": 128, TOP: 2, "hidden_size_per_layer_input": 0}
+        reason = why_not_running(read_huggingface({"model_type": family, **keys}))
         assert (reason is None) == (family in RUNS), family
         assert reason is None or "\n" not in reason

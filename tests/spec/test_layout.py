@@ -35,10 +35,10 @@ def test_the_zero_stage_where_none_is_given(keys: dict[str, object], stage: int)
     assert Layout.parse(keys).zero_stage == stage
 
 
-def test_what_was_said_is_told_from_what_was_derived() -> None:
+def test_stated_keys_are_those_set_and_not_derived() -> None:
     layout = Layout.parse({"devices": 8, "tp": 2, "sp": None, "schedule": "1f1b"})
-    assert layout.said() == {"devices": 8, "tp": 2, "schedule": "1f1b"}
-    assert Layout.parse(layout.said()) == layout
+    assert layout.stated() == {"devices": 8, "tp": 2, "schedule": "1f1b"}
+    assert Layout.parse(layout.stated()) == layout
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_what_was_said_is_told_from_what_was_derived() -> None:
 def test_a_layout_is_written_with_no_default_and_nothing_derived(keys: dict[str, Any]) -> None:
     layout = Layout.parse(keys)
     assert layout.written() == keys
-    assert Layout.parse(layout.dump()).written() == keys, "also of one whose keys were all given"
+    assert Layout.parse(layout.dump()).written() == keys, "also with all keys set"
 
 
 def test_a_layout_round_trips() -> None:
@@ -75,8 +75,8 @@ def test_a_recompute_number_out_of_range_is_one_line(recompute: dict[str, float]
     assert "use recompute {" in caught.value.how
 
 
-def test_a_size_that_does_not_divide_is_mended_on_either_side() -> None:
-    """Who has 64 devices keeps them."""
+def test_a_size_that_does_not_divide_has_fixes_on_either_side() -> None:
+    """One of them keeps the 64 devices."""
     with pytest.raises(UserError, match=r"use devices 63, or tp (2|4)$"):
         Layout.parse({"devices": 64, "tp": 3})
     with pytest.raises(UserError, match=r"use devices 60$"):

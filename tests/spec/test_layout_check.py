@@ -1,4 +1,4 @@
-"""What can't work is refused in one line that names both values, and the mend that it offers really works."""
+"""Invalid layouts are refused in one line that names both values, and its fix works."""
 
 from __future__ import annotations
 
@@ -119,17 +119,17 @@ CONFLICTS: dict[str, tuple[ModelSpec, int, Keys, tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("name", CONFLICTS)
-def test_a_conflict_names_both_values_and_a_mend_that_works(name: str) -> None:
+def test_a_conflict_names_both_values_and_a_fix_that_works(name: str) -> None:
     model, seq_len, keys, values = CONFLICTS[name]
     with pytest.raises(UserError) as caught:
         check_layout(Layout.parse(keys), model, seq_len, train=True)
     for value in values:
         assert value in caught.value.what, caught.value
     assert "\n" not in str(caught.value)
-    for mend in _mends(caught.value):
-        mended = {**keys, **mend}
-        mended_len = mended.pop("seq_len", seq_len)
-        check_layout(Layout.parse(mended), model, mended_len, train=True)
+    for fix in _fixes(caught.value):
+        fixed = {**keys, **fix}
+        fixed_len = fixed.pop("seq_len", seq_len)
+        check_layout(Layout.parse(fixed), model, fixed_len, train=True)
 
 
 @pytest.mark.parametrize(
@@ -146,27 +146,27 @@ def test_a_conflict_names_both_values_and_a_mend_that_works(name: str) -> None:
         ({"devices": 2, "pp": 2, "schedule": "pipedream"}, "use schedule 1f1b"),
     ],
 )
-def test_a_mend_names_no_key_that_was_left_null(keys: Keys, how: str) -> None:
+def test_a_fix_names_no_key_that_was_left_null(keys: Keys, how: str) -> None:
     with pytest.raises(UserError) as caught:
         check_layout(Layout.parse(keys), MODEL, 120, train=True)
     assert caught.value.how == how
 
 
-def _mends(error: UserError) -> list[Keys]:
+def _fixes(error: UserError) -> list[Keys]:
     """`use sp false, or tp 2 with sp true` as [{"sp": False}, {"tp": 2, "sp": True}]."""
-    found = re.match(r"(?:use|set) (.*)", error.how)
-    assert found, error
+    match = re.match(r"(?:use|set) (.*)", error.how)
+    assert match, error
     return [
         {
             key: parse_yaml(value)
             for key, value in (part.split(" ", 1) for part in re.split(" with | and ", option))
         }
-        for option in found.group(1).split(", or ")
+        for option in match.group(1).split(", or ")
     ]
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_following_the_mends_of_any_layout_ends_in_one_that_works(seed: int) -> None:
+def test_following_the_fixes_of_any_layout_ends_in_one_that_works(seed: int) -> None:
     dice = random.Random(seed)
     refused = 0
     for _ in range(150):
@@ -177,10 +177,10 @@ def test_following_the_mends_of_any_layout_ends_in_one_that_works(seed: int) -> 
                 break
             except UserError as error:
                 refused += turn == 0
-                keys = {**keys, **_mends(error)[0]}
+                keys = {**keys, **_fixes(error)[0]}
                 seq_len = keys.pop("seq_len", seq_len)
         else:
-            pytest.fail(f"the mends lead nowhere: {keys}")
+            pytest.fail(f"the fixes end in no valid layout: {keys}")
     assert refused > 50
 
 
@@ -206,7 +206,7 @@ def _random_keys(dice: random.Random) -> Keys:
     return keys
 
 
-def test_what_is_only_odd_is_legal() -> None:
+def test_odd_layouts_are_legal() -> None:
     for keys in (
         {"devices": 4, "pp": 4, "global_batch": 1},  # 6 layers on 4 stages, one micro-batch
         {"devices": 4, "dp_replicate": 4, "zero_stage": 0},  # replicas without shards: plain replication
@@ -216,7 +216,7 @@ def test_what_is_only_odd_is_legal() -> None:
         check_layout(Layout.parse(keys), MODEL, 60, train=True)
 
 
-def test_what_is_only_planned_passes_unless_it_is_trained() -> None:
+def test_schedules_that_are_only_planned_pass_unless_trained() -> None:
     for kind in KINDS:
         layout = Layout.parse({"devices": 2, "pp": 2, "schedule": kind, "global_batch": 4})
         assert (layout.virtual_stages == 2) == KINDS[kind].chunked

@@ -70,7 +70,7 @@ def test_a_scan_s_flops_are_its_chunks_products() -> None:
     chunks, q = LENGTH // 16, 16
     n, p, heads, groups = 5, 6, 4, 2
     inside = groups * 2 * q * n * q + heads * 2 * q * q * p  # C B^T, and its product with x
-    between = heads * (2 * n * q * p + 2 * q * n * p)  # the chunk's state, and what the last one's gives
+    between = heads * (2 * n * q * p + 2 * q * n * p)  # the chunk's state; C times the last one's
     assert scan(MAMBA).flops == chunks * (inside + between)
     k, v = 3, 5
     transform = heads * (2 * q * k * q + q**3 / 3 + 2 * q * q * k + 2 * q * q * v)  # K K^T, T, T K, T V

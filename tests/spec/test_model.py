@@ -1,4 +1,4 @@
-"""Model specs: nulls derived, impossible shapes refused, layers that differ told apart."""
+"""Model specs: nulls derived, impossible shapes refused, layers of different kinds distinguished."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_impossible_shapes_are_refused(change: dict[str, Any], part: str) -> Non
         ModelSpec.parse({**DIMS, **change})
 
 
-def test_layers_know_what_they_are() -> None:
+def test_windows_experts_and_rope_by_layer() -> None:
     spec = ModelSpec.parse({**DIMS, "sliding_window": 8, "window_pattern": [True, True, False]})
     assert [spec.window(layer) for layer in range(4)] == [8, 8, None, 8]
     moe = {"num_experts": 4, "top_k": 2, "moe_intermediate_size": 8, "first_k_dense": 1, "every": 2}
@@ -67,7 +67,7 @@ def test_layers_of_other_kinds() -> None:
     ]  # fmt: skip
     assert not spec.is_moe(0)
     assert spec.kind(0) == spec.kind(4) != spec.kind(2)
-    with pytest.raises(UserError, match="asks for mamba but mamba is null"):
+    with pytest.raises(UserError, match="has mamba layers but mamba is null"):
         ModelSpec.parse({**DIMS, "layer_pattern": pattern})
     with pytest.raises(UserError, match="not divisible by groups 3"):
         ModelSpec.parse({**DIMS, "mamba": {**mamba, "groups": 3}})

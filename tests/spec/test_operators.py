@@ -38,9 +38,9 @@ def gpt(layers: int, hidden: int, heads: int, vocab: int = 51200) -> ModelSpec:
 @pytest.mark.parametrize("name", ONE_OF_A_FAMILY)
 def test_the_operators_weights_are_the_model_s_tensors(name: str) -> None:
     model = load_model_spec(name)
-    found = [t for o in operators(model, ONE, 64) for t in o.weights]
-    assert set(found) == set(tensors(model))
-    twice = [t for t in found if found.count(t) > 1] if len(found) < 1000 else []
+    weights = [t for o in operators(model, ONE, 64) for t in o.weights]
+    assert set(weights) == set(tensors(model))
+    twice = [t for t in weights if weights.count(t) > 1] if len(weights) < 1000 else []
     assert {t.name for t in twice} <= {"embed.weight"}  # a tied head multiplies by it again
 
 
@@ -61,7 +61,7 @@ def test_groups_have_the_same_sums_as_the_list(name: str) -> None:
     for layers in (range(model.num_hidden_layers), range(3), range(5, model.num_hidden_layers)):
         every = operators(model, layout, 4096, layers=layers)
         groups = operator_groups(model, layout, 4096, layers=layers)
-        for what in (
+        for field in (
             "flops",
             "flops_causal",
             "flops_weight",
@@ -71,8 +71,8 @@ def test_groups_have_the_same_sums_as_the_list(name: str) -> None:
             "saved_full",
             "cache",
         ):
-            assert sum(getattr(o, what) for o in every) == pytest.approx(
-                sum(n * getattr(o, what) for o, n in groups), rel=1e-12
+            assert sum(getattr(o, field) for o in every) == pytest.approx(
+                sum(n * getattr(o, field) for o, n in groups), rel=1e-12
             )
 
 
@@ -91,7 +91,7 @@ def test_groups_have_the_same_sums_as_the_list(name: str) -> None:
     ids=["tp", "tp-cp", "cp", "ep", "etp"],
 )
 def test_ranks_share_the_matmuls_exactly(name: str, layout: Layout) -> None:
-    """Over all ranks each FLOP is done once, but for what is copied: KV heads beyond tp, MLA without sp."""
+    """Over all ranks each FLOP is done once, except copies: KV heads beyond tp, MLA without sp."""
     model = load_model_spec(name)
     if layout.ep > 1 and model.moe is None:
         pytest.skip("no experts")
@@ -258,7 +258,7 @@ def test_recompute_kinds_keep_less_and_less() -> None:
     assert kept({"budget": 1}) == none
 
 
-def test_what_the_backward_rebuilds() -> None:
+def test_bytes_and_flops_of_recomputation() -> None:
     m = load_model_spec("llama-3.1-8b")
     full = Layout(recompute="full")
     block = activation_bytes(m, ONE, 4096) - activation_bytes(m, full, 4096)

@@ -1,4 +1,4 @@
-"""The operators' sums against what PyTorch does with our own network: bytes kept for backward, and FLOPs."""
+"""The operators' sums against PyTorch on our own network: bytes kept for backward, and FLOPs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def small(name: str) -> ModelSpec:
 
 
 def build(spec: ModelSpec) -> Any:
-    """The network with whatever numbers lie in memory: neither bytes nor FLOPs depend on them."""
+    """The network with uninitialized weights: neither bytes nor FLOPs depend on them."""
     from scalewright.model.decoder import Decoder
 
     with torch.device("meta"):
@@ -31,14 +31,14 @@ def build(spec: ModelSpec) -> Any:
 
 
 def kept_bytes(network: Any) -> int:
-    """Bytes of every storage but the parameters' that autograd keeps of a forward up to the final norm."""
-    own = {p.untyped_storage().data_ptr() for p in network.parameters()}
+    """Bytes of the storages, without parameters, that autograd keeps of a forward up to the final norm."""
+    parameters = {p.untyped_storage().data_ptr() for p in network.parameters()}
     kept: dict[int, Any] = {}
 
     def pack(tensor: Any) -> Any:
         storage = tensor.untyped_storage()
-        if storage.data_ptr() not in own:
-            kept[storage.data_ptr()] = storage  # held, so that no address comes twice
+        if storage.data_ptr() not in parameters:
+            kept[storage.data_ptr()] = storage  # held, so that no address is reused
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
@@ -71,9 +71,7 @@ def test_flops_are_what_torch_counts(name: str) -> None:
 
     spec = small(name)
     network = build(spec)
-    plain = torch.nn.attention.sdpa_kernel(
-        torch.nn.attention.SDPBackend.MATH
-    )  # the one that is counted on a CPU
-    with plain, torch.no_grad(), FlopCounterMode(display=False) as counter:
+    counted = torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH)  # on a CPU, only this one
+    with counted, torch.no_grad(), FlopCounterMode(display=False) as counter:
         network(torch.randint(0, 512, (BATCH, LENGTH)))
     assert counter.get_total_flops() == BATCH * forward_flops(spec, LENGTH, causal=False)

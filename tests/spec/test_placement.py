@@ -76,8 +76,8 @@ def test_fsdp_cuts_as_torch_chunk_does() -> None:
         rows = placement.tensor.shape[0]
         chunks = [len(c) for c in torch.arange(rows).chunk(7)]
         chunks += [0] * (7 - len(chunks))
-        found = [box(placement, grid.coords(rank), grid.size_of)[1][0] for rank in range(7)]
-        assert found == chunks
+        rows_held = [box(placement, grid.coords(rank), grid.size_of)[1][0] for rank in range(7)]
+        assert rows_held == chunks
 
 
 def test_kv_heads_below_tp_are_copied_and_summed() -> None:
@@ -98,12 +98,12 @@ def test_sequence_parallel_norms_are_summed_over_tp() -> None:
 
 @pytest.mark.parametrize("sp", [True, False])
 def test_norms_of_single_heads_are_summed_over_tp(sp: bool) -> None:
-    """Each rank norms its own heads with the one weight: its gradient is a part, whatever the sequence is."""
+    """Each rank norms its own heads with the shared weight: its gradient is partial, with or without sp."""
     model = DENSE.replace(qk_norm="head")
     layout = Layout.parse({"devices": 2, "tp": 2, "sp": sp})
-    found = {p.tensor.name: p for p in place(model, layout)}
+    placements = {p.tensor.name: p for p in place(model, layout)}
     for name in ("q_norm", "k_norm"):
-        placement = found[f"layers.0.attention.{name}.weight"]
+        placement = placements[f"layers.0.attention.{name}.weight"]
         assert (placement.splits, placement.grad_sum) == ((), ("tp",))
         assert "tp" in placement.copies
 

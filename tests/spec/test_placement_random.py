@@ -39,7 +39,7 @@ MODELS = {
 
 
 def _random_layout(dice: random.Random, model: ModelSpec) -> Layout | None:
-    """A layout of up to 48 ranks that this model can have; None where the dice gave an impossible one."""
+    """A layout of up to 48 ranks that this model can have; None for an invalid one."""
     tp, cp, pp = dice.choice([1, 2, 4]), dice.choice([1, 2]), dice.choice([1, 2, 3, 4])
     replicate, shard = dice.choice([1, 2]), dice.choice([1, 2, 3])
     keys: dict[str, Any] = {"devices": tp * cp * pp * replicate * shard, "tp": tp, "cp": cp, "pp": pp}
@@ -62,11 +62,11 @@ def _random_layout(dice: random.Random, model: ModelSpec) -> Layout | None:
 @cache
 def _layouts(name: str) -> tuple[Layout, ...]:
     dice = random.Random(f"placements of {name}")
-    found: list[Layout] = []
-    while len(found) < 24:
+    layouts: list[Layout] = []
+    while len(layouts) < 24:
         if layout := _random_layout(dice, MODELS[name]):
-            found.append(layout)
-    return tuple(found)
+            layouts.append(layout)
+    return tuple(layouts)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -88,9 +88,9 @@ def test_boxes_of_one_copy_tile_the_tensor(name: str) -> None:
         grid = make_grid(layout, MODELS[name].kv_heads)
         coords = [grid.coords(rank) for rank in range(grid.world)]
         for placement in place(MODELS[name], layout):
-            first = [at for at in coords if all(at[axis] == 0 for axis in placement.copies if axis != "tie")]
-            one = [at for at in first if at["pp"] == holders(placement, layout)[0]]
-            assert np.all(_times_held(placement, layout, grid, one) == 1), (layout, placement)
+            first = [c for c in coords if all(c[axis] == 0 for axis in placement.copies if axis != "tie")]
+            copy = [c for c in first if c["pp"] == holders(placement, layout)[0]]
+            assert np.all(_times_held(placement, layout, grid, copy) == 1), (layout, placement)
 
 
 def _times_held(
@@ -98,9 +98,9 @@ def _times_held(
 ) -> np.ndarray[Any, np.dtype[np.int64]]:
     """How many of these ranks hold each element."""
     held = np.zeros(placement.tensor.shape, dtype=np.int64)
-    for at in coords:
-        if at["pp"] in holders(placement, layout):
-            offsets, sizes = box(placement, at, grid.size_of)
+    for rank_coords in coords:
+        if rank_coords["pp"] in holders(placement, layout):
+            offsets, sizes = box(placement, rank_coords, grid.size_of)
             held[tuple(slice(o, o + s) for o, s in zip(offsets, sizes, strict=True))] += 1
     return held
 

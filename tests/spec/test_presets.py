@@ -49,7 +49,7 @@ KV_BYTES = {
     "gemma-4-31b": 901120,  # 50 layers of 16 heads of 256, and 10 of 4 of 512
 }
 
-# What their makers print, apart from the presets' files: within 1%, or the preset isn't worth its name.
+# Published sizes, from other sources than the presets' files; presets must be within 1%.
 PRINTED = {
     "llama-4-scout": 108.6e9 - 0.87e9,  # the Hub's total, less the image encoder
     "llama-4-maverick": 400.7e9,
@@ -96,15 +96,15 @@ def test_active_is_the_published_one(name: str) -> None:
         "without_input_embed": counted.active_without_input,
         "without_any_embed": counted.active_without_any_embedding,
     }[known.published.active_counts]
-    # 3%: makers print two digits, and none says what it counts (the convention is the one that fits)
+    # 3%: two digits are published, without their convention (the preset has the one that fits)
     assert active == pytest.approx(printed(known.published.active or "")[0], rel=0.03)
 
 
 @pytest.mark.parametrize("name", [n for n in ALL if preset(n).published.hub])
-def test_what_the_hub_stores_is_rebuilt(name: str) -> None:
+def test_the_hub_s_totals_are_computed(name: str) -> None:
     known = preset(name)
     stored = stored_elements(known.spec, known.published.hub_extra) + known.published.vision
-    # exact but for Kimi-K2, whose repository holds 3,416 elements more (3e-9) that nothing of ours explains
+    # exact but for Kimi-K2, whose repository has 3,416 more elements (3e-9) of unknown use
     assert stored == pytest.approx(known.published.hub, abs=3416 if name == "kimi-k2" else 0)
 
 
@@ -131,7 +131,7 @@ def test_presets_of_families_that_run_are_written_and_read_back(name: str) -> No
     assert ModelSpec.parse(spec.dump()) == spec
 
 
-def test_what_counting_does_not_need() -> None:
+def test_keys_that_counting_does_not_need() -> None:
     llama = load_model_spec("llama-3.2-1b")
     assert llama.rope.theta == 5e5
     assert llama.rope.scaling is not None
@@ -186,14 +186,14 @@ def test_paths_and_dicts(tmp_path: Path) -> None:
     assert load_model_spec(spec) is spec
 
 
-def test_a_checkpoint_folder_knows_its_model(tmp_path: Path) -> None:
+def test_a_checkpoint_folder_is_read_by_its_manifest(tmp_path: Path) -> None:
     spec = load_model_spec("tiny")
     (tmp_path / "manifest.json").write_text(json.dumps({"version": 1, "model": spec.dump()}))
     assert load_model_spec(tmp_path) == spec
 
 
 @pytest.mark.parametrize(
-    ("source", "says"),
+    ("source", "message"),
     [
         ("llama3.1-8b", "unknown model 'llama3.1-8b': did you mean 'llama-3.1-8b'"),
         ("no/such", "give a config.json"),
@@ -202,10 +202,10 @@ def test_a_checkpoint_folder_knows_its_model(tmp_path: Path) -> None:
         ({"model_type": "gpt3"}, "unknown model family 'gpt3'"),
     ],
 )
-def test_mistakes_are_one_line(source: object, says: str) -> None:
+def test_mistakes_are_one_line(source: object, message: str) -> None:
     with pytest.raises(UserError) as error:
         load_model_spec(source)  # type: ignore[arg-type]
-    assert says in str(error.value)
+    assert message in str(error.value)
     assert "\n" not in str(error.value)
 
 

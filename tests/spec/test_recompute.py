@@ -1,4 +1,4 @@
-"""What a budget keeps: the best set there is, never too large, and priced as the planner prices it."""
+"""Recomputation under a budget: the best set, never too large, and priced as the planner prices it."""
 
 from __future__ import annotations
 
@@ -21,31 +21,31 @@ LAYOUT = Layout.parse({"devices": 4, "tp": 4, "micro_batch": 2, "precision": "bf
 def test_a_budget_is_kept_and_more_of_it_never_costs_work(name):
     model = load_model_spec(name)
     for layer in (0, model.num_hidden_layers - 1):
-        found = [keep(model, LAYOUT, 2048, budget, layer) for budget in BUDGETS]
-        floor = found[0].bytes
-        for budget, choice in zip(BUDGETS, found, strict=True):
+        choices = [keep(model, LAYOUT, 2048, budget, layer) for budget in BUDGETS]
+        floor = choices[0].bytes
+        for budget, choice in zip(BUDGETS, choices, strict=True):
             assert choice.bytes <= max(budget * choice.none_bytes, floor)
             assert choice.kept <= {*products(model, layer), "attention.core"}
-        for less, more in pairwise(found):
+        for less, more in pairwise(choices):
             assert more.bytes >= less.bytes
             assert more.flops_causal <= less.flops_causal
 
 
 @pytest.mark.parametrize("name", ["llama-3.1-8b", "gpt2-124m", "pythia-160m"])
 def test_no_other_set_saves_more(name):
-    """Against every subset there is."""
+    """Against every subset."""
     model = load_model_spec(name)
-    found = list(block(model, sizes(LAYOUT, 2048), 0))
-    costly = {o.name.removeprefix("layers.0."): o for o in found if o.flops}
+    ops = list(block(model, sizes(LAYOUT, 2048), 0))
+    costly = {o.name.removeprefix("layers.0."): o for o in ops if o.flops}
     last = list(costly)[-1]
-    none, held = sum(o.saved for o in found), sum(o.saved_full for o in found)
+    none, inputs = sum(o.saved for o in ops), sum(o.saved_full for o in ops)
     prices = {n: o.saved if o.kind == "attention" else o.written for n, o in costly.items() if n != last}
     for budget in BUDGETS[1:-1]:
         best = max(
             sum(costly[name].flops_causal for name in chosen)
             for count in range(len(prices) + 1)
             for chosen in combinations(prices, count)
-            if held + sum(prices[name] for name in chosen) <= max(budget * none, held)
+            if inputs + sum(prices[name] for name in chosen) <= max(budget * none, inputs)
         )
         choice = keep(model, LAYOUT, 2048, budget)
         assert sum(costly[name].flops_causal for name in choice.kept) == best

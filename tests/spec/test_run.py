@@ -1,4 +1,4 @@
-"""run.yaml: defaults, overrides, round trips through YAML and Python, and one clear line for each mistake."""
+"""run.yaml: defaults, overrides, round trips through YAML and Python, and one line for each mistake."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_a_misspelt_key_is_named_with_its_section() -> None:
         RunSpec.parse({**LEAST, "trian": {"steps": 5}})
 
 
-def test_a_model_of_own_keys_is_checked_at_the_door() -> None:
+def test_a_model_of_own_keys_is_checked_when_parsed() -> None:
     with pytest.raises(UserError, match=r"hidden_siz.*did you mean 'hidden_size'"):
         RunSpec.parse({**LEAST, "model": {**MODEL, "hidden_siz": 3}})
     assert isinstance(RunSpec.parse({**LEAST, "model": MODEL}).model, ModelSpec)

@@ -12,8 +12,7 @@ import pytest
 
 from scalewright.spec import schedule as schedule_module
 from scalewright.spec.errors import UserError
-from scalewright.spec.layout import Layout
-from scalewright.spec.layout import Schedule as LayoutSchedule
+from scalewright.spec.layout import Layout, ScheduleName
 from scalewright.spec.schedule import (
     COMPUTE,
     KINDS,
@@ -65,13 +64,13 @@ def test_every_stage_does_every_micro_batch_once() -> None:
 def test_a_rank_computes_only_its_stages_and_in_order() -> None:
     for plan in every():
         for rank in range(plan.ranks):
-            place = {(a.kind, a.stage, a.micro): i for i, a in enumerate(plan.compute(rank))}
-            for (kind, stage, micro), at in place.items():
+            index_of = {(a.kind, a.stage, a.micro): i for i, a in enumerate(plan.compute(rank))}
+            for (kind, stage, micro), index in index_of.items():
                 assert plan.rank_of[stage] == rank
                 if kind in ("backward", "backward_input"):
-                    assert place["forward", stage, micro] < at
+                    assert index_of["forward", stage, micro] < index
                 if kind == "backward_weight":
-                    assert place["backward_input", stage, micro] < at
+                    assert index_of["backward_input", stage, micro] < index
 
 
 def test_sends_pair_with_receives_in_the_same_order() -> None:
@@ -97,20 +96,20 @@ def test_sends_pair_with_receives_in_the_same_order() -> None:
 
 
 def test_a_message_sits_beside_its_computation() -> None:
-    """A send follows what it sends at once; a receive stands before what needs it."""
+    """A send directly follows its computation; a receive precedes the one that needs it."""
     for plan in every():
         for actions in plan.actions:
-            at = {(a.kind, a.stage, a.micro): i for i, a in enumerate(actions)}
-            for (kind, stage, micro), i in at.items():
+            index_of = {(a.kind, a.stage, a.micro): i for i, a in enumerate(actions)}
+            for (kind, stage, micro), i in index_of.items():
                 if kind in SENDS:
                     before = actions[i - 1]
                     assert (before.stage, before.micro) == (stage, micro)
                     assert before.kind in COMPUTE - {"backward_weight"}
                 elif kind == "receive_activation":
-                    assert i < at["forward", stage, micro]
+                    assert i < index_of["forward", stage, micro]
                 elif kind == "receive_gradient":
-                    assert i < at.get(
-                        ("backward", stage, micro), at.get(("backward_input", stage, micro), -1)
+                    assert i < index_of.get(
+                        ("backward", stage, micro), index_of.get(("backward_input", stage, micro), -1)
                     )
 
 
@@ -216,7 +215,7 @@ def test_draw_any_size() -> None:
     assert "F0.29" in rows[0]
 
 
-# (kind, pp, virtual stages, micro-batches, both values in conflict, what works instead)
+# (kind, pp, virtual stages, micro-batches, both values in conflict, sizes that work)
 REFUSED = [
     ("1f1b", 4, 2, 8, ("virtual_stages 1", "is 2"), ("1f1b", 4, 1, 8)),
     ("gpipe", 4, 3, 8, ("virtual_stages 1", "is 3"), ("gpipe", 4, 1, 8)),
@@ -238,13 +237,13 @@ def test_sizes_that_cannot_be_are_refused(
     assert all(value in refused.value.what for value in named)
     assert kind in refused.value.what
     sizes = {"pp": ranks, "virtual_stages": virtual, "micro_batches": micros, "schedule": kind}
-    wanted = dict(zip(("schedule", "pp", "virtual_stages", "micro_batches"), works, strict=True))
-    changed = [key for key in sizes if sizes[key] != wanted[key]]
-    assert any(f"{key} {wanted[key]}" in refused.value.how for key in changed)
+    working = dict(zip(("schedule", "pp", "virtual_stages", "micro_batches"), works, strict=True))
+    changed = [key for key in sizes if sizes[key] != working[key]]
+    assert any(f"{key} {working[key]}" in refused.value.how for key in changed)
     schedule(*works)
 
 
-def test_names_and_numbers_at_the_door() -> None:
+def test_unknown_names_and_bad_numbers_are_refused() -> None:
     with pytest.raises(UserError, match="did you mean 'interleaved'"):
         schedule("interleave", 2, 2, 4)
     with pytest.raises(UserError, match="micro_batches is 0"):
@@ -255,7 +254,7 @@ def layout(**keys: Any) -> Layout:
     return Layout.parse(keys)
 
 
-def test_a_layout_is_checked_in_its_own_words() -> None:
+def test_a_layout_is_checked_by_its_own_keys() -> None:
     check_schedule(layout())
     check_schedule(layout(devices=4, pp=4, schedule="zbv", global_batch=2))
     wrong = layout(devices=8, pp=4, schedule="dualpipev", micro_batch=2, global_batch=24)
@@ -270,21 +269,21 @@ def test_a_layout_is_checked_in_its_own_words() -> None:
 
 
 class TestKinds:
-    def test_the_layouts_words_are_the_records(self) -> None:
-        assert get_args(LayoutSchedule) == tuple(KINDS)
+    def test_the_layouts_names_are_the_records(self) -> None:
+        assert get_args(ScheduleName) == tuple(KINDS)
 
-    def test_an_unknown_kind_raises_wherever_it_is_asked_for(self) -> None:
-        for ask in (
+    def test_an_unknown_kind_raises_everywhere(self) -> None:
+        for call in (
             lambda: find_kind("zb-v2"),
             lambda: schedule("zb-v2", 2, 1, 4),
             lambda: stage_ranks("zb-v2", 2, 1),
             lambda: idle_columns("zb-v2", 4.0, 1.0, 8.0, 1.0, 1.0, 1.0),
         ):
             with pytest.raises(UserError, match="zb-v2"):
-                ask()
+                call()
 
     @pytest.mark.parametrize("name", KINDS)
-    def test_what_is_alive_is_what_the_actions_hold(self, name: str) -> None:
+    def test_alive_micro_batches_are_those_of_the_actions(self, name: str) -> None:
         """The formula is the most of any rank, and for 1F1B and GPipe that of each."""
         kind, ranks, micros = KINDS[name], 4, 16
         chunks = 2 if kind.chunked else 1

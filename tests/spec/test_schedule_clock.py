@@ -1,4 +1,4 @@
-"""One clock: it agrees with the published bubbles, respects every dependency, and sees a deadlock."""
+"""The simulation agrees with the published bubbles, keeps every dependency, and detects deadlocks."""
 
 from __future__ import annotations
 
@@ -204,7 +204,7 @@ def edit(plan: Schedule, rank: int, actions: list[Action]) -> Schedule:
     return replace(plan, actions=tuple(rows))
 
 
-def test_a_deadlock_is_seen() -> None:
+def test_a_deadlock_is_detected() -> None:
     plan = schedule("1f1b", 2, 1, 2)
     first = list(plan.actions[0])
     cost = StageCost(1, 1, 1)

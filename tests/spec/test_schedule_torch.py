@@ -1,4 +1,4 @@
-"""Our orders beside PyTorch's schedule tables, which serve as oracles here and nowhere else.
+"""Our orders against PyTorch's schedule tables.
 
 Where they differ on purpose:
 - 1f1b: the table of the last rank starts with micro-batch 1 and leaves 0 out (torch runs another code path
@@ -39,15 +39,15 @@ def world() -> Iterator[Any]:
 
 
 def table(name: str, ranks: int, stages: list[int], micros: int) -> dict[int, Row]:
-    """Every rank's computations in torch's schedule, pairs taken apart."""
+    """Every rank's computations in torch's schedule, with pairs split."""
     from torch.distributed.pipelining import PipelineStage
     from torch.distributed.pipelining.schedules import get_schedule_class
 
     count = ranks * len(stages)
     parts = [PipelineStage(torch.nn.Identity(), s, count, torch.device("cpu")) for s in stages]
     single = name in ("GPipe", "1F1B")
-    made = get_schedule_class(name)(parts[0] if single else parts, n_microbatches=micros)
-    order = made._get_pipeline_order() if single else made.pipeline_order
+    schedule_torch = get_schedule_class(name)(parts[0] if single else parts, n_microbatches=micros)
+    order = schedule_torch._get_pipeline_order() if single else schedule_torch.pipeline_order
     rows: dict[int, Row] = {}
     for rank, actions in order.items():
         flat = [part for action in actions if action is not None for part in action.sub_actions or (action,)]
@@ -89,8 +89,8 @@ def test_orders_agree(world: Any, name: str, kind: str, virtual: int, ranks: int
         assert ours(kind, ranks, virtual, micros) == table(name, ranks, stages, micros)
 
 
-def compare_1f1b(theirs: dict[int, Row], mine: dict[int, Row], ranks: int) -> None:
+def compare_1f1b(theirs: dict[int, Row], ours_by_rank: dict[int, Row], ranks: int) -> None:
     last = ranks - 1
     shifted = [(kind, stage, micro - (kind == "forward")) for kind, stage, micro in theirs.pop(last)]
-    assert shifted == mine.pop(last)
-    assert theirs == mine
+    assert shifted == ours_by_rank.pop(last)
+    assert theirs == ours_by_rank

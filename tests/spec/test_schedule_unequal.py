@@ -13,8 +13,8 @@ from scalewright.spec.schedules.bubble import idle_columns
 from scalewright.spec.schedules.unequal import RankCost, step_columns
 
 # A last stage up to two and a half times as long as others (a head), and a longer first; or a block less of
-# four to eight anywhere. Bias, and worst of 40: what the closed forms are off on such pipelines. They see
-# ranks, not which of a rank's stages is the long one.
+# four to eight anywhere. Bias, and worst of 40: the errors of the closed forms on such pipelines, which
+# have costs of ranks, not of their stages.
 EXACT, NEAR, CHUNKED = (1e-9, 1e-9), (0.01, 0.05), (0.04, 0.13)
 TOLERANCE = {
     ("gpipe", 1): EXACT,
@@ -41,8 +41,8 @@ def uneven(stages: int, dice: random.Random) -> list[float]:
 def costs(kind: str, ranks: int, chunks: int, make: Callable[[int, random.Random], list[float]],
           dice: random.Random) -> list[StageCost]:  # fmt: skip
     times = make(ranks if kind == "dualpipe" else ranks * chunks, dice)
-    found = [StageCost(t, 1.15 * t, 0.95 * t) for t in times]
-    return found * 2 if kind == "dualpipe" else found  # each way has the same stages
+    stages = [StageCost(t, 1.15 * t, 0.95 * t) for t in times]
+    return stages * 2 if kind == "dualpipe" else stages  # each way has the same stages
 
 
 def by_rank(kind: str, stages: list[StageCost], owners: tuple[int, ...], ranks: int) -> list[RankCost]:
@@ -63,11 +63,11 @@ def error(
     each = by_rank(kind, stages, plan.rank_of, ranks)
     fullest = max(each[1:-1], key=lambda cost: float(cost.total[0])) if ranks > 2 else each[1]
     total = RankCost(
-        *(np.sum([getattr(one, name) for one in each], 0) for name in ("forward", "backward", "weight"))
+        *(np.sum([getattr(cost, name) for cost in each], 0) for name in ("forward", "backward", "weight"))
     )
     sizes = (np.array([float(ranks)]), np.array([float(chunks)]), np.array([float(micros)]))
-    found = step_columns(kind, *sizes, (each[0], fullest, each[-1]), total)
-    return float(found[0]) / simulate(plan, stages).makespan - 1
+    step = step_columns(kind, *sizes, (each[0], fullest, each[-1]), total)
+    return float(step[0]) / simulate(plan, stages).makespan - 1
 
 
 @pytest.mark.parametrize("make", [head_heavy, uneven])
@@ -86,11 +86,11 @@ def test_unequal_ranks_against_the_clock(
 def test_equal_ranks_are_the_papers(kind: str, chunks: int) -> None:
     ranks, micros = 4, 16
     stage = StageCost(1.0, 1.2, 0.8)
-    one = RankCost(*(np.array([(1 if kind == "dualpipe" else chunks) * x]) for x in (1.0, 2.0, 0.8)))
-    total = RankCost(*(ranks * getattr(one, name) for name in ("forward", "backward", "weight")))
+    cost = RankCost(*(np.array([(1 if kind == "dualpipe" else chunks) * x]) for x in (1.0, 2.0, 0.8)))
+    total = RankCost(*(ranks * getattr(cost, name) for name in ("forward", "backward", "weight")))
     sizes = (np.array([4.0]), np.array([float(chunks)]), np.array([16.0]))
-    found = step_columns(kind, *sizes, (one, one, one), total)
-    assert found[0] == pytest.approx(micros * one.total[0] + idle_time(kind, ranks, chunks, micros, stage))
+    step = step_columns(kind, *sizes, (cost, cost, cost), total)
+    assert step[0] == pytest.approx(micros * cost.total[0] + idle_time(kind, ranks, chunks, micros, stage))
 
 
 @pytest.mark.parametrize(
@@ -100,10 +100,10 @@ def test_equal_ranks_are_the_papers(kind: str, chunks: int) -> None:
 def test_pipelines_too_short_to_fill(kind: str, chunks: int, micros: int) -> None:
     """Beyond the papers' conditions: within a tenth of the step."""
     ranks, cost = 8, StageCost(1.0, 1.2, 0.9)
-    found = float(idle_columns(kind, ranks, chunks, micros, 1.0, 1.2, 0.9))
+    idle = float(idle_columns(kind, ranks, chunks, micros, 1.0, 1.2, 0.9))
     clock = idle_time(kind, ranks, chunks, micros, cost)
     busy = chunks * micros * 3.1
-    assert found == pytest.approx(clock, abs=0.1 * (clock + busy))
+    assert idle == pytest.approx(clock, abs=0.1 * (clock + busy))
 
 
 def test_one_micro_batch_is_gpipes_order_in_1f1b() -> None:
@@ -116,6 +116,6 @@ def test_one_micro_batch_is_gpipes_order_in_1f1b() -> None:
         *(np.sum([getattr(rank, part) for rank in (first, *between, last)], axis=0)
           for part in ("forward", "backward", "weight"))
     )  # fmt: skip
-    one = np.ones(1)
-    steps = {kind: step_columns(kind, 8 * one, one, one, ranks, sums)[0] for kind in ("gpipe", "1f1b")}
+    ones = np.ones(1)
+    steps = {kind: step_columns(kind, 8 * ones, ones, ones, ranks, sums)[0] for kind in ("gpipe", "1f1b")}
     assert steps["1f1b"] == pytest.approx(steps["gpipe"], rel=1e-9)

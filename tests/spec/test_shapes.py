@@ -1,4 +1,4 @@
-"""Shapes of a wanted size: within 2%, of usual proportions, and split by powers of two when large."""
+"""Shapes of a given size: within 2%, of usual proportions, and split by powers of two when large."""
 
 from __future__ import annotations
 

@@ -34,13 +34,13 @@ def test_active_parameters_take_top_k_of_the_experts() -> None:
 
 
 def test_names_are_unique_and_carry_their_layer() -> None:
-    found = tensors(DENSE)
-    assert len({tensor.name for tensor in found}) == len(found)
-    for tensor in found:
+    specs = tensors(DENSE)
+    assert len({tensor.name for tensor in specs}) == len(specs)
+    for tensor in specs:
         if tensor.name.startswith("layers."):
             assert int(tensor.name.split(".")[1]) == tensor.layer
-    assert found[0].layer == -1
-    assert found[-1].layer == DENSE.num_hidden_layers
+    assert specs[0].layer == -1
+    assert specs[-1].layer == DENSE.num_hidden_layers
 
 
 def test_prediction_layers_are_counted_apart() -> None:

@@ -90,7 +90,7 @@ def test_pipelines_send_at_every_boundary_between_ranks(schedule: str, rank: int
     assert 2 * half["pp", "send"].bytes == table["pp", "send"].bytes  # with sp each rank sends its tokens
 
 
-def test_a_tied_head_is_summed_where_it_lies_apart() -> None:
+def test_a_tied_head_is_summed_where_it_is_on_another_rank() -> None:
     tied = LLAMA.replace(tie_word_embeddings=True)
     size = LLAMA.vocab_size * LLAMA.hidden_size
     for rank, expected in ((0, 1), (1, 0), (3, 1)):
@@ -102,7 +102,7 @@ def test_a_tied_head_is_summed_where_it_lies_apart() -> None:
     assert set(v) == {("pp", "send")}
 
 
-def test_what_does_not_train_has_no_traffic() -> None:
+def test_layouts_that_do_not_train_have_no_traffic() -> None:
     for keys in ({"cp": 2, "devices": 2}, {"pp": 2, "devices": 2, "schedule": "dualpipe", "global_batch": 4}):
         with pytest.raises(ValueError, match="nothing trains"):
             _step(keys)

@@ -43,7 +43,7 @@ Instance = tuple[Forward, Backward | None]  # on numbers of its own; the backwar
 
 @dataclass(frozen=True)
 class Case:
-    """One kernel at one size: FLOPs, bytes or elements of a forward (`Timing` defines which)."""
+    """One kernel at one size: FLOPs, bytes or elements of a forward (`TimingCurve` defines which)."""
 
     what: str
     size: float
@@ -55,7 +55,7 @@ class Case:
 def torch_timings(
     torch: Any, precision: str, seconds: float, meet: Callable[[], Any] = lambda: None
 ) -> Iterator[dict[str, Any]]:
-    """Every kernel's curves in `precision`, as plain data for `Timing`; each case takes about `seconds`.
+    """Every kernel's curves in `precision`, as plain data for `TimingCurve`; each case takes about `seconds`.
 
     `meet` is called before each: all processes time the same kernel at the same time.
     """

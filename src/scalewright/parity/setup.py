@@ -43,7 +43,7 @@ def set_up(run: RunSpec, *, device: str, steps: int, micro_batch: int | None = N
     model = load_model_spec(run.model) if isinstance(run.model, str) else run.model
     seq_len = run.seq_len
     layout = without_idle_chunks(run.layout)
-    check_trainable(model, layout, run.said_seq_len)
+    check_trainable(model, layout, run.stated_seq_len)
     fitted = _fit(model, layout, seq_len, steps, room, device)
     shrunk = _differences(layout, fitted.layout) + _differences(model, fitted.model)
     if fitted.seq_len != seq_len:

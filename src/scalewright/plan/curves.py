@@ -11,7 +11,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from scalewright.spec.hardware.timings import Timing, Timings
+from scalewright.spec.hardware.timings import TimingCurve, Timings
 
 LAYER_FLOPS, BF16_MARGIN = 2.0 * 512 * 512 * 1408, 1.15  # the layer that the trainer's rule times, its margin
 
@@ -21,7 +21,7 @@ class Curves:
 
     def __init__(self, timings: Timings) -> None:
         self.precisions = timings.precisions
-        self._found: dict[tuple[str, str, str | None], Timing] = {
+        self._found: dict[tuple[str, str, str | None], TimingCurve] = {
             (curve.what, curve.phase, curve.precision): curve for curve in timings.curves
         }
 

@@ -1,1 +1,1 @@
-"""What is to be run, on what, and how it is split: plain, validated data that knows no torch."""
+"""Specs of models, layouts, runs and hardware: plain, validated data, without torch."""

@@ -1,4 +1,4 @@
-"""What every spec is: frozen, strict data that says in one line what is wrong with it.
+"""The base of all specs: frozen, strict data, whose errors are one line.
 
     YAML --read_yaml--> plain dict --Spec.parse--> frozen spec --dump--> plain dict --write_yaml--> YAML
 
@@ -25,13 +25,13 @@ S = TypeVar("S", bound="Spec")
 
 
 class Spec(BaseModel):
-    """Frozen, validated data. `parse` is the door: it turns a bad value into one clear line."""
+    """Frozen, validated data. Build it with `parse`, whose errors are one line."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
     @classmethod
     def parse(cls: type[S], data: Any, where: str = "") -> S:
-        """`data` (a plain dict) as this spec; raises UserError that names the key and the mend."""
+        """`data` (a plain dict) as this spec; raises UserError with the key and the fix."""
         if isinstance(data, cls):
             return data
         if not isinstance(data, dict):
@@ -46,9 +46,9 @@ class Spec(BaseModel):
         return self.model_dump(mode="json", by_alias=True)
 
     def written(self) -> dict[str, Any]:
-        """The fewest keys, in their order, that parse to an equal spec: what a person would write by hand.
+        """The fewest keys, in their order, that parse to an equal spec, as a person would write them by hand.
 
-        Defaults are left out, and so are keys that others imply (`sp` where tp says it).
+        Defaults are left out, and so are keys that others imply (`sp` where tp sets it).
         """
         whole = self.dump()
         keys = dict(whole)
@@ -65,7 +65,7 @@ class Spec(BaseModel):
 
 
 def _first_problem(cls: type[Spec], error: ValidationError, where: str) -> UserError:
-    """The first of pydantic's complaints as one of ours; a UserError raised inside passes through."""
+    """pydantic's first error as a UserError; a UserError raised inside is passed on."""
     problems = error.errors()
     misspelt = [problem for problem in problems if problem["type"] == "extra_forbidden"]
     problem = misspelt[0] if misspelt else problems[0]  # a misspelt key explains the one that is missing
@@ -81,9 +81,9 @@ def _first_problem(cls: type[Spec], error: ValidationError, where: str) -> UserE
     if problem["type"] == "extra_forbidden":
         key = str(problem["loc"][-1])
         known = _keys_at(cls, problem["loc"][:-1])
-        meant = SYNONYMS.get(key.lower())
+        synonym = SYNONYMS.get(key.lower())
         section = path.removesuffix(key)  # `train.` of train.step
-        near = [f"{section}{meant}"] if meant in known else _below(cls, meant or key)
+        near = [f"{section}{synonym}"] if synonym in known else _below(cls, synonym or key)
         near = near or [f"{section}{name}" for name in nearest(key, known)]
         how = (
             "did you mean " + " or ".join(f"'{n}'" for n in near) + "?"
@@ -98,7 +98,7 @@ def _first_problem(cls: type[Spec], error: ValidationError, where: str) -> UserE
     return UserError(f"{path or 'value'} is {shown}", where, _in_words(problem))
 
 
-# What other trainers call a key of ours.
+# Other trainers' names of our keys.
 SYNONYMS = {
     "learning_rate": "lr",
     "max_lr": "lr",
@@ -126,7 +126,7 @@ NAMES = {"int": "a whole number", "float": "a number", "bool": "true or false"}
 
 
 def _in_words(problem: Any) -> str:
-    """pydantic's complaint without its words for Python's types and regular expressions."""
+    """pydantic's message without Python's types and regular expressions."""
     kind, context = problem["type"], problem.get("ctx", {})
     if kind == "string_pattern_mismatch" and context.get("pattern") in PATTERNS:
         return PATTERNS[context["pattern"]]
@@ -139,14 +139,14 @@ def _in_words(problem: Any) -> str:
 
 
 def _is_type_tag(part: Any) -> bool:
-    """Whether pydantic put this part of a location there itself, to name a branch of a union."""
+    """Whether pydantic added this part of a location, to name a branch of a union."""
     return isinstance(part, str) and (
         part in {"str", "int", "float", "bool"} or part[:1].isupper() or "[" in part
     )
 
 
 def _below(cls: type[BaseModel], key: str) -> list[str]:
-    """Where the parts of a spec hold this key: `optimizer.lr`."""
+    """The paths of this key in the parts of a spec: `optimizer.lr`."""
     fields = cls.model_fields.items()
     return [
         f"{part}.{key}" for part, field in fields for spec in _specs_in(field) if key in spec.model_fields
@@ -195,8 +195,8 @@ class _Loader(_Fastest):  # type: ignore[misc]
                 raise UserError(f"key '{key}' is written twice", where, "keep one of them")
             if isinstance(key, str):
                 lines[key] = line
-        found: dict[Any, Any] = super().construct_mapping(node, deep=deep)
-        return found
+        mapping: dict[Any, Any] = super().construct_mapping(node, deep=deep)
+        return mapping
 
 
 _Loader.add_implicit_resolver(
@@ -208,13 +208,13 @@ _Loader.add_implicit_resolver(
 
 MOST_TEXT = 16 << 20  # characters
 DEEPEST = 100
-MOST_ALIASED = 100_000  # values that a text with aliases may stand for
+MOST_ALIASED = 100_000  # values that a text with aliases may expand to
 
 
 def _check_size(text: str) -> None:
-    """Raises UserError for a text that is small and stands for something huge, before anything is built.
+    """Raises UserError for a small text that expands to huge data, before any of it is built.
 
-    One pass over the parser's events counts what each anchor stands for: nine lines of nine aliases each
+    One pass over the parser's events counts the values of each anchor: nine lines of nine aliases each
     ("billion laughs") are 9^9 values, and ten thousand brackets crash the parser in C.
     """
     if len(text) > MOST_TEXT:
@@ -241,7 +241,7 @@ def _check_size(text: str) -> None:
             raise UserError(f"it is nested more than {DEEPEST} deep", _line(event), "write it flatter")
         if aliased and open_nodes[-1][1] >= MOST_ALIASED:
             raise UserError(
-                f"its aliases stand for more than {MOST_ALIASED:,} values",
+                f"its aliases expand to more than {MOST_ALIASED:,} values",
                 _line(event),
                 "write fewer of them",
             )
@@ -258,7 +258,7 @@ def parse_yaml(text: str, where: str = "") -> Any:
         return yaml.load(text, Loader=_Loader)
     except UserError as error:
         raise UserError(error.what, f"{where} {error.where}".strip(), error.how) from None
-    except (ValueError, AttributeError, OverflowError) as error:  # a date or a number that there isn't
+    except (ValueError, AttributeError, OverflowError) as error:  # an impossible date or number
         raise UserError(f"cannot read YAML: {error}", where, "put the value into quotes") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)

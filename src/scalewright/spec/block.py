@@ -4,7 +4,7 @@
     stream N = R / tp with sequence parallelism     tokens where norms and residuals work
     column linear  [R, in] x [out/tp, in]           row linear  [R, in/tp] x [out, in/tp]
 
-What an operator keeps for the backward is written at the operator that first needs it, once: a block of
+Bytes kept for the backward are counted once, at the operator that first needs them: a block of
 GPT-2 sums to 32 s b h + 2 a s^2 b bytes in 16 bits, which is Korthikanti et al. 2022 eq. 1 less dropout.
 
     R rows  N stream rows  D hidden  F intermediate  H query heads  G kv heads  K head dim  E experts
@@ -20,8 +20,8 @@ from scalewright.spec.model import MLA, Mixer, Mlp, ModelSpec, MoE
 from scalewright.spec.primitives import (
     Attention,
     Kernels,
-    Kind,
     Operator,
+    OperatorKind,
     Sizes,
     activation,
     ceil_div,
@@ -34,8 +34,8 @@ from scalewright.spec.primitives import (
 __all__ = [
     "Attention",
     "Kernels",
-    "Kind",
     "Operator",
+    "OperatorKind",
     "Sizes",
     "after",
     "attention_pairs",
@@ -48,7 +48,7 @@ __all__ = [
 
 
 def before(m: ModelSpec, s: Sizes) -> Iterator[Operator]:
-    """Embedding and what is done to it before the first block."""
+    """Embedding, learned positions and embedding norm: the operators before the first block."""
     out = float(s.stream * m.hidden_size * s.width)
     yield Operator("embed", "embedding", -1, weights_of(m, "embed"), read=out, written=out)
     if m.positions == "learned":
@@ -84,65 +84,66 @@ def block(m: ModelSpec, s: Sizes, layer: int) -> Iterator[Operator]:
 
 def multi_token(m: ModelSpec, s: Sizes, index: int) -> Iterator[Operator]:
     """A multi-token-prediction layer (DeepSeek-V3 §2.2): two norms, a join, a block, head and loss."""
-    d, at, layer = m.hidden_size, f"mtp.{index}", m.num_hidden_layers
-    yield Operator(f"{at}.embed", "embedding", layer, read=float(s.stream * d * s.width),
+    d, fqn, layer = m.hidden_size, f"mtp.{index}", m.num_hidden_layers
+    yield Operator(f"{fqn}.embed", "embedding", layer, read=float(s.stream * d * s.width),
                    written=float(s.stream * d * s.width))  # fmt: skip
-    yield norm(m, s, f"{at}.embed_norm", layer, s.stream, d)
-    yield norm(m, s, f"{at}.hidden_norm", layer, s.stream, d)
-    yield matmul(m, s, f"{at}.join", layer, s.stream, d, 2 * d)
+    yield norm(m, s, f"{fqn}.embed_norm", layer, s.stream, d)
+    yield norm(m, s, f"{fqn}.hidden_norm", layer, s.stream, d)
+    yield matmul(m, s, f"{fqn}.join", layer, s.stream, d, 2 * d)
     for operator in _block(m, s, layer - 1, "attention", "experts" if m.moe else "dense"):
-        yield replace(operator, name=f"{at}.block." + operator.name.split(".", 2)[2], layer=layer, weights=())
+        name = operator.name.split(".", 2)[2]
+        yield replace(operator, name=f"{fqn}.block.{name}", layer=layer, weights=())
     for operator in after(m, s):
-        yield replace(operator, name=f"{at}.{operator.name}", weights=())
+        yield replace(operator, name=f"{fqn}.{operator.name}", weights=())
 
 
 def _block(m: ModelSpec, s: Sizes, layer: int, mixer: Mixer | None, mlp: Mlp | None) -> Iterator[Operator]:
-    at, d = f"layers.{layer}", m.hidden_size
+    fqn, d = f"layers.{layer}", m.hidden_size
     pre, post = m.norm_position in ("pre", "both"), m.norm_position in ("post", "both")
     parallel = m.residual != "sequential" and mixer is not None and mlp is not None
     stream = float(s.stream * d * s.width)
     plain_input = 0.0 if pre else stream  # without a norm before, mixer and MLP keep the stream themselves
     if mixer:
         if pre:
-            yield norm(m, s, f"{at}.{mixer}_norm", layer, s.stream, d, block_input=stream)
-        yield from _mixer(m, s, at, layer, mixer, plain_input)
+            yield norm(m, s, f"{fqn}.{mixer}_norm", layer, s.stream, d, block_input=stream)
+        yield from _mixer(m, s, fqn, layer, mixer, plain_input)
         if post:
-            yield norm(m, s, f"{at}.{mixer}_post_norm", layer, s.stream, d, keeps_out=False)
+            yield norm(m, s, f"{fqn}.{mixer}_post_norm", layer, s.stream, d, keeps_out=False)
         if not parallel:
-            yield Operator(f"{at}.{mixer}_residual", "residual", layer, read=2 * stream, written=stream)
+            yield Operator(f"{fqn}.{mixer}_residual", "residual", layer, read=2 * stream, written=stream)
     if mlp is None:
         return
     if pre and not (parallel and m.residual == "parallel_shared"):
         # beside attention, this norm reads the block's input, which is kept already
-        block_input = 0.0 if mixer else stream
-        yield norm(m, s, f"{at}.mlp_norm", layer, s.stream, d, keeps_in=not parallel, block_input=block_input)
+        unkept = 0.0 if mixer else stream
+        yield norm(m, s, f"{fqn}.mlp_norm", layer, s.stream, d, keeps_in=not parallel, block_input=unkept)
     if m.moe and mlp == "experts":
-        yield from _experts(m, m.moe, s, at, layer, plain_input)
+        yield from _experts(m, m.moe, s, fqn, layer, plain_input)
     else:
-        yield from _mlp(m, s, f"{at}.mlp", layer, m.intermediate_size, plain_input)
+        yield from _mlp(m, s, f"{fqn}.mlp", layer, m.intermediate_size, plain_input)
     if post:
-        yield norm(m, s, f"{at}.mlp_post_norm", layer, s.stream, d, keeps_out=False)
+        yield norm(m, s, f"{fqn}.mlp_post_norm", layer, s.stream, d, keeps_out=False)
     inputs = 3 if parallel else 2
-    yield Operator(f"{at}.mlp_residual", "residual", layer, read=inputs * stream, written=stream)
+    yield Operator(f"{fqn}.mlp_residual", "residual", layer, read=inputs * stream, written=stream)
 
 
 def _mixer(
-    m: ModelSpec, s: Sizes, at: str, layer: int, mixer: Mixer, block_input: float
+    m: ModelSpec, s: Sizes, fqn: str, layer: int, mixer: Mixer, block_input: float
 ) -> Iterator[Operator]:
     if mixer == "mamba" and m.mamba:
-        return mamba_operators(m, m.mamba, s, f"{at}.mamba", layer)
+        return mamba_operators(m, m.mamba, s, f"{fqn}.mamba", layer)
     if mixer == "deltanet" and m.deltanet:
-        return deltanet_operators(m, m.deltanet, s, f"{at}.deltanet", layer)
-    return _mla(m, m.mla, s, at, layer) if m.mla else _attention(m, s, at, layer, block_input)
+        return deltanet_operators(m, m.deltanet, s, f"{fqn}.deltanet", layer)
+    return _mla(m, m.mla, s, fqn, layer) if m.mla else _attention(m, s, fqn, layer, block_input)
 
 
 # -- attention ------------------------------------------------------------------------------------
 
 
 def attention_pairs(seq_len: int, window: int | None, chunks: bool = False) -> int:
-    """Pairs of query and key that a causal mask leaves: sum over i = 1..T of min(i, window).
+    """Pairs of query and key under a causal mask: sum over i = 1..T of min(i, window).
 
-    `chunks`: windows lie side by side; a query sees its own as far as itself.
+    `chunks`: windows lie side by side; a query attends to its own window, up to itself.
     """
     reach = min(window or seq_len, seq_len)
     if chunks:
@@ -151,77 +152,77 @@ def attention_pairs(seq_len: int, window: int | None, chunks: bool = False) -> i
     return reach * seq_len - reach * (reach - 1) // 2
 
 
-def _attention(m: ModelSpec, s: Sizes, at: str, layer: int, block_input: float) -> Iterator[Operator]:
-    d, at = m.hidden_size, f"{at}.attention"
+def _attention(m: ModelSpec, s: Sizes, fqn: str, layer: int, block_input: float) -> Iterator[Operator]:
+    d, fqn = m.hidden_size, f"{fqn}.attention"
     kv_heads, k, values_are_keys = m.attention_heads(layer)
     heads, kv = ceil_div(m.num_attention_heads, s.tp), ceil_div(kv_heads, s.tp)
     query, key = heads * k, kv * k
-    yield matmul(m, s, f"{at}.q", layer, s.rows, query, d, keeps_out=True, block_input=block_input)
+    yield matmul(m, s, f"{fqn}.q", layer, s.rows, query, d, keeps_out=True, block_input=block_input)
     if m.attention_gate:
-        yield matmul(m, s, f"{at}.out_gate", layer, s.rows, query, d, keeps_out=True)
-    yield matmul(m, s, f"{at}.k", layer, s.rows, key, d, keeps_out=True)
+        yield matmul(m, s, f"{fqn}.out_gate", layer, s.rows, query, d, keeps_out=True)
+    yield matmul(m, s, f"{fqn}.k", layer, s.rows, key, d, keeps_out=True)
     if not values_are_keys:
-        yield matmul(m, s, f"{at}.v", layer, s.rows, key, d, keeps_out=True)
+        yield matmul(m, s, f"{fqn}.v", layer, s.rows, key, d, keeps_out=True)
     if m.qk_norm and (m.qk_norm != "l2" or m.has_rope(layer)):
-        across = m.qk_norm == "full" and s.tp > 1  # all heads' statistics, of which each rank has some
+        across = m.qk_norm == "full" and s.tp > 1  # statistics of all heads, each rank has a part
         names = (("q", query), ("k", key), ("v", key)) if m.qk_norm == "qkv" else (("q", query), ("k", key))
         for name, size in names:
-            yield norm(m, s, f"{at}.{name}_norm", layer, s.rows, size, keeps_in=False, across=across)
+            yield norm(m, s, f"{fqn}.{name}_norm", layer, s.rows, size, keeps_in=False, across=across)
     if m.has_rope(layer):
         moved = float(s.rows * (query + key) * s.width)
-        yield Operator(f"{at}.rope", "rope", layer, read=moved, written=moved)
-    yield _core(m, s, at, layer, heads, kv, k, k, cache=float(2 * key * s.width))
-    if m.attention_gate:  # reads attention's output, which is kept already
+        yield Operator(f"{fqn}.rope", "rope", layer, read=moved, written=moved)
+    yield _core(m, s, fqn, layer, heads, kv, k, k, cache=float(2 * key * s.width))
+    if m.attention_gate:  # its input, attention's output, is kept already
         out = float(s.rows * query * s.width)
-        yield Operator(f"{at}.gating", "activation", layer, read=2 * out, written=out, saved=out)
-    yield matmul(m, s, f"{at}.o", layer, s.rows, d, query)
+        yield Operator(f"{fqn}.gating", "activation", layer, read=2 * out, written=out, saved=out)
+    yield matmul(m, s, f"{fqn}.o", layer, s.rows, d, query)
 
 
-def _mla(m: ModelSpec, mla: MLA, s: Sizes, at: str, layer: int) -> Iterator[Operator]:
+def _mla(m: ModelSpec, mla: MLA, s: Sizes, fqn: str, layer: int) -> Iterator[Operator]:
     """Latent attention: both down projections are whole on every tp rank, the up projections are split."""
-    d, at, heads = m.hidden_size, f"{at}.attention", ceil_div(m.num_attention_heads, s.tp)
-    latent, turned = mla.kv_lora_rank, mla.qk_rope_head_dim
-    qk = mla.qk_nope_head_dim + turned
+    d, fqn, heads = m.hidden_size, f"{fqn}.attention", ceil_div(m.num_attention_heads, s.tp)
+    latent, rope = mla.kv_lora_rank, mla.qk_rope_head_dim
+    qk = mla.qk_nope_head_dim + rope
     if mla.q_lora_rank:
         rank = mla.q_lora_rank
-        yield matmul(m, s, f"{at}.q_down", layer, s.stream, rank, d, keeps_out=True)
-        yield norm(m, s, f"{at}.q_down_norm", layer, s.stream, rank, keeps_in=False)
-        yield matmul(m, s, f"{at}.q_up", layer, s.rows, heads * qk, rank, keeps_out=True)
+        yield matmul(m, s, f"{fqn}.q_down", layer, s.stream, rank, d, keeps_out=True)
+        yield norm(m, s, f"{fqn}.q_down_norm", layer, s.stream, rank, keeps_in=False)
+        yield matmul(m, s, f"{fqn}.q_up", layer, s.rows, heads * qk, rank, keeps_out=True)
     else:
-        yield matmul(m, s, f"{at}.q", layer, s.rows, heads * qk, d, keeps_out=True)
-    yield matmul(m, s, f"{at}.kv_down", layer, s.stream, latent + turned, d, keeps_out=True)
-    yield norm(m, s, f"{at}.kv_down_norm", layer, s.stream, latent, keeps_in=False)
+        yield matmul(m, s, f"{fqn}.q", layer, s.rows, heads * qk, d, keeps_out=True)
+    yield matmul(m, s, f"{fqn}.kv_down", layer, s.stream, latent + rope, d, keeps_out=True)
+    yield norm(m, s, f"{fqn}.kv_down_norm", layer, s.stream, latent, keeps_in=False)
     up = heads * (mla.qk_nope_head_dim + mla.v_head_dim)
-    yield matmul(m, s, f"{at}.kv_up", layer, s.rows, up, latent, keeps_out=True)
-    moved = float(s.rows * 2 * heads * turned * s.width)  # every head gets its copy of the turned key
-    yield Operator(f"{at}.rope", "rope", layer, read=moved, written=moved, saved=moved / 2)
-    cache = float((latent + turned) * s.width)  # the same on every tp rank
-    yield _core(m, s, at, layer, heads, heads, qk, mla.v_head_dim, cache=cache)
-    yield matmul(m, s, f"{at}.o", layer, s.rows, d, heads * mla.v_head_dim)
+    yield matmul(m, s, f"{fqn}.kv_up", layer, s.rows, up, latent, keeps_out=True)
+    moved = float(s.rows * 2 * heads * rope * s.width)  # every head has a copy of the rotated key
+    yield Operator(f"{fqn}.rope", "rope", layer, read=moved, written=moved, saved=moved / 2)
+    cache = float((latent + rope) * s.width)  # the same on every tp rank
+    yield _core(m, s, fqn, layer, heads, heads, qk, mla.v_head_dim, cache=cache)
+    yield matmul(m, s, f"{fqn}.o", layer, s.rows, d, heads * mla.v_head_dim)
 
 
 def _core(
-    m: ModelSpec, s: Sizes, at: str, layer: int, heads: int, kv: int, qk: int, v: int, cache: float
+    m: ModelSpec, s: Sizes, fqn: str, layer: int, heads: int, kv: int, qk: int, v: int, cache: float
 ) -> Operator:
     """Scores, softmax and their product with the values: 2 R T H (qk + v) FLOPs over the full square.
 
-    Context parallelism cuts the square, and what the mask leaves of it, into equal parts.
+    Context parallelism cuts the square, and its unmasked pairs, into equal parts.
     """
     pairs = s.batch * s.seq_len * s.seq_len / s.cp
     flops = 2.0 * pairs * heads * (qk + v)
-    left = attention_pairs(s.seq_len, m.window(layer), m.window_chunks) / s.seq_len**2
+    unmasked = attention_pairs(s.seq_len, m.window(layer), m.window_chunks) / s.seq_len**2
     out = float(s.rows * heads * v * s.width)
     inputs = float(s.rows * (heads * qk + kv * (qk + v)) * s.width)
     repeated = _repeated_heads(m, s, layer, heads - kv) * float(s.rows * (qk + v) * s.width)
     if s.attention != "fused":
         core = square = pairs * heads * s.width
-    elif m.attention_softcap and s.kernels != "fused":  # tanh and softmax in fp32, the latter cast, too
+    elif m.attention_softcap and s.kernels != "fused":  # tanh and softmax in fp32, the latter also cast
         core, square = pairs * heads * (8.0 + (s.width if s.width < 4 else 0)), 0.0
-    else:  # the softmax's logarithms, in fp32, are all that is kept of the square
+    else:  # of the square only the softmax's logsumexp is kept, in fp32
         core, square = float(s.rows * heads * 4), 0.0
     return Operator(
-        f"{at}.core", "attention", layer, weights_of(m, at),
-        shape=(s.rows, s.seq_len, heads), flops=flops, flops_causal=flops * left, flops_input=2 * flops,
+        f"{fqn}.core", "attention", layer, weights_of(m, fqn),
+        shape=(s.rows, s.seq_len, heads), flops=flops, flops_causal=flops * unmasked, flops_input=2 * flops,
         read=inputs + 2 * square, written=out + 2 * square,
         saved=out + core + repeated, saved_core=core, cache=cache,
     )  # fmt: skip
@@ -230,22 +231,22 @@ def _core(
 def _repeated_heads(m: ModelSpec, s: Sizes, layer: int, missing: int) -> int:
     """Key and value heads that are kept beyond the model's: copies for query heads that share one.
 
-    PyTorch's scores in memory need one for each; so do CUDA's fused kernels with a mask, or in fp32.
+    PyTorch's unfused attention needs a copy for each; so do CUDA's fused kernels with a mask, or in fp32.
     """
     if s.kernels == "fused":
         return 0
-    loose = m.attention_softcap is not None
-    return missing if loose or (s.kernels == "cuda" and (s.width == 4 or _is_masked(m, s, layer))) else 0
+    unfused = m.attention_softcap is not None
+    return missing if unfused or (s.kernels == "cuda" and (s.width == 4 or _is_masked(m, s, layer))) else 0
 
 
 def _is_masked(m: ModelSpec, s: Sizes, layer: int) -> bool:
-    """Whether a layer's attention takes a mask, and isn't plainly causal."""
+    """Whether a layer's attention takes an explicit mask, as it is more than causal."""
     window = m.window(layer)
     return s.documents or m.positions == "alibi" or (window is not None and s.seq_len > window)
 
 
 def mask_bytes(m: ModelSpec, s: Sizes) -> float:
-    """Bytes of the masks that one forward of a stage makes, which its blocks share (model/context.py)."""
+    """Bytes of the masks that one forward of a stage builds and its blocks share (model/context.py)."""
     rows = s.batch if s.documents else 1
     square = float(s.seq_len) ** 2
     alibi, window = m.positions == "alibi", m.sliding_window
@@ -259,46 +260,46 @@ def mask_bytes(m: ModelSpec, s: Sizes) -> float:
 # -- MLP and experts ------------------------------------------------------------------------------
 
 
-def _mlp(m: ModelSpec, s: Sizes, at: str, layer: int, size: int, keeps: float = 0.0) -> Iterator[Operator]:
+def _mlp(m: ModelSpec, s: Sizes, fqn: str, layer: int, size: int, keeps: float = 0.0) -> Iterator[Operator]:
     d, local = m.hidden_size, ceil_div(size, s.tp)
     if m.gated:
-        yield matmul(m, s, f"{at}.gate", layer, s.rows, local, d, keeps_out=True)
-    yield matmul(m, s, f"{at}.up", layer, s.rows, local, d, keeps_out=True, keeps=keeps)
-    yield activation(m, s, at, layer, s.rows * local)
-    yield matmul(m, s, f"{at}.down", layer, s.rows, d, local)
+        yield matmul(m, s, f"{fqn}.gate", layer, s.rows, local, d, keeps_out=True)
+    yield matmul(m, s, f"{fqn}.up", layer, s.rows, local, d, keeps_out=True, keeps=keeps)
+    yield activation(m, s, fqn, layer, s.rows * local)
+    yield matmul(m, s, f"{fqn}.down", layer, s.rows, d, local)
 
 
-def _experts(m: ModelSpec, moe: MoE, s: Sizes, at: str, layer: int, keeps: float) -> Iterator[Operator]:
-    """Router, dispatch, grouped matmuls, combine; tokens are taken as evenly spread over experts."""
-    at, d, f = f"{at}.mlp", m.hidden_size, ceil_div(moe.moe_intermediate_size, s.etp)
-    seen = moe.latent_size or d  # of a token, by experts
+def _experts(m: ModelSpec, moe: MoE, s: Sizes, fqn: str, layer: int, keeps: float) -> Iterator[Operator]:
+    """Router, dispatch, grouped matmuls, combine; tokens are assumed to be spread evenly over experts."""
+    fqn, d, f = f"{fqn}.mlp", m.hidden_size, ceil_div(moe.moe_intermediate_size, s.etp)
+    d_in = moe.latent_size or d  # of an expert's input
     tokens = ceil_div(s.rows, s.tp)  # each tp rank routes its share of the rows
     routed, local = tokens * moe.top_k * s.etp, ceil_div(moe.num_experts, s.ep)
-    scores = float(tokens * moe.num_experts * 4)  # in fp32
+    keeps += float(tokens * moe.num_experts * 4)  # scores in fp32
     if moe.branch_norms:
-        yield norm(m, s, f"{at}.experts_norm", layer, tokens, d, keeps_in=False)
-    yield matmul(m, s, f"{at}.router", layer, tokens, moe.num_experts, d, kind="router", keeps=scores + keeps)
+        yield norm(m, s, f"{fqn}.experts_norm", layer, tokens, d, keeps_in=False)
+    yield matmul(m, s, f"{fqn}.router", layer, tokens, moe.num_experts, d, kind="router", keeps=keeps)
     if moe.latent_size:
-        yield matmul(m, s, f"{at}.latent_down", layer, tokens, seen, d)
-    moved = float(routed * seen * s.width)
-    yield Operator(f"{at}.dispatch", "dispatch", layer, read=moved, written=moved, saved=moved)
+        yield matmul(m, s, f"{fqn}.latent_down", layer, tokens, d_in, d)
+    moved = float(routed * d_in * s.width)
+    yield Operator(f"{fqn}.dispatch", "dispatch", layer, read=moved, written=moved, saved=moved)
     for name in ("gate", "up") if m.gated else ("up",):
         yield matmul(
-            m, s, f"{at}.experts.{name}", layer, routed, f, seen,
+            m, s, f"{fqn}.experts.{name}", layer, routed, f, d_in,
             kind="grouped_linear", keeps_out=True, groups=local,
         )  # fmt: skip
-    yield activation(m, s, f"{at}.experts", layer, routed * f)
+    yield activation(m, s, f"{fqn}.experts", layer, routed * f)
     yield matmul(
-        m, s, f"{at}.experts.down", layer, routed, seen, f,
+        m, s, f"{fqn}.experts.down", layer, routed, d_in, f,
         kind="grouped_linear", keeps_out=True, groups=local,
     )  # fmt: skip
-    yield Operator(f"{at}.combine", "combine", layer, read=moved, written=float(tokens * seen * s.width))
+    yield Operator(f"{fqn}.combine", "combine", layer, read=moved, written=float(tokens * d_in * s.width))
     if moe.latent_size:
-        yield matmul(m, s, f"{at}.latent_up", layer, tokens, d, seen, keeps=float(tokens * seen * s.width))
+        yield matmul(m, s, f"{fqn}.latent_up", layer, tokens, d, d_in, keeps=float(tokens * d_in * s.width))
     if moe.shared_size:
-        yield from _mlp(m, s, f"{at}.shared", layer, moe.shared_size)
+        yield from _mlp(m, s, f"{fqn}.shared", layer, moe.shared_size)
     if moe.shared_gate:
-        yield matmul(m, s, f"{at}.shared_gate", layer, tokens, 1, d, kind="router", keeps_out=True)
+        yield matmul(m, s, f"{fqn}.shared_gate", layer, tokens, 1, d, kind="router", keeps_out=True)
     if moe.branch_norms:
         for name in ("experts_post_norm", "shared_post_norm"):
-            yield norm(m, s, f"{at}.{name}", layer, tokens, d, keeps_out=False)
+            yield norm(m, s, f"{fqn}.{name}", layer, tokens, d, keeps_out=False)

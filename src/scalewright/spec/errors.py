@@ -1,10 +1,10 @@
-"""The two ways in which a command fails, and the one sentence that each owes its user.
+"""The errors with which a command ends, each one line for the user.
 
-    UserError   the user can mend it: exit code 2, one line, no traceback
+    UserError   the user can fix it: exit code 2, one line, no traceback
     RunError    a run failed: exit code 1, one line, the details in the run's folder
-    Stopped     a signal asked a run to stop and it saved: exit code 75 ("requeue me")
+    Stopped     a signal stopped a run, which saved its state: exit code 75 ("requeue me")
 
-A message reads `error: WHAT is wrong (WHERE): HOW to mend it`; the command line prints it as it is.
+The message is `error: WHAT is wrong (WHERE): HOW to fix it`; the command line prints it unchanged.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterable
 
 
 class UserError(ValueError):
-    """A mistake of the user's, said in one line: what is wrong, where, and how to mend it."""
+    """A mistake of the user's, in one line: what is wrong, where, and how to fix it."""
 
     exit_code = 2
 
@@ -30,14 +30,13 @@ class RunError(RuntimeError):
 
 
 class Stopped(Exception):
-    """A run that a signal asked to stop, and that saved its state first."""
+    """A run that was stopped by a signal, and saved its state first."""
 
     exit_code = 75
 
 
 def install(extra: str) -> str:
-    """How to get an optional part: from the checkout, since the package isn't on PyPI, where anybody may yet
-    take its name."""
+    """The command that installs an extra, from the checkout: on PyPI others may take the package's name."""
     return f"run `pip install -e '.[{extra}]'` in scalewright's checkout"
 
 
@@ -46,8 +45,8 @@ def nearest(name: str, known: Iterable[str], count: int = 3) -> list[str]:
     by_folded: dict[str, str] = {}
     for option in known:
         by_folded.setdefault(option.lower(), option)
-    found = difflib.get_close_matches(name.lower(), by_folded, n=count, cutoff=0.5)
-    return [by_folded[key] for key in found]
+    matches = difflib.get_close_matches(name.lower(), by_folded, n=count, cutoff=0.5)
+    return [by_folded[key] for key in matches]
 
 
 def unknown(kind: str, name: str, known: Iterable[str], where: str = "", more: str = "") -> UserError:

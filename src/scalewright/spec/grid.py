@@ -1,6 +1,6 @@
-"""Which ranks work together: a rank's coordinates, and the groups along every axis.
+"""The mesh: every rank's coordinates, and the process groups along every axis.
 
-The world is one array; each axis is a dimension of it, or several read as one. Outermost first:
+The world is one array; an axis is one of its dimensions, or several flattened. Outermost first:
 
     dense    [ pp | dp_replicate | dp_shard | cp | tp ]
     sparse   [ pp | dp_replicate | efsdp    | ep | etp ]      efsdp x ep x etp = dp_shard x cp x tp
@@ -11,8 +11,8 @@ The world is one array; each axis is a dimension of it, or several read as one. 
     kv    = tp ranks with the same KV head (when tp > KV heads)
     gradient = the ranks of `loss`, where they sum each other's gradients (zero_stage 0)
     pp_down, pp_up = the ranks of `pp`; messages to a higher stage rank, and to a lower one
-    tie   = the two ranks that hold the ends of a tied embedding, where they are two: a V schedule
-            (zbv, dualpipev) has the first and the last stage on one rank
+    tie   = the two ranks that hold a tied embedding and its head; one rank in a V schedule
+            (zbv, dualpipev), which has the first and the last stage on the same rank
     mirror = the two ranks that hold the same stage, one for each way (dualpipe, which is only planned)
 
 Pure arithmetic: the trainer builds its process groups from it, the planner its topology.
@@ -30,7 +30,7 @@ from scalewright.spec.schedules.kinds import find_kind, stage_ranks
 DENSE = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
 SPARSE = ("pp", "dp_replicate", "efsdp", "ep", "etp")
 
-# Every named axis: the view that it lives in, and the dimensions of that view it reads as one.
+# Axis: (its view, the dimensions of that view that it flattens).
 AXES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "world": (DENSE, DENSE),
     "control": (DENSE, DENSE),
@@ -55,7 +55,7 @@ AXES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 
 @dataclass(frozen=True)
 class Grid:
-    """Sizes of the dense and the sparse view, and what follows from them for every rank."""
+    """Sizes of the dense and the sparse view; coordinates and groups are computed from them."""
 
     sizes: tuple[tuple[str, int], ...]
     kv_parts: int  # KV heads that tp can cut: min(tp, KV heads)
@@ -66,41 +66,41 @@ class Grid:
     def size_of(self) -> dict[str, int]:
         """Ranks along every axis."""
         base = dict(self.sizes)
-        found = {axis: prod(base[part] for part in parts) for axis, (_, parts) in AXES.items()}
-        found["kv"] = base["tp"] // self.kv_parts
-        found["tie"] = len(set(self.tied_ranks))
-        found["mirror"] = 2 if self.mirrored else 1
-        return found
+        sizes = {axis: prod(base[part] for part in parts) for axis, (_, parts) in AXES.items()}
+        sizes["kv"] = base["tp"] // self.kv_parts
+        sizes["tie"] = len(set(self.tied_ranks))
+        sizes["mirror"] = 2 if self.mirrored else 1
+        return sizes
 
     @property
     def tied_ranks(self) -> tuple[int, int]:
-        """The pipeline ranks of the first and the last stage; one and the same in a V schedule."""
+        """The pipeline ranks of the first and the last stage; the same one in a V schedule."""
         return self.stage_ranks[0], self.stage_ranks[-1]
 
     @property
     def world(self) -> int:
-        """All ranks."""
+        """The number of all ranks."""
         return self.size_of["world"]
 
     def coords(self, rank: int) -> dict[str, int]:
         """The rank's index along every axis, 0-based."""
         base = {**self._place(rank, DENSE), **self._place(rank, SPARSE)}
         size = dict(self.sizes)
-        found = dict(base)
+        coords = dict(base)
         for axis, (_, parts) in AXES.items():
             index = 0
             for part in parts:
                 index = index * size[part] + base[part]
-            found[axis] = index
-        found["kv"] = base["tp"] % self.size_of["kv"]
-        found["tie"] = 1 if self.size_of["tie"] > 1 and base["pp"] == self.tied_ranks[1] else 0
-        found["mirror"] = 1 if self.mirrored and 2 * base["pp"] >= size["pp"] else 0
-        return found
+            coords[axis] = index
+        coords["kv"] = base["tp"] % self.size_of["kv"]
+        coords["tie"] = 1 if self.size_of["tie"] > 1 and base["pp"] == self.tied_ranks[1] else 0
+        coords["mirror"] = 1 if self.mirrored and 2 * base["pp"] >= size["pp"] else 0
+        return coords
 
     def groups(self, axis: str) -> tuple[tuple[int, ...], ...]:
-        """The groups along an axis: tuples of ranks in axis order; together they hold every rank once.
+        """The groups along an axis: tuples of ranks in axis order; together they contain every rank once.
 
-        `tie`, where it has two ranks, holds only those of the first and the last stage.
+        Groups of `tie` with two ranks contain only those of the first and the last stage.
         """
         if axis == "kv":
             return tuple(
@@ -120,22 +120,22 @@ class Grid:
                 for index in range(len(group) // 2)
             )
         view, parts = AXES[axis]
-        found: dict[tuple[int, ...], list[int]] = {}
+        groups: dict[tuple[int, ...], list[int]] = {}
         for rank in range(self.world):
-            place = self._place(rank, view)
-            found.setdefault(tuple(place[name] for name in view if name not in parts), []).append(rank)
-        return tuple(tuple(ranks) for ranks in found.values())
+            coords = self._place(rank, view)
+            groups.setdefault(tuple(coords[name] for name in view if name not in parts), []).append(rank)
+        return tuple(tuple(ranks) for ranks in groups.values())
 
     def _place(self, rank: int, view: tuple[str, ...]) -> dict[str, int]:
         size = dict(self.sizes)
-        place = {}
+        coords = {}
         for name in reversed(view):
-            rank, place[name] = divmod(rank, size[name])
-        return place
+            rank, coords[name] = divmod(rank, size[name])
+        return coords
 
 
 def make_grid(layout: Layout, kv_heads: int | None = None) -> Grid:
-    """The grid of a layout; `kv_heads` tells where tp ranks must share a KV head."""
+    """The grid of a layout; with fewer `kv_heads` than tp, tp ranks share a KV head."""
     efsdp = layout.dp_shard * layout.cp * layout.tp // (layout.ep * layout.etp)
     sizes = {
         "pp": layout.pp,

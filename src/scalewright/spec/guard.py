@@ -1,11 +1,11 @@
-"""What a run does when its numbers go bad: `train.guard` of `run.yaml`.
+"""`train.guard` of `run.yaml`: how a run handles non-finite numbers and spikes.
 
-    nonfinite   a loss or a gradient norm that is inf or NaN: its update is left out, always
+    nonfinite   a loss or a gradient norm that is inf or NaN: its update is always skipped
     spike       a loss or a gradient norm far above those of the last 128 steps (train/guard/spikes.py)
-    leave_out   samples that are passed over: the ranges of a rewind's events, or any others
+    leave_out   samples that are skipped: the ranges of a rewind's events, or any others
 
 There is no `nonfinite: ignore`. An update from a gradient with one NaN makes every weight NaN under clipping
-(the factor is NaN) and its own weight under none, and no later step brings them back.
+(the factor is NaN) and its own weight without, and no later step brings them back.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from scalewright.spec.errors import UserError
 
 
 class GuardSpec(Spec):
-    """Non-finite numbers and spikes: what is done, and when the run stops."""
+    """Actions on non-finite numbers and spikes, and when they stop the run."""
 
     nonfinite: Literal["skip", "stop"] = "skip"  # stop: at the first one, as stop_after: 1
     stop_after: int = Field(3, ge=0)  # non-finite steps in a row that end the run; 0: none do

@@ -2,8 +2,8 @@
 
     config.json --read_huggingface--> ModelSpec --to_huggingface--> config.json     (families in RUNS)
 
-Reading is exact to the parameter: every bias, norm, router and sink is counted. Families that are read
-but don't run yet say so in one line (`why_not_running`); a family that isn't known is refused by name.
+Reading is exact to the parameter: every bias, norm, router and sink is counted. `why_not_running` is the
+reason why some families that are read don't run yet; an unknown family is an error with its name.
 The readers themselves are in `spec/families/`.
 """
 
@@ -16,10 +16,10 @@ from scalewright.spec.errors import UserError, unknown
 from scalewright.spec.families import FAMILIES
 from scalewright.spec.model import ModelSpec
 
-# Families whose network `model/` builds, token for token as transformers does.
+# Families whose network `model/` builds, with the outputs of transformers.
 RUNS: frozenset[str] = frozenset(name for name, family in FAMILIES.items() if family.write is not None)
 
-# A multimodal config wraps the language model's own one.
+# A multimodal config contains that of its language model.
 WRAPPERS = {
     "gemma3": "gemma3_text",
     "gemma4": "gemma4_text",
@@ -35,7 +35,7 @@ def read_huggingface(
 ) -> ModelSpec:
     """The spec of a config.json's content.
 
-    Raises UserError for a family that isn't known, and for a key whose value this package can't express.
+    Raises UserError for an unknown family, and for a key whose value this package can't express.
     """
     model_type = config.get("model_type")
     if (
@@ -44,8 +44,8 @@ def read_huggingface(
         and isinstance(config.get("text_config"), Mapping)
     ):
         inner = dict(config["text_config"])
-        own = inner.get("model_type")
-        inner["model_type"] = own if own in FAMILIES else WRAPPERS[model_type]
+        inner_type = inner.get("model_type")
+        inner["model_type"] = inner_type if inner_type in FAMILIES else WRAPPERS[model_type]
         return read_huggingface(inner, where, name)
     if not isinstance(model_type, str):
         raise UserError("config.json names no model_type", where, "add it, e.g. 'model_type': 'llama'")
@@ -64,9 +64,9 @@ def read_huggingface(
 
 
 def to_huggingface(model: ModelSpec) -> dict[str, Any]:
-    """The config.json from which `transformers.AutoConfig` builds this very model.
+    """The config.json from which `transformers.AutoConfig` builds the same model.
 
-    Raises UserError when the model's family doesn't run here, or has no word for one of its keys.
+    Raises UserError when the model's family doesn't run here, or can't express one of its keys.
     """
     family = FAMILIES.get(model.family)
     if family is None or family.write is None:
@@ -78,32 +78,32 @@ def to_huggingface(model: ModelSpec) -> dict[str, Any]:
         "architectures": [family.architecture],
         "model_type": model.family,
         **family.write(model),
-        "bos_token_id": None,  # whoever knows the tokenizer fills these in
+        "bos_token_id": None,  # set where the tokenizer is known
         "eos_token_id": None,
         "pad_token_id": None,
     }
     lost = _differences(model, read_huggingface(config, name=model.name))
     if lost:
-        key, ours = lost[0]
+        key, value = lost[0]
         raise UserError(
-            f"a {model.family} config.json has no word for {key} {ours!r}",
+            f"a {model.family} config.json can't express {key} {value!r}",
             "model",
             "use the family that has it",
         )
     return config
 
 
-def _differences(ours: ModelSpec, back: ModelSpec) -> list[tuple[str, Any]]:
+def _differences(model: ModelSpec, back: ModelSpec) -> list[tuple[str, Any]]:
     """Keys that a round trip changed; patterns of windows are compared layer by layer."""
-    layers = range(ours.num_hidden_layers)
-    same_windows = [ours.window(i) for i in layers] == [back.window(i) for i in layers]
+    layers = range(model.num_hidden_layers)
+    same_windows = [model.window(i) for i in layers] == [back.window(i) for i in layers]
     skip = {"window_pattern", "sliding_window"} if same_windows else set()
-    mine, theirs = ours.dump(), back.dump()
-    return [(key, value) for key, value in mine.items() if key not in skip and value != theirs[key]]
+    keys, keys_back = model.dump(), back.dump()
+    return [(key, value) for key, value in keys.items() if key not in skip and value != keys_back[key]]
 
 
 def why_not_running(model: ModelSpec) -> str | None:
-    """One line that says why this model can be counted but not run yet; null when it runs."""
+    """Why this model can be counted but not run yet, in one line; None when it runs."""
     scaling = model.rope.scaling
     reasons = (
         (model.mamba is not None, "Mamba layers are counted but don't run yet"),

@@ -1,11 +1,11 @@
-"""How a run is split over devices: the same object in the planner, the trainer and the report.
+"""The layout: how a run is split over devices; planner, trainer and report use the same object.
 
     devices = pp x dp_replicate x dp_shard x cp x tp          (outermost first)
     dp      = dp_replicate x dp_shard = devices / (tp x pp x cp)
     experts: ep x etp x efsdp = dp_shard x cp x tp
 
-Checks that need only these numbers are made here; those that need the model or the sequence length, in
-`layout_check.py`. Each error names the two values in conflict and one that would work.
+Checks of these numbers alone are here, those against the model and the sequence length in `layout_check.py`.
+Each error names the two values in conflict and one that works.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from scalewright.spec.errors import UserError
 from scalewright.spec.schedules.kinds import KINDS
 
 Precision = Literal["auto", "fp32", "tf32", "bf16", "fp16", "fp8", "mxfp8", "nvfp4", "int8"]
-Schedule = Literal[
+ScheduleName = Literal[
     "gpipe", "1f1b", "interleaved", "zb-h1", "zb-interleaved", "zbv", "dualpipev", "pipedream", "dualpipe"
 ]
 
@@ -44,10 +44,10 @@ class Layout(Spec):
 
     devices: int = Field(1, ge=1)
     tp: int = Field(1, ge=1)
-    sp: bool = False  # null in a file, as of the other three that `_filled` derives
+    sp: bool = False  # null in a file: derived by `_filled`, as the other three there
     pp: int = Field(1, ge=1)
     virtual_stages: int = Field(1, ge=1)
-    schedule: Schedule = "1f1b"
+    schedule: ScheduleName = "1f1b"
     stage_layers: tuple[int, ...] | None = None
     cp: int = Field(1, ge=1)
     cp_kind: Literal["ring", "ulysses", "allgather"] = "ring"
@@ -64,12 +64,12 @@ class Layout(Spec):
     @model_validator(mode="wrap")
     @classmethod
     def _derive(cls, data: Any, validate: ModelWrapValidatorHandler[Layout]) -> Layout:
-        """Fills the nulls: sp, virtual_stages, zero_stage and global_batch; they don't count as set."""
+        """Fills the nulls of sp, virtual_stages, zero_stage and global_batch; they don't count as set."""
         if not isinstance(data, dict):
             return validate(data)
-        said = {key for key, value in data.items() if value is not None}
+        stated = {key for key, value in data.items() if value is not None}
         layout = validate(cls._filled(data))
-        layout.__pydantic_fields_set__.intersection_update(said)
+        layout.__pydantic_fields_set__.intersection_update(stated)
         return layout
 
     @staticmethod
@@ -139,8 +139,8 @@ class Layout(Spec):
             )
         return self
 
-    def said(self) -> dict[str, Any]:
-        """The keys that were given, as plain data: neither defaults nor derived."""
+    def stated(self) -> dict[str, Any]:
+        """The keys that were set, as plain data: neither defaults nor derived."""
         return {key: value for key, value in self.dump().items() if key in self.model_fields_set}
 
     @property
@@ -165,12 +165,12 @@ class Layout(Spec):
 
 
 def _is_chunked(schedule: Any) -> bool:
-    """Whether a schedule has several stages a rank; a word that is none is for validation to refuse."""
+    """Whether a schedule has several stages per rank; False for an unknown one, which validation refuses."""
     return isinstance(schedule, str) and schedule in KINDS and KINDS[schedule].chunked
 
 
 def _usual_zero(devices: int, pp: int, offload: Any) -> int:
-    """The ZeRO stage where nobody gives one.
+    """The default ZeRO stage.
 
     0 on one device; 1 with a pipeline, since stage 3 would gather the parameters again for every micro-batch;
     else 3. Offloaded parameters need 3.
@@ -183,7 +183,7 @@ def _usual_zero(devices: int, pp: int, offload: Any) -> int:
 
 
 def _check_recompute(value: Any) -> None:
-    """Raises UserError for a share or a step that can't be, before the union of kinds blurs the message."""
+    """Raises UserError for a number out of range; pydantic's message for the whole union is less clear."""
     if not isinstance(value, dict) or len(value) != 1:
         return
     (kind, number), *_ = value.items()
@@ -197,6 +197,6 @@ def _check_recompute(value: Any) -> None:
         raise UserError(f"recompute every {number} is not a number of blocks, 1 or more", "layout", how)
 
 
-def nearest_divisor(number: int, wanted: int) -> int:
-    """The divisor of `number` nearest to `wanted`."""
-    return min((d for d in range(1, number + 1) if number % d == 0), key=lambda d: (abs(d - wanted), d))
+def nearest_divisor(number: int, target: int) -> int:
+    """The divisor of `number` nearest to `target`."""
+    return min((d for d in range(1, number + 1) if number % d == 0), key=lambda d: (abs(d - target), d))

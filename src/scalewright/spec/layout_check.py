@@ -1,4 +1,4 @@
-"""What a layout, a model and a sequence length must agree on, checked before any process starts.
+"""Checks of a layout against a model and a sequence length, made before any process starts.
 
     tp              divides heads and intermediate size; of it and the kv heads, one divides the other
     ep, etp         divide the experts, and their intermediate size
@@ -8,8 +8,8 @@
     recompute       not with a backward in two halves; every k-th of at least k layers; inputs fit the budget
     offload         of parameters needs zero_stage 3: only what is sharded can be fetched piece by piece
 
-Every error names the two values in conflict, and a mend that was tried (`layout_fix.py`): with it the layout
-passes all this.
+Every error names the two values in conflict and a fix (`layout_fix.py`) with which all checks
+pass.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from math import ceil
 
 from scalewright.spec.errors import UserError
 from scalewright.spec.layout import Layout, RecomputeBudget, RecomputeEvery, nearest_divisor
-from scalewright.spec.layout_fix import Case, Family, Mend, Problem, as_text, find_mend, first_problem, near
+from scalewright.spec.layout_fix import Case, Fix, Fixes, Problem, as_text, find_fix, first_problem, near
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.placement import stage_layers
 from scalewright.spec.recompute import least_budget
@@ -29,19 +29,19 @@ from scalewright.spec.schedules.kinds import find_kind
 def check_layout(
     layout: Layout, model: ModelSpec, seq_len: int | None = None, *, train: bool = False
 ) -> None:
-    """Raises UserError when this model (or this sequence length) can't be split so.
+    """Raises UserError when this model or this sequence length can't be split as the layout sets.
 
     `train`: also when the layout can only be planned.
     """
     case = Case(layout, model, seq_len, train)
-    found = first_problem(case, CHECKS)
-    if found is not None:
-        turn, problem = found
-        raise UserError(problem.what, "layout", find_mend(case, CHECKS, turn, problem))
+    failure = first_problem(case, CHECKS)
+    if failure is not None:
+        index, problem = failure
+        raise UserError(problem.what, "layout", find_fix(case, CHECKS, index, problem))
 
 
 def is_legal(layout: Layout, model: ModelSpec, seq_len: int | None = None) -> bool:
-    """Whether `check_layout` lets it pass; much quicker where it doesn't, as no mend is looked for."""
+    """Whether `check_layout` accepts the layout; faster where it doesn't, as no fix is looked for."""
     return first_problem(Case(layout, model, seq_len, False), CHECKS) is None
 
 
@@ -49,11 +49,11 @@ def is_legal(layout: Layout, model: ModelSpec, seq_len: int | None = None) -> bo
 
 
 def _tensor(case: Case) -> Problem | None:
-    what = _tensor_conflict(case.layout.tp, case.model)
-    if what is None:
+    conflict = _tensor_conflict(case.layout.tp, case.model)
+    if conflict is None:
         return None
     tp, most = case.layout.tp, case.model.num_attention_heads
-    return Problem(what, lambda: [({"tp": size} for size in near(tp, most) if size != tp)])
+    return Problem(conflict, lambda: [({"tp": size} for size in near(tp, most) if size != tp)])
 
 
 def _tensor_conflict(tp: int, model: ModelSpec) -> str | None:
@@ -108,9 +108,9 @@ def _stages(case: Case) -> Problem | None:
     if layout.stages <= layers:
         return None
     chunks = layout.stages // layout.pp
-    what = f"pp {layout.pp} is" if chunks == 1 else f"pp {layout.pp} x virtual_stages {chunks} are"
+    subject = f"pp {layout.pp} is" if chunks == 1 else f"pp {layout.pp} x virtual_stages {chunks} are"
     return Problem(
-        f"{what} more than the model's {layers} layers",
+        f"{subject} more than the model's {layers} layers",
         lambda: [
             ({"pp": pp} for pp in near(layout.pp, layout.pp - 1)),
             ({"virtual_stages": v} for v in near(chunks, chunks - 1)),
@@ -124,8 +124,8 @@ def _schedule(case: Case) -> Problem | None:
     if layout.pp == 1:
         return None
     kind, virtual_stages = layout.schedule, layout.virtual_stages
-    if found := find_schedule_problem(kind, layout.pp, virtual_stages, layout.accumulation):
-        return Problem(found.what, lambda: _schedule_mends(layout, found.micro_batches))
+    if problem := find_schedule_problem(kind, layout.pp, virtual_stages, layout.accumulation):
+        return Problem(problem.what, lambda: _schedule_fixes(layout, problem.micro_batches))
     if case.train and not find_kind(kind).trained:
         instead = [{"schedule": "1f1b", "virtual_stages": 1}]
         if find_kind(kind).both_ways:
@@ -134,18 +134,18 @@ def _schedule(case: Case) -> Problem | None:
     return None
 
 
-def _schedule_mends(layout: Layout, micro_batches: int) -> list[Family]:
-    """Other sizes, another schedule, another pipeline. `micro_batches`: how many do, 0 if that's not it."""
+def _schedule_fixes(layout: Layout, micro_batches: int) -> list[Fixes]:
+    """Other sizes, schedules and pipelines. `micro_batches`: a number that works; 0 if others are wrong."""
     kind, virtual_stages = layout.schedule, layout.virtual_stages
     plain, chunked = ("zb-h1", "zb-interleaved") if kind.startswith("zb-") else ("1f1b", "interleaved")
-    others: list[Mend] = [{"schedule": "dualpipev"}] if find_kind(kind).both_ways else []
+    others: list[Fix] = [{"schedule": "dualpipev"}] if find_kind(kind).both_ways else []
     others.append(
         {"schedule": plain}
         if virtual_stages == 1
         else {"schedule": chunked, "virtual_stages": virtual_stages}
     )
     others.append({"schedule": "1f1b", "virtual_stages": 1})
-    sizes: Family = [{"virtual_stages": v} for v in (1, 2) if v != virtual_stages]
+    sizes: Fixes = [{"virtual_stages": v} for v in (1, 2) if v != virtual_stages]
     if micro_batches:
         sizes = [{"global_batch": micro_batches * layout.micro_batch * layout.dp}]
     return [sizes, others, ({"pp": pp} for pp in near(layout.pp, layout.pp) if pp != layout.pp)]
@@ -155,18 +155,20 @@ def _stage_layers(case: Case) -> Problem | None:
     given, layout, layers = case.layout.stage_layers, case.layout, case.model.num_hidden_layers
     if given is None:
         return None
-    what = None
+    conflict = None
     if len(given) != layout.stages:
-        what = f"stage_layers has {len(given)} entries but there are {layout.stages} stages"
+        conflict = f"stage_layers has {len(given)} entries but there are {layout.stages} stages"
     elif min(given) < 1:
         stage = next(stage for stage, count in enumerate(given) if count < 1)
-        what = f"stage_layers gives stage {stage} {given[stage]} layers but each of {layout.stages} needs one"
+        conflict = (
+            f"stage_layers gives stage {stage} {given[stage]} layers but each of {layout.stages} needs one"
+        )
     elif sum(given) != layers:
-        what = f"stage_layers sums to {sum(given)} but the model has {layers} layers"
-    return Problem(what, lambda: [[{"stage_layers": None}]]) if what else None
+        conflict = f"stage_layers sums to {sum(given)} but the model has {layers} layers"
+    return Problem(conflict, lambda: [[{"stage_layers": None}]]) if conflict else None
 
 
-# -- sequence, and techniques that need each other ------------------------------------------------
+# -- sequence, offload, recomputation -------------------------------------------------------------
 
 
 def _sequence(case: Case) -> Problem | None:
@@ -218,9 +220,9 @@ def _recompute_size(case: Case) -> Problem | None:
     if isinstance(kind, RecomputeEvery) and kind.every > 1:
         most = max(stage_layers(model, layout))
         if kind.every > most:
-            part = "a stage has" if layout.pp > 1 else "the model has"
+            owner = "a stage has" if layout.pp > 1 else "the model has"
             return Problem(
-                f"recompute {_kind(layout)} is more than the {most} layers that {part}",
+                f"recompute {_kind(layout)} is more than the {most} layers that {owner}",
                 lambda: [[{"recompute": {"every": most}}], [{"recompute": "none"}]],
             )
     if isinstance(kind, RecomputeBudget) and kind.budget > 0:

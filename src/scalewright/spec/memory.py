@@ -1,4 +1,4 @@
-"""Bytes of weights, gradients and optimizer states that a rank holds: sums over its boxes and over `held`.
+"""Bytes of weights, gradients and optimizer states that a rank holds, summed over its boxes.
 
     of n numbers      parameters                                      gradients        optimizer (AdamW)
     alone, fp32       4 n                                             4 n              8 n
@@ -6,8 +6,8 @@
     sharded           4 n / ranks, in fp32 whatever is computed in    4 n / ranks      8 n / ranks
 
 Sharded tensors are padded to a multiple of the ranks, in their rows, as FSDP does; states have no padding.
-What a step gathers or has yet to reduce comes on top: `held` says of each ZeRO stage what stays whole between
-a forward and the step's end (`gathered_bytes`). In fp16: 2 + 2 + 12 bytes (Rajbhandari et al. 2020 §3.1).
+`gathered_bytes` are added: tensors that a ZeRO stage keeps whole (`held`) from a step's first forward to its
+end, gathered or not yet reduced. In fp16: 2 + 2 + 12 bytes (Rajbhandari et al. 2020 §3.1).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FP32, BF16 = 4, 2
 
 @dataclass(frozen=True)
 class StateBytes:
-    """What one rank keeps from step to step, in device memory; and all that offloading keeps on the host."""
+    """Bytes that one rank keeps between steps, in device memory and, with offload, on the host."""
 
     parameters: int
     gradients: int
@@ -36,22 +36,22 @@ class StateBytes:
 
 
 def offloads_parameters(layout: Layout) -> bool:
-    """Whether the shards at rest lie on the host."""
+    """Whether parameter shards are kept on the host."""
     return layout.offload in ("parameters", "all")
 
 
 def offloads_optimizer(layout: Layout) -> bool:
-    """Whether masters of their own lie on the host (offloaded parameters are there already, as masters)."""
+    """Whether the host has extra master weights (offloaded parameters are masters already)."""
     return layout.offload == "optimizer"
 
 
 def offloads_activations(layout: Layout) -> bool:
-    """Whether what blocks save for their backward lies on the host."""
+    """Whether activations that blocks save for the backward are kept on the host."""
     return layout.offload in ("activations", "all")
 
 
 def is_sharded(layout: Layout) -> bool:
-    """Whether parameters are FSDP's; ZeRO over one rank is replication, unless they are to be offloaded."""
+    """Whether FSDP shards the parameters; ZeRO over one rank is replication, unless they are offloaded."""
     return bool(layout.zero_stage) and (layout.dp_shard * layout.cp > 1 or offloads_parameters(layout))
 
 
@@ -63,41 +63,41 @@ def padded_rows(shape: tuple[int, ...], ranks: int) -> int:
 def state_bytes(
     model: ModelSpec, layout: Layout, rank: int = 0, *, bf16: bool = True, optimizer: Optimizer = ADAMW
 ) -> StateBytes:
-    """What a rank keeps from step to step."""
+    """Bytes of parameters, gradients and optimizer states that a rank keeps between steps."""
     ranks = layout.dp_shard * layout.cp if is_sharded(layout) else 1
     tensors = list(_shapes(model, layout, rank))
     shards = sum(padded_rows(whole, ranks) // ranks for whole, _ in tensors)
     masters = gradients = FP32 * shards
-    numbers = len(optimizer.states) * sum(prod(own) for _, own in tensors)
-    states = FP32 * numbers + optimizer.step_bytes * len(tensors)
+    elements = len(optimizer.states) * sum(prod(local) for _, local in tensors)
+    states = FP32 * elements + optimizer.step_bytes * len(tensors)
     copies = BF16 * shards if bf16 and not is_sharded(layout) else 0
     if offloads_parameters(layout):
         return StateBytes(0, 0, 0, masters + gradients + states)
-    if offloads_optimizer(layout):  # the host has masters of its own, and a place for gradients to land
+    if offloads_optimizer(layout):  # the host has masters, and buffers for gradients
         return StateBytes(
-            copies or masters, gradients, 0, FP32 * 2 * sum(prod(own) for _, own in tensors) + states
+            copies or masters, gradients, 0, FP32 * 2 * sum(prod(local) for _, local in tensors) + states
         )
     return StateBytes(masters + copies, gradients, states)
 
 
 def gathered_bytes(model: ModelSpec, layout: Layout, rank: int = 0, *, bf16: bool = True) -> dict[str, int]:
-    """What ZeRO 1 and 2 hold whole beside the shards between a step's first forward and its end.
+    """Bytes of whole tensors that ZeRO 1 and 2 hold beside the shards, from a step's forward to its end.
 
-    `parameters`: gathered copies; `gradients`: those that wait for the last micro-batch (ZeRO-1). ZeRO-3 and
-    replicas: nothing.
+    `parameters`: gathered copies; `gradients`: reduced after the last micro-batch (ZeRO-1). 0 for ZeRO-3 and
+    replicas.
     """
     whole, ranks = held(layout), layout.dp_shard * layout.cp
-    numbers = 0
+    elements = 0
     if is_sharded(layout):
-        numbers = sum(padded_rows(shape, ranks) for shape, _ in _shapes(model, layout, rank))
+        elements = sum(padded_rows(shape, ranks) for shape, _ in _shapes(model, layout, rank))
     return {
-        "parameters": numbers * (BF16 if bf16 else FP32) if whole["parameter"] == "whole" else 0,
-        "gradients": numbers * FP32 if whole["gradient"] == "whole" else 0,
+        "parameters": elements * (BF16 if bf16 else FP32) if whole["parameter"] == "whole" else 0,
+        "gradients": elements * FP32 if whole["gradient"] == "whole" else 0,
     }
 
 
 def _shapes(model: ModelSpec, layout: Layout, rank: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Of every tensor that a rank holds: the shape before FSDP cuts it, and its own."""
+    """(shape before FSDP's cut, local shape) of every tensor that a rank holds."""
     grid = make_grid(layout, model.kv_heads)
     coords = grid.coords(rank)
     for placement in place(model, layout):
@@ -107,5 +107,5 @@ def _shapes(model: ModelSpec, layout: Layout, rank: int) -> Iterator[tuple[tuple
 
 
 def before_sharding(placement: Placement) -> Placement:
-    """A placement without FSDP's cut: what is gathered for compute."""
+    """A placement without FSDP's cut: the tensor that is gathered for compute."""
     return replace(placement, splits=tuple(s for s in placement.splits if s.axis not in ("fsdp", "efsdp")))

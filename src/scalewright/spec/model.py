@@ -1,4 +1,4 @@
-"""What a decoder is made of: one flat description that counting, running and converting all read.
+"""A decoder as one flat description, which counting, running and converting all read.
 
     tokens -> embed (+ positions, + norm) -> [ block ] x num_hidden_layers -> norm -> head -> logits
 
@@ -7,9 +7,9 @@
       x += mlp(norm2(x))                         + mlp(norm2(x))                + mlp(norm1(x))
 
     norm_position  pre: f(norm(x))    post: norm(f(x))    both: norm(f(norm(x)))
-    layer_pattern  which of both a layer has, and what mixes its tokens: attention, mamba, deltanet
+    layer_pattern  the parts of a layer: a token mixer (attention, mamba, deltanet), an MLP, or both
 
-Keys follow Hugging Face's config.json where it has a word for them. The families' own files are read
+Keys have the names of Hugging Face's config.json where it has them. The families' own files are read
 by `spec/huggingface.py`; every tensor and its exact size follow from here, in `spec/operators.py`.
 """
 
@@ -29,8 +29,8 @@ NormType = Literal[
 Mixer = Literal["attention", "mamba", "deltanet"]
 Mlp = Literal["dense", "experts"]
 LayerKind = Literal["attention+mlp", "attention", "mlp", "mamba", "mamba+mlp", "deltanet", "deltanet+mlp"]
-# What mixes the tokens of a layer of this kind, and whether an MLP, or experts, follow.
-PARTS: dict[LayerKind, tuple[Mixer | None, bool]] = {
+# Kind of layer: (its token mixer, whether an MLP or experts follow).
+LAYER_PARTS: dict[LayerKind, tuple[Mixer | None, bool]] = {
     "attention+mlp": ("attention", True),
     "attention": ("attention", False),
     "mlp": (None, True),
@@ -39,7 +39,7 @@ PARTS: dict[LayerKind, tuple[Mixer | None, bool]] = {
     "deltanet": ("deltanet", False),
     "deltanet+mlp": ("deltanet", True),
 }
-# Bounds that no model comes near: a file with larger numbers would take hours or all memory to count.
+# Bounds far above any model: a file with larger numbers would take hours or all memory to count.
 Size = Annotated[int, Field(ge=1, le=1 << 40)]
 Layers = Annotated[int, Field(ge=1, le=10_000)]
 Heads = Annotated[int, Field(ge=1, le=1_000_000)]
@@ -47,7 +47,7 @@ GATED: frozenset[str] = frozenset({"swiglu", "geglu", "geglu_tanh"})
 
 
 class RopeScaling(Spec):
-    """How rotary frequencies are stretched beyond the context that a model was trained on."""
+    """Scaling of rotary frequencies beyond the context that a model was trained on."""
 
     kind: Literal["linear", "dynamic", "yarn", "llama3", "longrope"]
     factor: float = Field(1.0, gt=0)
@@ -74,7 +74,7 @@ class Rope(Spec):
 
 
 class MoE(Spec):
-    """A mixture of experts in place of the MLP, in every layer from `first_k_dense` on that `every` meets."""
+    """A mixture of experts in place of the MLP, in every `every`-th layer from `first_k_dense` on."""
 
     num_experts: Heads
     top_k: Heads
@@ -91,7 +91,7 @@ class MoE(Spec):
     routed_scale: float = 1.0
     groups: int = 1  # experts are first chosen by group (DeepSeek)
     top_groups: int = 1
-    latent_size: int | None = Field(None, ge=1)  # Nemotron 3 Super: of tokens as experts see them
+    latent_size: int | None = Field(None, ge=1)  # Nemotron 3 Super: width of the experts' input
     branch_norms: bool = False  # Gemma 4: norms of routed and of shared experts, scales of the router
 
     @property
@@ -113,12 +113,12 @@ class MLA(Spec):
 
 
 class Mamba(Spec):
-    """A Mamba-2 mixer (Dao & Gu 2024, §7): a state of N x P numbers a head, which a scan carries on."""
+    """A Mamba-2 mixer (Dao & Gu 2024, §7): a state of N x P numbers per head, updated by a scan."""
 
     num_heads: Heads
     head_dim: Size  # P
     state_size: Size  # N
-    groups: Heads = 1  # of heads, which share their B and C
+    groups: Heads = 1  # groups of heads that share B and C
     conv_kernel: Size = 4
     conv_bias: bool = True
     chunk_size: Size = 256  # tokens that the scan takes at once, as matrix products
@@ -130,9 +130,9 @@ class Mamba(Spec):
 
 
 class DeltaNet(Spec):
-    """Gated DeltaNet (Yang et al. 2025): linear attention whose state forgets, and corrects what it holds."""
+    """Gated DeltaNet (Yang et al. 2025): linear attention with a decaying state and the delta rule."""
 
-    num_key_heads: Heads  # of queries, too
+    num_key_heads: Heads  # and query heads
     num_value_heads: Heads
     key_head_dim: Size
     value_head_dim: Size
@@ -141,11 +141,11 @@ class DeltaNet(Spec):
 
 
 class GlobalAttention(Spec):
-    """What layers without a window have instead of the model's own heads (Gemma 4)."""
+    """The heads of layers without a window, where they differ from the model's (Gemma 4)."""
 
     num_key_value_heads: Heads
     head_dim: Size
-    values_are_keys: bool = False  # one projection makes both
+    values_are_keys: bool = False  # one projection for both
 
 
 class ModelSpec(Spec):
@@ -153,7 +153,7 @@ class ModelSpec(Spec):
 
     version: Literal[1] = 1
     name: str = "model"
-    family: str = "llama"  # whose config.json and tensor names it has on Hugging Face
+    family: str = "llama"  # of its config.json and tensor names on Hugging Face
 
     vocab_size: Size
     hidden_size: Size
@@ -171,8 +171,8 @@ class ModelSpec(Spec):
     residual: Literal["sequential", "parallel", "parallel_shared"] = "sequential"
     final_norm: bool = True
     embedding_norm: bool = False  # BLOOM
-    # one norm a head of q and k (Qwen3, Gemma 3), of v too (Gemma 4: "qkv", that one without a weight), over
-    # all heads (OLMo-2), or a head's L2 norm, on layers with RoPE (Llama 4)
+    # head: one norm per head of q and k (Qwen3, Gemma 3); qkv: of v too, without a weight (Gemma 4);
+    # full: over all heads (OLMo-2); l2: a head's L2 norm, on layers with RoPE (Llama 4)
     qk_norm: Literal["head", "qkv", "full", "l2"] | None = None
 
     qkv_bias: bool = False
@@ -185,16 +185,16 @@ class ModelSpec(Spec):
     positions: Literal["rope", "alibi", "learned", "none"] = "rope"
     learned_positions: int = Field(0, ge=0, le=1 << 40)  # rows of the position table
     rope: Rope = Rope()
-    rope_every_not: int | None = None  # SmolLM3, and its like: every n-th layer has no positions
+    rope_every_not: int | None = None  # SmolLM3, Llama 4: every n-th layer has no positions
 
     sliding_window: int | None = Field(None, ge=1)
     window_pattern: tuple[bool, ...] = (False,)  # repeated over the layers: True = sliding window
-    window_chunks: bool = False  # Llama 4: windows lie side by side, a token sees what its own holds
+    window_chunks: bool = False  # Llama 4: windows lie side by side, a token attends only within its own
     attention_softcap: float | None = None
     logit_softcap: float | None = None
     query_scale: float | None = None  # null: head_dim ** -0.5
     clip_qkv: float | None = None
-    attention_sinks: bool = False  # gpt-oss: one learned logit a head
+    attention_sinks: bool = False  # gpt-oss: one learned logit per head
     attention_gate: bool = False  # Qwen3-Next: a projection whose sigmoid multiplies attention's output
     global_attention: GlobalAttention | None = None
 
@@ -203,14 +203,12 @@ class ModelSpec(Spec):
     mla: MLA | None = None
     mamba: Mamba | None = None
     deltanet: DeltaNet | None = None
-    mtp_layers: int = Field(
-        0, ge=0, le=10_000
-    )  # multi-token prediction (DeepSeek-V3), not counted in `total`
+    mtp_layers: int = Field(0, ge=0, le=10_000)  # multi-token prediction (DeepSeek-V3), not in `total`
 
     @model_validator(mode="before")
     @classmethod
     def _derive(cls, data: Any) -> Any:
-        """Fills what was left null, so that a resolved spec has no blanks."""
+        """Fills the nulls, so that a resolved spec has none."""
         if not isinstance(data, dict):
             return data
         data = dict(data)
@@ -246,7 +244,7 @@ class ModelSpec(Spec):
             )
         if any(self.window_pattern) and self.sliding_window is None:
             raise UserError(
-                "window_pattern asks for a window but sliding_window is null", "model", "set sliding_window"
+                "window_pattern has a window but sliding_window is null", "model", "set sliding_window"
             )
         if self.moe and self.moe.top_k > self.moe.num_experts:
             raise UserError(
@@ -255,8 +253,8 @@ class ModelSpec(Spec):
                 f"use top_k {self.moe.num_experts} or less",
             )
         for name, dims in (("mamba", self.mamba), ("deltanet", self.deltanet)):
-            if dims is None and any(PARTS[kind][0] == name for kind in self.layer_pattern):
-                raise UserError(f"layer_pattern asks for {name} but {name} is null", "model", f"set {name}")
+            if dims is None and any(LAYER_PARTS[kind][0] == name for kind in self.layer_pattern):
+                raise UserError(f"layer_pattern has {name} layers but {name} is null", "model", f"set {name}")
         if not self.layer_pattern:
             raise UserError("layer_pattern is empty", "model", "use [attention+mlp]")
         if self.mamba and self.mamba.num_heads % self.mamba.groups:
@@ -280,7 +278,7 @@ class ModelSpec(Spec):
             )
         return self
 
-    # -- what follows from the keys ---------------------------------------------------------------
+    # -- derived from the keys --------------------------------------------------------------------
 
     @property
     def kv_heads(self) -> int:
@@ -303,28 +301,28 @@ class ModelSpec(Spec):
         return self.norm_type != "nonparametric", self.norm_type in ("layernorm", "layernorm_plus_one")
 
     def parts(self, layer: int) -> tuple[Mixer | None, Mlp | None]:
-        """What mixes this layer's tokens, and the MLP that follows it; a layer has one of them at least."""
-        mixer, mlp = PARTS[self.layer_pattern[layer % len(self.layer_pattern)]]
+        """The layer's token mixer and its MLP; a layer has at least one of them."""
+        mixer, mlp = LAYER_PARTS[self.layer_pattern[layer % len(self.layer_pattern)]]
         return mixer, ("experts" if self.is_moe(layer) else "dense") if mlp else None
 
     def kind(self, layer: int) -> tuple[object, ...]:
-        """Layers of equal kind differ in nothing but their number."""
+        """The kind of this layer; layers of one kind differ only in their number."""
         return (*self.parts(layer), self.window(layer), self.has_rope(layer))
 
     def attention_heads(self, layer: int) -> tuple[int, int, bool]:
-        """KV heads of this layer's attention, dimensions of a head, and whether its values are its keys."""
-        own = self.global_attention
-        if own is None or self.window(layer) is not None:
+        """The layer's KV heads, dimensions of a head, and whether values are keys."""
+        heads = self.global_attention
+        if heads is None or self.window(layer) is not None:
             return self.kv_heads, self.dim_per_head, False
-        return own.num_key_value_heads, own.head_dim, own.values_are_keys
+        return heads.num_key_value_heads, heads.head_dim, heads.values_are_keys
 
     def window(self, layer: int) -> int | None:
-        """Keys that a query of this layer sees; None = all before it."""
+        """Keys that a query of this layer attends to; None = all before it."""
         sliding = self.window_pattern[layer % len(self.window_pattern)]
         return self.sliding_window if sliding else None
 
     def has_rope(self, layer: int) -> bool:
-        """Whether this layer turns its queries and keys."""
+        """Whether this layer applies RoPE to its queries and keys."""
         every = self.rope_every_not
         return self.positions == "rope" and not (every and (layer + 1) % every == 0)
 
@@ -333,5 +331,5 @@ class ModelSpec(Spec):
         moe = self.moe
         if moe is None or layer < moe.first_k_dense or layer in moe.dense_layers:
             return False
-        has_mlp = PARTS[self.layer_pattern[layer % len(self.layer_pattern)]][1]
+        has_mlp = LAYER_PARTS[self.layer_pattern[layer % len(self.layer_pattern)]][1]
         return has_mlp and (layer + 1) % moe.every == 0

@@ -4,9 +4,9 @@
 
     FLOPs of a step = 3 x forward        parameters = weights        activations = saved        KV = cache
 
-The planner prices the list, the trainer's MFU sums it: they can't disagree. A matmul of [m, k] by [k, n] is
-2 m n k FLOPs; an embedding lookup is none, the head is one. Attention is counted apart, over the full square
-(the convention of PaLM, appendix B) and as what the causal mask and a sliding window leave of it.
+The planner prices the list, the trainer's MFU sums it, so that both agree. A matmul of [m, k] by [k, n] is
+2 m n k FLOPs; an embedding lookup is none, the head is one. Attention has two counts: over the full square
+(the convention of PaLM, appendix B), and under the causal mask and a sliding window.
 """
 
 from __future__ import annotations
@@ -51,19 +51,19 @@ def operators(
 
     `layers`: those of the rank's pipeline stage (null: all); the first stage has the embedding too, the last
     the head and the loss. `seq_len` is null for the model's context. `attention="unfused"` writes its scores
-    to memory; `kernels`: whose they are, for what they keep.
+    to memory; `kernels`: which kernels run, as they keep different tensors.
     """
     layout, seq_len = layout or Layout(), seq_len or model.context
-    held = range(model.num_hidden_layers) if layers is None else layers
+    layers = range(model.num_hidden_layers) if layers is None else layers
     s = sizes(layout, seq_len, attention, kernels)
-    found: list[Operator] = []
-    if held.start == 0:
-        found += block.before(model, s)
-    for layer in held:
-        found += block.block(model, s, layer)
-    if held.stop == model.num_hidden_layers:
-        found += block.after(model, s)
-    return tuple(found)
+    ops: list[Operator] = []
+    if layers.start == 0:
+        ops += block.before(model, s)
+    for layer in layers:
+        ops += block.block(model, s, layer)
+    if layers.stop == model.num_hidden_layers:
+        ops += block.after(model, s)
+    return tuple(ops)
 
 
 def operator_groups(
@@ -75,27 +75,27 @@ def operator_groups(
     attention: Attention = "fused",
     kernels: Kernels = "fused",
 ) -> tuple[tuple[Operator, int], ...]:
-    """`operators`, each kind of block written once with how often it comes: the same sums, much faster."""
-    held = range(model.num_hidden_layers) if layers is None else layers
+    """`operators`, each kind of block once with its number of layers: the same sums, much faster."""
+    layers = range(model.num_hidden_layers) if layers is None else layers
     s = sizes(layout, seq_len, attention, kernels)
-    found: list[tuple[Operator, int]] = []
-    if held.start == 0:
-        found += [(o, 1) for o in block.before(model, s)]
-    for alike in _alike(model, held):
-        found += [(o, len(alike)) for o in block.block(model, s, alike[0])]
-    if held.stop == model.num_hidden_layers:
-        found += [(o, 1) for o in block.after(model, s)]
-    return tuple(found)
+    groups: list[tuple[Operator, int]] = []
+    if layers.start == 0:
+        groups += [(o, 1) for o in block.before(model, s)]
+    for group in _by_kind(model, layers):
+        groups += [(o, len(group)) for o in block.block(model, s, group[0])]
+    if layers.stop == model.num_hidden_layers:
+        groups += [(o, 1) for o in block.after(model, s)]
+    return tuple(groups)
 
 
 @lru_cache(maxsize=256)
 def layer_kinds(model: ModelSpec) -> tuple[tuple[int, int], ...]:
     """The first layer of every kind that the model has, and how many are of that kind."""
-    return tuple((alike[0], len(alike)) for alike in _alike(model, range(model.num_hidden_layers)))
+    return tuple((group[0], len(group)) for group in _by_kind(model, range(model.num_hidden_layers)))
 
 
-def _alike(model: ModelSpec, layers: Iterable[int]) -> list[list[int]]:
-    """Layers whose operators differ in nothing but the number."""
+def _by_kind(model: ModelSpec, layers: Iterable[int]) -> list[list[int]]:
+    """Layers by kind: within a group, operators differ only in the layer's number."""
     kinds: dict[tuple[object, ...], list[int]] = {}
     for layer in layers:
         kinds.setdefault(model.kind(layer), []).append(layer)
@@ -107,13 +107,13 @@ def _alike(model: ModelSpec, layers: Iterable[int]) -> list[list[int]]:
 
 @lru_cache(maxsize=4096)
 def forward_flops(model: ModelSpec, seq_len: int, causal: bool = True) -> float:
-    """Model FLOPs of one sequence's forward; `causal`: of attention's square, what mask and window leave."""
+    """Model FLOPs of one sequence's forward; `causal`: of attention, only the unmasked pairs."""
     groups = operator_groups(model, Layout(), seq_len)
     return sum(n * (o.flops_causal if causal else o.flops) for o, n in groups)
 
 
 def flops_per_token(model: ModelSpec, seq_len: int, causal: bool = True) -> float:
-    """Model FLOPs that training spends on a token: forward, and twice that for the backward.
+    """Model FLOPs of training per token: forward, and twice that for the backward.
 
     With `causal=False` this is PaLM's 6 N + 12 L H Q T (N: parameters that multiply; Chowdhery et al. 2022,
     appendix B).
@@ -132,7 +132,7 @@ def recompute_flops(
 ) -> float:
     """FLOPs of one micro-batch on one rank that recomputation adds to the backward."""
     kind = layout.recompute if recompute is None else recompute
-    held = range(model.num_hidden_layers) if layers is None else layers
+    layers = range(model.num_hidden_layers) if layers is None else layers
     s = sizes(layout, seq_len)
 
     def of_block(layer: int, core_only: bool) -> float:
@@ -143,13 +143,13 @@ def recompute_flops(
         )
 
     total = 0.0
-    for alike in _alike(model, held):
-        again = sum(_is_rerun(kind, layer - held.start) for layer in alike)
+    for group in _by_kind(model, layers):
+        rerun = sum(_is_rerun(kind, layer - layers.start) for layer in group)
         if isinstance(kind, RecomputeBudget):
-            choice = choose(model, s, alike[0], kind.budget)
-            total += len(alike) * (choice.flops_causal if causal else choice.flops)
-        elif again:
-            total += again * of_block(alike[0], kind == "selective")
+            choice = choose(model, s, group[0], kind.budget)
+            total += len(group) * (choice.flops_causal if causal else choice.flops)
+        elif rerun:
+            total += rerun * of_block(group[0], kind == "selective")
     return total
 
 
@@ -174,16 +174,16 @@ def activation_bytes(
     attention's inside only. The layout's own "selective" keeps a block's input and its matmuls' outputs.
     """
     kind: Kept = layout.recompute if recompute is None else recompute
-    held = range(model.num_hidden_layers) if layers is None else layers
+    layers = range(model.num_hidden_layers) if layers is None else layers
     s = sizes(layout, seq_len, attention, kernels)
-    outside = list(block.before(model, s)) if held.start == 0 else []
-    outside += block.after(model, s) if held.stop == model.num_hidden_layers else []
+    outside = list(block.before(model, s)) if layers.start == 0 else []
+    outside += block.after(model, s) if layers.stop == model.num_hidden_layers else []
     total = sum(o.saved for o in outside)
-    for alike in _alike(model, held):
-        found = tuple(block.block(model, s, alike[0]))
-        again = sum(_is_rerun(kind, layer - held.start) for layer in alike)
-        none, kept = sum(o.saved for o in found), _kept(model, s, alike[0], found, kind)
-        total += again * kept + (len(alike) - again) * none
+    for group in _by_kind(model, layers):
+        ops = tuple(block.block(model, s, group[0]))
+        rerun = sum(_is_rerun(kind, layer - layers.start) for layer in group)
+        none, kept = sum(o.saved for o in ops), _kept(model, s, group[0], ops, kind)
+        total += rerun * kept + (len(group) - rerun) * none
     return total
 
 
@@ -201,18 +201,18 @@ def rebuilt_bytes(
         return 0.0
     s = sizes(layout, seq_len, attention, kernels)
     rebuilt = []
-    for alike in _alike(model, range(model.num_hidden_layers)):
-        found = tuple(block.block(model, s, alike[0]))
-        rebuilt.append(sum(o.saved for o in found) - _kept(model, s, alike[0], found, kind))
+    for group in _by_kind(model, range(model.num_hidden_layers)):
+        ops = tuple(block.block(model, s, group[0]))
+        rebuilt.append(sum(o.saved for o in ops) - _kept(model, s, group[0], ops, kind))
     return max(rebuilt)
 
 
 def dropout_bytes(
     model: ModelSpec, layout: Layout, seq_len: int, *, attention: Attention = "unfused"
 ) -> float:
-    """What dropout adds, all layers on one stage: masks of a byte, and a dropped copy of the scores.
+    """Bytes that dropout adds, all layers on one stage: masks of a byte, and a dropped copy of the scores.
 
-    Nothing here has dropout, but trainers that were measured have: 2 s b h and 3 a s^2 b of the 34 s b h +
+    Operators here have no dropout, measured trainers do: 2 s b h and 3 a s^2 b of the 34 s b h +
     5 a s^2 b bytes in Korthikanti et al. 2022 eq. 1.
     """
     s = sizes(layout, seq_len, attention)
@@ -229,16 +229,16 @@ def _is_rerun(kind: Kept, index: int) -> bool:
     return kind != "none"
 
 
-def _kept(model: ModelSpec, s: Sizes, layer: int, found: Iterable[Operator], kind: Kept) -> float:
+def _kept(model: ModelSpec, s: Sizes, layer: int, ops: Iterable[Operator], kind: Kept) -> float:
     """Bytes that a recomputing block keeps."""
     if kind == "core":
-        return sum(o.saved - o.saved_core for o in found)
+        return sum(o.saved - o.saved_core for o in ops)
     if kind == "selective":
-        return sum(o.saved_selective for o in found)
+        return sum(o.saved_selective for o in ops)
     if isinstance(kind, RecomputeBudget):
         choice = choose(model, replace(s, kernels="fused"), layer, kind.budget)
-        return sum(o.saved for o in found) if choice.whole else choice.bytes
-    return sum(o.saved_full for o in found)
+        return sum(o.saved for o in ops) if choice.whole else choice.bytes
+    return sum(o.saved_full for o in ops)
 
 
 # -- KV cache -------------------------------------------------------------------------------------
@@ -253,8 +253,8 @@ def kv_cache_bytes(
     """
     s = Sizes(1, 1, layout.tp if layout else 1, False, 1, 1, 1, 1, "fused")  # bytes of width 1: elements
     total = 0.0
-    for alike in _alike(model, range(model.num_hidden_layers)):
-        per_token = sum(o.cache for o in block.block(model, s, alike[0]))
-        window = model.window(alike[0])
-        total += len(alike) * per_token * min(tokens, window or tokens)
+    for group in _by_kind(model, range(model.num_hidden_layers)):
+        per_token = sum(o.cache for o in block.block(model, s, group[0]))
+        window = model.window(group[0])
+        total += len(group) * per_token * min(tokens, window or tokens)
     return total * dtype_bytes

@@ -1,4 +1,4 @@
-"""The optimizers in one table: what each keeps of a weight, and what its update moves.
+"""The optimizers in one table: the states that each keeps, and the bytes that its update moves.
 
     record      in a run file              states                 bytes a parameter that an update moves
     adamw       name: adamw                exp_avg, exp_avg_sq    28 = gradient 4, weight 8, states 16
@@ -7,7 +7,7 @@
     sgd         name: sgd                  none                   12 = gradient 4, weight 8
 
 Run files (spec/run.py), the trainer (train/optimizer.py), memory (spec/memory.py) and the planner
-(plan/cost/units.py) read it. Every number is fp32: 4 bytes, read or written.
+(plan/cost/units.py) use it. Every number is fp32: 4 bytes, read or written.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from typing import Literal, get_args
 
 from scalewright.spec.errors import UserError
 
-OptimizerName = Literal["adamw", "sgd", "lion"]  # the words of a run file and of `--optimizer`
+OptimizerName = Literal["adamw", "sgd", "lion"]  # in a run file and in `--optimizer`
 NAMES: tuple[str, ...] = get_args(OptimizerName)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Optimizer:
-    """What one optimizer keeps and moves, as `train` runs it; `source`: of all its numbers."""
+    """The states and bytes of one optimizer, as `train` runs it; `source`: of all its numbers."""
 
     name: str
     written: OptimizerName  # `optimizer.name` in a run file
     states: tuple[str, ...]  # fp32 tensors of the weight's shape, as `torch.optim.Optimizer.state` names them
-    step_bytes: int = 0  # of each tensor's count of steps
-    update: int  # bytes a parameter that an update reads and writes
-    flag: int = 0  # more of them where a number on the device may leave the update out (train/update.py)
-    scratch: int = 0  # bytes a parameter that an update makes and frees
+    step_bytes: int = 0  # of each tensor's step counter
+    update: int  # bytes per parameter that an update reads and writes
+    flag: int = 0  # additional ones where a flag on the device may skip the update (train/update.py)
+    scratch: int = 0  # bytes per parameter that an update allocates and frees
     source: str
 
 
@@ -72,9 +72,7 @@ _RECORDS = (
     ),
 )
 OPTIMIZERS = {record.name: record for record in _RECORDS}
-ADAMW = OPTIMIZERS[
-    "adamw"
-]  # a run's default, the recipe of all other trainers, and what constants are fitted on
+ADAMW = OPTIMIZERS["adamw"]  # a run's default, and the optimizer of the runs that constants are fitted on
 
 
 def find_optimizer(name: str, where: str = "optimizer") -> Optimizer:

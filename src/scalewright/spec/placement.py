@@ -1,17 +1,17 @@
-"""Which part of which tensor each rank holds.
+"""The part of each tensor that each rank holds.
 
     whole tensor --split over tp (or ep, etp)--> part of it --split over fsdp (at rest)--> the rank's box
 
     q.weight [8, 4], tp 2, fsdp 2:      rows 0-3 | tp 0: rows 0-1 fsdp 0, rows 2-3 fsdp 1
                                         rows 4-7 | tp 1: rows 4-5 fsdp 0, rows 6-7 fsdp 1
 
-A pipeline puts whole layers on stages, and stages on pipeline ranks as its schedule says (`holders`):
+A pipeline puts whole layers on stages, and stages on pipeline ranks by its schedule (`holders`):
 
     1f1b, pp 2:   stage 0 -> rank 0, stage 1 -> rank 1        a tied head's ends: two copies, summed
     zbv, pp 2:    stages 0 3 -> rank 0, stages 1 2 -> rank 1  both ends on rank 0: one copy, no sum
 
 A box is (offsets, sizes) in the true, unpadded tensor. The trainer's shards, the checkpoint's files, the
-gradient norm's weights, the planner's memory and traffic are all sums over these boxes.
+gradient norm's weights, the planner's memory and traffic are all computed from these boxes.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Split:
 
 @dataclass(frozen=True)
 class Placement:
-    """Where one tensor lives, how it is cut there, and what its gradient still needs."""
+    """The stages that hold one tensor, its cuts, and the sums that its gradient still needs."""
 
     tensor: TensorSpec
     stages: tuple[int, ...]  # pipeline stages that hold it; two for a tied head
@@ -89,9 +89,7 @@ def _place(tensor: TensorSpec, layout: Layout, kv_heads: int, stage_of: Mapping[
         copies.append("kv")
         grad_sum.append("kv")
     stages = _stages(tensor, layout, stage_of)
-    if (
-        find_kind(layout.schedule).both_ways and layout.pp > 1
-    ):  # a stage on each of two ranks, one for each way
+    if find_kind(layout.schedule).both_ways and layout.pp > 1:  # each stage is on two ranks
         grad_sum.append("mirror")
         copies.append("mirror")
     elif len(_pp_ranks(stages, layout)) > 1:
@@ -134,14 +132,14 @@ def holders(placement: Placement, layout: Layout) -> tuple[int, ...]:
 
 def _pp_ranks(stages: Iterable[int], layout: Layout) -> tuple[int, ...]:
     rank_of = stage_ranks(layout.schedule, layout.pp, layout.virtual_stages)
-    found = {rank_of[stage] for stage in stages}
+    ranks = {rank_of[stage] for stage in stages}
     if find_kind(layout.schedule).both_ways:
-        found |= {layout.pp - 1 - rank for rank in found}
-    return tuple(sorted(found))
+        ranks |= {layout.pp - 1 - rank for rank in ranks}
+    return tuple(sorted(ranks))
 
 
 def box(placement: Placement, coords: Mapping[str, int], sizes: Mapping[str, int]) -> Box:
-    """The rank's part of the true tensor: (offsets, sizes), clipped; a size of 0 means nothing.
+    """The rank's part of the true tensor: (offsets, sizes), clipped; a size of 0 means empty.
 
     `coords` and `sizes` are the rank's index and the number of ranks along every axis (`Grid.coords`,
     `Grid.size_of`).
@@ -170,21 +168,21 @@ def local_shape(placement: Placement, coords: Mapping[str, int], sizes: Mapping[
 
 
 def pad(placement: Placement, coords: Mapping[str, int], sizes: Mapping[str, int]) -> tuple[int, ...]:
-    """Rows and columns of the rank's tensor that stand for nothing in the true one."""
+    """Rows and columns of padding in the rank's tensor."""
     local, (_, true) = local_shape(placement, coords, sizes), box(placement, coords, sizes)
-    return tuple(have - want for have, want in zip(local, true, strict=True))
+    return tuple(padded - size for padded, size in zip(local, true, strict=True))
 
 
 def copies(placement: Placement, sizes: Mapping[str, int]) -> int:
-    """How many ranks of the world hold the same box, both ends of a tied tensor counted.
+    """The number of ranks in the world that hold the same box, both ends of a tied tensor counted.
 
-    Under a pipeline only the ranks of `holders` hold it; `kv` copies lie inside tp.
+    Under a pipeline only the ranks of `holders` hold it; `kv` copies are within tp.
     """
     return prod(sizes[axis] for axis in placement.copies)
 
 
 def held(layout: Layout) -> dict[Literal["parameter", "gradient", "optimizer"], Held]:
-    """What stays whole on every data-parallel rank in a step, by ZeRO stage (Rajbhandari et al. 2020, §5)."""
+    """Whether a data-parallel rank holds the whole tensors in a step (Rajbhandari et al. 2020, §5)."""
     stage = layout.zero_stage
     return {
         "parameter": "local" if stage >= 3 else "whole",
@@ -204,7 +202,7 @@ def stage_layers(model: ModelSpec, layout: Layout) -> tuple[int, ...]:
 def balanced_layers(model: ModelSpec, stages: int) -> tuple[int, ...]:
     """Layers of every stage of a cut that balances weights.
 
-    The embedding only looks rows up, so it costs a stage nothing; the head costs its matrix.
+    The embedding is a lookup and costs a stage nothing; the head costs its matrix.
     """
     if stages == 1:
         return (model.num_hidden_layers,)
@@ -222,17 +220,15 @@ def balanced_layers(model: ModelSpec, stages: int) -> tuple[int, ...]:
 
 
 def balance(cost: list[float], stages: int) -> tuple[int, ...]:
-    """Cuts a row of costs into `stages` runs of at least one, so that the dearest run is as cheap as can be.
+    """Cuts a row of costs into `stages` runs of at least one, so that the largest cost is minimal.
 
-    Of several such cuts the most even one: early stages hold the most activations, they needn't hold the most
-    layers, too.
+    Among equal cuts the most even one: early stages hold the most activations, and shouldn't hold the most
+    layers too.
 
-    best[s][n] = min over k of best[s-1][k] and items k..n, by (dearest run, sum of the runs' squares)
+    best[s][n] = min over k of best[s-1][k] and items k..n, by (largest run, sum of the runs' squares)
     """
     items = tuple(cost)
-    rows = [
-        _best_cuts(items, stage) for stage in range(stages + 1)
-    ]  # each from the one before, which is kept
+    rows = [_best_cuts(items, stage) for stage in range(stages + 1)]  # each from the cached one before
     sizes, end = [], len(items)
     for stage in range(stages, 0, -1):
         start = rows[stage].cut[end]
@@ -242,7 +238,7 @@ def balance(cost: list[float], stages: int) -> tuple[int, ...]:
 
 
 class _Cuts(NamedTuple):
-    """Of a number of stages, for each number of items: the best cut's measure, and its last run's start."""
+    """The best cuts into some stages, by number of items: their measure, and their last run's start."""
 
     best: tuple[tuple[float, float], ...]
     cut: tuple[int, ...]
@@ -250,28 +246,28 @@ class _Cuts(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def _best_cuts(cost: tuple[float, ...], stage: int) -> _Cuts:
-    items, never = len(cost), (float("inf"), float("inf"))
+    items, infinite = len(cost), (float("inf"), float("inf"))
     if stage == 0:
-        return _Cuts(((0.0, 0.0), *[never] * items), (0,) * (items + 1))
+        return _Cuts(((0.0, 0.0), *[infinite] * items), (0,) * (items + 1))
     total = list(accumulate(cost, initial=0.0))
     before = _best_cuts(cost, stage - 1).best
-    best, cut = [never] * (items + 1), [0] * (items + 1)
+    best, cut = [infinite] * (items + 1), [0] * (items + 1)
     for end in range(stage, items + 1):
         for start in range(stage - 1, end):
             run = total[end] - total[start]
-            dearest, squares = before[start]
-            found = (max(dearest, run), squares + run * run)
-            if found < best[end]:
-                best[end], cut[end] = found, start
+            largest, squares = before[start]
+            measure = (max(largest, run), squares + run * run)
+            if measure < best[end]:
+                best[end], cut[end] = measure, start
     return _Cuts(tuple(best), tuple(cut))
 
 
 def _stage_of_layer(model: ModelSpec, layout: Layout) -> dict[int, int]:
-    """The stage of every layer; the layer after the last (norm, head) is on the last stage."""
-    found, layer = {}, 0
+    """The stage of every layer; norm and head, numbered after the last layer, are on the last stage."""
+    stage_of, layer = {}, 0
     for stage, count in enumerate(stage_layers(model, layout)):
         for _ in range(count):
-            found[layer] = stage
+            stage_of[layer] = stage
             layer += 1
-    found[model.num_hidden_layers] = layout.stages - 1
-    return found
+    stage_of[model.num_hidden_layers] = layout.stages - 1
+    return stage_of

@@ -2,11 +2,11 @@
 
     llama-3.1-8b                    a preset (`scalewright presets models`), its Hugging Face id, or an alias
     path/to/config.json, a folder   a Hugging Face config
-    hf:org/name                     that config.json fetched; nothing else is
+    hf:org/name                     its config.json, the only file that is fetched
     model.yaml, {a dict}            this package's own keys, or a config.json's
 
 Presets are data (`spec/presets/models/*.yaml`): mostly the config.json of a family, with the parameter counts
-that its makers published. A test holds every count against them.
+that its makers published. A test compares every count with them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ FOLDER = Path(__file__).parent / "presets" / "models"
 
 @dataclass(frozen=True)
 class Published:
-    """What a model's makers say of its size, and where."""
+    """A model's published size, and its source."""
 
     source: str = ""
     total: int | None = None  # exact
@@ -51,7 +51,7 @@ class Published:
     active: str | None = None  # as printed
     active_counts: str = "with_embed_and_head"  # or without_input_embed, without_any_embed
     hub: int | None = None  # elements stored on the Hub, where that is more than parameters
-    hub_extra: tuple[str, ...] = ()  # what they hold beside them
+    hub_extra: tuple[str, ...] = ()  # elements there beside parameters, by sort
     vision: int = 0  # parameters of an image encoder, which `about` and `hub` count and the spec doesn't
 
 
@@ -67,7 +67,7 @@ class Preset:
 
 
 def load_model_spec(source: str | Path | Mapping[str, Any] | ModelSpec) -> ModelSpec:
-    """The model that a name, a path, `hf:org/name` or a dict stands for; raises UserError."""
+    """The model of a name, a path, `hf:org/name` or a dict; raises UserError."""
     if isinstance(source, ModelSpec):
         return source
     if isinstance(source, Mapping):
@@ -77,9 +77,9 @@ def load_model_spec(source: str | Path | Mapping[str, Any] | ModelSpec) -> Model
         from scalewright.spec.text.fetch import fetch_config  # https takes a while to import
 
         return read_huggingface(fetch_config(name[3:]), name, name[3:].split("@")[0].rpartition("/")[2])
-    known = _names().get(name.lower()) if isinstance(source, str) else None
-    if known is not None:
-        return preset(known).spec
+    preset_id = _names().get(name.lower()) if isinstance(source, str) else None
+    if preset_id is not None:
+        return preset(preset_id).spec
     path = Path(source).expanduser()
     if path.exists() or path.suffix in (".json", ".yaml", ".yml"):
         return _from_path(path)
@@ -90,7 +90,7 @@ def load_model_spec(source: str | Path | Mapping[str, Any] | ModelSpec) -> Model
 
 
 def is_preset(name: str) -> bool:
-    """Whether a preset goes by this name."""
+    """Whether a preset has this name, id or alias."""
     return name.lower() in _names()
 
 
@@ -101,7 +101,7 @@ def model_presets() -> dict[str, ModelSpec]:
 
 @cache
 def preset(name: str) -> Preset:
-    """The preset of exactly this id, with what was published of it."""
+    """The preset of exactly this id, with its published size."""
     entry = _entries()[name]
     if "config" in entry:
         spec = read_huggingface(entry["config"], f"preset {name}", name)
@@ -115,7 +115,7 @@ def preset(name: str) -> Preset:
 def stored_elements(spec: ModelSpec, extra: Iterable[str]) -> int:
     """Elements that a Hub repository stores: parameters, and those that `Published.hub_extra` names.
 
-    `mtp`: multi-token-prediction layers; `embedding`, `head`: copies of those that such a layer brings along;
+    `mtp`: multi-token-prediction layers; `embedding`, `head`: copies of those that such a layer has;
     `fp8_scales`: one number for each 128 x 128 block of the linear weights (DeepSeek-V3's format).
     """
     extra, counted = set(extra), count(spec)
@@ -123,8 +123,8 @@ def stored_elements(spec: ModelSpec, extra: Iterable[str]) -> int:
     total += counted.embedding * (("embedding" in extra) + ("head" in extra))
     if "fp8_scales" in extra:
         for tensor in tensors(spec, mtp="mtp" in extra):
-            plain = tensor.role in ("embedding", "head", "router") or tensor.name.endswith(".join.weight")
-            if len(tensor.shape) > 1 and not plain:
+            unscaled = tensor.role in ("embedding", "head", "router") or tensor.name.endswith(".join.weight")
+            if len(tensor.shape) > 1 and not unscaled:
                 *experts, out, into = tensor.shape
                 total += prod(experts) * -(-out // 128) * -(-into // 128)
     return total
@@ -132,17 +132,17 @@ def stored_elements(spec: ModelSpec, extra: Iterable[str]) -> int:
 
 @lru_cache(maxsize=1)
 def _entries() -> dict[str, dict[str, Any]]:
-    """The presets' data by id; libyaml reads it where it is there, since it is ten times faster."""
+    """The presets' data by id; read with libyaml where installed, which is ten times faster."""
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    found: dict[str, dict[str, Any]] = {}
+    entries: dict[str, dict[str, Any]] = {}
     for path in sorted(FOLDER.glob("*.yaml")):
-        found |= yaml.load(path.read_text(encoding="utf-8"), Loader=loader)
-    return found
+        entries |= yaml.load(path.read_text(encoding="utf-8"), Loader=loader)
+    return entries
 
 
 @lru_cache(maxsize=1)
 def _names() -> dict[str, str]:
-    """Every name that a preset goes by, in lower case -> its id."""
+    """Every preset's id by each of its names in lower case."""
     names: dict[str, str] = {}
     for key, entry in _entries().items():
         for name in (key, entry.get("hf_id"), *entry.get("aliases", ())):
@@ -172,7 +172,7 @@ def _from_path(path: Path) -> ModelSpec:
 
 
 def _from_keys(keys: Any, where: str, name: str | None) -> ModelSpec:
-    """Plain data in either vocabulary: a config.json has `model_type`, our own keys don't."""
+    """The model of plain data: a config.json has `model_type`, our own keys don't."""
     if isinstance(keys, dict) and "model_type" in keys:
         return read_huggingface(keys, where, name)
     if isinstance(keys, dict) and name is not None:

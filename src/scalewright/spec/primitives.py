@@ -1,10 +1,10 @@
-"""What the operators of a block are made of: the record, a rank's sizes, and the products and norms.
+"""The operator record, a rank's sizes, and the operators that blocks are built of: products and norms.
 
     rows   R = micro_batch * seq_len / cp           tokens inside attention and MLP
     stream N = R / tp with sequence parallelism     tokens where norms and residuals work
     column linear  [R, in] x [out/tp, in]           row linear  [R, in/tp] x [out, in/tp]
 
-The parts they are put together to: `block.py` (attention, MLP, experts), `mixers.py` (Mamba-2, DeltaNet).
+The parts built of them: `block.py` (attention, MLP, experts), `mixers.py` (Mamba-2, DeltaNet).
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.tensors import TensorSpec, block_tensors, outer_tensors
 
-Kind = Literal[
+OperatorKind = Literal[
     "embedding", "norm", "linear", "rope", "attention", "activation", "residual",
     "router", "dispatch", "grouped_linear", "combine", "head", "loss", "scan",
 ]  # fmt: skip
 Attention = Literal["fused", "unfused"]
-# Whose kernels: one for each norm and gated activation, or PyTorch's own on a GPU or on a CPU.
+# fused: one kernel for each norm and gated activation; cuda, cpu: PyTorch's own kernels on that device.
 Kernels = Literal["fused", "cuda", "cpu"]
 
 
@@ -31,32 +31,32 @@ class Operator:
     """One operator of a micro-batch's forward on one rank: FLOPs, and bytes."""
 
     name: str  # its tensors' common name, as `layers.3.attention.q`
-    kind: Kind
+    kind: OperatorKind
     layer: int
     weights: tuple[TensorSpec, ...] = ()  # whole tensors; this rank holds a part
     shape: tuple[int, int, int] | None = None  # a matmul's local (rows, out, in)
     groups: int = 1  # weights of that shape that share the rows (experts)
     flops: float = 0.0  # forward; attention over the full square
-    flops_causal: float = 0.0  # forward; what causal mask and sliding window leave
+    flops_causal: float = 0.0  # forward; attention under causal mask and sliding window
     flops_input: float = 0.0  # backward, for the inputs' gradients (full square)
     flops_weight: float = 0.0  # backward, for the weights' gradients
     read: float = 0.0  # bytes read in the forward
     written: float = 0.0  # bytes written in the forward
     saved: float = 0.0  # bytes kept for the backward, recompute none
-    saved_core: float = 0.0  # of `saved`, what is inside the attention core (Megatron's selective drops it)
-    saved_selective: float = 0.0  # bytes kept when only a block's input and its matmuls' outputs are
+    saved_core: float = 0.0  # the part of `saved` inside the attention core (Megatron's selective drops it)
+    saved_selective: float = 0.0  # bytes kept when a block keeps its input and its matmuls' outputs
     saved_full: float = 0.0  # bytes kept when a block keeps its input alone
     cache: float = 0.0  # KV-cache bytes per token
 
     @property
     def masked(self) -> float:
-        """The share of the forward's FLOPs that mask and window leave."""
+        """The share of the forward's FLOPs that remains under mask and window."""
         return self.flops_causal / self.flops if self.flops else 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """What one rank sees of a micro-batch: rows, heads, bytes per element."""
+    """Sizes of a micro-batch on one rank: rows, heads, bytes per element."""
 
     batch: int
     seq_len: int
@@ -68,7 +68,7 @@ class Sizes:
     width: int  # bytes of an activation or weight element in compute
     attention: Attention
     kernels: Kernels = "fused"
-    documents: bool = False  # several a row, which mustn't see each other: attention takes a mask
+    documents: bool = False  # several documents per row: attention takes a mask
 
     @property
     def rows(self) -> int:
@@ -100,13 +100,13 @@ def sizes(
 
 def matmul(
     m: ModelSpec, s: Sizes, name: str, layer: int, rows: int, out: int, into: int,
-    *, kind: Kind = "linear", weights: tuple[TensorSpec, ...] | None = None, groups: int = 1,
+    *, kind: OperatorKind = "linear", weights: tuple[TensorSpec, ...] | None = None, groups: int = 1,
     keeps_out: bool = False, block_input: float = 0.0, keeps: float = 0.0,
 ) -> Operator:  # fmt: skip
     """y = x W^T with x [rows, in] and W [out, in]: 2 rows out in FLOPs, and as many for each gradient.
 
-    `keeps_out`: what follows needs its output in the backward. `block_input`, `keeps`: bytes of its input,
-    or beside it, that nothing before has kept. Selective recomputation keeps every matmul's output.
+    `keeps_out`: a later operator's backward needs its output. `block_input`, `keeps`: bytes of its input,
+    or beside it, that no earlier operator keeps. Selective recomputation keeps every matmul's output.
     """
     flops = 2.0 * rows * out * into
     written = float(rows * out * s.width)
@@ -124,14 +124,16 @@ def norm(
     *, keeps_in: bool = True, keeps_out: bool = True, block_input: float = 0.0, whole: bool = False,
     across: bool = False,
 ) -> Operator:  # fmt: skip
-    """A norm keeps its input; its output is kept too where a matmul takes it. `whole`: it is in no block."""
+    """A norm keeps its input; its output is kept too where a matmul takes it. `whole`: outside the blocks."""
     moved = float(rows * size * s.width)
     saved = (block_input or (moved if keeps_in else 0.0)) + (moved if keeps_out else 0.0)
     rms = m.norm_type.startswith("rmsnorm")
-    apart = s.kernels != "fused" and (across or (rms and s.kernels == "cpu"))  # in single operators, in fp32
-    if apart or (s.kernels != "fused" and m.norm_type == "rmsnorm_plus_one"):
+    composed = s.kernels != "fused" and (
+        across or (rms and s.kernels == "cpu")
+    )  # of single operators, in fp32
+    if composed or (s.kernels != "fused" and m.norm_type == "rmsnorm_plus_one"):
         saved += rows * size * (4 - s.width)  # its input is kept in fp32
-    if apart:
+    if composed:
         saved += rows * size * 4.0  # x / rms(x) beside its product with the weight
     outside = saved if whole or layer < 0 else block_input
     return Operator(
@@ -151,17 +153,17 @@ def _by_owner(m: ModelSpec, layer: int | None) -> dict[str, tuple[TensorSpec, ..
 
     `layers.3.attention.q.weight` is under `layers.3.attention.q`.
     """
-    found: dict[str, list[TensorSpec]] = {}
+    groups: dict[str, list[TensorSpec]] = {}
     for tensor in outer_tensors(m) if layer is None else block_tensors(m, layer):
-        found.setdefault(tensor.name.rpartition(".")[0], []).append(tensor)
-    return {owner: tuple(group) for owner, group in found.items()}
+        groups.setdefault(tensor.name.rpartition(".")[0], []).append(tensor)
+    return {owner: tuple(group) for owner, group in groups.items()}
 
 
-def activation(m: ModelSpec, s: Sizes, at: str, layer: int, elements: int) -> Operator:
+def activation(m: ModelSpec, s: Sizes, fqn: str, layer: int, elements: int) -> Operator:
     out = float(elements * s.width)
     read = 2 * out if m.gated else out
-    saved = 2 * out if m.gated and s.kernels != "fused" else out  # act(gate) apart from its product with up
-    return Operator(f"{at}.activation", "activation", layer, read=read, written=out, saved=saved)
+    saved = 2 * out if m.gated and s.kernels != "fused" else out  # act(gate) and its product with up
+    return Operator(f"{fqn}.activation", "activation", layer, read=read, written=out, saved=saved)
 
 
 def ceil_div(number: int, parts: int) -> int:

@@ -1,8 +1,8 @@
-"""`run.yaml`: everything that a run is, strict at every level, so that a folder can rebuild it.
+"""`run.yaml`: all settings of a run, strict at every level, so that a run can be rebuilt from its folder.
 
     file + key=value overrides --load_run--> RunSpec --resolve--> RunSpec with no nulls --> out_dir/run.yaml
 
-A `{python: package.module:name, ...arguments}` stands wherever a user's own code may take a part's place.
+`{python: package.module:name, ...arguments}` is accepted wherever a user's own code may replace a part.
 """
 
 from __future__ import annotations
@@ -38,14 +38,12 @@ class Source(Spec):
 
     path: str
     weight: float = Field(1.0, gt=0)
-    format: Literal["auto", "uint16", "uint32", "int32"] = (
-        "auto"  # bare numbers without a header say their type here
-    )
-    eod: int | None = Field(None, ge=0)  # the token that ends a document, where files don't say it
+    format: Literal["auto", "uint16", "uint32", "int32"] = "auto"  # set it for files without a header
+    eod: int | None = Field(None, ge=0)  # the token that ends a document, where files don't mark the ends
 
 
 class DataSpec(Spec):
-    """Where tokens come from and how they become sequences."""
+    """The sources of tokens, and how they become sequences."""
 
     train: tuple[Source, ...] = Field(min_length=1)
     valid: tuple[Source, ...] = ()
@@ -65,11 +63,11 @@ class DataSpec(Spec):
         return data
 
     def missing(self) -> list[str]:
-        """The training sources that aren't there; a source may be a path without its suffix."""
+        """The training sources that don't exist; a source may be a path without its suffix."""
         paths = {source.path: Path(source.path).expanduser() for source in self.train}
         return [
-            given
-            for given, path in paths.items()
+            source
+            for source, path in paths.items()
             if not any(Path(f"{path}{suffix}").exists() for suffix in ("", ".bin", ".idx"))
         ]
 
@@ -97,7 +95,7 @@ class OptimizerSpec(Spec):
 
     @property
     def record(self) -> Optimizer:
-        """What it keeps and moves."""
+        """The optimizer's record: the states it keeps, the bytes its update moves."""
         return OPTIMIZERS["momentum" if self.name == "sgd" and self.momentum else self.name]
 
 
@@ -111,7 +109,7 @@ class ScheduleSpec(Spec):
 
 
 class TimeoutsSpec(Spec):
-    """How long ranks wait for each other before the run ends: until the first step is done, and after it."""
+    """Timeouts of the ranks' waits for each other: until the end of the first step, and after it."""
 
     start_s: float = Field(1800.0, gt=0, le=1e7)  # to the end of the first step; also saves and validation
     steady_s: float = Field(300.0, gt=0, le=1e7)  # every later step
@@ -128,7 +126,7 @@ class TimeoutsSpec(Spec):
 
 
 class TrainSpec(Spec):
-    """How long to train, and what happens on the way."""
+    """The length of training, validation, compilation, timeouts and the guard."""
 
     steps: int | None = Field(None, ge=0)
     tokens: float | None = Field(None, gt=0)
@@ -162,14 +160,14 @@ class CheckpointSpec(Spec):
 
 
 class MlflowSpec(Spec):
-    """Which MLflow store and experiment; null: the environment's, else the default (track/store.py)."""
+    """The MLflow store and experiment; null: the environment's, else the default (track/store.py)."""
 
     uri: str | None = Field(None, min_length=1)
     experiment: str | None = Field(None, min_length=1)
 
 
 class WandbSpec(Spec):
-    """Which W&B project, whose, and whether data leave this machine; null: the environment's, or offline."""
+    """The W&B project and entity, and whether data are uploaded; null: the environment's, or offline."""
 
     project: str | None = Field(None, min_length=1)
     entity: str | None = Field(None, min_length=1)
@@ -177,7 +175,7 @@ class WandbSpec(Spec):
 
 
 class TrackSpec(Spec):
-    """Where metrics go besides metrics.jsonl. Keys in the place of `true` switch a tracker on, too."""
+    """Trackers of metrics besides metrics.jsonl. Keys in place of `true` enable a tracker too."""
 
     mlflow: bool | MlflowSpec = False
     tensorboard: bool = False
@@ -186,7 +184,7 @@ class TrackSpec(Spec):
     @model_validator(mode="before")
     @classmethod
     def _pick_branches(cls, data: Any) -> Any:
-        """Decides what each union is, so that an error is about one branch."""
+        """Parses each union as one branch, so that an error is about that branch."""
         if not isinstance(data, dict):
             return data
         data = dict(data)
@@ -235,7 +233,7 @@ class RunSpec(Spec):
     @model_validator(mode="before")
     @classmethod
     def _pick_branches(cls, data: Any) -> Any:
-        """Decides what each union with `{python: ...}` is, so that an error is about one branch."""
+        """Parses each union with `{python: ...}` as one branch, so that an error is about that branch."""
         if not isinstance(data, dict):
             return data
         data = dict(data)
@@ -260,24 +258,24 @@ class RunSpec(Spec):
         return Path(self.out_dir or f"runs/{self.name}")
 
     @property
-    def said_seq_len(self) -> int | None:
-        """Tokens per sequence as the run file says them; None when a user's own data alone know.
+    def stated_seq_len(self) -> int | None:
+        """Tokens per sequence as set in the run file; None when only a user's own data define them.
 
-        Those may say `seq_len` among their arguments. Raises UserError for one that is no number.
+        Own data may have `seq_len` among their arguments. Raises UserError for one that is no number.
         """
         if isinstance(self.data, DataSpec):
             return self.data.seq_len
-        said = self.data.arguments.get("seq_len")
-        if said is None:
+        length = self.data.arguments.get("seq_len")
+        if length is None:
             return None
-        if not isinstance(said, int) or isinstance(said, bool) or said < 1:
-            raise UserError(f"seq_len is {said!r}", "data", "give a whole number of tokens, from 1 on")
-        return said
+        if not isinstance(length, int) or isinstance(length, bool) or length < 1:
+            raise UserError(f"seq_len is {length!r}", "data", "give a whole number of tokens, from 1 on")
+        return length
 
     @property
     def seq_len(self) -> int:
-        """Tokens per sequence; 1024 where the run file doesn't say them and nobody has asked the data."""
-        return self.said_seq_len or 1024
+        """Tokens per sequence; 1024 where the run file doesn't set them."""
+        return self.stated_seq_len or 1024
 
 
 def load_run(path: str | Path, overrides: list[str] | tuple[str, ...] = ()) -> RunSpec:

@@ -1,7 +1,7 @@
 """The pipeline schedule as data: the trainer runs it, the planner costs it, the report draws it.
 
     schedule("1f1b", ranks=4, virtual_stages=1, micro_batches=8)     every rank's ordered actions
-    check_schedule(layout)                                           raises when a layout's can't be
+    check_schedule(layout)                                           raises for impossible sizes
     simulate(plan, StageCost(forward, input, weight), send)          start and end of every action
     peak_activations(plan)    bubble_fraction("1f1b", 4, 1, 8)       memory and waits
     draw(plan)
@@ -9,7 +9,7 @@
     rank 0 | F0 F1 .  .  B0--- F2 B1--- .  B2---
     rank 1 | .  F0 B0--- F1 B1--- F2 B2--- .  .
 
-Each idea is a file in `schedules/`; this one is the door to them all.
+The parts are files in `schedules/`; this file exports them.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ __all__ = [
 
 
 def check_schedule(layout: Layout) -> None:
-    """Raises UserError when a layout's schedule can't have its sizes."""
+    """Raises UserError when a layout's schedule doesn't exist at its sizes."""
     problem = find_problem(layout.schedule, layout.pp, layout.virtual_stages, layout.accumulation)
     if problem is None:
         return

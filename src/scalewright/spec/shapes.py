@@ -1,11 +1,11 @@
-"""A sensible shape of a wanted size: `presets new --params 13e9 --like llama --vocab 65536`.
+"""A model shape with a given parameter count: `presets new --params 13e9 --like llama --vocab 65536`.
 
     width   multiples of 8 heads of 128 when large, so that tensor parallelism of 8 divides them
     depth   hidden / layers as in published models: 64 at 0.1B, 128 at 8B and above
     mlp     the family's ratio to hidden, in steps of 256
 
-The parameter count is affine in depth, and in the MLP's size at a depth: three counts of one width give all
-others. Of the shapes within 2% of the size, the one whose proportions are nearest to the usual is taken.
+The parameter count is affine in depth, and in the MLP's size at a depth: three counts at one width give all
+others. The result is the shape within 2% of the size whose proportions are nearest to the usual.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ TOLERANCE = 0.02
 
 @dataclass(frozen=True)
 class Style:
-    """What a family's shapes have in common; the table is `presets/styles.yaml`."""
+    """Proportions that a family's shapes share; the table is `presets/styles.yaml`."""
 
     ratio: float  # intermediate / hidden (of an expert, in a mixture)
     kv_heads: int | None = None  # at most; null: as many as query heads
     head_dim: int | None = None  # null: 64 below 1.5B parameters, 128 above
     tied_below: float = 0.0  # parameters below which embedding and head share a matrix
-    fixed_mlp: bool = False  # the config.json has no word for another ratio
+    fixed_mlp: bool = False  # the config.json has no key for another ratio
     keys: dict[str, Any] = field(default_factory=dict)
 
 
@@ -58,18 +58,18 @@ def new_preset(params: float, like: str = "llama", vocab: int = 65536) -> ModelS
         )
     family = _family(like)
     style = styles()[family]
-    found = [
+    candidates = [
         pair
         for hidden in _widths(params, style)
         for pair in _candidates(family, style, params, vocab, hidden)
     ]
-    if not found:
+    if not candidates:
         smallest = count(_make(family, style, params, vocab, 64, 1, 64)).total
         how = (
             f"the smallest with vocab {vocab} has {smallest:,}" if smallest > params else "try a size nearby"
         )
         raise UserError(f"no {family} shape has {params:g} parameters to within 2%", "presets new", how)
-    _, (hidden, layers, mlp) = min(found)
+    _, (hidden, layers, mlp) = min(candidates)
     return _make(family, style, params, vocab, hidden, layers, mlp)
 
 
@@ -77,7 +77,7 @@ def _family(like: str) -> str:
     name = SHORT.get(like.lower(), like.lower())
     if name in styles():
         return name
-    from scalewright.spec.presets import load_model_spec, model_presets  # a preset stands for its family
+    from scalewright.spec.presets import load_model_spec, model_presets  # a preset's family
 
     if name in model_presets() and (family := load_model_spec(name).family) in styles():
         return family
@@ -87,9 +87,7 @@ def _family(like: str) -> str:
 def _widths(params: float, style: Style) -> list[int]:
     """Widths from a third to three times the one that 12 hidden^2 parameters a layer would need."""
     moe = style.keys.get("moe")
-    dense = (
-        params * moe["top_k"] / moe["num_experts"] if moe else params
-    )  # a mixture is as wide as what a token meets
+    dense = params * moe["top_k"] / moe["num_experts"] if moe else params  # active parameters set the width
     middle = (dense * _aspect(dense) / 12) ** (1 / 3)
     step = 64 if middle < 384 else 256 if dense < 1.5e9 or moe else 1024
     low = max(step, int(middle / 3) // step * step)
@@ -113,8 +111,8 @@ def _candidates(
     for layers in range(1, max(1, deepest) + 1):
         if layers > 8 and layers % 2:  # even depths cut into pipeline stages
             continue
-        wanted = (params - base - layers * per_layer) / (layers * per_step)
-        steps = usual if style.fixed_mlp else max(1, round(wanted))
+        exact = (params - base - layers * per_layer) / (layers * per_step)
+        steps = usual if style.fixed_mlp else max(1, round(exact))
         total = base + layers * (per_layer + steps * per_step)
         ratio = abs(math.log(steps / usual))
         if abs(total / params - 1) <= TOLERANCE and ratio < 0.35:
@@ -126,11 +124,11 @@ def _affine(
     family: str, style: Style, params: float, vocab: int, hidden: int, step: int
 ) -> tuple[float, float, float]:
     """Parameters outside the layers, of a layer without its MLP, and of one step of a layer's MLP."""
-    one = count(_make(family, style, params, vocab, hidden, 1, step)).total
-    two = count(_make(family, style, params, vocab, hidden, 2, step)).total
+    base = count(_make(family, style, params, vocab, hidden, 1, step)).total
+    deeper = count(_make(family, style, params, vocab, hidden, 2, step)).total
     wider = count(_make(family, style, params, vocab, hidden, 1, 2 * step)).total
-    per_step = wider - one
-    return float(2 * one - two), float(two - one - per_step), float(per_step)
+    per_step = wider - base
+    return float(2 * base - deeper), float(deeper - base - per_step), float(per_step)
 
 
 def _make(

@@ -1,10 +1,10 @@
-"""The parts of a step's time: one term each, for every table, sentence, page and reason.
+"""The parts of a step's time and their terms, as all tables, texts and pages name them.
 
 metrics.jsonl  breakdown_s         comm_dp_shard, comm_tp, data …   ╲
                                                                       ──► dp, tp, data …
 predict        time_breakdown_s    dp_exposed, tp_exposed …         ╱
 
-"exposed" is communication that nothing hides: time in which a device waits for it.
+"exposed" is communication that no computation hides: time in which a device waits.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ PARTS = {  # key -> its term; the order is that of the bars
     "optimizer": "optimizer",
     "other": "host and other",
 }
-FINER = {  # parts that a prediction has apart, and a measurement within another
+FINER = {  # parts that a prediction separates, and a measurement includes in another
     "recompute": "recomputation",
     "pp_bubble": "pipeline bubble",
     "pp_exposed": "pipeline messages, exposed",
 }
-SAME = {  # what is called otherwise in metrics or in a prediction
+SAME = {  # other names of the parts in metrics and predictions
     "recompute": "compute", "kv": "tp", "etp": "ep", "dp_shard": "dp", "dp_replicate": "dp", "fsdp": "dp",
     "loss": "dp", "batch": "dp", "tie": "pp", "pp_bubble": "pp", "bubble": "pp", "idle": "other",
     "control": "other", "world": "other",
@@ -35,7 +35,7 @@ SAME = {  # what is called otherwise in metrics or in a prediction
 
 
 def together(parts: object) -> dict[str, float]:
-    """Seconds by the keys of PARTS, from either side's names; what takes no time is left out."""
+    """Seconds by the keys of PARTS, from either side's names; parts without time are left out."""
     sums: dict[str, float] = {}
     for key, seconds in parts.items() if isinstance(parts, Mapping) else ():
         name = str(key).removeprefix("comm_").removesuffix("_exposed")

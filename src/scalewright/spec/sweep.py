@@ -1,4 +1,4 @@
-"""A sweep's runs from its arguments: lists of values, and their product.
+"""The runs of a sweep: the product of the lists of values in its arguments.
 
     optimizer.lr=1e-4,3e-4  layout.micro_batch=1,2   ->   lr-1e-4_micro_batch-1   lr-1e-4_micro_batch-2
                                                           lr-3e-4_micro_batch-1   lr-3e-4_micro_batch-2
@@ -21,7 +21,7 @@ OPENING, CLOSING, QUOTES = "[{(", "]})", "'\""
 
 @dataclass(frozen=True)
 class Point:
-    """One run of a sweep: its label, which names its folder, and the values of what is swept, as written."""
+    """One run of a sweep: its label, which names its folder, and the values of the swept keys, as written."""
 
     label: str
     values: dict[str, str]
@@ -87,7 +87,7 @@ def read_sweep(arguments: Sequence[str]) -> tuple[list[str], list[Point]]:
 
 
 def _labels(points: Sequence[dict[str, str]]) -> list[str]:
-    """A short name for each: the last words of the keys, where they differ, and the values."""
+    """A short name for each: the last parts of the keys, where they are unique, and the values."""
     keys = list(points[0])
     last = [key.rpartition(".")[2] for key in keys]
     short = {key: name if last.count(name) == 1 else key for key, name in zip(keys, last, strict=True)}

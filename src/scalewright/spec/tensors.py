@@ -1,13 +1,13 @@
-"""Every tensor of a model: its canonical name, true shape, role and first value.
+"""Every tensor of a model: its canonical name, full shape, role and initialization.
 
     embed.weight                      [V, D]        layers.3.attention.q.weight   [H*K, D]
     layers.3.attention_norm.weight    [D]           layers.3.attention.o.weight   [D, H*K]
     layers.3.mlp.gate.weight          [F, D]        layers.3.mlp.down.weight      [D, F]
     norm.weight                       [D]           head.weight                   [V, D]
 
-Linear weights are [out, in]. Nothing is fused: q, k, v, gate and up are tensors of their own. Names carry
-the global layer number, so they mean the same on every layout. The names are the network's own
-(`model/` builds modules that have them), the checkpoint's, and the placement's.
+Linear weights are [out, in]. Nothing is fused: q, k, v, gate and up are tensors of their own. Names contain
+the global layer number, so they are the same on every layout. The network (`model/`), the checkpoint and the
+placement use these names.
 
     V vocabulary  D hidden  F intermediate  H query heads  G kv heads  K head dim  E experts
 
@@ -32,10 +32,10 @@ Role = Literal[
     "embedding",  # [V, D]; rows are split over tp
     "head",  # [V, D] or [V]; rows are split over tp
     "column",  # [out, in] or [out]; rows are split over tp
-    "kv",  # as column, in at most kv_heads parts: the ranks beyond hold copies
+    "kv",  # as column, in at most kv_heads parts: with more tp ranks, some hold copies
     "row",  # [out, in]; columns are split over tp, and the outputs are summed
     "norm",  # whole on every tp rank; with sequence parallelism the gradients are still to be summed
-    "head_norm",  # whole on every tp rank, which norms its own heads with it: gradients are always summed
+    "head_norm",  # whole on every tp rank, which applies it to its own heads: gradients are always summed
     "plain",  # whole on every tp rank (positions, row biases, low-rank projections)
     "router",  # whole; gradients are summed over tp like a norm's
     "expert_column",  # [E, F, D] or [E, F]; experts over ep, rows over etp
@@ -47,7 +47,7 @@ Init = Literal["normal", "residual", "ones", "zeros"]
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """One tensor as it is, whole: nothing of a layout is in it."""
+    """One whole tensor, independent of any layout."""
 
     name: str
     shape: tuple[int, ...]
@@ -55,7 +55,7 @@ class TensorSpec:
     layer: int  # -1 before the first block, num_hidden_layers after the last
     init: Init = "normal"
     dtype: str = "float32"
-    tied_to: str | None = None  # the second module that uses this very tensor
+    tied_to: str | None = None  # the second module that uses the same tensor
 
     @property
     def size(self) -> int:
@@ -74,18 +74,18 @@ def tensors(model: ModelSpec, mtp: bool = False) -> tuple[TensorSpec, ...]:
 
 @lru_cache(maxsize=64)
 def _tensors(model: ModelSpec, mtp: bool) -> tuple[TensorSpec, ...]:
-    found = list(_before(model))
+    specs = list(_before(model))
     for layer in range(model.num_hidden_layers):
-        found += block_tensors(model, layer)
-    found += _after(model)
+        specs += block_tensors(model, layer)
+    specs += _after(model)
     if mtp:
         for index in range(model.mtp_layers):
-            found += _mtp(model, f"mtp.{index}")
-    return tuple(found)
+            specs += _mtp(model, f"mtp.{index}")
+    return tuple(specs)
 
 
 def outer_tensors(model: ModelSpec, mtp: bool = False) -> tuple[TensorSpec, ...]:
-    """The tensors outside the main model's blocks: embedding, final norm, head; `mtp`: and its layers."""
+    """The tensors outside the main model's blocks: embedding, final norm, head; with `mtp` its layers too."""
     extra = [t for index in range(model.mtp_layers) for t in _mtp(model, f"mtp.{index}")] if mtp else []
     return (*_before(model), *_after(model), *extra)
 
@@ -114,39 +114,39 @@ def _after(m: ModelSpec) -> Iterator[TensorSpec]:
         yield TensorSpec("head.bias", (m.vocab_size,), "head", last, "zeros")
 
 
-def _block(m: ModelSpec, at: str, layer: int, mixer: Mixer | None, mlp: Mlp | None) -> Iterator[TensorSpec]:
+def _block(m: ModelSpec, fqn: str, layer: int, mixer: Mixer | None, mlp: Mlp | None) -> Iterator[TensorSpec]:
     pre, post = m.norm_position in ("pre", "both"), m.norm_position in ("post", "both")
     if mixer:
         if pre:
-            yield from _norm(m, f"{at}.{mixer}_norm", m.hidden_size, layer)
-        yield from _mixer(m, f"{at}.{mixer}", layer, mixer)
+            yield from _norm(m, f"{fqn}.{mixer}_norm", m.hidden_size, layer)
+        yield from _mixer(m, f"{fqn}.{mixer}", layer, mixer)
         if post:
-            yield from _norm(m, f"{at}.{mixer}_post_norm", m.hidden_size, layer)
+            yield from _norm(m, f"{fqn}.{mixer}_post_norm", m.hidden_size, layer)
     if mlp is None:
         return
     if pre and not (mixer and m.residual == "parallel_shared"):
-        yield from _norm(m, f"{at}.mlp_norm", m.hidden_size, layer)
+        yield from _norm(m, f"{fqn}.mlp_norm", m.hidden_size, layer)
     if m.moe and mlp == "experts":
-        yield from _experts(m, m.moe, f"{at}.mlp", layer)
+        yield from _experts(m, m.moe, f"{fqn}.mlp", layer)
     else:
-        yield from _mlp(m, f"{at}.mlp", m.intermediate_size, layer)
+        yield from _mlp(m, f"{fqn}.mlp", m.intermediate_size, layer)
     if post:
-        yield from _norm(m, f"{at}.mlp_post_norm", m.hidden_size, layer)
+        yield from _norm(m, f"{fqn}.mlp_post_norm", m.hidden_size, layer)
 
 
-def _mixer(m: ModelSpec, at: str, layer: int, mixer: Mixer) -> Iterator[TensorSpec]:
+def _mixer(m: ModelSpec, fqn: str, layer: int, mixer: Mixer) -> Iterator[TensorSpec]:
     if mixer == "mamba" and m.mamba:
-        return _mamba(m, m.mamba, at, layer)
+        return _mamba(m, m.mamba, fqn, layer)
     if mixer == "deltanet" and m.deltanet:
-        return _deltanet(m, m.deltanet, at, layer)
-    return _mla(m, m.mla, at, layer) if m.mla else _attention(m, at, layer)
+        return _deltanet(m, m.deltanet, fqn, layer)
+    return _mla(m, m.mla, fqn, layer) if m.mla else _attention(m, fqn, layer)
 
 
 def _norm(m: ModelSpec, name: str, size: int, layer: int, role: Role = "norm") -> Iterator[TensorSpec]:
     weight, bias = m.norm_shapes
-    first: Init = "zeros" if m.norm_type.endswith("plus_one") else "ones"
+    init: Init = "zeros" if m.norm_type.endswith("plus_one") else "ones"
     if weight:
-        yield TensorSpec(f"{name}.weight", (size,), role, layer, first)
+        yield TensorSpec(f"{name}.weight", (size,), role, layer, init)
     if bias:
         yield TensorSpec(f"{name}.bias", (size,), role, layer, "zeros")
 
@@ -159,126 +159,126 @@ def _linear(
         yield TensorSpec(f"{name}.bias", (out,), "plain" if role == "row" else role, layer, "zeros")
 
 
-def _attention(m: ModelSpec, at: str, layer: int) -> Iterator[TensorSpec]:
+def _attention(m: ModelSpec, fqn: str, layer: int) -> Iterator[TensorSpec]:
     d = m.hidden_size
     kv_heads, k, values_are_keys = m.attention_heads(layer)
     query, kv = m.num_attention_heads * k, kv_heads * k
-    yield from _linear(f"{at}.q", query, d, "column", layer, m.qkv_bias)
+    yield from _linear(f"{fqn}.q", query, d, "column", layer, m.qkv_bias)
     if m.attention_gate:
-        yield from _linear(f"{at}.out_gate", query, d, "column", layer, m.qkv_bias)
-    yield from _linear(f"{at}.k", kv, d, "kv", layer, m.qkv_bias)
+        yield from _linear(f"{fqn}.out_gate", query, d, "column", layer, m.qkv_bias)
+    yield from _linear(f"{fqn}.k", kv, d, "kv", layer, m.qkv_bias)
     if not values_are_keys:
-        yield from _linear(f"{at}.v", kv, d, "kv", layer, m.qkv_bias)
+        yield from _linear(f"{fqn}.v", kv, d, "kv", layer, m.qkv_bias)
     if m.qk_norm in ("head", "qkv"):
-        yield from _norm(m, f"{at}.q_norm", k, layer, "head_norm")
-        yield from _norm(m, f"{at}.k_norm", k, layer, "head_norm")
+        yield from _norm(m, f"{fqn}.q_norm", k, layer, "head_norm")
+        yield from _norm(m, f"{fqn}.k_norm", k, layer, "head_norm")
     elif m.qk_norm == "full":
-        yield from _norm(m, f"{at}.q_norm", query, layer, "column")
-        yield from _norm(m, f"{at}.k_norm", kv, layer, "kv")
+        yield from _norm(m, f"{fqn}.q_norm", query, layer, "column")
+        yield from _norm(m, f"{fqn}.k_norm", kv, layer, "kv")
     if m.attention_sinks:
-        yield TensorSpec(f"{at}.sinks", (m.num_attention_heads,), "column", layer, "zeros")
-    yield from _linear(f"{at}.o", d, query, "row", layer, m.o_bias, "residual")
+        yield TensorSpec(f"{fqn}.sinks", (m.num_attention_heads,), "column", layer, "zeros")
+    yield from _linear(f"{fqn}.o", d, query, "row", layer, m.o_bias, "residual")
 
 
-def _mamba(m: ModelSpec, mamba: Mamba, at: str, layer: int) -> Iterator[TensorSpec]:
-    """Dao & Gu 2024 §7.1: all of the scan's inputs come from the layer's; D and A are numbers of a head."""
+def _mamba(m: ModelSpec, mamba: Mamba, fqn: str, layer: int) -> Iterator[TensorSpec]:
+    """Dao & Gu 2024 §7.1: all of the scan's inputs are projections of the layer's; D and A are per head."""
     d, inner, heads = m.hidden_size, mamba.inner, mamba.num_heads
     shared = mamba.groups * mamba.state_size
     for name, out in (("z", inner), ("x", inner), ("b", shared), ("c", shared), ("dt", heads)):
-        yield from _linear(f"{at}.{name}", out, d, "column", layer, False)
+        yield from _linear(f"{fqn}.{name}", out, d, "column", layer, False)
     for name, out in (("conv_x", inner), ("conv_b", shared), ("conv_c", shared)):
-        yield from _linear(f"{at}.{name}", out, mamba.conv_kernel, "column", layer, mamba.conv_bias)
+        yield from _linear(f"{fqn}.{name}", out, mamba.conv_kernel, "column", layer, mamba.conv_bias)
     for name in ("a_log", "d", "dt_bias"):
-        yield TensorSpec(f"{at}.{name}", (heads,), "column", layer, "ones")
-    yield TensorSpec(f"{at}.norm.weight", (inner,), "column", layer, "ones")
-    yield from _linear(f"{at}.o", d, inner, "row", layer, False, "residual")
+        yield TensorSpec(f"{fqn}.{name}", (heads,), "column", layer, "ones")
+    yield TensorSpec(f"{fqn}.norm.weight", (inner,), "column", layer, "ones")
+    yield from _linear(f"{fqn}.o", d, inner, "row", layer, False, "residual")
 
 
-def _deltanet(m: ModelSpec, net: DeltaNet, at: str, layer: int) -> Iterator[TensorSpec]:
-    """Qwen3-Next's: a decay `a` and a rate of correction `b` for each value head; one norm for all heads."""
+def _deltanet(m: ModelSpec, net: DeltaNet, fqn: str, layer: int) -> Iterator[TensorSpec]:
+    """Qwen3-Next's: a decay `a` and a learning rate `b` for each value head; one norm for all heads."""
     d, heads = m.hidden_size, net.num_value_heads
     keys, values = net.num_key_heads * net.key_head_dim, heads * net.value_head_dim
     for name, out in (("q", keys), ("k", keys), ("v", values), ("z", values), ("b", heads), ("a", heads)):
-        yield from _linear(f"{at}.{name}", out, d, "column", layer, False)
+        yield from _linear(f"{fqn}.{name}", out, d, "column", layer, False)
     for name, out in (("conv_q", keys), ("conv_k", keys), ("conv_v", values)):
-        yield from _linear(f"{at}.{name}", out, net.conv_kernel, "column", layer, False)
+        yield from _linear(f"{fqn}.{name}", out, net.conv_kernel, "column", layer, False)
     for name in ("a_log", "dt_bias"):
-        yield TensorSpec(f"{at}.{name}", (heads,), "column", layer, "ones")
-    yield TensorSpec(f"{at}.norm.weight", (net.value_head_dim,), "head_norm", layer, "ones")
-    yield from _linear(f"{at}.o", d, values, "row", layer, False, "residual")
+        yield TensorSpec(f"{fqn}.{name}", (heads,), "column", layer, "ones")
+    yield TensorSpec(f"{fqn}.norm.weight", (net.value_head_dim,), "head_norm", layer, "ones")
+    yield from _linear(f"{fqn}.o", d, values, "row", layer, False, "residual")
 
 
-def _mla(m: ModelSpec, mla: MLA, at: str, layer: int) -> Iterator[TensorSpec]:
+def _mla(m: ModelSpec, mla: MLA, fqn: str, layer: int) -> Iterator[TensorSpec]:
     d, heads = m.hidden_size, m.num_attention_heads
     query = heads * (mla.qk_nope_head_dim + mla.qk_rope_head_dim)
     if mla.q_lora_rank:
-        yield from _linear(f"{at}.q_down", mla.q_lora_rank, d, "plain", layer, m.qkv_bias)
-        yield from _norm(m, f"{at}.q_down_norm", mla.q_lora_rank, layer)
-        yield from _linear(f"{at}.q_up", query, mla.q_lora_rank, "column", layer, False)
+        yield from _linear(f"{fqn}.q_down", mla.q_lora_rank, d, "plain", layer, m.qkv_bias)
+        yield from _norm(m, f"{fqn}.q_down_norm", mla.q_lora_rank, layer)
+        yield from _linear(f"{fqn}.q_up", query, mla.q_lora_rank, "column", layer, False)
     else:
-        yield from _linear(f"{at}.q", query, d, "column", layer, False)
+        yield from _linear(f"{fqn}.q", query, d, "column", layer, False)
     yield from _linear(
-        f"{at}.kv_down", mla.kv_lora_rank + mla.qk_rope_head_dim, d, "plain", layer, m.qkv_bias
+        f"{fqn}.kv_down", mla.kv_lora_rank + mla.qk_rope_head_dim, d, "plain", layer, m.qkv_bias
     )
-    yield from _norm(m, f"{at}.kv_down_norm", mla.kv_lora_rank, layer)
+    yield from _norm(m, f"{fqn}.kv_down_norm", mla.kv_lora_rank, layer)
     up = heads * (mla.qk_nope_head_dim + mla.v_head_dim)
-    yield from _linear(f"{at}.kv_up", up, mla.kv_lora_rank, "column", layer, False)
-    yield from _linear(f"{at}.o", d, heads * mla.v_head_dim, "row", layer, m.o_bias, "residual")
+    yield from _linear(f"{fqn}.kv_up", up, mla.kv_lora_rank, "column", layer, False)
+    yield from _linear(f"{fqn}.o", d, heads * mla.v_head_dim, "row", layer, m.o_bias, "residual")
 
 
-def _mlp(m: ModelSpec, at: str, size: int, layer: int) -> Iterator[TensorSpec]:
+def _mlp(m: ModelSpec, fqn: str, size: int, layer: int) -> Iterator[TensorSpec]:
     d = m.hidden_size
     if m.gated:
-        yield from _linear(f"{at}.gate", size, d, "column", layer, m.mlp_bias)
-    yield from _linear(f"{at}.up", size, d, "column", layer, m.mlp_bias)
-    yield from _linear(f"{at}.down", d, size, "row", layer, m.mlp_bias, "residual")
+        yield from _linear(f"{fqn}.gate", size, d, "column", layer, m.mlp_bias)
+    yield from _linear(f"{fqn}.up", size, d, "column", layer, m.mlp_bias)
+    yield from _linear(f"{fqn}.down", d, size, "row", layer, m.mlp_bias, "residual")
 
 
-def _experts(m: ModelSpec, moe: MoE, at: str, layer: int) -> Iterator[TensorSpec]:
+def _experts(m: ModelSpec, moe: MoE, fqn: str, layer: int) -> Iterator[TensorSpec]:
     d, e, f = m.hidden_size, moe.num_experts, moe.moe_intermediate_size
-    seen = moe.latent_size or d
-    yield TensorSpec(f"{at}.router.weight", (e, d), "router", layer)
+    d_in = moe.latent_size or d
+    yield TensorSpec(f"{fqn}.router.weight", (e, d), "router", layer)
     if moe.router_bias:
-        yield TensorSpec(f"{at}.router.bias", (e,), "router", layer, "zeros")
+        yield TensorSpec(f"{fqn}.router.bias", (e,), "router", layer, "zeros")
     names = ["gate", "up"] if m.gated else ["up"]
     for name in names:
-        yield TensorSpec(f"{at}.experts.{name}.weight", (e, f, seen), "expert_column", layer)
+        yield TensorSpec(f"{fqn}.experts.{name}.weight", (e, f, d_in), "expert_column", layer)
         if m.mlp_bias:
-            yield TensorSpec(f"{at}.experts.{name}.bias", (e, f), "expert_column", layer, "zeros")
-    yield TensorSpec(f"{at}.experts.down.weight", (e, seen, f), "expert_row", layer, "residual")
+            yield TensorSpec(f"{fqn}.experts.{name}.bias", (e, f), "expert_column", layer, "zeros")
+    yield TensorSpec(f"{fqn}.experts.down.weight", (e, d_in, f), "expert_row", layer, "residual")
     if m.mlp_bias:
-        yield TensorSpec(f"{at}.experts.down.bias", (e, seen), "expert_plain", layer, "zeros")
+        yield TensorSpec(f"{fqn}.experts.down.bias", (e, d_in), "expert_plain", layer, "zeros")
     if moe.latent_size:
-        yield from _linear(f"{at}.latent_down", moe.latent_size, d, "plain", layer, m.mlp_bias)
-        yield from _linear(f"{at}.latent_up", d, moe.latent_size, "plain", layer, m.mlp_bias)
+        yield from _linear(f"{fqn}.latent_down", moe.latent_size, d, "plain", layer, m.mlp_bias)
+        yield from _linear(f"{fqn}.latent_up", d, moe.latent_size, "plain", layer, m.mlp_bias)
     if moe.shared_size:
-        yield from _mlp(m, f"{at}.shared", moe.shared_size, layer)
+        yield from _mlp(m, f"{fqn}.shared", moe.shared_size, layer)
     if moe.shared_gate:
-        yield TensorSpec(f"{at}.shared_gate.weight", (1, d), "router", layer)
+        yield TensorSpec(f"{fqn}.shared_gate.weight", (1, d), "router", layer)
     if moe.branch_norms:
-        yield TensorSpec(f"{at}.router.scale", (d,), "router", layer, "ones")
-        yield TensorSpec(f"{at}.router.expert_scale", (e,), "router", layer, "ones")
+        yield TensorSpec(f"{fqn}.router.scale", (d,), "router", layer, "ones")
+        yield TensorSpec(f"{fqn}.router.expert_scale", (e,), "router", layer, "ones")
         for name in ("experts_norm", "experts_post_norm", "shared_post_norm"):
-            yield from _norm(m, f"{at}.{name}", d, layer)
+            yield from _norm(m, f"{fqn}.{name}", d, layer)
 
 
-def _mtp(m: ModelSpec, at: str) -> Iterator[TensorSpec]:
+def _mtp(m: ModelSpec, fqn: str) -> Iterator[TensorSpec]:
     d, layer = m.hidden_size, m.num_hidden_layers
-    yield from _norm(m, f"{at}.embed_norm", d, layer)
-    yield from _norm(m, f"{at}.hidden_norm", d, layer)
-    yield from _linear(f"{at}.join", d, 2 * d, "plain", layer, False)
-    yield from _block(m, f"{at}.block", layer, "attention", "experts" if m.moe else "dense")
-    yield from _norm(m, f"{at}.norm", d, layer)
+    yield from _norm(m, f"{fqn}.embed_norm", d, layer)
+    yield from _norm(m, f"{fqn}.hidden_norm", d, layer)
+    yield from _linear(f"{fqn}.join", d, 2 * d, "plain", layer, False)
+    yield from _block(m, f"{fqn}.block", layer, "attention", "experts" if m.moe else "dense")
+    yield from _norm(m, f"{fqn}.norm", d, layer)
 
 
 @dataclass(frozen=True)
 class Count:
-    """Parameters: all that are stored, and those that one token meets."""
+    """Parameter counts: stored, and active for one token."""
 
     total: int
     active: int  # with embedding and head
     embedding: int  # rows of the input table
-    head: int  # the output matrix when it is stored apart, else 0
+    head: int  # the output matrix when it is a tensor of its own, else 0
     mtp: int  # multi-token-prediction layers, in neither total nor active
 
     @property
@@ -293,24 +293,26 @@ class Count:
 
 
 def count(model: ModelSpec) -> Count:
-    """Exact parameter counts of a model; one layer stands for all of its kind."""
+    """Exact parameter counts of a model; one layer of each kind is counted for all of that kind."""
     before, after = list(_before(model)), list(_after(model))
     total, active = _sizes(model, [*before, *after])
     kinds = Counter(model.kind(layer) for layer in range(model.num_hidden_layers))
     first = {model.kind(layer): layer for layer in reversed(range(model.num_hidden_layers))}
-    for kind, many in kinds.items():
-        all_of, met = _sizes(model, block_tensors(model, first[kind]))
-        total, active = total + many * all_of, active + many * met
+    for kind, layers in kinds.items():
+        stored, used = _sizes(model, block_tensors(model, first[kind]))
+        total, active = total + layers * stored, active + layers * used
     size = {tensor.name: tensor.size for tensor in (*before, *after)}
     extra = model.mtp_layers * _sizes(model, _mtp(model, "mtp.0"))[0] if model.mtp_layers else 0
     return Count(total, active, size["embed.weight"], size.get("head.weight", 0), extra)
 
 
-def _sizes(model: ModelSpec, found: Iterable[TensorSpec]) -> tuple[int, int]:
-    """Elements of these tensors, and those of them that one token meets."""
+def _sizes(model: ModelSpec, specs: Iterable[TensorSpec]) -> tuple[int, int]:
+    """Elements of these tensors: all, and those active for one token."""
     total = active = 0
-    for tensor in found:
+    for tensor in specs:
         total += tensor.size
-        met = model.moe is not None and tensor.role.startswith("expert")
-        active += tensor.size // model.moe.num_experts * model.moe.top_k if met and model.moe else tensor.size
+        expert = model.moe is not None and tensor.role.startswith("expert")
+        active += (
+            tensor.size // model.moe.num_experts * model.moe.top_k if expert and model.moe else tensor.size
+        )
     return total, active

@@ -1,4 +1,4 @@
-"""The one rule of what `train` runs: a model, a layout and a length, or the reason why not.
+"""The check of whether `train` can run a model, a layout and a length; or the reason why not.
 
 check_trains(model, layout, seq_len)        raises UserError        train, parity, dry run
 why_not_trained(model, layout, seq_len)     the reason, or None     plan, predict

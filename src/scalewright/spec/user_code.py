@@ -4,7 +4,7 @@
 
     trusted       the run file on the command line of `train` or `parity`, its overrides, a spec in Python
     not trusted   a checkpoint's manifest, the run.yaml of a folder that `generate`, `evaluate`, ... read:
-                  what these name is imported only with --trust-code
+                  code that these name is imported only with --trust-code
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from scalewright.spec.errors import UserError
 
 
 def import_object(ref: str) -> Callable[..., Any]:
-    """What `package.module:name` names, the working directory being importable; raises UserError."""
+    """The object of `package.module:name`, with the working directory importable; raises UserError."""
     module_name, separator, name = ref.partition(":")
     if not separator or not module_name or not name:
         raise UserError(f"'{ref}' is not package.module:name", "python", "write it like mymodel:build")
     with _working_directory():
         try:
-            found: Any = _running_script(module_name) or importlib.import_module(module_name)
+            target: Any = _running_script(module_name) or importlib.import_module(module_name)
         except Exception as error:
             raise UserError(
                 f"cannot import '{module_name}': {type(error).__name__}: {error}",
@@ -36,22 +36,22 @@ def import_object(ref: str) -> Callable[..., Any]:
                 "install it, or put it into the working directory",
             ) from error
     for part in name.split("."):
-        if not hasattr(found, part):
+        if not hasattr(target, part):
             raise UserError(
                 f"module '{module_name}' has no '{name}'", f"python: {ref}", "check the name after the colon"
             )
-        found = getattr(found, part)
-    if not callable(found):
+        target = getattr(target, part)
+    if not callable(target):
         raise UserError(
-            f"'{ref}' is {type(found).__name__}, which can't be called",
+            f"'{ref}' is {type(target).__name__}, which can't be called",
             "python",
             "name a function or a class",
         )
-    return found  # type: ignore[no-any-return]
+    return target  # type: ignore[no-any-return]
 
 
 def _running_script(module_name: str) -> ModuleType | None:
-    """The script that runs, when that is what a name means: importing it would run it once more."""
+    """The running script, when a name is that of its module: importing it would run it again."""
     main = sys.modules["__main__"]
     file = getattr(main, "__file__", None)
     if file is None or "." in module_name or Path(file).stem != module_name:
@@ -64,7 +64,7 @@ def _running_script(module_name: str) -> ModuleType | None:
 
 
 def check_trusted(ref: str, where: str, trust_code: bool) -> None:
-    """Raises UserError unless the user trusts a file that was read and names this code."""
+    """Raises UserError unless the user trusts the file that names this code."""
     if not trust_code:
         raise UserError(
             f"this names code of its own, '{ref[:80]}', and using it would run that code",
@@ -75,13 +75,13 @@ def check_trusted(ref: str, where: str, trust_code: bool) -> None:
 
 @contextmanager
 def _working_directory() -> Iterator[None]:
-    """The working directory first on the import path, for the length of one import."""
-    here = str(Path.cwd())
-    added = here not in sys.path and "" not in sys.path
+    """The working directory first on the import path, during one import."""
+    folder = str(Path.cwd())
+    added = folder not in sys.path and "" not in sys.path
     if added:
-        sys.path.insert(0, here)
+        sys.path.insert(0, folder)
     try:
         yield
     finally:
         if added:
-            sys.path.remove(here)
+            sys.path.remove(folder)

@@ -1,4 +1,4 @@
-"""What a rank sends in an optimizer step: a list of transfers, each with the computation that may hide it.
+"""The transfers of a rank in an optimizer step, each with the computation that may hide it.
 
     axis          kind                    bytes of a call              calls a step      during
     gradient      all_reduce              fp32 gradients, in buckets   once (zero 0)     backward
@@ -8,13 +8,13 @@
                   reduce_scatter          those of a stage's root      the same          nothing
     dp_replicate  all_reduce              the rank's own part (HSDP)   once              nothing
     tp            all_reduce, or gather   activations [B, T, D] where  m                 the pass that waits
-                  and scatter (sp)        a cut part begins or ends
+                  and scatter (sp)        a sharded part begins or ends
                   all_gather              two numbers a token: loss    m                 forward
     tp, kv, tie   all_reduce              gradients still partial      once              nothing
     pp            send                    activations, gradients       m                 all
 
-m: micro-batches. Bytes: all-reduce the tensor; all-gather its output; reduce-scatter its input; send what is
-sent. Control traffic (loss and norm, some scalars) is left out.
+m: micro-batches. Bytes: all-reduce the tensor; all-gather its output; reduce-scatter its input; send the
+message. Control traffic (loss and norm, some scalars) is left out.
 
 Every number of `Rank` is one rank's, or a column of many: `spec/traffic.py` fills it from the tensors of one
 rank, and the planner from sums over regions of the model, for all rows of a table at once.
@@ -31,7 +31,7 @@ import numpy as np
 from scalewright.spec.memory import FP32
 
 Number = Any  # an int, a float, or an array of them
-Kind = Literal["all_reduce", "all_gather", "reduce_scatter", "send"]
+Collective = Literal["all_reduce", "all_gather", "reduce_scatter", "send"]
 During = Literal["forward", "recompute", "backward", "all", "nothing"]
 
 BUCKET_BYTES = 25 * 2**20  # torch DDP's default: large enough for bandwidth, small enough to overlap
@@ -39,10 +39,10 @@ BUCKET_BYTES = 25 * 2**20  # torch DDP's default: large enough for bandwidth, sm
 
 @dataclass(frozen=True)
 class Transfer:
-    """One collective: bytes of a call, calls in a step, and what runs meanwhile in so many micro-batches."""
+    """One collective: bytes per call, calls per step, and what it overlaps with in `rounds` micro-batches."""
 
     axis: str
-    kind: Kind
+    kind: Collective
     bytes: Number
     calls: Number
     during: During
@@ -56,26 +56,26 @@ class Transfer:
 
 @dataclass(frozen=True)
 class Group:
-    """FSDP's groups that are alike: blocks, or a stage's root (all tensors outside of blocks).
+    """FSDP groups of one kind: blocks, or a stage's root (all tensors outside of blocks).
 
     `elements` are padded to a multiple of the ranks, each tensor in its rows.
     """
 
     elements: Number
     count: Number
-    computations: Number = 0  # forwards and backwards of their stage in a step, each part of a split one
+    computations: Number = 0  # forwards and backwards of their stage in a step, parts of split ones counted
     root: bool = False
     both_ends: Number = False  # an embedding whose tied head is on this rank too, in another stage
 
 
 @dataclass(frozen=True)
 class Exchanges:
-    """What tensor parallelism asks of a rank's blocks."""
+    """The numbers of a rank's blocks that tensor parallelism needs."""
 
     sp: Number
     blocks: Number
     rerun: Number  # blocks whose forward runs again
-    regathers: Number  # whether inputs are gathered again in the backward, though nothing is recomputed
+    regathers: Number  # whether inputs are gathered again in the backward, without recomputation
     norm_follows: Number  # whether a norm follows a row-parallel layer, inside the block
     statistics: Number  # numbers a token that a norm over all heads sums
     first: Number  # whether the embedding is here
@@ -84,7 +84,7 @@ class Exchanges:
 
 @dataclass(frozen=True)
 class Rank:
-    """Everything that the formulas below ask of one rank; numbers or columns."""
+    """One rank's numbers for the formulas below; scalars or columns."""
 
     zero_stage: Number
     pp: Number
@@ -105,7 +105,7 @@ class Rank:
 
 
 def transfers(rank: Rank) -> list[Transfer]:
-    """Everything that a rank sends in a step."""
+    """All transfers of a rank in a step."""
     return [
         *data_parallel(rank),
         *tensor_parallel(rank),
@@ -126,7 +126,7 @@ def data_parallel(rank: Rank) -> Iterator[Transfer]:
 
 
 def _sharded(rank: Rank, group: Group) -> Iterator[Transfer]:
-    """The gathers and reductions of groups that are alike."""
+    """The gathers and reductions of FSDP groups of one kind."""
     m, three = rank.accumulation, rank.zero_stage == 3
     count, shared = group.count * rank.sharded, rank.fsdp > 1
     gathers = shared * count * (_root_gathers(rank) if group.root else _block_gathers(rank, group))
@@ -146,7 +146,7 @@ def _sharded(rank: Rank, group: Group) -> Iterator[Transfer]:
 
 
 def _block_gathers(rank: Rank, group: Group) -> Number:
-    """How often a block's parameters are gathered in a step.
+    """The number of gathers of a block's parameters in a step.
 
     ZeRO-3 frees a block after every forward and every backward, and after each part of one that is split.
     """
@@ -154,7 +154,7 @@ def _block_gathers(rank: Rank, group: Group) -> Number:
 
 
 def _root_gathers(rank: Rank) -> Number:
-    """The same of a stage's root: it stays from forward to backward, in a pipeline to the step's end."""
+    """The same for a stage's root: it is kept from forward to backward, in a pipeline to the step's end."""
     return np.where((rank.zero_stage == 3) & (rank.pp == 1), rank.accumulation, 1)
 
 
@@ -169,20 +169,20 @@ def tensor_parallel(rank: Rank) -> Iterator[Transfer]:
     gradient is scattered), and an exit scatters them; without, an exit sums, and an entry's gradient.
     """
     e, m, cut = rank.exchanges, rank.accumulation, rank.tp > 1
-    n, again = e.blocks, e.rerun
-    # recomputation stops at the last tensor that the backward needs: what the MLP's rows take
-    exits_again = again * (1 + e.norm_follows)
+    n, rerun = e.blocks, e.rerun
+    # recomputation stops at the last tensor that the backward needs: the input of the MLP's row layer
+    exits_rerun = rerun * (1 + e.norm_follows)
     gathers: list[tuple[During, Number]] = [
         ("forward", 2 * n + e.last),
-        ("recompute", 2 * again),
-        ("backward", 2 * n + e.first + 2 * (n - again) * e.regathers),
+        ("recompute", 2 * rerun),
+        ("backward", 2 * n + e.first + 2 * (n - rerun) * e.regathers),
     ]
     sums: list[tuple[During, Number]] = [  # scatters, with sp
         ("forward", 2 * n + e.first),
-        ("recompute", exits_again),
+        ("recompute", exits_rerun),
         ("backward", 2 * n + e.last),
     ]
-    kinds: tuple[tuple[Kind, Number, list[tuple[During, Number]]], ...] = (
+    kinds: tuple[tuple[Collective, Number, list[tuple[During, Number]]], ...] = (
         ("all_gather", e.sp, gathers),
         ("reduce_scatter", e.sp, sums),
         ("all_reduce", 1 - e.sp, sums),
@@ -192,19 +192,19 @@ def tensor_parallel(rank: Rank) -> Iterator[Transfer]:
             yield Transfer("tp", kind, rank.stream, calls * m * used * cut, during, m)
     loss = rank.tp * 2 * rank.tokens * FP32
     yield Transfer("tp", "all_gather", loss, e.last * m * cut, "forward", m)
-    norms: tuple[tuple[During, Number], ...] = (("forward", n), ("recompute", again), ("backward", n))
+    norms: tuple[tuple[During, Number], ...] = (("forward", n), ("recompute", rerun), ("backward", n))
     for during, blocks in norms:  # of q and of k
         calls = 2 * e.statistics * blocks * m * cut
         yield Transfer("tp", "all_reduce", rank.tokens * FP32, calls, during, m)
 
 
 def partial_sums(rank: Rank) -> Iterator[Transfer]:
-    """Gradients that other ranks' parts are added to: of what tp ranks hold alike, of a tied head's ends."""
+    """Sums of partial gradients: of tensors that tp ranks hold copies of, and of both ends of a tied head."""
     for axis, size, count in rank.partial:
         yield Transfer(axis, "all_reduce", size, count, "nothing")
 
 
 def messages(rank: Rank) -> Transfer:
-    """Over every border of a rank's stages: activations go up, their gradients come down."""
+    """Pipeline messages: over every border of a rank's stages, activations up and gradients down."""
     m = rank.accumulation
     return Transfer("pp", "send", rank.message, rank.borders * m, "all", m)

@@ -55,7 +55,7 @@ def build_network(
             mesh,
             bf16=bf16,
             compile_blocks=compiled,
-            seq_len=run.said_seq_len,
+            seq_len=run.stated_seq_len,
             memory=memory,
         )
         return Network(parallel, lambda t, box: init_box(t, model, run.seed, *box))

@@ -48,7 +48,7 @@ def resolve(run: RunSpec, *, read_data: bool = True) -> Resolved:
     `read_data` false leaves the data unopened: a dry run can do without them.
     """
     model = load_model_spec(run.model) if isinstance(run.model, str) else run.model
-    check_trainable(model, run.layout, run.said_seq_len)
+    check_trainable(model, run.layout, run.stated_seq_len)
     check_named(run.optimizer, run.layout)
     if isinstance(run.loss, PythonRef):
         reduction_of(run.loss)
@@ -115,8 +115,8 @@ def _check_data(run: RunSpec, model: ModelSpec | PythonRef) -> int:
             "model",
             f"use vocab_size {data.vocab_size}, or prepare the data with the model's tokenizer",
         )
-    if run.said_seq_len is not None:
-        return run.said_seq_len
+    if run.stated_seq_len is not None:
+        return run.stated_seq_len
     seq_len = int(data.batch([0]).tokens.shape[1])
     check_trainable(model, run.layout, seq_len)
     return seq_len

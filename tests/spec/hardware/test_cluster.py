@@ -1,4 +1,4 @@
-"""Clusters: every preset loads, levels grow from the inside out, and mistakes are one clear line."""
+"""Clusters: every preset loads, levels grow from the inside out, and mistakes are one line."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_device_names_give_the_usual_system() -> None:
         alone.check_devices(9)
 
 
-def test_a_file_of_ones_own(tmp_path: Path) -> None:
+def test_a_cluster_file(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(
         "device: {like: rtx4090, memory_bytes: 48e9}\ndevices_per_node: 2\nnodes: 4\n"
@@ -180,7 +180,7 @@ BAD: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("source", "message"), BAD)
-def test_mistakes_are_one_clear_line(source: Any, message: str) -> None:
+def test_mistakes_are_one_line(source: Any, message: str) -> None:
     with pytest.raises(UserError, match=message) as caught:
         load_cluster(source)
     assert "\n" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""Devices: the facts are the data sheets', dense and one way, and nothing is made up for what is missing."""
+"""Devices: figures are the data sheets', dense and one way; missing ones stay missing."""
 
 from __future__ import annotations
 
@@ -50,9 +50,7 @@ PUBLISHED = [
 
 @pytest.mark.parametrize(("name", "precision", "tflops"), PUBLISHED)
 def test_peak_is_the_published_dense_one(name: str, precision: str, tflops: float) -> None:
-    assert load_device(name).peak(precision) == pytest.approx(
-        tflops * TERA, rel=1e-9
-    )  # typed digits, not rounding
+    assert load_device(name).peak(precision) == pytest.approx(tflops * TERA, rel=1e-9)  # only float rounding
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""hf:org/name: only config.json is asked for, and every failure is one line."""
+"""hf:org/name: only config.json is fetched, and every failure is one line."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from scalewright.spec.presets import load_model_spec
 
 
 def test_only_config_json_is_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
+    urls: list[str] = []
 
-    def answer(url: str, timeout: float) -> io.BytesIO:
-        asked.append(url)
+    def respond(url: str, timeout: float) -> io.BytesIO:
+        urls.append(url)
         return io.BytesIO(json.dumps({"model_type": "gpt2", "n_layer": 5}).encode())
 
-    monkeypatch.setattr(urllib.request, "urlopen", answer)
+    monkeypatch.setattr(urllib.request, "urlopen", respond)
     spec = load_model_spec("hf:some/small-gpt")
     assert (spec.name, spec.num_hidden_layers) == ("small-gpt", 5)
     load_model_spec("hf:some/small-gpt@v1.0")
-    assert [url.partition("/some/")[2] for url in asked] == [
+    assert [url.partition("/some/")[2] for url in urls] == [
         "small-gpt/resolve/main/config.json",
         "small-gpt/resolve/v1.0/config.json",
     ]
-    assert all(url.startswith("https://") for url in asked)
+    assert all(url.startswith("https://") for url in urls)
 
 
 @pytest.mark.parametrize(
-    ("failure", "says"),
+    ("failure", "message"),
     [
         (urllib.error.URLError("Name or service not known"), "check the network"),
         (TimeoutError("timed out"), "timed out"),
@@ -42,27 +42,27 @@ def test_only_config_json_is_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
         (urllib.error.HTTPError("", 503, "", {}, None), "HTTP 503"),  # type: ignore[arg-type]
     ],
 )
-def test_failures(monkeypatch: pytest.MonkeyPatch, failure: Exception, says: str) -> None:
+def test_failures(monkeypatch: pytest.MonkeyPatch, failure: Exception, message: str) -> None:
     def refuse(*_: Any, **__: Any) -> None:
         raise failure
 
     monkeypatch.setattr(urllib.request, "urlopen", refuse)
     with pytest.raises(UserError) as error:
         load_model_spec("hf:some/model")
-    assert says in str(error.value)
+    assert message in str(error.value)
     assert "hf:some/model" in str(error.value)
     assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("content", [b"<html>", b"[1]", b"\xff\xfe"])
-def test_an_answer_that_is_no_config(monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
+def test_a_response_that_is_no_config(monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
     monkeypatch.setattr(urllib.request, "urlopen", lambda *_, **__: io.BytesIO(content))
     with pytest.raises(UserError):
         load_model_spec("hf:some/model")
 
 
 @pytest.mark.parametrize("name", ["hf:one", "hf:a/b/c", "hf:a/b?x", "hf:../../etc", "hf:a/b@x y"])
-def test_names_that_are_none(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    monkeypatch.setattr(urllib.request, "urlopen", lambda *_, **__: pytest.fail("asked the network"))
+def test_invalid_names(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr(urllib.request, "urlopen", lambda *_, **__: pytest.fail("used the network"))
     with pytest.raises(UserError, match="org/name"):
         load_model_spec(name)

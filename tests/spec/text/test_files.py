@@ -1,4 +1,4 @@
-"""Files are whole or not there, follow no link, and replace nothing that somebody else wrote."""
+"""Files are whole or absent, links are replaced, and files of others are kept."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from scalewright.spec.text.files import is_signed, write_signed, write_whole
 
 @pytest.mark.skipif(sys.platform == "win32", reason="links and modes are Unix's")
 def test_a_link_is_replaced_and_the_mode_is_the_umasks(tmp_path: Path) -> None:
-    (tmp_path / "outside").write_text("mine")
+    (tmp_path / "outside").write_text("kept")
     (tmp_path / "file").symlink_to(tmp_path / "outside")
     before = os.umask(0o022)
     try:
         write_whole(tmp_path / "file", "new")
     finally:
         os.umask(before)
-    assert (tmp_path / "outside").read_text() == "mine"
+    assert (tmp_path / "outside").read_text() == "kept"
     assert (tmp_path / "file").read_text() == "new"
     assert stat.S_IMODE((tmp_path / "file").lstat().st_mode) == 0o644
 
@@ -42,10 +42,10 @@ def test_a_failure_leaves_the_old_file_and_nothing_else(
     assert (tmp_path / "file").read_text() == "old"
 
 
-def test_what_was_edited_is_the_users(tmp_path: Path) -> None:
+def test_an_edited_file_is_kept_without_force(tmp_path: Path) -> None:
     path = tmp_path / "new" / "plan.yaml"
     write_signed(path, "a: 1\nname: ä\n")
-    write_signed(path, "a: 2\n")  # nobody has touched it: replaced
+    write_signed(path, "a: 2\n")  # not edited: replaced
     assert is_signed(path)
     path.write_text(path.read_text().replace("a: 2", "a: 3"))
     with pytest.raises(UserError, match="--force"):

@@ -33,7 +33,7 @@ from scalewright.plan.cost.states import fsdp
 from scalewright.plan.cost.table import RECOMPUTE
 from scalewright.spec import volumes
 from scalewright.spec.memory import FP32
-from scalewright.spec.volumes import BUCKET_BYTES, During, Exchanges, Group, Kind, Rank, Transfer
+from scalewright.spec.volumes import BUCKET_BYTES, Collective, During, Exchanges, Group, Rank, Transfer
 
 
 class Volumes:
@@ -217,7 +217,7 @@ def _usual_tensor_parallel(at: Columns, place: Place) -> Iterator[Transfer]:
     t, sparse = at.table, at.work("sparse")
     times = at.work("exchanges") + sparse * (t.etp > 1)
     calls = times * place.blocks * t.accumulation * (t.tp > 1)
-    kinds: tuple[tuple[Kind, np.ndarray], ...] = (
+    kinds: tuple[tuple[Collective, np.ndarray], ...] = (
         ("all_reduce", 1.0 * (t.sp <= 0)),
         ("all_gather", 1.0 * (t.sp > 0)),
         ("reduce_scatter", 1.0 * (t.sp > 0)),

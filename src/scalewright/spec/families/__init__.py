@@ -1,20 +1,20 @@
-"""One table-like reader per family: what its config.json says, in the words of `ModelSpec`.
+"""One reader per family: from the keys of its config.json to those of `ModelSpec`.
 
     config.json --defaults of the family--> full dict --read--> keys of ModelSpec
     ModelSpec   --write (families that run)--> config.json
 
-A file holds families that resemble one another; `FAMILIES` is the list of them all.
+A file contains similar families; `FAMILIES` is the table of all.
 """
 
 from __future__ import annotations
 
 from scalewright.spec.families import deepseek, gemma, gpt, llama, moe, nemotron
-from scalewright.spec.families.common import Family
+from scalewright.spec.families.common import ModelFamily
 
-FAMILIES: dict[str, Family] = {
+FAMILIES: dict[str, ModelFamily] = {
     family.name: family
     for module in (gpt, llama, gemma, moe, deepseek, nemotron)
     for family in module.FAMILIES
 }
 
-__all__ = ["FAMILIES", "Family"]
+__all__ = ["FAMILIES", "ModelFamily"]

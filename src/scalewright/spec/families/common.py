@@ -1,6 +1,6 @@
-"""What the readers share: a family's record, rotary positions, windows, activations.
+"""Shared by the readers: a family's record, rotary positions, windows, activations.
 
-A config.json that lacks a key means the default of its class in `transformers` (Gemma 3's files lack most
+A key that a config.json lacks has the default of its class in `transformers` (Gemma 3's files lack most
 keys): `defaults.yaml` is the table of those.
 """
 
@@ -22,18 +22,18 @@ Keys = dict[str, Any]  # keys of ModelSpec, or of a config.json that is being wr
 
 
 @dataclass(frozen=True)
-class Family:
-    """How one `model_type` is read, and, when it runs here, how it is written."""
+class ModelFamily:
+    """The reader of one `model_type`, and its writer when it runs here."""
 
     name: str  # the config's model_type
     read: Callable[[Config], Keys]
-    architecture: str = ""  # the class that transformers builds; only families that are written have it
+    architecture: str = ""  # the class in transformers; only of families with a writer
     write: Callable[[ModelSpec], Keys] | None = None
     aliases: Mapping[str, str] = field(default_factory=dict)  # other names of the same key
     refused: Config = field(default_factory=dict)  # key -> the only value that this package expresses
 
     def full(self, config: Config) -> Config:
-        """`config` under one name per key, with the family's defaults where it is silent."""
+        """`config` with one name per key, and the family's defaults for missing keys."""
         given = {self.aliases.get(key, key): value for key, value in config.items()}
         for key, only in self.refused.items():
             if given.get(key) not in (None, only):
@@ -71,15 +71,15 @@ PLAIN_ACTIVATIONS = {
 
 
 def mlp_type(name: str, gated: bool = True) -> str:
-    """The MLP that `hidden_act` makes; raises UserError for an activation that isn't known."""
+    """The MLP of a `hidden_act`; raises UserError for an unknown activation."""
     table = GATED_ACTIVATIONS if gated else PLAIN_ACTIVATIONS
     if name not in table:
         raise unknown("activation", str(name), table, "config.json: hidden_act")
     return table[name]
 
 
-def activation(mlp: str) -> str:
-    """The `hidden_act` that makes this MLP."""
+def hidden_act(mlp: str) -> str:
+    """The `hidden_act` of this MLP."""
     names = {
         "swiglu": "silu",
         "geglu": "gelu",
@@ -90,7 +90,7 @@ def activation(mlp: str) -> str:
 
 
 def shape(c: Config) -> Keys:
-    """The dims that almost every family names alike."""
+    """The dims whose keys are the same in almost every family."""
     return {
         "vocab_size": c["vocab_size"],
         "hidden_size": c["hidden_size"],
@@ -106,7 +106,7 @@ def shape(c: Config) -> Keys:
 
 
 def write_shape(m: ModelSpec) -> Keys:
-    """The way back of `shape`."""
+    """The inverse of `shape`."""
     return {
         "vocab_size": m.vocab_size,
         "hidden_size": m.hidden_size,
@@ -118,7 +118,7 @@ def write_shape(m: ModelSpec) -> Keys:
         "max_position_embeddings": m.context,
         "rms_norm_eps": m.norm_eps,
         "tie_word_embeddings": m.tie_word_embeddings,
-        "hidden_act": activation(m.mlp_type),
+        "hidden_act": hidden_act(m.mlp_type),
     }
 
 
@@ -126,7 +126,7 @@ def write_shape(m: ModelSpec) -> Keys:
 
 
 def windows(sliding: Sequence[bool], size: int | None) -> Keys:
-    """Which layers slide, as the shortest pattern that repeats to it."""
+    """The layers with a sliding window, as the shortest repeating pattern."""
     if size is None or not any(sliding):
         return {"sliding_window": None, "window_pattern": (False,)}
     return {"sliding_window": size, "window_pattern": repeating(sliding)}
@@ -139,19 +139,19 @@ def repeating(kinds: Sequence[T]) -> tuple[T, ...]:
 
 
 def all_layers(c: Config) -> Keys:
-    """The window of a family whose every layer slides when `sliding_window` is set."""
+    """The windows of a family in which `sliding_window` applies to every layer."""
     return windows([True], c["sliding_window"])
 
 
 def by_layer_types(c: Config, otherwise: Sequence[bool]) -> Keys:
-    """The windows that `layer_types` lists, or the family's own rule where it is absent."""
+    """The windows in `layer_types`, or by the family's own rule where it is absent."""
     types = c.get("layer_types")
     sliding = [kind == "sliding_attention" for kind in types] if types else list(otherwise)
     return windows(sliding, c["sliding_window"])
 
 
 def write_layer_types(m: ModelSpec) -> list[str]:
-    """The way back of `by_layer_types`."""
+    """The inverse of `by_layer_types`."""
     layers = range(m.num_hidden_layers)
     return ["sliding_attention" if m.window(layer) is not None else "full_attention" for layer in layers]
 
@@ -175,7 +175,7 @@ def rope(c: Config, theta: float = 10000.0, fraction: float = 1.0, theta_key: st
 
 
 def rope_parameters(c: Config, layers: str = "full_attention") -> Config:
-    """The dict that holds the scaling, for one kind of layer where kinds have their own."""
+    """The dict with the scaling, for one kind of layer where kinds have their own."""
     given = c.get("rope_scaling") or c.get("rope_parameters") or {}
     nested = [key for key in ("full_attention", "sliding_attention") if key in given]
     if not nested:
@@ -185,7 +185,7 @@ def rope_parameters(c: Config, layers: str = "full_attention") -> Config:
 
 
 def rope_scaling(given: Config, c: Config) -> Keys | None:
-    """The keys of RopeScaling; null when frequencies are as they are."""
+    """The keys of RopeScaling; None without scaling."""
     kind = given.get("rope_type") or given.get("type") or "default"
     kind = {"su": "longrope"}.get(kind, kind)
     if kind not in SCALINGS:
@@ -210,7 +210,7 @@ def rope_scaling(given: Config, c: Config) -> Keys | None:
 def write_rope(
     m: ModelSpec, theta_key: str = "rope_theta", fraction_key: str = "partial_rotary_factor"
 ) -> Keys:
-    """The way back, in the older style, which transformers 4 and 5 both read."""
+    """The inverse, in the older style, which transformers 4 and 5 both read."""
     keys: Keys = {theta_key: m.rope.theta, "rope_scaling": None}
     if m.rope.fraction != 1.0 or fraction_key != "partial_rotary_factor":
         keys[fraction_key] = m.rope.fraction

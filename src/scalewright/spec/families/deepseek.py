@@ -6,7 +6,7 @@ k, v = up_kv(norm(c)),  [c, k_rope] = down_kv(x)        only c and k_rope are ca
 
 from __future__ import annotations
 
-from scalewright.spec.families.common import Config, Family, Keys, mlp_type, rope, shape
+from scalewright.spec.families.common import Config, Keys, ModelFamily, mlp_type, rope, shape
 
 
 def _common(c: Config) -> Keys:
@@ -47,10 +47,8 @@ def _read_v2(c: Config) -> Keys:
 def _read_v3(c: Config) -> Keys:
     keys = _common(c)
     if keys["moe"]:
-        keys["moe"] |= {
-            "router_bias": True,
-            "score": "sigmoid",
-        }  # the bias corrects the choice, without gradients
+        # the bias corrects the choice of experts, without gradients
+        keys["moe"] |= {"router_bias": True, "score": "sigmoid"}
     return {**keys, "mtp_layers": c["num_nextn_predict_layers"] or 0}
 
 
@@ -62,7 +60,7 @@ NAMES = {
 }
 
 FAMILIES = (
-    Family("deepseek_v2", _read_v2, aliases=NAMES, refused=ONLY),
-    Family("deepseek_v3", _read_v3, aliases=NAMES, refused=ONLY),
-    Family("kimi_k2", _read_v3, aliases=NAMES, refused=ONLY),
+    ModelFamily("deepseek_v2", _read_v2, aliases=NAMES, refused=ONLY),
+    ModelFamily("deepseek_v3", _read_v3, aliases=NAMES, refused=ONLY),
+    ModelFamily("kimi_k2", _read_v3, aliases=NAMES, refused=ONLY),
 )

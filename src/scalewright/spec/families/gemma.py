@@ -1,7 +1,7 @@
 """Gemma 1 to 4 (text): tied heads, GeGLU, norms that multiply by 1 + weight, scaled embeddings.
 
-Gemma 2: norms before and after, softcaps, every second layer slides
-Gemma 3: a norm on each head's q and k, five of six layers slide and turn at a rate of their own
+Gemma 2: norms before and after, softcaps, a sliding window in every second layer
+Gemma 3: a norm on each head's q and k, windows and another RoPE base in five of six layers
 Gemma 4: the sixth has fewer, larger KV heads, whose values are their keys; experts beside the MLP
 """
 
@@ -12,8 +12,8 @@ import math
 from scalewright.spec.errors import UserError
 from scalewright.spec.families.common import (
     Config,
-    Family,
     Keys,
+    ModelFamily,
     by_layer_types,
     first,
     mlp_type,
@@ -32,9 +32,7 @@ def _common(c: Config) -> Keys:
     act = first(c.get("hidden_activation"), c.get("hidden_act"), "gelu_pytorch_tanh")
     return {
         **shape(c),
-        "mlp_type": mlp_type(
-            "gelu_pytorch_tanh" if act == "gelu" else act
-        ),  # the first files said gelu, and meant tanh
+        "mlp_type": mlp_type("gelu_pytorch_tanh" if act == "gelu" else act),  # gelu in old files means tanh
         "norm_type": "rmsnorm_plus_one",
         "embedding_scale": math.sqrt(c["hidden_size"]),
         "qkv_bias": c["attention_bias"],
@@ -66,13 +64,13 @@ def _read_gemma2(c: Config) -> Keys:
 def _read_gemma3(c: Config) -> Keys:
     every = c["sliding_window_pattern"]
     local = rope_parameters(c, "sliding_attention").get("rope_theta") if _nested(c) else None
-    turning = rope(c, 1_000_000.0)
+    base = rope(c, 1_000_000.0)
     return {
         **_common(c),
         **by_layer_types(c, [(i + 1) % every != 0 for i in range(c["num_hidden_layers"])]),
         "norm_position": "both",
         "qk_norm": "head",
-        "rope": {**turning, "local_theta": float(first(local, c.get("rope_local_base_freq"), 10_000.0))},
+        "rope": {**base, "local_theta": float(first(local, c.get("rope_local_base_freq"), 10_000.0))},
         "query_scale": _query_scale(c),
         "attention_softcap": c["attn_logit_softcapping"],
         "logit_softcap": c["final_logit_softcapping"],
@@ -88,7 +86,7 @@ def _read_gemma4(c: Config) -> Keys:
         )
     layers = c["num_hidden_layers"]
     sliding = [(i + 1) % 6 != 0 and i < layers - 1 for i in range(layers)]
-    turning = rope_parameters(c)
+    parameters = rope_parameters(c)
     return {
         **_common(c),
         **(by_layer_types(c, ()) if c["layer_types"] else windows(sliding, c["sliding_window"])),
@@ -96,8 +94,8 @@ def _read_gemma4(c: Config) -> Keys:
         "qk_norm": "qkv",
         "query_scale": 1.0,
         "rope": {
-            "theta": float(turning.get("rope_theta", 1_000_000.0)),
-            "fraction": float(turning.get("partial_rotary_factor", 0.25)),  # where there is no window
+            "theta": float(parameters.get("rope_theta", 1_000_000.0)),
+            "fraction": float(parameters.get("partial_rotary_factor", 0.25)),  # where there is no window
             "local_theta": float(rope_parameters(c, "sliding_attention").get("rope_theta", 10_000.0)),
         },
         "logit_softcap": c["final_logit_softcapping"],
@@ -107,7 +105,7 @@ def _read_gemma4(c: Config) -> Keys:
 
 
 def _global_attention(c: Config) -> Keys:
-    """The heads of layers without a window: by keys of their own, or as transformers writes them out."""
+    """The heads of layers without a window: from keys of their own, or from transformers' list of layers."""
     listed = next(iter((c.get("per_layer_config") or {}).values()), None)
     heads = c["num_global_key_value_heads"] if c["attention_k_eq_v"] else None
     if listed is not None:
@@ -124,7 +122,7 @@ def _global_attention(c: Config) -> Keys:
 
 
 def _gemma4_experts(c: Config) -> Keys:
-    """The dense MLP stays, beside the experts: a shared one."""
+    """Experts beside the dense MLP, which is a shared expert."""
     return {
         "num_experts": c["num_experts"],
         "top_k": c["top_k_experts"],
@@ -167,9 +165,9 @@ CAUSAL: Keys = {"use_bidirectional_attention": False}
 GEMMA4: Keys = {"use_bidirectional_attention": "vision", "num_kv_shared_layers": 0}
 
 FAMILIES = (
-    Family("gemma", _read_gemma, "GemmaForCausalLM", _write_common, refused=CAUSAL),
-    Family("gemma2", _read_gemma2, "Gemma2ForCausalLM", _write_gemma2, refused=CAUSAL),
-    Family("gemma4_text", _read_gemma4, refused=GEMMA4),
-    Family("gemma4_unified_text", _read_gemma4, refused=GEMMA4),
-    Family("gemma3_text", _read_gemma3, "Gemma3ForCausalLM", _write_gemma3, refused=CAUSAL),
+    ModelFamily("gemma", _read_gemma, "GemmaForCausalLM", _write_common, refused=CAUSAL),
+    ModelFamily("gemma2", _read_gemma2, "Gemma2ForCausalLM", _write_gemma2, refused=CAUSAL),
+    ModelFamily("gemma4_text", _read_gemma4, refused=GEMMA4),
+    ModelFamily("gemma4_unified_text", _read_gemma4, refused=GEMMA4),
+    ModelFamily("gemma3_text", _read_gemma3, "Gemma3ForCausalLM", _write_gemma3, refused=CAUSAL),
 )

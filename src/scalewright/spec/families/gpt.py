@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from scalewright.spec.families.common import (
     Config,
-    Family,
     Keys,
-    activation,
+    ModelFamily,
+    hidden_act,
     mlp_type,
     rope,
     shape,
@@ -75,7 +75,7 @@ def _write_neox(m: ModelSpec) -> Keys:
         "num_hidden_layers": m.num_hidden_layers,
         "num_attention_heads": m.num_attention_heads,
         "max_position_embeddings": m.context,
-        "hidden_act": activation(m.mlp_type),
+        "hidden_act": hidden_act(m.mlp_type),
         "layer_norm_eps": m.norm_eps,
         "attention_bias": m.qkv_bias,
         "use_parallel_residual": m.residual == "parallel",
@@ -140,7 +140,7 @@ def _read_falcon(c: Config) -> Keys:
 
 
 FAMILIES = (
-    Family(
+    ModelFamily(
         "gpt2",
         _read_gpt2,
         "GPT2LMHeadModel",
@@ -153,13 +153,13 @@ FAMILIES = (
         },
         refused={"scale_attn_by_inverse_layer_idx": False, "add_cross_attention": False},
     ),
-    Family(
+    ModelFamily(
         "gpt_neox",
         _read_neox,
         "GPTNeoXForCausalLM",
         _write_neox,
     ),
-    Family(
+    ModelFamily(
         "bloom",
         _read_bloom,
         "BloomForCausalLM",
@@ -167,7 +167,7 @@ FAMILIES = (
         aliases={"n_embed": "hidden_size", "num_hidden_layers": "n_layer", "num_attention_heads": "n_head"},
         refused={"apply_residual_connection_post_layernorm": False},
     ),
-    Family(
+    ModelFamily(
         "falcon",
         _read_falcon,
         aliases={"n_embed": "hidden_size"},

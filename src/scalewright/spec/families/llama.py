@@ -1,4 +1,4 @@
-"""Llama and those that changed a part of it: Mistral, Qwen2, Qwen3, SmolLM3, Phi-3, OLMo, OLMo-2, StarCoder2.
+"""Llama and its variants: Mistral, Qwen2, Qwen3, SmolLM3, Phi-3, OLMo, OLMo-2, StarCoder2.
 
     x += o(attention(q, k, v of rmsnorm(x)))              Qwen2   biases on q, k, v
     x += down(silu(gate(n)) * up(n)), n = rmsnorm(x)      Qwen3   a norm on each head's q and k
@@ -12,8 +12,8 @@ from __future__ import annotations
 from scalewright.spec.errors import UserError
 from scalewright.spec.families.common import (
     Config,
-    Family,
     Keys,
+    ModelFamily,
     all_layers,
     by_layer_types,
     mlp_type,
@@ -76,7 +76,7 @@ def _write_qwen3(m: ModelSpec) -> Keys:
 
 
 def _late_windows(c: Config) -> Keys:
-    """Qwen's rule: with `use_sliding_window`, layers from `max_window_layers` on slide."""
+    """Qwen's rule: with `use_sliding_window`, layers from `max_window_layers` on have the window."""
     if not c["use_sliding_window"]:
         return windows((), None)
     return by_layer_types(c, [i >= c["max_window_layers"] for i in range(c["num_hidden_layers"])])
@@ -92,29 +92,28 @@ def _write_late_windows(m: ModelSpec) -> Keys:
 
 
 def _read_smollm3(c: Config) -> Keys:
-    turns, without = rope_layers(c)
-    window = by_layer_types(c, [not t for t in turns]) if c["use_sliding_window"] else windows((), None)
+    has_rope, without = rope_layers(c)
+    window = by_layer_types(c, [not t for t in has_rope]) if c["use_sliding_window"] else windows((), None)
     return {**gated(c), **biases(c), **window, "mlp_bias": c["mlp_bias"], "rope_every_not": without}
 
 
 def rope_layers(c: Config) -> tuple[list[bool], int | None]:
-    """Which layers turn their queries and keys, and the n where every n-th doesn't; UserError for others."""
+    """Whether each layer has RoPE, and the n where every n-th doesn't; UserError for other patterns."""
     layers = c["num_hidden_layers"]
     every = c["no_rope_layer_interval"] or layers + 1
-    turns = [
-        bool(t) for t in c["no_rope_layers"] or [(i + 1) % every != 0 for i in range(layers)]
-    ]  # 1: it turns
-    every = turns.index(False) + 1 if False in turns else layers + 1
-    if turns != [(i + 1) % every != 0 for i in range(layers)]:
+    default = [(i + 1) % every != 0 for i in range(layers)]
+    has_rope = [bool(flag) for flag in c["no_rope_layers"] or default]  # 1 in the file: RoPE
+    every = has_rope.index(False) + 1 if False in has_rope else layers + 1
+    if has_rope != [(i + 1) % every != 0 for i in range(layers)]:
         raise UserError(
             "no_rope_layers is not every n-th layer", "config.json", "such a pattern is not supported"
         )
-    return turns, every if every <= layers else None
+    return has_rope, every if every <= layers else None
 
 
 def _write_smollm3(m: ModelSpec) -> Keys:
-    turns = [int(m.has_rope(layer)) for layer in range(m.num_hidden_layers)]
-    keys = {**_write_llama(m), **_write_late_windows(m), "no_rope_layers": turns}
+    has_rope = [int(m.has_rope(layer)) for layer in range(m.num_hidden_layers)]
+    keys = {**_write_llama(m), **_write_late_windows(m), "no_rope_layers": has_rope}
     del keys["head_dim"]
     return keys
 
@@ -168,13 +167,13 @@ def _write_starcoder2(m: ModelSpec) -> Keys:
 
 
 FAMILIES = (
-    Family("llama", _read_llama, "LlamaForCausalLM", _write_llama),
-    Family("mistral", _read_mistral, "MistralForCausalLM", _write_mistral),
-    Family("qwen2", _read_qwen2, "Qwen2ForCausalLM", _write_qwen2),
-    Family("qwen3", _read_qwen3, "Qwen3ForCausalLM", _write_qwen3),
-    Family("smollm3", _read_smollm3, "SmolLM3ForCausalLM", _write_smollm3),
-    Family("phi3", _read_phi3),
-    Family("olmo", _read_olmo, "OlmoForCausalLM", _write_olmo),
-    Family("olmo2", _read_olmo2, "Olmo2ForCausalLM", _write_olmo2),
-    Family("starcoder2", _read_starcoder2, "Starcoder2ForCausalLM", _write_starcoder2),
+    ModelFamily("llama", _read_llama, "LlamaForCausalLM", _write_llama),
+    ModelFamily("mistral", _read_mistral, "MistralForCausalLM", _write_mistral),
+    ModelFamily("qwen2", _read_qwen2, "Qwen2ForCausalLM", _write_qwen2),
+    ModelFamily("qwen3", _read_qwen3, "Qwen3ForCausalLM", _write_qwen3),
+    ModelFamily("smollm3", _read_smollm3, "SmolLM3ForCausalLM", _write_smollm3),
+    ModelFamily("phi3", _read_phi3),
+    ModelFamily("olmo", _read_olmo, "OlmoForCausalLM", _write_olmo),
+    ModelFamily("olmo2", _read_olmo2, "Olmo2ForCausalLM", _write_olmo2),
+    ModelFamily("starcoder2", _read_starcoder2, "Starcoder2ForCausalLM", _write_starcoder2),
 )

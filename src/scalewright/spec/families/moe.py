@@ -2,15 +2,15 @@
 
     mlp(x) = sum over the top_k experts e of  w_e * expert_e(x)   (+ shared experts, for every token)
 
-They differ in how scores become weights, in what is shared, and in which layers stay dense.
+They differ in how weights follow from scores, in shared experts, and in which layers are dense.
 """
 
 from __future__ import annotations
 
 from scalewright.spec.families.common import (
     Config,
-    Family,
     Keys,
+    ModelFamily,
     all_layers,
     by_layer_types,
     first,
@@ -66,8 +66,8 @@ def _read_qwen3_moe(c: Config) -> Keys:
 
 def _read_qwen3_next(c: Config) -> Keys:
     every = c["full_attention_interval"]
-    plain = ["linear_attention" if (i + 1) % every else "" for i in range(c["num_hidden_layers"])]
-    linear = [kind == "linear_attention" for kind in c["layer_types"] or plain]
+    default = ["linear_attention" if (i + 1) % every else "" for i in range(c["num_hidden_layers"])]
+    is_linear = [kind == "linear_attention" for kind in c["layer_types"] or default]
     shared = {
         "num_shared_experts": 1,
         "shared_intermediate_size": c["shared_expert_intermediate_size"],
@@ -80,7 +80,7 @@ def _read_qwen3_next(c: Config) -> Keys:
         "norm_type": "rmsnorm_plus_one",
         "qk_norm": "head",
         "attention_gate": True,
-        "layer_pattern": repeating(["deltanet+mlp" if one else "attention+mlp" for one in linear]),
+        "layer_pattern": repeating(["deltanet+mlp" if linear else "attention+mlp" for linear in is_linear]),
         "deltanet": {
             "num_key_heads": c["linear_num_key_heads"],
             "num_value_heads": c["linear_num_value_heads"],
@@ -163,8 +163,8 @@ def _read_minimax_m2(c: Config) -> Keys:
         "router_bias": True,  # the correction of the choice, learned without gradients
         "score": "sigmoid",
     }
-    turned = c["rotary_dim"] / c["head_dim"] if c["rotary_dim"] else 1.0
-    return {**gated(c), "rope": rope(c, c["default_theta"], turned), "qk_norm": "full", "moe": moe}
+    fraction = c["rotary_dim"] / c["head_dim"] if c["rotary_dim"] else 1.0
+    return {**gated(c), "rope": rope(c, c["default_theta"], fraction), "qk_norm": "full", "moe": moe}
 
 
 def _read_gpt_oss(c: Config) -> Keys:
@@ -189,8 +189,8 @@ def _read_gpt_oss(c: Config) -> Keys:
 
 def _read_llama4(c: Config) -> Keys:
     layers = c["num_hidden_layers"]
-    turns, without = rope_layers(c)
-    chunked = [kind == "chunked_attention" for kind in c["layer_types"]] if c["layer_types"] else turns
+    has_rope, without = rope_layers(c)
+    chunked = [kind == "chunked_attention" for kind in c["layer_types"]] if c["layer_types"] else has_rope
     moe = {
         "num_experts": c["num_local_experts"],
         "top_k": c["num_experts_per_tok"],
@@ -242,12 +242,12 @@ GPT_OSS_YARN: Keys = {
 }
 
 FAMILIES = (
-    Family("mixtral", _read_mixtral, aliases={"num_experts": "num_local_experts"}),
-    Family("qwen2_moe", _read_qwen2_moe, aliases={"num_local_experts": "num_experts"}),
-    Family("qwen3_moe", _read_qwen3_moe, aliases={"num_local_experts": "num_experts"}),
-    Family("qwen3_next", _read_qwen3_next, aliases={"num_local_experts": "num_experts"}),
-    Family("olmoe", _read_olmoe, aliases={"num_local_experts": "num_experts"}),
-    Family(
+    ModelFamily("mixtral", _read_mixtral, aliases={"num_experts": "num_local_experts"}),
+    ModelFamily("qwen2_moe", _read_qwen2_moe, aliases={"num_local_experts": "num_experts"}),
+    ModelFamily("qwen3_moe", _read_qwen3_moe, aliases={"num_local_experts": "num_experts"}),
+    ModelFamily("qwen3_next", _read_qwen3_next, aliases={"num_local_experts": "num_experts"}),
+    ModelFamily("olmoe", _read_olmoe, aliases={"num_local_experts": "num_experts"}),
+    ModelFamily(
         "dbrx",
         _read_dbrx,
         aliases={
@@ -257,13 +257,13 @@ FAMILIES = (
             "max_seq_len": "max_position_embeddings",
         },
     ),
-    Family(
+    ModelFamily(
         "glm4_moe",
         _read_glm4_moe,
         aliases={"num_mtp_layers": "num_nextn_predict_layers", "num_local_experts": "n_routed_experts"},
     ),
-    Family("minimax_m2", _read_minimax_m2, aliases={"num_experts": "num_local_experts"}),
-    Family("gpt_oss", _read_gpt_oss, aliases={"num_experts": "num_local_experts"}),
-    Family("llama4_text", _read_llama4),
-    Family("grok-1", _read_grok1, aliases={"num_experts": "num_local_experts"}),
+    ModelFamily("minimax_m2", _read_minimax_m2, aliases={"num_experts": "num_local_experts"}),
+    ModelFamily("gpt_oss", _read_gpt_oss, aliases={"num_experts": "num_local_experts"}),
+    ModelFamily("llama4_text", _read_llama4),
+    ModelFamily("grok-1", _read_grok1, aliases={"num_experts": "num_local_experts"}),
 )

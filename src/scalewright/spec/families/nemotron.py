@@ -1,13 +1,13 @@
 """NVIDIA's Nemotron: dense with squared ReLU, and hybrids of Mamba-2, attention and MLPs (or experts).
 
-Nemotron     LayerNorm times 1 + weight, half of each head turns; every layer attention and MLP
-Nemotron-H   RMSNorm, no positions; a layer is one part alone: M Mamba  * attention  - MLP  E experts
+Nemotron     LayerNorm times 1 + weight, RoPE on half of each head; every layer attention and MLP
+Nemotron-H   RMSNorm, no positions; a layer is a single part: M Mamba  * attention  - MLP  E experts
 """
 
 from __future__ import annotations
 
 from scalewright.spec.errors import unknown
-from scalewright.spec.families.common import Config, Family, Keys, mlp_type, repeating, rope, shape
+from scalewright.spec.families.common import Config, Keys, ModelFamily, mlp_type, repeating, rope, shape
 from scalewright.spec.families.llama import biases
 from scalewright.spec.model import LayerKind
 
@@ -24,7 +24,7 @@ def _read_nemotron(c: Config) -> Keys:
     }
 
 
-# The letters of `hybrid_override_pattern`, and the words of `layers_block_type`, past and present.
+# The letters of `hybrid_override_pattern`, and the names in `layers_block_type`, old and new.
 KINDS: dict[str, LayerKind] = {
     "M": "mamba", "mamba": "mamba", "linear_attention": "mamba",
     "*": "attention", "attention": "attention", "full_attention": "attention",
@@ -34,11 +34,11 @@ KINDS: dict[str, LayerKind] = {
 
 
 def _read_nemotron_h(c: Config) -> Keys:
-    given = list(c["layers_block_type"] or c.get("hybrid_override_pattern") or DEFAULT_LAYERS)
-    for word in given:
-        if word not in KINDS:
-            raise unknown("kind of layer", str(word), KINDS, "config.json: hybrid_override_pattern")
-    kinds = [KINDS[word] for word in given]
+    letters = list(c["layers_block_type"] or c.get("hybrid_override_pattern") or DEFAULT_LAYERS)
+    for letter in letters:
+        if letter not in KINDS:
+            raise unknown("kind of layer", str(letter), KINDS, "config.json: hybrid_override_pattern")
+    kinds = [KINDS[letter] for letter in letters]
     return {
         **shape({**c, "num_hidden_layers": len(kinds)}),
         "layer_pattern": repeating(kinds),
@@ -46,8 +46,8 @@ def _read_nemotron_h(c: Config) -> Keys:
         "norm_eps": c["layer_norm_epsilon"],
         "positions": "none",
         "mamba": _mamba(c) if "mamba" in kinds else None,
-        "moe": _experts(c, [i for i, word in enumerate(given) if word in ("-", "mlp")])
-        if {"E", "moe"} & set(given)
+        "moe": _experts(c, [i for i, letter in enumerate(letters) if letter in ("-", "mlp")])
+        if {"E", "moe"} & set(letters)
         else None,
         "mtp_layers": c["num_nextn_predict_layers"],
     }
@@ -87,8 +87,8 @@ def _experts(c: Config, dense: list[int]) -> Keys:
 
 
 FAMILIES = (
-    Family("nemotron", _read_nemotron),
-    Family(
+    ModelFamily("nemotron", _read_nemotron),
+    ModelFamily(
         "nemotron_h",
         _read_nemotron_h,
         aliases={

@@ -1,1 +1,1 @@
-"""What runs are planned for: devices as their vendors print them, in nodes, joined by levels of links."""
+"""Hardware: devices as their vendors publish them, clusters of nodes, and levels of links."""

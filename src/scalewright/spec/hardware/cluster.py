@@ -1,12 +1,12 @@
-"""What a run is planned for or runs on: one kind of device, in nodes, joined by levels of links.
+"""A cluster: one kind of device, in nodes, joined by levels of links.
 
     load_cluster("dgx-h100")         a preset of data/clusters.yaml, or one of its aliases
-    load_cluster("H100-80GB-SXM")    a device, in the system that it usually comes in
+    load_cluster("H100-80GB-SXM")    a device, in its usual system
     load_cluster("mine.yaml")        a file: {device, nodes, fabric, ...}, or {like: dgx-h100, nodes: 16}
     load_cluster({"device": "t4"})   the same, as a dict
 
-`local` is this machine, which a spec can't look at: `machine.local.find_cluster` takes all of these and
-`local` too. A profile of measured rates is a cluster file with `measured`; published peaks stay beside them.
+`local` is this machine, which this package can't inspect: `machine.local.find_cluster` takes all of these and
+`local` too. A profile of measured rates is a cluster file with `measured`, beside the published peaks.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ NETWORK = "network_bytes_per_s"
 
 
 class ClusterSpec(Spec):
-    """A cluster. `nodes: null` means as many as are asked for."""
+    """A cluster. `nodes: null` means any number."""
 
     version: Literal[1] = 1
     name: str = Field(min_length=1)
@@ -84,7 +84,7 @@ class ClusterSpec(Spec):
             return data
         per_node = data["devices_per_node"]
         if not isinstance(per_node, int) or per_node < 1:
-            return {**data, "levels": ()}  # pydantic says what is wrong with it
+            return {**data, "levels": ()}  # the field's own check raises the error
         link = Link.parse(given["link"], "link") if given.get("link") else usual_link(device, per_node)
         fabric = Fabric.parse(given["fabric"], "fabric") if given.get("fabric") else usual_fabric(device)
         data["levels"] = build_levels(device, per_node, link, fabric)
@@ -108,9 +108,9 @@ class ClusterSpec(Spec):
             )
         outermost, total = sizes[-1], self.devices
         if outermost is not None and (total is None or total > outermost):
-            many = "as many nodes as asked" if total is None else f"{total} devices"
+            size = "any number of nodes" if total is None else f"{total} devices"
             raise UserError(
-                f"{many}, but no level joins more than {outermost}",
+                f"{size}, but no level joins more than {outermost}",
                 "levels",
                 f"add a fabric, or set nodes: {max(1, outermost // self.devices_per_node)}",
             )
@@ -118,7 +118,7 @@ class ClusterSpec(Spec):
 
     @property
     def devices(self) -> int | None:
-        """How many devices there are; None when as many as asked."""
+        """The number of devices; None when any number."""
         return None if self.nodes is None else self.nodes * self.devices_per_node
 
     @property
@@ -128,7 +128,7 @@ class ClusterSpec(Spec):
 
     @property
     def assumed(self) -> tuple[str, ...]:
-        """What no source says and was assumed, one line each. A CPU needs no family: it is timed."""
+        """Assumed figures, one line each, which no source gives. A CPU needs no family: it is timed."""
         lines = [
             f"{level.name} {level.bytes_per_s:.4g} bytes/s: {level.source}"
             for level in self.levels
@@ -155,17 +155,17 @@ class ClusterSpec(Spec):
             return self.levels
         changed = []
         for level in self.levels:
-            found = self.measured.levels.get(level.name)
-            news = {key: value for key, value in (found.dump() if found else {}).items() if value is not None}
+            measured = self.measured.levels.get(level.name)
+            rates = {k: rate for k, rate in (measured.dump() if measured else {}).items() if rate is not None}
             if level.name == "device" and self.measured.memory_bytes_per_s:
-                news.setdefault("bytes_per_s", self.measured.memory_bytes_per_s)
-            changed.append(level.replace(**news, source="measured") if news else level)
+                rates.setdefault("bytes_per_s", self.measured.memory_bytes_per_s)
+            changed.append(level.replace(**rates, source="measured") if rates else level)
         return tuple(changed)
 
     def level_for(self, span: int) -> Level:
-        """The smallest level whose instances hold `span` neighbouring devices; measured where it was.
+        """The smallest level whose instances contain `span` neighbouring devices; measured rates first.
 
-        Raises UserError when the cluster isn't that large.
+        Raises UserError when the cluster is smaller.
         """
         self.check_devices(span)
         return next(level for level in self.effective_levels() if level.size is None or level.size >= span)
@@ -182,7 +182,7 @@ def _device(data: Any) -> DeviceSpec:
         base = load_device(str(data["like"]))
         if isinstance(changes.get("peaks"), dict):
             changes["peaks"] = {**base.peaks.dump(), **changes["peaks"]}
-        if "memory_bytes" in changes:  # what the base's driver reports is of another size
+        if "memory_bytes" in changes:  # the base's reported size doesn't apply
             changes.setdefault("memory_bytes_reported", None)
         return base.replace(**changes)
     return DeviceSpec.parse(data, "device")
@@ -190,14 +190,14 @@ def _device(data: Any) -> DeviceSpec:
 
 @lru_cache(maxsize=1)
 def _entries() -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
-    """The presets as written, by name, and the folded names and aliases that lead to them."""
+    """The presets as written, by name; and their names by folded name or alias."""
     entries: dict[str, dict[str, Any]] = {}
     names: dict[str, str] = {}
     for name, entry in read_yaml(DATA / "clusters.yaml").items():
         entry = dict(entry)
-        for known in (name, *entry.pop("aliases", ())):
-            if names.setdefault(fold(known), name) != name:
-                raise ValueError(f"'{known}' names both {names[fold(known)]} and {name}")
+        for alias in (name, *entry.pop("aliases", ())):
+            if names.setdefault(fold(alias), name) != name:
+                raise ValueError(f"'{alias}' names both {names[fold(alias)]} and {name}")
         entries[name] = {"name": name, **entry}
     return entries, names
 
@@ -215,14 +215,14 @@ def cluster_presets() -> dict[str, ClusterSpec]:
 def cluster_names() -> list[str]:
     """Every name that `load_cluster` takes, besides paths: presets, their aliases, devices, `local`."""
     entries = read_yaml(DATA / "clusters.yaml")
-    presets = [known for name, entry in entries.items() for known in (name, *entry.get("aliases", ()))]
+    presets = [alias for name, entry in entries.items() for alias in (name, *entry.get("aliases", ()))]
     return list(dict.fromkeys([*presets, *device_names(), LOCAL]))
 
 
 def load_cluster(
     source: str | Path | dict[str, Any] | ClusterSpec, local: Callable[[], ClusterSpec] | None = None
 ) -> ClusterSpec:
-    """The cluster of a name, a path or a dict; `local()` answers for "local". Raises UserError."""
+    """The cluster of a name, a path or a dict; `local()` returns that of "local". Raises UserError."""
     if isinstance(source, ClusterSpec):
         return source
     if isinstance(source, dict):
@@ -230,13 +230,13 @@ def load_cluster(
     if isinstance(source, str) and fold(source) == LOCAL:
         if local is None:
             raise UserError(
-                "'local' must look at this machine", "cluster", "use scalewright.machine.local.find_cluster"
+                "'local' must inspect this machine", "cluster", "use scalewright.machine.local.find_cluster"
             )
         return local()
     if isinstance(source, str):
-        found = _by_name(source)
-        if found is not None:
-            return found
+        cluster = _by_name(source)
+        if cluster is not None:
+            return cluster
     if _is_path(source):
         data = read_yaml(source)
         if not isinstance(data, dict):
@@ -264,9 +264,9 @@ def _by_name(name: str) -> ClusterSpec | None:
     device = find_device(name)
     if device is None:
         return None
-    home = next((preset for preset, entry in entries.items() if entry["device"] == device.id), None)
-    if home is not None:
-        return _preset(home).model_copy(update={"name": device.id})
+    usual = next((preset for preset, entry in entries.items() if entry["device"] == device.id), None)
+    if usual is not None:
+        return _preset(usual).model_copy(update={"name": device.id})
     return ClusterSpec.parse({"device": device, "name": device.id}, where=device.id)
 
 
@@ -276,7 +276,7 @@ def _from_dict(data: dict[str, Any], where: str, local: Callable[[], ClusterSpec
         if isinstance(keys, dict) and NETWORK in keys and (keys is data or "id" not in keys):
             rate = keys[NETWORK]
             how = f"write it as the cluster's network between nodes, fabric: {{bytes_per_s: {rate}}}"
-            raise UserError(f"{NETWORK} is of a device as it is sold", where, how)
+            raise UserError(f"{NETWORK} is a figure of the device as it is sold", where, how)
     if "like" not in data:
         return ClusterSpec.parse(data, where)
     base = load_cluster(str(data["like"]), local)

@@ -1,9 +1,9 @@
-"""Families of devices: the generations whose kernels are alike, and with whose constants each is priced.
+"""Families of devices: generations with similar kernels, and the constants with which each is priced.
 
     device --family: ada--> Family --kernels--> hopper, whose rows of plan/data/constants.yaml price it
 
-A family without constants of its own is priced with those of the one that it is `like`. What formulas ask of
-a family is a trait here, never its place in a list.
+A family without constants of its own is priced with those of the family in `like`. Formulas depend on the
+traits here, never on a family's name or place in a list.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ class Family:
 
     name: str
     like: str | None = None  # the family whose constants it is priced with; null: its own
-    # its share in `attention` is of a kernel that uses instructions which FlashAttention-2 doesn't
-    # (Shah et al. 2024; cuDNN): an older kernel gets `kernel.flash2_hopper` of it
+    # its `attention` was measured with kernels that use instructions which FlashAttention-2 doesn't
+    # (Shah et al. 2024; cuDNN): FlashAttention-2 has `kernel.flash2_hopper` of it
     newer_attention: bool = False
-    # its 16-bit products are bound by power, so that 8 bits gain more (`narrow.blackwell8`)
+    # its 16-bit matmuls are bound by power, so that 8 bits gain more (`narrow.blackwell8`)
     bound_by_power: bool = False
     # twice the exponentials a clock of the family that it is like: attention gains `kernel.exponentials`
     fast_exponentials: bool = False
@@ -51,7 +51,7 @@ FAMILIES = {
         Family("other"),
     )
 }
-OTHER = FAMILIES["other"]  # a device that doesn't say
+OTHER = FAMILIES["other"]  # of a device without a family
 PRICED = tuple(family.name for family in FAMILIES.values() if family.like is None)  # have constants
 
 

@@ -1,4 +1,4 @@
-"""What one device can do, as its vendor prints it: peaks, memory, links. Facts with sources, never defaults.
+"""Figures of a device as its vendor publishes them: peaks, memory, links. With sources, no defaults.
 
     DeviceSpec                                         units
       peaks     fp32 tf32 bf16 fp16 fp8 fp4 int8       FLOP/s without sparsity; null = no hardware for it
@@ -7,9 +7,9 @@
       link      the scale-up link: NVLink, xGMI, ICI   bytes/s ONE way per device, all of its links together
       host, network                                    bytes/s one way per device: PCIe and its NIC
 
-Three traps of data sheets, settled here once: tensor rates printed with 2:4 sparsity are halved, link rates
+Traps of data sheets, converted in the data: tensor rates printed with 2:4 sparsity are halved, link rates
 printed two-way are halved, and GB is 1e9 bytes while a driver reports binary sizes. The data and their
-sources are in `data/*.yaml`; what was written from memory is named in `recalled`.
+sources are in `data/*.yaml`; `recalled` names figures that were written from memory.
 """
 
 from __future__ import annotations
@@ -58,25 +58,23 @@ class Link(Spec):
     bytes_per_s: float = Field(gt=0)  # one way, all links of a device together
     domain: int = Field(ge=1)  # the most devices that it joins
     links: int | None = Field(None, ge=1)
-    pair_bytes_per_s: float | None = Field(
-        None, gt=0
-    )  # what two devices alone get; null = all of it (a switch)
+    pair_bytes_per_s: float | None = Field(None, gt=0)  # between two devices; null = all of it (a switch)
     torus_axes: int | None = Field(None, ge=1)  # null = every pair at the same distance
     wraps_at: int | None = Field(None, ge=1)  # an axis wraps around only at multiples of this
 
     @property
     def bytes_per_link(self) -> float | None:
-        """One way over one of the links; None where their number isn't known."""
+        """Bytes/s one way over one of the links; None where their number isn't known."""
         return self.bytes_per_s / self.links if self.links else None
 
     @property
     def two_way_bytes_per_s(self) -> float:
-        """Both directions together, as vendors print it."""
+        """Bytes/s of both directions together, as vendors publish it."""
         return 2 * self.bytes_per_s
 
 
 class DeviceSpec(Spec):
-    """One device. `peak(precision)` is what MFU is measured against."""
+    """One device. MFU is relative to `peak(precision)`."""
 
     id: str = Field(pattern=r"^[\w.\-]+$")
     name: str
@@ -110,16 +108,16 @@ class DeviceSpec(Spec):
 
     @property
     def resolved_family(self) -> Family:
-        """The family; of a device that gives none that of the known device of its id, else `other`."""
+        """The family; without one, that of the known device with the same id, else `other`."""
         if self.family is not None:
             return find_family(self.family)
-        known = find_device(self.id)
-        return OTHER if known is None or known.family is None else find_family(known.family)
+        preset = find_device(self.id)
+        return OTHER if preset is None or preset.family is None else find_family(preset.family)
 
     def peak(self, precision: str) -> float | None:
         """Dense FLOP/s in `precision` (fp32, tf32, bf16, fp16, fp8, fp4, int8); None: no hardware for it.
 
-        Raises UserError for a precision that isn't one; never gives another precision's rate.
+        Raises UserError for an unknown precision; never returns another precision's rate.
         """
         name = SAME_RATE.get(precision, precision)
         if name not in Peaks.model_fields:
@@ -134,31 +132,31 @@ class DeviceSpec(Spec):
 
     @property
     def capacity_bytes(self) -> float:
-        """The memory that a program can see: as reported where that is known, else nominal."""
+        """The memory that a program can use: as reported where that is known, else nominal."""
         return self.memory_bytes_reported or self.memory_bytes
 
 
 @lru_cache(maxsize=1)
 def _devices() -> dict[str, DeviceSpec]:
     """Every device of the data files, by id, in their order."""
-    found: dict[str, DeviceSpec] = {}
+    table: dict[str, DeviceSpec] = {}
     for vendor in VENDOR_FILES:
         path = DATA / f"{vendor}.yaml"
         for identifier, facts in read_yaml(path).items():
-            found[identifier] = DeviceSpec.parse(
+            table[identifier] = DeviceSpec.parse(
                 {"id": identifier, **facts}, where=f"{path.name}: {identifier}"
             )
-    return found
+    return table
 
 
 def fold(name: str) -> str:
-    """A name as it is looked up: without case, and with `_` and spaces as `-`."""
+    """A name in the form of the look-up: lower case, with `-` for `_` and spaces."""
     return name.strip().lower().replace("_", "-").replace(" ", "-")
 
 
 @lru_cache(maxsize=1)
 def _ids_by_name() -> dict[str, str]:
-    """Ids and aliases, folded, to ids; a name that two devices claim is a mistake in the data."""
+    """Ids by folded id or alias; raises ValueError for one that two devices have."""
     names: dict[str, str] = {}
     for device in _devices().values():
         for name in (device.id, *device.aliases):
@@ -184,7 +182,7 @@ def find_device(name: str) -> DeviceSpec | None:
 
 
 def load_device(name: str) -> DeviceSpec:
-    """The device of this id or alias; raises UserError with the nearest names, never gives another device."""
+    """The device of this id or alias; raises UserError with the nearest names."""
     device = find_device(name)
     if device is None:
         raise unknown("device", name, device_names(), more="`scalewright presets clusters` lists them")

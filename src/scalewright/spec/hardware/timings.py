@@ -1,12 +1,12 @@
-"""How long kernels and messages took on one machine: curves of seconds over size, as a probe writes them.
+"""Times of kernels and messages on one machine: curves of seconds over size, as a probe writes them.
 
     seconds │            ╱ proportional beyond the largest size
-            │        ·╱       (what doesn't fit a cache costs more a byte: a curve holds that by itself)
+            │        ·╱       (beyond a cache a byte costs more: the curve includes that)
             │   ·──·
-            │ ──┘ the smallest measured: a call costs this much, however little it does
+            │ ──┘ the smallest measured: the cost of a call, however small
             └──────────────── size: FLOPs, bytes or elements
 
-A machine that nobody publishes figures of is priced from these; they are data, and travel in a cluster file.
+A machine without published figures is priced from these; they are part of a cluster file.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pydantic import Field, model_validator
 
 from scalewright.spec.base import Spec
 
-What = Literal[
+Timed = Literal[
     "linear", "attention", "attention_narrow", "norm", "layer_norm", "gated", "activation", "rope",
     "residual", "embedding", "loss", "add", "optimizer", "watched",
     "all_reduce", "all_gather", "reduce_scatter", "send",
@@ -25,23 +25,23 @@ What = Literal[
 Phase = Literal["forward", "backward"]
 
 
-class Timing(Spec):
-    """One kernel or message.
+class TimingCurve(Spec):
+    """The times of one kernel or message.
 
     Sizes are FLOPs of the forward (linear; attention over the full square, with heads of 64 or, narrow, of
     32), elements (add, optimizer), bytes that the forward reads and writes (of an embedding's backward: those
-    of its table), bytes of the whole tensor (messages), or operators (watched: what selective
-    recomputation's bookkeeping adds to each).
+    of its table), bytes of the whole tensor (messages), or operators (watched: the overhead of selective
+    recomputation on each).
     """
 
-    what: What
+    what: Timed
     phase: Phase = "forward"
     precision: str | None = None  # null: the same in all
     sizes: tuple[float, ...] = Field(min_length=1)
     seconds: tuple[float, ...] = Field(min_length=1)
 
     @model_validator(mode="after")
-    def _check(self) -> Timing:
+    def _check(self) -> TimingCurve:
         if len(self.sizes) != len(self.seconds) or list(self.sizes) != sorted(set(self.sizes)):
             raise ValueError("give as many seconds as sizes, sizes ascending")
         if min(self.seconds) <= 0 or min(self.sizes) <= 0:
@@ -50,12 +50,12 @@ class Timing(Spec):
 
 
 class Timings(Spec):
-    """What `processes` processes of `threads` threads each took when they worked at the same time."""
+    """Times of `processes` concurrent processes of `threads` threads each."""
 
     version: Literal[1] = 1
     processes: int = Field(ge=1)
     threads: int = Field(ge=1)
-    curves: tuple[Timing, ...] = Field(min_length=1)
+    curves: tuple[TimingCurve, ...] = Field(min_length=1)
     how: str = ""
     when: str = ""
     load: float | None = None  # processes ready to run beside the probe, when it began

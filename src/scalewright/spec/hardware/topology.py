@@ -59,7 +59,7 @@ class Level(Spec):
     size: int | None = Field(ge=1)  # devices inside one instance; null = as many as there are
     bytes_per_s: float = Field(gt=0)  # one way, per device
     latency_s: float = Field(ge=0)
-    pair_bytes_per_s: float | None = Field(None, gt=0)  # what two devices alone get, where it's less
+    pair_bytes_per_s: float | None = Field(None, gt=0)  # between two devices, where it's less
     torus_axes: int | None = Field(None, ge=1)
     wraps_at: int | None = Field(None, ge=1)  # an axis of the torus wraps only at multiples of this
     source: str = "as given"
@@ -75,26 +75,26 @@ class Fabric(Spec):
 
 
 class MeasuredLevel(Spec):
-    """What a level was measured to do."""
+    """The measured rates of a level."""
 
     bytes_per_s: float | None = Field(None, gt=0)
     latency_s: float | None = Field(None, ge=0)
 
 
 class Measured(Spec):
-    """Rates that were measured on the machine itself; they stand beside the published ones, which stay."""
+    """Rates measured on the machine itself, beside the published ones."""
 
     matmul_flops: dict[str, float] = Field(default_factory=dict)  # precision -> FLOP/s of one device
     memory_bytes_per_s: float | None = Field(None, gt=0)
     levels: dict[LevelName, MeasuredLevel] = Field(default_factory=dict)
-    timings: Timings | None = None  # kernels and messages as curves: what a CPU is priced from
+    timings: Timings | None = None  # curves of kernels and messages, from which a CPU is priced
     when: str | None = None
     how: str = ""
     software: dict[str, str] = Field(default_factory=dict)
 
 
 def default_devices_per_node(device: DeviceSpec) -> int:
-    """What usually shares a node: what its host or domain joins, else eight GPUs on PCIe, else one."""
+    """The usual devices of a node: those of its host or domain, else eight GPUs on PCIe, else one."""
     if device.devices_per_host:
         return device.devices_per_host
     domain = device.link.domain if device.link else 1
@@ -102,22 +102,22 @@ def default_devices_per_node(device: DeviceSpec) -> int:
 
 
 def usual_link(device: DeviceSpec, per_node: int) -> Link | None:
-    """The device's own link, cut to the node unless it is one that spans hosts (a TPU pod, an NVL72 rack)."""
+    """The device's link, its domain cut to the node unless it spans hosts (a TPU pod, an NVL72 rack)."""
     if device.link is None or device.devices_per_host is not None:
         return device.link
     return device.link.replace(domain=min(device.link.domain, per_node))
 
 
 def usual_fabric(device: DeviceSpec) -> Fabric | None:
-    """The network that the device's own facts name; None when they name none."""
+    """The network of the device's own figures; None without one."""
     if device.network_bytes_per_s is None:
         return None
     kind: Literal["dcn", "ethernet", "infiniband"] = {"tpu": "dcn", "npu": "ethernet"}.get(
         device.kind, "infiniband"
     )  # type: ignore[assignment]
-    sure = "network_bytes_per_s" not in device.recalled and "all" not in device.recalled
+    sourced = "network_bytes_per_s" not in device.recalled and "all" not in device.recalled
     source = (
-        device.sources[0] if sure else f"assumed: the usual network of {device.name}, written from memory"
+        device.sources[0] if sourced else f"assumed: the usual network of {device.name}, written from memory"
     )
     return Fabric(kind=kind, bytes_per_s=device.network_bytes_per_s, source=source)
 
@@ -125,7 +125,7 @@ def usual_fabric(device: DeviceSpec) -> Fabric | None:
 def build_levels(
     device: DeviceSpec, per_node: int, link: Link | None, fabric: Fabric | None
 ) -> tuple[Level, ...]:
-    """The levels that a device's facts, its scale-up link and a fabric make."""
+    """The levels of a device, its scale-up link and a fabric."""
 
     def level(
         name: LevelName, kind: LevelKind, size: int | None, rate: float, source: str, **more: Any
@@ -153,7 +153,7 @@ def build_levels(
     if per_node > (levels[-1].size or 1):
         if device.host_bytes_per_s is None:
             raise UserError(
-                f"nothing is known of what joins {per_node} {device.name} in a node",
+                f"the link that joins {per_node} {device.name} in a node is not known",
                 "cluster",
                 "give a link, or levels",
             )

@@ -1,1 +1,1 @@
-"""Pipeline schedules as data, one idea a file; `spec/schedule.py` is the door."""
+"""Pipeline schedules as data; other packages import them from `spec/schedule.py`."""

@@ -1,4 +1,4 @@
-"""The bubble in closed form, as published, and by the clock where nothing is.
+"""The bubble in closed form, as published; elsewhere it is simulated.
 
     p ranks, v stages on each, m micro-batches; F, I, W seconds of one stage's forward, input and weight part
 
@@ -53,20 +53,20 @@ def busy_time(
     cost: StageCost = UNIT,
     overlapped: float | None = None,
 ) -> float:
-    """Seconds that a rank computes in a step: the ideal, v m (F+I+W), less what pairs save.
+    """Seconds that a rank computes in a step: the ideal, v m (F+I+W), less the time saved by pairs.
 
     dualpipev and dualpipe: of the rank that computes the most pairs, at the fold.
     """
     record = find_kind(kind)
     if not record.splits and not record.both_ways:
         return virtual_stages * micro_batches * (cost.forward + cost.backward)
-    apart = cost.forward + cost.backward_input + cost.backward_weight
+    unit = cost.forward + cost.backward_input + cost.backward_weight
     if record.split_all:
-        return virtual_stages * micro_batches * apart
+        return virtual_stages * micro_batches * unit
     # In dualpipe each way has half of the micro-batches, and a fold half as deep.
     depth, micros = (ranks // 2, micro_batches // 2) if record.both_ways else (ranks, micro_batches)
-    saved = (2 * micros - 2 * depth - 1) * (apart - overlapped) if overlapped is not None else 0.0
-    return 2 * micros * apart - saved
+    saved = (2 * micros - 2 * depth - 1) * (unit - overlapped) if overlapped is not None else 0.0
+    return 2 * micros * unit - saved
 
 
 def idle_time(
@@ -80,13 +80,13 @@ def idle_time(
 ) -> float:
     """Seconds that a rank waits in a step, when all stages cost the same and messages take no time.
 
-    `overlapped` is the time of a forward and a backward computed together (dualpipev, dualpipe). `common_end`
-    says that all ranks start and end a step together, as they do when the gradient's norm is clipped;
-    without it each rank counts from its own first action to its own last, as Qi et al. do.
+    `overlapped` is the time of a forward and a backward computed together (dualpipev, dualpipe). With
+    `common_end` all ranks start and end a step together, as they do when the gradient's norm is clipped;
+    without, each rank is timed from its first action to its last, as in Qi et al.
     """
-    found = closed_form(kind, ranks, virtual_stages, micro_batches, cost, overlapped, common_end)
-    if found is not None:
-        return found
+    formula = closed_form(kind, ranks, virtual_stages, micro_batches, cost, overlapped, common_end)
+    if formula is not None:
+        return formula
     plan = schedule(kind, ranks, virtual_stages, micro_batches, pairs=overlapped is not None)
     timing = simulate(plan, cost, overlapped=overlapped)
     spans = (timing.makespan,) * ranks if common_end else timing.active
@@ -104,7 +104,7 @@ def closed_form(
 ) -> float | None:
     """The formula of the table above; None where it doesn't hold."""
     f, i, w = cost.forward, cost.backward_input, cost.backward_weight
-    if kind in ("gpipe", "1f1b", "interleaved"):  # a whole backward may cost another time than its parts
+    if kind in ("gpipe", "1f1b", "interleaved"):  # a whole backward may differ from the sum of its parts
         i, w = cost.backward, 0.0
     elif not _holds(kind, ranks, micro_batches, cost, overlapped, common_end):
         return None
@@ -142,8 +142,8 @@ def idle_columns(
 ) -> np.ndarray:
     """Seconds that a rank waits in a step, for many pipelines of one kind; all arguments broadcast.
 
-    f, i, w: seconds of one of the equal stages' forward, input part and weight part. Where a formula of this
-    file's table doesn't hold, what comes is an estimate: pipelines that are too short to fill.
+    f, i, w: seconds of one of the equal stages' forward, input part and weight part. Outside the
+    conditions of this file's table (pipelines too short to fill), the result is an estimate.
     """
     p, v, m = (np.asarray(size, dtype=float) for size in (ranks, virtual_stages, micro_batches))
     return np.asarray(find_kind(kind).idle(p, v, m, f, i, w))

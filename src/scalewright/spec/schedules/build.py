@@ -1,4 +1,4 @@
-"""From a kind and three sizes to a whole schedule: every rank's order, then the messages among it."""
+"""Builds a schedule from a kind and three sizes: every rank's order, then the messages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def schedule(kind: str, ranks: int, virtual_stages: int, micro_batches: int, pai
     """Every rank's ordered actions for one step; raises UserError when there is no such schedule.
 
     `pairs` is for a runtime that computes a forward and a backward together (dualpipev, dualpipe): it marks
-    the forwards of the pairs and puts the receives of both before. One after the other needs no such wait.
+    the forwards of the pairs and puts the receives of both before. Without pairs no such wait is needed.
 
     >>> schedule("1f1b", ranks=2, virtual_stages=1, micro_batches=1).actions[1][0]
     Action(kind='receive_activation', stage=1, micro=0, peer=0, overlap=False)

@@ -1,4 +1,4 @@
-"""What each kind of schedule asks of its sizes, and the one line that says what to change.
+"""The sizes that each kind of schedule needs, and the errors for others.
 
     kind                            virtual stages   micro-batches
     gpipe 1f1b zb-h1 pipedream      1                any
@@ -18,8 +18,8 @@ from scalewright.spec.errors import UserError
 from scalewright.spec.schedules.kinds import find_kind
 
 
-class Problem(NamedTuple):
-    """What is wrong, and what would do: `how` as a sentence, or the `micro_batches` that work."""
+class SizeProblem(NamedTuple):
+    """A condition that sizes break, and a fix: `how` as a sentence, or the `micro_batches` that work."""
 
     what: str
     how: str = ""
@@ -37,38 +37,38 @@ def check_sizes(kind: str, ranks: int, virtual_stages: int, micro_batches: int) 
         raise UserError(problem.what, "schedule", problem.how or f"use micro_batches {problem.micro_batches}")
 
 
-def find_problem(kind: str, ranks: int, virtual_stages: int, micro_batches: int) -> Problem | None:
+def find_problem(kind: str, ranks: int, virtual_stages: int, micro_batches: int) -> SizeProblem | None:
     """The first condition of the table above that these sizes break; None when all hold."""
     if problem := _stages_problem(kind, ranks, virtual_stages):
         return problem
     record = find_kind(kind)
     if record.paired and micro_batches < 2 * ranks:
-        return Problem(
+        return SizeProblem(
             f"{micro_batches} micro-batches are fewer than 2 x pp {ranks} = {2 * ranks}, "
             f"which schedule {kind} needs",
             micro_batches=2 * ranks,
         )
     if record.both_ways and ranks % 2:
-        return Problem(
+        return SizeProblem(
             f"schedule {kind} pairs the ranks but pp {ranks} is odd",
             "use schedule dualpipev, or an even pp",
         )
     if record.both_ways and micro_batches % 2:
-        return Problem(
+        return SizeProblem(
             f"schedule {kind} halves the micro-batches but {micro_batches} is odd",
             micro_batches=micro_batches + 1,
         )
     return None
 
 
-def _stages_problem(kind: str, ranks: int, virtual_stages: int) -> Problem | None:
+def _stages_problem(kind: str, ranks: int, virtual_stages: int) -> SizeProblem | None:
     record = find_kind(kind)
     other = record.sibling
     if record.stages == "several":
         if virtual_stages > 1:
             return None
         instead = f"schedule {other}"
-        return Problem(
+        return SizeProblem(
             f"schedule {kind} needs virtual_stages 2 or more but it is {virtual_stages}",
             f"use {instead}" if ranks == 1 else f"use virtual_stages 2, or {instead}",
         )
@@ -78,4 +78,4 @@ def _stages_problem(kind: str, ranks: int, virtual_stages: int) -> Problem | Non
     how = f"use virtual_stages {needed}"
     if record.stages == "one" and other and ranks > 1:
         how += f", or schedule {other}"
-    return Problem(f"schedule {kind} takes virtual_stages {needed} but it is {virtual_stages}", how)
+    return SizeProblem(f"schedule {kind} takes virtual_stages {needed} but it is {virtual_stages}", how)

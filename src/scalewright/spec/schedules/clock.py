@@ -1,7 +1,7 @@
-"""One clock for planner, report and tests: when every action of a schedule starts and ends.
+"""The simulation of a schedule: start and end of every action, for planner, report and tests.
 
-    rank 0   F0 >  F1 >  . . . . . . . . > B0      a rank does its list in order;
-               |     |              |              a send (>) goes off by itself, a receive blocks;
+    rank 0   F0 >  F1 >  . . . . . . . . > B0      a rank runs its list in order;
+               |     |              |              a send (>) is asynchronous, a receive blocks;
     rank 1     > F0 B0 > F1 . . . .                a link carries one message at a time, each way
 
     bubble of a rank = 1 - its busy time / makespan
@@ -28,7 +28,7 @@ class Deadlock(RunError):
 
 @dataclass(frozen=True)
 class StageCost:
-    """Seconds that one micro-batch takes in one stage. A whole backward is both parts, unless said."""
+    """Seconds that one micro-batch takes in one stage. A whole backward is both parts, unless given."""
 
     forward: float
     backward_input: float
@@ -50,8 +50,8 @@ Cost = StageCost | Sequence[StageCost] | Callable[[Action], float]
 class Timing:
     """Start and end of every action, in seconds from the step's start; parallel to `schedule.actions`.
 
-    A send lasts from when it is given away until it has arrived, a receive from when the rank begins to wait
-    until it goes on.
+    A send lasts from its start until the message has arrived, a receive from when the rank begins to wait
+    until it continues.
     """
 
     schedule: Schedule
@@ -100,7 +100,7 @@ def simulate(
     """When every action runs, given what each costs; raises Deadlock when an input never comes.
 
     `cost` is one StageCost for all stages, one for each, or seconds as a function of the action. `send` is
-    how long a message occupies its link (0: it is there at once). `overlapped` is the time of a forward and a
+    how long a message occupies its link (0: it arrives at once). `overlapped` is the time of a forward and a
     backward that are computed together (`Action.overlap`); without it they run one after the other.
     """
     clock = _Clock(
@@ -117,14 +117,14 @@ def _seconds(cost: Cost) -> Callable[[Action], float]:
     if callable(cost):
         return cost
     if isinstance(cost, StageCost):
-        one = cost
-        return lambda action: float(getattr(one, action.kind))
-    each = cost
-    return lambda action: float(getattr(each[action.stage], action.kind))
+        stage_cost = cost
+        return lambda action: float(getattr(stage_cost, action.kind))
+    stage_costs = cost
+    return lambda action: float(getattr(stage_costs[action.stage], action.kind))
 
 
 class _Clock:
-    """The state of one simulation: where each rank is, what has been sent, what is there."""
+    """The state of one simulation: each rank's time, messages on links, inputs that are ready."""
 
     def __init__(
         self,
@@ -139,43 +139,43 @@ class _Clock:
         self.spans: list[list[tuple[float, float]]] = [[] for _ in range(schedule.ranks)]
         self.links: defaultdict[tuple[int, int], deque[tuple[str, int, int, float]]] = defaultdict(deque)
         self.free: defaultdict[tuple[int, int], float] = defaultdict(float)  # when a link can carry the next
-        self.there: set[tuple[str, int, int]] = set()  # activations and gradients that a stage can use
+        self.ready: set[tuple[str, int, int]] = set()  # activations and gradients that a stage can use
         self.joint: dict[int, tuple[float, float]] = {}  # by rank: the span of the pair being computed
 
     def run(self) -> Timing:
-        waiting = deque(range(self.schedule.ranks))
-        asleep: set[int] = set()
-        while waiting:
-            rank = waiting.popleft()
+        runnable = deque(range(self.schedule.ranks))
+        blocked: set[int] = set()
+        while runnable:
+            rank = runnable.popleft()
             actions = self.schedule.actions[rank]
             while len(self.spans[rank]) < len(actions):
                 action = actions[len(self.spans[rank])]
                 if not self._do(rank, action):
-                    asleep.add(rank)
+                    blocked.add(rank)
                     break
-                if action.kind in SENDS and action.peer in asleep:
-                    asleep.remove(action.peer)
-                    waiting.append(action.peer)
-        if asleep:
-            stuck = {rank: self.schedule.actions[rank][len(self.spans[rank])] for rank in sorted(asleep)}
+                if action.kind in SENDS and action.peer in blocked:
+                    blocked.remove(action.peer)
+                    runnable.append(action.peer)
+        if blocked:
+            stuck = {rank: self.schedule.actions[rank][len(self.spans[rank])] for rank in sorted(blocked)}
             rank, action = next(iter(stuck.items()))
             raise Deadlock(f"schedule {self.schedule.kind}: rank {rank} waits for ever in {_name(action)}")
         return Timing(self.schedule, tuple(map(tuple, self.spans)), tuple(self.busy))
 
     def _do(self, rank: int, action: Action) -> bool:
-        """Does the rank's next action; False when it must wait for a message."""
+        """Runs the rank's next action; False when it must wait for a message."""
         start = end = self.now[rank]
         if action.kind in RECEIVES:
             link = self.links[action.peer, rank]
             if not link:
                 return False
-            *what, arrival = link.popleft()
-            if tuple(what) != (action.kind, action.stage, action.micro):
+            *message, arrival = link.popleft()
+            if tuple(message) != (action.kind, action.stage, action.micro):
                 raise Deadlock(
                     f"schedule {self.schedule.kind}: rank {rank} expects {_name(action)} "
-                    f"but {what[0]} of stage {what[1]}, micro-batch {what[2]} is next"
+                    f"but {message[0]} of stage {message[1]}, micro-batch {message[2]} is next"
                 )
-            self.there.add((action.kind.removeprefix("receive_"), action.stage, action.micro))
+            self.ready.add((action.kind.removeprefix("receive_"), action.stage, action.micro))
             self.now[rank] = end = max(start, arrival)
         elif action.kind in SENDS:
             end = self._send(rank, action, start)
@@ -185,13 +185,13 @@ class _Clock:
         return True
 
     def _send(self, rank: int, action: Action, now: float) -> float:
-        """Gives a message to its link; the time at which it arrives."""
+        """Puts a message on its link and returns its time of arrival."""
         schedule, link = self.schedule, (rank, action.peer)
         forward = action.kind == "send_activation"
         stage = schedule.after(action.stage) if forward else schedule.before(action.stage)
         if stage is None:
-            raise Deadlock(f"schedule {schedule.kind}: rank {rank} has nobody to take {_name(action)}")
-        if rank in self.joint:  # the forward of a pair under way: it leaves when both are done
+            raise Deadlock(f"schedule {schedule.kind}: rank {rank} has no receiver for {_name(action)}")
+        if rank in self.joint:  # the forward of a running pair: it leaves when both are done
             now = self.joint[rank][1]
         arrival = max(now, self.free[link]) + self.send(action)
         self.free[link] = arrival
@@ -200,7 +200,7 @@ class _Clock:
         return arrival
 
     def _compute(self, rank: int, action: Action, now: float) -> tuple[float, float]:
-        """Computes, alone or as half of a pair; its start and end."""
+        """Runs a computation, alone or as half of a pair, and returns its start and end."""
         self._check_inputs(rank, action)
         self._offer(action)
         if rank in self.joint:  # the second half of a pair
@@ -219,7 +219,7 @@ class _Clock:
         return now, now + seconds
 
     def _check_inputs(self, rank: int, action: Action) -> None:
-        """Raises when a computation's input isn't there by its turn: done in order, it never will be."""
+        """Raises when a computation's input isn't ready by its turn: in this order it never will be."""
         schedule, stage, micro = self.schedule, action.stage, action.micro
         needs: list[tuple[str, int, int]] = []
         if action.kind == "forward" and schedule.before(stage) is not None:
@@ -231,31 +231,31 @@ class _Clock:
         if action.kind == "backward_weight":
             needs.append(("input part", stage, micro))
         for need in needs:
-            if need not in self.there:
+            if need not in self.ready:
                 raise Deadlock(
-                    f"schedule {schedule.kind}: rank {rank} comes to {_name(action)} without its {need[0]}"
+                    f"schedule {schedule.kind}: rank {rank} reaches {_name(action)} without its {need[0]}"
                 )
 
     def _offer(self, action: Action) -> None:
-        """Notes what a computation makes usable on its own rank."""
+        """Marks the results of a computation as ready on its own rank."""
         schedule, stage, micro = self.schedule, action.stage, action.micro
         if action.kind == "forward":
-            self.there.add(("kept", stage, micro))
+            self.ready.add(("kept", stage, micro))
             self._pass(("activation", schedule.after(stage), micro), stage)
         elif action.kind in ("backward", "backward_input"):
-            self.there.discard(("kept", stage, micro))
+            self.ready.discard(("kept", stage, micro))
             self._pass(("gradient", schedule.before(stage), micro), stage)
             if action.kind == "backward_input":
-                self.there.add(("input part", stage, micro))
+                self.ready.add(("input part", stage, micro))
         else:
-            self.there.discard(("input part", stage, micro))
+            self.ready.discard(("input part", stage, micro))
 
-    def _pass(self, given: tuple[str, int | None, int], stage: int) -> None:
-        """Hands a result to a neighbour stage, if that is on the same rank (others get it by message)."""
-        what, neighbour, micro = given
+    def _pass(self, result: tuple[str, int | None, int], stage: int) -> None:
+        """Marks a result as ready for a neighbour stage on the same rank (others receive it as a message)."""
+        kind, neighbour, micro = result
         rank_of = self.schedule.rank_of
         if neighbour is not None and rank_of[neighbour] == rank_of[stage]:
-            self.there.add((what, neighbour, micro))
+            self.ready.add((kind, neighbour, micro))
 
 
 def _name(action: Action) -> str:

@@ -5,8 +5,8 @@
     rank 2       stage 2 stage 5
     rank 3        stage 3 > 4
 
-A micro-batch goes down the ranks and comes back up, so rank 0 sees the loss first and starts its backwards
-first, and the ranks hold about as many activations each.
+A micro-batch goes down the ranks and back up, so that rank 0 has the loss and starts its backwards first, and
+all ranks hold about as many activations.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from scalewright.spec.schedules.action import Action, Compute
 
 
 class _Tape:
-    """A rank's list in the making; each stage takes its micro-batches in order, from `first` on."""
+    """A rank's list while it is built; each stage takes its micro-batches in order, from `first` on."""
 
     def __init__(self, first: dict[int, int] | None = None) -> None:
         self.actions: list[Action] = []
         self._next: defaultdict[tuple[str, int], int] = defaultdict(int)
         for stage, micro in (first or {}).items():
             self._next["forward", stage] = self._next["backward", stage] = micro
-        self._waiting: deque[tuple[int, int]] = deque()  # input parts whose weight part is still to come
+        self._waiting: deque[tuple[int, int]] = deque()  # input parts whose weight part is pending
 
     def forward(self, stage: int, overlap: bool = False) -> None:
         self._add("forward", stage, self._take("forward", stage), overlap)
@@ -36,16 +36,16 @@ class _Tape:
             self._waiting.append((stage, micro))
 
     def weight(self, stage: int | None = None) -> None:
-        """The oldest weight part that waits (of one stage, if named); nothing when none does."""
+        """Adds the oldest pending weight part (of one stage, if given); nothing when none is pending."""
         for unit in self._waiting:
             if stage is None or unit[0] == stage:
                 self._waiting.remove(unit)
                 self._add("backward_weight", *unit)
                 return
 
-    def _take(self, sort: str, stage: int) -> int:
-        micro = self._next[sort, stage]
-        self._next[sort, stage] += 1
+    def _take(self, kind: str, stage: int) -> int:
+        micro = self._next[kind, stage]
+        self._next[kind, stage] += 1
         return micro
 
     def _add(self, kind: Compute, stage: int, micro: int, overlap: bool = False) -> None:
@@ -55,7 +55,7 @@ class _Tape:
 def zbv(rank: int, ranks: int, _chunks: int, micros: int) -> list[Action]:
     """ZB-V (Qi et al. 2023 §6, 2024): no wait between a rank's first and last action when F = I = W.
 
-    Written for 2 ranks - 1 micro-batches or more; with fewer, the rest is left out of the same order.
+    Written for 2 ranks - 1 micro-batches or more; with fewer, it is the same order without the others.
 
     rank 0 | F0a F1a F2a F3a F4a F0b I0b W0b F1b I1b W1b F2b I2b W2b F5a I0a W0a F3b I3b W3b I1a ...
     rank 1 | .   F0a F1a F2a F0b F3a F1b I0b W0b F2b I1b W1b F4a I0a W0a F3b I2b W2b F5a I1a W1a ...
@@ -74,7 +74,7 @@ def zbv(rank: int, ranks: int, _chunks: int, micros: int) -> list[Action]:
     for _ in range(rank):
         tape.forward(far)
         tape.forward(near)
-    for _ in range(ranks - rank):  # the first micro-batches turn at the loss
+    for _ in range(ranks - rank):  # the first micro-batches reach the loss
         tape.forward(far)
         whole(far)
     for turn in range(enough - ranks):  # steady: one of each, on both stages
@@ -83,7 +83,7 @@ def zbv(rank: int, ranks: int, _chunks: int, micros: int) -> list[Action]:
         whole(near)
         tape.forward(far)
         whole(far)
-    for _ in range(rank):  # drain: input parts first, others wait for them
+    for _ in range(rank):  # drain: input parts first, other ranks wait for them
         tape.backward(near, split=True)
         tape.backward(far, split=True)
     for _ in range(ranks - rank):
@@ -111,7 +111,7 @@ def dualpipev(rank: int, ranks: int, _chunks: int, micros: int) -> list[Action]:
 def dualpipe(rank: int, ranks: int, _chunks: int, micros: int) -> list[Action]:
     """DualPipe (DeepSeek-AI 2024, V3's report §3.2.1): micro-batches enter at both ends.
 
-    Each half of the ranks does to the way that enters at its end what DualPipeV does to its near stage.
+    In each half of the ranks, the way that enters at its end is scheduled as DualPipeV's near stage.
 
     rank 0 | F0a F1a F2a F4b I4b W4b F5b F3a B5b---- F6b B0a---- B6b---- F7b .   B1a---- ...
     rank 1 | .   F0a F4b F1a F5b F2a B4b---- F6b B0a---- F3a B5b---- F7b B1a---- B6b---- ...

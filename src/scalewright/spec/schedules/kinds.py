@@ -1,9 +1,9 @@
 """Every kind of schedule as one record. A new one is an order in loop.py or fold.py, and a record here.
 
     order    what a rank does, in order                              loop.py, fold.py
-    seats    where stages sit: round the ranks, a V, or both ways    stage_ranks
+    seats    ranks of the stages: round the ranks, a V, both ways    stage_ranks
     stages   virtual stages that it takes: one, several, two
-    whole    the kind with whole backwards; none: its own are whole
+    whole    the kind with whole backwards; null: this one's are
     sibling  the same with several stages a rank, or with one
     idle     seconds that a rank waits in a step                     sources and conditions: bubble.py
     alive    micro-batches whose activations a rank holds, in whole ranks' worth
@@ -41,7 +41,7 @@ Alive = Callable[[Column, Column, Column, Column], Column]  # (p, v, m, rank)
 
 @dataclass(frozen=True)
 class Kind:
-    """What planner, trainer, checks and report ask of a kind of schedule."""
+    """A kind of schedule, as planner, trainer, checks and report use it."""
 
     name: str
     order: Order
@@ -52,7 +52,7 @@ class Kind:
     whole: str | None = None
     sibling: str | None = None
     split_all: bool = False  # every backward, not only some
-    paired: bool = False  # forwards and backwards meet: it takes 2 p micro-batches, and pairs may overlap
+    paired: bool = False  # forwards and backwards meet: it needs 2 p micro-batches, and pairs may overlap
     trained: bool = True  # the trainer runs it; else it is only planned
     flushes: bool = True  # a step ends with an empty pipeline
 
@@ -86,7 +86,7 @@ class Kind:
         return ranks if self.both_ways else ranks * virtual_stages
 
 
-# -- how long a rank waits ------------------------------------------------------------------------
+# -- idle time ------------------------------------------------------------------------------------
 
 
 def _fill(p: Column, v: Column, m: Column, f: Column, i: Column, w: Column) -> Column:
@@ -99,7 +99,7 @@ def _fill_chunks(p: Column, v: Column, m: Column, f: Column, i: Column, w: Colum
 
 
 def _hidden(f: Column, i: Column, w: Column) -> Column:
-    """A weight part hides no more than the part beside it takes."""
+    """Seconds of a weight part that fill a wait: at most those of the part beside it."""
     return np.minimum(w, np.minimum(f, i))
 
 
@@ -124,11 +124,11 @@ def _pairs(depth: Column, f: Column, i: Column, w: Column) -> Column:
     return (depth - 1) * (f + i - np.minimum(w, i)) + np.maximum(0, (depth - 1) * (i - f) - f)
 
 
-# -- how many micro-batches are alive -------------------------------------------------------------
+# -- micro-batches alive --------------------------------------------------------------------------
 
 
 def _loop_alive(p: Column, v: Column, m: Column, rank: Column) -> Column:
-    """Interleaved 1F1B; with one chunk 1F1B itself (a measured run may state chunks alone)."""
+    """Interleaved 1F1B; with one chunk, 1F1B (measured runs may set chunks without the kind)."""
     chunks = np.minimum(m * v, 2 * (p - rank - 1) + (v - 1) * p + 1) / v
     return np.where(v > 1, chunks, np.minimum(m, p - rank))
 
@@ -168,7 +168,7 @@ KINDS = {kind.name: kind for kind in _RECORDS}
 
 
 def find_kind(name: str) -> Kind:
-    """A kind by its name; raises UserError for one that isn't there."""
+    """A kind by its name; raises UserError for an unknown one."""
     if name not in KINDS:
         raise unknown("schedule", name, tuple(KINDS))
     return KINDS[name]

@@ -1,4 +1,4 @@
-"""The schedules whose stages go round the ranks: all are one walk with three dials.
+"""The schedules whose stages go round the ranks: one walk with three parameters.
 
     warm      forwards before the first backward       (gpipe: all of them; the others: until one comes back)
     split     whole backwards, or input and weight parts apart
@@ -17,7 +17,7 @@ Unit = tuple[int, int]  # (stage, micro-batch)
 
 
 def gpipe(rank: int, ranks: int, chunks: int, micros: int) -> list[Action]:
-    """All forwards, then all backwards (Huang et al. 2019): every activation is alive at the turn.
+    """All forwards, then all backwards (Huang et al. 2019): all activations are alive in between.
 
     rank 0 | F0 F1 F2 F3 .  .  .  .  .  .  .  .  .  B0--- B1--- B2--- B3---
     rank 1 | .  F0 F1 F2 F3 .  .  .  .  .  .  B0--- B1--- B2--- B3--- .  .
@@ -58,8 +58,8 @@ def interleaved(rank: int, ranks: int, chunks: int, micros: int) -> list[Action]
 def zero_bubble(rank: int, ranks: int, chunks: int, micros: int) -> list[Action]:
     """ZB-H1 (Qi et al. 2023), and the same with chunks: 1F1B whose weight parts fill the waits.
 
-    Only the input part of a backward is waited for by another rank. Rank r puts its weight parts off by r
-    micro-batches, so that every rank holds what 1F1B's first rank holds, and no more.
+    Other ranks wait only for the input part of a backward. Rank r delays its weight parts by r
+    micro-batches, so that every rank holds as many activations as 1F1B's first rank.
 
     rank 0 | F0 F1 F2 F3 .  .  .  I0 W0 F4 I1 W1 F5 I2 W2 ...
     rank 1 | .  F0 F1 F2 .  .  I0 F3 I1 W0 F4 I2 W1 F5 I3 ...

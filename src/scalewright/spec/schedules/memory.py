@@ -1,4 +1,4 @@
-"""How many activations are alive on a rank at once: the order alone decides it, not the clock.
+"""Activations that are alive on a rank at once: they depend on the order alone, not on times.
 
     forward        + 1     (one stage, one micro-batch)
     backward       - 1
@@ -18,7 +18,7 @@ from scalewright.spec.schedules.order import Schedule
 def peak_activations(
     schedule: Schedule, size: Sequence[float] | None = None, kept: float = 1.0
 ) -> tuple[float, ...]:
-    """The most that each rank holds: micro-batches x stages, or bytes when `size` gives those of each stage.
+    """The peak of each rank: micro-batches x stages, or bytes when `size` is the bytes of each stage.
 
     With `kept` 1, as the papers count, only a whole backward or the weight part frees. The activation that a
     running forward makes is counted.

@@ -3,10 +3,10 @@
     rank 1:  ... receive_activation(stage 1, micro 3)  forward(1, 3)  send_activation(1, 3) ...
     rank 2:                                    ... receive_activation(2, 3)  forward(2, 3) ...
 
-A send comes right after what it sends. A receive comes right before what needs it, but after the receives of
-all messages that the same peer sent earlier: so both ends see one order per pair of ranks and direction. That
-costs no time (the earlier message has left before the one waited for) and can't close a circle of waits that
-the computations alone don't close. Two neighbouring stages on one rank need no message.
+A send follows the computation of its tensor. A receive precedes the computation that needs it, but follows
+the receives of all messages that the same peer sent earlier: both ends have one order per pair of ranks and
+direction. That costs no time (the earlier message was sent before the needed one) and adds no cycle of waits
+to those of the computations. Two neighbouring stages on one rank need no message.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from collections.abc import Sequence
 from scalewright.spec.schedules.action import Action, Message
 from scalewright.spec.schedules.order import Schedule
 
-# What needs an input from a neighbour stage, and what gives one.
-_GIVES = {"forward": "activation", "backward": "gradient", "backward_input": "gradient"}
+# The sort of tensor that a computation needs from one neighbour stage and gives to the other.
+_TENSOR = {"forward": "activation", "backward": "gradient", "backward_input": "gradient"}
 _Pair = tuple[int, int]  # (sending rank, receiving rank)
 
 
 def with_messages(plain: Schedule) -> Schedule:
     """The same schedule with its messages; `plain` holds computations only."""
-    channels: defaultdict[_Pair, list[Action]] = defaultdict(list)  # what each pair's receives must be
+    channels: defaultdict[_Pair, list[Action]] = defaultdict(list)  # each pair's receives, in order
     place: dict[tuple[str, int, int], tuple[int, int]] = {}  # receive -> (sending rank, position)
     for rank, actions in enumerate(plain.actions):
         for action in actions:
@@ -70,22 +70,22 @@ def _weave(
 
 
 def _receive_of(plain: Schedule, action: Action) -> Action | None:
-    """The receive that an action's result ends in on another rank; None when nothing is sent."""
-    given = _GIVES.get(action.kind)
-    if given is None:
+    """The receive of an action's result on another rank; None when no message is sent."""
+    tensor = _TENSOR.get(action.kind)
+    if tensor is None:
         return None
-    stage = plain.after(action.stage) if given == "activation" else plain.before(action.stage)
-    here = plain.rank_of[action.stage]
-    if stage is None or plain.rank_of[stage] == here:
+    stage = plain.after(action.stage) if tensor == "activation" else plain.before(action.stage)
+    rank = plain.rank_of[action.stage]
+    if stage is None or plain.rank_of[stage] == rank:
         return None
-    kind: Message = "receive_activation" if given == "activation" else "receive_gradient"
-    return Action(kind, stage, action.micro, here)
+    kind: Message = "receive_activation" if tensor == "activation" else "receive_gradient"
+    return Action(kind, stage, action.micro, rank)
 
 
 def _needs(plain: Schedule, actions: Sequence[Action]) -> list[tuple[str, int, int]]:
     """The receives that these computations can't start without (some may be local: then none exists)."""
     return [
-        ("receive_" + _GIVES[action.kind], action.stage, action.micro)
+        ("receive_" + _TENSOR[action.kind], action.stage, action.micro)
         for action in actions
-        if action.kind in _GIVES
+        if action.kind in _TENSOR
     ]

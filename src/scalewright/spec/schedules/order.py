@@ -1,4 +1,4 @@
-"""A schedule: the list of actions of every rank, and where the stages sit.
+"""A schedule: the actions of every rank, and the ranks of the stages.
 
     round (all kinds but the next two)  V (zbv, dualpipev)           two ways (dualpipe)
     rank 0: stages 0  4  8              rank 0: stages 0  7          rank 0: stage 0 of ->, stage 3 of <-
@@ -22,7 +22,7 @@ from scalewright.spec.schedules.kinds import find_kind
 class Schedule:
     """Every rank's ordered list of actions for one optimizer step.
 
-    Between two ranks, messages of both sorts leave and arrive in one and the same order, so one first-in
+    Between two ranks, messages of both sorts leave and arrive in the same order, so one first-in
     first-out channel for each direction is enough: a send need never wait, a receive may block.
     """
 

@@ -1,1 +1,1 @@
-"""Text that people and files hold: words for numbers, whole and safe files, JSON lines, files of others."""
+"""Numbers as text, files written atomically, JSON lines, and reading of untrusted files."""

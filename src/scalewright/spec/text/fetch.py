@@ -1,4 +1,4 @@
-"""One small file from the Hugging Face Hub: a model's config.json, over https, with nothing installed.
+"""One small file from the Hugging Face Hub: a model's config.json, over https, by the standard library.
 
 hf:org/name            the main branch
 hf:org/name@revision   a branch, tag or commit
@@ -28,8 +28,8 @@ def fetch_config(repository: str, timeout_s: float = 20.0) -> dict[str, Any]:
         )
     url = f"{HUB}/{name}/resolve/{revision or 'main'}/config.json"
     try:
-        with urllib.request.urlopen(url, timeout=timeout_s) as answer:
-            content = json.loads(answer.read(LIMIT))
+        with urllib.request.urlopen(url, timeout=timeout_s) as response:
+            content = json.loads(response.read(LIMIT))
     except urllib.error.HTTPError as error:
         raise _refused(error.code, where) from None
     except (OSError, ValueError) as error:
@@ -44,10 +44,10 @@ def fetch_config(repository: str, timeout_s: float = 20.0) -> dict[str, Any]:
 
 
 def _refused(code: int, where: str) -> UserError:
-    """The Hub answers 401 for names that don't exist, too."""
+    """The error for an HTTP code; the Hub returns 401 also for names that don't exist."""
     if code in (401, 403):
         how = "check the name; if the model is gated, download its config.json in a browser and give the path"
-        return UserError(f"the Hub refuses to show this model (HTTP {code})", where, how)
+        return UserError(f"the Hub denies access to this model (HTTP {code})", where, how)
     if code == 404:
         return UserError("no such model, or it has no config.json (HTTP 404)", where, "check the name")
-    return UserError(f"the Hub answered HTTP {code}", where, "try again later, or give a config.json's path")
+    return UserError(f"the Hub returned HTTP {code}", where, "try again later, or give a config.json's path")

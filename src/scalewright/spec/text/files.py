@@ -1,8 +1,8 @@
-"""Files that are written whole or not at all, and that never replace what somebody else wrote.
+"""Files that are written whole or not at all, and that never replace files of others.
 
 write_whole    temporary file, fsync, rename, fsync of the folder: a crash leaves the old file or the new one
 write_signed   the same for files that a user asked for (`plan --out`): the last line is a checksum of the
-               others, so that a file which was edited since counts as the user's own and needs --force
+               others, so that a file which was edited since is the user's and needs --force
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SIGNATURE = "# written by Scalewright, replaced when it is written again unless 
 def write_whole(path: str | Path, text: str) -> None:
     """Replaces a file by this text, atomically and durably; a link in its place is replaced, not followed.
 
-    Raises OSError; the temporary file is gone then, and what was there is as it was.
+    Raises OSError; then the temporary file is removed and the old file unchanged.
     """
     path = Path(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -40,21 +40,21 @@ def write_whole(path: str | Path, text: str) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Makes sure that the names in a folder are on the disk; Windows can't."""
+    """Flushes the names in a folder to the disk; does nothing on Windows."""
     if os.name == "nt":
         return
     handle = os.open(folder, os.O_RDONLY)
     try:
-        with contextlib.suppress(OSError):  # some network file systems don't either
+        with contextlib.suppress(OSError):  # nor on some network file systems
             os.fsync(handle)
     finally:
         os.close(handle)
 
 
 def write_signed(path: str | Path, text: str, force: bool = False) -> None:
-    """Writes a file that the user asked for, its folder made when needed.
+    """Writes a file that the user asked for, and its folder when needed.
 
-    Raises UserError when a file is there that this function didn't write, or that was edited since, unless
+    Raises UserError when there is a file that this function didn't write, or that was edited since, unless
     `force`; and when it can't be written.
     """
     path = Path(path)
@@ -69,7 +69,7 @@ def write_signed(path: str | Path, text: str, force: bool = False) -> None:
 
 
 def check_replaceable(path: Path, force: bool = False) -> None:
-    """Raises UserError when `write_signed` would refuse to write there: before work that it is the end of."""
+    """Raises UserError when `write_signed` would refuse to write; called before long work."""
     if not force and path.exists() and not is_signed(path):
         raise UserError(
             "the file is there already, and isn't as `--out` wrote it",
@@ -79,7 +79,7 @@ def check_replaceable(path: Path, force: bool = False) -> None:
 
 
 def is_signed(path: Path) -> bool:
-    """Whether `write_signed` wrote this file, and nobody has edited it since."""
+    """Whether `write_signed` wrote this file and it wasn't edited since."""
     try:
         text, _, crc = path.read_text(encoding="utf-8").rpartition(SIGNATURE)
     except (OSError, UnicodeDecodeError):

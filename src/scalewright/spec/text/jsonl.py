@@ -1,9 +1,9 @@
-"""JSON lines as a run leaves them: one object a line, and perhaps half a line where it was killed.
+"""JSON lines of a run: one object per line, and perhaps half a line where it was killed.
 
     {"kind": "train", "step": 7, ...}\n      read
     {"kind": "train", "st                    skipped: the process died while it wrote this
 
-Reading is here, below everything, because the planner, the report and the tracker all read the same files.
+Planner, report and tracker read the same files, so the reader is in this lowest package.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from scalewright.spec.text.untrusted import parse_json
 
 
 def read_jsonl(path: str | Path) -> list[dict[str, Any]]:
-    """Every line that holds a whole object, in order; broken lines are skipped, a missing file is empty."""
+    """Every whole object, in order; broken lines are skipped, a missing file is empty."""
     return [row for _, row in scan_jsonl(path)]
 
 
 def scan_jsonl(path: str | Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
-    """The same, each with its bytes as they stand in the file (without the newline), one line at a time."""
+    """The same, one line at a time, each with its bytes in the file (without the newline)."""
     try:
         file = open(path, "rb")  # noqa: SIM115 - closed below, and a missing file is no error
     except FileNotFoundError:

@@ -1,11 +1,11 @@
-"""Files that somebody else wrote, read within bounds: their size, their depth, and the paths they name.
+"""Untrusted files, read within limits on their size, their depth and the paths they contain.
 
     a checkpoint's manifest, a weight index, a config.json     may come from anywhere
         JSON            at most `limit` bytes; nesting too deep for the parser is an error, not a crash
-        file names      relative, without `..`; a link may lead elsewhere in the folder, or from a snapshot
-                        of the Hugging Face cache to that repository's blobs, and nowhere else; regular files
+        file names      relative, without `..`; a link may lead within the folder, or from a snapshot of the
+                        Hugging Face cache to that repository's blobs; regular files only
 
-Code that such a file names runs only when the user says so: `check_trusted` in `spec/user_code.py`.
+Code that such a file names runs only with --trust-code: `check_trusted` in `spec/user_code.py`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ JSON_BYTES = 64 << 20  # the weight index of a model of 60,000 tensors takes 6 M
 
 
 def parse_json(text: str | bytes) -> Any:
-    """The value of a JSON text; raises ValueError for whatever is wrong with it, nesting included."""
+    """The value of a JSON text; raises ValueError for any defect, deep nesting included."""
     try:
         return json.loads(text)
     except RecursionError:
@@ -35,7 +35,7 @@ def read_json(path: Path, limit: int = JSON_BYTES) -> Any:
 def read_bytes(path: Path, limit: int) -> bytes:
     """The content of a regular file; raises OSError, or ValueError when it is longer than `limit` bytes."""
     if path.exists() and not path.is_file():
-        raise ValueError("it is not a regular file")  # a pipe would be waited for
+        raise ValueError("it is not a regular file")  # reading a pipe would block
     with open(path, "rb") as file:
         content = file.read(limit + 1)
     if len(content) > limit:
@@ -44,7 +44,7 @@ def read_bytes(path: Path, limit: int) -> bytes:
 
 
 def inside(folder: Path, name: str) -> Path:
-    """The path of the file that a manifest or an index in `folder` calls `name`; it need not exist.
+    """The path of the file `name` of a manifest or an index in `folder`; it need not exist.
 
     Raises UserError for a name that leads out of the folder, by itself or through a link, and for anything
     but a regular file.

@@ -1,4 +1,4 @@
-"""Numbers as a person reads them: `12.3k`, `3:07`, `2.99e-4`; a missing one is a dash."""
+"""Numbers as text for people: `12.3k`, `3:07`, `2.99e-4`; a missing one is a dash."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def short_time(seconds: float | None) -> str:
 
 
 def decimal(value: float | None, digits: int = 4) -> str:
-    """A number with `digits` significant digits, zeros kept so that columns don't jump; `nan` stays `nan`."""
+    """A number with `digits` significant digits, zeros kept so that columns align; `nan` stays `nan`."""
     if value is None:
         return MISSING
     if not math.isfinite(value):
@@ -65,7 +65,7 @@ def share(value: float | None) -> str:
 
 
 def against(measured: float, predicted: float) -> str:
-    """By how much the measured value is above or below what was predicted.
+    """The measured value's relative difference to the prediction.
 
     >>> against(0.158, 0.142), against(0.9, 1.0)
     ('+11%', '−10%')
@@ -84,10 +84,10 @@ def counted(number: int, things: str) -> str:
 
 
 def printable(text: object, keep: str = "\n\t") -> str:
-    """A text whose control characters are written out, so that a terminal shows them and doesn't obey them.
+    """A text with control characters escaped, so that a terminal shows them and doesn't execute them.
 
-    Names come from files that anybody may have written: an escape sequence in one could clear the screen, set
-    the window's title or fake a line. Marks that turn the direction of writing around are written out, too.
+    Names come from untrusted files: an escape sequence in one could clear the screen, set the window's title
+    or fake a line. Marks that change the direction of writing are escaped too.
 
     >>> printable("evil\\x1b[2J"), printable("a\\rb")
     ('evil\\\\x1b[2J', 'a\\\\rb')
