@@ -84,6 +84,13 @@ def test_every_path_of_a_recipe_exists(recipe: str) -> None:
     assert len(RECIPES[recipe].strip().splitlines()) <= 6
 
 
+def test_every_path_of_the_techniques_table_exists() -> None:
+    section = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").split("## Where a technique is")[1]
+    named = PATH.findall(section.split("\n## ")[0].split("---|\n")[1])
+    assert len(named) > 40
+    assert [name for name in named if not (SOURCE / name).exists()] == []
+
+
 # -- a verb -----------------------------------------------------------------------------------------
 
 

@@ -18,7 +18,7 @@ from scalewright.parallel.recompute import apply_recompute
 from scalewright.spec.layout import Layout, RecomputeBudget
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.presets import load_model_spec
-from scalewright.spec.recompute import keep, products
+from scalewright.spec.recompute_budget import keep, products
 
 # One of each wiring: gated, plain with biases, parallel, norms on both sides, after, of heads, capped scores
 FAMILIES = ["llama-56m", "gpt2-124m", "pythia-160m", "gemma-3-270m", "olmo-2-1b", "qwen3-0.6b", "gemma-2-2b"]

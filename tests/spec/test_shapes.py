@@ -6,8 +6,7 @@ import pytest
 
 from scalewright.spec.errors import UserError
 from scalewright.spec.huggingface import RUNS, read_huggingface, to_huggingface
-from scalewright.spec.presets import new_preset
-from scalewright.spec.shapes import styles
+from scalewright.spec.shapes import new_preset, styles
 from scalewright.spec.tensors import count
 
 DENSE = sorted(set(styles()) & RUNS)

@@ -21,7 +21,7 @@ from scalewright.parallel.offload_activations import apply_offload_activations
 from scalewright.parallel.recompute import apply_recompute
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
-from scalewright.spec.recompute import keep
+from scalewright.spec.recompute_budget import keep
 
 REAL = {"vocab_size": 512, "hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 8}
 TINY = {"vocab_size": 64, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}

@@ -15,7 +15,7 @@ import torch
 from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 
 from scalewright.spec.model import ModelSpec
-from scalewright.spec.recompute import Choice, products
+from scalewright.spec.recompute_budget import Choice, products
 
 PRODUCTS = frozenset(
     {torch.ops.aten.mm.default, torch.ops.aten.addmm.default, torch.ops.aten.linear.default}

@@ -6,7 +6,7 @@
     full         keep a block's input alone; redo the block                one more forward, a third of a step
     every: k     full, on every k-th block
     budget: f    keep the products that save most work for their bytes,    the other products
-                 within f of the bytes of `none` (`spec/recompute.py`)
+                 within f of the bytes of `none` (`spec/recompute_budget.py`)
 
 Gradients are bit-equal to those of `none`: the same operators run on the same numbers. Collectives inside a
 block run again, too, in their order; all ranks of a group recompute the same block at the same time.
@@ -25,7 +25,7 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 from scalewright.parallel.budget import PRODUCTS, budget_contexts, marks
 from scalewright.spec.layout import Layout, RecomputeBudget, RecomputeEvery
 from scalewright.spec.model import ModelSpec
-from scalewright.spec.recompute import keep
+from scalewright.spec.recompute_budget import keep
 
 
 def apply_recompute(

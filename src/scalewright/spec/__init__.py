@@ -1,1 +1,11 @@
-"""Specs of models, layouts, runs and hardware: plain, validated data, without torch."""
+"""What is to be run, on what, and how it is split: plain, validated data that knows no torch.
+
+a run       run.py (guard.py, sweep.py, user_code.py)          base.py, errors.py: strict data, its errors
+a model     model.py, presets.py (shapes.py, huggingface.py), families/
+            tensors.py: every tensor    operators.py, block.py (primitives.py, mixers.py): every operator
+a layout    layout.py, layout_check.py, layout_fix.py          grid.py: ranks and groups
+            trains.py: what `train` runs                       schedule.py, schedules/: pipelines
+its costs   placement.py: what a rank holds                    memory.py, optimizers.py: bytes of it
+            volumes.py, traffic.py: what a rank sends          recompute_budget.py: what a block keeps
+hardware/   devices, clusters, links                           text/   numbers as words, files, JSON lines
+"""

@@ -21,7 +21,7 @@ from scalewright.spec.layout import Layout, RecomputeBudget, RecomputeEvery, nea
 from scalewright.spec.layout_fix import Case, Fix, Fixes, Problem, as_text, find_fix, first_problem, near
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.placement import stage_layers
-from scalewright.spec.recompute import least_budget
+from scalewright.spec.recompute_budget import least_budget
 from scalewright.spec.schedules.check import find_problem as find_schedule_problem
 from scalewright.spec.schedules.kinds import find_kind
 

@@ -20,7 +20,7 @@ from scalewright.spec import block
 from scalewright.spec.block import Attention, Kernels, Operator, Sizes, attention_pairs, sizes
 from scalewright.spec.layout import Layout, Recompute, RecomputeBudget, RecomputeEvery
 from scalewright.spec.model import ModelSpec
-from scalewright.spec.recompute import choose
+from scalewright.spec.recompute_budget import choose
 
 __all__ = [
     "Operator",

@@ -24,7 +24,6 @@ from scalewright.spec.base import read_yaml
 from scalewright.spec.errors import UserError, unknown
 from scalewright.spec.huggingface import read_huggingface
 from scalewright.spec.model import ModelSpec
-from scalewright.spec.shapes import new_preset
 from scalewright.spec.tensors import count, tensors
 from scalewright.spec.text.untrusted import inside, read_json
 
@@ -33,7 +32,6 @@ __all__ = [
     "Published",
     "load_model_spec",
     "model_presets",
-    "new_preset",
     "preset",
     "stored_elements",
 ]

@@ -20,6 +20,7 @@ from typing import Any
 from scalewright.spec.base import read_yaml
 from scalewright.spec.errors import UserError, unknown
 from scalewright.spec.model import ModelSpec
+from scalewright.spec.presets import load_model_spec, model_presets
 from scalewright.spec.tensors import count
 
 TOLERANCE = 0.02
@@ -77,8 +78,6 @@ def _family(like: str) -> str:
     name = SHORT.get(like.lower(), like.lower())
     if name in styles():
         return name
-    from scalewright.spec.presets import load_model_spec, model_presets  # a preset's family
-
     if name in model_presets() and (family := load_model_spec(name).family) in styles():
         return family
     raise unknown("family", like, styles(), "presets new --like")

@@ -17,7 +17,7 @@ from scalewright.spec.layout import Layout, RecomputeBudget, RecomputeEvery
 from scalewright.spec.memory import FP32, before_sharding, is_sharded, offloads_activations, padded_rows
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.placement import Placement, holders, local_shape, place, stage_layers
-from scalewright.spec.recompute import keep
+from scalewright.spec.recompute_budget import keep
 from scalewright.spec.schedules.build import schedule
 from scalewright.spec.schedules.kinds import find_kind, stage_ranks
 from scalewright.spec.volumes import BUCKET_BYTES, Exchanges, Group, Rank, transfers

@@ -151,7 +151,7 @@ def new(
     """Print a sensible model shape of a wanted size, as YAML that `model:` takes."""
     from scalewright.cli.output import print_json, short
     from scalewright.spec.base import to_yaml
-    from scalewright.spec.presets import new_preset
+    from scalewright.spec.shapes import new_preset
     from scalewright.spec.text.files import write_signed
 
     spec = new_preset(params, like, vocab)

@@ -25,7 +25,7 @@ from scalewright.plan.request import SCHEDULES
 from scalewright.spec.block import Sizes, block
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.operators import layer_kinds
-from scalewright.spec.recompute import choose
+from scalewright.spec.recompute_budget import choose
 from scalewright.spec.schedules.kinds import KINDS
 
 SCORES = 2.0  # bytes of a score in memory; with dropout its mask and the dropped copy, too
@@ -47,7 +47,7 @@ def under_way(table: Table, rank: np.ndarray) -> np.ndarray:
 
 
 def budgets(table: Table) -> tuple[np.ndarray, np.ndarray]:
-    """What spec/recompute.py chooses for a budget: bytes that an average block keeps, share of FLOPs redone.
+    """Under a budget: bytes that an average block keeps, and the share of its FLOPs that runs again.
 
     Rows with no budget get zeros.
     """

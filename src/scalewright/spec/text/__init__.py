@@ -1,1 +1,1 @@
-"""Numbers as text, files written atomically, JSON lines, and reading of untrusted files."""
+"""Text for people and on disk: numbers as words, files written whole, JSON lines, files that others wrote."""

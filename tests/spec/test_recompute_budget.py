@@ -10,7 +10,7 @@ from scalewright.spec.block import block, sizes
 from scalewright.spec.layout import Layout
 from scalewright.spec.operators import activation_bytes, rebuilt_bytes, recompute_flops
 from scalewright.spec.presets import load_model_spec
-from scalewright.spec.recompute import Choice, keep, least_budget, products
+from scalewright.spec.recompute_budget import Choice, keep, least_budget, products
 
 BUDGETS = [0, 0.05, 0.1, 0.2, 0.25, 0.33, 0.4, 0.5, 0.6, 0.67, 0.75, 0.9, 1]
 MODELS = ["llama-3.1-8b", "gpt2-124m", "pythia-160m", "gemma-2-9b", "mixtral-8x7b", "deepseek-v3"]
