@@ -179,8 +179,8 @@ def test_each_optimizer_is_planned_with_its_own_memory(call_cli):
 @pytest.mark.parametrize(
     ("flags", "year"),
     [
-        (["--framework", "megatron"], "megatron of 2025 (--software-version says another)"),
-        (["--framework", "nemo"], "nemo of 2024 (--software-version says another)"),
+        (["--framework", "megatron"], "megatron of 2025 (--software-version selects another)"),
+        (["--framework", "nemo"], "nemo of 2024 (--software-version selects another)"),
         (["--framework", "nemo", "--software-version", "25.04"], None),
         (["--framework", "megatron-2021"], None),
         (["--framework", "scalewright"], None),

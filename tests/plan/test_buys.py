@@ -1,4 +1,4 @@
-"""What each part of a layout buys is the difference to `predict` of the same layout without it."""
+"""The gain of each part of a layout is the difference to `predict` of the same layout without it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FULL = {
 }  # fmt: skip
 
 
-def of(framework: str = "scalewright", **keys: Any) -> dict[str, dict[str, Any]]:
+def entries(framework: str = "scalewright", **keys: Any) -> dict[str, dict[str, Any]]:
     layout = Layout.parse({"devices": 64, "global_batch": 512, **keys})
     return {row["what"]: row for row in buys(predict(LLAMA, H100, layout, 8192, framework=framework))}
 
@@ -30,55 +30,55 @@ def seconds(**changes: Any) -> float:
 
 
 def test_each_part_is_taken_away_alone() -> None:
-    found = of(**FULL)
-    assert list(found) == ["tp 2", "pp 4", "interleaved x 4", "zero 1", "recompute selective"]
+    parts = entries(**FULL)
+    assert list(parts) == ["tp 2", "pp 4", "interleaved x 4", "zero 1", "recompute selective"]
     without = {
         "tp 2": {"tp": 1}, "interleaved x 4": {"schedule": "1f1b", "virtual_stages": 1},
         "zero 1": {"zero_stage": 0}, "recompute selective": {"recompute": "none"},
     }  # fmt: skip
-    mine = seconds()
+    base = seconds()
     for what, changes in without.items():
-        theirs = seconds(**changes)
-        assert found[what]["step_time_s"] == pytest.approx(theirs, rel=1e-9), what
-        assert found[what]["gain_pct"] == pytest.approx(100 * (theirs / mine - 1), abs=1e-6)
-    assert found["interleaved x 4"]["gain_pct"] > 1
-    assert "pipeline bubble" in found["interleaved x 4"]["why"]
-    assert "% faster by it" in found["interleaved x 4"]["why"]
-    assert "costs" in found["recompute selective"]["why"]
+        bare = seconds(**changes)
+        assert parts[what]["step_time_s"] == pytest.approx(bare, rel=1e-9), what
+        assert parts[what]["gain_pct"] == pytest.approx(100 * (bare / base - 1), abs=1e-6)
+    assert parts["interleaved x 4"]["gain_pct"] > 1
+    assert "pipeline bubble" in parts["interleaved x 4"]["why"]
+    assert "% faster with it" in parts["interleaved x 4"]["why"]
+    assert "costs" in parts["recompute selective"]["why"]
 
 
-def test_what_is_there_for_memory_says_how_much_there_would_be() -> None:
-    row = of(zero_stage=3)["zero 3"]
+def test_a_part_that_saves_memory_states_the_need_without_it() -> None:
+    row = entries(zero_stage=3)["zero 3"]
     assert not row["fits"]
     assert row["saves_gib"] > 50
     assert row["why"].startswith("zero 3: without it up to ")
-    assert "GiB of the 72.0 there are would be needed" in row["why"]
+    assert "GiB are needed, of 72.0 usable" in row["why"]
 
 
-def test_a_plain_layout_has_nothing_to_say() -> None:
-    assert of(devices=1, global_batch=4, zero_stage=0) == {}
-    assert "1f1b" not in " ".join(of(pp=4, zero_stage=1))
+def test_a_plain_layout_has_no_parts() -> None:
+    assert entries(devices=1, global_batch=4, zero_stage=0) == {}
+    assert "1f1b" not in " ".join(entries(pp=4, zero_stage=1))
 
 
-def test_a_batch_that_cannot_be_dealt_is_named() -> None:
-    row = of(tp=8, zero_stage=1, global_batch=8)["tp 8"]
+def test_a_batch_that_does_not_divide_is_named() -> None:
+    row = entries(tp=8, zero_stage=1, global_batch=8)["tp 8"]
     assert (row["step_time_s"], row["gain_pct"], row["fits"]) == (None, None, False)
-    assert row["why"] == "tp 8: without it the batch can't be dealt to 64 devices"
+    assert row["why"] == "tp 8: without it the batch doesn't divide among 64 devices"
 
 
 def test_the_plain_schedule_is_one_that_the_trainer_has() -> None:
     """MaxText's pipeline has no 1F1B."""
-    asked = {"devices": 64, "pp": 4, "virtual_stages": 2, "schedule": "interleaved", "zero_stage": 1}
-    layout = Layout.parse({**asked, "global_batch": 512})
-    found = predict(LLAMA, H100, layout, 8192, framework="maxtext")
-    plain = Layout.parse({**asked, "schedule": "gpipe", "virtual_stages": 1, "global_batch": 512})
-    row = next(row for row in buys(found) if row["what"] == "interleaved x 2")
-    theirs = predict(LLAMA, H100, plain, 8192, framework="maxtext")
-    assert row["step_time_s"] == pytest.approx(theirs.step_time_s, rel=1e-9)
+    keys = {"devices": 64, "pp": 4, "virtual_stages": 2, "schedule": "interleaved", "zero_stage": 1}
+    layout = Layout.parse({**keys, "global_batch": 512})
+    prediction = predict(LLAMA, H100, layout, 8192, framework="maxtext")
+    plain = Layout.parse({**keys, "schedule": "gpipe", "virtual_stages": 1, "global_batch": 512})
+    row = next(row for row in buys(prediction) if row["what"] == "interleaved x 2")
+    bare = predict(LLAMA, H100, plain, 8192, framework="maxtext")
+    assert row["step_time_s"] == pytest.approx(bare.step_time_s, rel=1e-9)
 
 
-def test_it_stands_in_both_answers() -> None:
-    found = api.predict("llama-3.1-8b", "dgx-h100", FULL, 8192)
-    assert {"what", "step_time_s", "gain_pct", "saves_gib", "fits", "why"} == set(found["buys"][0])
+def test_both_answers_contain_it() -> None:
+    answer = api.predict("llama-3.1-8b", "dgx-h100", FULL, 8192)
+    assert {"what", "step_time_s", "gain_pct", "saves_gib", "fits", "why"} == set(answer["buys"][0])
     plan = api.plan("llama-3.1-8b", "dgx-h100", 64, 8192, 512, fix={"tp": 2, "pp": 4}, top=1)
     assert [row["what"] for row in plan["best"][0]["buys"]][:2] == ["tp 2", "pp 4"]

@@ -1,4 +1,4 @@
-"""A plan for a trainer holds only what that trainer has; what it lacks is named beside what it would gain."""
+"""A plan for a trainer uses only features that it has; layouts beyond it are listed with their gain."""
 
 from __future__ import annotations
 
@@ -28,33 +28,32 @@ WORDS = {
 
 
 def plan(framework: str, **changes: object) -> Plan:
-    asked = {"devices": 64, "seq_len": 8192, "global_batch": 512, **changes}
-    return search(LLAMA, H100, framework=framework, margin=0.02, **asked)  # type: ignore[arg-type]
+    keys = {"devices": 64, "seq_len": 8192, "global_batch": 512, **changes}
+    return search(LLAMA, H100, framework=framework, margin=0.02, **keys)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("framework", ["megatron", "torchtitan", "nanotron", "deepspeed"])
 def test_only_what_the_trainer_has_is_listed(framework: str) -> None:
-    found = plan(framework)
+    result = plan(framework)
     trainer = find_capabilities(framework)
-    for choice in [*found.best, *found.pareto]:
+    for choice in [*result.best, *result.pareto]:
         assert trainer.missing(choice.keys) == []
         assert choice.keys["schedule"] not in ("zb-h1", "dualpipe") or choice.keys["pp"] == 1
-    assert all(one.needs and one.gain_pct > 0 for one in found.beyond)
-    assert all(trainer.missing(one.choice.keys) == one.needs for one in found.beyond)
-    now = found.best[0].prediction
-    assert not any("dualpipe" in row["change"] for row in what_if(now))
+    assert all(beyond.needs and beyond.gain_pct > 0 for beyond in result.beyond)
+    assert all(trainer.missing(beyond.choice.keys) == beyond.needs for beyond in result.beyond)
+    assert not any("dualpipe" in row["change"] for row in what_if(result.best[0].prediction))
 
 
 def test_without_a_framework_what_train_runs_is_listed() -> None:
-    found = plan("scalewright")
-    assert all(choice.trainable for choice in found.best)
-    assert found.trainable is found.best[0]
-    assert found.beyond
-    assert found.dump()["beyond"][0]["needs"]
+    result = plan("scalewright")
+    assert all(choice.trainable for choice in result.best)
+    assert result.trainable is result.best[0]
+    assert result.beyond
+    assert result.dump()["beyond"][0]["needs"]
 
 
-def test_ours_is_what_train_says() -> None:
-    """The file and the trainer's own checks, value by value."""
+def test_our_capabilities_are_those_of_train() -> None:
+    """capabilities.yaml against the trainer's own checks, value by value."""
     ours = find_capabilities("scalewright")
     base = {"devices": 64, "global_batch": 512, "zero_stage": 1}
     for kind in SCHEDULES:
@@ -69,11 +68,11 @@ def test_ours_is_what_train_says() -> None:
 
 
 def test_train_runs_nothing_on_a_tpu() -> None:
-    """There is no torch-xla in it: such a plan is priced, marked, and makes no run file."""
+    """`train` has no torch-xla: such a plan is priced and marked, and has no run file."""
     tpus = {"cluster": "tpu-v5p", "devices": 8, "seq_len": 2048, "global_batch": 32, "top": 1}
-    found = api.plan("llama-3.2-1b", **tpus)
-    assert [one["untrainable"] for one in found["best"]] == [TPU]
-    assert (found["best_trainable"], found["run_yaml"], found["beyond"]) == (None, None, [])
+    result = api.plan("llama-3.2-1b", **tpus)
+    assert [layout["untrainable"] for layout in result["best"]] == [TPU]
+    assert (result["best_trainable"], result["run_yaml"], result["beyond"]) == (None, None, [])
     assert api.predict("llama-3.2-1b", "tpu-v5p", devices=8, seq_len=2048)["lacks"] == [TPU]
     other = api.predict("llama-3.2-1b", "tpu-v5p", devices=8, seq_len=2048, framework="torchtitan")
     assert other["lacks"] == ["tpu support"]
@@ -85,21 +84,21 @@ def test_train_runs_nothing_on_a_tpu() -> None:
 def test_megatron_of_2021_has_what_it_had() -> None:
     """No sequence parallelism, no selective recomputation, no distributed optimizer: they are of 2022."""
     trainer = find_capabilities("megatron-2021")
-    then = {"tp": 8, "pp": 8, "schedule": "interleaved", "sp": False, "zero_stage": 0, "recompute": "full"}
-    assert trainer.missing(then) == []
-    later = {**then, "sp": True, "zero_stage": 1, "recompute": "selective"}
+    layout = {"tp": 8, "pp": 8, "schedule": "interleaved", "sp": False, "zero_stage": 0, "recompute": "full"}
+    assert trainer.missing(layout) == []
+    later = {**layout, "sp": True, "zero_stage": 1, "recompute": "selective"}
     assert trainer.missing(later) == ["zero_stage 1", "sp True", "recompute selective"]
     assert find_capabilities("megatron-2023").missing(later) == []
 
 
-def test_what_is_asked_for_and_lacking() -> None:
+def test_a_fixed_value_that_the_trainer_lacks() -> None:
     with pytest.raises(
         UserError, match=r"megatron has no schedule dualpipe.*use schedule 1f1b or interleaved"
     ):
         plan("megatron", fixed={"schedule": "dualpipe"})
-    found = plan("scalewright", fixed={"cp": 2}, top=1)  # ours lists what is asked for, and marks it
-    assert found.best[0].layout.cp == 2
-    assert not found.best[0].trainable
+    result = plan("scalewright", fixed={"cp": 2}, top=1)  # ours lists the layout, and marks it
+    assert result.best[0].layout.cp == 2
+    assert not result.best[0].trainable
 
 
 def test_the_file_is_sound() -> None:

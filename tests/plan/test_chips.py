@@ -1,4 +1,4 @@
-"""Devices as the formulas take them: each is priced with the constants of a family that has some."""
+"""Chips: each device is priced with the constants of a family that has some."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from scalewright.plan.constants import facts
 from scalewright.spec.hardware.cluster import load_cluster
 from scalewright.spec.hardware.device_families import FAMILIES, PRICED
 
-# What each device has been priced with since constants were fitted.
+# The families that each row of constants is used for.
 PRICES = {
     "volta": {"pascal", "volta", "turing"},
     "ampere": {"ampere"},
@@ -40,7 +40,7 @@ def test_families_are_priced_with_rows_that_exist() -> None:
         ("mi300x", "amd", "amd"), ("trn2", "trainium", "other"),
     ],
 )  # fmt: skip
-def test_devices_say_their_family(device: str, family: str, kernels: str) -> None:
+def test_devices_have_a_family(device: str, family: str, kernels: str) -> None:
     chip = chip_of(load_cluster(device))
     assert (chip.family.name, chip.family.kernels.name) == (family, kernels)
     assert PRICED[chip.priced] == kernels

@@ -1,4 +1,4 @@
-"""What would help, what would fit, and what speaks for a prediction."""
+"""Explanations of a prediction: what_if, the smallest fix, the evidence."""
 
 from __future__ import annotations
 
@@ -20,57 +20,57 @@ def ours(**keys: object) -> Prediction:
 
 
 def test_what_if_is_sorted_and_hardware_never_hurts() -> None:
-    found = what_if(run(tp=2, micro_batch=4, global_batch=512))
-    gains = [row["gain_pct"] for row in found]
+    rows = what_if(run(tp=2, micro_batch=4, global_batch=512))
+    gains = [row["gain_pct"] for row in rows]
     assert gains == sorted(gains, reverse=True)
-    assert {row["change"] for row in found if row["kind"] == "hardware"} == {
+    assert {row["change"] for row in rows if row["kind"] == "hardware"} == {
         "peak x2", "memory bandwidth x2", "links inside the domain x2", "network between nodes x2",
     }  # fmt: skip
-    assert "tp / 2" in {row["change"].split(",")[0] for row in found if row["kind"] == "setting"}
-    by_name = {row["change"].split(",")[0]: row["gain_pct"] for row in found}
+    assert "tp / 2" in {row["change"].split(",")[0] for row in rows if row["kind"] == "setting"}
+    by_name = {row["change"].split(",")[0]: row["gain_pct"] for row in rows}
     assert by_name["peak x2"] > 10
     for name in ("memory bandwidth x2", "links inside the domain x2", "network between nodes x2"):
         assert by_name[name] >= 0
-    assert by_name["tp / 2"] > 0  # less exchange
+    assert by_name["tp / 2"] > 0  # less communication
 
 
 def test_what_if_tries_other_zero_stages_recomputation_and_schedules() -> None:
-    """What ZeRO 3 costs under a pipeline is among the changes, with what leaving it gains."""
-    found = {row["change"].split(",")[0]: row for row in what_if(ours(devices=8, pp=2, zero_stage=3))}
+    """Lower ZeRO stages are among the changes: ZeRO 3 is expensive under a pipeline."""
+    rows = {row["change"].split(",")[0]: row for row in what_if(ours(devices=8, pp=2, zero_stage=3))}
     expected = {"zero_stage 1", "zero_stage 2", "recompute selective", "recompute full"}
     expected |= {f"schedule {kind}" for kind in ("interleaved", "zb-h1", "zb-interleaved", "zbv")}
-    assert expected <= set(found)
-    assert {found[change]["kind"] for change in expected} == {"setting"}
-    assert "zero_stage 3" not in found
-    assert found["zero_stage 1"]["gain_pct"] > 0 > found["recompute full"]["gain_pct"]
+    assert expected <= set(rows)
+    assert {rows[change]["kind"] for change in expected} == {"setting"}
+    assert "zero_stage 3" not in rows
+    assert rows["zero_stage 1"]["gain_pct"] > 0 > rows["recompute full"]["gain_pct"]
     alone = {row["change"].split(" ")[0] for row in what_if(ours(devices=1, zero_stage=0))}
     assert not {"zero_stage", "schedule"} & alone
 
 
-def test_a_layout_that_does_not_fit_gets_the_cheapest_mend() -> None:
-    found = run(micro_batch=8, global_batch=512)
-    assert not found.fits
-    fix = smallest_fix(found)
+def test_a_layout_that_does_not_fit_gets_the_cheapest_fix() -> None:
+    prediction = run(micro_batch=8, global_batch=512)
+    assert not prediction.fits
+    fix = smallest_fix(prediction)
     assert fix is not None
     assert fix["fits"]
     assert smallest_fix(run(zero_stage=3, recompute="full")) is None
 
 
 def test_evidence_names_runs_that_are_alike() -> None:
-    found = evidence(run())
-    assert len(found["nearest"]) == 3
-    assert all(one["device"] == "h100-sxm" for one in found["nearest"])
-    assert all(0.4 < one["predicted"] / one["measured"] < 2.5 for one in found["nearest"])
+    nearest = evidence(run())["nearest"]
+    assert len(nearest) == 3
+    assert all(near["device"] == "h100-sxm" for near in nearest)
+    assert all(0.4 < near["predicted"] / near["measured"] < 2.5 for near in nearest)
 
 
-def test_extrapolation_is_said() -> None:
-    said = " | ".join(extrapolates(run(devices=8, cluster="mi300x").request))
-    assert "amd" in said
+def test_extrapolation_is_named() -> None:
+    outside = " | ".join(extrapolates(run(devices=8, cluster="mi300x").request))
+    assert "amd" in outside
     assert extrapolates(run().request) == []
 
 
 def test_changes_keep_to_the_layouts_rules() -> None:
-    """A split backward allows no recomputation, 25 heads no tp of 2; neither is offered."""
+    """A split backward allows no recomputation, 25 heads no tp of 2; neither is listed."""
     split = run(devices=8, pp=2, schedule="zb-h1", micro_batch=8, global_batch=64)
     assert not split.fits
     fix = smallest_fix(split)
@@ -85,5 +85,5 @@ def test_changes_keep_to_the_layouts_rules() -> None:
 
 def test_experts_are_an_axis_too() -> None:
     layout = Layout.parse({"devices": 8, "ep": 4, "global_batch": 8})
-    found = what_if(predict(load_model_spec("mixtral-8x7b"), load_cluster("dgx-h100"), layout, 2048))
-    assert {"ep x2", "ep / 2"} <= {row["change"].split(",")[0] for row in found}
+    rows = what_if(predict(load_model_spec("mixtral-8x7b"), load_cluster("dgx-h100"), layout, 2048))
+    assert {"ep x2", "ep / 2"} <= {row["change"].split(",")[0] for row in rows}

@@ -1,4 +1,4 @@
-"""Prices on this machine's CPU, from curves that are given as data: sane, ordered, as the curves say."""
+"""Predictions for this machine's CPU from given curves: sane, ordered, in proportion to the curves."""
 
 from __future__ import annotations
 
@@ -78,18 +78,18 @@ def test_auto_is_bf16_only_where_products_are_faster_in_it() -> None:
 def test_a_step_is_near_what_its_products_alone_take() -> None:
     """The fake machine's products run at one rate; attention is priced over the full square."""
     products = flops_per_token(MODEL, 256) * 256 * 8 / FLOPS
-    found = price(micro_batch=8)
-    assert 1.0 < found.breakdown["compute"] / products < 1.7
-    assert found.step_time_s == pytest.approx(sum(found.breakdown.values()))
+    prediction = price(micro_batch=8)
+    assert 1.0 < prediction.breakdown["compute"] / products < 1.7
+    assert prediction.step_time_s == pytest.approx(sum(prediction.breakdown.values()))
 
 
 def test_twice_the_tokens_take_about_twice_the_time() -> None:
     once, twice = seconds(micro_batch=8), seconds(micro_batch=8, global_batch=16)
-    assert 1.8 < twice / once < 2.1  # Adam and the step's own cost come once; sums of gradients are added
+    assert 1.8 < twice / once < 2.1  # Adam and fixed costs occur once; accumulating gradients is added
     assert 1.9 < seconds(micro_batch=16, global_batch=16) / once < 2.1
 
 
-def test_more_layers_wider_layers_and_more_words_take_longer() -> None:
+def test_more_layers_wider_layers_and_a_larger_vocabulary_take_longer() -> None:
     base = seconds()
     deep = seconds(MODEL.replace(num_hidden_layers=16))
     assert 1.7 < deep / base < 2.0  # embedding and head stay
@@ -143,26 +143,25 @@ TWO: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", TWO)
 def test_two_processes_take_between_half_and_twice_the_time_of_one(name: str) -> None:
-    found = price(devices=2, **TWO[name])
-    one = seconds(micro_batch=4)
-    assert 0.5 < found.step_time_s / one < 2.0
-    assert all(value >= 0 and math.isfinite(value) for value in found.breakdown.values())
-    assert found.step_time_s == pytest.approx(sum(found.breakdown.values()))
+    prediction = price(devices=2, **TWO[name])
+    assert 0.5 < prediction.step_time_s / seconds(micro_batch=4) < 2.0
+    assert all(value >= 0 and math.isfinite(value) for value in prediction.breakdown.values())
+    assert prediction.step_time_s == pytest.approx(sum(prediction.breakdown.values()))
 
 
 def test_zero_stages_cost_more_the_more_they_send() -> None:
     """Accumulated micro-batches: ZeRO-2 scatters in each, ZeRO-3 gathers in each as well."""
-    found = [seconds(devices=2, zero_stage=stage, micro_batch=1) for stage in range(4)]
-    assert found[1] < found[2] < found[3]
+    times = [seconds(devices=2, zero_stage=stage, micro_batch=1) for stage in range(4)]
+    assert times[1] < times[2] < times[3]
     exchange = [price(devices=2, zero_stage=stage, micro_batch=1).breakdown["dp_exposed"] for stage in (1, 3)]
     assert 3.0 < exchange[1] / exchange[0] < 8.0  # 4 micro-batches: 12 messages of a block, not 2
 
 
-def test_tensor_parallel_exchange_is_as_the_links_are() -> None:
+def test_tensor_parallel_communication_is_as_the_links_are() -> None:
     """Without sp a block sums its stream four times; embedding and head once each."""
-    found = price(devices=2, tp=2, sp=False).breakdown["tp_exposed"]
-    once = 256 * 256 * 4 / LINK + 3e-4 + constants()["cpu.message"]
-    assert found == pytest.approx(8 * (4 * 8 + 2) * once, rel=0.1)
+    exposed = price(devices=2, tp=2, sp=False).breakdown["tp_exposed"]
+    message = 256 * 256 * 4 / LINK + 3e-4 + constants()["cpu.message"]
+    assert exposed == pytest.approx(8 * (4 * 8 + 2) * message, rel=0.1)
 
 
 def test_a_bubble_shrinks_with_micro_batches() -> None:
@@ -181,7 +180,7 @@ def test_a_table_of_rows_equals_each_row_alone() -> None:
     cluster = machine(2)
     together = predict_table([from_layout(MODEL, cluster, layout, 256) for layout in layouts])
     alone = [predict(MODEL, cluster, layout, 256).step_time_s for layout in layouts]
-    assert [one.step_time_s for one in together] == pytest.approx(alone)
+    assert [prediction.step_time_s for prediction in together] == pytest.approx(alone)
 
 
 def test_a_cpu_and_a_gpu_in_one_table_keep_their_own_prices() -> None:
@@ -191,7 +190,7 @@ def test_a_cpu_and_a_gpu_in_one_table_keep_their_own_prices() -> None:
     clusters = [machine(1), load_cluster("dgx-h100")]
     together = predict_table([from_layout(MODEL, cluster, layout, 256) for cluster in clusters])
     alone = [predict(MODEL, cluster, layout, 256).step_time_s for cluster in clusters]
-    assert [one.step_time_s for one in together] == pytest.approx(alone)
+    assert [prediction.step_time_s for prediction in together] == pytest.approx(alone)
 
 
 def test_a_cluster_with_timings_is_a_file() -> None:
@@ -200,10 +199,10 @@ def test_a_cluster_with_timings_is_a_file() -> None:
 
 
 def test_the_evidence_is_the_probe() -> None:
-    found = evidence(price(devices=2))
-    assert found["nearest"] == []
-    assert found["probe"].startswith("2 processes of 1 thread timed")
-    assert found["extrapolates"] == []
+    keys = evidence(price(devices=2))
+    assert keys["nearest"] == []
+    assert keys["probe"].startswith("2 processes of 1 thread timed")
+    assert keys["extrapolates"] == []
     assert beyond_timed(fake(1), "fp8", 2) == [
         "kernels in fp8 (timed: fp32, bf16)",
         "2 processes (timed: 1 at once)",

@@ -1,4 +1,4 @@
-"""Evidence names who measured what, split how, in which batch, and when."""
+"""Evidence lists trainer, layout, batch and date of each measured run."""
 
 from __future__ import annotations
 
@@ -31,18 +31,12 @@ def test_the_date_that_a_row_states(row: dict[str, str], date: str) -> None:
 
 
 def test_the_nearest_runs_name_trainer_layout_batch_and_date() -> None:
-    found = evidence(
-        predict(
-            load_model_spec("llama-3.1-8b"),
-            load_cluster("dgx-h100"),
-            Layout(devices=64, global_batch=512),
-            8192,
-        )
-    )
-    for one in found["nearest"]:
-        assert one["trainer"].startswith("NeMo")
-        assert one["date"].startswith("202")
-        assert one["layout"]["cp"] * one["layout"]["dp"] == 64
-        assert one["layout"]["global_batch"] > 0
-        assert one["seq_len"] == 8192
-    assert len({one["date"] for one in found["nearest"]}) == 3  # what tells three equal cards apart
+    model, layout = load_model_spec("llama-3.1-8b"), Layout(devices=64, global_batch=512)
+    nearest = evidence(predict(model, load_cluster("dgx-h100"), layout, 8192))["nearest"]
+    for run in nearest:
+        assert run["trainer"].startswith("NeMo")
+        assert run["date"].startswith("202")
+        assert run["layout"]["cp"] * run["layout"]["dp"] == 64
+        assert run["layout"]["global_batch"] > 0
+        assert run["seq_len"] == 8192
+    assert len({run["date"] for run in nearest}) == 3  # the only difference of three equal entries

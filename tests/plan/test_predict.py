@@ -1,4 +1,4 @@
-"""One layout and a table go through the same formulas, and the answer adds up."""
+"""A layout alone and in a table has the same prediction, and its parts add up."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_an_answer_adds_up(changes: dict[str, object]) -> None:
     assert 0 < answer["mfu"] <= answer["hfu"] < 1
 
 
-def test_what_should_cost_costs() -> None:
+def test_recomputation_tp_pipelines_and_batch_take_time() -> None:
     assert seconds(recompute="full") > 1.2 * seconds()
     assert seconds(tp=8) > seconds(tp=1)
     assert seconds(pp=8, global_batch=128) > seconds(pp=8, schedule="interleaved", virtual_stages=2)
@@ -83,14 +83,13 @@ def test_bytes_are_counted_as_users_count_them() -> None:
         for stage in (0, 1, 3)
     )
     assert none == pytest.approx(4 * params)  # all-reduce: the tensor, once, in fp32
-    assert one == pytest.approx((4 + 2) * params)  # a scatter's input, a gather's output
+    assert one == pytest.approx((4 + 2) * params)  # reduce-scatter's input, all-gather's output
     assert three == pytest.approx(2 * (2 * 2 + 4) * params)  # two micro-batches, each gathered twice
     tp = predict(LLAMA, H100, layout(tp=4), 4096, framework="megatron").comm_bytes["tp"]
     stream = 4096 * 4096 * 2
     micros = 128 // 16
-    assert tp == pytest.approx(
-        2 * 2 * 2 * 32 * micros * stream
-    )  # twice a block, both ways, gather and scatter
+    # twice a block, forward and backward, gather and scatter
+    assert tp == pytest.approx(2 * 2 * 2 * 32 * micros * stream)
 
 
 @pytest.mark.parametrize(
@@ -100,18 +99,19 @@ def test_bytes_are_counted_as_users_count_them() -> None:
         ("zb-interleaved", 2), ("zbv", 2), ("dualpipev", 2), ("dualpipe", 2), ("pipedream", 1),
     ],
 )  # fmt: skip
-def test_bubbles_are_the_schedules(kind: str, chunks: int) -> None:
-    """Ranks that are as good as equal: 96 blocks without what a head adds."""
+def test_bubbles_are_those_of_the_schedules(kind: str, chunks: int) -> None:
+    """With nearly equal ranks: 96 blocks and a small head."""
     model = LLAMA.replace(num_hidden_layers=96, vocab_size=512)
     shape = layout(devices=4, pp=4, schedule=kind, virtual_stages=chunks, global_batch=32)
-    found = predict(model, H100, shape, 2048, framework="megatron")
-    inner = stages(found)[1]["seconds"]
+    prediction = predict(model, H100, shape, 2048, framework="megatron")
+    inner = stages(prediction)[1]["seconds"]
     cost = StageCost(inner["forward"], inner["backward_input"], inner["backward_weight"])
-    assert found.breakdown["pp_bubble"] == pytest.approx(idle_time(kind, 4, chunks, 32, cost), rel=0.03)
+    bubble = prediction.breakdown["pp_bubble"]
+    assert bubble == pytest.approx(idle_time(kind, 4, chunks, 32, cost), rel=0.03)
 
 
 @pytest.mark.parametrize("recompute", ["none", "selective", "full", {"every": 2}])
-def test_hardware_flops_are_the_models_and_what_runs_again(recompute: object) -> None:
+def test_hardware_flops_are_model_flops_and_recomputation(recompute: object) -> None:
     shape = layout(devices=8, global_batch=8, recompute=recompute)
     answer = predict(LLAMA, H100, shape, 4096).dump()
     again = recompute_flops(LLAMA, shape, 4096) / (4096 * flops_per_token(LLAMA, 4096))
@@ -123,10 +123,10 @@ def test_mixtures_and_latent_attention_are_priced() -> None:
     wide = layout(
         devices=2048, pp=16, ep=64, schedule="dualpipev", global_batch=15360, micro_batch=1, precision="fp8"
     )
-    found = predict(model, cluster, wide, 4096, framework="megatron")
-    assert found.comm_bytes["ep"] > 0
-    assert found.breakdown["ep_exposed"] > 0
-    assert 1 < found.step_time_s < 120
+    prediction = predict(model, cluster, wide, 4096, framework="megatron")
+    assert prediction.comm_bytes["ep"] > 0
+    assert prediction.breakdown["ep_exposed"] > 0
+    assert 1 < prediction.step_time_s < 120
 
 
 def test_a_cluster_too_small_is_one_line() -> None:

@@ -1,4 +1,4 @@
-"""Plans beside what is known of runs that were really made: an expert's layout, and a published one."""
+"""Plans compared with published runs: DeepSeek-V3's, and Llama 3 70B's with two trainers."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ AUTHORS = {
 
 def test_deepseek_v3_as_its_authors_ran_it():
     model, cluster = load_model_spec("deepseek-v3"), load_cluster("hgx-h800")
-    found = predict(model, cluster, Layout.parse(AUTHORS), 4096, framework="hai-llm")
-    hours = DEEPSEEK_TOKENS / found.tokens * found.step_time_s * 2048 / 3600
-    assert found.fits  # they ran it
-    # Their hours hold restarts and evaluation, too; the planner's own error on unseen sources is about 10%.
+    prediction = predict(model, cluster, Layout.parse(AUTHORS), 4096, framework="hai-llm")
+    hours = DEEPSEEK_TOKENS / prediction.tokens * prediction.step_time_s * 2048 / 3600
+    assert prediction.fits  # they ran it
+    # Their hours include restarts and evaluation; the planner's error on unseen sources is about 10%.
     assert hours == pytest.approx(DEEPSEEK_HOURS, rel=0.12)
 
 
 def test_deepseek_v3_searched_is_what_its_authors_chose():
-    """Of the layouts without tensor parallelism, which they ruled out; with it tp 2 is priced 7% faster."""
+    """Without tensor parallelism, which they ruled out; tp 2 is predicted 7% faster."""
     plan = search(
         load_model_spec("deepseek-v3"),
         load_cluster("hgx-h800"),
@@ -53,8 +53,8 @@ def test_deepseek_v3_searched_is_what_its_authors_chose():
 
 
 def test_llama_70b_on_512_h100():
-    """FSDP over all, as MaxText's published recipe at this size; near it, as Megatron's recipes have it, tp
-    within a node with sp, at most a short pipeline, and no whole-block recomputation.
+    """The best is FSDP over all, as in MaxText's recipe at this size; within the margin are layouts as in
+    Megatron's recipes: tp within a node with sp, at most a short pipeline, no full recomputation.
     """
     plan = search(
         load_model_spec("llama-3.1-70b"),

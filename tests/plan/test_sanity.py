@@ -1,4 +1,4 @@
-"""Predictions for what no table holds (trainers, devices, blanks, extremes): sane, monotone, never NaN."""
+"""Predictions for unseen trainers, devices, blanks and extremes: sane, monotone, never NaN."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ HUGE = {"model": "llama-3.1-405b", "n_devices": 16384, "dp": 128, "tp": 8, "pp":
 TPU = {"framework": "MaxText", "dp": 256, "n_devices": 256, "tp": 1, "pp": 1, "mbs": 2, "gbs": 512}
 TPUS = ("TPU-v4", "TPU-v5e", "TPU-v5p", "TPU-v6e", "TPU-v7x")
 OTHERS = ("A100-80GB-SXM", "H200", "MI300X", "MI355X", "B300", "trn2")
-# Shares of the peak that are possible: below 2% nobody would run it, above 75% no matrix product gets.
+# Possible MFU: below 2% nobody would run it, above 75% is beyond any matrix product.
 LEAST, MOST = 0.02, 0.75
 
 
-def one(row: dict[str, Any], **changes: Any) -> dict[str, Any]:
-    """The answer to a row, which must be a prediction."""
-    found = predict_rows([{**row, **changes}])[0]
-    assert "error" not in found, found
-    return found
+def predicted(row: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    """The answer to a row, which must not be an error."""
+    answer = predict_rows([{**row, **changes}])[0]
+    assert "error" not in answer, answer
+    return answer
 
 
-def check(found: dict[str, Any]) -> None:
-    """What holds for every prediction."""
-    time, memory = found["step_time_s"], found["memory_gib"]
-    assert LEAST <= found["mfu"] <= MOST, found["mfu"]
-    assert found["mfu"] <= found["hfu"] + 1e-9
+def check(answer: dict[str, Any]) -> None:
+    """Asserts the properties that every prediction has."""
+    time, memory = answer["step_time_s"], answer["memory_gib"]
+    assert LEAST <= answer["mfu"] <= MOST, answer["mfu"]
+    assert answer["mfu"] <= answer["hfu"] + 1e-9
     assert 0 < time["p10"] < time["p50"] < time["p90"] < math.inf
-    parts = found["time_breakdown_s"]
+    parts = answer["time_breakdown_s"]
     assert all(value >= 0 for value in parts.values())
     assert sum(parts.values()) == pytest.approx(time["p50"], rel=1e-6)
     assert all(0 <= value < math.inf for value in memory.values())
@@ -76,11 +76,11 @@ CASES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_sane(name: str) -> None:
-    check(one(CASES[name]))
+    check(predicted(CASES[name]))
 
 
 def test_an_unseen_trainer_has_a_wider_band() -> None:
-    known, other = one(DENSE), one(DENSE, framework="foolm")
+    known, other = predicted(DENSE), predicted(DENSE, framework="foolm")
     assert any("framework" in line for line in other["assumed"])
     assert width(other) > 1.2 * width(known)
 
@@ -97,45 +97,45 @@ fabric: {kind: infiniband, bytes_per_s: 100e9}
 
 
 def test_a_device_that_nobody_measured(tmp_path: Path) -> None:
-    """A cluster of one's own is priced from its data sheet, with a wider band than a known one."""
+    """A user's own cluster is priced from its data sheet, with a wider band than a known device."""
     path = tmp_path / "moon.yaml"
     path.write_text(MOON, encoding="utf-8")
     cluster, model = load_cluster(path), load_model_spec("llama-3.1-70b")
     layout = Layout.parse({"devices": 64, "tp": 4, "pp": 4, "global_batch": 128, "zero_stage": 1})
-    found = predict(model, cluster, layout, 8192, framework="megatron-core").dump()
-    check(found)
+    answer = predict(model, cluster, layout, 8192, framework="megatron-core").dump()
+    check(answer)
     known = predict(model, load_cluster("dgx-h100"), layout, 8192, framework="megatron-core").dump()
-    assert found["step_time_s"]["p50"] < known["step_time_s"]["p50"]  # three times the peak
-    assert width(found) > 1.2 * width(known)
+    assert answer["step_time_s"]["p50"] < known["step_time_s"]["p50"]  # three times the peak
+    assert width(answer) > 1.2 * width(known)
 
 
-def width(found: dict[str, Any]) -> float:
-    """How wide a band is, as a share."""
-    return float(found["step_time_s"]["p90"] / found["step_time_s"]["p10"] - 1)
+def width(answer: dict[str, Any]) -> float:
+    """The width of the band, as a share."""
+    return float(answer["step_time_s"]["p90"] / answer["step_time_s"]["p10"] - 1)
 
 
 @pytest.mark.parametrize("row", [DENSE, EXPERTS], ids=["dense", "experts"])
 def test_any_cell_may_be_missing(row: dict[str, Any]) -> None:
-    """Without a cell there is a prediction that names what was assumed, or one clear line."""
+    """Without a cell the answer is a prediction, or an error of one line."""
     for key in row:
-        found = predict_rows([{k: v for k, v in row.items() if k != key}])[0]
-        if "error" in found:
-            assert "\n" not in found["error"]
+        answer = predict_rows([{k: v for k, v in row.items() if k != key}])[0]
+        if "error" in answer:
+            assert "\n" not in answer["error"]
         else:
-            check(found)
+            check(answer)
 
 
 @pytest.mark.parametrize("cell", ["nan", "inf", "-1", "1e99", "many", "0.5"])
 @pytest.mark.parametrize("key", ["seq", "n_devices", "tp", "pp", "mbs", "gbs", "layers", "hidden", "vocab"])
 def test_nonsense_is_one_clear_line_or_a_blank(key: str, cell: str) -> None:
     shape = {"model": "", "layers": 80, "hidden": 8192, "heads": 64, "ffn": 28672}
-    found = predict_rows([{**DENSE, **shape, key: cell}])[0]
-    if "error" in found:
-        assert "\n" not in found["error"]
-        assert key in found["error"] or "n_devices" in found["error"]
+    answer = predict_rows([{**DENSE, **shape, key: cell}])[0]
+    if "error" in answer:
+        assert "\n" not in answer["error"]
+        assert key in answer["error"] or "n_devices" in answer["error"]
     else:
         assert cell == "nan"  # reads as a blank
-        assert math.isfinite(found["step_time_s"]["p90"])
+        assert math.isfinite(answer["step_time_s"]["p90"])
 
 
 @pytest.mark.parametrize(("changes", "slower"), [
@@ -150,8 +150,10 @@ def test_nonsense_is_one_clear_line_or_a_blank(key: str, cell: str) -> None:
     ({"options": "tp_overlap=1"}, {"options": "tp_overlap=0"}),
     ({"tp": 4, "dp": 4}, {"tp": 16, "dp": 1}),
 ])  # fmt: skip
-def test_what_must_be_slower_is(changes: dict[str, Any], slower: dict[str, Any]) -> None:
-    assert one(DENSE, **changes)["step_time_s"]["p50"] < one(DENSE, **slower)["step_time_s"]["p50"]
+def test_slower_settings_are_slower(changes: dict[str, Any], slower: dict[str, Any]) -> None:
+    assert (
+        predicted(DENSE, **changes)["step_time_s"]["p50"] < predicted(DENSE, **slower)["step_time_s"]["p50"]
+    )
 
 
 @pytest.mark.parametrize(("changes", "more"), [
@@ -162,13 +164,13 @@ def test_what_must_be_slower_is(changes: dict[str, Any], slower: dict[str, Any])
     ({"seq": 4096}, {"seq": 8192}),
     ({"tp": 8, "dp": 2}, {"tp": 4, "dp": 4}),
 ])  # fmt: skip
-def test_what_must_hold_more_does(changes: dict[str, Any], more: dict[str, Any]) -> None:
-    assert one(DENSE, **changes)["memory_gib"]["peak"] < one(DENSE, **more)["memory_gib"]["peak"]
+def test_larger_settings_take_more_memory(changes: dict[str, Any], more: dict[str, Any]) -> None:
+    assert predicted(DENSE, **changes)["memory_gib"]["peak"] < predicted(DENSE, **more)["memory_gib"]["peak"]
 
 
 def test_more_devices_are_faster_and_less_efficient() -> None:
     """Strong scaling: the step shrinks, the share of the peak too."""
-    steps = [one(DENSE, n_devices=16 * dp, dp=dp, gbs=512) for dp in (2, 8, 32, 128)]
+    steps = [predicted(DENSE, n_devices=16 * dp, dp=dp, gbs=512) for dp in (2, 8, 32, 128)]
     times = [step["step_time_s"]["p50"] for step in steps]
     assert times == sorted(times, reverse=True)
     shares = [step["mfu"] for step in steps]
@@ -181,8 +183,8 @@ def test_source_and_id_are_no_inputs() -> None:
     ]
     bare = [{key: value for key, value in row.items() if key not in ("source", "id", "source_ref", "notes")}
             for row in rows]  # fmt: skip
-    for with_it, without in zip(predict_rows(rows), predict_rows(bare), strict=True):
-        assert with_it["step_time_s"] == without["step_time_s"]
+    for full, without in zip(predict_rows(rows), predict_rows(bare), strict=True):
+        assert full["step_time_s"] == without["step_time_s"]
 
 
 # Published elsewhere, never in the table that constants were fitted on: tokens/s a device.
@@ -205,8 +207,8 @@ ELSEWHERE = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("what", "measured", "changes"), ELSEWHERE, ids=[case[0][:24] for case in ELSEWHERE])
-def test_published_elsewhere(what: str, measured: float, changes: dict[str, Any]) -> None:
-    """Within 15%: twice the mean error of a source that is left out of the fit."""
-    found = one(DENSE, **changes)
-    assert found["tokens_per_s_per_device"] == pytest.approx(measured, rel=0.15), what
+@pytest.mark.parametrize(("run", "measured", "changes"), ELSEWHERE, ids=[case[0][:24] for case in ELSEWHERE])
+def test_published_elsewhere(run: str, measured: float, changes: dict[str, Any]) -> None:
+    """Within 15%: twice the mean error on a source that was left out of the fit."""
+    answer = predicted(DENSE, **changes)
+    assert answer["tokens_per_s_per_device"] == pytest.approx(measured, rel=0.15), run

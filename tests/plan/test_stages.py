@@ -1,4 +1,4 @@
-"""Stages: the worst is the prediction's memory, the schedule on the clock its step."""
+"""Stages: the fullest has the prediction's peak memory, the simulated schedule its step time."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def run(framework: str = "megatron", **changes: Any) -> Prediction:
     return predict(LLAMA, H100, layout, 4096, framework=framework)
 
 
-def pipelined_seconds(found: Prediction) -> float:
-    """What of a step is its micro-batches, bubble and messages."""
-    parts, detail = found.breakdown, found.of.outcome.step.detail
+def pipelined_seconds(prediction: Prediction) -> float:
+    """Seconds of a step's micro-batches, bubble and messages."""
+    parts, detail = prediction.breakdown, prediction.table.outcome.step.detail
     rest = parts["dp_exposed"] + parts["optimizer"] + float(detail["fixed"][0] + detail["late"][0])
-    return found.step_time_s - rest
+    return prediction.step_time_s - rest
 
 
 SCHEDULES = [
@@ -48,39 +48,39 @@ SCHEDULES = [
 @pytest.mark.parametrize("framework", ["megatron", "scalewright", "nanotron"])
 @pytest.mark.parametrize("keys", SCHEDULES, ids=str)
 def test_the_worst_stage_is_the_predictions_memory(framework: str, keys: dict[str, Any]) -> None:
-    found = run(framework, **keys)
-    rows = stages(found)
+    prediction = run(framework, **keys)
+    rows = stages(prediction)
     assert [row["stage"] for row in rows] == list(range(len(rows)))
     assert sum(row["layers"] for row in rows) == LLAMA.num_hidden_layers
     peaks = [sum(row["memory_gib"].values()) for row in rows]
-    assert max(peaks) == pytest.approx(found.peak_gib, rel=1e-9)
+    assert max(peaks) == pytest.approx(prediction.peak_gib, rel=1e-9)
     worst = rows[peaks.index(max(peaks))]["memory_gib"]
-    assert {**worst, "peak": found.peak_gib} == pytest.approx(found.memory_gib, rel=1e-9)
+    assert {**worst, "peak": prediction.peak_gib} == pytest.approx(prediction.memory_gib, rel=1e-9)
 
 
 @pytest.mark.parametrize("framework", ["megatron", "scalewright", "nanotron"])
 @pytest.mark.parametrize("keys", SCHEDULES, ids=str)
-def test_the_clock_says_what_the_step_says(framework: str, keys: dict[str, Any]) -> None:
-    """3%, what the closed forms of unequal ranks may be off with a head of a block or two.
+def test_the_simulated_schedule_takes_as_long_as_the_step(framework: str, keys: dict[str, Any]) -> None:
+    """Within 3%, the error of the closed forms of unequal ranks with a head of a block or two.
 
-    7% with four chunks: there the head lies in one of a rank's stages, and the closed form spreads it. Only
-    schedules that nanotron has: its equal stages leave the last one an eager head's whole weight beside its
-    blocks, which makes four chunks 7.6% off.
+    7% with four chunks: the head is in one of a rank's stages, and the closed form spreads it. Schedules
+    that nanotron lacks are skipped: its last stage has as many blocks as the others and an eager head, with
+    which the error of four chunks would be 7.6%.
     """
     if framework == "nanotron" and not NANOTRON.allows("schedule", keys.get("schedule", "1f1b")):
         pytest.skip("nanotron has no such schedule")
-    found = run(framework, **keys)
+    prediction = run(framework, **keys)
     error = 0.07 if keys.get("virtual_stages") == 4 else 0.03
-    assert pipeline(found).makespan == pytest.approx(pipelined_seconds(found), rel=error)
+    assert pipeline(prediction).makespan == pytest.approx(pipelined_seconds(prediction), rel=error)
 
 
 def test_seconds_are_the_parts() -> None:
-    found = run(pp=4)
-    rows = stages(found)
+    prediction = run(pp=4)
+    rows = stages(prediction)
     slowest = max(row["seconds"]["forward"] + row["seconds"]["backward"] for row in rows)
-    parts, detail = found.breakdown, found.of.outcome.step.detail
+    parts, detail = prediction.breakdown, prediction.table.outcome.step.detail
     other = parts["other"] - float(detail["fixed"][0] + detail["late"][0])
-    micros = found.request.accumulation
+    micros = prediction.request.accumulation
     assert micros * slowest == pytest.approx(parts["compute"] + parts["tp_exposed"] + other, rel=1e-9)
     for row in rows:
         halves = row["seconds"]["backward_input"] + row["seconds"]["backward_weight"]
@@ -92,7 +92,7 @@ TRIED = ["1f1b", "gpipe", "interleaved", "zb-h1", "zbv", "dualpipev", "dualpipe"
 
 
 def test_random_layouts_add_up() -> None:
-    """Any legal layout: the worst rank is the prediction's; the clock is within 9%, and mostly within 1%."""
+    """Any legal layout: the fullest rank has the peak; the simulation is within 9%, its median within 1%."""
     dice, errors = random.Random(3), []
     while len(errors) < 40:
         keys = {
@@ -105,9 +105,9 @@ def test_random_layouts_add_up() -> None:
         framework = dice.choice(["megatron", "scalewright", "nanotron"])
         if framework == "nanotron" and not NANOTRON.allows("schedule", keys["schedule"]):
             continue
-        found = run(framework, **keys)
-        peaks = [sum(row["memory_gib"].values()) for row in stages(found)]
-        assert max(peaks) == pytest.approx(found.peak_gib, rel=1e-9), keys
-        errors.append(pipeline(found).makespan / pipelined_seconds(found) - 1)
-    assert max(abs(one) for one in errors) <= 0.09
-    assert sorted(abs(one) for one in errors)[len(errors) // 2] <= 0.01
+        prediction = run(framework, **keys)
+        peaks = [sum(row["memory_gib"].values()) for row in stages(prediction)]
+        assert max(peaks) == pytest.approx(prediction.peak_gib, rel=1e-9), keys
+        errors.append(pipeline(prediction).makespan / pipelined_seconds(prediction) - 1)
+    assert max(abs(error) for error in errors) <= 0.09
+    assert sorted(abs(error) for error in errors)[len(errors) // 2] <= 0.01

@@ -1,4 +1,4 @@
-"""Switches of a run: how they are read, and that each moves the price the way its meaning has it."""
+"""Switches of a run: how they are read, and that each changes the prediction in the right direction."""
 
 from __future__ import annotations
 
@@ -63,12 +63,12 @@ def test_the_documentation_lists_every_switch() -> None:
     assert set(re.findall(r"`([a-z0-9_]+)`", section)) >= set(NAMES)
 
 
-def test_graphs_take_launches_from_the_host() -> None:
+def test_graphs_save_launches() -> None:
     none, part, full = (seconds(options=f"cuda_graphs={word}") for word in ("none", "attn+router", "full"))
     assert full < part < none
 
 
-def test_a_graph_of_mamba_layers_holds_theirs_alone() -> None:
+def test_a_graph_of_mamba_layers_captures_only_these() -> None:
     plain: dict[str, Any] = {"model": "nemotron-h-8b", "ep": 1, "tp": 8}
     none, mamba, layer = (
         seconds(options=f"cuda_graphs={word}", **plain) for word in ("none", "mamba", "layer")
@@ -103,9 +103,9 @@ def test_one_kernel_spares_permutations_and_activations_a_pass() -> None:
 
 
 def test_products_in_eight_bits_by_part_and_recipe() -> None:
-    some, all_of_them = (seconds(precision="fp8", options=x) for x in ("fp8_parts=linear", ""))
-    assert all_of_them < some < seconds()
-    assert seconds(precision="fp8", options="fp8_recipe=blockwise") > all_of_them
+    linear, every = (seconds(precision="fp8", options=x) for x in ("fp8_parts=linear", ""))
+    assert every < linear < seconds()
+    assert seconds(precision="fp8", options="fp8_recipe=blockwise") > every
 
 
 def test_experts_slow_down_with_few_rows() -> None:
@@ -115,19 +115,19 @@ def test_experts_slow_down_with_few_rows() -> None:
 
 
 @pytest.mark.parametrize(("less", "more"), [("moe_act", "moe"), ("layernorm", "layernorm+moe_act")])
-def test_modules_that_run_again_free_memory_and_take_time(less: str, more: str) -> None:
+def test_recomputed_modules_free_memory_and_take_time(less: str, more: str) -> None:
     from scalewright.plan.predict import predict_rows
 
     row = {
         "model": "Qwen3-30B-A3B", "framework": "Megatron-LM", "device": "H100-80GB-SXM", "n_devices": 64,
         "tp": 1, "pp": 1, "ep": 32, "seq": 4096, "mbs": 1, "gbs": 512, "sharding": "zero1",
     }  # fmt: skip
-    none, some, all_of_them = predict_rows([
+    answers = predict_rows([
         {**row, "recompute": "none"},
         *({**row, "recompute": "selective", "options": f"recompute_modules={word}"} for word in (less, more)),
     ])  # fmt: skip
-    kept = [answer["memory_gib"]["activations"] for answer in (none, some, all_of_them)]
-    taken = [answer["time_breakdown_s"]["recompute"] for answer in (none, some, all_of_them)]
+    kept = [answer["memory_gib"]["activations"] for answer in answers]
+    taken = [answer["time_breakdown_s"]["recompute"] for answer in answers]
     assert kept[0] > kept[1] > kept[2]
     assert 0 == taken[0] < taken[1] < taken[2]
 

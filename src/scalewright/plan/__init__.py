@@ -1,13 +1,13 @@
-"""How much, how fast, does it fit: a layout's cost from the operators, the schedule and the topology.
+"""The planner: time and memory of a layout, from its operators, schedule and topology.
 
-    request.py, chips.py, frameworks.py   what is asked: a layout of a run, whose device, whose kernels
-    constants.py + data/constants.yaml    every number that no data sheet gives, fitted or read
+    request.py, chips.py, frameworks.py   the inputs: layout, device and links, the trainer's kernels
+    constants.py + data/constants.yaml    numbers that no data sheet has, fitted or published
     cost/       the formulas: seconds and bytes           rows/      rows of tables as requests
-    predict.py, stages.py, explain.py     one layout's answer, each of its pipeline ranks, the reasons
-    search/     the best of all layouts                   measured/  against what was measured; the fit
-    ask.py, answer.py                     a question as users put it, and the whole answer
+    predict.py, stages.py, explain.py     one layout's prediction, its pipeline stages, the reasons
+    search/     the best of all layouts                   measured/  errors on measured runs; the fit
+    ask.py, answer.py                     from the user's arguments to the whole answer
 
-One row of a table and a single layout go through the same functions: they are written over arrays.
+The functions take arrays: a single layout is a table of one row.
 """
 
 from scalewright.packages import make_callable

@@ -1,11 +1,11 @@
-"""A prediction with what users get beside it: what would help, what would make it fit, what speaks for it.
+"""The answer of `predict`: the prediction, changes that would help, the smallest fix, and the evidence.
 
 prediction.dump()                                  the cost           (plan/predict.py)
-  + what_if, smallest_fix, evidence                why, and how sure  (plan/explain.py)
-  + buys                                           what each axis and technique is for (plan/buys.py)
-  + lacks                                          what of the layout its trainer doesn't have
-  + stages                                         each pipeline rank (plan/stages.py)
-  + total {days, device_hours, cost, ...}          of a whole run (plan/whole_run.py)
+  + what_if, smallest_fix, evidence                the reasons and the evidence  (plan/explain.py)
+  + buys                                           the gain of each axis and technique (plan/buys.py)
+  + lacks                                          features of the layout that its trainer lacks
+  + stages                                         each pipeline stage (plan/stages.py)
+  + total {days, device_hours, cost, ...}          the whole run (plan/whole_run.py)
 """
 
 from __future__ import annotations
@@ -28,38 +28,38 @@ from scalewright.spec.layout import Layout
 
 
 def answer(
-    found: Prediction,
+    prediction: Prediction,
     *,
     run: WholeRun | None = None,
     explain: bool = True,
     assumed: Sequence[str] = (),
     c: Constants | None = None,
 ) -> dict[str, Any]:
-    """The keys of `predict --json`, of a whole `run` where it has tokens.
+    """The keys of `predict --json`; `total` only where `run` has tokens.
 
-    Without `explain` what_if, buys, smallest_fix, evidence and lacks are left out: they price some forty
-    other requests.
+    `explain` false leaves out what_if, buys, smallest_fix, evidence, lacks and stages; the first four price
+    about forty other requests.
     """
-    keys = found.dump()
-    keys["model"] = {"name": found.request.model.name, **keys["model"]}
+    keys = prediction.dump()
+    keys["model"] = {"name": prediction.request.model.name, **keys["model"]}
     keys["assumed"] = [*assumed, *keys["assumed"]]
     if explain:
-        keys["buys"] = buys(found, c)
-        keys["what_if"] = what_if(found, c)
-        keys["smallest_fix"] = smallest_fix(found, c)
-        keys["evidence"] = evidence(found, c=c)
-        keys["lacks"] = lacks(found.request, keys["layout"])
-    keys |= setting(found.request)
+        keys["buys"] = buys(prediction, c)
+        keys["what_if"] = what_if(prediction, c)
+        keys["smallest_fix"] = smallest_fix(prediction, c)
+        keys["evidence"] = evidence(prediction, c=c)
+        keys["lacks"] = lacks(prediction.request, keys["layout"])
+    keys |= setting(prediction.request)
     if explain:
-        keys["stages"] = stages(found)
+        keys["stages"] = stages(prediction)
     if run is not None and run.tokens is not None:
-        keys["total"] = run.total(found)
-        keys["assumed"] += run.assumed(found.request.devices)
+        keys["total"] = run.total(prediction)
+        keys["assumed"] += run.assumed(prediction.request.devices)
     return keys
 
 
 def setting(request: Request) -> dict[str, Any]:
-    """What was asked of: lengths, the device and what of its memory a trainer gets, whose step time it is."""
+    """The sequence length, the device with its usable memory and links, the trainer and the optimizer."""
     chip, trainer = request.chip, request.framework
     return {
         "seq_len": request.seq_len,
@@ -68,7 +68,7 @@ def setting(request: Request) -> dict[str, Any]:
             "kind": chip.kind,
             "per_node": chip.node,
             "memory_gib": chip.capacity / GIB,
-            "usable_gib": chip.capacity * trainer.usable / GIB,  # what a trainer can really allocate
+            "usable_gib": chip.capacity * trainer.usable / GIB,  # what a trainer can allocate of it
             "links": links(chip),
         },
         "framework": trainer.name,
@@ -77,7 +77,7 @@ def setting(request: Request) -> dict[str, Any]:
 
 
 def lacks(request: Request, layout: Mapping[str, Any]) -> list[str]:
-    """What of a priced layout its trainer doesn't have; of `train`, the reason why it can't run it."""
+    """Features of the layout that its trainer lacks; for our own trainer, why `train` can't run it."""
     kind = request.chip.kind
     if request.framework.name != OURS:
         trainer = find_capabilities(request.framework.name)
@@ -88,10 +88,10 @@ def lacks(request: Request, layout: Mapping[str, Any]) -> list[str]:
 
 
 def links(chip: Chip) -> list[dict[str, Any]]:
-    """What joins devices, from the inside out: the kind, how many devices it joins (null: all), its rate."""
-    found: list[dict[str, Any]] = []
+    """The links from the inside out: their kind, the devices that one joins (null: all), its rate."""
+    levels: list[dict[str, Any]] = []
     if chip.domain > 1:
-        found.append({"kind": chip.link_kind, "devices": chip.domain, "bytes_per_s": chip.link_rate})
-    if found and chip.fabric_kind == "network":  # no network beyond the domain
-        return found
-    return [*found, {"kind": chip.fabric_kind, "devices": None, "bytes_per_s": chip.fabric_rate}]
+        levels.append({"kind": chip.link_kind, "devices": chip.domain, "bytes_per_s": chip.link_rate})
+    if levels and chip.fabric_kind == "network":  # no network beyond the domain
+        return levels
+    return [*levels, {"kind": chip.fabric_kind, "devices": None, "bytes_per_s": chip.fabric_rate}]

@@ -1,9 +1,9 @@
-"""A question to the planner, as users put it, and the whole answer: the keys of `plan --json`.
+"""A search as users ask for it, and the whole answer: the keys of `plan --json`.
 
 Question --search--> Plan: best, pareto, why_not      (plan/search/search.py)
-    each best layout as `predict` gives it            (plan/answer.py)
-    one layout asked about: why it isn't chosen       (plan/search/why_not.py)
-    the same on other device counts                   (plan/search/scaling.py)
+    the answer of `predict` for each best layout      (plan/answer.py)
+    why a given layout isn't chosen                   (plan/search/why_not.py)
+    the same search on other device counts            (plan/search/scaling.py)
     the run file of the best layout that `train` runs (plan/search/run_file.py)
 """
 
@@ -30,13 +30,13 @@ from scalewright.spec.model import ModelSpec
 from scalewright.spec.presets import load_model_spec
 from scalewright.spec.text.files import check_replaceable, write_signed
 
-Tell = Callable[[int, int], None]
-Stop = Callable[[], bool]
+Tell = Callable[[int, int], None]  # (layouts done, of so many)
+Stop = Callable[[], bool]  # true ends the search
 
 
 @dataclass(frozen=True)
 class Question:
-    """What is searched: the run, and how the search is to go (`keys` of plan/search/search.py)."""
+    """The run to plan, and `keys`: further arguments of `search` (plan/search/search.py)."""
 
     model: ModelSpec
     cluster: ClusterSpec
@@ -61,25 +61,25 @@ class Question:
         optimizer: str | None = None,
         **keys: Any,
     ) -> Question:
-        """Checks and fills what was said. Raises UserError."""
+        """Checks the arguments and fills in defaults. Raises UserError."""
         spec = load_model_spec(model)
         length, notes = defaults.resolve_length(spec, seq_len)
-        many = tuple(defaults.check_whole("devices", count) for count in counts or ())
-        said = defaults.resolve_sizes(sizes, cluster, length)
-        devices = said.get("devices") or max(many, default=None) or cluster.devices
+        counts = tuple(defaults.check_whole("devices", count) for count in counts or ())
+        given = defaults.resolve_sizes(sizes, cluster, length)
+        devices = given.get("devices") or max(counts, default=None) or cluster.devices
         if devices is None:
             raise UserError("devices is missing", "plan", "give --devices, or --nodes")
-        if "global_batch" not in said:
+        if "global_batch" not in given:
             how = "give --global-batch in sequences, or --global-batch-tokens"
             raise UserError("global_batch is missing", "plan", how)
-        if "devices" not in said:
+        if "devices" not in given:
             notes.append(f"devices {devices}")
-        _, trainers = defaults.resolve_trainer(framework, version)
-        record, updates = defaults.resolve_optimizer(optimizer, framework)
+        _, trainer_notes = defaults.resolve_trainer(framework, version)
+        record, optimizer_notes = defaults.resolve_optimizer(optimizer, framework)
         check_names(keys.get("options"))
         keys |= {"framework": framework or OURS, "version": version, "optimizer": record}
-        assumed = (*notes, *trainers, *updates, *cluster.assumed)
-        return cls(spec, cluster, devices, said["global_batch"], length, many, keys, assumed)
+        assumed = (*notes, *trainer_notes, *optimizer_notes, *cluster.assumed)
+        return cls(spec, cluster, devices, given["global_batch"], length, counts, keys, assumed)
 
     def search(self, tell: Tell | None = None, stop: Stop | None = None) -> Plan:
         """The best layouts. Raises UserError when there is none."""
@@ -106,44 +106,44 @@ class Question:
         run.check(priced=self.keys["objective"] != "time")
         run = run.priced_at(self.cluster.price_per_device_hour)
         plan = self.search(tell, stop)
-        found = plan.dump()
-        found["assumed"] = [*self.assumed, *found["assumed"]]
-        found["assumed"] += run.assumed(self.devices)
+        keys = plan.dump()
+        keys["assumed"] = [*self.assumed, *keys["assumed"]]
+        keys["assumed"] += run.assumed(self.devices)
         if self.keys.get("precision", "auto") == "auto":
-            found["assumed"].append(f"precision {plan.template.precision} (auto)")
-        found["best"] = [self._choice(one, run, explain) for one in plan.best]
-        found["pareto"] = [self._choice(one, run, False) for one in plan.pareto]
-        for one, short in zip(plan.beyond, found["beyond"], strict=True):
-            short |= self._choice(one.choice, run, False)
-        found["best"][0]["simpler_than"] = plan.simpler_than()
-        found["nearby"] = [one.dump() for one in nearby(plan)] if explain and plan.complete else []
-        found["best_trainable"] = self._choice(plan.trainable, run, False) if plan.trainable else None
+            keys["assumed"].append(f"precision {plan.template.precision} (auto)")
+        keys["best"] = [self._choice(choice, run, explain) for choice in plan.best]
+        keys["pareto"] = [self._choice(choice, run, False) for choice in plan.pareto]
+        for beyond, entry in zip(plan.beyond, keys["beyond"], strict=True):
+            entry |= self._choice(beyond.choice, run, False)
+        keys["best"][0]["simpler_than"] = plan.simpler_than()
+        keys["nearby"] = [count.dump() for count in nearby(plan)] if explain and plan.complete else []
+        keys["best_trainable"] = self._choice(plan.trainable, run, False) if plan.trainable else None
         if why_not is not None:
-            found["asked"] = explain_loss(plan, why_not)
+            keys["asked"] = explain_loss(plan, why_not)
         if self.counts and plan.complete:
-            found["scaling"] = self._scaling(stop)
-        found["run_yaml"] = run_file(plan, data=data) if plan.trainable else None
+            keys["scaling"] = self._scaling(stop)
+        keys["run_yaml"] = run_file(plan, data=data) if plan.trainable else None
         if out is not None:
-            found |= _write(found["run_yaml"], plan, Path(out), data, force)
-        return found
+            keys |= _write(keys["run_yaml"], plan, Path(out), data, force)
+        return keys
 
-    def _choice(self, one: Choice, run: WholeRun, explain: bool) -> dict[str, Any]:
-        """A layout as `predict` gives it, and whether `train` runs it."""
-        keys = answer(one.prediction, run=run, explain=explain, assumed=self.assumed)
+    def _choice(self, choice: Choice, run: WholeRun, explain: bool) -> dict[str, Any]:
+        """The answer of `predict` for a layout, and whether `train` runs it."""
+        keys = answer(choice.prediction, run=run, explain=explain, assumed=self.assumed)
         return keys | {
-            "trainable": one.trainable,
-            "untrainable": one.untrainable,
-            "objective_value": one.value,
+            "trainable": choice.trainable,
+            "untrainable": choice.untrainable,
+            "objective_value": choice.value,
         }
 
     def _scaling(self, stop: Stop | None) -> dict[str, Any]:
         keys = {**self.keys, "seq_len": self.seq_len, "global_batch": self.global_batch, "stop": stop}
-        found: dict[str, Any] = scaling(self.model, self.cluster, self.counts, **keys).dump()
-        return found
+        table: dict[str, Any] = scaling(self.model, self.cluster, self.counts, **keys).dump()
+        return table
 
 
 def _write(text: str | None, plan: Plan, path: Path, data: str | None, force: bool) -> dict[str, Any]:
-    """Writes the run file; where `train` runs no layout of the plan, the reason in its place."""
+    """Writes the run file; returns its path, or why `train` runs no layout of the plan."""
     if text is None:
         return {"run_file": None, "run_file_untrainable": plan.best[0].untrainable}
     write_signed(path, text, force)

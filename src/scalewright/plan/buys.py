@@ -1,11 +1,11 @@
-"""What each axis and technique of a layout buys: the same layout without it, in time and in memory.
+"""The gain of each axis and technique of a layout: time and memory of the same layout without it.
 
-    tp 8              without it up to 210 GiB of the 72.0 there are would be needed
-    interleaved x 6   12.4% faster by it (-0.96 s pipeline bubble), with 2.4 GiB more
-    recompute full    without it up to 112 GiB of the 72.0 there are would be needed; costs 10.8%
+    tp 8              without it up to 210.0 GiB are needed, of 72.0 usable
+    interleaved x 6   12.4% faster with it (-0.96 s pipeline bubble), 2.4 GiB more
+    recompute full    without it up to 112.0 GiB are needed, of 72.0 usable; costs 10.8%
 
-One is taken away at a time and the rest stays as it is; data parallelism takes up the devices of an axis.
-What is best when the rest is chosen anew is `why_not`'s.
+One part is removed at a time, the rest stays; data parallelism takes over the devices of an axis. `why_not`
+searches the rest again.
 """
 
 from __future__ import annotations
@@ -22,64 +22,65 @@ from scalewright.plan.request import Request
 from scalewright.plan.search.compare import differences, value_words
 from scalewright.spec.schedules.kinds import KINDS
 
-Without = tuple[str, Request | None]  # what is taken away, and what is left; None where nothing legal is
+Without = tuple[str, Request | None]  # the removed part, the rest as a request (None: not legal)
 
 
-def buys(found: Prediction, c: Constants | None = None) -> list[dict[str, Any]]:
+def buys(prediction: Prediction, c: Constants | None = None) -> list[dict[str, Any]]:
     """{what, step_time_s, gain_pct, saves_gib, fits, why} of each axis and technique in use.
 
-    `gain_pct`: of speed, by it; below 0 it costs time. `fits`: whether the layout without it does, up to the
-    p90 of its memory, or to the median where the layout itself fits no further. Numbers are None where the
-    layout without it can't be.
+    `gain_pct`: speedup from it; below 0 it costs time. `fits`: whether the layout without it fits, by the
+    p90 of its memory, or by the median where the layout itself fits only by that. Numbers are None where the
+    layout without it isn't legal.
     """
-    taken = list(_without(found.request))
-    left = [request for _, request in taken if request is not None]
-    priced = iter(predict_table(left, c)) if left else iter(())
-    return [_entry(found, what, None if request is None else next(priced)) for what, request in taken]
+    parts = list(_without(prediction.request))
+    requests = [request for _, request in parts if request is not None]
+    without = iter(predict_table(requests, c)) if requests else iter(())
+    return [_entry(prediction, part, None if request is None else next(without)) for part, request in parts]
 
 
-def _entry(found: Prediction, what: str, bare: Prediction | None) -> dict[str, Any]:
+def _entry(prediction: Prediction, part: str, bare: Prediction | None) -> dict[str, Any]:
+    """The entry of one part; `bare` is the layout without it."""
     if bare is None:
-        dealt = f"the batch can't be dealt to {found.request.devices:,} devices"
+        problem = f"the batch doesn't divide among {prediction.request.devices:,} devices"
         numbers = dict.fromkeys(("step_time_s", "gain_pct", "saves_gib"))
-        return {"what": what, **numbers, "fits": False, "why": f"{what}: without it {dealt}"}
-    needs, room = bare.needs_gib(_headroom(found))
-    gain = 100 * (bare.step_time_s / found.step_time_s - 1)
-    saved = bare.peak_gib - found.peak_gib
+        return {"what": part, **numbers, "fits": False, "why": f"{part}: without it {problem}"}
+    needs, room = bare.needs_gib(_headroom(prediction))
+    gain = 100 * (bare.step_time_s / prediction.step_time_s - 1)
+    saved = bare.peak_gib - prediction.peak_gib
     return {
-        "what": what,
+        "what": part,
         "step_time_s": bare.step_time_s,
         "gain_pct": gain,
         "saves_gib": saved,
         "fits": needs <= room,
-        "why": f"{what}: {_why(found, bare, gain, saved)}",
+        "why": f"{part}: {_why(prediction, bare, gain, saved)}",
     }
 
 
-def _why(found: Prediction, bare: Prediction, gain: float, saved: float) -> str:
-    """In words, memory first where it is what decides."""
-    needs, room = bare.needs_gib(_headroom(found))
-    pace, parts = _pace(gain), differences(bare, found)
+def _why(prediction: Prediction, bare: Prediction, gain: float, saved: float) -> str:
+    """The gain in words; memory first where the layout without the part doesn't fit."""
+    needs, room = bare.needs_gib(_headroom(prediction))
+    pace, parts = _pace(gain), differences(bare, prediction)
     pace += f" ({parts})" if pace and parts else ""
     if needs > room:
-        short = f"without it up to {needs:.1f} GiB of the {room:.1f} there are would be needed"
+        short = f"without it up to {needs:.1f} GiB are needed, of {room:.1f} usable"
         return f"{short}; {pace}" if pace else short
-    return f"{pace or 'as fast by it'}, with {abs(saved):.1f} GiB {'less' if saved > 0 else 'more'}"
+    return f"{pace or 'as fast with it'}, {abs(saved):.1f} GiB {'less' if saved > 0 else 'more'}"
 
 
-def _headroom(found: Prediction) -> float | None:
-    """As `needs_gib` has it: null, where the layout fits up to the p90 of its memory."""
-    needs, room = found.needs_gib(None)
+def _headroom(prediction: Prediction) -> float | None:
+    """The argument of `needs_gib`: None where the layout fits by the p90 of its memory."""
+    needs, room = prediction.needs_gib(None)
     return None if needs <= room else 0.0
 
 
 def _pace(gain: float) -> str:
-    """A gain of speed, in percent; empty where there is none."""
+    """A speedup of `gain` percent in words; empty where there is none."""
     if abs(gain) <= 0.05:
         return ""
     if gain < 0:
         return f"costs {-gain:.1f}%"
-    return f"{1 + gain / 100:.1f}x as fast by it" if gain > 100 else f"{gain:.1f}% faster by it"
+    return f"{1 + gain / 100:.1f}x as fast with it" if gain > 100 else f"{gain:.1f}% faster with it"
 
 
 def _without(r: Request) -> Iterator[Without]:
@@ -104,7 +105,7 @@ def _without(r: Request) -> Iterator[Without]:
 
 
 def _plain_schedule(r: Request) -> str:
-    """1F1B, or the plainest that the trainer has."""
-    has = find_capabilities(r.framework.name)
-    plain = [name for name, kind in KINDS.items() if kind.complexity == 0 and has.allows("schedule", name)]
+    """1F1B, or the first plain schedule that the trainer has."""
+    allows = find_capabilities(r.framework.name).allows
+    plain = [name for name, kind in KINDS.items() if kind.complexity == 0 and allows("schedule", name)]
     return "1f1b" if "1f1b" in plain or not plain else plain[0]

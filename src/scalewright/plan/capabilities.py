@@ -1,10 +1,10 @@
-"""What a trainer can run, from data/capabilities.yaml: what it has of each axis, and what excludes what.
+"""The features of each trainer: its values of each axis, and combinations it refuses (capabilities.yaml).
 
     find_capabilities("torchtitan").allows("schedule", "dualpipe")     False
     ....................................missing(layout)                ["schedule dualpipe", "zero_stage 1"]
     ....................................runs_on("tpu")                 False
 
-A trainer without an entry can run everything, as far as is known: `known` is false.
+A trainer without an entry counts as able to run everything; `known` is false.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ class Capabilities:
     never: tuple[Rule, ...] = ()
     source: str = ""
     known: bool = False
-    title: str = ""  # its name as it writes it
-    devices: tuple[str, ...] = ()  # kinds of device that it runs on; none: any, as far as is known
+    title: str = ""  # its name in its own spelling
+    devices: tuple[str, ...] = ()  # kinds of device that it runs on; none: not known, any
 
     def runs_on(self, kind: str) -> bool:
         """Whether it runs on devices of this kind: gpu, tpu, npu, cpu or mps."""
         return not self.devices or kind in self.devices
 
     def allows(self, axis: str, value: Any) -> bool:
-        """Whether it has this value of an axis; `recompute` counts by its kind."""
+        """Whether it has this value of an axis; of a mapping (`recompute`) only the kind counts."""
         return axis not in self.axes or kind_of(value) in self.axes[axis]
 
     def missing(self, layout: Mapping[str, Any]) -> list[str]:
-        """What of a layout it lacks: `schedule dualpipe`, `pp 2 with zero_stage 3`."""
+        """Features of a layout that it lacks: `schedule dualpipe`, `pp 2 with zero_stage 3`."""
         keys = dict(layout)
         for axis, size in (("schedule", "pp"), ("cp_kind", "cp"), ("sp", "tp")):
             if keys.get(size, 1) == 1:
@@ -63,25 +63,25 @@ class Capabilities:
 
 
 def kind_of(value: Any) -> Any:
-    """A value as the file names it: `{every: 2}` is `every`."""
+    """The kind of a value, as the file names it: `{every: 2}` is `every`."""
     return next(iter(value), None) if isinstance(value, Mapping) else value
 
 
 def forbidden(rules: Iterable[Rule], columns: Mapping[str, np.ndarray], rows: int) -> np.ndarray:
-    """Which of the rows a rule forbids; only rules whose axes are all among the columns count."""
+    """A mask of the rows that a rule forbids; rules with an axis that isn't a column are skipped."""
     mask = np.zeros(rows, dtype=bool)
     for rule in rules:
         if rule.keys() <= columns.keys():
-            hit = np.ones(rows, dtype=bool)
+            match = np.ones(rows, dtype=bool)
             for axis, values in rule.items():
-                hit &= columns[axis] > 1 if values == ABOVE_ONE else np.isin(columns[axis], list(values))
-            mask |= hit
+                match &= columns[axis] > 1 if values == ABOVE_ONE else np.isin(columns[axis], list(values))
+            mask |= match
     return mask
 
 
 @lru_cache(maxsize=64)
 def find_capabilities(trainer: str) -> Capabilities:
-    """A trainer's capabilities by its name in frameworks.yaml; everything where none are known."""
+    """A trainer's capabilities by its name in frameworks.yaml; without an entry it can do everything."""
     entries = read_yaml(FILE)
     entry = entries.get(trainer)
     if entry is None:
@@ -94,7 +94,7 @@ def find_capabilities(trainer: str) -> Capabilities:
 
 
 def trainers_on(kind: str) -> list[str]:
-    """The trainers that are known to run on such devices, in the file's order."""
+    """The trainers that are known to run on devices of this kind, in the file's order."""
     entries = read_yaml(FILE)
     return [name for name, entry in entries.items() if kind in entry.get("devices", ())]
 
@@ -121,7 +121,6 @@ def _holds(value: Any, values: Any) -> bool:
 
 
 def _words(axis: str, value: Any) -> str:
-    words = (
-        " ".join(f"{key} {inner}" for key, inner in value.items()) if isinstance(value, Mapping) else value
-    )
-    return f"{axis} {words}"
+    if isinstance(value, Mapping):
+        value = " ".join(f"{key} {inner}" for key, inner in value.items())
+    return f"{axis} {value}"

@@ -1,4 +1,4 @@
-"""What the formulas need of a cluster, as numbers: rates, sizes and delays of its device and its links.
+"""A cluster as numbers for the formulas: rates, sizes and latencies of its device and its links.
 
 rank order, inside out: tp, cp, dp, pp          domain: NVLink, xGMI, a torus, or PCIe where nothing is faster
                                                 fabric: InfiniBand, Ethernet, DCN; one share a device
@@ -15,7 +15,7 @@ from scalewright.spec.hardware.timings import Timings
 
 # Precisions by the width of a matrix product's inputs: 0 = 32 bits, 1 = 16, 2 = 8, 3 = 4.
 WIDTHS = {"fp32": 0, "tf32": 0, "bf16": 1, "fp16": 1, "fp8": 2, "mxfp8": 2, "int8": 2, "fp4": 3, "nvfp4": 3}
-# What a device without a precision runs instead.
+# The precision that a device runs in place of one it hasn't.
 _FALLBACK = {
     "fp4": "fp8",
     "nvfp4": "fp8",
@@ -30,7 +30,7 @@ _FALLBACK = {
 
 @dataclass(frozen=True)
 class Chip:
-    """A device and its links; FLOP/s, bytes/s one way and per device, seconds, bytes."""
+    """A device and its links; FLOP/s, bytes/s (per device, one way), latencies in seconds, sizes in bytes."""
 
     name: str
     family: Family
@@ -42,18 +42,18 @@ class Chip:
     domain: int  # devices that the fast links join
     link_rate: float
     link_delay: float
-    pair_rate: float  # what one message between two devices gets there
+    pair_rate: float  # of one message between two devices of the domain
     node: int
     fabric_rate: float
     fabric_delay: float
     host_rate: float
     measured: bool
-    link_kind: str = "link"  # nvlink, xgmi, ici, pcie, ...: what joins a domain
-    fabric_kind: str = "network"  # infiniband, ethernet, dcn
+    link_kind: str = "link"  # inside the domain: nvlink, xgmi, ici, pcie, ...
+    fabric_kind: str = "network"  # beyond it: infiniband, ethernet, dcn
     torus_axes: int = 0  # of the domain's links; 0: no torus
-    wraps_at: int = 1  # length from which an axis of it closes
+    wraps_at: int = 1  # length from which an axis of the torus wraps round
     staged: bool = False  # what a domain's devices send goes through host memory
-    timings: Timings | None = None  # of a CPU: what its kernels and messages took, see cpu.py
+    timings: Timings | None = None  # of a CPU: measured seconds of kernels and messages (cost/cpu.py)
 
     @property
     def priced(self) -> int:
@@ -62,12 +62,12 @@ class Chip:
 
     @property
     def fast_exponentials(self) -> bool:
-        """As its family's."""
+        """Whether its exponentials are fast (see Family)."""
         return self.family.fast_exponentials
 
     @property
     def newer_attention(self) -> bool:
-        """Whether that row's attention is beyond FlashAttention-2's instructions."""
+        """Whether that row's attention kernels are newer than FlashAttention-2."""
         return self.family.kernels.newer_attention
 
     @property
@@ -76,9 +76,9 @@ class Chip:
         return self.family.kernels.bound_by_power
 
     def peak(self, precision: str) -> tuple[str, float]:
-        """The precision that matrix products run in, and its FLOP/s: a wider one where there is none.
+        """The precision that matrix products run in, and its FLOP/s: a wider one where the device lacks it.
 
-        Raises UserError for a precision that isn't one, or that the device hasn't even in a wider form.
+        Raises UserError for an unknown precision, or where the device lacks the wider ones, too.
         """
         if precision not in WIDTHS:
             raise unknown("precision", precision, WIDTHS, "precision")
@@ -97,7 +97,7 @@ class Chip:
 
 
 def chip_of(cluster: ClusterSpec, node_gbps: float | None = None) -> Chip:
-    """The numbers of a cluster; `node_gbps` replaces its fabric (Gbit/s of a whole node, one way)."""
+    """A cluster's device and links; `node_gbps` replaces its fabric (Gbit/s of a whole node, one way)."""
     device = cluster.device
     levels = cluster.effective_levels()
     inner = [level for level in levels if level.name in ("domain", "node")]

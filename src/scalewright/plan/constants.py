@@ -1,8 +1,8 @@
-"""The numbers that no data sheet gives: value, unit, physical range, source; see data/constants.yaml.
+"""Constants that no data sheet has: value, unit, physical range, source; see data/constants.yaml.
 
     name: {value: 0.78, unit: share of peak, low: 0.6, high: 0.95, fitted: true, source: "..."}
 
-`Constants` looks them up by name and packs families of them into arrays, so that formulas can index them.
+`Constants` contains the values by name; `row` packs a group into an array that formulas index.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FILE = Path(__file__).parent / "data" / "constants.yaml"
 
 @dataclass(frozen=True)
 class Fact:
-    """One constant as the file gives it."""
+    """One constant of the file."""
 
     name: str
     value: float
@@ -31,12 +31,12 @@ class Fact:
     low: float
     high: float
     fitted: bool
-    prior: float  # what was known before any fit
+    prior: float  # the value before any fit
     source: str
 
 
 class Constants:
-    """Values by name; immutable, `with_values` gives a changed copy."""
+    """Values by name; immutable, `with_values` returns a changed copy."""
 
     def __init__(self, values: Mapping[str, float]) -> None:
         self._values = dict(values)
@@ -72,11 +72,10 @@ class Constants:
 @lru_cache(maxsize=1)
 def facts() -> tuple[Fact, ...]:
     """Every constant with its unit, range and source, in the file's order."""
-    found = []
-    for group, entries in read_yaml(FILE).items():
-        for name, entry in entries.items():
-            found.append(_fact(f"{group}.{name}", entry))
-    return tuple(found)
+    groups = read_yaml(FILE).items()
+    return tuple(
+        _fact(f"{group}.{name}", entry) for group, entries in groups for name, entry in entries.items()
+    )
 
 
 def _fact(name: str, entry: Mapping[str, Any]) -> Fact:

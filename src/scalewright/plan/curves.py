@@ -1,7 +1,7 @@
-"""Curves of measured seconds, read at any size.
+"""Measured seconds as functions of size.
 
-seconds │      ╱      between two measured sizes a straight line (a start, and so much a unit),
-        │  __╱        below the smallest its seconds, beyond the largest as many a unit
+seconds │      ╱      linear between measured sizes, constant below the smallest,
+        │  __╱        proportional to size beyond the largest
         └──────── size
 """
 
@@ -13,34 +13,34 @@ import numpy as np
 
 from scalewright.spec.hardware.timings import TimingCurve, Timings
 
-LAYER_FLOPS, BF16_MARGIN = 2.0 * 512 * 512 * 1408, 1.15  # the layer that the trainer's rule times, its margin
+LAYER_FLOPS, BF16_MARGIN = 2.0 * 512 * 512 * 1408, 1.15  # layer and margin of the trainer's rule
 
 
 class Curves:
-    """Seconds of one size or of many."""
+    """Seconds of each measured operation, as functions of its size."""
 
     def __init__(self, timings: Timings) -> None:
         self.precisions = timings.precisions
-        self._found: dict[tuple[str, str, str | None], TimingCurve] = {
+        self._curves: dict[tuple[str, str, str | None], TimingCurve] = {
             (curve.what, curve.phase, curve.precision): curve for curve in timings.curves
         }
 
     def __call__(
         self, what: str, size: float | np.ndarray, phase: str = "forward", precision: str | None = None
     ) -> np.ndarray:
-        """Below the smallest size its seconds, beyond the largest as many a unit; no curve: nothing."""
-        curve = self._found.get((what, phase, precision))
+        """Seconds at these sizes; 0 where there is no such curve."""
+        curve = self._curves.get((what, phase, precision))
         if curve is None:
             return np.zeros(np.shape(size))
         sizes, seconds = np.array(curve.sizes), np.array(curve.seconds)
-        asked = np.asarray(size, float)
-        inside = np.interp(asked, sizes, seconds)
-        return np.asarray(np.where(asked > sizes[-1], seconds[-1] * asked / sizes[-1], inside))
+        size = np.asarray(size, float)
+        inside = np.interp(size, sizes, seconds)
+        return np.asarray(np.where(size > sizes[-1], seconds[-1] * size / sizes[-1], inside))
 
 
 @lru_cache(maxsize=64)
 def curves_of(timings: Timings) -> Curves:
-    """The curves, made once."""
+    """The curves of these timings, cached."""
     return Curves(timings)
 
 
@@ -58,18 +58,18 @@ def narrow_is_fast(timings: Timings) -> bool:
 
 
 def probe_words(timings: Timings) -> str:
-    """What was timed, when, and beside how much other work, in a line."""
-    many = f"{timings.processes} process" + ("es" if timings.processes > 1 else "")
+    """One line on the probe: processes, threads, date, and the machine's load."""
+    processes = f"{timings.processes} process" + ("es" if timings.processes > 1 else "")
     threads = f"{timings.threads} thread" + ("s" if timings.threads > 1 else "")
     load = "" if timings.load is None else f", load {timings.load:g}"
-    return f"{many} of {threads} timed {timings.when or 'here'}{load} ({timings.how or 'as given'})"
+    return f"{processes} of {threads} timed {timings.when or 'here'}{load} ({timings.how or 'as given'})"
 
 
 def beyond_timed(timings: Timings, precision: str, devices: int) -> list[str]:
-    """What of a run the probe didn't time."""
-    found = []
+    """Properties of a run that the probe didn't time."""
+    beyond = []
     if precision not in timings.precisions:
-        found.append(f"kernels in {precision} (timed: {', '.join(timings.precisions)})")
+        beyond.append(f"kernels in {precision} (timed: {', '.join(timings.precisions)})")
     if devices > timings.processes:
-        found.append(f"{devices} processes (timed: {timings.processes} at once)")
-    return found
+        beyond.append(f"{devices} processes (timed: {timings.processes} at once)")
+    return beyond

@@ -1,9 +1,9 @@
-"""What wasn't said, filled, and each filling named: the `assumed` of an answer.
+"""Defaults for what the user left out; each is listed in the answer's `assumed`.
 
-    said: {nodes: 64, tp: 8}                    full: {devices: 512, tp: 8, zero_stage: 3, ...}
-    not said, and it matters: zero_stage --->   assumed: ["zero_stage 3", "micro_batch 1", ...]
+    given {nodes: 64, tp: 8}  -->  layout {devices: 512, tp: 8, zero_stage: 3, ...}
+                                   assumed ["zero_stage 3", "micro_batch 1", ...]
 
-A blank of the layout is what `train` would make of it, except ZeRO with another trainer: its own usual.
+A layout's defaults are those of `train`, except another trainer's ZeRO stage, which is usual with it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LIMITS = {
 
 
 def check_whole(name: str, value: Any, least: int = 1) -> int:
-    """A size as a whole number within reason; raises UserError for NaN, fractions, and slips of the pen."""
+    """A size as a whole number within reason; raises UserError for NaN, fractions and typos."""
     most = LIMITS.get(name, 10**15)
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not number or not isfinite(value) or value != int(value) or not least <= value <= most:
@@ -43,14 +43,14 @@ def check_whole(name: str, value: Any, least: int = 1) -> int:
 
 
 def resolve_length(model: ModelSpec, seq_len: Any) -> tuple[int, list[str]]:
-    """The sequence length: as said, or the model's context."""
+    """The sequence length: as given, or the model's context."""
     if seq_len is not None:
         return check_whole("seq_len", seq_len), []
     return model.context, [f"seq_len {model.context} (the model's context)"]
 
 
 def resolve_sizes(given: Mapping[str, Any], cluster: ClusterSpec, length: int) -> dict[str, Any]:
-    """Keys of a layout from what was said: `nodes` and `global_batch_tokens` turned into the layout's own."""
+    """The given keys as a layout has them: `nodes` and `global_batch_tokens` are converted."""
     keys = {key: value for key, value in given.items() if value is not None}
     for name in LIMITS:
         if name in keys:
@@ -58,20 +58,20 @@ def resolve_sizes(given: Mapping[str, Any], cluster: ClusterSpec, length: int) -
     if (nodes := keys.pop("nodes", None)) is not None:
         _agree(keys, "devices", nodes * cluster.devices_per_node, f"nodes {nodes}")
     if (tokens := keys.pop("global_batch_tokens", None)) is not None:
-        whole = check_whole("global_batch_tokens", tokens)
-        if whole % length:
-            near = max(1, round(whole / length)) * length
+        tokens = check_whole("global_batch_tokens", tokens)
+        if tokens % length:
+            near = max(1, round(tokens / length)) * length
             raise UserError(
-                f"global_batch_tokens {whole} is not divisible by seq_len {length}",
+                f"global_batch_tokens {tokens} is not divisible by seq_len {length}",
                 "layout",
                 f"use {near} ({near // length} sequences)",
             )
-        _agree(keys, "global_batch", whole // length, f"global_batch_tokens {whole}")
+        _agree(keys, "global_batch", tokens // length, f"global_batch_tokens {tokens}")
     return keys
 
 
 def _agree(keys: dict[str, Any], name: str, value: int, source: str) -> None:
-    """Sets a key that may have been said in two ways."""
+    """Sets a key that users can give in two ways; raises UserError where both are given and differ."""
     if keys.setdefault(name, value) != value:
         raise UserError(
             f"{name} {keys[name]} and {source}, which is {name} {value}", "layout", "give one of them"
@@ -79,7 +79,7 @@ def _agree(keys: dict[str, Any], name: str, value: int, source: str) -> None:
 
 
 def fill_devices(keys: dict[str, Any]) -> list[str]:
-    """Sets the devices that nobody said: the fewest that these axes need."""
+    """Sets `devices` where not given: the fewest that these axes need."""
     if "devices" in keys:
         return []
     ranks = keys.get("tp", 1) * keys.get("cp", 1)
@@ -90,7 +90,7 @@ def fill_devices(keys: dict[str, Any]) -> list[str]:
 
 
 def usual_zero(keys: dict[str, Any], trainer: Framework, cluster: ClusterSpec) -> list[str]:
-    """Sets the ZeRO stage that another trainer runs with when nobody says; ours has its own rule."""
+    """Sets another trainer's usual ZeRO stage where none is given; for ours the layout's default stays."""
     if trainer.name == OURS or "zero_stage" in keys or keys["devices"] == 1:
         return []
     sharded = cluster.device.kind == "tpu" or trainer.zero_stage >= 3
@@ -99,17 +99,17 @@ def usual_zero(keys: dict[str, Any], trainer: Framework, cluster: ClusterSpec) -
 
 
 def assumptions(given: Iterable[str], layout: Layout, request: Request) -> list[str]:
-    """The keys that matter here, that nobody said, as they were filled."""
-    said = set(given)
-    found = {
+    """The keys that matter in this layout and were not given, with their values."""
+    given = set(given)
+    relevant = {
         "sp": layout.tp > 1, "schedule": layout.pp > 1, "micro_batch": True,
         "global_batch": True, "zero_stage": layout.devices > 1, "recompute": True,
     }  # fmt: skip
     words = {"sp": str(request.sp).lower(), "global_batch": f"{layout.global_batch} (micro_batch x dp)"}
     lines = [
         f"{key} {words.get(key, getattr(layout, key))}"
-        for key, matters in found.items()
-        if matters and key not in said
+        for key, matters in relevant.items()
+        if matters and key not in given
     ]
     if layout.precision == "auto":
         lines.append(f"precision {request.precision} (auto)")
@@ -120,23 +120,23 @@ def assumptions(given: Iterable[str], layout: Layout, request: Request) -> list[
 
 
 def resolve_trainer(name: str | None, version: str | None) -> tuple[Framework, list[str]]:
-    """Whose step time is asked for, and what must be said about that."""
+    """The trainer whose step time is predicted, and notes on how its name was resolved."""
     if name is None:
         return find_framework(OURS), [f"framework {OURS}"]
     check_name(name)
     if version is not None and not any(letter.isdigit() for letter in version):
         how = "give the release's number, such as 25.11"
         raise UserError(f"software-version is '{version}'", "--software-version", how)
-    found = find_framework(name, version)
-    year = int(found.year)
-    if found.known:
-        dated = version is not None or str(year) in found.name or found.name == OURS
-        return found, [] if dated else [f"{found.name} of {year} (--software-version says another)"]
-    return found, [f"framework {name}: priced as the usual trainer of {year}"]
+    trainer = find_framework(name, version)
+    year = int(trainer.year)
+    if trainer.known:
+        dated = version is not None or str(year) in trainer.name or trainer.name == OURS
+        return trainer, [] if dated else [f"{trainer.name} of {year} (--software-version selects another)"]
+    return trainer, [f"framework {name}: priced as the usual trainer of {year}"]
 
 
 def resolve_optimizer(name: str | None, framework: str | None) -> tuple[Optimizer, list[str]]:
-    """The optimizer, a run file's default where none is named; other trainers are priced with AdamW alone."""
+    """The optimizer, AdamW where none is named; other trainers are priced with AdamW only."""
     ours = framework in (None, OURS)
     if name is None:
         return ADAMW, [f"optimizer {ADAMW.name}"] if ours else []

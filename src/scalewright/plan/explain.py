@@ -1,10 +1,10 @@
-"""Why a layout costs what it costs: what would help, what would make it fit, and what speaks for the number.
+"""Reasons for a prediction: changes that would help, the smallest fix, and the measured evidence.
 
-    what_if(prediction)       each link, peak, memory, batch and axis: the gain from twice (or half) of it
-    smallest_fix(prediction)  when it doesn't fit: the single change that fits and costs the least time
-    evidence(prediction)      the nearest measured runs, priced by the same constants, and what lies outside
+    what_if(prediction)       the gain from doubling (or halving) each hardware rate, batch size and axis
+    smallest_fix(prediction)  for a layout that doesn't fit: the cheapest single change after which it does
+    evidence(prediction)      the nearest measured runs with their predictions, and what lies outside them
 
-All of them price changed requests in one table.
+Each prices its changed requests as one table.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from scalewright.plan.capabilities import find_capabilities
 from scalewright.plan.constants import Constants
 from scalewright.plan.cost.band import MEASURED_DEVICES
 from scalewright.plan.curves import beyond_timed, probe_words
+from scalewright.plan.frameworks import OURS
 from scalewright.plan.measured.facts import run_facts
 from scalewright.plan.measured.runs import MEASURED, measured_seconds, read_table
 from scalewright.plan.predict import Prediction, layout_keys, predict_table
@@ -30,31 +31,31 @@ from scalewright.spec.layout import Layout
 from scalewright.spec.layout_check import is_legal
 from scalewright.spec.tensors import count
 
-Change = tuple[str, Request]
+Change = tuple[str, Request]  # its words, the changed request
 
 
 # -- what if --------------------------------------------------------------------------------------
 
 
-def what_if(found: Prediction, c: Constants | None = None) -> list[dict[str, Any]]:
-    """Changes and what each gains in tokens per second and device (percent), best first.
+def what_if(prediction: Prediction, c: Constants | None = None) -> list[dict[str, Any]]:
+    """Changes and the gain of each in tokens per second and device (percent), best first.
 
     `kind` of each: "setting" (a key of the layout) or "hardware".
     """
-    settings = _legal_ones(found.request, _axes(found.request))
+    settings = _legal(prediction.request, _settings(prediction.request))
     changes = [("setting", *change) for change in settings]
-    changes += [("hardware", *change) for change in _hardware(found.request)]
-    priced = predict_table([request for _, _, request in changes], c)
-    rate = found.tokens / found.step_time_s / found.request.devices
+    changes += [("hardware", *change) for change in _hardware(prediction.request)]
+    predictions = predict_table([request for _, _, request in changes], c)
+    rate = prediction.tokens / prediction.step_time_s / prediction.request.devices
     rows = []
-    for (kind, words, request), one in zip(changes, priced, strict=True):
-        new = one.tokens / one.step_time_s / request.devices
-        note = "" if one.fits else ", does not fit"
+    for (kind, words, request), changed in zip(changes, predictions, strict=True):
+        new = changed.tokens / changed.step_time_s / request.devices
+        note = "" if changed.fits else ", does not fit"
         rows.append(
             {
                 "change": words + note,
                 "kind": kind,
-                "step_time_s": one.step_time_s,
+                "step_time_s": changed.step_time_s,
                 "gain_pct": 100 * (new / rate - 1),
             }
         )
@@ -62,6 +63,7 @@ def what_if(found: Prediction, c: Constants | None = None) -> list[dict[str, Any
 
 
 def _hardware(r: Request) -> Iterator[Change]:
+    """Twice each rate of the devices and links in use."""
     chip = r.chip
     faster = replace(chip, peaks=tuple((name, 2 * rate) for name, rate in chip.peaks))
     yield "peak x2", replace(r, chip=faster)
@@ -72,7 +74,8 @@ def _hardware(r: Request) -> Iterator[Change]:
         yield "network between nodes x2", replace(r, chip=replace(chip, fabric_rate=2 * chip.fabric_rate))
 
 
-def _axes(r: Request) -> Iterator[Change]:
+def _settings(r: Request) -> Iterator[Change]:
+    """Other batch sizes, axis sizes and techniques."""
     yield "global_batch x2", replace(r, accumulation=2 * r.accumulation)
     if r.accumulation >= 2 and r.accumulation % 2 == 0:
         yield "micro_batch x2", replace(r, micro_batch=2 * r.micro_batch, accumulation=r.accumulation / 2)
@@ -92,45 +95,39 @@ def _axes(r: Request) -> Iterator[Change]:
 
 
 def _techniques(r: Request) -> Iterator[Change]:
-    """Another ZeRO stage, recomputation or schedule."""
+    """Other ZeRO stages, recomputation and schedules."""
     if r.dp * r.cp > 1:
         others = (stage for stage in range(4) if stage != r.zero_stage)
         yield from ((f"zero_stage {stage}", replace(r, zero_stage=stage)) for stage in others)
     for kind in ("none", "selective", "full"):
-        own = r.framework.name == "scalewright" or kind != "selective"
-        changed = replace(r, recompute=kind if own else r.framework.selective)
+        as_named = r.framework.name == OURS or kind != "selective"
+        changed = replace(r, recompute=kind if as_named else r.framework.selective)
         if layout_keys(changed)["recompute"] != layout_keys(r)["recompute"]:
             yield f"recompute {kind}", changed
     if r.pp == 1 or r.stage_layers is not None:
         return
-    two = r.virtual_stages if r.virtual_stages > 1 else 2
-    for kind, chunks in (
-        ("1f1b", 1),
-        ("interleaved", two),
-        ("zb-h1", 1),
-        ("zb-interleaved", two),
-        ("zbv", 2),
-    ):
+    v = max(2, r.virtual_stages)
+    for kind, chunks in (("1f1b", 1), ("interleaved", v), ("zb-h1", 1), ("zb-interleaved", v), ("zbv", 2)):
         if (kind, chunks) != (r.schedule, r.virtual_stages):
-            more = f", virtual_stages {chunks}" if chunks > 1 else ""
-            yield f"schedule {kind}{more}", replace(r, schedule=kind, virtual_stages=chunks)
+            suffix = f", virtual_stages {chunks}" if chunks > 1 else ""
+            yield f"schedule {kind}{suffix}", replace(r, schedule=kind, virtual_stages=chunks)
 
 
-def _legal_ones(r: Request, changes: Iterable[Change]) -> list[Change]:
-    """The changes that the layout's rules allow and that the trainer has.
+def _legal(r: Request, changes: Iterable[Change]) -> list[Change]:
+    """The changes that the layout's rules and the trainer allow.
 
-    All of them for a run that itself is beyond the rules or its trainer's capabilities.
+    A rule that the run itself breaks, as some measured runs do, removes no change.
     """
-    some, trainer = list(changes), find_capabilities(r.framework.name)
+    legal, trainer = list(changes), find_capabilities(r.framework.name)
     if _is_legal(r):
-        some = [(words, one) for words, one in some if _is_legal(one)]
+        legal = [(words, changed) for words, changed in legal if _is_legal(changed)]
     if not trainer.missing(layout_keys(r)):
-        some = [(words, one) for words, one in some if not trainer.missing(layout_keys(one))]
-    return some
+        legal = [(words, changed) for words, changed in legal if not trainer.missing(layout_keys(changed))]
+    return legal
 
 
 def _is_legal(r: Request) -> bool:
-    """Whether it is a layout of the spec, with this model and length; measured runs needn't be."""
+    """Whether the spec's rules allow this layout, with this model and length."""
     keys = layout_keys(r)
     try:
         return is_legal(Layout.parse({k: v for k, v in keys.items() if k != "dp"}), r.model, r.seq_len)
@@ -139,7 +136,7 @@ def _is_legal(r: Request) -> bool:
 
 
 def resized(r: Request, axis: str, size: int) -> Request | None:
-    """The request with an axis of another size and dp taking up the rest; None where that can't be."""
+    """The request with this size of an axis and dp adjusted to it; None where that isn't possible."""
     if size < 1 or size == getattr(r, axis):
         return None
     sizes = {"tp": r.tp, "pp": r.pp, "cp": r.cp, axis: size}
@@ -167,41 +164,42 @@ def resized(r: Request, axis: str, size: int) -> Request | None:
     )
 
 
-# -- what would fit -------------------------------------------------------------------------------
+# -- smallest fix ---------------------------------------------------------------------------------
 
 
 def smallest_fix(
-    found: Prediction, c: Constants | None = None, *, peak_gib: float | None = None
+    prediction: Prediction, c: Constants | None = None, *, peak_gib: float | None = None
 ) -> dict[str, Any] | None:
-    """The single change after which it fits, at the least time; None when it fits already.
+    """The fastest single change after which the layout fits; None when it fits already.
 
-    Where no single change is enough, the leanest layout is named with what it would still lack. `peak_gib`:
-    the peak as it was counted elsewhere; the changed layouts' are scaled by it.
+    Where no single change is enough, the one with the lowest peak. `peak_gib`: the layout's peak as counted
+    elsewhere; the peaks of changed layouts are scaled by the same factor.
     """
-    usable = found.number("usable")
-    scale = 1.0 if peak_gib is None else peak_gib / found.peak_gib
-    if found.fits if peak_gib is None else peak_gib <= usable:
+    usable = prediction.number("usable")
+    scale = 1.0 if peak_gib is None else peak_gib / prediction.peak_gib
+    if prediction.fits if peak_gib is None else peak_gib <= usable:
         return None
-    changes = _legal_ones(found.request, _leaner(found.request))
+    changes = _legal(prediction.request, _leaner(prediction.request))
     if not changes:
         return None
-    priced = predict_table([request for _, request in changes], c)
-    options: list[dict[str, Any]] = [
+    predictions = predict_table([request for _, request in changes], c)
+    fixes: list[dict[str, Any]] = [
         {
             "change": words,
-            "fits": one.fits if peak_gib is None else one.peak_gib * scale <= usable,
-            "peak_gib": one.peak_gib * scale,
-            "step_time_s": one.step_time_s,
+            "fits": changed.fits if peak_gib is None else changed.peak_gib * scale <= usable,
+            "peak_gib": changed.peak_gib * scale,
+            "step_time_s": changed.step_time_s,
         }
-        for (words, _), one in zip(changes, priced, strict=True)
+        for (words, _), changed in zip(changes, predictions, strict=True)
     ]
-    fitting = [one for one in options if one["fits"]]
+    fitting = [fix for fix in fixes if fix["fits"]]
     if fitting:
-        return min(fitting, key=lambda one: one["step_time_s"])
-    return min(options, key=lambda one: one["peak_gib"]) if options else None
+        return min(fitting, key=lambda fix: fix["step_time_s"])
+    return min(fixes, key=lambda fix: fix["peak_gib"])
 
 
 def _leaner(r: Request) -> Iterator[Change]:
+    """Changes that take less memory."""
     for stage in range(r.zero_stage + 1, 4):
         yield f"zero_stage {stage}", replace(r, zero_stage=stage)
     if r.recompute in ("none", "core"):
@@ -220,27 +218,26 @@ def _leaner(r: Request) -> Iterator[Change]:
         yield "offload optimizer", replace(r, offload="optimizer")
 
 
-# -- what speaks for it ---------------------------------------------------------------------------
+# -- evidence -------------------------------------------------------------------------------------
 
 
-def evidence(found: Prediction, many: int = 3, c: Constants | None = None) -> dict[str, Any]:
-    """The nearest measured runs beside their predictions, and what of this one lies outside all of them.
+def evidence(prediction: Prediction, most: int = 3, c: Constants | None = None) -> dict[str, Any]:
+    """The nearest measured runs with their predictions, and in which respects this run lies outside them.
 
-    A CPU's evidence is its own probe: no published run says anything of it.
+    A CPU's evidence is its own probe: there are no published runs on CPUs.
     """
-    request = found.request
-    if request.chip.timings is not None:
-        outside = beyond_timed(request.chip.timings, request.precision, request.devices)
-        probed = probe_words(request.chip.timings)
+    request = prediction.request
+    if (timings := request.chip.timings) is not None:
+        outside, probe = beyond_timed(timings, request.precision, request.devices), probe_words(timings)
         name = request.framework.name
         return {
-            "nearest": [], "extrapolates": outside, "never_measured": [], "framework": name, "probe": probed
+            "nearest": [], "extrapolates": outside, "never_measured": [], "framework": name, "probe": probe
         }  # fmt: skip
-    near = sorted(_measured(), key=lambda run: _distance(run, request))[:many]
-    priced = predict_table([run for run, _, _ in near], c)
+    runs = sorted(_measured(), key=lambda run: _distance(run[0], request))[:most]
+    predictions = predict_table([run for run, _, _ in runs], c)
     nearest = [
-        {**run_facts(row, run), "measured": seconds, "predicted": one.step_time_s}
-        for (run, seconds, row), one in zip(near, priced, strict=True)
+        {**run_facts(row, run), "measured": seconds, "predicted": predicted.step_time_s}
+        for (run, seconds, row), predicted in zip(runs, predictions, strict=True)
     ]
     return {
         "nearest": nearest,
@@ -251,7 +248,7 @@ def evidence(found: Prediction, many: int = 3, c: Constants | None = None) -> di
 
 
 def never_measured(r: Request) -> list[str]:
-    """The trainer and the device, where no run of theirs is in the table: the band is wider for it."""
+    """The trainer and the device, where the table has no run of it, which widens the band."""
     trainer = [] if r.framework.measured or not r.framework.known else [r.framework.name]
     return [*trainer, *([] if r.chip.name in MEASURED_DEVICES else [r.chip.name])]
 
@@ -272,9 +269,8 @@ def _measured() -> tuple[tuple[Request, float, Mapping[str, str]], ...]:
     return tuple(runs)
 
 
-def _distance(run: tuple[Request, float, Mapping[str, str]], r: Request) -> float:
-    """How unlike two runs are: doublings of size, and a few for another device, trainer or kind of model."""
-    other = run[0]
+def _distance(other: Request, r: Request) -> float:
+    """The distance of two runs: doublings of size, and penalties for other devices, trainers and models."""
     doublings = sum(
         abs(log2(max(a, 1) / max(b, 1)))
         for a, b in (
@@ -283,9 +279,8 @@ def _distance(run: tuple[Request, float, Mapping[str, str]], r: Request) -> floa
             (other.seq_len, r.seq_len), (other.micro_batch, r.micro_batch),
         )
     )  # fmt: skip
-    unlike = 4.0 * (other.chip.family.kernels != r.chip.family.kernels) + 1.0 * (
-        other.chip.name != r.chip.name
-    )
+    unlike = 4.0 * (other.chip.family.kernels != r.chip.family.kernels)
+    unlike += 1.0 * (other.chip.name != r.chip.name)
     unlike += 2.0 * (other.framework.name != r.framework.name) + 1.0 * (other.precision != r.precision)
     unlike += 4.0 * ((other.model.moe is None) != (r.model.moe is None))
     unlike += 1.0 * (other.zero_stage != r.zero_stage)
@@ -293,9 +288,9 @@ def _distance(run: tuple[Request, float, Mapping[str, str]], r: Request) -> floa
 
 
 def extrapolates(r: Request) -> list[str]:
-    """What of a run lies outside every measured one."""
+    """In which respects a run lies outside the measured ones."""
     runs = [run for run, _, _ in _measured()]
-    found = []
+    outside = []
     sizes = (
         ("devices", r.devices, [x.devices for x in runs]),
         ("seq_len", r.seq_len, [x.seq_len for x in runs]),
@@ -307,17 +302,17 @@ def extrapolates(r: Request) -> list[str]:
     )
     for name, value, seen in sizes:
         if not min(seen) <= value <= max(seen):
-            found.append(f"{name} {value} (measured: {min(seen)} to {max(seen)})")
+            outside.append(f"{name} {value} (measured: {min(seen)} to {max(seen)})")
     if r.chip.family not in {x.chip.family for x in runs}:
-        found.append(f"no run on {r.chip.family.name} devices")
+        outside.append(f"no run on {r.chip.family.name} devices")
     elif r.chip.name not in {x.chip.name for x in runs}:
-        found.append(f"no run on {r.chip.name}, only on others of its generation")
+        outside.append(f"no run on {r.chip.name}, only on others of its generation")
     if r.framework.name not in {x.framework.name for x in runs}:
-        found.append(f"no run of {r.framework.name}")
+        outside.append(f"no run of {r.framework.name}")
     if r.precision not in {x.precision for x in runs}:
-        found.append(f"no run in {r.precision}")
+        outside.append(f"no run in {r.precision}")
     if r.schedule not in {x.schedule for x in runs}:
-        found.append(f"no run with the schedule {r.schedule}")
+        outside.append(f"no run with the schedule {r.schedule}")
     if r.model.mla and count(r.model).total < 1e10:
-        found.append("no small model with latent attention")
-    return found
+        outside.append("no small model with latent attention")
+    return outside

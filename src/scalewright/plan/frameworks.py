@@ -1,9 +1,9 @@
-"""Whose step time it is: a trainer's kernels, host and overlap, looked up in data/frameworks.yaml.
+"""A trainer's properties: its kernels, host code and overlap, looked up in data/frameworks.yaml.
 
-    "Megatron-Bridge 25.11" -> modern kernels, gradients and parameters travel beside the computation, ...
+    "Megatron-Bridge 25.11" -> modern kernels, gradients and parameters overlap with computation, ...
 
-A trainer that isn't known is taken for the usual one of its date and its device's kind (`habits`); `known` is
-false then and the band wider.
+An unknown trainer is priced as the usual one of its date and its device's kind (`habits`); `known` is false
+then, and the band is wider.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from scalewright.spec.errors import nearest, unknown
 
 DATA = Path(__file__).parent / "data"
 KERNELS = ("eager", "fused", "modern", "compiled", "xla")
-HOSTS = ("eager", "fused", "modern", "compiled", "xla", "deepspeed", "nanotron")
+HOSTS = (*KERNELS, "deepspeed", "nanotron")
 ATTENTION = ("unfused", "softmax", "flash1", "flash", "best")
 FUSED_ATTENTION = ATTENTION[2:]
 OURS = "scalewright"  # this project's own trainer
-LIKE = 0.8  # likeness of two names, from which one is taken for a slip of the other
+TYPO = 0.8  # similarity of two names above which one counts as a typo of the other
 FLASH_2 = 2023.55  # as a year: FlashAttention 2 came in July 2023 (Dao 2023)
-CONDITIONS = ("device", "before")  # of a line of habits
-RULES = ("match", "habits")  # of an entry, beside its facts
+CONDITIONS = ("device", "before")  # keys of a line of habits
+RULES = ("match", "habits")  # keys of an entry that are no facts
 SPLITS = ("equal", "cost", "even", "balanced")
 
 
 @dataclass(frozen=True)
 class Framework:
-    """Facts about a trainer; the words are those of the data file."""
+    """Facts about a trainer, in the data file's words."""
 
     name: str
     kernels: str
@@ -62,8 +62,8 @@ class Framework:
     known: bool
     dropout: bool
     year: float
-    dispatcher: str | None  # of tokens to experts; None: by date
-    fp8_kept: str  # what products in 8 bits keep so: none, inputs, or inputs+gates (of SwiGLU)
+    dispatcher: str | None  # moves tokens to experts; None: by date
+    fp8_kept: str  # what 8-bit products keep in 8 bits: none, inputs, or inputs+gates (of SwiGLU)
     buffers_gib: float
     eager_kept: float
     modules: tuple[str, ...]  # what its recipes recompute where `selective` means modules
@@ -81,14 +81,15 @@ def _table() -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
 
 @lru_cache(maxsize=4096)
 def find_framework(name: str, version: str | None = None, device: str = "gpu") -> Framework:
-    """The generation that a trainer's name (and version) stands for; never fails, see `known`.
+    """The entry that a trainer's name (and version) matches; an unknown name matches the last.
 
-    An unknown one's habits are those of its date and of the `device`'s kind.
+    An unknown trainer has the habits of its date and of the `device`'s kind.
     """
     defaults, entries = _table()
     text = f"{name} {version or ''}".strip().lower()
     for key, entry in entries.items():
-        if text == key or (text not in entries and any(re.search(one, text) for one in entry["match"])):
+        patterns = () if text in entries else entry["match"]
+        if text == key or any(re.search(pattern, text) for pattern in patterns):
             facts = {**defaults, **{word: value for word, value in entry.items() if word not in RULES}}
             facts["year"] = _year(text, facts["year"])
             facts |= _habits(entry.get("habits", ()), facts["year"], device)
@@ -100,7 +101,7 @@ def find_framework(name: str, version: str | None = None, device: str = "gpu") -
 
 
 def _habits(lines: Sequence[Mapping[str, Any]], year: float, device: str) -> dict[str, Any]:
-    """The first line that holds of this date and device."""
+    """The facts of the first line whose conditions this date and device meet."""
     for line in lines:
         if line.get("device", device) == device and year < line.get("before", inf):
             return {word: value for word, value in line.items() if word not in CONDITIONS}
@@ -108,7 +109,7 @@ def _habits(lines: Sequence[Mapping[str, Any]], year: float, device: str) -> dic
 
 
 def framework_names() -> list[str]:
-    """The trainers that are known."""
+    """The known trainers."""
     return [name for name in _table()[1] if name != "unknown"]
 
 
@@ -122,28 +123,26 @@ OTHER = "unknown"  # the name of a trainer that isn't in the table
 
 
 def check_name(name: str) -> None:
-    """Raises UserError for a trainer that isn't in the table, with the nearest that are.
+    """Raises UserError for a trainer that isn't in the table, with the nearest names.
 
-    `unknown` stands for one that isn't: it is priced as its date's usual trainer.
+    `unknown` stands for any such trainer: it is priced as the usual one of its date.
     """
     word = name.strip().lower()
     names = [*framework_names(), *ALIASES, OTHER]
     if word in names:
         return
     near = nearest(word, names, 1)
-    typo = bool(near) and SequenceMatcher(None, word, near[0]).ratio() > LIKE and not word.startswith(near[0])
+    typo = bool(near) and SequenceMatcher(None, word, near[0]).ratio() > TYPO and not word.startswith(near[0])
     if typo or not find_framework(name).known:
         raise unknown(
             "framework", name, names, "--framework", f"'{OTHER}' stands for a trainer that isn't listed."
         )
 
 
-def _year(text: str, usual: float) -> float:
+def _year(text: str, default: float) -> float:
     """The date of a release, as a year: `25.11` is November 2025, `v0.2.1dev20231121` November 2023."""
-    found = re.search(r"\b(2[0-9])\.(0[1-9]|1[0-2])\b", text)
-    if found:
-        return 2000 + int(found[1]) + (int(found[2]) - 1) / 12
-    found = re.search(r"20(1[89]|2[0-9])(0[1-9]|1[0-2])?", text)
-    if found:
-        return 2000 + int(found[1]) + (int(found[2] or 6) - 1) / 12
-    return usual
+    if match := re.search(r"\b(2[0-9])\.(0[1-9]|1[0-2])\b", text):
+        return 2000 + int(match[1]) + (int(match[2]) - 1) / 12
+    if match := re.search(r"20(1[89]|2[0-9])(0[1-9]|1[0-2])?", text):
+        return 2000 + int(match[1]) + (int(match[2] or 6) - 1) / 12
+    return default

@@ -1,9 +1,9 @@
-"""One layout's cost, or a table's: the planner's answer in the words that users get.
+"""The predicted cost of one layout or of a table of them.
 
-    predict(model, cluster, layout, seq_len) -> Prediction          predict_rows(rows) -> one dict a row
-    predict_table(requests) -> Predictions (columns)                 Prediction.dump() -> plain data
+    predict(model, cluster, layout, seq_len) -> Prediction      predict_rows(rows) -> one dict a row
+    predict_table(requests) -> Predictions (columns)            Prediction.dump() -> plain data
 
-Both go through the same functions over arrays: a single layout is a table of one row.
+A single layout is a table of one row.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from scalewright.plan.cost.evaluate import Outcome, evaluate, prepare
 from scalewright.plan.cost.memory import GIB, KINDS
 from scalewright.plan.cost.memory_band import Risk, risk
 from scalewright.plan.cost.timeline import AXES, PARTS
-from scalewright.plan.request import SAME, Request, from_layout
+from scalewright.plan.frameworks import OURS
+from scalewright.plan.request import COPIED, Request, from_layout
 from scalewright.plan.rows.cells import text
 from scalewright.plan.rows.rows import has_no_layout, request_of
 from scalewright.plan.rows.usual import best_usual
@@ -42,7 +43,7 @@ CONVENTION = (
 
 @dataclass
 class Predictions:
-    """A table's answers, columns beside the requests."""
+    """The predictions for a list of requests, as columns."""
 
     requests: Sequence[Request]
     outcome: Outcome
@@ -55,27 +56,28 @@ class Predictions:
         return self.outcome.step.seconds
 
     @cached_property
-    def lists(self) -> dict[str, list[Any]]:
-        """The columns that answers are made of, as plain numbers: one conversion for all rows."""
-        step, held = self.outcome.step, _memory(self)
-        found = {
+    def columns(self) -> dict[str, list[Any]]:
+        """The columns that answers need, as plain numbers: one conversion for all rows."""
+        step, memory = self.outcome.step, self.outcome.memory
+        assert memory is not None, "priced without memory"
+        columns = {
             "p10": self.p10,
             "p50": self.p50,
             "p90": self.p90,
             "flops": step.flops,
             "hardware": step.hardware,
-            "fits": held.fits,
-            "peak": held.peak / GIB,
-            "usable": held.usable / GIB,
-            "reserved": held.kinds["reserved"] / GIB,
-            "smi": held.kinds["smi"] / GIB,
-            "peak_low": held.low / GIB,
-            "peak_high": held.high / GIB,
+            "fits": memory.fits,
+            "peak": memory.peak / GIB,
+            "usable": memory.usable / GIB,
+            "reserved": memory.kinds["reserved"] / GIB,
+            "smi": memory.kinds["smi"] / GIB,
+            "peak_low": memory.low / GIB,
+            "peak_high": memory.high / GIB,
         }
-        found |= {f"time.{part}": step.parts[part] for part in PARTS}
-        found |= {f"bytes.{axis}": step.bytes[axis] for axis in AXES}
-        found |= {f"memory.{kind}": held.parts[kind] / GIB for kind in KINDS}
-        return {name: column.tolist() for name, column in found.items()}
+        columns |= {f"time.{part}": step.parts[part] for part in PARTS}
+        columns |= {f"bytes.{axis}": step.bytes[axis] for axis in AXES}
+        columns |= {f"memory.{kind}": memory.parts[kind] / GIB for kind in KINDS}
+        return {name: column.tolist() for name, column in columns.items()}
 
     def __len__(self) -> int:
         return len(self.requests)
@@ -89,40 +91,41 @@ class Predictions:
 
 @dataclass(frozen=True)
 class Prediction:
-    """One row's answer."""
+    """One row of `table`."""
 
-    of: Predictions
+    table: Predictions
     row: int
 
     @property
     def request(self) -> Request:
-        """What was asked."""
-        return self.of.requests[self.row]
+        """The request of this row."""
+        return self.table.requests[self.row]
 
     def number(self, column: str) -> float:
-        """A number of this row."""
-        value: float = self.of.lists[column][self.row]
+        """This row's value in a column."""
+        value: float = self.table.columns[column][self.row]
         return value
 
     @property
     def step_time_s(self) -> float:
-        """The median."""
+        """Seconds of a step, the median."""
         return self.number("p50")
 
     @property
     def fits(self) -> bool:
-        """Whether the worst rank is likelier than not to stay below what a device really allocates."""
+        """Whether the worst rank's median peak is within the usable memory of the device."""
         return bool(self.number("fits"))
 
     @property
     def risk(self) -> Risk:
-        """What the band of the memory says of fitting: fits, likely, unlikely or no."""
+        """Whether it fits, by the band of the memory: fits, likely, unlikely or no."""
         return risk(*(self.number(x) for x in ("usable", "peak_low", "peak", "peak_high")))
 
     def needs_gib(self, headroom: float | None) -> tuple[float, float]:
-        """GiB that must fit, and what they must fit into.
+        """GiB that are needed, and GiB that are available.
 
-        With a headroom: the peak, and what that leaves of the usable memory. Without: the band's p90.
+        With a headroom: the median peak, and the usable memory less that share. Without: the band's p90, and
+        the usable memory.
         """
         if headroom is None:
             return self.number("peak_high"), self.number("usable")
@@ -130,17 +133,17 @@ class Prediction:
 
     @property
     def peak_gib(self) -> float:
-        """Memory of the worst rank."""
+        """GiB on the worst rank, the median."""
         return self.number("peak")
 
     @property
     def breakdown(self) -> dict[str, float]:
-        """Seconds by part; they add up to the median."""
+        """Seconds by part of a step; their sum is the median."""
         return {part: self.number(f"time.{part}") for part in PARTS}
 
     @property
     def memory_gib(self) -> dict[str, float]:
-        """Memory of the worst rank by kind, and their sum."""
+        """GiB on the worst rank by kind, and their sum as `peak`."""
         return {"peak": self.peak_gib, **{kind: self.number(f"memory.{kind}") for kind in KINDS}}
 
     @property
@@ -154,7 +157,7 @@ class Prediction:
         return self.request.global_batch * self.request.seq_len
 
     def dump(self) -> dict[str, Any]:
-        """Plain data: keys as users get them, without what only explains (see plan/explain.py)."""
+        """The keys of an answer as plain data, without the explanations (plan/answer.py)."""
         request, seconds = self.request, self.step_time_s
         rate = self.tokens / seconds
         peak = request.chip.peak(request.precision)[1]
@@ -196,24 +199,18 @@ def _model_facts(model: ModelSpec, seq_len: int) -> dict[str, float]:
     return {"params": total, "active_params": active, "flops_per_token": per_token}
 
 
-def _memory(found: Predictions) -> Any:
-    held = found.outcome.memory
-    assert held is not None, "priced without memory"
-    return held
-
-
 def layout_keys(request: Request) -> dict[str, Any]:
-    """The layout in the words of files and flags."""
+    """The request's layout, in the keys of run files and flags."""
     batch = request.global_batch
     return {
-        **{key: getattr(request, key) for key in (*SAME, "dp", "stage_layers", "precision", "offload")},
+        **{key: getattr(request, key) for key in (*COPIED, "dp", "stage_layers", "precision", "offload")},
         "global_batch": int(batch) if batch == int(batch) else batch,
         "recompute": _recompute(request),
     }
 
 
 def _recompute(request: Request) -> Any:
-    """Recomputation in the layout's words."""
+    """Recomputation as a layout spells it."""
     if request.recompute == "budget":
         return {"budget": request.share}
     if request.recompute != "share":
@@ -222,9 +219,9 @@ def _recompute(request: Request) -> Any:
     return {"every": round(1 / request.share)}
 
 
-def bottleneck(found: Prediction) -> str:
-    """One line, the larger first: computing, and what takes the most time beside it (from 3% up)."""
-    parts, total = found.breakdown, found.step_time_s
+def bottleneck(prediction: Prediction) -> str:
+    """One line: the shares of computing and of the largest other part (from 3% up), the larger first."""
+    parts, total = prediction.breakdown, prediction.step_time_s
     rest = {name: value for name, value in parts.items() if name != "compute"}
     name = max(rest, key=lambda key: rest[key])
     shares = {"compute": parts["compute"] / total, PART_TERMS[name]: rest[name] / total}
@@ -240,7 +237,7 @@ def bottleneck(found: Prediction) -> str:
 
 
 def predict_table(requests: Sequence[Request], c: Constants | None = None) -> Predictions:
-    """Prices many requests at once; at least thousands a second."""
+    """Predicts many requests at once: at least thousands a second."""
     c = c or constants()
     prepared = prepare(requests, c)
     outcome = evaluate(prepared, c)
@@ -254,7 +251,7 @@ def predict(
     layout: Layout,
     seq_len: int | None = None,
     *,
-    framework: str = "scalewright",
+    framework: str = OURS,
     version: str | None = None,
     options: Mapping[str, str] | None = None,
     optimizer: Optimizer = ADAMW,
@@ -263,7 +260,7 @@ def predict(
 ) -> Prediction:
     """The cost of one layout. Raises UserError when the cluster is too small or lacks the precision.
 
-    `optimizer`, `documents`: as `request.run_facts` gives them of a run file.
+    `optimizer`, `documents`: as `request.run_facts` reads them from a run file.
     """
     cluster.check_devices(layout.devices)
     request = from_layout(
@@ -274,34 +271,34 @@ def predict(
 
 
 def predict_rows(rows: Iterable[Mapping[str, Any]], c: Constants | None = None) -> list[dict[str, Any]]:
-    """Rows in the columns of the measured runs, each as `dump()` with its id; or {id, error}."""
+    """The `dump()` of each row (in the columns of measured_runs.csv) with its id; or {id, error}."""
     rows = list(rows)
-    asked = resolve_rows(rows, c)
-    requests = [one for one in asked if isinstance(one, Request)]
-    found = iter(predict_table(requests, c)) if requests else iter(())
-    answers: list[dict[str, Any]] = []
-    for row, one in zip(rows, asked, strict=True):
-        name = {"id": text(row, "id")}
-        answers.append(
-            {**name, "error": str(one)} if isinstance(one, UserError) else {**name, **next(found).dump()}
-        )
-    return answers
+    resolved = resolve_rows(rows, c)
+    requests = [request for request in resolved if isinstance(request, Request)]
+    predictions = iter(predict_table(requests, c)) if requests else iter(())
+    return [
+        {"id": text(row, "id")}
+        | ({"error": str(request)} if isinstance(request, UserError) else next(predictions).dump())
+        for row, request in zip(rows, resolved, strict=True)
+    ]
 
 
 def resolve_rows(rows: Sequence[Mapping[str, Any]], c: Constants | None = None) -> list[Request | UserError]:
     """Every row's request, or why it can't be expressed.
 
-    Where a row says nothing of the layout, it is the fastest of the usual ones that fit.
+    A row without a layout gets the fastest of the usual ones that fit.
     """
-    found: list[Request | UserError] = []
+    resolved: list[Request | UserError] = []
+    bare: dict[int, tuple[Request, Mapping[str, Any]]] = {}  # rows without a layout, by their index
     for row in rows:
         try:
-            found.append(request_of(row))
+            request = request_of(row)
+            if has_no_layout(row):
+                bare[len(resolved)] = request, row
+            resolved.append(request)
         except UserError as error:
-            found.append(error)
-    bare = [i for i, one in enumerate(found) if isinstance(one, Request) and has_no_layout(rows[i])]
+            resolved.append(error)
     if bare:
-        chosen = best_usual([(one, rows[i]) for i in bare if isinstance(one := found[i], Request)], c)
-        for i, request in zip(bare, chosen, strict=True):
-            found[i] = request
-    return found
+        for index, request in zip(bare, best_usual(list(bare.values()), c), strict=True):
+            resolved[index] = request
+    return resolved

@@ -1,9 +1,9 @@
-"""What is asked of the planner, resolved: one run, every number known, and what had to be assumed for it.
+"""A request: one run to predict, with every number resolved and the assumptions made for it.
 
-    model x cluster x layout x trainer x length --> Request --> a row of the table that the formulas read
+    model, cluster, layout, trainer, length --> Request --> a row of the formulas' table
 
-A `Layout` of the spec becomes one, and so does a row of a table of measured runs, which may hold what no
-legal layout would (a batch that doesn't divide, micro-batches that aren't whole on average).
+It is built from a `Layout` of the spec, or from a row of measured runs (plan/rows), whose values needn't be
+legal in a layout: a batch that doesn't divide, or a fractional mean number of micro-batches.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from scalewright.spec.schedules.kinds import KINDS
 SCHEDULES = tuple(KINDS)
 OFFLOADS = ("none", "optimizer", "parameters", "activations", "all")
 CP_KINDS = ("ring", "ulysses", "allgather")
-# Keys of a layout that a request has as they are
-SAME = (
+# Keys of a layout that a request copies
+COPIED = (
     "devices", "tp", "sp", "pp", "virtual_stages", "schedule", "cp", "cp_kind", "ep", "etp", "dp_replicate",
     "zero_stage", "micro_batch",
 )  # fmt: skip
@@ -36,15 +36,15 @@ SAME = (
 
 @dataclass(frozen=True)
 class Request:
-    """One run to be priced; `accumulation`: micro-batches of a step on one data-parallel rank."""
+    """One run to predict; `accumulation`: micro-batches of a step on one data-parallel rank."""
 
     model: ModelSpec
     chip: Chip
     framework: Framework
     precision: str
     seq_len: int
-    devices: int  # that compute
-    idle_devices: int = 0  # that a run holds beside them, without a sequence of the batch
+    devices: int  # with a share of the batch
+    idle_devices: int = 0  # of the run, beside them, without a share of the batch
     tp: int = 1
     sp: bool = False
     pp: int = 1
@@ -59,13 +59,13 @@ class Request:
     micro_batch: int = 1
     accumulation: float = 1.0
     recompute: str = "none"  # one of cost.table.RECOMPUTE
-    share: float = 1.0  # recompute "share": of the blocks, those that recompute; "budget": the budget
+    share: float = 1.0  # with recompute "share": of blocks that recompute; with "budget": the budget
     offload: str = "none"
     stage_layers: tuple[int, ...] | None = None
     flash: bool | None = None  # null: the trainer's own default
     switches: Switches = NO_SWITCHES
-    optimizer: Optimizer = ADAMW  # of this package's own trainer; others' recipes are AdamW's
-    documents: bool = True  # several a row, kept apart by a mask, as this package's data are by default
+    optimizer: Optimizer = ADAMW  # other trainers are priced with AdamW only
+    documents: bool = True  # several per row of tokens, masked from each other (our default)
     assumed: tuple[str, ...] = ()
 
     @property
@@ -75,7 +75,7 @@ class Request:
 
     @property
     def held_devices(self) -> int:
-        """Devices of the run, over which rates a device are stated."""
+        """All devices of the run; rates per device divide by these."""
         return self.devices + self.idle_devices
 
     @property
@@ -85,7 +85,7 @@ class Request:
 
     @property
     def attention(self) -> str:
-        """The kernel of attention: the trainer's, unless the run says otherwise."""
+        """The attention kernel: the trainer's, unless `flash` states one."""
         usual = self.framework.attention
         if self.flash is None:
             return usual
@@ -95,7 +95,7 @@ class Request:
 
     @property
     def sizes(self) -> Sizes:
-        """What one rank sees of a micro-batch."""
+        """The sizes of a micro-batch on one rank."""
         width = 4 if self.precision in ("fp32", "tf32") else 2
         return Sizes(
             batch=self.micro_batch,
@@ -119,7 +119,7 @@ class Request:
 
 
 def auto_precision(chip: Chip, precision: str) -> str:
-    """`auto`: bf16 where the device has it fast, else fp32 (as the trainer resolves it)."""
+    """The precision, `auto` resolved as the trainer does: bf16 where that is fast, else fp32."""
     if precision != "auto":
         return precision
     if chip.timings is not None:
@@ -132,16 +132,16 @@ def from_layout(
     cluster: ClusterSpec,
     layout: Layout,
     seq_len: int,
-    framework: str = "scalewright",
+    framework: str = OURS,
     version: str | None = None,
     options: Mapping[str, str] | None = None,
     *,
     optimizer: Optimizer = ADAMW,
     documents: bool = True,
 ) -> Request:
-    """A layout of the spec as a request; what is illegal is found by the layout's own checks.
+    """A layout of the spec as a request; its legality isn't checked here.
 
-    `optimizer`, `documents`: as `run_facts` gives them of a run file.
+    `optimizer`, `documents`: as `run_facts` reads them from a run file.
 
     Raises UserError for a precision that the device hasn't.
     """
@@ -150,14 +150,14 @@ def from_layout(
     chip = chip_of(cluster, switches.node_gbps)
     kind, share = recompute_of(layout, trainer, switches)
     precision = auto_precision(chip, layout.precision)
-    chip.peak(precision)  # raises when the device can't
+    chip.peak(precision)  # raises UserError where the device lacks it
     return Request(
         model=model,
         chip=chip,
         framework=trainer,
         precision=precision,
         seq_len=seq_len,
-        **{key: getattr(layout, key) for key in SAME},
+        **{key: getattr(layout, key) for key in COPIED},
         accumulation=float(layout.accumulation),
         recompute=kind,
         share=share,
@@ -170,9 +170,9 @@ def from_layout(
 
 
 def run_facts(run: RunSpec) -> dict[str, Any]:
-    """What of a run file decides its memory beside model, layout and length, as `from_layout` takes it.
+    """The optimizer and document mask of a run file, as keywords of `from_layout`; they change its memory.
 
-    An optimizer of the user's own is taken for AdamW, which keeps the most.
+    A user's own optimizer counts as AdamW, which keeps the most state.
     """
     optimizer, data = run.optimizer, run.data
     record = optimizer.record if isinstance(optimizer, OptimizerSpec) else ADAMW
@@ -181,13 +181,12 @@ def run_facts(run: RunSpec) -> dict[str, Any]:
 
 
 def recompute_of(layout: Layout, trainer: Framework, switches: Switches) -> tuple[str, float]:
-    """A layout's recomputation as the table has it: kind, and of blocks the share where that is "share"."""
+    """A layout's recomputation as a request's `recompute` and `share`."""
     kind = layout.recompute
     if isinstance(kind, RecomputeEvery):
         return "share", 1 / kind.every
     if isinstance(kind, RecomputeBudget):
         return "budget", kind.budget
-    if kind == "selective" and trainer.name != "scalewright":
-        # elsewhere the word means something else
+    if kind == "selective" and trainer.name != OURS:  # other trainers mean something else by it
         return "modules" if switches.recompute_modules else trainer.selective, 1.0
     return kind, 1.0

@@ -1,11 +1,11 @@
-"""A prediction cut into its pipeline's stages: seconds and memory of each, and the schedule on the clock.
+"""The pipeline stages of a prediction: seconds and memory of each, and the simulated schedule.
 
-    stages(prediction)   one dict a stage of the model, in order
-    pipeline(prediction) the schedule of spec/schedule.py, simulated with these seconds
+    stages(prediction)    one dict per stage of the model, in order
+    pipeline(prediction)  the schedule of spec/schedule.py, simulated with these seconds
 
-The timeline's formulas look at three ranks only; here every rank goes through them, so that the slowest and
-the fullest of these are the step's. The simulated pipeline takes what the step's micro-batches, bubble and
-messages take, within the closed forms' own error (spec/schedules/unequal.py).
+The prediction evaluates the formulas for three ranks only, this file for every rank; the slowest and the
+fullest are those of the prediction. The simulated pipeline takes as long as the prediction's micro-batches,
+bubble and messages, within the closed forms' error (spec/schedules/unequal.py).
 """
 
 from __future__ import annotations
@@ -30,20 +30,19 @@ from scalewright.plan.request import Request
 from scalewright.spec.schedule import Action, StageCost, Timing, schedule, simulate, stage_ranks
 
 
-def stages(found: Prediction) -> list[dict[str, Any]]:
+def stages(prediction: Prediction) -> list[dict[str, Any]]:
     """Every stage of the model, in order.
 
     {stage, rank, layers, seconds {forward, backward, backward_input, backward_weight, send, held_up},
     memory_gib {...}}
 
-    Seconds of one micro-batch: `backward` is both parts with what is recomputed; `send` is a message's to the
-    next stage, `held_up` what it takes of the computing rank before or after a forward or backward.
-    `memory_gib` is that of the pipeline rank that holds the stage, all of its stages together. In dualpipe
-    each stage is on two ranks; the one of the way down is named.
+    Seconds of one micro-batch: `backward` is both parts and the recomputation; `send` is a message to the
+    next stage, `held_up` the part of it that blocks the computing rank, at a forward or backward.
+    `memory_gib` is that of the stage's pipeline rank, with all of its stages. In dualpipe each stage is on
+    two ranks; `rank` is the one on the way down.
     """
-    cut = _Cut(found)
-    seconds = cut.seconds
-    memory = cut.memory
+    cut = _Stages(prediction)
+    seconds, memory = cut.seconds, cut.memory
     return [
         {
             "stage": stage,
@@ -63,88 +62,84 @@ def stages(found: Prediction) -> list[dict[str, Any]]:
     ]
 
 
-def pipeline(found: Prediction) -> Timing:
-    """The schedule of a step on the clock; raises UserError where there is none of these sizes.
+def pipeline(prediction: Prediction) -> Timing:
+    """The simulated schedule of a step; raises UserError where the schedule doesn't allow these sizes.
 
-    A trainer that doesn't send beside its computation is held up by every message, at both ends. Of
-    pipedream it is the first step: the fill that later ones don't pay is in it.
+    Messages block both ends in a trainer that doesn't overlap them with computation. For pipedream this is
+    the first step, whose pipeline fill later steps don't repeat.
     """
-    cut, request = _Cut(found), found.request
+    cut, request = _Stages(prediction), prediction.request
     plan = schedule(request.schedule, request.pp, request.virtual_stages, max(1, round(request.accumulation)))
     costs = cut.seconds
 
     def seconds(action: Action) -> float:
-        one = float(getattr(costs[plan.model_stage(action.stage)], action.kind))
-        return one + (0.0 if action.kind == "backward_weight" else cut.held_up)
+        computing = float(getattr(costs[plan.model_stage(action.stage)], action.kind))
+        return computing + (0.0 if action.kind == "backward_weight" else cut.held_up)
 
     return simulate(plan, seconds, cut.send)
 
 
 @dataclass
-class _Cut:
-    """One prediction's stages; what follows from its request, and what its outcome says of each."""
+class _Stages:
+    """The stages of one prediction, evaluated with its formulas."""
 
-    of: Prediction
+    prediction: Prediction
 
     @property
     def request(self) -> Request:
-        return self.of.request
+        return self.prediction.request
 
     @cached_property
     def layers(self) -> tuple[int, ...]:
-        """Blocks of every stage of the model."""
+        """The number of blocks of every stage of the model."""
         return stage_counts(self.request)
 
     @cached_property
     def owners(self) -> tuple[int, ...]:
-        """The rank of every stage; dualpipe's way down first, then up."""
+        """The rank of every stage; for dualpipe the way down first, then up."""
         r = self.request
         return stage_ranks(r.schedule, r.pp, r.virtual_stages) if r.pp > 1 else (0,)
 
     @cached_property
     def _rank_stages(self) -> list[list[int]]:
-        """Model stages of every rank."""
-        held: list[list[int]] = [[] for _ in range(self.request.pp)]
+        """The model stages of every rank."""
+        stages: list[list[int]] = [[] for _ in range(self.request.pp)]
         for stage, rank in enumerate(self.owners):
-            held[rank].append(stage % len(self.layers))
-        return held
+            stages[rank].append(stage % len(self.layers))
+        return stages
 
-    def _places(self, held: list[list[int]], ranks: list[int]) -> Place:
-        """These sets of stages as rows of a table; a stage that two ways share counts half."""
+    def _places(self, groups: list[list[int]], ranks: list[int]) -> Place:
+        """These groups of stages as rows of a table; a stage that is on two ranks counts half."""
         share = len(self.layers) / len(self.owners)
         last = len(self.layers) - 1
         return Place(
             np.array(ranks, dtype=float),
-            np.array([share * sum(self.layers[stage] for stage in some) for some in held]),
-            np.array([share * float(0 in some) for some in held]),
-            np.array([share * float(last in some) for some in held]),
+            np.array([share * sum(self.layers[stage] for stage in group) for group in groups]),
+            np.array([share * float(0 in group) for group in groups]),
+            np.array([share * float(last in group) for group in groups]),
         )
 
     def _columns(self, rows: int) -> Columns:
-        step = self.of.of.outcome.step
-        table = step.at.table.take(np.full(rows, self.of.row))
+        step = self.prediction.table.outcome.step
+        table = step.at.table.take(np.full(rows, self.prediction.row))
         return Columns(table, step.at.facts, step.at.prices, step.at.c)
 
-    def _micro(self, place: Place, alone: bool = False) -> Micro:
-        """`alone`: the places are single stages, not whole ranks."""
-        at = self._columns(len(place.rank))
-        if alone:
-            table = replace(at.table, virtual_stages=np.ones(len(at.table)))
-            at = Columns(table, at.facts, at.prices, at.c)
-        return micro(at, place, exchanges(at))
+    def _micro(self, place: Place, single: bool = False) -> Micro:
+        """The cost of a micro-batch at these places; `single`: they are single stages, not whole ranks."""
+        columns = self._columns(len(place.rank))
+        if single:
+            table = replace(columns.table, virtual_stages=np.ones(len(place.rank)))
+            columns = Columns(table, columns.facts, columns.prices, columns.c)
+        return micro(columns, place, exchanges(columns))
 
     @cached_property
     def seconds(self) -> list[StageCost]:
-        """Every stage's; a rank's waits for the host are spread over its stages."""
-        pp, times = self.request.pp, len(self.owners) / len(self.layers)
-        ranks = self._micro(self._places(self._rank_stages, list(range(pp))))
-        alone = self._micro(
-            self._places([[s] for s in range(len(self.layers))], list(self.owners[: len(self.layers)])),
-            alone=True,
-        )
-        slower = (
-            times * (ranks.total / np.maximum(ranks.device, 1e-30))[list(self.owners[: len(self.layers)])]
-        )
+        """The seconds of every stage; a rank's waits for the host are spread over its stages."""
+        owners = list(self.owners[: len(self.layers)])
+        ranks = self._micro(self._places(self._rank_stages, list(range(self.request.pp))))
+        alone = self._micro(self._places([[s] for s in range(len(self.layers))], owners), single=True)
+        slower = (ranks.total / np.maximum(ranks.device, 1e-30))[owners]
+        slower = slower * (len(self.owners) / len(self.layers))
         forward, weight = alone.front * slower, alone.weight * slower
         back = (alone.device - alone.front) * slower
         return [
@@ -154,13 +149,12 @@ class _Cut:
     @cached_property
     def memory(self) -> list[dict[str, float]]:
         """GiB by kind, of every rank."""
-        pp, step = self.request.pp, self.of.of.outcome.step
-        table = step.at.table.take(np.full(pp, self.of.row))
-        place = self._places(self._rank_stages, list(range(pp)))
-        facts, c = step.at.facts, step.at.c
+        columns, ranks = self._columns(self.request.pp), list(range(self.request.pp))
+        table, facts, c = columns.table, columns.facts, columns.c
+        place = self._places(self._rank_stages, ranks)
         block, sums = block_bytes(table, facts, c), padded_sums(table, facts)
-        found = rank_memory(table, facts, c, place, block, sums)
-        return [{kind: float(found[kind][rank]) / GIB for kind in KINDS} for rank in range(pp)]
+        kinds = rank_memory(table, facts, c, place, block, sums)
+        return [{kind: float(kinds[kind][rank]) / GIB for kind in KINDS} for rank in ranks]
 
     @cached_property
     def send(self) -> float:
@@ -172,6 +166,6 @@ class _Cut:
 
     @cached_property
     def held_up(self) -> float:
-        """Seconds that a message holds up either end: what isn't sent beside its computation."""
+        """Seconds that a message blocks either end: the part that doesn't overlap with computation."""
         at = self._columns(1)
         return self.send * float(unhidden(at, price_list(at))[0])

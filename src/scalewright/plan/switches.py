@@ -1,9 +1,9 @@
-"""Switches of a run that are no part of its layout: kernels, overlap, experts, precision, the machine.
+"""Settings of a run outside its layout: kernels, overlap, experts, precision, the machine.
 
     cuda_graphs=attn+router;moe=drop --> Switches(cuda_graphs={"attn", "router"}, moe="drop")
 
-A switch that is absent is the trainer's habit of its date (plan/data/frameworks.yaml). The words are those of
-the trainers' own documentation; `WORDS` lists the choices of each.
+A switch that isn't given has the trainer's default of its date (plan/data/frameworks.yaml). The names are
+those of the trainers' documentation; `WORDS` lists the choices of each.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 from scalewright.spec.errors import UserError, unknown
 
 WORDS: dict[str, tuple[str, ...]] = {
-    # parts of a block whose launches a graph holds; `full`: a whole iteration, `layer`: whole blocks
+    # parts of a block captured in a graph; `full`: a whole iteration, `layer`: whole blocks
     "cuda_graphs": ("none", "full", "layer", "attn", "mlp", "mamba", "router"),
     "dispatcher": ("alltoall", "allgather", "deepep", "hybridep", "flex"),
     "moe": ("drop", "dropless"),
@@ -32,19 +32,19 @@ FLAGS = {"1": True, "true": True, "0": False, "false": False}
 
 @dataclass(frozen=True)
 class Switches:
-    """None, or empty: not stated."""
+    """The switches of a run; None or empty: not given."""
 
     async_tp: bool | None = None
     compile: bool | None = None
-    dp_overlap: bool | None = None  # gradients and parameters travel beside the computation
-    ep_overlap: bool | None = None  # dispatch beside another micro-batch's computation
+    dp_overlap: bool | None = None  # of gradients and parameters with computation
+    ep_overlap: bool | None = None  # of dispatch with another micro-batch's computation
     tp_overlap: bool | None = None
     fp8_gather: bool | None = None  # parameters are gathered in 8 bits
     fused_experts: bool | None = None  # grouped products, activation and quantization in one kernel
-    grouped_gemm: bool | None = None  # False: one product an expert, one after the other
+    grouped_gemm: bool | None = None  # False: one product after the other, expert by expert
     partition_activations: bool | None = None  # what whole recomputation keeps is cut over tp (DeepSpeed)
     permute_fusion: bool | None = None  # token permutation and padding in one kernel
-    capacity: float | None = None  # rows that an expert pads to, over an even share
+    capacity: float | None = None  # capacity factor that an expert's tokens are padded to
     node_gbps: float | None = None  # Gbit/s between nodes, a whole node, one way
     power_w: float | None = None
     offload_layers: float | None = None  # blocks whose activations are kept on the host
@@ -61,17 +61,17 @@ NAMES = tuple(field.name for field in fields(Switches))
 
 
 @lru_cache(maxsize=4096)
-def _parse(given: tuple[tuple[str, str], ...], where: str) -> Switches:
+def _switches(given: tuple[tuple[str, str], ...], where: str) -> Switches:
     return Switches(**{key: _READERS[key](key, value, where) for key, value in given})
 
 
 def read_switches(options: Mapping[str, str], where: str = "row") -> Switches:
-    """The switches among `options`; keys of other kinds are left alone. Raises UserError for a bad value."""
-    return _parse(tuple((key, str(options[key])) for key in NAMES if key in options), where)
+    """The switches among `options`; other keys are ignored. Raises UserError for a bad value."""
+    return _switches(tuple((key, str(options[key])) for key in NAMES if key in options), where)
 
 
 def check_names(options: Mapping[str, str] | None) -> None:
-    """Raises UserError for a key that is no switch, with the nearest that are."""
+    """Raises UserError for a key that is no switch, with the nearest names."""
     for key in options or {}:
         if key not in NAMES:
             raise unknown("option", key, NAMES, "--options")
@@ -100,7 +100,7 @@ def _word(key: str, word: str, where: str) -> str:
 
 
 def _parts(key: str, word: str, where: str) -> frozenset[str]:
-    """`a+b`; of CUDA graphs also 0 (none) and 1 (layers: the scope that flags of old switched on)."""
+    """`a+b`; for CUDA graphs also 0 (none) and 1 (layer, the scope of the older flag)."""
     if key == "cuda_graphs" and word.lower() in FLAGS:
         word = "layer" if FLAGS[word.lower()] else "none"
     return frozenset(_word(key, part.strip(), where) for part in word.split("+"))

@@ -1,4 +1,4 @@
-"""Terms of an answer: the parts of a step, and the risk that a layout doesn't fit.
+"""Words for the keys of an answer: the parts of a step, and the risk of running out of memory.
 
 PART_TERMS   keys of `time_breakdown_s`; the terms are those of spec/step_parts.py
 RISK_TERMS   values of `risk`, of a prediction and of a dry run

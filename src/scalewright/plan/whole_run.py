@@ -1,4 +1,4 @@
-"""A whole run of so many tokens: days, device-hours and cost, failures included.
+"""A whole run of a number of tokens: days, device-hours and cost, failures included.
 
     days = tokens / tokens per second / 86,400 / goodput            device-hours = days x 24 x devices
     goodput = share of the time that isn't lost to failures         cost = device-hours x price
@@ -25,7 +25,7 @@ USUAL_CURRENCY = "USD"
 
 @dataclass(frozen=True)
 class WholeRun:
-    """How long a run is and what it is paid by; `price` is of one device for an hour."""
+    """The tokens of a run, and the price of one device for an hour."""
 
     tokens: float | None = None
     price: float | None = None
@@ -33,7 +33,7 @@ class WholeRun:
     goodput: float | None = None
 
     def check(self, priced: bool = False) -> None:
-        """Raises UserError for what no run has; `priced`: the search uses the price without tokens, too."""
+        """Raises UserError for impossible values; `priced`: the search uses the price even without tokens."""
         tokens, price, goodput = self.tokens, self.price, self.goodput
         if tokens is None:
             self._check_unused(priced)
@@ -50,37 +50,32 @@ class WholeRun:
             raise UserError(f"currency is '{name}'", "--currency", "give three letters, such as EUR")
 
     def _check_unused(self, priced: bool) -> None:
-        """Raises UserError for what only the cost of a whole run would use."""
-        how = "add --tokens 1e12, those of the whole run: "
-        if self.price is not None and not priced:
-            raise UserError(
-                "price is given without tokens", "--price", f"{how}its cost is what a price gives"
-            )
-        for flag, value in (("currency", self.currency), ("goodput", self.goodput)):
+        """Raises UserError for values that only the cost of a whole run uses."""
+        price = None if priced else self.price
+        for flag, value in (("price", price), ("currency", self.currency), ("goodput", self.goodput)):
             if value is not None:
-                raise UserError(
-                    f"{flag} is given without tokens", f"--{flag}", f"{how}its cost is what has one"
-                )
+                how = f"add --tokens 1e12, those of the whole run: only its cost uses the {flag}"
+                raise UserError(f"{flag} is given without tokens", f"--{flag}", how)
 
     def priced_at(self, price: float | None) -> WholeRun:
         """The same, at the cluster's price where none was given."""
         return self if self.price is not None else replace(self, price=price)
 
-    def total(self, found: Prediction) -> dict[str, Any]:
+    def total(self, prediction: Prediction) -> dict[str, Any]:
         """Days, device-hours and cost, with their currency and goodput; without a price the cost is None."""
         assert self.tokens is not None
         if self.price is None and self.currency is not None:
             raise UserError("currency is given without a price", "--currency", "add --price 2.5")
-        devices = found.request.devices
+        devices = prediction.request.devices
         goodput = usual_goodput(devices) if self.goodput is None else self.goodput
-        days = self.tokens / found.tokens * found.step_time_s / 86400 / goodput
+        days = self.tokens / prediction.tokens * prediction.step_time_s / 86400 / goodput
         hours = days * 24 * devices
         cost = None if self.price is None else hours * self.price
         currency = None if self.price is None else (self.currency or USUAL_CURRENCY).upper()
         return {"days": days, "device_hours": hours, "cost": cost, "currency": currency, "goodput": goodput}
 
     def assumed(self, devices: int) -> list[str]:
-        """What of it nobody said, as it was filled."""
+        """The defaults in use, in words."""
         if self.tokens is None:
             return []
         money = [f"currency {USUAL_CURRENCY}"] if self.price is not None and self.currency is None else []
@@ -90,7 +85,7 @@ class WholeRun:
 
 
 def usual_goodput(devices: int) -> float:
-    """The share of the time that so many devices train, at the rate of failures of data/failures.yaml."""
+    """The share of the time that a run on these devices trains, at the failure rates of failures.yaml."""
     rates = _rates()
     return 1 / (1 + devices * rates["stops_per_device_hour"] * rates["hours_of_a_stop"])
 

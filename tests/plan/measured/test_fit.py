@@ -1,4 +1,4 @@
-"""A fit finds a constant that made the data, keeps to its range, and every constant has its papers."""
+"""A fit recovers known constants and stays in their ranges; every constant has unit, range and source."""
 
 from __future__ import annotations
 
@@ -41,18 +41,18 @@ def test_constants_have_unit_range_and_source() -> None:
         constants()["matmul.hoper"]
 
 
-def test_a_constant_that_made_the_data_is_found(runs: Runs) -> None:
-    wide = {"low": 0.3, "high": 1.2}  # a wide range pulls little towards what was known
+def test_known_constants_are_recovered(runs: Runs) -> None:
+    wide = {"low": 0.3, "high": 1.2}  # a wide range makes the prior weak
     free = [replace(fact, **wide) for fact in facts() if fact.name in ("matmul.ampere", "link.fast")]
     truth = constants().with_values({"matmul.ampere": 0.85, "link.fast": 0.7})
-    made = replace(runs, seconds=evaluate_seconds(prepare(runs.requests), truth))
-    found = solve(problem(made, free=free))
-    # what was known (0.79 and 0.82) pulls; links are a small part of these runs' time, so it pulls them more
-    assert found["matmul.ampere"] == pytest.approx(0.85, rel=0.02)
-    assert found["link.fast"] == pytest.approx(0.7, rel=0.08)
+    synthetic = replace(runs, seconds=evaluate_seconds(prepare(runs.requests), truth))
+    fitted = solve(problem(synthetic, free=free))
+    # the priors (0.79 and 0.82) pull; links more, as they are a small part of these runs' time
+    assert fitted["matmul.ampere"] == pytest.approx(0.85, rel=0.02)
+    assert fitted["link.fast"] == pytest.approx(0.7, rel=0.08)
 
 
-def test_a_fit_keeps_to_the_range(runs: Runs) -> None:
+def test_a_fit_stays_in_the_range(runs: Runs) -> None:
     free = [fact for fact in facts() if fact.name == "matmul.ampere"]
     slow = replace(runs, seconds=runs.seconds * 3)
     assert solve(problem(slow, free=free))["matmul.ampere"] == pytest.approx(free[0].low)
@@ -62,37 +62,34 @@ def test_writing_keeps_everything_but_the_values(tmp_path: Path) -> None:
     path = tmp_path / "constants.yaml"
     path.write_text(FILE.read_text(encoding="utf-8"), encoding="utf-8")
     write(constants(), path)
-    before, after = (
-        FILE.read_text(encoding="utf-8").splitlines(),
-        path.read_text(encoding="utf-8").splitlines(),
-    )
+    before, after = (file.read_text(encoding="utf-8").splitlines() for file in (FILE, path))
     assert len(before) == len(after)
     assert [line.split("unit")[-1] for line in before] == [line.split("unit")[-1] for line in after]
 
 
 def test_constants_are_looked_up_as_arrays() -> None:
-    made = Constants({"a.x": 1.0, "a.y": 2.0})
-    assert np.array_equal(made.row("a", ("y", "x")), [2.0, 1.0])
-    assert made.with_values({"a.x": 3.0})["a.x"] == 3.0
+    values = Constants({"a.x": 1.0, "a.y": 2.0})
+    assert np.array_equal(values.row("a", ("y", "x")), [2.0, 1.0])
+    assert values.with_values({"a.x": 3.0})["a.x"] == 3.0
 
 
-def test_runs_that_tell_nothing_move_nothing(runs: Runs) -> None:
+def test_noise_changes_no_constants(runs: Runs) -> None:
     """A profile is kept only where it predicts held-out runs better than the shipped constants do."""
     generator = np.random.default_rng(0)
-    some = runs.take(np.arange(12))
-    shipped = evaluate_seconds(prepare(some.requests), constants())
+    runs = runs.take(np.arange(12))
+    shipped = evaluate_seconds(prepare(runs.requests), constants())
     noise = np.exp(generator.normal(0, 0.3, 12))
-    random = replace(some, seconds=shipped * noise)
+    random = replace(runs, seconds=shipped * noise)
     assert profile(random).values == constants().values
-    slower = replace(some, seconds=shipped * 1.15)
-    moved = evaluate_seconds(prepare(some.requests), profile(slower))
-    assert np.median(np.abs(moved / slower.seconds - 1)) < 0.06
+    slower = replace(runs, seconds=shipped * 1.15)
+    fitted = evaluate_seconds(prepare(runs.requests), profile(slower))
+    assert np.median(np.abs(fitted / slower.seconds - 1)) < 0.06
 
 
-def test_a_table_of_one_trainer_is_priced_by_what_was_known(runs: Runs) -> None:
-    """Leaving out all rows leaves nothing to fit on: the priors price them, as an unknown trainer's."""
+def test_a_table_of_one_trainer_is_priced_by_the_priors(runs: Runs) -> None:
+    """Without that trainer no rows are left to fit on: the priors price them, as an unknown trainer's."""
     alone = runs.take(runs.source == "vtrain-multi")
     assert np.isfinite(left_out(alone, "trainer")).all()
     assert {request.framework.name for request in of_unknown_trainers(alone).requests} == {"unknown"}
-    moved = replace(alone, rows=[{**row, "framework": "deepspeed (ZeRO offload)"} for row in alone.rows])
-    assert {request.offload for request in of_unknown_trainers(moved).requests} == {"all"}
+    offloaded = replace(alone, rows=[{**row, "framework": "deepspeed (ZeRO offload)"} for row in alone.rows])
+    assert {request.offload for request in of_unknown_trainers(offloaded).requests} == {"all"}

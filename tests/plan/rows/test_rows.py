@@ -1,4 +1,4 @@
-"""Rows of measured runs: the columns' conventions, what a blank stands for, what can't be expressed."""
+"""Rows of measured runs: the columns' conventions, defaults of blanks, rows that are refused."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from scalewright.spec.tensors import count
 ROW: dict[str, Any] = {
     "framework": "Megatron-LM", "model": "mine", "layers": 24, "hidden": 2048, "heads": 16, "kv_heads": 16,
     "ffn": 8192, "mlp_mats": 2, "vocab": 51200, "seq": 2048, "device": "A100-80GB-SXM", "n_devices": 64,
-    "tp": 2,    "pp": 4, "cp": 1, "ep": 1, "vpp": 1, "sp": 0, "sharding": "zero1", "mbs": 2, "gbs": 256,
+    "tp": 2, "pp": 4, "cp": 1, "ep": 1, "vpp": 1, "sp": 0, "sharding": "zero1", "mbs": 2, "gbs": 256,
     "recompute": "full", "precision": "bf16", "flash": 1,
 }  # fmt: skip
 
@@ -38,13 +38,13 @@ def test_every_blank_is_named() -> None:
     request = request_of(
         {**ROW, "vocab": "", "heads": "", "kv_heads": "", "vpp": "", "precision": "", "gbs": ""}
     )
-    said = " | ".join(request.assumed)
+    assumed = " | ".join(request.assumed)
     for word in ("vocab 51200", "heads 16", "vpp 1", "precision bf16", "gbs"):
-        assert word in said
+        assert word in assumed
 
 
 @pytest.mark.parametrize(
-    ("cells", "says"),
+    ("cells", "message"),
     [
         ({"n_devices": 63}, "does not divide"),
         ({"dp": 9}, "dp 9"),
@@ -62,25 +62,17 @@ def test_every_blank_is_named() -> None:
         ({"cp": 4096, "n_devices": 32768}, "cp 4096"),
     ],
 )
-def test_what_cannot_be_expressed_says_why(cells: dict[str, Any], says: str | None) -> None:
-    if says is None:
+def test_a_refused_row_gives_the_reason(cells: dict[str, Any], message: str | None) -> None:
+    if message is None:
         assert request_of({**ROW, **cells}).accumulation >= 1
         return
-    with pytest.raises(UserError, match=says):
+    with pytest.raises(UserError, match=message):
         request_of({**ROW, **cells})
 
 
-def test_a_known_name_brings_what_the_columns_lack() -> None:
-    row = {
-        **ROW,
-        "model": "DeepSeek-V3",
-        "hidden": "",
-        "layers": "",
-        "heads": "",
-        "kv_heads": "",
-        "ffn": "",
-        "vocab": "",
-    }
+def test_a_known_name_fills_blank_columns() -> None:
+    blanks = dict.fromkeys(("hidden", "layers", "heads", "kv_heads", "ffn", "vocab"), "")
+    row = {**ROW, **blanks, "model": "DeepSeek-V3"}
     model = request_of(row).model
     assert model.mla is not None
     assert model.moe is not None
@@ -89,18 +81,18 @@ def test_a_known_name_brings_what_the_columns_lack() -> None:
 
 def test_the_bundled_runs_are_all_expressed() -> None:
     rows = read_table(MEASURED)
-    asked = resolve_rows(rows)
-    assert sum(isinstance(one, Request) for one in asked) >= 0.95 * len(rows)
-    # where dims and parameters are both given they agree: a gated MLP or a tied head read wrongly would not
-    far = [
-        abs(count(one.model).total / (float(row["params_b"]) * 1e9) - 1)
-        for row, one in zip(rows, asked, strict=True)
-        if isinstance(one, Request)
+    requests = resolve_rows(rows)
+    assert sum(isinstance(request, Request) for request in requests) >= 0.95 * len(rows)
+    # dims agree with the stated parameters, which a wrong MLP or head would not
+    errors = [
+        abs(count(request.model).total / (float(row["params_b"]) * 1e9) - 1)
+        for row, request in zip(rows, requests, strict=True)
+        if isinstance(request, Request)
         and row["params_b"]
         and row["vocab"]
         and row["source"] != "bloom-chronicles"
     ]
-    assert sum(error < 0.03 for error in far) >= 0.97 * len(far)
+    assert sum(error < 0.03 for error in errors) >= 0.97 * len(errors)
 
 
 def test_source_and_id_are_no_inputs() -> None:
@@ -112,7 +104,7 @@ def test_source_and_id_are_no_inputs() -> None:
     assert resolve_rows(rows) == resolve_rows(blank)
 
 
-def test_tflops_become_seconds_by_their_own_convention() -> None:
+def test_tflops_are_converted_by_the_convention_in_the_notes() -> None:
     row = {**ROW, "tflops_per_device": 150, "notes": "HARDWARE FLOPs (x4/3, full recompute)"}
     plain = {**row, "notes": "model FLOPs, not halved"}
     seconds, converted = measured_seconds(row, request_of(row))
@@ -137,7 +129,7 @@ def test_options_and_versions() -> None:
         ("202104", "tpu", "xla", "best"),
     ],
 )
-def test_an_unknown_trainer_is_its_dates_and_its_devices(
+def test_an_unknown_trainer_is_the_usual_one_of_date_and_device(
     date: str, device: str, kernels: str, attention: str
 ) -> None:
     trainer = find_framework(f"unknown {date}", None, device)
@@ -164,13 +156,13 @@ def test_what_dp_leaves_goes_to_blank_axes() -> None:
     assert (request_of({**bare, "dp": 8}).tp, request_of({**bare, "dp": 8}).pp) == (8, 1)
     assert (request_of({**bare, "dp": 4}).tp, request_of({**bare, "dp": 4}).pp) == (8, 2)
     assert request_of({**ROW, "tp": "", "dp": 4}).tp == 4
-    found = request_of({**ROW, "n_devices": "", "dp": 4})
-    assert found.devices == 32
-    assert "n_devices 32" in found.assumed
+    request = request_of({**ROW, "n_devices": "", "dp": 4})
+    assert request.devices == 32
+    assert "n_devices 32" in request.assumed
 
 
 def test_a_stated_batch_is_never_changed() -> None:
-    """8 ranks for 3 micro-batches: 5 wait, and rates are over all 64 devices all the same."""
+    """8 ranks for 3 micro-batches: 5 idle, and rates per device still divide by all 64 devices."""
     row = {**ROW, "gbs": 6, "tokens_per_s_per_device": 10.0}
     request = request_of(row)
     assert (request.global_batch, request.devices, request.held_devices) == (6, 24, 64)
@@ -192,7 +184,7 @@ def test_dims_that_contradict_the_stated_size_are_named() -> None:
 
 
 def test_options_that_no_published_row_has() -> None:
-    """Each changes the request or the step as its meaning says."""
+    """Each changes the request or the step as its meaning implies."""
 
     def seconds(**changes: Any) -> float:
         return float(predict_rows([{**ROW, **changes}])[0]["step_time_s"]["p50"])
@@ -246,7 +238,9 @@ def test_a_hybrid_s_step_is_the_measured_one() -> None:
     runs = {32: 15.119, 64: 15.058, 256: 15.892, 1024: 15.678}
     rows = [{**row, "n_devices": n, "gbs": 3 * n} for n in runs]
     for answer, seconds in zip(predict_rows(rows), runs.values(), strict=True):
-        assert answer["step_time_s"]["p50"] == pytest.approx(seconds, rel=0.1)  # as wide as p10 to p90 is
+        assert answer["step_time_s"]["p50"] == pytest.approx(
+            seconds, rel=0.1
+        )  # as wide as the band from p10 to p90
 
 
 def test_a_model_may_be_a_path(tmp_path: Path) -> None:

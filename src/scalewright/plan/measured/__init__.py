@@ -1,7 +1,7 @@
-"""The planner against measured runs: how far off it is, and the constants fitted to what was measured.
+"""The planner compared with measured runs: its errors, and the fit of its constants.
 
-runs.py       the bundled tables, as requests with what was measured
-score.py      errors by source            rank.py       is the fastest layout found
-fit.py        the constants, again        profile.py    those of one's own machine, from a few runs
-baselines.py  what is to be beaten
+runs.py       the bundled tables: requests and measurements
+score.py      errors by source            rank.py       ranking of layouts
+fit.py        fits the constants          profile.py    fits them to one's own machine, from a few runs
+baselines.py  simple predictions to beat  facts.py      a measured run as evidence lists it
 """

@@ -1,7 +1,7 @@
-"""What a planner must beat: every device at half of its peak, whatever the layout.
+"""Baselines that the planner must beat: every device at half of its peak, whatever the layout.
 
-seconds = FLOPs / (devices · peak / 2)           FLOPs: the model's, or with what full recomputation adds
-with the bubble: · (1 + (p - 1) / (m v))         both counted as hardware would run it, attention unmasked
+seconds = FLOPs / (devices · peak / 2)           FLOPs: the model's, or with full recomputation; both
+with the bubble: · (1 + (p - 1) / (m v))         with attention unmasked, as hardware computes it
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ NAMES = ("model", "hardware", "model_and_bubble", "hardware_and_bubble")
 
 
 def baselines(outcome: Outcome) -> dict[str, np.ndarray]:
-    """Seconds of a step of every row by each of the four, named as in NAMES."""
+    """Seconds of a step of every row by each baseline of NAMES."""
     t, facts = outcome.table, outcome.facts
     block, ends = outcome.prices.square[t.unit, 1], outcome.prices.square[t.unit][:, (0, 2, 3)].sum(1)
     ranks = t.tp * t.cp * t.dp * t.accumulation

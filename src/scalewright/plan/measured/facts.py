@@ -1,9 +1,8 @@
-"""What a reader needs to weigh a measured run: who trained what, split how, in which batch, and when.
+"""A measured run as evidence lists it: source, trainer, date, model, device, layout and batch.
 
     row of measured_runs.csv + its request -> {source, trainer, date, model, device, n_devices, layout, ...}
 
-`date` is what the row itself states (a release such as v25.05, or a year); else the year of the trainer's
-generation.
+`date` is stated in the row (a release such as v25.05, or a year); else it is the year of the trainer's entry.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ YEAR = re.compile(r"\b(20[12]\d)\b")
 
 
 def run_facts(row: Mapping[str, str], request: Request) -> dict[str, Any]:
-    """A measured run in the keys of `evidence.nearest`, without its times."""
+    """The keys of `evidence.nearest` for a measured run, without its times."""
     return {
         "source": text(row, "source"),
         "trainer": text(row, "framework") or request.framework.name,
@@ -37,7 +36,7 @@ def run_facts(row: Mapping[str, str], request: Request) -> dict[str, Any]:
 
 def stated_date(row: Mapping[str, str]) -> str:
     """`2025-05` or `2021`, from the trainer's version, the source or the notes; empty when none states it."""
-    cells = [text(row, key) or "" for key in ("framework", "source_ref", "notes")]
+    cells = [text(row, key) for key in ("framework", "source_ref", "notes")]
     for pattern, century in ((RELEASE, "20"), (DAY, "")):
         for cell in cells:
             if match := pattern.search(cell):

@@ -1,11 +1,11 @@
-"""The fitted constants, found again from measured runs: `python -m scalewright.plan.measured.fit [--write]`.
+"""Fits the constants to measured runs: `python -m scalewright.plan.measured.fit [--write]`.
 
     minimise    sum over sources of the mean of rho( (log predicted - log measured) / 0.1 )
               + sum over constants of ((c - prior) / range)^2
 
-Every source weighs the same, whatever its rows; rho is robust, so that single odd rows don't decide; each
-constant is held to its physical range and pulled to what is known of it. What is reported is the error on
-trainers, sources, model families and device generations that were left out of the fit.
+Every source has the same weight, whatever its number of rows; rho is robust against outliers; each constant
+stays in its physical range and is regularised towards its prior. The reported errors are cross-validated:
+trainers, sources, model families and device generations are left out of the fit in turn.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from scalewright.spec.model import ModelSpec
 
 LEFT_OUT = ("trainer", "source", "family", "generation")
 UNSTEADY = re.compile(r"whole-run average|single iteration")
-SCALE = 0.1  # an error of 10% counts as one unit of misfit
-PRIOR = 1.0  # a constant that lies its whole range away from what was known counts as so many units
+SCALE = 0.1  # an error of 10% is one unit of misfit
+PRIOR = 1.0  # units of misfit for a constant that is its whole range away from its prior
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Rows with their weights, ready to be priced again and again."""
+    """A least-squares problem: prepared rows with their weights, and the constants that are free."""
 
     prepared: Prepared
     log_seconds: np.ndarray
@@ -45,35 +45,35 @@ class Problem:
 def problem(
     runs: Runs, free: Sequence[Fact] | None = None, base: Constants | None = None, most: int = 150
 ) -> Problem:
-    """The rows of a fit: at most `most` of a source, evenly spaced through its rows."""
+    """The problem of these runs: at most `most` rows of a source, evenly spaced through it."""
     use = runs.plain & steady(runs)
     use = use if use.any() else runs.plain
     index = []
     for source in dict.fromkeys(runs.source[use]):
-        at = np.flatnonzero(use & (runs.source == source))
-        index.append(at[np.unique(np.linspace(0, len(at) - 1, min(most, len(at))).astype(int))])
-    some = runs.take(np.concatenate(index))
-    counts = {source: int((some.source == source).sum()) for source in set(some.source)}
-    layout = some.layout
-    layouts = {source: len(np.unique(layout[some.source == source])) for source in counts}
-    alike = np.bincount(layout)[layout]
-    weight = np.array([min(1.0, counts[s] / 5) / layouts[s] for s in some.source]) / alike
-    chosen = tuple(free) if free is not None else tuple(fact for fact in facts() if fact.fitted)
-    return Problem(prepare(some.requests), np.log(some.seconds), np.sqrt(weight), chosen, base or constants())
+        rows = np.flatnonzero(use & (runs.source == source))
+        index.append(rows[np.unique(np.linspace(0, len(rows) - 1, min(most, len(rows))).astype(int))])
+    runs = runs.take(np.concatenate(index))
+    counts = {source: int((runs.source == source).sum()) for source in set(runs.source)}
+    layout = runs.layout
+    layouts = {source: len(np.unique(layout[runs.source == source])) for source in counts}
+    repeats = np.bincount(layout)[layout]
+    weight = np.array([min(1.0, counts[s] / 5) / layouts[s] for s in runs.source]) / repeats
+    free = tuple(free) if free is not None else tuple(fact for fact in facts() if fact.fitted)
+    return Problem(prepare(runs.requests), np.log(runs.seconds), np.sqrt(weight), free, base or constants())
 
 
 def steady(runs: Runs) -> np.ndarray:
-    """Rows that time a steady step, as far as their notes say: only these are fitted on, all are scored.
+    """A mask of the rows that time a steady step, by their notes: the fit uses these, the score all rows.
 
-    An average over a whole run holds its failures and checkpoints, and a run's second iteration its start.
+    An average over a whole run includes failures and checkpoints, a single early iteration the start-up.
     """
     return np.array([not UNSTEADY.search(text(row, "notes")) for row in runs.rows], dtype=bool)
 
 
 def solve(task: Problem, start: Constants | None = None, steps: int = 12) -> Constants:
-    """The constants that fit best: Levenberg and Marquardt's steps, clipped to the ranges.
+    """The constants that fit best, by Levenberg-Marquardt, clipped to their ranges.
 
-    A constant at its bound whose gradient points outwards is left out of a step.
+    A step leaves out constants at a bound whose gradient points outwards.
     """
     low = np.array([fact.low for fact in task.free])
     span = np.array([fact.high for fact in task.free]) - low
@@ -91,11 +91,11 @@ def solve(task: Problem, start: Constants | None = None, steps: int = 12) -> Con
     z = np.clip(z, 0.0, 1.0)
     residual, damping = misfit(z), 1e-2
     for _ in range(steps):
-        slopes = _slopes(misfit, z, residual)
-        gradient = slopes.T @ residual
+        jacobian = _jacobian(misfit, z, residual)
+        gradient = jacobian.T @ residual
         free = ~((z <= 0) & (gradient > 0)) & ~((z >= 1) & (gradient < 0))
         for _ in range(6):
-            square = slopes[:, free].T @ slopes[:, free]
+            square = jacobian[:, free].T @ jacobian[:, free]
             step = np.zeros_like(z)
             step[free] = -np.linalg.solve(square + damping * np.eye(int(free.sum())), gradient[free])
             moved = np.clip(z + np.clip(step, -0.25, 0.25), 0.0, 1.0)
@@ -113,19 +113,19 @@ def solve(task: Problem, start: Constants | None = None, steps: int = 12) -> Con
 
 
 def robust(error: np.ndarray) -> np.ndarray:
-    """Errors whose squares are the soft L1 cost: far rows pull no harder than near ones."""
+    """Errors whose squares are the soft L1 cost, which grows linearly for outliers."""
     return np.asarray(np.sign(error) * np.sqrt(2 * (np.sqrt(1 + error**2) - 1)))
 
 
-def _slopes(of: Callable[[np.ndarray], np.ndarray], z: np.ndarray, at: np.ndarray) -> np.ndarray:
-    """The derivatives by differences; steps wide enough to see past the corners of max and ceil."""
-    found = np.empty((len(at), len(z)))
+def _jacobian(f: Callable[[np.ndarray], np.ndarray], z: np.ndarray, value: np.ndarray) -> np.ndarray:
+    """The derivatives of f at z, where it has this value; by differences wider than the steps of ceil."""
+    jacobian = np.empty((len(value), len(z)))
     for index in range(len(z)):
         width = 0.02 if z[index] < 0.9 else -0.02
         moved = z.copy()
         moved[index] += width
-        found[:, index] = (of(moved) - at) / width
-    return found
+        jacobian[:, index] = (f(moved) - value) / width
+    return jacobian
 
 
 def evaluate_seconds(prepared: Prepared, c: Constants) -> np.ndarray:
@@ -134,7 +134,7 @@ def evaluate_seconds(prepared: Prepared, c: Constants) -> np.ndarray:
 
 
 def groups_of(runs: Runs, kind: str) -> np.ndarray:
-    """A label for every row, by which rows are left out together: trainer, source, family or generation."""
+    """The group of every row, for leaving whole groups out: its trainer, source, family or generation."""
     if kind == "trainer":
         return np.array([request.framework.name for request in runs.requests])
     if kind == "source":
@@ -145,13 +145,13 @@ def groups_of(runs: Runs, kind: str) -> np.ndarray:
 
 
 def _family(model: ModelSpec) -> str:
-    """llama, gpt, a mixture, ...: by what the model is made of."""
+    """The architecture and size class of a model, such as `mixture large`."""
     kind = "mla" if model.mla else "mixture" if model.moe else "gated" if model.gated else "plain"
     return f"{kind} {'large' if model.hidden_size >= 4096 else 'small'}"
 
 
 def of_unknown_trainers(runs: Runs) -> Runs:
-    """The same runs, each by a trainer that isn't in frameworks.yaml, of the date of its own."""
+    """The same runs with unknown trainers in place of theirs, of the same dates."""
     rows = []
     for row, request in zip(runs.rows, runs.requests, strict=True):
         year, month = divmod(round(12 * request.framework.year), 12)
@@ -162,37 +162,41 @@ def of_unknown_trainers(runs: Runs) -> Runs:
 
 
 def left_out(runs: Runs, kind: str = "source", most: int = 60, steps: int = 8) -> np.ndarray:
-    """Predicted seconds of every row by constants fitted without its group, from what was known before.
+    """Predicted seconds of every row by constants that were fitted from the priors without its group.
 
-    A trainer that is left out is unknown, too: of its entry in frameworks.yaml only the date is used, where a
-    row has none.
+    A left-out trainer also counts as unknown: only the date of its entry in frameworks.yaml is used.
     """
     groups = groups_of(runs, kind)
-    known = constants().with_values({fact.name: fact.prior for fact in facts()})
-    asked = of_unknown_trainers(runs) if kind == "trainer" else runs
-    everything = prepare(asked.requests, known)
-    found = np.full(len(runs), np.nan)
+    priors = _priors()
+    tested = of_unknown_trainers(runs) if kind == "trainer" else runs
+    prepared = prepare(tested.requests, priors)
+    seconds = np.full(len(runs), np.nan)
     for group in dict.fromkeys(groups):
-        mine = groups == group
-        if not (np.isfinite(runs.seconds[mine]) & ~runs.apart[mine]).any():
+        held_out = groups == group
+        if not (np.isfinite(runs.seconds[held_out]) & ~runs.apart[held_out]).any():
             continue
-        others = runs.take(~mine)
-        fitted = known  # where nothing is left to fit on
+        others = runs.take(~held_out)
+        fitted = priors  # where no rows are left to fit on
         if others.plain.any():
-            fitted = solve(problem(others, base=known, most=most), known, steps)
-        found[mine] = evaluate_seconds(everything, fitted)[mine]
-    return found
+            fitted = solve(problem(others, base=priors, most=most), priors, steps)
+        seconds[held_out] = evaluate_seconds(prepared, fitted)[held_out]
+    return seconds
+
+
+def _priors() -> Constants:
+    """The constants before any fit."""
+    return constants().with_values({fact.name: fact.prior for fact in facts()})
 
 
 def write(c: Constants, path: Path = FILE) -> None:
-    """Puts fitted values into the constants' file; what was known before is kept as `prior`."""
+    """Writes fitted values into the constants' file; the value before any fit stays as `prior`."""
     lines, group = [], ""
     fitted = {fact.name: fact for fact in facts() if fact.fitted}
     for line in path.read_text(encoding="utf-8").splitlines():
         if re.match(r"^[a-z]\w*:", line):
             group = line.split(":")[0]
-        found = re.match(r"^  ([\w.-]+): \{", line)
-        fact = fitted.get(f"{group}.{found[1]}") if found else None
+        entry = re.match(r"^  ([\w.-]+): \{", line)
+        fact = fitted.get(f"{group}.{entry[1]}") if entry else None
         if fact is not None:
             value, prior = f"{c[fact.name]:.4g}", f"{fact.prior:.4g}"
             line = re.sub(r" prior: [^,]+,", "", line)
@@ -202,25 +206,24 @@ def write(c: Constants, path: Path = FILE) -> None:
 
 
 def _plain(number: str) -> str:
-    """A number that YAML reads as one: an exponent needs a dot before it."""
+    """A number in YAML's spelling: an exponent needs a dot before it."""
     return number.replace("e", ".0e", 1) if "e" in number and "." not in number else number
 
 
 def main() -> None:
-    """Fits, and prints the constants and the errors left out; `--write` keeps the constants."""
+    """Fits; prints the constants and the cross-validated errors; `--write` saves the constants."""
     runs = runs_of(read_table(MEASURED))
-    known = constants().with_values({fact.name: fact.prior for fact in facts()})
-    fitted = solve(problem(runs, base=known), known)
+    priors = _priors()
+    fitted = solve(problem(runs, base=priors), priors)
     for fact in facts():
         if fact.fitted:
             print(f"{fact.name:22s} {fact.prior:10.4g} -> {fitted[fact.name]:10.4g}   {fact.unit}")
-    everything = prepare(runs.requests, fitted)
+    prepared = prepare(runs.requests, fitted)
     print("\nmean over sources of the median error:")
-    print(f"  {'fitted':28s} {mean_error(runs, evaluate_seconds(everything, fitted)):5.1f}%")
+    print(f"  {'fitted':28s} {mean_error(runs, evaluate_seconds(prepared, fitted)):5.1f}%")
     for kind in LEFT_OUT:
-        print(
-            f"  {'each ' + kind + ' left out':28s} {mean_error(runs, left_out(runs, kind)):5.1f}%", flush=True
-        )
+        error = mean_error(runs, left_out(runs, kind))
+        print(f"  {'each ' + kind + ' left out':28s} {error:5.1f}%", flush=True)
     if "--write" in sys.argv:
         write(fitted)
 
@@ -235,10 +238,9 @@ def source_errors(runs: Runs, seconds: np.ndarray, least: int = 5) -> np.ndarray
     use = runs.plain & np.isfinite(seconds)
     error = np.abs(seconds / runs.seconds - 1)
     layout = runs.layout
-    rows = (use & (runs.source == source) for source in dict.fromkeys(runs.source))
-    return np.sort(
-        [100 * np.median(once_a_layout(error[at], layout[at])) for at in rows if at.sum() >= least]
-    )
+    masks = (use & (runs.source == source) for source in dict.fromkeys(runs.source))
+    medians = [np.median(once_a_layout(error[mask], layout[mask])) for mask in masks if mask.sum() >= least]
+    return 100 * np.sort(medians)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""A profile of one's own machine and trainer from a few of one's own runs: `score --fit K`.
+"""Fits the constants to one's own machine and trainer, from a few runs: `score --fit K`.
 
-    the shipped constants --(a few runs)--> the same, with the rates of this device, host and links moved
+    shipped constants --(a few runs)--> constants with the rates of this device, host and links changed
 
-Only what these runs can tell is moved: the generation's matrix products, its memory-bound kernels and
-attention, the host, the links, stragglers. Everything is pulled to the shipped value, and how hard is what
-predicts some of the runs best from the others: runs that have little in common move nothing.
+Only constants that these runs depend on change: the generation's matrix products, memory-bound kernels and
+attention, the host, the links, stragglers. All are regularised towards the shipped values; cross-validation
+over the runs chooses how strongly, so that runs with little in common change nothing.
 """
 
 from __future__ import annotations
@@ -21,28 +21,25 @@ from scalewright.plan.measured.runs import Runs
 HOST = ("host.launch", "host.step", "wait.straggler")
 LINKS = ("link.fast", "link.fabric", "overlap.dp", "overlap.tp")
 KERNELS = ("shape.depth", "shape.wave", "kernel.square")
-# Of one's own run against what was known: the square root of how many sources it counts for.
+# Weights of one run against the priors, to choose from: square roots of the sources that it counts for.
 WEIGHTS = (0.0, 0.25, 0.7)
 FOLDS = 4
 
 
 def free_facts(runs: Runs) -> tuple[Fact, ...]:
-    """The constants that these runs may move, around their shipped values, a little beyond the range."""
+    """The constants that these runs may change, with the shipped values as priors and wider ranges."""
     families = {request.chip.family.kernels.name for request in runs.requests}
     kernels = {request.framework.kernels for request in runs.requests}
     names = {*HOST, *LINKS, *KERNELS}
     names |= {f"{kind}.{family}" for kind in ("matmul", "attention") for family in families}
     names |= {f"passes.{kind}" for kind in kernels}
-    now = constants()
-    found = []
+    free = []
     for fact in facts():
         if fact.name in names:
-            span = 0.3 * (fact.high - fact.low)
-            low = max(min(fact.low, now[fact.name] - span), 0.3 * fact.low)
-            found.append(
-                replace(fact, prior=now[fact.name], low=low, high=max(fact.high, now[fact.name] + span))
-            )
-    return tuple(found)
+            shipped, span = constants()[fact.name], 0.3 * (fact.high - fact.low)
+            low = max(min(fact.low, shipped - span), 0.3 * fact.low)
+            free.append(replace(fact, prior=shipped, low=low, high=max(fact.high, shipped + span)))
+    return tuple(free)
 
 
 def profile(runs: Runs, most: int = 40) -> Constants:
@@ -50,7 +47,7 @@ def profile(runs: Runs, most: int = 40) -> Constants:
     runs = runs.take(spaced(runs, most))
     if len(runs) < 2:
         return _fitted(runs, WEIGHTS[1])
-    errors = [_crossed(runs, weight) for weight in WEIGHTS]
+    errors = [_validation_error(runs, weight) for weight in WEIGHTS]
     return _fitted(runs, WEIGHTS[int(np.argmin(errors))])
 
 
@@ -61,32 +58,32 @@ def _fitted(runs: Runs, weight: float) -> Constants:
     return solve(replace(task, weight=np.full(len(task.log_seconds), weight)))
 
 
-def _crossed(runs: Runs, weight: float) -> float:
-    """The mean absolute error of log seconds of runs that were held out of a fit on the others, by turns."""
+def _validation_error(runs: Runs, weight: float) -> float:
+    """The cross-validated error of a fit with this weight: the mean absolute error of log seconds."""
     order = np.argsort(runs.seconds, kind="stable")
     fold = np.empty(len(runs), dtype=int)
     fold[order] = np.arange(len(runs)) % min(FOLDS, len(runs))
     error = np.empty(len(runs))
     for turn in range(int(fold.max()) + 1):
-        held = fold == turn
-        mine = runs.take(held)
-        seconds = evaluate_seconds(prepare(mine.requests), _fitted(runs.take(~held), weight))
-        error[held] = np.abs(np.log(seconds / mine.seconds))
+        held_out = fold == turn
+        tested = runs.take(held_out)
+        seconds = evaluate_seconds(prepare(tested.requests), _fitted(runs.take(~held_out), weight))
+        error[held_out] = np.abs(np.log(seconds / tested.seconds))
     return float(error.mean())
 
 
-def spaced(runs: Runs, many: int) -> np.ndarray:
-    """`many` usable rows, evenly spaced through the step times: a mask over the runs."""
+def spaced(runs: Runs, count: int) -> np.ndarray:
+    """A mask of `count` usable runs, evenly spaced through the step times."""
     use = np.flatnonzero(runs.plain)
     order = use[np.argsort(runs.seconds[use], kind="stable")]
     mask = np.zeros(len(runs), dtype=bool)
-    mask[order[np.unique(np.linspace(0, len(order) - 1, min(many, len(order))).round().astype(int))]] = True
+    mask[order[np.unique(np.linspace(0, len(order) - 1, min(count, len(order))).round().astype(int))]] = True
     return mask
 
 
-def held_out_error(runs: Runs, many: int) -> dict[str, float]:
-    """Fits a profile on `many` runs and compares the rest: errors in percent, before and after."""
-    chosen = spaced(runs, many)
+def held_out_error(runs: Runs, count: int) -> dict[str, float]:
+    """Errors in percent, before and after a fit to `count` of the runs, on the others."""
+    chosen = spaced(runs, count)
     fitted = profile(runs.take(chosen))
     rest = ~chosen & runs.plain
     if not rest.any():

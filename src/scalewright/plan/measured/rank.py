@@ -1,9 +1,9 @@
-"""Does the planner pick well? Kendall's tau and regret over groups of layouts of one model on one machine.
+"""How well the planner ranks layouts: Kendall's tau and regret within groups of one model and machine.
 
     tau      (pairs in the same order - in the opposite order) / sqrt(pairs untied in one x in the other)
-    regret   measured time of the layout that is predicted fastest / measured time of the fastest - 1
+    regret   measured time of the layout that is predicted fastest / shortest measured time - 1
 
-Tau is Kendall's tau-b (Kendall 1945); both are plain numbers: a regret of 0.05 costs 5%.
+Tau is tau-b (Kendall 1945); a regret of 0.05 is a step 5% longer than necessary.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Ranking:
-    """One group's figures."""
+    """Tau and regret of one group."""
 
     group: tuple[str, ...]
     layouts: int
@@ -25,7 +25,7 @@ class Ranking:
 
 
 def kendall_tau(a: np.ndarray, b: np.ndarray) -> float:
-    """Kendall's tau-b of two rows of numbers; nan where one of them is constant."""
+    """Kendall's tau-b of two arrays; nan where one of them is constant."""
     upper = np.triu_indices(len(a), 1)
     x = np.sign(a[:, None] - a[None, :])[upper]
     y = np.sign(b[:, None] - b[None, :])[upper]
@@ -34,7 +34,7 @@ def kendall_tau(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def regret(predicted: np.ndarray, measured: np.ndarray) -> float:
-    """What trusting the prediction costs; layouts predicted equal count by their mean."""
+    """The regret of choosing the layout predicted fastest; the mean where predictions tie."""
     picked = measured[predicted <= predicted.min() * (1 + 1e-9)]
     return float(picked.mean() / measured.min() - 1)
 
@@ -42,11 +42,11 @@ def regret(predicted: np.ndarray, measured: np.ndarray) -> float:
 def rankings(
     groups: Sequence[tuple[str, ...]], predicted: np.ndarray, measured: np.ndarray, least: int = 5
 ) -> list[Ranking]:
-    """The figures of every group of at least `least` layouts."""
-    found = []
+    """Tau and regret of every group of at least `least` layouts."""
+    result = []
     for group in dict.fromkeys(groups):
-        at = np.array([one == group for one in groups])
-        if at.sum() >= least:
-            tau, cost = kendall_tau(predicted[at], measured[at]), regret(predicted[at], measured[at])
-            found.append(Ranking(group, int(at.sum()), tau, cost))
-    return found
+        mask = np.array([other == group for other in groups])
+        if (layouts := int(mask.sum())) >= least:
+            pair = predicted[mask], measured[mask]
+            result.append(Ranking(group, layouts, kendall_tau(*pair), regret(*pair)))
+    return result

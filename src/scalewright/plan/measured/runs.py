@@ -1,10 +1,10 @@
-"""The bundled tables of measured runs, read as requests with what was measured beside them.
+"""The bundled tables of measured runs, as requests with their measurements.
 
     plan/data/measured_runs.csv   2,449 published runs
-    plan/data/oom_runs.csv        configurations that did not run
+    plan/data/oom_runs.csv        configurations that failed, most out of memory
 
-A measured time is the step's, as stated or from tokens/s; rows that give only TFLOP/s or MFU are turned
-into one by the stated convention of their counting and kept apart (`converted`).
+The measured time is that of a step, as stated or from tokens/s; rows with only TFLOP/s or MFU are converted
+by the convention in their notes and marked (`converted`).
 """
 
 from __future__ import annotations
@@ -26,29 +26,31 @@ from scalewright.spec.operators import flops_per_token
 
 DATA = Path(__file__).parents[1] / "data"
 MEASURED, OUT_OF_MEMORY = DATA / "measured_runs.csv", DATA / "oom_runs.csv"
-# What every run of nanotron's sweep has in common and its table of runs out of memory doesn't say.
+# Cells that all runs of nanotron's sweep share and oom_runs.csv leaves out.
 NANOTRON_SWEEP: dict[str, Any] = {
     "framework": "nanotron", "model": "", "mlp_mats": 3, "device": "H100-80GB-SXM", "cp": 1, "ep": 1,
     "vpp": 1, "recompute": "none", "precision": "bf16", "flash": 1,
 }  # fmt: skip
-# What makes two rows of a source the same layout: a release that was measured again counts once
+# Rows of a source that agree in these count as one layout, such as one measured in several releases
 LAYOUT = (
     "model", "precision", "seq_len", "devices", "tp", "sp", "pp", "virtual_stages", "schedule", "cp", "ep",
     "etp", "dp_replicate", "zero_stage", "micro_batch", "accumulation", "recompute", "share", "offload",
 )  # fmt: skip
-SAME = ("id", "layers", "hidden", "heads", "ffn", "vocab", "seq", "n_devices", "dp", "tp", "pp", "mbs", "gbs")
+OOM_COLUMNS = (
+    "id", "layers", "hidden", "heads", "ffn", "vocab", "seq", "n_devices", "dp", "tp", "pp", "mbs", "gbs",
+)  # fmt: skip
 
 
 @dataclass
 class Runs:
-    """Rows that could be expressed, side by side with their requests and measurements."""
+    """Rows that could be expressed, with their requests and measurements."""
 
     rows: list[Row]
     requests: list[Request]
     seconds: np.ndarray  # of a step; nan where none was measured
     memory: np.ndarray  # GiB as reported; nan where none
-    memory_kind: np.ndarray  # whether that is allocated, reserved, or nvidia-smi's
-    apart: np.ndarray  # stall or suspect: reported apart, never fitted
+    memory_kind: np.ndarray  # allocated, reserved, or nvidia-smi's
+    apart: np.ndarray  # marked stall or suspect: scored apart, never fitted
     converted: np.ndarray  # seconds from TFLOP/s or MFU
     source: np.ndarray
     refused: list[dict[str, str]] = field(default_factory=list)
@@ -58,28 +60,23 @@ class Runs:
 
     @property
     def layout(self) -> np.ndarray:
-        """The number of each row's layout; rows of one source that differ in a trainer's release share it."""
+        """The number of each row's layout; other releases of a trainer in one source share it."""
         numbers: dict[tuple[object, ...], int] = {}
         keys = (
-            (
-                str(source),
-                *(getattr(request, name) for name in LAYOUT),
-                request.chip.name,
-                request.framework.name,
-            )
-            for source, request in zip(self.source, self.requests, strict=True)
+            (str(source), r.chip.name, r.framework.name, *(getattr(r, name) for name in LAYOUT))
+            for source, r in zip(self.source, self.requests, strict=True)
         )
         return np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=int)
 
     @property
     def plain(self) -> np.ndarray:
-        """Rows that count: timed, no fault of the cluster, not converted from FLOPs."""
+        """A mask of the rows that count: timed, not marked, not converted from FLOPs."""
         mask: np.ndarray = np.isfinite(self.seconds) & ~self.apart & ~self.converted
         return mask
 
-    def take(self, at: np.ndarray) -> Runs:
-        """Some of the rows, by index or mask."""
-        index = np.flatnonzero(at) if at.dtype == bool else at
+    def take(self, index: np.ndarray) -> Runs:
+        """These rows, by index or mask."""
+        index = np.flatnonzero(index) if index.dtype == bool else index
         return Runs(
             rows=[self.rows[i] for i in index],
             requests=[self.requests[i] for i in index],
@@ -94,7 +91,7 @@ class Runs:
 
 
 def once_a_layout(values: np.ndarray, layout: np.ndarray) -> np.ndarray:
-    """The median of the values of each layout."""
+    """The median value of each layout."""
     return np.array([np.median(values[layout == number]) for number in np.unique(layout)])
 
 
@@ -110,19 +107,19 @@ def read_table(path: str | Path) -> list[dict[str, str]]:
 
 
 def runs_of(rows: Iterable[Row]) -> Runs:
-    """Rows as runs; those that can't be expressed are in `refused`, each with its reason."""
+    """The runs of these rows; rows that can't be expressed are in `refused`, with the reason."""
     rows = list(rows)
     kept: list[Row] = []
     requests, refused = [], []
     times: list[tuple[float, float, bool]] = []
-    for row, asked in zip(rows, resolve_rows(rows), strict=True):
+    for row, request in zip(rows, resolve_rows(rows), strict=True):
         try:
-            if isinstance(asked, UserError):
-                raise asked
-            seconds, converted = measured_seconds(row, asked)
+            if isinstance(request, UserError):
+                raise request
+            seconds, converted = measured_seconds(row, request)
             times.append((seconds, number(row, "peak_mem_gib") or np.nan, converted))
             kept.append(row)
-            requests.append(asked)
+            requests.append(request)
         except UserError as error:
             refused.append({"id": text(row, "id"), "error": str(error)})
     faults = [text(row, "stall") == "1" or text(row, "suspect") == "1" for row in kept]
@@ -140,7 +137,7 @@ def runs_of(rows: Iterable[Row]) -> Runs:
 
 
 def measured_seconds(row: Row, request: Request) -> tuple[float, bool]:
-    """Seconds of a step, and whether they come from a rate of FLOPs; nan when nothing was measured."""
+    """Seconds of a step (nan: not measured), and whether they were converted from FLOP/s."""
     stated = number(row, "step_time_s") or number(row, "step_time_derived_s")
     if stated:
         return stated, False
@@ -157,14 +154,14 @@ def measured_seconds(row: Row, request: Request) -> tuple[float, bool]:
         return np.nan, False
     notes = text(row, "notes").lower()
     halved = "causal" in notes and "non-causal" not in notes
-    each = flops_per_token(request.model, request.seq_len, causal=halved)
+    per_token = flops_per_token(request.model, request.seq_len, causal=halved)
     if "hardware flops" in notes and request.recompute == "full":
-        each *= 4 / 3
-    return tokens * each / (flops * 1e12 * request.held_devices), True
+        per_token *= 4 / 3
+    return tokens * per_token / (flops * 1e12 * request.held_devices), True
 
 
 def oom_row(row: Row) -> dict[str, Any]:
-    """A row of the out-of-memory table in the columns of the other (its notes give what it leaves out)."""
+    """A row of oom_runs.csv in the columns of measured_runs.csv."""
     zero = int(number(row, "zero_stage") or 0)
     stated = {
         "params_b": row["model_params_b"],
@@ -172,4 +169,4 @@ def oom_row(row: Row) -> dict[str, Any]:
         "sp": int(int(row["tp"]) > 1),
         "sharding": ("none", "zero1", "zero2", "zero3")[zero],
     }
-    return {**NANOTRON_SWEEP, **{key: row[key] for key in (*SAME, "outcome")}, **stated}
+    return {**NANOTRON_SWEEP, **{key: row[key] for key in (*OOM_COLUMNS, "outcome")}, **stated}

@@ -1,5 +1,5 @@
-"""A row of a table (a run that somebody measured, or asks about) as a request, and what its blanks stand for.
+"""Rows of a table of runs (measured ones, or to predict) as requests, with defaults for blank cells.
 
 cells.py   numbers, words, options, checked        row_model.py   the model: by name, dims or size
-rows.py    all of it: a Request, or why not        usual.py       a layout where the row states none
+rows.py    a row's Request, or a UserError         usual.py       a layout where the row states none
 """

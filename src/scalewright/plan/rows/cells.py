@@ -1,8 +1,8 @@
-"""The cells of a row: numbers, words and options, checked, and the list of what was assumed for blanks.
+"""Reads and checks the cells of a row: numbers, text and options; collects the assumptions for blanks.
 
     {"tp": "8", "vocab": "", "options": "node_gbps=400;compile=1"}
 
-Numbers are counts, GiB, seconds and Gbit/s as the table's columns say (plan/data/README.md).
+Units of the columns: plan/data/README.md.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from scalewright.spec.errors import UserError
 Row = Mapping[str, Any]
 BLANKS = ("", "unknown", "none", "null")  # as is "nan"
 LARGEST = 1e15
-# The largest that a cell may say: beyond it is a slip of the pen.
+# The largest value of a cell; a larger one is a typo.
 MOST = {
     "layers": 2000, "hidden": 10**6, "heads": 10**5, "kv_heads": 10**5, "head_dim": 10**5, "ffn": 10**7,
     "vocab": 10**8, "seq": 10**8, "experts": 10**5, "topk": 10**4, "n_devices": 10**7, "mbs": 10**6,
     "gbs": 10**9, "vpp": 10**4, "dp": 10**7, "tp": 10**5, "pp": 10**5, "cp": 10**5, "ep": 10**5,
 }  # fmt: skip
 MAY_BE_ZERO = ("experts", "topk", "vpp")
-# Options that state more of the model or the layout than columns do; the others: plan/switches.py
+# Options for the model or the layout, whole numbers; plan/switches.py has the switches
 WHOLE_OPTIONS = ("ici_fsdp", "slices", "etp", "shared_ffn", "moe_every", "dense_ffn", "dense_layers", "mtp")
 ROW_OPTIONS = (*WHOLE_OPTIONS, "recompute_share", "parallel_block", "hybrid", "schedule")
 OPTIONS_FROM_ZERO = ("dense_layers", "mtp", "recompute_share", "shared_ffn")
 
 
-class Blanks(list[str]):
-    """The assumptions made for one row, in words."""
+class Assumptions(list[str]):
+    """The assumptions for one row, in words."""
 
     def fill(self, row: Row, key: str, value: int, why: str = "") -> int:
-        """The cell as a whole number, or `value`, noted."""
-        found = number(row, key)
-        if found is not None:
-            return int(found)
+        """The cell as a whole number; for a blank `value`, which is added to the assumptions."""
+        given = number(row, key)
+        if given is not None:
+            return int(given)
         self.append(f"{key} {value}" + (f" ({why})" if why else ""))
         return value
 
@@ -53,7 +53,7 @@ def number(row: Row, key: str) -> float | None:
             return None
         raise UserError(f"{key} is {cell!r}", "row", "give a number, or leave it blank") from None
     if value != value and isinstance(cell, str):
-        return None  # "nan" is how some tables write a blank
+        return None  # some tables write a blank as "nan"
     if not math.isfinite(value) or not 0 <= value <= LARGEST:
         raise UserError(f"{key} is {cell}", "row", "give a finite number of a sensible size")
     return value
@@ -65,13 +65,13 @@ def text(row: Row, key: str) -> str:
     return "" if value is None else str(value).strip()
 
 
-def says(options: Mapping[str, str], key: str) -> bool:
-    """Whether an option is there and on."""
+def is_on(options: Mapping[str, str], key: str) -> bool:
+    """Whether an option is given and on."""
     return options.get(key, "").lower() in ("1", "true")
 
 
 def check_sizes(row: Row) -> None:
-    """Raises UserError for a size that is no whole number between what it may be at least and at most."""
+    """Raises UserError for a size that is no whole number within its limits."""
     for key, most in MOST.items():
         value = number(row, key)
         least = 0 if key in MAY_BE_ZERO else 1
@@ -81,14 +81,14 @@ def check_sizes(row: Row) -> None:
 
 def read_options(cell: str) -> dict[str, str]:
     """`key=value;key=value` as a dict; raises UserError where a number isn't one."""
-    found: dict[str, str] = {}
+    options: dict[str, str] = {}
     for part in cell.split(";"):
         key, _, word = part.partition("=")
         if key.strip():
-            found[key.strip()] = word.strip()
+            options[key.strip()] = word.strip()
     for key in (*WHOLE_OPTIONS, "recompute_share"):
-        value = number(found, key) if key in found else 1.0
+        value = number(options, key) if key in options else 1.0
         least = 0 if key in OPTIONS_FROM_ZERO else 1
         if value is None or value < least or (key in WHOLE_OPTIONS and value != int(value)):
-            raise UserError(f"option {key} is '{found[key]}'", "row", "give a number above 0")
-    return found
+            raise UserError(f"option {key} is '{options[key]}'", "row", "give a number above 0")
+    return options

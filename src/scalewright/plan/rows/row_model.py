@@ -1,12 +1,12 @@
-"""The model of a row: by its published name, by its dims, or by nothing but its size.
+"""The model of a row: by its published name, by its dims, or by its size alone.
 
     Llama-3-70B (truncated to 12 layers)  -->  the preset llama-3-70b, with the row's layers
-    ./mine/config.json                    -->  that file's model
-    layers 96, hidden 12288, heads 96     -->  those dims; blanks as the table's notes say
+    ./mine/config.json                    -->  the model of that file
+    layers 96, hidden 12288, heads 96     -->  those dims; defaults for blanks
     params_b 22                           -->  the usual shape of a model of that size
 
-Blanks: vocabulary 51,200; heads of 128; a plain MLP of 4 widths, or a gated one of 8/3; layers from the
-number of parameters, which also says whether the head is tied.
+Defaults: vocabulary 51,200; heads of 128; a plain MLP of 4 widths, or a gated one of 8/3; layers and whether
+the head is tied from the number of parameters.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from scalewright.plan.rows.cells import MOST, Blanks, number, text
+from scalewright.plan.rows.cells import MOST, Assumptions, number, text
 from scalewright.spec.errors import UserError
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.presets import is_preset, load_model_spec
@@ -25,15 +25,15 @@ from scalewright.spec.shapes import new_preset
 from scalewright.spec.tensors import count
 
 VOCAB, CONTEXT, HEAD_DIM, TOP_K = 51200, 2048, 128, 2
-SMALL_VOCAB = 32000  # of a model of which only the size is known: Llama 2's
+SMALL_VOCAB = 32000  # where only the size is known: Llama 2's
 LEAST_BILLIONS, MOST_BILLIONS = 1e-4, 1e5
 STRUCTURE = ("shared_ffn", "moe_every", "dense_ffn", "dense_layers", "mtp")
-CONTRADICTS = 0.05  # of the stated parameters, from which dims are named beside them
+CONTRADICTS = 0.05  # share of the stated parameters from which a difference of the dims is noted
 
 
 @dataclass(frozen=True)
 class Dims:
-    """A row's cells about its model; None for a blank."""
+    """A row's cells and options about its model; None for a blank."""
 
     layers: float | None
     hidden: float | None
@@ -47,7 +47,6 @@ class Dims:
     topk: float | None
     params_b: float | None  # billions, embedding included
     seq: float | None
-    # of `options`
     shared_ffn: float | None = None  # hidden units of the shared experts together
     moe_every: float | None = None  # every n-th layer holds experts
     dense_ffn: float | None = None  # hidden units of the other layers' MLP
@@ -55,8 +54,8 @@ class Dims:
     mtp: float | None = None  # multi-token-prediction layers that are trained
 
 
-def model_of(row: Mapping[str, Any], options: Mapping[str, str], assumed: Blanks) -> ModelSpec:
-    """The row's model; what was assumed for it is added. Raises UserError where too little is stated."""
+def model_of(row: Mapping[str, Any], options: Mapping[str, str], assumed: Assumptions) -> ModelSpec:
+    """The row's model; appends to `assumed`. Raises UserError where too little is stated."""
     cells = {key: number(row, key) for key in Dims.__annotations__ if key not in STRUCTURE}
     dims = Dims(**cells, **{key: number(options, key) for key in STRUCTURE})
     name = text(row, "model")
@@ -66,35 +65,35 @@ def model_of(row: Mapping[str, Any], options: Mapping[str, str], assumed: Blanks
         assumed.append("layers of other kinds (hybrid) priced as attention blocks")
     if dims.params_b and "truncated" not in name.lower():
         billions = count(model).total / 1e9
-        embedding = model.vocab_size * model.hidden_size / 1e9  # which some sizes leave out
+        embedding = model.vocab_size * model.hidden_size / 1e9  # some sizes exclude it
         if min(abs(size / dims.params_b - 1) for size in (billions, billions - embedding)) > CONTRADICTS:
             assumed.append(f"dims of {billions:.3g}B parameters, though params_b is {dims.params_b:g}")
     return model
 
 
 def known_name(name: str) -> str:
-    """A published name as presets write it: `Llama-3-70B (truncated to 12 layers)` -> `llama-3-70b`."""
+    """A published name in the presets' spelling: `Llama-3-70B (truncated to 12 layers)` -> `llama-3-70b`."""
     plain = re.sub(r"\(.*?\)", "", name).strip().lower().replace(" ", "-").replace("_", "-")
     return re.sub(r"^(llama|nemotron|grok)-?(\d)", r"\1-\2", plain)
 
 
 def _file(name: str) -> ModelSpec | None:
-    """The model of a config.json, its folder or a YAML file, where the cell is a path; raises UserError."""
+    """The model of a config.json, its folder or a YAML file; None where the cell is no path."""
     path = name.endswith((".json", ".yaml", ".yml")) or name.startswith(("./", "../", "/", "~"))
     return load_model_spec(name) if path else None
 
 
 @lru_cache(maxsize=4096)
 def _build(name: str, dims: Dims) -> tuple[ModelSpec, tuple[str, ...]]:
-    found = _file(name) or _preset(known_name(name))
-    if found is not None and (dims.hidden is None or int(dims.hidden) == found.hidden_size):
-        changes: dict[str, Any] = {"context": int(dims.seq or found.context)}
+    named = _file(name) or _preset(known_name(name))
+    if named is not None and (dims.hidden is None or int(dims.hidden) == named.hidden_size):
+        changes: dict[str, Any] = {"context": int(dims.seq or named.context)}
         if dims.layers:
             changes["num_hidden_layers"] = int(dims.layers)
         if dims.vocab:
             changes["vocab_size"] = int(dims.vocab)
-        notes = () if dims.hidden else (f"dims of {found.name} (from the model's name)",)
-        return _structured(found.replace(**changes), dims), notes
+        notes = () if dims.hidden else (f"dims of {named.name} (from the model's name)",)
+        return _structured(named.replace(**changes), dims), notes
     if dims.hidden is None:
         return _of_size(name, dims)
     blanks: list[str] = []
@@ -104,11 +103,11 @@ def _build(name: str, dims: Dims) -> tuple[ModelSpec, tuple[str, ...]]:
         blanks.append(f"layers {keys['num_hidden_layers']} (from params_b)")
     else:
         keys["num_hidden_layers"] = int(dims.layers)
-    return _structured(_tied_or_not(keys, dims.params_b), dims), tuple(blanks)
+    return _structured(_with_head(keys, dims.params_b), dims), tuple(blanks)
 
 
 def _structured(model: ModelSpec, dims: Dims) -> ModelSpec:
-    """The model with what the row's options state of its experts and its multi-token layers."""
+    """The model with the expert and multi-token settings of the row's options."""
     changes: dict[str, Any] = {}
     if dims.mtp is not None:
         changes["mtp_layers"] = int(dims.mtp)
@@ -129,7 +128,7 @@ def _structured(model: ModelSpec, dims: Dims) -> ModelSpec:
 
 
 def _of_size(name: str, dims: Dims) -> tuple[ModelSpec, tuple[str, ...]]:
-    """A usual model of so many parameters."""
+    """The usual shape of a model of `params_b`."""
     size = dims.params_b
     if size is None:
         raise UserError(
@@ -142,7 +141,7 @@ def _of_size(name: str, dims: Dims) -> tuple[ModelSpec, tuple[str, ...]]:
 
 
 def _keys(name: str, dims: Dims, width: int, blanks: list[str]) -> dict[str, Any]:
-    """The keys of a model spec, all but its depth."""
+    """The keys of a ModelSpec except its depth."""
     heads = int(dims.heads or _usual_heads(width))
     grouped = bool(dims.kv_heads and dims.heads and dims.kv_heads < dims.heads)
     mats = dims.mlp_mats or (3 if grouped else 2)
@@ -174,24 +173,24 @@ def _keys(name: str, dims: Dims, width: int, blanks: list[str]) -> dict[str, Any
 
 
 def _usual_heads(width: int) -> int:
-    """Heads of about 128: of the multiples of 16 that divide the width, the one nearest to width / 128."""
+    """The number of heads: the multiple of 16 that divides the width and is nearest to width / 128."""
     fits = [n for n in range(16, width // 32 + 1, 16) if width % n == 0]
     return min(fits, key=lambda n: abs(n - width / HEAD_DIM)) if fits else max(1, width // HEAD_DIM)
 
 
 def _layers(keys: Mapping[str, Any], billions: float | None) -> int:
-    """The depth that has so many parameters."""
+    """The depth at which the model has `billions` of parameters."""
     if billions is None:
         raise UserError("layers and params_b are both blank", "row", "fill one of them")
-    one, two = (count(ModelSpec.parse({**keys, "num_hidden_layers": n})).total for n in (1, 2))
-    layers = max(1, round((billions * 1e9 - one) / (two - one)) + 1)
+    first, second = (count(ModelSpec.parse({**keys, "num_hidden_layers": n})).total for n in (1, 2))
+    layers = max(1, round((billions * 1e9 - first) / (second - first)) + 1)
     if layers > MOST["layers"]:
-        raise UserError(f"params_b {billions:g} of these dims are {layers:g} layers", "row", "check the dims")
+        raise UserError(f"params_b {billions:g} needs {layers:g} of these layers", "row", "check the dims")
     return layers
 
 
-def _tied_or_not(keys: Mapping[str, Any], billions: float | None) -> ModelSpec:
-    """With a head of its own where the parameters say so; a plain MLP goes with a tied head."""
+def _with_head(keys: Mapping[str, Any], billions: float | None) -> ModelSpec:
+    """The model, its head tied or not by the parameters; models with a plain MLP have a tied head."""
     tied = ModelSpec.parse({**keys, "tie_word_embeddings": True})
     if keys["mlp_type"] == "gelu":
         return tied
@@ -203,7 +202,7 @@ def _tied_or_not(keys: Mapping[str, Any], billions: float | None) -> ModelSpec:
 
 @lru_cache(maxsize=512)
 def _preset(name: str) -> ModelSpec | None:
-    """The published model of this name; never a path or an address."""
+    """The published model of this name."""
     guesses = (name, name.replace("llama-3-405b", "llama-3.1-405b"), name.replace("-instruct", ""))
     return next((load_model_spec(guess) for guess in guesses if is_preset(guess)), None)
 

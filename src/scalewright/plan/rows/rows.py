@@ -1,9 +1,9 @@
-"""Rows of a table of measured runs as requests: the columns' conventions, and what a blank cell stands for.
+"""A row of a table of runs as a request: the columns' conventions, and the defaults of blank cells.
 
-    framework, model, layers, ..., tp, pp, mbs, gbs, ...  -->  Request (+ what was assumed), or why not
+    framework, model, layers, ..., tp, pp, mbs, gbs, ...  -->  Request with `assumed`, or a UserError
 
-A blank is filled by the rules of the table's own notes (sharding zero1, micro-batch 1 with a pipeline, ...)
-and each is named in `assumed`. `source` and `id` are never looked at.
+Defaults follow the table's notes (sharding zero1, micro-batch 1 with a pipeline, ...); each is listed in
+`assumed`. `source` and `id` are never read.
 """
 
 from __future__ import annotations
@@ -17,29 +17,28 @@ from scalewright.plan.frameworks import Framework, find_framework
 from scalewright.plan.request import SCHEDULES, Request, auto_precision
 from scalewright.plan.rows.cells import (
     ROW_OPTIONS,
-    Blanks,
+    Assumptions,
     Row,
     check_sizes,
+    is_on,
     number,
     read_options,
-    says,
     text,
 )
 from scalewright.plan.rows.row_model import model_of
-from scalewright.plan.switches import NAMES, Switches, read_switches
+from scalewright.plan.switches import FLAGS, NAMES, Switches, read_switches
 from scalewright.spec.errors import UserError, unknown
 from scalewright.spec.hardware.cluster import load_cluster
 from scalewright.spec.model import ModelSpec
 
 SHARDING = {"none": 0, "ddp": 0, "zero0": 0, "zero1": 1, "zero2": 2, "zero3": 3, "fsdp": 3, "hsdp": 3}
 SHARDING |= {str(stage): stage for stage in range(4)}
-DEVICES = 256
-FLAGS = {"1": True, "true": True, "0": False, "false": False}
+DEVICES = 256  # where neither devices nor dp is stated
 
 
 @dataclass(frozen=True)
 class Split:
-    """How a row's run was cut; counts."""
+    """The sizes of a row's axes and batch."""
 
     devices: int
     idle_devices: int
@@ -57,9 +56,9 @@ class Split:
 
 
 def request_of(row: Row) -> Request:
-    """The request of a row; raises UserError with the reason where the row can't be expressed."""
+    """The request of a row; raises UserError where the row can't be expressed as one."""
     check_sizes(row)
-    assumed = Blanks()
+    assumed = Assumptions()
     options = read_options(text(row, "options"))
     switches = read_switches(options)
     assumed += [f"option {key} has no price" for key in options if key not in (*NAMES, *ROW_OPTIONS)]
@@ -70,7 +69,7 @@ def request_of(row: Row) -> Request:
     if not framework.known:
         assumed.append("framework (not known: its date's usual trainer)")
     seq = assumed.fill(row, "seq", 4096 if model.context >= 4096 else model.context)
-    if says(options, "parallel_block"):
+    if is_on(options, "parallel_block"):
         model = model.replace(residual="parallel")
     split = _split(row, framework, chip, assumed, options)
     if model.moe is not None and number(row, "ep") is None:
@@ -108,7 +107,7 @@ def request_of(row: Row) -> Request:
 
 
 def has_no_layout(row: Row) -> bool:
-    """Whether the row says nothing of how the run was split."""
+    """Whether the row states no sizes of axes."""
     return not any(text(row, key) for key in ("dp", "tp", "pp"))
 
 
@@ -122,8 +121,8 @@ def _chip(device: str, gbps: float | None) -> Chip:
 # -- precision, recomputation, schedule, attention ------------------------------------------------
 
 
-def _precision(row: Row, framework: Framework, chip: Chip, assumed: Blanks) -> str:
-    """As stated; before 2022 fp16, then bf16. Raises UserError where the device can't."""
+def _precision(row: Row, framework: Framework, chip: Chip, assumed: Assumptions) -> str:
+    """As stated; the default is fp16 before 2022, then bf16. Raises UserError where the device lacks it."""
     word = text(row, "precision").lower()
     if not word:
         word = "fp16" if framework.year < 2022 else "bf16"
@@ -134,12 +133,12 @@ def _precision(row: Row, framework: Framework, chip: Chip, assumed: Blanks) -> s
 
 
 def _recompute(
-    row: Row, framework: Framework, options: Mapping[str, str], switches: Switches, assumed: Blanks
+    row: Row, framework: Framework, options: Mapping[str, str], switches: Switches, assumed: Assumptions
 ) -> tuple[str, float]:
-    """What runs again in the backward, and of what share of a block where that is the kind.
+    """A request's `recompute` and `share`.
 
-    Published tables use `selective` for attention's inside (Korthikanti et al. 2022) or XLA's policy; modules
-    that are named, and a share of a block's multiply-adds, are more exact than either word.
+    Published tables use `selective` for core attention (Korthikanti et al. 2022) or XLA's policy; the options
+    for modules and for a share of a block's multiply-adds are more exact.
     """
     word = text(row, "recompute").lower()
     if "recompute_share" in options:
@@ -165,7 +164,7 @@ def _schedule(options: Mapping[str, str], chunks: int) -> str:
     return schedule
 
 
-def _flash(row: Row, framework: Framework, assumed: Blanks) -> bool | None:
+def _flash(row: Row, framework: Framework, assumed: Assumptions) -> bool | None:
     flash = FLAGS.get(text(row, "flash").lower())
     if flash is None and framework.attention in ("unfused", "softmax"):
         assumed.append("flash 0 (the trainer's default of its date)")
@@ -175,14 +174,16 @@ def _flash(row: Row, framework: Framework, assumed: Blanks) -> bool | None:
 # -- the layout -----------------------------------------------------------------------------------
 
 
-def _split(row: Row, framework: Framework, chip: Chip, assumed: Blanks, options: Mapping[str, str]) -> Split:
-    """Sizes of the axes and the batch, blanks filled."""
+def _split(
+    row: Row, framework: Framework, chip: Chip, assumed: Assumptions, options: Mapping[str, str]
+) -> Split:
+    """Sizes of the axes and the batch, with defaults."""
     devices, sizes = _axes(row, chip, assumed)
     tp, pp, cp = sizes["tp"], sizes["pp"], sizes["cp"]
     dp = devices // (tp * pp * cp)
     micro, batch = _batch(row, dp, pp, assumed)
     idle = 0
-    if batch < micro * dp:  # a stated batch is never changed: who has no sequence of it waits
+    if batch < micro * dp:  # a stated batch is never changed: ranks without a sequence idle
         used = max(1, int(batch // micro))
         assumed.append(
             f"{dp - used} of {dp} data-parallel ranks idle: gbs {batch:g} in micro-batches of {micro}"
@@ -201,8 +202,8 @@ def _split(row: Row, framework: Framework, chip: Chip, assumed: Blanks, options:
     )  # fmt: skip
 
 
-def _axes(row: Row, chip: Chip, assumed: Blanks) -> tuple[int, dict[str, int]]:
-    """Devices, tp, pp and cp; what a stated dp leaves for blank axes goes to tp inside a node, then to pp."""
+def _axes(row: Row, chip: Chip, assumed: Assumptions) -> tuple[int, dict[str, int]]:
+    """Devices, tp, pp and cp; devices that a stated dp leaves go to tp inside a node, then to pp."""
     given = number(row, "dp")
     known = {key: int(number(row, key) or 1) for key in ("tp", "pp", "cp")}
     product = known["tp"] * known["pp"] * known["cp"]
@@ -225,7 +226,7 @@ def _axes(row: Row, chip: Chip, assumed: Blanks) -> tuple[int, dict[str, int]]:
     return devices, sizes
 
 
-def _batch(row: Row, dp: int, pp: int, assumed: Blanks) -> tuple[int, float]:
+def _batch(row: Row, dp: int, pp: int, assumed: Assumptions) -> tuple[int, float]:
     """Sequences of a micro-batch and of a step."""
     batch, micro = number(row, "gbs"), number(row, "mbs")
     if micro is None:
@@ -239,9 +240,9 @@ def _batch(row: Row, dp: int, pp: int, assumed: Blanks) -> tuple[int, float]:
 
 
 def _replicas(
-    sharding: str, options: Mapping[str, str], dp: int, stride: int, chip: Chip, assumed: Blanks
+    sharding: str, options: Mapping[str, str], dp: int, stride: int, chip: Chip, assumed: Assumptions
 ) -> int:
-    """Copies that FSDP keeps: one a slice of a TPU pod, or by the size of its group; of HSDP one a node."""
+    """Replicas of FSDP: by the size of its group, or one per slice of a TPU pod; for HSDP one per node."""
     group, slices = options.get("ici_fsdp"), options.get("slices")
     if group and int(group) < dp:
         return max(1, dp // int(group))
@@ -254,8 +255,8 @@ def _replicas(
     return 1
 
 
-def _zero(word: str, framework: Framework, kind: str, assumed: Blanks) -> int:
-    """A word's ZeRO stage; for a blank FSDP on TPUs and where the trainer has it, else at most ZeRO-1."""
+def _zero(word: str, framework: Framework, kind: str, assumed: Assumptions) -> int:
+    """The ZeRO stage of a word; the default is FSDP on TPUs and where usual, else at most ZeRO-1."""
     if word in SHARDING:
         return SHARDING[word]
     if word:
@@ -266,13 +267,13 @@ def _zero(word: str, framework: Framework, kind: str, assumed: Blanks) -> int:
 
 
 def _check_split(model: ModelSpec, split: Split, seq: int) -> None:
-    """Raises UserError for a layout that the model can't be cut into."""
+    """Raises UserError for an axis larger than the model allows."""
     limits: dict[str, tuple[int, int, str]] = {
         "pp": (split.pp, model.num_hidden_layers, "layers"),
         "tp": (split.tp, model.num_attention_heads, "heads"),
         "cp": (split.cp, seq, "tokens"),
         "ep": (split.ep, model.moe.num_experts if model.moe else 1, "experts"),
     }
-    for axis, (size, most, of) in limits.items():
+    for axis, (size, most, unit) in limits.items():
         if size > most:
-            raise UserError(f"{axis} {size} is more than {most} {of}", "row", f"use {axis} {most} or less")
+            raise UserError(f"{axis} {size} is more than {most} {unit}", "row", f"use {axis} {most} or less")

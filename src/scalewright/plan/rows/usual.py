@@ -1,7 +1,7 @@
-"""A layout for a run that doesn't state one: the fastest of the usual ones that fit.
+"""A layout for a run without one: the fastest of the usual layouts that fit.
 
-tp 1 2 4 8 x pp 1 2 4 8 16 x micro-batch 1 2 4 x ep, batch as stated or assumed; FSDP where the trainer is one
-that shards by it (and on a torus), else a sharded optimizer
+tp 1 2 4 8 x pp 1 2 4 8 16 x micro-batch 1 2 4 x ep, batch as stated or by default; FSDP on TPUs and in
+trainers that use it, else a sharded optimizer
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ from scalewright.plan.rows.cells import number
 
 
 def best_usual(
-    asked: Sequence[tuple[Request, Mapping[str, Any]]], c: Constants | None = None
+    bare: Sequence[tuple[Request, Mapping[str, Any]]], c: Constants | None = None
 ) -> list[Request]:
-    """For every request (and its row) the one with the fastest usual layout; the leanest where none fits."""
-    choices = [list(_candidates(r, number(row, "gbs"), number(row, "mbs"))) or [r] for r, row in asked]
-    outcome = evaluate(prepare([one for some in choices for one in some], c), c)
-    held = outcome.memory
-    assert held is not None
-    found, start = [], 0
-    for (request, _), some in zip(asked, choices, strict=True):
-        part = slice(start, start + len(some))
-        start += len(some)
-        rate = np.array([r.global_batch for r in some]) / outcome.step.seconds[part]
-        fits = held.fits[part]
-        best = int(np.argmax(np.where(fits, rate, 0.0))) if fits.any() else int(np.argmin(held.peak[part]))
-        found.append(_named(request, some[best]))
-    return found
+    """Each request (given with its row) in its fastest usual layout that fits; the leanest if none does."""
+    candidates = [list(_candidates(r, number(row, "gbs"), number(row, "mbs"))) or [r] for r, row in bare]
+    outcome = evaluate(prepare([r for group in candidates for r in group], c), c)
+    memory = outcome.memory
+    assert memory is not None
+    chosen, start = [], 0
+    for (request, _), group in zip(bare, candidates, strict=True):
+        part = slice(start, start + len(group))
+        start += len(group)
+        rate = np.array([r.global_batch for r in group]) / outcome.step.seconds[part]
+        fits = memory.fits[part]
+        best = np.argmax(np.where(fits, rate, 0.0)) if fits.any() else np.argmin(memory.peak[part])
+        chosen.append(_noted(request, group[int(best)]))
+    return chosen
 
 
-def _named(request: Request, chosen: Request) -> Request:
-    """The chosen request, with the choice among its assumptions."""
+def _noted(request: Request, chosen: Request) -> Request:
+    """The chosen request, with the layout among its assumptions."""
     words = f"layout tp {chosen.tp}, pp {chosen.pp}, zero {chosen.zero_stage}, mbs {chosen.micro_batch}"
     words += f", ep {chosen.ep}" if chosen.ep > 1 else ""
-    words += " (the planner's own)"
+    words += " (the planner's choice)"
     kept = [
         line
         for line in request.assumed
@@ -52,6 +52,7 @@ def _named(request: Request, chosen: Request) -> Request:
 
 
 def _candidates(request: Request, batch: float | None, mbs: float | None) -> Iterator[Request]:
+    """The request in each usual layout that divides its devices."""
     torus = request.chip.kind == "tpu"
     for tp, pp in product((1,) if torus else (1, 2, 4, 8), (1,) if torus else (1, 2, 4, 8, 16)):
         model = request.model
@@ -59,13 +60,8 @@ def _candidates(request: Request, batch: float | None, mbs: float | None) -> Ite
             continue
         dp = request.devices // (tp * pp)
         sharded = torus or (pp == 1 and tp == 1 and request.framework.zero_stage == 3)
-        shape = replace(
-            request,
-            tp=tp,
-            pp=pp,
-            sp=tp > 1 and request.framework.year >= 2023,
-            zero_stage=3 if sharded else 1,
-        )
+        sp, stage = tp > 1 and request.framework.year >= 2023, 3 if sharded else 1
+        shape = replace(request, tp=tp, pp=pp, sp=sp, zero_stage=stage)
         for micro in (int(mbs),) if mbs else (1, 2, 4):
             total = batch or micro * dp * (4 * pp if pp > 1 else 1)
             if total < micro * dp:
@@ -77,7 +73,7 @@ def _candidates(request: Request, batch: float | None, mbs: float | None) -> Ite
 
 
 def _experts(request: Request, dp: int) -> list[int]:
-    """Expert-parallel sizes: the stated one, else those that divide the experts and the ranks."""
+    """Sizes of ep: the stated one, else those that divide the experts and the ranks."""
     moe = request.model.moe
     if moe is None or request.ep > 1:
         return [request.ep]
@@ -85,7 +81,7 @@ def _experts(request: Request, dp: int) -> list[int]:
 
 
 def _chunks(request: Request, pp: int) -> list[int]:
-    """Virtual stages that Megatron's recipes use; other trainers run one stage a rank."""
+    """Virtual stages that Megatron's recipes use; other trainers run one stage per rank."""
     layers = request.model.num_hidden_layers
     wide = pp > 1 and request.framework.kernels == "modern"
     return [1, *(v for v in (2, 4, 6) if wide and layers % (pp * v) == 0)]
