@@ -18,7 +18,7 @@ from scalewright.plan.measured.fit import (
     solve,
     write,
 )
-from scalewright.plan.measured.profile import profile
+from scalewright.plan.measured.calibrate import profile
 from scalewright.plan.measured.runs import MEASURED, Runs, read_table, runs_of
 from scalewright.spec.errors import UserError
 

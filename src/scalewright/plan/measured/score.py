@@ -18,7 +18,7 @@ import numpy as np
 from scalewright.plan.constants import Constants
 from scalewright.plan.cost.memory import GIB
 from scalewright.plan.measured.baselines import baselines
-from scalewright.plan.measured.profile import held_out_error
+from scalewright.plan.measured.calibrate import held_out_error
 from scalewright.plan.measured.rank import rankings
 from scalewright.plan.measured.runs import (
     MEASURED,
