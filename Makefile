@@ -32,7 +32,7 @@ lint: $(VENV)/.dev  ## Check style, formatting and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-format: $(VENV)/.dev  ## Mend style and formatting in place
+format: $(VENV)/.dev  ## Fix style and formatting in place
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 

@@ -105,7 +105,7 @@ def priced(many: int, rounds: int, result: Result) -> list[str]:
     chip = plan.template.chip
     pricer = make_pricer(space, make_objective("time", chip, devices, None), 0.0)
     bare = space.bare(np.arange(space.cores))
-    rows = space.spread_offloads(space.spread_reruns(space.spread_shards(space.spread_pipes(bare))))
+    rows = space.spread_offloads(space.spread_recomputes(space.spread_shards(space.spread_pipes(bare))))
     some = rows.take(np.sort(np.random.default_rng(0).choice(len(rows), min(many, len(rows)), replace=False)))
     _, core, clock = timed(lambda: pricer.price(some), rounds)
     return rates("layouts priced in full", len(some), core, clock, result)

@@ -1,4 +1,4 @@
-"""Doctor: what is wrong is found and can be mended; what can't be looked at is said, and stops nothing."""
+"""Doctor: every problem has a fix; a check that can't run is a note and stops nothing."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_the_whole_examination(tmp_path: Path) -> None:
     for finding in report.findings:
         assert finding.what
         if finding.severity in ("warn", "problem"):
-            assert finding.mend, finding
+            assert finding.fix, finding
     page = render(report)
     assert not set("✓✗→") & set(page), "without colour: words and ASCII marks"
     assert all(group in page for group in report.groups)
@@ -51,7 +51,7 @@ def test_it_is_quick(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("environ", "severity", "mend"),
+    ("environ", "severity", "fix"),
     [
         ({"OMP_NUM_THREADS": "16"}, "warn", "OMP_NUM_THREADS=8"),
         ({"OMP_NUM_THREADS": "8", "LOCAL_WORLD_SIZE": "4"}, "warn", "OMP_NUM_THREADS=2"),
@@ -61,10 +61,10 @@ def test_it_is_quick(tmp_path: Path) -> None:
         ({}, "ok", ""),
     ],
 )
-def test_threads_against_cores(environ: dict[str, str], severity: str, mend: str) -> None:
+def test_threads_against_cores(environ: dict[str, str], severity: str, fix: str) -> None:
     finding = only(processor.threads(EIGHT, environ, 8), "threads")
     assert finding.severity == severity
-    assert mend in finding.mend
+    assert fix in finding.fix
 
 
 def test_a_thread_count_that_is_no_number() -> None:
@@ -79,7 +79,7 @@ def test_too_many_threads_reach_the_report(tmp_path: Path) -> None:
     assert finding is not None
     assert finding.severity == "warn"
     assert "4096 threads" in finding.what
-    assert finding.mend in " ".join(render(report, width=200).split())
+    assert finding.fix in " ".join(render(report, width=200).split())
 
 
 def test_a_container_quota_is_told() -> None:
@@ -92,7 +92,7 @@ def test_governor(tmp_path: Path) -> None:
     path = tmp_path / "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"
     path.parent.mkdir(parents=True)
     path.write_text("powersave\n")
-    assert "performance" in processor.clocks(tmp_path).mend
+    assert "performance" in processor.clocks(tmp_path).fix
     path.write_text("performance\n")
     assert processor.clocks(tmp_path).severity == "ok"
 
@@ -110,7 +110,7 @@ def test_a_host_name_that_leads_nowhere(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(network, "resolve", nowhere)
     finding = network.hostname({})
     assert finding.severity == "warn"
-    assert "GLOO_SOCKET_IFNAME" in finding.mend
+    assert "GLOO_SOCKET_IFNAME" in finding.fix
     monkeypatch.setattr(network, "resolve", lambda name: ["192.0.2.7"])
     assert "no address of this machine" in network.hostname({}).what
     assert network.hostname({"GLOO_SOCKET_IFNAME": "lo"}).severity == "ok"
@@ -136,7 +136,7 @@ def test_a_port_that_is_taken() -> None:
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     (finding,) = storage.write_speed(tmp_path / "nowhere")
     assert finding.severity == "problem"
-    assert "out_dir" in finding.mend
+    assert "out_dir" in finding.fix
 
 
 def test_a_full_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -189,11 +189,11 @@ def fake_torch(cuda: str | None) -> Any:
 def test_gpus_that_torch_does_not_see() -> None:
     gpus = accelerator.parse_nvidia(SMI)
     (build,) = accelerator.torch_devices(fake_torch(None), gpus, {})
-    assert (build.severity, "CPU build" in build.mend) == ("problem", True)
+    assert (build.severity, "CPU build" in build.fix) == ("problem", True)
     (hidden,) = accelerator.torch_devices(fake_torch("13.0"), gpus, {"CUDA_VISIBLE_DEVICES": ""})
-    assert "CUDA_VISIBLE_DEVICES" in hidden.mend
+    assert "CUDA_VISIBLE_DEVICES" in hidden.fix
     (old,) = accelerator.torch_devices(fake_torch("13.0"), gpus, {})
-    assert "driver" in old.mend
+    assert "driver" in old.fix
     (none,) = accelerator.torch_devices(fake_torch(None), None, {})
     assert none.severity == "note"
 
@@ -215,7 +215,7 @@ def test_code_for_a_capability(arch: str, capability: tuple[int, int], runs: boo
 def test_training_needs_its_packages() -> None:
     there = {"torch": "2.13.0+cpu", "safetensors": "1", "tokenizers": "1", "pyarrow": "1", "numpy": "2"}
     assert software.training(there).severity == "ok"
-    assert software.training({**there, "torch": None}).mend == install("train")
+    assert software.training({**there, "torch": None}).fix == install("train")
     assert software.training({**there, "torch": "2.4.1"}).severity == "problem"
 
 

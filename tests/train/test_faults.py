@@ -340,7 +340,7 @@ def test_data_that_breaks_in_the_middle(tmp_path):
 
 
 def test_a_damaged_shard_of_ours(call_cli, tmp_path):
-    """A bit of a prepared shard: found before the first step, and the mend is named."""
+    """A flipped bit in a prepared shard is an error before the first step, and the error has the fix."""
     (tmp_path / "text.txt").write_text("the cat sat on the mat and the dog ran. " * 200)
     made = call_cli(
         "prepare", tmp_path / "text.txt", "--out", tmp_path / "tokens", "--vocab-size", 270, "--workers", 1

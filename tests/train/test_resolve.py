@@ -93,7 +93,7 @@ def test_steps_and_tokens_together(spec):
         ({"data": {"python": "parts:Counting", "seq_len": "long"}}, "seq_len is 'long'"),
     ],
 )
-def test_what_can_not_run_is_refused_with_a_mend(spec, changes, says):
+def test_a_run_that_can_not_work_is_refused_with_a_fix(spec, changes, says):
     with pytest.raises(UserError, match=says) as caught:
         resolve(spec(**changes))
     assert caught.value.how

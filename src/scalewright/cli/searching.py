@@ -1,6 +1,6 @@
-"""A search on a terminal: how far it is, and Ctrl-C that ends it with what it found.
+"""Progress of a search on a terminal, and Ctrl-C to end it with the best layouts so far.
 
-first Ctrl-C    stop() is true: the search answers with what it has, and the command exits with 130
+first Ctrl-C    stop() is true: the search returns the best so far, and the command exits with 130
 second          the usual interrupt
 """
 

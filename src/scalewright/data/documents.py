@@ -30,7 +30,7 @@ from scalewright.spec.text.untrusted import parse_json
 FRAGMENT = 1 << 20  # bytes read at a time, and the longest text that is tokenized at once
 SEPARATOR = "<|endoftext|>"
 
-MENDED = {
+REPAIRED = {
     "cut": "documents cut into pieces",
     "bytes": "files with bytes that aren't UTF-8",
     "characters": "documents with broken characters",
@@ -128,9 +128,9 @@ def _text(part: Part, text_key: str, notes: Counter[str]) -> Iterator[Fragment]:
                 opens = False
         if pending is not None:
             pending.closes = part.closes
-            notes[MENDED["cut"]] += not part.closes
+            notes[REPAIRED["cut"]] += not part.closes
             yield pending
-    notes[MENDED["bytes"]] += replaced
+    notes[REPAIRED["bytes"]] += replaced
 
 
 def _safe_pieces(blocks: Iterator[bytes]) -> Iterator[bytes]:
@@ -271,7 +271,7 @@ def _value(value: Any, text_key: str, path: str, notes: Counter[str]) -> Iterato
         value.encode()
     except UnicodeEncodeError:  # JSON may escape half a surrogate pair
         value = value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-        notes[MENDED["characters"]] += 1
+        notes[REPAIRED["characters"]] += 1
     yield from whole(value)
 
 

@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 from scalewright.data.bad_lines import take_listed
 from scalewright.data.corpora import CORPORA, corpus
-from scalewright.data.documents import MENDED
+from scalewright.data.documents import REPAIRED
 from scalewright.data.encode import Encoding, finished
 from scalewright.data.inputs import InputFile, find_files
 from scalewright.data.join import join_splits
@@ -140,8 +140,8 @@ class _Work:
         splits, statistics = join_splits(self.out, ordered, words, encoding, stats, must_validate)
         notes = skipped + sum((Counter(record["notes"]) for record in ordered), Counter[str]())
         bad = take_listed(notes)
-        mended = {reason: notes.pop(reason) for reason in MENDED.values() if reason in notes}
-        self._commit(words, encoding, splits, {"left_out": dict(notes), "mended": mended})
+        repaired = {reason: notes.pop(reason) for reason in REPAIRED.values() if reason in notes}
+        self._commit(words, encoding, splits, {"left_out": dict(notes), "mended": repaired})
         return Summary(
             out=str(self.out),
             vocab_size=words.vocab_size,
@@ -152,7 +152,7 @@ class _Work:
             splits=splits,
             left_out=dict(notes),
             bad_lines=bad,
-            mended=mended,
+            mended=repaired,
             pieces=len(pieces),
             pieces_kept=kept,
             input_bytes=sum(piece.size for piece in pieces),

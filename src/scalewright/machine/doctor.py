@@ -141,9 +141,9 @@ def render(report: Report, width: int = 100, colour: bool = False) -> str:
         for finding in report.of(group):
             mark, style = MARKS[finding.severity]
             text = Text(finding.what)
-            if finding.mend and finding.severity != "ok":
+            if finding.fix and finding.severity != "ok":
                 arrow = "→" if colour else "->"
-                text.append(f"\n{arrow} {finding.mend}", style="dim" if finding.severity == "note" else style)
+                text.append(f"\n{arrow} {finding.fix}", style="dim" if finding.severity == "note" else style)
             word = Text(mark if colour else finding.severity, style=style)
             table.add_row(word, Text(f"  {finding.name}", style="dim"), text)
     console.print(table)

@@ -24,7 +24,7 @@ class Finding:
     name: str
     severity: Severity
     what: str
-    mend: str = ""  # how to fix it, where something is wrong
+    fix: str = ""  # where something is wrong
     data: dict[str, Any] = field(default_factory=dict)
 
 
@@ -61,7 +61,10 @@ class Report:
             "worst": self.worst,
             "counts": counts,
             "versions": dict(self.versions),
-            "findings": [asdict(finding) for finding in self.findings],
+            "findings": [
+                {"mend" if key == "fix" else key: value for key, value in asdict(finding).items()}
+                for finding in self.findings
+            ],
             "seconds": round(self.seconds, 3),
         }
 

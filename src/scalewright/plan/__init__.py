@@ -1,11 +1,13 @@
 """The planner: time and memory of a layout, from its operators, schedule and topology.
 
-    request.py, chips.py, frameworks.py   the inputs: layout, device and links, the trainer's kernels
-    constants.py + data/constants.yaml    numbers that no data sheet has, fitted or published
-    cost/       the formulas: seconds and bytes           rows/      rows of tables as requests
-    predict.py, stages.py, explain.py     one layout's prediction, its pipeline stages, the reasons
-    search/     the best of all layouts                   measured/  errors on measured runs; the fit
-    ask.py, answer.py                     from the user's arguments to the whole answer
+inputs    request.py (defaults.py)    one layout asked: model, device, trainer      chips.py, curves.py   the device
+          frameworks.py, capabilities.py, switches.py   trainers: habits, what they run, options of a run
+          constants.py + data/        numbers that no data sheet has, fitted or published
+formulas  cost/       seconds and bytes of many layouts       rows/       rows of tables as requests
+          predict.py, stages.py, explain.py   one layout's prediction, its pipeline stages, the reasons
+on top    search/     the best of all layouts                 measured/   errors on measured runs; the fit
+          ask.py, answer.py, buys.py, whole_run.py            from a user's arguments to the whole answer
+          terms.py    keys of the answer
 
 The functions take arrays: a single layout is a table of one row.
 """

@@ -1,4 +1,4 @@
-"""A plan's run file is one that `train` takes, with the keys of its layout that aren't defaults."""
+"""A plan's run file: `train` accepts it, and it contains the layout's keys that aren't defaults."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def read(text: str, folder: Path) -> tuple[Layout, DataSpec, str, object]:
     return run.layout, run.data, run.name, run.cluster
 
 
-def test_a_run_file_holds_the_layout_whole(plan: Plan, tmp_path: Path) -> None:
+def test_a_run_file_contains_the_whole_layout(plan: Plan, tmp_path: Path) -> None:
     text = run_file(plan, data="shards")
     layout, data, _, cluster = read(text, tmp_path)
     assert plan.trainable is not None
@@ -44,7 +44,7 @@ def test_a_run_file_holds_the_layout_whole(plan: Plan, tmp_path: Path) -> None:
     assert len(text.splitlines()) < 16
 
 
-def test_without_data_one_marked_line_is_to_fill(plan: Plan, tmp_path: Path) -> None:
+def test_without_data_one_line_is_marked_to_fill_in(plan: Plan, tmp_path: Path) -> None:
     text = run_file(plan)
     marked = [line for line in text.splitlines() if "FILL-IN" in line]
     assert len(marked) == 1
@@ -52,21 +52,20 @@ def test_without_data_one_marked_line_is_to_fill(plan: Plan, tmp_path: Path) -> 
     assert data.train[0].path == PLACEHOLDER
 
 
-def test_a_model_and_a_cluster_of_ones_own_are_written_out(tmp_path: Path) -> None:
+def test_a_custom_model_and_cluster_are_written_in_full(tmp_path: Path) -> None:
     model, cluster = LLAMA.replace(name="mine"), load_cluster({"like": "dgx-h100", "nodes": 2})
-    own = search(model, cluster, devices=16, seq_len=4096, global_batch=32)
-    _, _, name, written = read(run_file(own, data="shards"), tmp_path)
+    plan = search(model, cluster, devices=16, seq_len=4096, global_batch=32)
+    _, _, name, written = read(run_file(plan, data="shards"), tmp_path)
     assert name == "mine-16"
-    again = load_cluster(written)  # type: ignore[arg-type]
-    assert again.dump() == cluster.dump()
+    assert load_cluster(written).dump() == cluster.dump()  # type: ignore[arg-type]
 
 
-def test_what_train_cannot_run_is_refused(plan: Plan) -> None:
+def test_a_layout_that_train_cannot_run_is_refused(plan: Plan) -> None:
     mixtral = load_model_spec("mixtral-8x7b")
     mixed = search(mixtral, H100, devices=16, seq_len=4096, global_batch=32, fixed={"tp": 1})
     assert mixed.trainable is None
     with pytest.raises(UserError, match="runs no layout of this plan"):
         run_file(mixed)
-    planned = search(LLAMA, H100, devices=64, seq_len=4096, global_batch=128, fixed={"cp": 2}).best[0]
+    choice = search(LLAMA, H100, devices=64, seq_len=4096, global_batch=128, fixed={"cp": 2}).best[0]
     with pytest.raises(UserError, match="can't run this layout yet"):
-        run_file(plan, planned)
+        run_file(plan, choice)

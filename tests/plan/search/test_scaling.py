@@ -1,4 +1,4 @@
-"""Strong scaling: every count has its best layout, and the curve is Amdahl's."""
+"""Strong scaling: every device count has its best layout, and Amdahl's law is fitted to their times."""
 
 from __future__ import annotations
 
@@ -14,41 +14,40 @@ from scalewright.spec.presets import load_model_spec
 LLAMA, H100 = load_model_spec("llama-3.1-8b"), load_cluster("dgx-h100")
 
 
-def test_a_range_doubles_and_ends_where_it_says() -> None:
+def test_a_range_doubles_and_contains_both_ends() -> None:
     assert counts_between(8, 64) == [8, 16, 32, 64]
     assert counts_between(8, 48) == [8, 16, 32, 48]
     with pytest.raises(UserError, match="goes nowhere"):
         counts_between(64, 8)
 
 
-def test_amdahls_law_is_found_again() -> None:
+def test_the_fit_recovers_amdahls_law() -> None:
     n = np.array([1.0, 8.0, 64.0, 512.0])
     assert fit_amdahl(n, 0.25 + 100 / n) == pytest.approx((0.25, 100), rel=1e-9)
     assert fit_amdahl(n, 100 / n**1.1)[0] == 0.0, "faster than linear has no serial part"
 
 
-def test_the_curve() -> None:
-    found = scaling(LLAMA, H100, [1, 8, 64, 512, 4096], seq_len=4096, global_batch=512)
-    times = [row.choice.prediction.step_time_s for row in found.rows if row.choice]
+def test_a_curve_of_five_counts() -> None:
+    curve = scaling(LLAMA, H100, [1, 8, 64, 512, 4096], seq_len=4096, global_batch=512)
+    times = [row.choice.prediction.step_time_s for row in curve.rows if row.choice]
     assert times == sorted(times, reverse=True)
-    assert found.rows[1].choice is not None
-    alone = search(LLAMA, H100, devices=8, seq_len=4096, global_batch=512).best[0]
-    assert found.rows[1].choice.score == pytest.approx(alone.score, rel=1e-12)
-    efficiency = [row.efficiency for row in found.rows if row.efficiency is not None]
+    assert curve.rows[1].choice is not None
+    best = search(LLAMA, H100, devices=8, seq_len=4096, global_batch=512).best[0]
+    assert curve.rows[1].choice.score == pytest.approx(best.score, rel=1e-12)
+    efficiency = [row.efficiency for row in curve.rows if row.efficiency is not None]
     assert efficiency[0] == 1.0
     assert efficiency[-1] < 0.9
-    assert found.serial_share is not None
-    assert 0 < found.serial_share < 0.01
-    assert found.limit is not None
-    assert found.what
-    assert sum(part["share"] for part in found.what) == pytest.approx(1, abs=0.1)
-    dumped = found.dump()
-    assert {"rows", "serial_share", "serial_part", "global_batch"} <= set(dumped)
+    assert curve.serial_share is not None
+    assert 0 < curve.serial_share < 0.01
+    assert curve.limit is not None
+    assert curve.serial_parts
+    assert sum(part["share"] for part in curve.serial_parts) == pytest.approx(1, abs=0.1)
+    assert {"rows", "serial_share", "serial_part", "global_batch"} <= set(curve.dump())
 
 
-def test_counts_without_a_layout_say_why() -> None:
-    found = scaling(LLAMA, H100, [8, 4093], seq_len=4096, global_batch=64)
-    assert found.rows[1].choice is None
-    assert "4093 devices" in str(found.rows[1].problem)
+def test_counts_without_a_layout_have_a_reason() -> None:
+    curve = scaling(LLAMA, H100, [8, 4093], seq_len=4096, global_batch=64)
+    assert curve.rows[1].choice is None
+    assert "4093 devices" in str(curve.rows[1].problem)
     with pytest.raises(UserError, match="no count has a layout"):
         scaling(LLAMA, H100, [4093], seq_len=4096, global_batch=64)

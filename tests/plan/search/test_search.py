@@ -1,4 +1,4 @@
-"""The search finds what pricing every layout one by one would find."""
+"""The search returns the same best layouts as pricing every layout."""
 
 from __future__ import annotations
 
@@ -32,29 +32,29 @@ def template(
 
 def every_row(space: Space) -> Rows:
     rows = space.spread_shards(space.spread_pipes(space.bare(np.arange(space.cores))))
-    return space.spread_offloads(space.spread_reruns(rows))
+    return space.spread_offloads(space.spread_recomputes(rows))
 
 
 @pytest.mark.parametrize(
     ("model", "devices", "framework"),
     [(LLAMA, 64, "scalewright"), (GPT3, 512, "megatron"), (MIXTRAL, 64, "nemo")],
 )
-def test_a_row_of_the_space_is_the_layout_that_predict_prices(
+def test_a_row_of_the_space_is_priced_as_predict_prices_its_layout(
     model: Any, devices: int, framework: str
 ) -> None:
-    asked = template(model, devices, framework=framework)
-    space = make_space(asked, 256, {})
-    pricer = make_pricer(space, make_objective("time", asked.chip, devices, None), 0.0)
+    request = template(model, devices, framework=framework)
+    space = make_space(request, 256, {})
+    pricer = make_pricer(space, make_objective("time", request.chip, devices, None), 0.0)
     rows = every_row(space)
-    some = rows.take(np.sort(np.random.default_rng(1).choice(len(rows), 150, replace=False)))
-    priced = pricer.price(some)
-    for at in range(len(some)):
-        layout = Layout.parse(space.keys(some, at))
+    rows = rows.take(np.sort(np.random.default_rng(1).choice(len(rows), 150, replace=False)))
+    priced = pricer.price(rows)
+    for i in range(len(rows)):
+        layout = Layout.parse(space.keys(rows, i))
         check_layout(layout, model, 4096)
-        one = predict(model, H100, layout, 4096, framework=framework)
-        assert one.step_time_s == pytest.approx(priced.seconds[at], rel=1e-9), layout
-        assert one.peak_gib * 2**30 == pytest.approx(priced.peak[at], rel=1e-9), layout
-        assert one.fits == priced.fits[at]
+        prediction = predict(model, H100, layout, 4096, framework=framework)
+        assert prediction.step_time_s == pytest.approx(priced.seconds[i], rel=1e-9), layout
+        assert prediction.peak_gib * 2**30 == pytest.approx(priced.peak[i], rel=1e-9), layout
+        assert prediction.fits == priced.fits[i]
 
 
 @pytest.mark.parametrize(
@@ -67,22 +67,22 @@ def test_a_row_of_the_space_is_the_layout_that_predict_prices(
         (LLAMA, 16, "time", {"offload": ("optimizer", "all"), "recompute": ({"every": 5}, "full")}),
     ],
 )
-def test_the_best_is_that_of_pricing_everything(
+def test_the_best_is_the_same_as_by_pricing_everything(
     model: Any, devices: int, objective: str, fixed: dict[str, Any]
 ) -> None:
     arguments: dict[str, Any] = {"devices": devices, "seq_len": 4096, "global_batch": 16, "fixed": fixed}
     plan = search(model, H100, objective=objective, top=3, **arguments)
-    asked = template(model, devices)
-    space = make_space(asked, 16, fixed, capabilities_of(model, asked))
-    aim = make_objective(objective, plan.template.chip, devices, None)
-    priced = make_pricer(space, aim, plan.headroom).price(every_row(space))
+    request = template(model, devices)
+    space = make_space(request, 16, fixed, capabilities_of(model, request))
+    score = make_objective(objective, plan.template.chip, devices, None)
+    priced = make_pricer(space, score, plan.headroom).price(every_row(space))
     assert len(priced) == space.size == plan.evaluated
     assert plan.best[0].score == pytest.approx(priced.score[priced.fits].min(), rel=1e-9)
     assert plan.priced <= len(priced)
     check_layout(plan.best[0].layout, model, 4096)
 
 
-def test_what_can_be_trained_passes_the_specs_checks() -> None:
+def test_trainable_layouts_pass_the_checks_of_the_spec() -> None:
     plan = search(LLAMA, H100, devices=64, seq_len=8192, global_batch=128, top=20)
     for choice in [*plan.best, *plan.pareto]:
         assert choice.prediction.fits
@@ -95,7 +95,7 @@ def test_what_can_be_trained_passes_the_specs_checks() -> None:
     assert any(choice.trainable for choice in plan.best)
 
 
-def test_the_best_are_really_different() -> None:
+def test_the_best_differ_in_tp_pp_or_sharding() -> None:
     plan = search(LLAMA, H100, devices=64, seq_len=8192, global_batch=128, top=8)
     shards = {0: "nothing", 1: "states", 2: "states", 3: "all"}
     kinds = {(x.layout.tp, x.layout.pp, shards[x.layout.zero_stage]) for x in plan.best}
@@ -106,15 +106,15 @@ def test_the_best_are_really_different() -> None:
     assert times == sorted(times), "the front rises in time as it falls in memory"
 
 
-def test_every_layout_is_judged_and_few_are_priced() -> None:
-    """What makes it fast; how fast is comparisons/planner_speed.py's to say."""
+def test_every_layout_is_evaluated_and_few_are_priced() -> None:
+    """Bounds prune most layouts; comparisons/planner_speed.py measures the time."""
     cluster = load_cluster("dgx-a100-80g")
     plan = search(GPT3, cluster, devices=4096, seq_len=2048, global_batch=1536)
     assert plan.space == plan.evaluated > 100_000
     assert plan.priced < plan.space / 20
 
 
-def test_stop_gives_what_was_found_so_far() -> None:
+def test_a_stopped_search_returns_the_best_so_far() -> None:
     calls: list[tuple[int, int]] = []
     plan = search(
         MIXTRAL,
@@ -132,7 +132,7 @@ def test_stop_gives_what_was_found_so_far() -> None:
     assert len(calls) == 3
 
 
-def test_headroom_keeps_memory_free() -> None:
+def test_headroom_leaves_memory_free() -> None:
     plan = search(LLAMA, H100, devices=8, seq_len=4096, global_batch=32, headroom=0.5)
     usable = plan.template.chip.capacity * plan.template.framework.usable / 2**30
     assert all(choice.prediction.peak_gib <= 0.5 * usable for choice in plan.best)
@@ -166,7 +166,7 @@ def test_mistakes_are_one_clear_line(changes: dict[str, Any], words: str) -> Non
     assert caught.value.how
 
 
-def test_a_model_that_fits_nowhere_says_by_how_much_and_on_how_many_it_would() -> None:
+def test_the_error_for_a_model_that_fits_nowhere_has_the_missing_memory_and_enough_devices() -> None:
     with pytest.raises(UserError) as caught:
         search(GPT3, H100, devices=8, seq_len=2048, global_batch=64, fixed={"offload": "none"})
     message = str(caught.value)
@@ -175,7 +175,7 @@ def test_a_model_that_fits_nowhere_says_by_how_much_and_on_how_many_it_would() -
     assert search(GPT3, H100, devices=enough, seq_len=2048, global_batch=64, fixed={"offload": "none"}).best
 
 
-def test_the_price_makes_costs_and_not_another_order() -> None:
+def test_time_cost_and_tokens_per_dollar_have_the_same_best_layout() -> None:
     arguments: dict[str, Any] = {"devices": 64, "seq_len": 8192, "global_batch": 128, "price": 2.0}
     by_time = search(LLAMA, H100, **arguments).best[0]
     by_cost = search(LLAMA, H100, objective="cost", **arguments).best[0]
@@ -187,12 +187,12 @@ def test_the_price_makes_costs_and_not_another_order() -> None:
 
 def test_requests_of_choices_are_those_of_their_layouts() -> None:
     plan = search(LLAMA, H100, devices=16, seq_len=4096, global_batch=32)
-    again = predict_table([choice.prediction.request for choice in plan.best])
-    for choice, one in zip(plan.best, again, strict=True):
-        assert one.step_time_s == pytest.approx(choice.score, rel=1e-9)
+    predictions = predict_table([choice.prediction.request for choice in plan.best])
+    for choice, prediction in zip(plan.best, predictions, strict=True):
+        assert prediction.step_time_s == pytest.approx(choice.score, rel=1e-9)
 
 
-def test_what_an_expert_would_sign() -> None:
+def test_llama_70b_on_512_devices_gets_a_usual_layout() -> None:
     llama = load_model_spec("llama-3.1-70b")
     plan = search(llama, H100, devices=512, seq_len=8192, global_batch=1024)
     layout = plan.best[0].layout
@@ -204,16 +204,16 @@ def test_what_an_expert_would_sign() -> None:
     assert 0.3 < plan.best[0].prediction.dump()["mfu"] < 0.6
 
 
-def test_the_band_is_given_up_where_nothing_fits_with_it() -> None:
-    """A layout that is likely to fit is better than none; its risk says what it is."""
-    asked = {"devices": 8, "seq_len": 4096, "global_batch": 8, "fixed": {"offload": "none"}}
-    usual = search(LLAMA, H100, **asked)
-    assert usual.headroom is None
-    assert all(choice.prediction.risk == "fits" for choice in [*usual.best, *usual.pareto])
-    one = {"tp": 2, "pp": 1, "cp": 1, "zero_stage": 1, "recompute": "none", "offload": "none"}
-    asked |= {"seq_len": 12288, "fixed": one}
-    found = search(LLAMA, H100, **asked)
-    assert found.headroom == 0.0
-    assert found.best[0].prediction.risk == "likely"
+def test_layouts_that_only_fit_at_p50_are_used_where_none_fits_at_p90() -> None:
+    """A layout that is likely to fit is better than none; its risk is marked."""
+    arguments = {"devices": 8, "seq_len": 4096, "global_batch": 8, "fixed": {"offload": "none"}}
+    plan = search(LLAMA, H100, **arguments)
+    assert plan.headroom is None
+    assert all(choice.prediction.risk == "fits" for choice in [*plan.best, *plan.pareto])
+    fixed = {"tp": 2, "pp": 1, "cp": 1, "zero_stage": 1, "recompute": "none", "offload": "none"}
+    arguments |= {"seq_len": 12288, "fixed": fixed}
+    tight = search(LLAMA, H100, **arguments)
+    assert tight.headroom == 0.0
+    assert tight.best[0].prediction.risk == "likely"
     with pytest.raises(UserError, match="fits on no layout"):
-        search(LLAMA, H100, **asked, headroom=0.9)
+        search(LLAMA, H100, **arguments, headroom=0.9)

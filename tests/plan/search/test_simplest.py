@@ -1,4 +1,4 @@
-"""Within the margin the simplest layout comes first; near counts and batches that go faster are named."""
+"""The simplest layout within the margin comes first; near counts and batches that are faster are listed."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ H100 = load_cluster("dgx-h100")
 
 
 def plan(model: str, margin: float, devices: int = 64, **changes: object) -> Plan:
-    asked = {"devices": devices, "seq_len": 8192, "global_batch": 512, **changes}
-    return search(load_model_spec(model), H100, margin=margin, **asked)  # type: ignore[arg-type]
+    arguments = {"devices": devices, "seq_len": 8192, "global_batch": 512, **changes}
+    return search(load_model_spec(model), H100, margin=margin, **arguments)  # type: ignore[arg-type]
 
 
-def techniques(found: Plan) -> int:
-    keys = found.best[0].keys
+def techniques(result: Plan) -> int:
+    keys = result.best[0].keys
     plain = (keys["schedule"] in ("1f1b", "gpipe"), keys["recompute"] == "none", keys["offload"] == "none")
     return plain.count(False)
 
@@ -31,33 +31,32 @@ def test_the_simplest_within_the_margin_comes_first() -> None:
     assert fastest.simpler_than() is None
     assert fastest.best[0].score <= simplest.best[0].score <= 1.02 * fastest.best[0].score * (1 + 1e-9)
     assert techniques(simplest) < techniques(fastest)
-    named = simplest.simpler_than()
-    assert named is not None
-    assert named["layout"] == fastest.best[0].keys
-    assert named["cost_pct"] == pytest.approx(
-        100 * (simplest.best[0].score / fastest.best[0].score - 1), abs=1e-6
-    )
+    other = simplest.simpler_than()
+    assert other is not None
+    assert other["layout"] == fastest.best[0].keys
+    cost = 100 * (simplest.best[0].score / fastest.best[0].score - 1)
+    assert other["cost_pct"] == pytest.approx(cost, abs=1e-6)
     with pytest.raises(UserError, match="margin is 7"):
         plan("llama-3.1-70b", 7.0)
 
 
-def test_odd_counts_are_told_of_better_ones() -> None:
+def test_an_odd_device_count_has_better_ones_nearby() -> None:
     changes = nearby(plan("llama-3.1-8b", 0.02, devices=100, framework="megatron"))
-    by_count = {one.devices: one for one in changes}
+    by_count = {change.devices: change for change in changes}
     assert by_count[96].gain_pct > 20
     assert by_count[100].global_batch == 500
     assert nearby(plan("llama-3.1-8b", 0.02, top=1)) == []
 
 
-def test_a_clusters_own_price_counts() -> None:
+def test_the_clusters_price_is_the_default() -> None:
     cluster = {"like": "dgx-h100", "price_per_device_hour": 2.5}
-    found = ask("llama-3.1-8b", cluster, 8, 4096, 64, tokens=1e9, explain=False, top=1)
-    total = found["best"][0]["total"]
+    answer = ask("llama-3.1-8b", cluster, 8, 4096, 64, tokens=1e9, explain=False, top=1)
+    total = answer["best"][0]["total"]
     assert total["cost"] == pytest.approx(2.5 * total["device_hours"])
     dearer = ask("llama-3.1-8b", cluster, 8, 4096, 64, tokens=1e9, price=5.0, explain=False, top=1)
     assert dearer["best"][0]["total"]["cost"] == pytest.approx(2 * total["cost"])
-    (one,) = found["best"]
-    said = {"seq_len": 4096, "tokens": 1e9}
-    assert predict("llama-3.1-8b", cluster, one["layout"], **said)["total"]["cost"] == total["cost"]
-    again = predict("llama-3.1-8b", cluster, one["layout"], **said, price=5.0)
-    assert again["total"]["cost"] == pytest.approx(2 * total["cost"])
+    layout = answer["best"][0]["layout"]
+    arguments = {"seq_len": 4096, "tokens": 1e9}
+    assert predict("llama-3.1-8b", cluster, layout, **arguments)["total"]["cost"] == total["cost"]
+    predicted = predict("llama-3.1-8b", cluster, layout, **arguments, price=5.0)
+    assert predicted["total"]["cost"] == pytest.approx(2 * total["cost"])

@@ -88,7 +88,7 @@ def _show(summary: Summary) -> None:
     for line in shown_lines(summary.bad_lines, summary.left_out):
         print(printable(line))
     for reason, count in summary.mended.items():
-        print(f"  taken, but mended: {counted(count, reason)}")
+        print(f"  taken, but repaired: {counted(count, reason)}")
     for name, statistics in (summary.statistics or {}).items():
         print(f"\n{name}, documents by tokens:")
         print("\n".join(histogram_lines(statistics)))

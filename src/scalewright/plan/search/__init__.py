@@ -1,11 +1,11 @@
-"""Every legal layout of a run is searched; the best come with predictions, the others with reasons.
+"""Search of every legal layout of a run: the best with predictions, the others with reasons.
 
-    axes.py, fixed.py          which layouts there are, which were asked for     -->  space.py: arrays of rows
-    pricer.py, objective.py    bounds and prices of rows; what is made small     -->  finder.py: the search
-    choices.py                 what was found: Choice, Plan
-    pareto.py, losers.py       the front; who nearly won
-    compare.py, why_not.py     why not the others        shortage.py     what is lacking where nothing fits
-    scaling.py                 on other device counts    run_file.py     what `train` takes
+    axes.py, fixed.py          legal values of the axes, fixed values      -->  space.py: arrays of rows
+    pricer.py, objective.py    prices of rows, the score to minimise       -->  finder.py: branch and bound
+    choices.py                 results: Choice, Plan
+    simplest.py, pareto.py     layouts to show, Pareto front   losers.py, compare.py, why_not.py   the others
+    scaling.py, counts.py      other device counts             beyond.py     faster ones the trainer can't run
+    run_file.py                the YAML for `train`            shortage.py   missing memory if nothing fits
 
-`search.py` puts them together: `from scalewright.plan.search.search import search`.
+`search.py` combines them: `from scalewright.plan.search.search import search`.
 """

@@ -1,12 +1,12 @@
-"""What a search gives: layouts with their predictions, and the plan that they make up.
+"""Results of a search: layouts with their predictions, and the plan that contains them.
 
-Choice    a layout, what it costs, whether `train` runs it        Plan    the best, the front, the reasons
-Maker     rows of a space as choices
+Choice    a layout, its cost, whether `train` runs it      Plan    the best, the Pareto front, the reasons
+ChoiceMaker    converts rows of a space to choices
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Choice:
-    """One layout of a plan: what it costs, and whether `train` runs it."""
+    """One layout of a plan with its prediction, and whether `train` runs it."""
 
     prediction: Prediction
     layout: Layout
-    untrainable: str | None
+    untrainable: str | None  # why `train` doesn't run it
     score: float
-    value: float  # what the objective asks for: see Objective.unit
+    value: float  # of the objective, in Objective.unit
 
     @property
     def trainable(self) -> bool:
@@ -42,7 +42,7 @@ class Choice:
 
     @property
     def keys(self) -> dict[str, Any]:
-        """The layout as files and flags have it, dp beside it."""
+        """The layout's keys as in files and flags, and dp."""
         keys = {**self.layout.dump(), "dp": self.layout.dp}
         return {key: keys[key] for key in layout_keys(self.prediction.request)}
 
@@ -59,7 +59,7 @@ class Choice:
 
 @dataclass
 class Plan:
-    """What a search found."""
+    """The result of a search."""
 
     model: ModelSpec
     cluster: ClusterSpec
@@ -69,24 +69,24 @@ class Plan:
     objective: Objective
     headroom: float | None  # None: layouts fit up to the p90 of their memory
     best: list[Choice]
-    trainable: Choice | None  # the best that `train` runs; None when none can be found
+    trainable: Choice | None  # the best that `train` runs, if any
     pareto: list[Choice]
     why_not: list[dict[str, Any]]
-    evaluated: int  # layouts that were judged: priced, or certain to be worse by a bound
-    priced: int  # of them, those that were priced in full
-    space: int  # layouts that there are
-    feasible: int  # of the priced ones, those that fit
+    evaluated: int  # layouts that were priced or pruned by a bound
+    priced: int  # layouts that were priced in full
+    space: int  # all legal layouts
+    feasible: int  # priced layouts that fit
     seconds: float
     complete: bool
     template: Request
     assumed: list[str] = field(default_factory=list)
     constants: Constants | None = None
-    asked: dict[str, Any] = field(default_factory=dict)  # the arguments of the search, to search again
-    fastest: Choice | None = None  # where the first of `best` is simpler, and within the margin of it
-    beyond: list[Beyond] = field(default_factory=list)  # what the trainer can't run, and would gain by
+    arguments: dict[str, Any] = field(default_factory=dict)  # of the search, to search again
+    fastest: Choice | None = None  # set where best[0] is a simpler layout within the margin of it
+    beyond: list[Beyond] = field(default_factory=list)  # faster layouts that the trainer can't run
 
     def simpler_than(self) -> dict[str, Any] | None:
-        """The layout that the first was preferred to, and what that costs; null when it is the fastest."""
+        """The fastest layout and the cost of preferring best[0] to it; null when best[0] is the fastest."""
         if self.fastest is None:
             return None
         cost = 100 * (self.best[0].score / self.fastest.score - 1)
@@ -111,9 +111,9 @@ class Plan:
             "feasible": self.feasible,
             "seconds": self.seconds,
             "complete": self.complete,
-            "margin": self.asked.get("margin", 0.0),
+            "margin": self.arguments.get("margin", 0.0),
             "best": [choice.dump() for choice in self.best],
-            "beyond": [one.dump() for one in self.beyond],
+            "beyond": [layout.dump() for layout in self.beyond],
             "best_trainable": self.trainable.dump() if self.trainable else None,
             "pareto": [choice.dump() for choice in self.pareto],
             "why_not": self.why_not,
@@ -122,30 +122,30 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Maker:
-    """Rows as choices: the layout is parsed by the spec, and priced on the path of a single one."""
+class ChoiceMaker:
+    """Converts rows to choices: parses each layout and predicts it as `predict` does."""
 
     model: ModelSpec
     cluster: ClusterSpec
     template: Request
     space: Space
-    aim: Objective
-    asked: Mapping[str, Any]  # the arguments of the search
+    objective: Objective
+    arguments: Mapping[str, Any]  # of the search
 
-    def of(self, space: Space) -> Maker:
-        """The same, of another space."""
+    def with_space(self, space: Space) -> ChoiceMaker:
+        """A maker for the rows of another space."""
         return replace(self, space=space)
 
     def choices(self, priced: Priced) -> list[Choice]:
         """Choices in the rows' order."""
-        layouts = [Layout.parse(self.space.keys(priced.rows, at)) for at in range(len(priced))]
+        layouts = [Layout.parse(self.space.keys(priced.rows, i)) for i in range(len(priced))]
         requests = [self._request(layout) for layout in layouts]
-        found: Iterable[Prediction] = predict_table(requests, self.asked["c"]) if requests else ()
-        every = zip(found, layouts, priced.score, strict=True)
-        return [self._choice(one, layout, float(score)) for one, layout, score in every]
+        predictions = predict_table(requests, self.arguments["c"]) if requests else ()
+        columns = zip(predictions, layouts, priced.score, strict=True)
+        return [self._choice(prediction, layout, float(score)) for prediction, layout, score in columns]
 
     def _request(self, layout: Layout) -> Request:
-        trainer = (self.asked[key] for key in ("framework", "version", "options"))
+        trainer = (self.arguments[key] for key in ("framework", "version", "options"))
         return from_layout(
             self.model, self.cluster, layout, self.template.seq_len, *trainer,
             optimizer=self.template.optimizer,
@@ -153,4 +153,4 @@ class Maker:
 
     def _choice(self, prediction: Prediction, layout: Layout, score: float) -> Choice:
         why = why_untrainable(self.model, layout, self.template.seq_len, self.template.chip.kind)
-        return Choice(prediction, layout, why, score, self.aim.value(score, prediction.tokens))
+        return Choice(prediction, layout, why, score, self.objective.value(score, prediction.tokens))

@@ -1,9 +1,9 @@
-"""Device counts and batches near the asked ones on which the same run goes faster.
+"""Device counts and batches near the given ones on which the same run is faster.
 
 100 devices, 512 sequences: 25 does not divide 512, so that only pipelines of 25 stages use all devices
-    96 of them: 1.9 times the tokens a second          500 sequences on all 100: likewise
+    96 devices: 1.9 times the tokens/s                 500 sequences on all 100: likewise
 
-Tried where a count isn't a doubling of whole nodes, or doesn't divide the batch: a search each.
+One search per candidate, where the count isn't a power of two of whole nodes or doesn't divide the batch.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from scalewright.plan.search.choices import Choice, Plan
-from scalewright.plan.search.search import again
+from scalewright.plan.search.search import search_again
 from scalewright.spec.errors import UserError
 
-LEAST_GAIN = 0.05  # of tokens a second that makes a change worth a line
-LEAST_SHARE = 0.75  # of the devices that a suggestion uses
-MOST_TRIED = 3
+MIN_GAIN = 0.05  # of tokens/s: smaller gains aren't reported
+MIN_SHARE = 0.75  # of the devices and of the batch that a candidate keeps
+MAX_COUNTS = 3
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Nearby:
     devices: int
     global_batch: int
     choice: Choice
-    gain_pct: float  # of tokens a second
+    gain_pct: float  # of tokens/s
 
     def dump(self) -> dict[str, Any]:
         """Plain data."""
@@ -44,38 +44,36 @@ class Nearby:
 
 
 def nearby(plan: Plan) -> list[Nearby]:
-    """The count of devices that gains most, and the batch, where they gain; most first."""
+    """The device count and the batch that gain most, if they gain; largest gain first."""
     rate = _rate(plan.best[0])
     largest: dict[bool, Nearby] = {}
-    for devices, batch in _tries(plan.devices, plan.global_batch, plan.template.chip.node):
+    for devices, batch in _candidates(plan.devices, plan.global_batch, plan.template.chip.node):
         try:
-            best = again(plan, devices=devices, global_batch=batch, top=1).best[0]
+            best = search_again(plan, devices=devices, global_batch=batch, top=1).best[0]
         except UserError:
             continue
         candidate = Nearby(devices, batch, best, 100 * (_rate(best) / rate - 1))
         all_devices = devices == plan.devices
-        before = largest.get(all_devices)
-        if candidate.gain_pct >= 100 * LEAST_GAIN and (
-            before is None or candidate.gain_pct > before.gain_pct
-        ):
+        previous = largest.get(all_devices)
+        if candidate.gain_pct >= 100 * MIN_GAIN and (not previous or candidate.gain_pct > previous.gain_pct):
             largest[all_devices] = candidate
-    return sorted(largest.values(), key=lambda suggestion: -suggestion.gain_pct)
+    return sorted(largest.values(), key=lambda candidate: -candidate.gain_pct)
 
 
 def _rate(choice: Choice) -> float:
     return choice.prediction.tokens / choice.prediction.step_time_s
 
 
-def _tries(devices: int, batch: int, node: int) -> Iterator[tuple[int, int]]:
-    """(devices, batch) worth a search: whole nodes and doublings of them; a batch that the count divides."""
+def _candidates(devices: int, batch: int, node: int) -> Iterator[tuple[int, int]]:
+    """(devices, batch) to search: multiples of 1, 2, 4 ... nodes; the nearest batch that devices divide."""
     counts: set[int] = set()
     size = node
     while size <= devices:
         count = devices // size * size
-        if count != devices and count >= LEAST_SHARE * devices and len(counts) < MOST_TRIED:
+        if count != devices and count >= MIN_SHARE * devices and len(counts) < MAX_COUNTS:
             counts.add(count)
         size *= 2
     yield from ((count, batch) for count in sorted(counts, reverse=True))
     near = round(batch / devices) * devices
-    if batch % devices and near and abs(near - batch) <= (1 - LEAST_SHARE) * batch:
+    if batch % devices and near and abs(near - batch) <= (1 - MIN_SHARE) * batch:
         yield devices, near

@@ -1,12 +1,12 @@
-"""The best layout of a run: every legal one is priced, or shown to be worse by what is certain of it.
+"""Branch and bound over the legal layouts of a run: each is priced, or pruned by a lower bound on its score.
 
-    bound of a core             compute + exposed tp, cp + host     its plainest row, nothing else counted
-    bound of (core, pipe)       and bubble, messages, experts       sharding left out
-    (core, pipe, shard)         priced: recomputation and offload only add to it
-    those that don't fit        priced with every recomputation, and every offload where that isn't enough
+    bound of a core             compute + exposed tp, cp + host     no pipeline, sharding, recomputation
+    bound of (core, pipe)       + bubble, pp and ep messages        no sharding
+    (core, pipe, shard)         priced; recomputation and offload only add time
+    rows that don't fit         priced with every recomputation, and with every offload if still too large
 
-A row is left out only when its bound is above `edge`: the best found so far times WINDOW, or the K-th of the
-different layouts. So the best is exact, and the Pareto set is exact up to layouts WINDOW times slower.
+A row is pruned only if its bound is above `cutoff`: the best score so far times WINDOW, or that of the K-th
+kind of layout. So the best is exact, and the Pareto set is exact up to layouts WINDOW times slower.
 """
 
 from __future__ import annotations
@@ -23,61 +23,60 @@ from scalewright.plan.search.pricer import BATCH, Priced, Pricer
 from scalewright.plan.search.space import Rows
 from scalewright.spec.schedules.kinds import KINDS
 
-WINDOW, WIDEST = 1.10, 1.5
-# A schedule's place among equals: 1F1B, as everyone runs it, before GPipe, then what is less plain
-PLAINEST = np.array([2 * kind.complexity + (name != "1f1b") for name, kind in KINDS.items()])
-MOST_SEEDS = 60_000  # rows that are priced for a first edge
+WINDOW, MAX_WINDOW = 1.10, 1.5
+# A schedule's order among layouts of equal score: 1F1B, the usual one, before GPipe, then the complex ones
+SCHEDULE_ORDER = np.array([2 * kind.complexity + (name != "1f1b") for name, kind in KINDS.items()])
+MAX_SEEDS = 60_000  # rows that are priced for a first cutoff
 Tell = Callable[[int, int], None]
 Stop = Callable[[], bool]
 
 
 @dataclass
 class Finder:
-    """The search itself; `found` are the rows that were priced and are no worse than the edge was then."""
+    """The search; `candidates` are the priced rows with scores up to the cutoff of that moment."""
 
     pricer: Pricer
     top: int
     window: float = WINDOW
-    ceiling: float = np.inf  # what no layout of interest exceeds
-    found: list[Priced] = field(default_factory=list)
-    feasible: int = 0  # of the priced rows, those that fit
-    decided: int = 0  # layouts that were priced, or whose bound is above the edge
+    ceiling: float = np.inf  # the first cutoff
+    candidates: list[Priced] = field(default_factory=list)
+    feasible: int = 0  # priced rows that fit
+    decided: int = 0  # layouts that were priced or pruned
     complete: bool = True
 
     def __post_init__(self) -> None:
         self.space = self.pricer.space
         axes = np.stack([self.space.core[key] for key in ("tp", "pp", "ep")])
-        unlike, self.kind_of_core = np.unique(axes, axis=1, return_inverse=True)
-        self.best = np.full(unlike.shape[1] * 3, np.inf)  # score of every kind of layout, see `kinds`
-        self.edge = self.ceiling  # what a layout must not exceed to matter
+        distinct, self.kind_of_core = np.unique(axes, axis=1, return_inverse=True)
+        self.best = np.full(distinct.shape[1] * 3, np.inf)  # score of every kind of layout, see `kinds`
+        self.cutoff = self.ceiling  # rows with a bound above this are pruned
 
     def run(
         self,
         tell: Tell | None = None,
         stop: Stop | None = None,
         only: np.ndarray | None = None,
-        at_once: int = 128,
+        batch: int = 128,
     ) -> None:
-        """Goes through all cores (or `only` some), most promising first."""
-        some = np.arange(self.space.cores) if only is None else only
-        if not len(some):
+        """Searches all cores (or `only` these), lowest bound first, `batch` of them at once."""
+        cores = np.arange(self.space.cores) if only is None else only
+        if not len(cores):
             return
         if self.ceiling == np.inf:
-            self._seed(some)
+            self._seed(cores)
         bound = self.bounds
-        order = some[np.argsort(bound[some], kind="stable")]
-        for start in range(0, len(order), at_once):
+        order = cores[np.argsort(bound[cores], kind="stable")]
+        for start in range(0, len(order), batch):
             if stop is not None and stop():
                 self.complete = False
                 return
-            some = order[start : start + at_once]
-            if bound[some[0]] > self.edge:
+            cores = order[start : start + batch]
+            if bound[cores[0]] > self.cutoff:
                 break
-            near = some[bound[some] <= self.edge]
-            self._cores(near)
-            self.decided += int(self.space.sizes[some].sum())
+            self._search_cores(cores[bound[cores] <= self.cutoff])
+            self.decided += int(self.space.sizes[cores].sum())
             if tell is not None:
-                tell(start + len(some), len(order))
+                tell(start + len(cores), len(order))
         self.decided = int(self.space.sizes[order].sum())
         if tell is not None:
             tell(len(order), len(order))
@@ -86,137 +85,132 @@ class Finder:
 
     @property
     def bounds(self) -> np.ndarray:
-        """What every layout of a core costs at least; found once."""
+        """Lower bound on the score of every layout of each core; computed once per pricer."""
         if self.pricer.bounds is None:
             self.pricer.bounds = self._core_bounds()
         return self.pricer.bounds
 
     def _core_bounds(self) -> np.ndarray:
-        """What every layout of a core costs at least."""
-        space, found = self.space, []
-        least = {pp: space.pipe["stages"][at : at + n].min(0) for pp, (at, n) in space.pipes.items()}
+        space, bounds = self.space, []
+        fewest = {pp: space.pipe["stages"][i : i + n].min(0) for pp, (i, n) in space.pipes.items()}
         depths, inverse = np.unique(space.core["pp"], return_inverse=True)
-        stages = np.array([least[int(pp)] for pp in depths])[inverse]
+        stages = np.array([fewest[int(pp)] for pp in depths])[inverse]
         for start in range(0, space.cores, BATCH):
-            part = np.arange(start, min(start + BATCH, space.cores))
-            table = space.table(space.bare(part))
-            table.stages, table.virtual_stages = stages[part], np.ones(len(part))
+            cores = np.arange(start, min(start + BATCH, space.cores))
+            table = space.table(space.bare(cores))
+            table.stages, table.virtual_stages = stages[cores], np.ones(len(cores))
             _without_extras(table)
-            least_of = []
-            for kind in ("1f1b", "dualpipe"):  # the ends of the model on a rank each, or half of both on each
-                table.schedule = np.full(len(part), SCHEDULES.index(kind))
-                taken = step(table, self.pricer.facts, self.pricer.prices, self.pricer.c)
-                least_of.append(self._certain(taken, ("compute", "tp_exposed", "cp_exposed")))
-            found.append(np.minimum(*least_of))
-        return np.concatenate(found)
+            scores = []
+            for kind in ("1f1b", "dualpipe"):  # embedding and head on a rank each, or half of both on each
+                table.schedule = np.full(len(cores), SCHEDULES.index(kind))
+                times = step(table, self.pricer.facts, self.pricer.prices, self.pricer.c)
+                scores.append(self._bound(times, ("compute", "tp_exposed", "cp_exposed")))
+            bounds.append(np.minimum(*scores))
+        return np.concatenate(bounds)
 
-    def _certain(self, taken: Step, parts: tuple[str, ...]) -> np.ndarray:
-        """The score of some parts, and of the wait for the host."""
-        host = taken.parts["other"] - taken.detail["fixed"] - taken.detail["late"]
-        score = self.pricer.objective.score({part: taken.parts[part] for part in parts})
+    def _bound(self, times: Step, parts: tuple[str, ...]) -> np.ndarray:
+        """The score of these parts of a step and of the wait for the host."""
+        host = times.parts["other"] - times.detail["fixed"] - times.detail["late"]
+        score = self.pricer.objective.score({part: times.parts[part] for part in parts})
         return np.asarray(score + self.pricer.objective.weights["other"] * np.maximum(host, 0.0))
 
-    def _pipes(self, cores: np.ndarray) -> Rows:
-        """Cores with the pipes that aren't certain to be worse than the edge."""
+    def _spread_pipes(self, cores: np.ndarray) -> Rows:
+        """Cores with their schedules, without the rows whose bound is above the cutoff."""
         rows = self.space.spread_pipes(self.space.bare(cores))
         if not len(rows):
             return rows
         table = self.space.table(rows)
         _without_extras(table)
-        taken = step(table, self.pricer.facts, self.pricer.prices, self.pricer.c)
+        times = step(table, self.pricer.facts, self.pricer.prices, self.pricer.c)
         parts = ("compute", "tp_exposed", "cp_exposed", "ep_exposed", "pp_bubble", "pp_exposed")
-        return rows.take(self._certain(taken, parts) <= self.edge)
+        return rows.take(self._bound(times, parts) <= self.cutoff)
 
     @property
     def has_plain(self) -> bool:
-        """Whether every row has a form without recomputation and offload, mostly the fastest."""
-        return self.space.reruns[0][0] == "none" and OFFLOADS[self.space.offloads[0]] == "none"
+        """Whether the space has every layout without recomputation and offload too, mostly the fastest."""
+        return self.space.recomputes[0][0] == "none" and OFFLOADS[self.space.offloads[0]] == "none"
 
     # -- pricing ----------------------------------------------------------------------------------
 
     def _seed(self, cores: np.ndarray) -> None:
-        """A first edge: the usual layouts of the usual cores; what is best is priced again later."""
+        """Sets the first cutoff from common layouts; the search prices the best of them again."""
         core = {key: values[cores] for key, values in self.space.core.items()}
         usual = (core["cp"] == core["cp"].min()) & (core["sp"] == (core["tp"] > 1))
         rows = self.space.spread_pipes(self.space.bare(cores[usual] if usual.any() else cores))
         names = [SCHEDULES.index(name) for name in ("1f1b", "interleaved")]
-        kept = np.isin(self.space.pipe["schedule"][rows.pipe], names)
-        rows = rows.take(kept) if kept.any() else rows
+        common = np.isin(self.space.pipe["schedule"][rows.pipe], names)
+        rows = rows.take(common) if common.any() else rows
         rows = self.space.spread_shards(rows)
         plain = self.space.shard["dp_replicate"][rows.shard] == 1
-        rows = self.space.spread_reruns(rows.take(plain) if plain.any() else rows)
+        rows = self.space.spread_recomputes(rows.take(plain) if plain.any() else rows)
         rows = rows if self.has_plain else self.space.spread_offloads(rows)
-        if len(rows) > MOST_SEEDS:
-            rows = rows.take(np.linspace(0, len(rows) - 1, MOST_SEEDS).astype(int))
+        if len(rows) > MAX_SEEDS:
+            rows = rows.take(np.linspace(0, len(rows) - 1, MAX_SEEDS).astype(int))
         if len(rows):
-            self._note(self.pricer.price(rows))
+            self._update_cutoff(self.pricer.price(rows))
             self.pricer.priced -= len(rows)
 
-    def _cores(self, cores: np.ndarray) -> None:
-        rows = self.space.spread_shards(self._pipes(cores))
+    def _search_cores(self, cores: np.ndarray) -> None:
+        rows = self.space.spread_shards(self._spread_pipes(cores))
         if not self.has_plain:  # the axes are fixed so that no row bounds the others
-            rows = self.space.spread_offloads(self.space.spread_reruns(rows))
+            rows = self.space.spread_offloads(self.space.spread_recomputes(rows))
         if not len(rows):
             return
-        plain = self.pricer.price(rows)
-        self._keep(plain)
-        open_rows = plain.take((~plain.fits) & (plain.score <= self.edge))
-        rows = open_rows.rows
-        if not len(rows) or not self.has_plain:
-            return
-        rows = rows.take(self.pricer.may_fit(rows))
-        self._lean(rows)
+        priced = self.pricer.price(rows)
+        rows = self._record(priced)
+        if len(rows) and self.has_plain:
+            self._price_lean(rows.take(self.pricer.may_fit(rows)))
 
-    def _lean(self, rows: Rows) -> None:
-        """Rows that don't fit as they are: every recomputation, and every offload where that isn't enough."""
-        again = self.space.spread_reruns(rows)
-        if not len(again):
+    def _price_lean(self, rows: Rows) -> None:
+        """Prices rows that don't fit with every recomputation, and with every offload if still too large."""
+        recomputed = self.space.spread_recomputes(rows)
+        if not len(recomputed):
             return
-        again = again.take(again.rerun > 0)
-        if len(again):
-            priced = self.pricer.price(again)
-            self._keep(priced)
-            left = priced.take((~priced.fits) & (priced.score <= self.edge)).rows
-            rows = Rows.join([rows, left])
-        away = self.space.spread_offloads(rows)
-        away = away.take(away.offload > 0)
-        if len(away):
-            self._keep(self.pricer.price(away))
+        recomputed = recomputed.take(recomputed.recompute > 0)
+        if len(recomputed):
+            rows = Rows.join([rows, self._record(self.pricer.price(recomputed))])
+        offloaded = self.space.spread_offloads(rows)
+        offloaded = offloaded.take(offloaded.offload > 0)
+        if len(offloaded):
+            self._record(self.pricer.price(offloaded))
 
-    def _keep(self, priced: Priced) -> None:
+    def _record(self, priced: Priced) -> Rows:
+        """Adds priced rows to the candidates; returns those within the cutoff that don't fit."""
         self.feasible += int(priced.fits.sum())
-        self._note(priced)
-        self.found.append(priced.take(priced.score <= self.edge))
+        self._update_cutoff(priced)
+        near = priced.take(priced.score <= self.cutoff)
+        self.candidates.append(near)
+        return near.rows.take(~near.fits)
 
-    def _note(self, priced: Priced) -> None:
-        """The best of every kind of layout so far, and from it the edge."""
-        fit = priced.take(priced.fits)
-        if not len(fit):
+    def _update_cutoff(self, priced: Priced) -> None:
+        """Updates the best score of every kind of layout, and with them the cutoff."""
+        fitting = priced.take(priced.fits)
+        if not len(fitting):
             return
-        np.minimum.at(self.best, self.kinds(fit.rows), fit.score)
-        known = np.sort(self.best)[: self.top]
-        last = float(known[-1]) if len(known) == self.top else np.inf
-        edge = max(known[0] * self.window, min(last, known[0] * WIDEST)) * (1 + 1e-9)
-        self.edge = min(edge, self.ceiling)
+        np.minimum.at(self.best, self.kinds(fitting.rows), fitting.score)
+        scores = np.sort(self.best)[: self.top]
+        last = float(scores[-1]) if len(scores) == self.top else np.inf
+        cutoff = max(scores[0] * self.window, min(last, scores[0] * MAX_WINDOW)) * (1 + 1e-9)
+        self.cutoff = min(cutoff, self.ceiling)
 
     def kinds(self, rows: Rows) -> np.ndarray:
-        """What makes layouts really different: tp, pp, ep, and what they shard (nothing, states, all)."""
+        """A number for the kind of each row's layout: its tp, pp, ep, and sharding (nothing, states, all)."""
         shard = np.array([0, 1, 1, 2])[self.space.shard["zero_stage"][rows.shard]]
-        alone = self.space.core["dp"][rows.core] * self.space.core["cp"][rows.core] == 1
-        shard = np.where(alone, 0, shard)  # over one rank nothing is sharded
+        one_rank = self.space.core["dp"][rows.core] * self.space.core["cp"][rows.core] == 1
+        shard = np.where(one_rank, 0, shard)  # over one rank nothing is sharded
         return np.asarray(self.kind_of_core[rows.core] * 3 + shard)
 
     def ranked(self, priced: Priced) -> np.ndarray:
-        """The rows' order: by score, and of equals (to a millionth) the plainest first."""
+        """Indices that sort the rows by score (to a millionth), then by simplicity."""
         space, rows = self.space, priced.rows
-        pipe = [space.pipe["virtual_stages"][rows.pipe], PLAINEST[space.pipe["schedule"][rows.pipe]]]
+        pipe = [space.pipe["virtual_stages"][rows.pipe], SCHEDULE_ORDER[space.pipe["schedule"][rows.pipe]]]
         core = [space.core[key][rows.core] for key in ("micro_batch", "cp")]
         shard = [space.shard[key][rows.shard] for key in ("dp_replicate", "zero_stage")]
-        plain = (*pipe, rows.rerun, *core, *shard, rows.offload)  # the last tells most
-        return np.lexsort((*plain, np.round(np.log(priced.score) * 1e6)))
+        keys = (*pipe, rows.recompute, *core, *shard, rows.offload)  # np.lexsort: the last key comes first
+        return np.lexsort((*keys, np.round(np.log(priced.score) * 1e6)))
 
 
 def _without_extras(table: Table) -> None:
-    """Nothing recomputed, and activations offloaded: in a bound, sp's tokens aren't gathered again either."""
+    """Sets no recomputation and offloaded activations, so that a bound excludes sp's second gather too."""
     table.recompute = np.full(len(table), RECOMPUTE.index("none"))
     table.offload = np.full(len(table), OFFLOADS.index("activations"))

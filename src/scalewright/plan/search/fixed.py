@@ -1,4 +1,4 @@
-"""Axes that a user fixes: `tp=8,pp=4`, checked one by one, and together; each mistake says what would do.
+"""Axes that a user fixes (`tp=8,pp=4`), checked alone and together; each error lists values that work.
 
 {"tp": 8, "recompute": ["none", "full"]} --read_fixed--> {"tp": (8,), "recompute": ("none", "full")}
 """
@@ -23,7 +23,7 @@ WHERE = "fixed"
 
 def read_fixed(given: Mapping[str, Any], template: Request) -> Fixed:
     """The fixed axes as tuples of values, each of which is legal alone. Raises UserError."""
-    found: dict[str, tuple[Any, ...]] = {}
+    fixed: dict[str, tuple[Any, ...]] = {}
     for key, value in given.items():
         if key in ELSEWHERE:
             raise UserError(f"{key} is not an axis of the search", WHERE, f"give {key} itself")
@@ -34,15 +34,15 @@ def read_fixed(given: Mapping[str, Any], template: Request) -> Fixed:
         values = tuple(value) if isinstance(value, (list, tuple)) else (value,)
         if not values:
             raise UserError(f"{key} is fixed to nothing", WHERE, f"give {key} a value, or leave it out")
-        for one in values:
-            _check_kind(key, one)
-            _check_value(key, one, template)
-        found[key] = values
-    return found
+        for item in values:
+            _check_type(key, item)
+            _check_value(key, item, template)
+        fixed[key] = values
+    return fixed
 
 
-def _check_kind(key: str, value: Any) -> None:
-    """Raises UserError when this isn't a value of that axis at all."""
+def _check_type(key: str, value: Any) -> None:
+    """Raises UserError for a value that the axis has in no run."""
     if key in WORDS:
         if value not in WORDS[key]:
             raise unknown(key, str(value), WORDS[key], WHERE)
@@ -61,28 +61,29 @@ def _check_kind(key: str, value: Any) -> None:
 
 
 def check_capable(fixed: Fixed, trainer: Capabilities) -> None:
-    """Raises UserError for a fixed value that the trainer hasn't, with those that it has."""
+    """Raises UserError for a fixed value that the trainer doesn't support; the error lists those it does."""
     for key, values in fixed.items():
         for value in values:
             if not trainer.allows(key, value):
-                has = " or ".join(str(one) for one in trainer.axes[key])
-                raise UserError(f"{trainer.trainer} has no {key} {kind_of(value)}", WHERE, f"use {key} {has}")
+                allowed = " or ".join(map(str, trainer.axes[key]))
+                what = f"{trainer.trainer} has no {key} {kind_of(value)}"
+                raise UserError(what, WHERE, f"use {key} {allowed}")
 
 
 def _check_value(key: str, value: Any, template: Request) -> None:
-    """Raises UserError when no layout of this run can have that value, naming those that one can."""
+    """Raises UserError when no layout of this run can have the value; the error lists the nearest others."""
     options = _options(key, template)
     if options is None or value in options:
         return
-    some = {"devices": template.devices, key: value}
+    keys = {"devices": template.devices, key: value}
     if key == "tp":
-        some["sp"] = False
+        keys["sp"] = False
     why = f"{key} {value} does not divide devices {template.devices}"
     if key in ("ep", "etp") and template.model.moe is None:
         why = f"{key} {value} but this model has no experts"
     elif key not in ("dp", "dp_replicate") and template.devices % value == 0:
         try:
-            check_layout(Layout.parse(some), template.model, template.seq_len)
+            check_layout(Layout.parse(keys), template.model, template.seq_len)
         except UserError as error:
             why = error.what
     near = sorted(options, key=lambda option: (abs(option - value), option))[:5]
@@ -90,7 +91,7 @@ def _check_value(key: str, value: Any, template: Request) -> None:
 
 
 def _options(key: str, template: Request) -> tuple[int, ...] | None:
-    """The values that an axis can have alone; None where only the others decide."""
+    """The legal values of an axis alone; None where they depend on the other axes."""
     model, sizes = template.model, divisors(template.devices)
     if key == "tp":
         return tensor_sizes(template)
@@ -108,17 +109,14 @@ def _options(key: str, template: Request) -> tuple[int, ...] | None:
 
 
 def no_layout(template: Request, global_batch: int, fixed: Fixed) -> UserError:
-    """Why the space is empty: the fixed axis that is in the way, or the batch."""
+    """The error for an empty space: names a fixed axis that can be changed, or a batch that works."""
+    what = "no legal layout has " + ", ".join(f"{key} {_text(values)}" for key, values in fixed.items())
     for key in fixed:
-        others = {name: values for name, values in fixed.items() if name != key}
-        space = make_space(template, global_batch, others)
+        space = make_space(template, global_batch, {k: v for k, v in fixed.items() if k != key})
         if space.size:
-            words = ", ".join(f"{name} {_text(values)}" for name, values in fixed.items())
-            return UserError(f"no legal layout has {words}", WHERE, _instead(key, fixed[key], space))
-    open_space = make_space(template, global_batch, {})
-    if fixed and open_space.size:
-        words = ", ".join(f"{name} {_text(values)}" for name, values in fixed.items())
-        return UserError(f"no legal layout has {words}", WHERE, "fix fewer of them")
+            return UserError(what, WHERE, _instead(key, fixed[key], space))
+    if fixed and make_space(template, global_batch, {}).size:
+        return UserError(what, WHERE, "fix fewer of them")
     return _batch_error(template, global_batch)
 
 
@@ -127,18 +125,16 @@ def _text(values: tuple[Any, ...]) -> str:
 
 
 def _instead(key: str, given: tuple[Any, ...], space: Space) -> str:
-    """What the axis may be beside the others."""
-    names = {"zero_stage": None, "virtual_stages": None, "schedule": None}
-    if key in space.core and key not in names:
-        values = sorted(set(space.core[key].tolist()))
-        if isinstance(given[0], int) and not isinstance(given[0], bool):
-            near = sorted(sorted(values, key=lambda v: (abs(v - given[0]), v))[:5])
-            return f"beside the others {key} may be " + " or ".join(map(str, near))
+    """A fix for one axis: values that are legal with the other fixed axes."""
+    if key in space.core and isinstance(given[0], int) and not isinstance(given[0], bool):
+        values = set(space.core[key].tolist())
+        near = sorted(sorted(values, key=lambda v: (abs(v - given[0]), v))[:5])
+        return f"beside the others {key} may be " + " or ".join(map(str, near))
     return f"leave {key} {_text(given)} out"
 
 
 def _batch_error(template: Request, global_batch: int) -> UserError:
-    """No layout can deal this batch to these devices."""
+    """The error for a batch that no layout can divide over the devices."""
     devices, layers = template.devices, template.model.num_hidden_layers
     shapes = [t * p for t in tensor_sizes(template) for p in divisors(devices) if p <= layers]
     ranks = sorted({devices // size for size in shapes if devices % size == 0})

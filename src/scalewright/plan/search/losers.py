@@ -1,14 +1,14 @@
-"""The layouts that nearly won, an axis at a time: the best with another value of it, and what memory forbids.
+"""The near losers of each axis: the best layout with another value of it, and a faster one that doesn't fit.
 
 best:  tp 4  pp 4  zero 1  ...
-       tp 8 or 2 (whatever the rest)   the fastest of them that fits
+       tp 8 or 2, any other axes       the fastest of them that fits
        pp, cp, ep, zero, micro-batch, recompute, schedule, ...   likewise
-       one axis changed alone          where that is faster, and doesn't fit
+       only one axis changed           where that is faster, and doesn't fit
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -18,12 +18,12 @@ from scalewright.plan.search.space import Rows, Space
 
 CORE_AXES = ("tp", "sp", "pp", "cp", "cp_kind", "ep", "etp", "micro_batch")
 AXES = (*CORE_AXES, "schedule", "virtual_stages", "zero_stage", "dp_replicate", "recompute", "offload")
-ENOUGH = ("tp", "pp", "cp", "ep", "micro_batch")  # looked for anew where no row near the best has another
+SEARCHED_AXES = ("tp", "pp", "cp", "ep", "micro_batch")  # searched again if no candidate has another value
 
 
 @dataclass
 class Losers:
-    """Rows beside the axis (by its public name) in which they differ from the best."""
+    """Rows, and for each the public names of the axes in which it differs from the best."""
 
     axes: list[str]
     rows: Priced
@@ -31,67 +31,46 @@ class Losers:
 
 def columns(space: Space, rows: Rows) -> dict[str, np.ndarray]:
     """The value of every axis in every row, as numbers."""
-    found = {axis: space.core[axis][rows.core] for axis in CORE_AXES}
-    found |= {axis: space.pipe[axis][rows.pipe] for axis in ("schedule", "virtual_stages")}
-    found |= {axis: space.shard[axis][rows.shard] for axis in ("zero_stage", "dp_replicate")}
-    return found | {"recompute": rows.rerun, "offload": rows.offload}
+    values = {axis: space.core[axis][rows.core] for axis in CORE_AXES}
+    values |= {axis: space.pipe[axis][rows.pipe] for axis in ("schedule", "virtual_stages")}
+    values |= {axis: space.shard[axis][rows.shard] for axis in ("zero_stage", "dp_replicate")}
+    return values | {"recompute": rows.recompute, "offload": rows.offload}
 
 
-def near_losers(finder: Finder, found: Priced, best: Priced) -> Losers:
-    """The nearest losers of the first row of `best`, at most two an axis."""
+def near_losers(finder: Finder, candidates: Priced, best: Priced) -> Losers:
+    """The near losers of the first row of `best`: at most two of each axis, fastest first."""
     space = finder.space
-    mine = {axis: values[0] for axis, values in columns(space, best.rows).items()}
-    theirs = columns(space, found.rows)
-    unlike = {axis: values != mine[axis] for axis, values in theirs.items()}
-    one_rank = space.core["dp"][found.rows.core] * space.core["cp"][found.rows.core] == 1
+    reference = {axis: values[0] for axis, values in columns(space, best.rows).items()}
+    differs = {axis: values != reference[axis] for axis, values in columns(space, candidates.rows).items()}
+    one_rank = space.core["dp"][candidates.rows.core] * space.core["cp"][candidates.rows.core] == 1
     for axis in ("zero_stage", "dp_replicate"):  # over one rank nothing is sharded
-        unlike[axis] &= ~one_rank
-    changes = np.sum([unlike[axis] for axis in AXES], axis=0)
-    fastest = float(best.score[0])
-    lacking = found.over > 0  # of the device: what is too much for a host is left out
-    axes: list[str] = []
-    picked: list[Priced] = []
+        differs[axis] &= ~one_rank
+    changes = np.sum([differs[axis] for axis in AXES], axis=0)
+    alone = (changes == 1) | ((changes == 2) & differs["schedule"] & differs["virtual_stages"])
+    too_large = candidates.over > 0  # for the device: rows that only exceed the host's memory are left out
+    faster = alone & too_large & (candidates.score < best.score[0])
+    losers: dict[tuple[int, ...], tuple[Priced, list[str]]] = {}  # by row: several axes may share one
     for axis in AXES:
-        slower = _first(found, unlike[axis] & found.fits)
-        if slower is None and axis in ENOUGH:
-            slower = _elsewhere(finder, axis, int(mine[axis]))
-        alone = (changes == 1) | ((changes == 2) & (unlike["schedule"] & unlike["virtual_stages"]))
-        faster = _first(found, unlike[axis] & alone & lacking & (found.score < fastest))
-        for one in (slower, faster):
-            if one is not None:
-                axes.append(axis)
-                picked.append(one)
-    return Losers(*_without_repeats(axes, picked))
+        fitting = _fastest(candidates, differs[axis] & candidates.fits)
+        if fitting is None and axis in SEARCHED_AXES:
+            fitting = _search_other(finder, axis, int(reference[axis]))
+        for row in (fitting, _fastest(candidates, differs[axis] & faster)):
+            if row is not None:
+                key = tuple(int(getattr(row.rows, part.name)[0]) for part in fields(Rows))
+                losers.setdefault(key, (row, []))[1].append(axis)
+    ranked = sorted(losers.values(), key=lambda loser: float(loser[0].score[0]))
+    return Losers([", ".join(axes) for _, axes in ranked], Priced.join([row for row, _ in ranked]))
 
 
-def _first(found: Priced, at: np.ndarray) -> Priced | None:
-    """The best of some rows."""
-    index = np.flatnonzero(at)
-    return found.take(index[[found.score[index].argmin()]]) if len(index) else None
+def _fastest(priced: Priced, mask: np.ndarray) -> Priced | None:
+    """The fastest of the masked rows."""
+    index = np.flatnonzero(mask)
+    return priced.take(index[[priced.score[index].argmin()]]) if len(index) else None
 
 
-def _elsewhere(finder: Finder, axis: str, value: int) -> Priced | None:
-    """The best layout with another value of an axis of the core: a search of those alone."""
-    other = np.flatnonzero(finder.space.core[axis] != value)
-    if not len(other):
-        return None
-    again = Finder(finder.pricer, top=1, window=1.0)
-    again.run(only=other)
-    return _first(joined := Priced.join(again.found), joined.fits) if again.found else None
-
-
-def _without_repeats(axes: list[str], picked: list[Priced]) -> tuple[list[str], Priced]:
-    """Rows that several axes name once, under all of them; best first."""
-    under: dict[tuple[int, ...], list[str]] = {}
-    rows: dict[tuple[int, ...], Priced] = {}
-    for axis, one in zip(axes, picked, strict=True):
-        r = one.rows
-        key = tuple(int(part[0]) for part in (r.core, r.pipe, r.shard, r.rerun, r.offload))
-        under.setdefault(key, []).append(axis)
-        rows[key] = one
-    if not rows:
-        return [], Priced(
-            Rows(*(np.zeros(0, dtype=np.intp) for _ in range(5))), *(np.zeros(0) for _ in range(5))
-        )
-    order = sorted(rows, key=lambda key: float(rows[key].score[0]))
-    return [", ".join(under[key]) for key in order], Priced.join([rows[key] for key in order])
+def _search_other(finder: Finder, axis: str, value: int) -> Priced | None:
+    """The best layout with another value of an axis of the core, from a search of only those cores."""
+    search = Finder(finder.pricer, top=1, window=1.0)
+    search.run(only=np.flatnonzero(finder.space.core[axis] != value))
+    candidates = Priced.join(search.candidates)
+    return _fastest(candidates, candidates.fits)

@@ -1,12 +1,12 @@
-"""What a search makes small: a weighted sum of a step's parts, so that bounds on parts bound it.
+"""The score that a search minimises: a weighted sum of a step's parts, so that bounds on parts bound it.
 
     time                 seconds                                      weight 1 for every part
     cost                 seconds x devices x price / 3600             of a step
-    tokens-per-dollar    the same: at a fixed batch its inverse is as small when cost is
+    tokens-per-dollar    as cost: at a fixed batch the two have the same optimum
     energy               devices x watts x sum of share x seconds     joules of a step; plan/data/energy.yaml
 
-With the number of devices fixed, time, cost and tokens per dollar agree on the best layout; the answer still
-states the figure that was asked for.
+With the number of devices fixed, time, cost and tokens per dollar have the same best layout; the answer
+contains the figure of the objective that was chosen.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ class Objective:
         return np.asarray(sum(self.weights[part] * seconds for part, seconds in parts.items()))
 
     def value(self, score: float, tokens: float) -> float:
-        """The figure that was asked for: seconds, cost or joules of a step, or tokens per unit of money."""
+        """The objective's figure: seconds, cost or joules of a step, or tokens per unit of money."""
         return tokens / score if self.name == "tokens-per-dollar" else score
 
 
 def make_objective(name: str, chip: Chip, devices: int, price: float | None) -> Objective:
-    """The objective of this name; `price` is of one device for an hour. Raises UserError."""
+    """The objective of this name; `price` per device-hour. Raises UserError."""
     if name not in OBJECTIVES:
         raise unknown("objective", name, OBJECTIVES)
     if name == "time":
@@ -67,14 +67,14 @@ def make_objective(name: str, chip: Chip, devices: int, price: float | None) -> 
 
 
 def power(chip: Chip) -> tuple[float, dict[str, float], tuple[str, ...]]:
-    """Watts of a device, the share of them that parts draw, and what of it is assumed."""
+    """Watts of a device under load, the share of them that each kind of part draws, and the assumptions."""
     data = _data()
     names = [name for name in data["power_w"] if chip.name.lower().startswith(name)]
-    found = data["power_w"][max(names, key=len) if names else "other"]
+    watts = data["power_w"][max(names, key=len) if names else "other"]
     shares = {name: float(entry["value"]) for name, entry in data["share"].items()}
-    lines = [f"{chip.name} draws {found['value']} W under load ({found['source']})"]
+    lines = [f"{chip.name} draws {watts['value']} W under load ({watts['source']})"]
     lines += [f"{name} draws {value:.0%} of it" for name, value in shares.items()]
-    return float(found["value"]), shares, tuple(lines)
+    return float(watts["value"]), shares, tuple(lines)
 
 
 @lru_cache(maxsize=1)

@@ -1,4 +1,4 @@
-"""Rows of a space priced: their units once, then time, memory and score by the hundred thousand.
+"""Prices rows of a space: its units once, then time, memory and score of 100 000s of rows.
 
 rows --table--> columns --step, memory--> seconds, bytes --objective--> score; fits, on device and host
 """
@@ -19,40 +19,42 @@ from scalewright.plan.search.objective import Objective
 from scalewright.plan.search.space import Rows, Space
 
 HOST_BYTES = 250e9  # of a host's memory for each device, as a DGX H100 has 2 TB for eight
-MOVED = ("parameters", "gradients", "optimizer", "activations")  # kinds of memory that offloading moves
-BATCH = 8192  # rows that are priced at once: what fits the processor's cache
+OFFLOADED = ("parameters", "gradients", "optimizer", "activations")  # kinds of memory that offload moves
+BATCH = 8192  # rows that are priced at once, so that their columns fit the CPU's cache
 COLUMNS = ("score", "seconds", "peak", "fits", "over")
 
 
 @dataclass
 class Priced:
-    """Rows with what they cost."""
+    """Rows with their score, time and memory."""
 
     rows: Rows
     score: np.ndarray
     seconds: np.ndarray
     peak: np.ndarray  # bytes
     fits: np.ndarray
-    over: np.ndarray  # bytes beyond what the device has room for; below 0 it fits there
+    over: np.ndarray  # bytes beyond the device's usable memory; negative where it fits
 
     def __len__(self) -> int:
         return len(self.rows)
 
-    def take(self, at: np.ndarray) -> Priced:
-        """Some of them."""
-        columns = (getattr(self, key)[at] for key in COLUMNS)
-        return Priced(self.rows.take(at), *columns)
+    def take(self, index: np.ndarray) -> Priced:
+        """The rows at these indices, or under this mask."""
+        return Priced(self.rows.take(index), *(getattr(self, key)[index] for key in COLUMNS))
 
     @staticmethod
-    def join(many: list[Priced]) -> Priced:
-        """All of several."""
-        columns = [np.concatenate([getattr(p, key) for p in many]) for key in COLUMNS]
-        return Priced(Rows.join([p.rows for p in many]), *columns)
+    def join(parts: list[Priced]) -> Priced:
+        """The rows of all parts."""
+        if not parts:
+            zeros = np.zeros(0)
+            return Priced(Rows(*[zeros.astype(np.intp)] * 5), zeros, zeros, zeros, zeros > 0, zeros)
+        columns = [np.concatenate([getattr(part, key) for part in parts]) for key in COLUMNS]
+        return Priced(Rows.join([part.rows for part in parts]), *columns)
 
 
 @dataclass
 class Pricer:
-    """A space's units, priced once; then rows by the hundred thousand."""
+    """Prices rows of a space from the prices of its units."""
 
     space: Space
     objective: Objective
@@ -63,63 +65,62 @@ class Pricer:
     priced: int = 0
     bounds: np.ndarray | None = None  # of every core, see Finder.bounds
 
-    def over(self, held: Memory) -> np.ndarray:
-        """Bytes of the rows beyond what a device has room for: with the headroom, or up to their p90."""
+    def over(self, usage: Memory) -> np.ndarray:
+        """Bytes of the rows beyond a device's usable memory: with the headroom, or at their p90."""
         if self.headroom is None:
-            return np.asarray(held.high - held.usable)
-        return np.asarray(held.peak - held.usable * (1.0 - self.headroom))
+            return np.asarray(usage.high - usage.usable)
+        return np.asarray(usage.peak - usage.usable * (1.0 - self.headroom))
 
-    def memories(self, rows: Rows) -> Memory:
-        """Memory of the rows."""
+    def memory(self, rows: Rows) -> Memory:
+        """The memory use of rows."""
         return memory(self.space.table(rows), self.facts, self.c)
 
     def price(self, rows: Rows) -> Priced:
-        """Time and memory, in batches."""
-        found = []
+        """Time, memory and score of rows, computed in batches."""
+        parts = []
         for start in range(0, max(len(rows), 1), BATCH):
             part = rows.take(slice(start, start + BATCH))
             table = self.space.table(part)
-            taken, held = step(table, self.facts, self.prices, self.c), memory(table, self.facts, self.c)
-            fits = self.fits(table, held)
-            score = self.objective.score(taken.parts)
-            found.append(Priced(part, score, taken.seconds, held.peak, fits, self.over(held)))
+            times, usage = step(table, self.facts, self.prices, self.c), memory(table, self.facts, self.c)
+            fits, score = self.fits(table, usage), self.objective.score(times.parts)
+            parts.append(Priced(part, score, times.seconds, usage.peak, fits, self.over(usage)))
         self.priced += len(rows)
-        return Priced.join(found)
+        return Priced.join(parts)
 
-    def fits(self, table: Table, held: Memory) -> np.ndarray:
-        """Rows that fit: on the device, and what is offloaded on its host."""
-        fits = self.over(held) <= 0
-        away = np.flatnonzero(fits & (table.offload != OFFLOADS.index("none")))
-        if len(away) and (self.headroom is None or self.headroom >= 0):
-            fits[away] = self.on_host(table, held, away) <= HOST_BYTES
+    def fits(self, table: Table, usage: Memory) -> np.ndarray:
+        """Whether each row fits on its device, and its offloaded memory on the host."""
+        fits = self.over(usage) <= 0
+        offloaded = np.flatnonzero(fits & (table.offload != OFFLOADS.index("none")))
+        if len(offloaded) and (self.headroom is None or self.headroom >= 0):
+            fits[offloaded] = self.on_host(table, usage, offloaded) <= HOST_BYTES
         return fits
 
-    def on_host(self, table: Table, held: Memory, at: np.ndarray) -> np.ndarray:
-        """Bytes of some of the rows that are on the host, of one device."""
-        some = table.take(at)
-        some.offload = np.full(len(at), OFFLOADS.index("none"))
-        here = memory(some, self.facts, self.c)
-        return np.asarray(sum(np.maximum(here.parts[kind] - held.parts[kind][at], 0.0) for kind in MOVED))
+    def on_host(self, table: Table, usage: Memory, index: np.ndarray) -> np.ndarray:
+        """Bytes per device that the rows at `index` offload to the host."""
+        resident = table.take(index)
+        resident.offload = np.full(len(index), OFFLOADS.index("none"))
+        without = memory(resident, self.facts, self.c).parts
+        return np.asarray(sum(np.maximum(without[k] - usage.parts[k][index], 0.0) for k in OFFLOADED))
 
     def leanest(self, rows: Rows, offload: bool = True) -> Rows:
-        """The rows with all recomputed, and all offloaded."""
-        kinds = [(kind == "full", share) for kind, share, _ in self.space.reruns]
-        names = [OFFLOADS[one] for one in self.space.offloads]
-        away = (names.index("all") if "all" in names else len(names) - 1) if offload else 0
-        again = kinds.index(max(kinds))
-        return Rows(rows.core, rows.pipe, rows.shard, np.full(len(rows), again), np.full(len(rows), away))
+        """The rows with the most recomputation, and with the most offload if `offload`."""
+        shares = [(kind == "full", share) for kind, share, _ in self.space.recomputes]
+        recompute = np.full(len(rows), shares.index(max(shares)))
+        names = [OFFLOADS[number] for number in self.space.offloads]
+        most = (names.index("all") if "all" in names else len(names) - 1) if offload else 0
+        return Rows(rows.core, rows.pipe, rows.shard, recompute, np.full(len(rows), most))
 
     def may_fit(self, rows: Rows) -> np.ndarray:
-        """Rows that may fit with some recomputation or offload: what none of them saves is counted alone."""
-        held = self.memories(self.leanest(rows))
-        certain = held.peak - held.parts["other"]
-        return np.asarray(certain <= held.usable * (1.0 - (self.headroom or 0.0)))
+        """Whether rows may fit with recomputation or offload: a lower bound on their memory does."""
+        usage = self.memory(self.leanest(rows))
+        bound = usage.peak - usage.parts["other"]
+        return np.asarray(bound <= usage.usable * (1.0 - (self.headroom or 0.0)))
 
 
 def make_pricer(
     space: Space, objective: Objective, headroom: float | None, c: Constants | None = None
 ) -> Pricer:
-    """The units of a space, priced."""
+    """A pricer with the units of the space priced."""
     c = c or constants()
     facts = unit_facts(space.units)
     return Pricer(space, objective, headroom, c, facts, price(flatten(space.units, facts), c))

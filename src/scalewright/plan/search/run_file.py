@@ -2,8 +2,8 @@
 
     plan, choice --> model, cluster, layout, data (one marked line when no folder is given), optimizer
 
-Only what differs from run.yaml's defaults is written, as a person would write it; what a plan doesn't decide
-(learning rate, steps) is left to them, too.
+Only keys that differ from run.yaml's defaults are written; those that a plan doesn't decide (learning rate,
+steps) keep their defaults.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ def run_file(plan: Plan, choice: Choice | None = None, *, data: str | None = Non
 
 
 def _comment(plan: Plan, choice: Choice) -> str:
-    """What was planned, as a comment."""
-    one = choice.prediction
-    times = f"{one.step_time_s:.4g} s a step, {one.peak_gib:.1f} GiB on the worst rank"
-    return f"# Planned for {plan.devices} devices of {plan.cluster.name}: {times} predicted."
+    """The file's first line: a comment with the devices and the prediction."""
+    prediction = choice.prediction
+    figures = f"{prediction.step_time_s:.4g} s a step, {prediction.peak_gib:.1f} GiB on the worst rank"
+    return f"# Planned for {plan.devices} devices of {plan.cluster.name}: {figures} predicted."
 
 
 def _instead(plan: Plan) -> str:
@@ -62,13 +62,13 @@ def _name(plan: Plan) -> str:
 
 
 def _model(model: ModelSpec) -> str | dict[str, Any]:
-    """The preset's name, where the model is that preset; else its keys."""
-    known = is_preset(model.name) and load_model_spec(model.name) == model
-    return model.name if known else model.written()
+    """The preset's name if the model equals a preset, else its keys."""
+    preset = is_preset(model.name) and load_model_spec(model.name) == model
+    return model.name if preset else model.written()
 
 
 def _cluster(cluster: ClusterSpec) -> str | dict[str, Any]:
-    """The cluster's name where one is known by it; else the cluster in full."""
+    """The cluster's name if it equals a known cluster, else all its keys."""
     if cluster.name == LOCAL:
         return LOCAL
     known = cluster.name in cluster_names() and load_cluster(cluster.name) == cluster

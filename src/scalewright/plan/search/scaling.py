@@ -1,9 +1,9 @@
-"""The same run on more and more devices: the best layout of each count, and the part that doesn't shrink.
+"""Strong scaling of a run: the best layout of each device count, and the serial share of the work.
 
     seconds(n) ~ w (s + (1 - s) / n)      Amdahl 1967: s is the serial share of one device's work w
                                           fitted by least squares on relative errors over the counts that fit
 
-`what` names the serial part: the parts of a step that are farthest from having shrunk with the devices.
+`serial_parts`: the parts of a step that are farthest from perfect scaling.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from scalewright.spec.model import ModelSpec
 
 @dataclass(frozen=True)
 class Row:
-    """One count: the best layout, or why there is none."""
+    """One device count: the best layout, or why there is none."""
 
     devices: int
     choice: Choice | None
@@ -33,28 +33,28 @@ class Row:
 
     def dump(self) -> dict[str, Any]:
         """Plain data; the keys of `predict` under `prediction`."""
-        found = self.choice
+        prediction = self.choice.prediction if self.choice else None
         return {
             "devices": self.devices,
-            "step_time_s": found.prediction.step_time_s if found else None,
-            "tokens_per_s": found.prediction.tokens / found.prediction.step_time_s if found else None,
+            "step_time_s": prediction.step_time_s if prediction else None,
+            "tokens_per_s": prediction.tokens / prediction.step_time_s if prediction else None,
             "speedup": self.speedup,
             "efficiency": self.efficiency,
             "problem": self.problem,
-            "prediction": found.dump() if found else None,
+            "prediction": self.choice.dump() if self.choice else None,
         }
 
 
 @dataclass(frozen=True)
 class Scaling:
-    """The curve, and what is fitted to it."""
+    """The best layout of each device count, and Amdahl's law fitted to their times."""
 
     rows: list[Row]
     global_batch: int
     serial_share: float | None  # of one device's work; None with fewer than two counts that fit
-    one_device_s: float | None  # seconds that the fit gives to one device
+    one_device_s: float | None  # seconds of a step on one device, by the fit
     fit_error: float | None  # the largest relative error of the fit
-    what: list[dict[str, Any]]  # parts of the serial time, largest first: part, words, seconds, share
+    serial_parts: list[dict[str, Any]]  # parts of the serial time, largest first: part, words, seconds, share
 
     @property
     def limit(self) -> float | None:
@@ -70,12 +70,12 @@ class Scaling:
             "one_device_s": self.one_device_s,
             "fit_error": self.fit_error,
             "limit": self.limit,
-            "serial_part": self.what,
+            "serial_part": self.serial_parts,
         }
 
 
 def counts_between(first: int, last: int) -> list[int]:
-    """`8..4096`: 8, 16, 32, ... 4096; the last is always in. Raises UserError."""
+    """The counts of `8..4096`: 8, 16, 32, ... 4096; always with the last. Raises UserError."""
     if not 1 <= first <= last:
         raise UserError(f"scaling {first}..{last} goes nowhere", "scaling", "smaller count first: 8..4096")
     counts = [first]
@@ -97,39 +97,39 @@ def scaling(
     """The best layout of every count at one global batch (strong scaling); `arguments` as for `search`."""
     if not counts:
         raise UserError("no device counts to plan for", "scaling", "give a range such as 8..4096")
-    found: list[tuple[int, Choice | None, str | None]] = []
+    results: list[tuple[int, Choice | None, str | None]] = []
     keys = {**arguments, "global_batch": global_batch, "top": 1, "explain": False, "stop": stop}
     for done, devices in enumerate(counts):
         if stop is not None and stop():
             break
         try:
             plan = search(model, cluster, devices=devices, **keys)
-            found.append((devices, plan.best[0], None))
+            results.append((devices, plan.best[0], None))
         except UserError as error:
-            found.append((devices, None, str(error)))
+            results.append((devices, None, str(error)))
         if tell is not None:
             tell(done + 1, len(counts))
-    if all(choice is None for _, choice, _ in found):
-        how = str(found[-1][2]) if found else "let it run on"
+    if all(choice is None for _, choice, _ in results):
+        how = str(results[-1][2]) if results else "let it run on"
         raise UserError("no count has a layout that fits", "scaling", how)
-    return _curve(found, global_batch)
+    return _fit_curve(results, global_batch)
 
 
-def _curve(found: list[tuple[int, Choice | None, str | None]], global_batch: int) -> Scaling:
+def _fit_curve(results: list[tuple[int, Choice | None, str | None]], global_batch: int) -> Scaling:
     """Speed-ups over the first count that fits, and the fit."""
-    good = [(devices, choice) for devices, choice, _ in found if choice is not None]
-    base, first = good[0]
+    fitting = [(devices, choice) for devices, choice, _ in results if choice is not None]
+    base, first = fitting[0]
     rows = []
-    for devices, choice, problem in found:
+    for devices, choice, problem in results:
         speedup = first.prediction.step_time_s / choice.prediction.step_time_s if choice else None
         rows.append(Row(devices, choice, problem, speedup, speedup * base / devices if speedup else None))
-    if len(good) < 2:
+    if len(fitting) < 2:
         return Scaling(rows, global_batch, None, None, None, [])
-    n = np.array([devices for devices, _ in good], dtype=float)
-    seconds = np.array([choice.prediction.step_time_s for _, choice in good])
+    n = np.array([devices for devices, _ in fitting], dtype=float)
+    seconds = np.array([choice.prediction.step_time_s for _, choice in fitting])
     constant, work = fit_amdahl(n, seconds)
     error = float(np.abs((constant + work / n) / seconds - 1).max())
-    parts = _serial_parts(base, first, good[-1][0], good[-1][1])
+    parts = _serial_parts(base, first, fitting[-1][0], fitting[-1][1])
     return Scaling(rows, global_batch, constant / (constant + work), constant + work, error, parts)
 
 
@@ -147,7 +147,7 @@ def fit_amdahl(n: np.ndarray, seconds: np.ndarray) -> tuple[float, float]:
 
 
 def _serial_parts(few: int, first: Choice, many: int, last: Choice) -> list[dict[str, Any]]:
-    """What of the last step is above a perfect share of the first, by part, largest first."""
+    """Seconds by which the parts of the last step exceed perfect scaling of the first, largest first."""
     before, after = first.prediction.breakdown, last.prediction.breakdown
     above = {part: after[part] - before[part] * few / many for part in after}
     total = sum(value for value in above.values() if value > 0)

@@ -1,9 +1,9 @@
-"""`plan`: every legal layout of a run is searched; the best come with predictions, the others with reasons.
+"""The search behind `plan`: the best legal layouts of a run with predictions, the others with reasons.
 
 model, cluster, devices, batch --> Space (axes.py) --> Finder (finder.py) --> Plan (choices.py)
-    best        the K best layouts that really differ (tp, pp, ep, what they shard)
-    pareto      those that no other beats in both time and memory
-    why_not     what costs the nearest losers (compare.py)
+    best        the K best layouts of different kinds (tp, pp, ep, sharding)
+    pareto      layouts that no other beats in both time and memory
+    why_not     costs of the near losers (compare.py)
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from scalewright.plan.frameworks import OURS
 from scalewright.plan.request import Request, from_layout
 from scalewright.plan.search.axes import Fixed, make_space
 from scalewright.plan.search.beyond import beyond
-from scalewright.plan.search.choices import Choice, Maker, Plan
+from scalewright.plan.search.choices import Choice, ChoiceMaker, Plan
 from scalewright.plan.search.compare import compare
 from scalewright.plan.search.finder import WINDOW, Finder
 from scalewright.plan.search.fixed import check_capable, no_layout, read_fixed
@@ -36,11 +36,11 @@ from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.optimizers import ADAMW, Optimizer
 
-__all__ = ["Choice", "Plan", "again", "search"]
+__all__ = ["Choice", "Plan", "search", "search_again"]
 
-UNLIMITED = -1e6  # headroom of a search that memory doesn't bind: every layout fits
-MOST_MARGIN = 0.5
-MOST = {"devices": 10**7, "global_batch": 10**9, "seq_len": 10**8, "top": 10**4}
+UNLIMITED = -1e6  # headroom of a search without a memory limit: every layout fits
+MAX_MARGIN = 0.5
+MAX_VALUES = {"devices": 10**7, "global_batch": 10**9, "seq_len": 10**8, "top": 10**4}
 
 
 def search(
@@ -68,16 +68,16 @@ def search(
 ) -> Plan:
     """The best layouts of a run, of those that the trainer can run (plan/data/capabilities.yaml).
 
-    `headroom`: share of the usable memory that stays free of the predicted peak. Null: what fits up to the
-    p90 of its memory, or, where nothing does, what is likelier than not to fit. `price`: of a device and
-    hour. `tell(done, total)` is called as it goes; `stop()` true ends it with what was found so far.
+    `headroom`: share of the usable memory that the predicted peak leaves free. Null: layouts must fit at the
+    p90 of their memory, or, if none does, at the predicted peak. `price`: per device-hour.
+    `tell(done, total)` is called with the progress; the search ends with the best so far if `stop()` is true.
     `margin`: by how much a simpler layout may be slower than the fastest and still come first.
     Without `explain`, `pareto`, `why_not` and `beyond` stay empty.
 
-    Raises UserError when nothing is legal, nothing fits, or an argument can't be.
+    Raises UserError when nothing is legal, nothing fits, or an argument is invalid.
     """
     began = time.perf_counter()
-    asked: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "devices": devices,
         "global_batch": global_batch,
         "seq_len": seq_len or model.context,
@@ -94,16 +94,16 @@ def search(
         "margin": margin,
         "c": c,
     }
-    maker, finder, axes = _prepare(model, cluster, asked)
+    maker, finder, axes = _prepare(model, cluster, arguments)
     finder.run(tell, stop)
-    found = Priced.join(finder.found) if finder.found else None
-    fitting = found.take(found.fits) if found is not None else None
-    if found is None or fitting is None or not len(fitting):
+    candidates = Priced.join(finder.candidates)
+    fitting = candidates.take(candidates.fits)
+    if not len(fitting):
         if not finder.complete:
             raise UserError("stopped before a layout that fits was found", "plan", "let it run longer")
         if headroom is None:
-            asked["headroom"] = 0.0
-            return search(model, cluster, **asked, tell=tell, stop=stop, explain=explain)
+            arguments["headroom"] = 0.0
+            return search(model, cluster, **arguments, tell=tell, stop=stop, explain=explain)
         raise too_large(finder.pricer, axes)
     chosen, fastest = choose(finder, fitting, top, margin)
     front = maker.choices(pareto(finder, fitting)) if explain else []
@@ -115,60 +115,63 @@ def search(
         if trainer.known and trainer.runs_on(maker.template.chip.kind) and finder.complete:
             plan.beyond = beyond(maker, finder, axes, trainer, float(fastest.score[0]), margin, stop)
         plan.trainable = _best_trainable(plan)
-        losers = near_losers(finder, found, chosen)
+        losers = near_losers(finder, candidates, chosen)
         pairs = zip(losers.axes, maker.choices(losers.rows), strict=True)
         plan.why_not = [compare(axis, choice, plan.best[0], plan.headroom) for axis, choice in pairs]
     plan.seconds = time.perf_counter() - began
     return plan
 
 
-def again(plan: Plan, **changes: Any) -> Plan:
-    """A plan's search with other arguments, without reasons; `fixed` comes on top of what was fixed."""
-    asked = {**plan.asked, "explain": False, **changes}
-    asked["fixed"] = {**(plan.asked["fixed"] or {}), **(asked["fixed"] or {})}
-    return search(plan.model, plan.cluster, **asked)
+def search_again(plan: Plan, **changes: Any) -> Plan:
+    """A plan's search with some arguments changed and without reasons; `fixed` adds to the fixed axes."""
+    arguments = {**plan.arguments, "explain": False, **changes}
+    arguments["fixed"] = {**(plan.arguments["fixed"] or {}), **(arguments["fixed"] or {})}
+    return search(plan.model, plan.cluster, **arguments)
 
 
-def _prepare(model: ModelSpec, cluster: ClusterSpec, asked: Mapping[str, Any]) -> tuple[Maker, Finder, Fixed]:
-    """What a search needs, its arguments checked."""
-    devices, batch, headroom = asked["devices"], asked["global_batch"], asked["headroom"]
-    _check_numbers(asked)
+def _prepare(
+    model: ModelSpec, cluster: ClusterSpec, arguments: Mapping[str, Any]
+) -> tuple[ChoiceMaker, Finder, Fixed]:
+    """Checks the arguments of a search; returns its choice maker, its finder and the fixed axes."""
+    devices, batch, headroom = arguments["devices"], arguments["global_batch"], arguments["headroom"]
+    _check_numbers(arguments)
     cluster.check_devices(devices)
-    plain = Layout.parse({"devices": devices, "precision": asked["precision"]})
-    trainer = (asked[key] for key in ("framework", "version", "options"))
-    template = from_layout(model, cluster, plain, asked["seq_len"], *trainer, optimizer=asked["optimizer"])
-    price = cluster.price_per_device_hour if asked["price"] is None else asked["price"]
-    aim = make_objective(asked["objective"], template.chip, devices, price)
-    axes = read_fixed(asked["fixed"] or {}, template)
-    if template.framework.name != OURS:  # ours may be asked for what `train` lacks: the answer says so
-        trainer_has = find_capabilities(template.framework.name)
-        _check_runs(trainer_has, template.chip)
-        check_capable(axes, trainer_has)
+    plain = Layout.parse({"devices": devices, "precision": arguments["precision"]})
+    trainer = (arguments[key] for key in ("framework", "version", "options"))
+    seq_len, optimizer = arguments["seq_len"], arguments["optimizer"]
+    template = from_layout(model, cluster, plain, seq_len, *trainer, optimizer=optimizer)
+    price = cluster.price_per_device_hour if arguments["price"] is None else arguments["price"]
+    objective = make_objective(arguments["objective"], template.chip, devices, price)
+    axes = read_fixed(arguments["fixed"] or {}, template)
+    if template.framework.name != OURS:  # ours may be fixed to values that `train` lacks: marked untrainable
+        capabilities = find_capabilities(template.framework.name)
+        _check_runs(capabilities, template.chip)
+        check_capable(axes, capabilities)
     space = make_space(template, batch, axes, capabilities_of(model, template))
     if not space.size:
         raise no_layout(template, batch, axes)
-    window = max(WINDOW, 1 + asked["margin"])
-    finder = Finder(make_pricer(space, aim, headroom, asked["c"]), asked["top"], window)
-    return Maker(model, cluster, template, space, aim, asked), finder, axes
+    window = max(WINDOW, 1 + arguments["margin"])
+    finder = Finder(make_pricer(space, objective, headroom, arguments["c"]), arguments["top"], window)
+    return ChoiceMaker(model, cluster, template, space, objective, arguments), finder, axes
 
 
 def _check_runs(trainer: Capabilities, chip: Chip) -> None:
-    """Raises UserError for devices that the trainer doesn't run on, with those trainers that do."""
+    """Raises UserError for devices that the trainer doesn't run on; the error lists the trainers that do."""
     if not trainer.runs_on(chip.kind):
         others = " or ".join(trainers_on(chip.kind)) or "unknown"
         what = f"{trainer.trainer} doesn't run on {chip.name} ({chip.kind})"
         raise UserError(what, "--framework", f"use --framework {others}")
 
 
-def _check_numbers(asked: Mapping[str, Any]) -> None:
-    """Raises UserError for numbers that no run has."""
-    for key, most in MOST.items():
-        value = asked[key]
+def _check_numbers(arguments: Mapping[str, Any]) -> None:
+    """Raises UserError for numbers out of range."""
+    for key, most in MAX_VALUES.items():
+        value = arguments[key]
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
             raise UserError(f"{key} is {value}", "plan", f"use a whole number from 1 to {most:,}")
-    headroom, margin = asked["headroom"], asked["margin"]
-    if not (isinstance(margin, (int, float)) and 0 <= margin <= MOST_MARGIN):
-        raise UserError(f"margin is {margin}", "plan", f"use a share from 0 to {MOST_MARGIN}, such as 0.02")
+    headroom, margin = arguments["headroom"], arguments["margin"]
+    if not (isinstance(margin, (int, float)) and 0 <= margin <= MAX_MARGIN):
+        raise UserError(f"margin is {margin}", "plan", f"use a share from 0 to {MAX_MARGIN}, such as 0.02")
     if headroom is not None and not (
         isinstance(headroom, (int, float)) and (0 <= headroom < 1 or headroom == UNLIMITED)
     ):
@@ -176,17 +179,17 @@ def _check_numbers(asked: Mapping[str, Any]) -> None:
         raise UserError(f"headroom is {headroom}", "plan", how)
 
 
-def _plan(maker: Maker, finder: Finder, best: list[Choice], front: list[Choice]) -> Plan:
-    """The plan, but for its reasons."""
-    asked = dict(maker.asked)
+def _plan(maker: ChoiceMaker, finder: Finder, best: list[Choice], front: list[Choice]) -> Plan:
+    """The plan without its reasons."""
+    arguments = dict(maker.arguments)
     return Plan(
         model=maker.model,
         cluster=maker.cluster,
-        devices=asked["devices"],
-        seq_len=asked["seq_len"],
-        global_batch=asked["global_batch"],
-        objective=maker.aim,
-        headroom=asked["headroom"],
+        devices=arguments["devices"],
+        seq_len=arguments["seq_len"],
+        global_batch=arguments["global_batch"],
+        objective=maker.objective,
+        headroom=arguments["headroom"],
         best=best,
         trainable=next((choice for choice in best if choice.trainable), None),
         pareto=front,
@@ -198,38 +201,40 @@ def _plan(maker: Maker, finder: Finder, best: list[Choice], front: list[Choice])
         seconds=0.0,
         complete=finder.complete,
         template=maker.template,
-        assumed=[*maker.aim.assumed, *_host_assumed([*best, *front])],
-        constants=asked["c"],
-        asked=asked,
+        assumed=[*maker.objective.assumed, *_host_assumed([*best, *front])],
+        constants=arguments["c"],
+        arguments=arguments,
     )
 
 
 def _host_assumed(choices: Iterable[Choice]) -> list[str]:
-    """What is taken for granted of hosts, where something is offloaded to them."""
+    """The assumption about host memory, if a layout offloads to it."""
     if all(choice.layout.offload == "none" for choice in choices):
         return []
     return [f"a host has {HOST_BYTES / 1e9:.0f} GB of memory for each of its devices"]
 
 
 def _best_trainable(plan: Plan) -> Choice | None:
-    """The best layout that `train` runs: the best of all, or that of a search of those alone."""
-    nothing = why_not_running(plan.model) or not find_capabilities(OURS).runs_on(plan.template.chip.kind)
-    if plan.best[0].trainable or nothing:
-        return plan.best[0] if plan.best[0].trainable else None
-    given = dict(plan.asked["fixed"] or {})
-    for axis, ready in find_capabilities(OURS).axes.items():
-        value = given.get(axis, ready)
+    """The best layout that `train` runs: the best of all, or of a search of only such layouts."""
+    ours = find_capabilities(OURS)
+    if plan.best[0].trainable:
+        return plan.best[0]
+    if why_not_running(plan.model) or not ours.runs_on(plan.template.chip.kind):
+        return None
+    fixed = dict(plan.arguments["fixed"] or {})
+    for axis, supported in ours.axes.items():
+        value = fixed.get(axis, supported)
         values = value if isinstance(value, (list, tuple)) else (value,)
-        given[axis] = tuple(one for one in values if one in ready)
+        fixed[axis] = tuple(item for item in values if item in supported)
     try:
-        found = again(plan, fixed=given, top=1).best[0] if all(given.values()) else None
+        best = search_again(plan, fixed=fixed, top=1).best[0] if all(fixed.values()) else None
     except UserError:
         return plan.trainable
-    return found if found is not None and found.trainable else plan.trainable
+    return best if best is not None and best.trainable else plan.trainable
 
 
 def capabilities_of(model: ModelSpec, template: Request) -> Capabilities:
-    """What the run's trainer can run; everything, where it is ours and can't run the model in any layout."""
+    """The capabilities of the run's trainer; no limits if it is ours and runs no layout of the model."""
     name = template.framework.name
     if name == OURS and why_not_running(model) is not None:
         return Capabilities(name)

@@ -1,11 +1,11 @@
-"""Why not this layout? What it costs beside the best, what memory it lacks, or which rule forbids it.
+"""Why a plan didn't choose a layout: its cost beside the best, the memory it lacks, or the rule it breaks.
 
-A pipeline that is asked about without a schedule is the plain one, as `predict` and `train` take it. Other
-keys that nobody asked about are those of the best such layout, and the answer names them.
+A pipeline that is given without a schedule has the default one, as in `predict` and `train`. Other keys that
+aren't given are those of the best such layout, and the answer lists them.
 
 slower          the parts of a step that grow, and those that shrink
-does not fit    the GiB that it lacks; the smallest change that makes it fit, and what that costs
-not legal       the rule; the best layout without the key that breaks it, and what that costs
+does not fit    the GiB that it lacks; the smallest change that makes it fit, and the cost of that
+not legal       the rule; the best layout without the key that breaks it, and the cost of that
 """
 
 from __future__ import annotations
@@ -19,91 +19,90 @@ from scalewright.plan.frameworks import OURS
 from scalewright.plan.search.choices import Choice, Plan
 from scalewright.plan.search.compare import FOLLOWS, compare, value_words
 from scalewright.plan.search.fixed import read_fixed
-from scalewright.plan.search.search import UNLIMITED, again
+from scalewright.plan.search.search import UNLIMITED, search_again
 from scalewright.spec.errors import UserError
 from scalewright.spec.text.words import short_time
 
 
 def why_not(plan: Plan, layout: Mapping[str, Any]) -> dict[str, Any]:
-    """Why a plan didn't choose the layouts with these keys: the best of them beside the plan's best.
+    """Why a plan didn't choose the layouts with these keys: their best compared with the plan's best.
 
     {asked, verdict, why, ...}: verdict is "best", "slower", "does not fit" or "not legal"; the keys of
     `compare` where there is a layout to compare. Raises UserError for an unknown key.
     """
-    asked = {key: value for key, value in layout.items() if value is not None}
-    filled = _schedule(plan, asked)
-    fixed = asked | filled
+    given = {key: value for key, value in layout.items() if value is not None}
+    filled = _schedule(plan, given)
+    fixed = given | filled
     try:
-        read_fixed(asked, plan.template)
-        found = again(plan, fixed=fixed, headroom=UNLIMITED, top=1, margin=0.0).best[0]
+        read_fixed(given, plan.template)
+        unlimited = search_again(plan, fixed=fixed, headroom=UNLIMITED, top=1, margin=0.0).best[0]
     except UserError as error:
         if error.where == "fixed" and error.what.startswith("unknown"):
             raise
-        return {"asked": asked, "verdict": "not legal", **_forbidden(plan, asked, error)}
+        return {"asked": given, "verdict": "not legal", **_forbidden(plan, given, error)}
     best = plan.best[0]
     fitting = _fitting(plan, fixed)
     if fitting is not None:
         entry = compare("", fitting, best, plan.headroom)
         verdict = "best" if fitting.score <= best.score * (1 + 1e-9) else "slower"
         same = abs(fitting.score / best.score - 1) <= 1e-9
-        why = f"{_whole(asked, filled, fitting, best)}: {'this is the best' if same else entry['why']}"
+        why = f"{_layout_words(given, filled, fitting, best)}: {'this is the best' if same else entry['why']}"
         if fitting.untrainable and plan.template.framework.name == OURS:
             why += f"; {fitting.untrainable}"
-        return {"asked": asked, "verdict": verdict, **entry, "why": why}
-    entry = compare("", found, best, plan.headroom)
-    mend = smallest_fix(found.prediction, plan.constants)
-    why = f"{_whole(asked, filled, found, best)}: {entry['why']}"
-    if mend is not None and mend["fits"]:
-        more = 100 * (mend["step_time_s"] / best.prediction.step_time_s - 1)
-        why += f"; with {mend['change']} it fits, at {short_time(mend['step_time_s'])} ({more:+.1f}%)"
-    return {"asked": asked, "verdict": "does not fit", **entry, "why": why, "smallest_fix": mend}
+        return {"asked": given, "verdict": verdict, **entry, "why": why}
+    entry = compare("", unlimited, best, plan.headroom)
+    fix = smallest_fix(unlimited.prediction, plan.constants)
+    why = f"{_layout_words(given, filled, unlimited, best)}: {entry['why']}"
+    if fix is not None and fix["fits"]:
+        more = 100 * (fix["step_time_s"] / best.prediction.step_time_s - 1)
+        why += f"; with {fix['change']} it fits, at {short_time(fix['step_time_s'])} ({more:+.1f}%)"
+    return {"asked": given, "verdict": "does not fit", **entry, "why": why, "smallest_fix": fix}
 
 
-def _schedule(plan: Plan, asked: Mapping[str, Any]) -> dict[str, Any]:
-    """The schedule of a pipeline that is asked about without one: 1F1B; interleaved with chunks."""
-    depth, chunks = asked.get("pp"), asked.get("virtual_stages", 1)
-    if "schedule" in asked or not isinstance(depth, int) or depth == 1:
+def _schedule(plan: Plan, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The default schedule of a pipeline that is given without one: 1F1B; interleaved with chunks."""
+    depth, chunks = given.get("pp"), given.get("virtual_stages", 1)
+    if "schedule" in given or not isinstance(depth, int) or depth == 1:
         return {}
-    usual = "interleaved" if isinstance(chunks, int) and chunks > 1 else "1f1b"
+    default = "interleaved" if isinstance(chunks, int) and chunks > 1 else "1f1b"
     trainer = find_capabilities(plan.template.framework.name)
-    return {"schedule": usual if trainer.allows("schedule", usual) else trainer.axes["schedule"][0]}
+    return {"schedule": default if trainer.allows("schedule", default) else trainer.axes["schedule"][0]}
 
 
-def _whole(asked: Mapping[str, Any], filled: Mapping[str, Any], choice: Choice, best: Choice) -> str:
-    """What was asked, how it was filled, and what the layout has beside it that the best one hasn't."""
-    keys, others = choice.keys, best.keys
-    usual = {"sp": keys["tp"] > 1}
-    unlike = [key for key in keys if keys[key] != usual.get(key, others[key]) and key not in FOLLOWS]
-    beside = [*filled, *(key for key in unlike if key not in asked and key not in filled)]
-    words = ", ".join(f"{key} {value_words(keys[key])}" for key in beside)
-    return f"{_asked(asked)} (with {words})" if words else _asked(asked)
+def _layout_words(given: Mapping[str, Any], filled: Mapping[str, Any], choice: Choice, best: Choice) -> str:
+    """The given keys; in brackets the filled ones and other differences of the layout from the best."""
+    keys, reference = choice.keys, {**best.keys, "sp": choice.keys["tp"] > 1}
+    skipped = {*FOLLOWS, *given, *filled}
+    differing = [key for key in keys if keys[key] != reference[key] and key not in skipped]
+    words = ", ".join(f"{key} {value_words(keys[key])}" for key in (*filled, *differing))
+    return f"{_key_words(given)} (with {words})" if words else _key_words(given)
 
 
-def _asked(asked: Mapping[str, Any]) -> str:
-    return ", ".join(f"{key} {value_words(value)}" for key, value in asked.items()) or "any layout"
+def _key_words(given: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key} {value_words(value)}" for key, value in given.items()) or "any layout"
 
 
-def _fitting(plan: Plan, asked: Mapping[str, Any]) -> Choice | None:
-    """The best layout with these keys that fits."""
+def _fitting(plan: Plan, given: Mapping[str, Any]) -> Choice | None:
+    """The best layout with these keys that fits, if any."""
     try:
-        return again(plan, fixed=asked, top=1, margin=0.0).best[0]
+        return search_again(plan, fixed=given, top=1, margin=0.0).best[0]
     except UserError:
         return None
 
 
-def _forbidden(plan: Plan, asked: Mapping[str, Any], error: UserError) -> dict[str, Any]:
-    """The rule that forbids the keys, and what the best layout costs without the key that is in the way."""
-    why = f"{_asked(asked)} is not legal: {error.what}"
+def _forbidden(plan: Plan, given: Mapping[str, Any], error: UserError) -> dict[str, Any]:
+    """The rule that forbids the keys, and the best layout without the key that breaks it."""
+    why = f"{_key_words(given)} is not legal: {error.what}"
     options = []
-    for key in asked:
-        rest = {name: value for name, value in asked.items() if name != key}
-        found = _fitting(plan, rest) if rest else plan.best[0]
-        if found is not None:
-            options.append((found.score, key, found))
+    for key in given:
+        rest = {name: value for name, value in given.items() if name != key}
+        option = _fitting(plan, rest) if rest else plan.best[0]
+        if option is not None:
+            options.append((key, option))
     if not options:
         return {"why": f"{why}; {error.how}" if error.how else why, "rule": error.what, "mend": error.how}
-    _, key, found = min(options, key=lambda option: option[0])
-    entry = compare("", found, plan.best[0], plan.headroom)
+    key, option = min(options, key=lambda pair: pair[1].score)
+    entry = compare("", option, plan.best[0], plan.headroom)
     value = value_words(entry["layout"].get(key))
     cost = f"{entry['slower_pct']:+.1f}%" if abs(entry["slower_pct"]) >= 0.05 else "nothing"
     why += f"; with {key} {value} it is, and costs {cost} beside the best"
