@@ -22,6 +22,7 @@ import numpy as np
 
 from scalewright.plan.constants import facts
 from scalewright.plan.measured.baselines import baselines
+from scalewright.plan.measured.calibrate import held_out_error
 from scalewright.plan.measured.fit import (
     LEFT_OUT,
     groups_of,
@@ -30,7 +31,6 @@ from scalewright.plan.measured.fit import (
     of_unknown_trainers,
     source_errors,
 )
-from scalewright.plan.measured.calibrate import held_out_error
 from scalewright.plan.measured.rank import rankings
 from scalewright.plan.measured.runs import MEASURED, Runs, once_a_layout, read_table, runs_of
 from scalewright.plan.measured.score import layout_groups, memory_of_kind, score

@@ -62,10 +62,12 @@ def test_the_peers_answers_are_compared_on_its_own_rows(tmp_path: Path) -> None:
 
 
 def test_a_reason_for_a_row(runs: Runs) -> None:
-    at = runs.source.tolist().index("megatron-bridge")
-    experts = next(i for i in range(at, len(runs)) if runs.requests[i].model.moe)
-    assert "early" in row_reason(runs.rows[experts], runs.requests[experts], -0.4)
-    assert "late" in row_reason(runs.rows[experts], runs.requests[experts], 0.4)
+    experts = [i for i, r in enumerate(runs.requests) if r.model.moe and r.framework.kernels == "modern"]
+    early = next(i for i in experts if runs.requests[i].framework.year < 2026)
+    late = next(i for i in experts if runs.requests[i].framework.year >= 2026)
+    assert "early" in row_reason(runs.rows[early], runs.requests[early], -0.4)
+    assert row_reason(runs.rows[early], runs.requests[early], 0.4) == "unknown"
+    assert row_reason(runs.rows[late], runs.requests[late], -0.4) == "unknown"
     assert row_reason({"source": "elsewhere"}, runs.requests[0], 0.4) == "unknown"
 
 

@@ -1,6 +1,6 @@
 """The planner: time and memory of a layout, from its operators, schedule and topology.
 
-inputs    request.py (defaults.py)    one layout asked: model, device, trainer      chips.py, curves.py   the device
+inputs    request.py (defaults.py)   a layout asked: model, device, trainer      chips.py, curves.py  devices
           frameworks.py, capabilities.py, switches.py   trainers: habits, what they run, options of a run
           constants.py + data/        numbers that no data sheet has, fitted or published
 formulas  cost/       seconds and bytes of many layouts       rows/       rows of tables as requests

@@ -10,6 +10,7 @@ import pytest
 
 from scalewright.plan.constants import FILE, Constants, constants, facts
 from scalewright.plan.cost.evaluate import prepare
+from scalewright.plan.measured.calibrate import profile
 from scalewright.plan.measured.fit import (
     evaluate_seconds,
     left_out,
@@ -18,7 +19,6 @@ from scalewright.plan.measured.fit import (
     solve,
     write,
 )
-from scalewright.plan.measured.calibrate import profile
 from scalewright.plan.measured.runs import MEASURED, Runs, read_table, runs_of
 from scalewright.spec.errors import UserError
 

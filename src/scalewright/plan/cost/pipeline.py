@@ -1,7 +1,7 @@
 """Seconds that a pipeline adds to its slowest rank's work: fill, drain, and messages that nothing hides.
 
     bubble    step of unequal ranks (spec/schedules/unequal.py) - m t_slowest
-    messages  once · (2 (p - 1) + calls · what isn't hidden)     p ranks; calls: of the busiest rank
+    messages  2 (p - 1) of the fill, and of the slowest rank with its calls · what isn't hidden of each
 
 A fill's first and last message wait for nobody. In between a trainer with overlap.p2p hides that share.
 """
@@ -62,14 +62,24 @@ def unhidden(at: Columns, prices: PriceList) -> np.ndarray:
     return np.asarray(1 - prices.beside * at.c["overlap.p2p"] * at.trainer("overlap_p2p"))
 
 
-def messages(at: Columns, seats: Sequence[Place], volumes: Volumes, prices: PriceList) -> np.ndarray:
-    """Exposed seconds of all messages; a rank that hides none also stops for what it sends."""
+def messages(
+    at: Columns, seats: Sequence[Place], totals: np.ndarray, volumes: Volumes, prices: PriceList
+) -> np.ndarray:
+    """Exposed seconds of a step's messages; `totals`: seconds of a micro-batch by rank [seats, rows].
+
+    A rank waits for what arrives, and, where nothing runs beside the computation, for what it sends. One that
+    computes less than the slowest has time for it.
+    """
     t = at.table
     if not (t.pp > 1).any():
         return np.zeros(len(t))
-    sent = [sum(x.calls for x in volumes.pipeline(seat) if x.kind == "send") for seat in seats]
-    busiest = np.maximum(np.where(t.pp > 2, sent[0], 0.0), np.maximum(*sent[1:]))
-    arrivals = [x.calls * prices.network(x) for x in volumes.pipeline(seats[0]) if x.axis == "tp"]
-    hops = 2 * (t.pp - 1) + busiest * (unhidden(at, prices) + 1 - prices.beside)
-    seconds = hops * message_seconds(at, prices.network) + sum(arrivals)
-    return np.where(t.pp > 1, seconds, 0.0)
+    message, waited = message_seconds(at, prices.network), unhidden(at, prices) + 1 - prices.beside
+    ranks = []
+    for seat, total in zip(seats, totals, strict=True):
+        sent = volumes.pipeline(seat)
+        gathers = sum(x.calls * prices.network(x) for x in sent if x.axis == "tp")
+        calls = sum(x.calls for x in sent if x.kind == "send")
+        ranks.append(t.accumulation * total + calls * waited * message + gathers)
+    ranks[0] = np.where(t.pp > 2, ranks[0], 0.0)
+    fill = 2 * (t.pp - 1) * message
+    return np.where(t.pp > 1, fill + np.max(ranks, axis=0) - t.accumulation * totals.max(0), 0.0)

@@ -100,7 +100,10 @@ def _step(at: Columns) -> Step:
     ranks = [micro(at, place, sent) for place in seats]
     totals = np.stack([rank.total for rank in ranks])
     slow, which = totals.max(0), totals.argmax(0)
-    fill, message = bubble(at, (ranks[0], ranks[1], ranks[2]), slow), messages(at, seats, volumes, prices)
+    fill, message = (
+        bubble(at, (ranks[0], ranks[1], ranks[2]), slow),
+        messages(at, seats, totals, volumes, prices),
+    )
     # what other trainers' ranks share is taken of the fullest, whichever it is
     counted = seats if volumes.any_own and (table.pp > 1).any() else seats[:1]
     shared = [data_parallel(at, volumes.data_parallel(place), slow, prices) for place in counted]

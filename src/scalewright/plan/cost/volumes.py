@@ -77,7 +77,7 @@ class Volumes:
         if self.any_own:
             found += _only(self.own, [volumes.messages(self._rank(place))])
         if not self.all_own:
-            found += _only(~self.own, _usual_pipeline(self.at))
+            found += _only(~self.own, _usual_pipeline(self.at, place))
         return found
 
     # -- this package's own -----------------------------------------------------------------------
@@ -100,9 +100,6 @@ class Volumes:
         whole = sum(group.elements * group.count for group in groups)
         plain = np.where(~sharded & (t.dp * t.cp > 1), FP32 * whole, 0.0)
         buckets = np.maximum(np.ceil(plain / BUCKET_BYTES), 1.0)
-        first, last = place.first > 0, place.last > 0
-        fold = 4.0 - 2 * (place.rank == 0) - 2 * (place.rank == t.pp - 1)
-        loop = 2 * t.virtual_stages - first - last
         return Rank(
             zero_stage=t.zero_stage,
             pp=t.pp,
@@ -119,7 +116,7 @@ class Volumes:
             stream=at.work("stream"),
             tokens=t.micro_batch * t.seq_len,
             message=message_bytes(at),
-            borders=np.where(t.pp > 1, np.where(t.schedules("folded"), fold, loop), 0.0),
+            borders=_borders(at, place),
         )
 
     def _groups(self, place: Place) -> tuple[Group, ...]:
@@ -236,13 +233,22 @@ def _usual_tensor_parallel(at: Columns, place: Place) -> Iterator[Transfer]:
     yield Transfer("tp", "all_gather", at.work("stream"), kept, "recompute", t.accumulation)
 
 
-def _usual_pipeline(at: Columns) -> Iterator[Transfer]:
-    """Messages of every visit, up and down; a tied head's gradient."""
+def _borders(at: Columns, place: Place) -> np.ndarray:
+    """Borders of a rank's stages with another rank's: as many messages leave and arrive a micro-batch."""
+    t = at.table
+    fold = 4.0 - 2 * (place.rank == 0) - 2 * (place.rank == t.pp - 1)
+    v_shaped = t.schedules("folded") & ~t.schedules("both_ways")
+    return np.where(t.pp > 1, np.where(v_shaped, fold, 2 * at.visits - place.first - place.last), 0.0)
+
+
+def _usual_pipeline(at: Columns, place: Place) -> Iterator[Transfer]:
+    """Messages over every border; a tied head's gradient."""
     t = at.table
     piped, m = 1.0 * (t.pp > 1), t.accumulation
-    yield Transfer("pp", "send", message_bytes(at), piped * 2 * at.visits * m, "all", m)
-    parts = at.trainer("pipe_engine") * (t.tp > 1) * (t.sp <= 0) * piped
-    yield Transfer("tp", "all_gather", at.work("stream"), parts * 2 * at.visits * m, "nothing", m)
+    borders = _borders(at, place)
+    yield Transfer("pp", "send", message_bytes(at), borders * m, "all", m)
+    parts = at.trainer("pipe_engine") * (t.tp > 1) * (t.sp <= 0)
+    yield Transfer("tp", "all_gather", at.work("stream"), parts * borders * m, "nothing", m)
     part = at.work("tied") * at.trainer("grads")
     yield Transfer("tie", "all_reduce", part, piped * ~t.schedules("folded") * (part > 0), "nothing")
 
