@@ -65,7 +65,7 @@ def test_a_reason_for_a_row(runs: Runs) -> None:
     experts = [i for i, r in enumerate(runs.requests) if r.model.moe and r.framework.kernels == "modern"]
     early = next(i for i in experts if runs.requests[i].framework.year < 2026)
     late = next(i for i in experts if runs.requests[i].framework.year >= 2026)
-    assert "early" in row_reason(runs.rows[early], runs.requests[early], -0.4)
+    assert "before 2026" in row_reason(runs.rows[early], runs.requests[early], -0.4)
     assert row_reason(runs.rows[early], runs.requests[early], 0.4) == "unknown"
     assert row_reason(runs.rows[late], runs.requests[late], -0.4) == "unknown"
     assert row_reason({"source": "elsewhere"}, runs.requests[0], 0.4) == "unknown"
