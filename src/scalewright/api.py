@@ -55,13 +55,13 @@ def predict(
 
     run = WholeRun(tokens, price, currency, goodput)
     run.check()
-    found, assumed = price_layout(
+    prediction, assumed = price_layout(
         model, cluster, layout, seq_len, keys, framework=framework, version=software_version,
         options=options, optimizer=optimizer,
     )  # fmt: skip
     if tokens is not None and cluster != "local":
         run = run.priced_at(find_place(cluster).price_per_device_hour)
-    return PredictionAnswer(answer(found, run=run, explain=explain, assumed=assumed))
+    return PredictionAnswer(answer(prediction, run=run, explain=explain, assumed=assumed))
 
 
 def price_layout(
@@ -92,21 +92,21 @@ def price_layout(
     trainer, trainers = defaults.resolve_trainer(framework, version)
     record, updates = defaults.resolve_optimizer(optimizer, framework)
     check_names(options)
-    said = defaults.resolve_sizes(given, place, length)
-    sizes = defaults.fill_devices(said)
-    zero = defaults.usual_zero(said, trainer, place)
-    full = Layout.parse(said, "layout")
+    stated = defaults.resolve_sizes(given, place, length)
+    sizes = defaults.fill_devices(stated)
+    zero = defaults.usual_zero(stated, trainer, place)
+    full = Layout.parse(stated, "layout")
     check_layout(full, spec, length)
-    found = price(
+    prediction = price(
         spec, place, full, length, framework=framework or OURS, version=version, options=options,
         optimizer=record,
     )  # fmt: skip
-    filled = defaults.assumptions(said, full, found.request)
-    return found, [*notes, *sizes, *zero, *filled, *trainers, *updates, *place.assumed]
+    filled = defaults.assumptions(stated, full, prediction.request)
+    return prediction, [*notes, *sizes, *zero, *filled, *trainers, *updates, *place.assumed]
 
 
 def _given(layout: Layout | Mapping[str, Any] | None) -> dict[str, Any]:
-    """The keys that are said; the `dp` of an answer follows from the others."""
+    """The keys that are stated; the `dp` of an answer follows from the others."""
     if layout is None:
         return {}
     if isinstance(layout, Mapping):

@@ -98,7 +98,7 @@ def test_an_auxiliary_loss_counts():
 
 def test_what_is_not_a_number_is_not_equal():
     assert not found([1e-7, math.inf], 0.0).ok
-    assert not found([1e-7, math.inf], 0.0, found([1e-7, math.inf], 0.0).found).ok
+    assert not found([1e-7, math.inf], 0.0, found([1e-7, math.inf], 0.0).deviation).ok
     assert not found([1e-7], math.inf).ok
     assert found([1e-7, 1e-6], 1e-6).ok
 
@@ -110,7 +110,7 @@ def found(norms: list[float], weights: float, noise: Deviation | None = None) ->
 
 
 def test_rounding_that_one_device_magnifies_is_allowed_from_where_it_is_seen():
-    noise = found([1e-7, 1e-6, 1e-4], 1e-4).found
+    noise = found([1e-7, 1e-6, 1e-4], 1e-4).deviation
     assert not found([1e-7, 1e-5, 3e-4], 1e-4).ok
     assert found([1e-7, 1e-5, 3e-4], 1e-4, noise).ok
     assert not found([1e-3, 1e-5, 3e-4], 1e-4, noise).ok  # a fault shows in the first step

@@ -46,7 +46,7 @@ def check(case: Case, found: Parity, lines: list[Line], began: float) -> None:
     assert {key: found.layout[key] for key in wanted if key != "recompute"} == {
         key: value for key, value in wanted.items() if key != "recompute"
     }
-    assert found.ok, f"{case.name}: {lines[-1]}, most in {found.found.worst_tensor}"
+    assert found.ok, f"{case.name}: {lines[-1]}, most in {found.deviation.worst_tensor}"
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if c.fast], ids=lambda c: c.name)

@@ -70,7 +70,7 @@ def _compare(setup: Setup, steps: int, tolerance: float | None, runs: Runs, tell
     result = Parity(
         control=setup.control.layout.dump(),
         layout=layout.dump(),
-        found=deviation(mine, control),
+        deviation=deviation(mine, control),
         tolerance=allowed,
         reason=reason,
         shrunk=setup.shrunk,

@@ -49,7 +49,7 @@ class Parity:
 
     control: dict[str, Any]
     layout: dict[str, Any]
-    found: Deviation
+    deviation: Deviation
     tolerance: float
     reason: str  # for the tolerance
     noise: Deviation | None = None  # how far one device is from itself, where that was asked
@@ -59,7 +59,7 @@ class Parity:
     @property
     def worst(self) -> float:
         """The largest deviation of all."""
-        return self.found.worst
+        return self.deviation.worst
 
     @property
     def ok(self) -> bool:
@@ -67,24 +67,24 @@ class Parity:
         if self.noise is None:
             return self.worst <= self.tolerance
         allowed = self.tolerance
-        for step, noise in zip(self.found.steps, self.noise.steps, strict=True):
+        for step, noise in zip(self.deviation.steps, self.noise.steps, strict=True):
             allowed = max(allowed, ROOM * noise.loss_rel, ROOM * noise.grad_norm_rel)
             if not max(step.loss_rel, step.grad_norm_rel) <= allowed < math.inf:
                 return False
-        return self.found.weights_rel <= max(self.tolerance, ROOM * self.noise.weights_rel) < math.inf
+        return self.deviation.weights_rel <= max(self.tolerance, ROOM * self.noise.weights_rel) < math.inf
 
     def dump(self) -> dict[str, Any]:
         """Plain data, with the keys of the command's answer."""
         return {
             "control": self.control,
             "layout": self.layout,
-            "steps": _plain(self.found.steps),
-            "weights_rel": self.found.weights_rel,
+            "steps": _plain(self.deviation.steps),
+            "weights_rel": self.deviation.weights_rel,
             "worst": self.worst,
             "tolerance": self.tolerance,
             "ok": self.ok,
             "reason": self.reason,
-            "worst_tensor": self.found.worst_tensor,
+            "worst_tensor": self.deviation.worst_tensor,
             "noise": self.noise
             and {"steps": _plain(self.noise.steps), "weights_rel": self.noise.weights_rel},
             "shrunk": list(self.shrunk),

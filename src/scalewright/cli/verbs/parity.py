@@ -71,10 +71,10 @@ def show(result: Parity) -> None:
     print()
     rows = [
         (number, f"{step.loss_rel:.1e}", f"{step.grad_norm_rel:.1e}")
-        for number, step in enumerate(result.found.steps, 1)
+        for number, step in enumerate(result.deviation.steps, 1)
     ]
     print_table(("step", "loss", "gradient norm"), rows)
-    weights = result.found
+    weights = result.deviation
     print(f"\nweights    {weights.weights_rel:.1e} (under SGD; most in {weights.worst_tensor or 'none'})")
     print(f"worst      {result.worst:.1e}")
     print(f"tolerance  {result.tolerance:.0e} ({result.reason})")

@@ -30,20 +30,24 @@ def bytes_by_axis(at: Columns) -> dict[str, np.ndarray]:
     volumes, inner = Volumes(at), at.table.pp > 2
     every = np.full(len(at.table), True)
     ranks = [(between, inner), (second, inner), (first, every), (last, every)]
-    found = {axis: np.zeros(len(at.table)) for axis in AXES}
+    sizes = {axis: np.zeros(len(at.table)) for axis in AXES}
     for place, there in ranks:
         for axis, size in _bytes(volumes, place).items():
-            found[axis] = np.maximum(found[axis], np.where(there, size, 0.0))
+            sizes[axis] = np.maximum(sizes[axis], np.where(there, size, 0.0))
     blocks, whole = at.fullest * at.table.accumulation, at.rerun
     prices = price_list(at)
-    found["cp"] = blocks * (3 + whole) * context_parallel(at, prices).bytes
-    found["ep"] = blocks * (2 + whole) * expert_parallel(at, prices).bytes
-    return found
+    sizes["cp"] = blocks * (3 + whole) * context_parallel(at, prices).bytes
+    sizes["ep"] = blocks * (2 + whole) * expert_parallel(at, prices).bytes
+    return sizes
 
 
 def _bytes(volumes: Volumes, place: Place) -> dict[str, np.ndarray]:
-    found: dict[str, np.ndarray] = {}
-    for one in (*volumes.data_parallel(place), *volumes.tensor_parallel(place), *volumes.pipeline(place)):
-        axis = _AXIS.get(one.axis, one.axis)
-        found[axis] = found.get(axis, 0.0) + np.asarray(one.total, dtype=float)
-    return found
+    sizes: dict[str, np.ndarray] = {}
+    for transfer in (
+        *volumes.data_parallel(place),
+        *volumes.tensor_parallel(place),
+        *volumes.pipeline(place),
+    ):
+        axis = _AXIS.get(transfer.axis, transfer.axis)
+        sizes[axis] = sizes.get(axis, 0.0) + np.asarray(transfer.total, dtype=float)
+    return sizes

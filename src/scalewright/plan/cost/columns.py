@@ -42,15 +42,18 @@ def places(table: Table) -> tuple[Place, Place, Place]:
     With two ranks there is none between: the fullest is one of them without its end, which is never worse.
     """
     p = table.pp
-    one, folded, ways = p == 1, table.schedules("folded"), table.schedules("both_ways")
-    share = np.where(ways & ~one, 0.5, 1.0)
-    alone = one.astype(float)
+    single, folded, ways = p == 1, table.schedules("folded"), table.schedules("both_ways")
+    share = np.where(ways & ~single, 0.5, 1.0)
+    alone = single.astype(float)
     blocks = table.stages
     return (
         Place(blocks[:, 4], blocks[:, 0], alone, alone),
-        Place(np.zeros_like(p), blocks[:, 1], share, np.where(one | folded, share, 0.0)),
+        Place(np.zeros_like(p), blocks[:, 1], share, np.where(single | folded, share, 0.0)),
         Place(
-            p - 1, blocks[:, 2], np.where(one | ways, share, 0.0), np.where(one | ways | ~folded, share, 0.0)
+            p - 1,
+            blocks[:, 2],
+            np.where(single | ways, share, 0.0),
+            np.where(single | ways | ~folded, share, 0.0),
         ),
     )
 

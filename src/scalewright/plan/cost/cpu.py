@@ -83,9 +83,10 @@ class Cpu:
 
     def update(self, held: Shares) -> np.ndarray:
         """AdamW over this rank's shard, as the probe timed it, and new copies in 16 bits."""
-        mine = self._shard(held, self.at.table.zero_stage >= 1)
-        copies = np.where(self.narrow, self._pass(mine, "add"), 0.0)
-        return np.asarray(self._pass(mine, "optimizer") * self.at.trainer("update_on_host") + copies)
+        ranks = np.where(self.at.table.zero_stage >= 1, np.maximum(held.shard, 1.0), 1.0)
+        shard = (held.dense + held.expert) / ranks
+        copies = np.where(self.narrow, self._pass(shard, "add"), 0.0)
+        return np.asarray(self._pass(shard, "optimizer") * self.at.trainer("update_on_host") + copies)
 
     def fixed(self, held: Shares) -> np.ndarray:
         """Gradients that are added up, small sums over all ranks, and a step's bookkeeping."""
@@ -96,9 +97,6 @@ class Cpu:
         small = np.full(len(t), REPORT_BYTES)
         report = REPORTS * self.network(Transfer("world", "all_reduce", small, REPORTS, "nothing"))
         return np.asarray(adds + report + self.at.c["cpu.step"])
-
-    def _shard(self, held: Shares, sharded: np.ndarray) -> np.ndarray:
-        return np.asarray((held.dense + held.expert) / np.where(sharded, np.maximum(held.shard, 1.0), 1.0))
 
     def _pass(self, elements: np.ndarray, what: str) -> np.ndarray:
         """Seconds of a pass over so many numbers."""

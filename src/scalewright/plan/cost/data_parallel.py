@@ -36,13 +36,13 @@ def data_parallel(at: Columns, sent: Sequence[Transfer], micro: np.ndarray, pric
     micro = np.where((at.trainer("pipe_engine") > 0) & (at.table.pp > 1), 0.0, micro)
     forward = (1 - BACKWARD) * at.c["overlap.dp"] * at.trainer("overlap_params")
     backward = BACKWARD * at.c["overlap.dp"] * zero1 * at.trainer("overlap_grads")
-    priced = [_Priced(one, prices) for one in sent if np.any(one.calls)]
+    priced = [_Priced(part, prices) for part in sent if np.any(part.calls)]
     return np.asarray(
         _behind(priced, "forward", micro * forward)
         + _behind(priced, "backward", micro * backward)
         + _by_block(at, priced, micro)
         + prices.beside * _copies(at, priced)
-        + sum(one.seconds * one.share for one in priced if one.transfer.during == "nothing")
+        + sum(part.seconds * part.share for part in priced if part.transfer.during == "nothing")
     )
 
 
@@ -59,19 +59,19 @@ class _Priced:
 
 def _behind(priced: Sequence[_Priced], during: str, cover: np.ndarray) -> np.ndarray:
     """What a pass of a micro-batch doesn't hide of its traffic."""
-    chosen = [one for one in priced if one.transfer.during == during]
+    chosen = [part for part in priced if part.transfer.during == during]
     if not chosen:
         return np.zeros(len(cover))
-    traffic = np.sum([one.seconds for one in chosen], axis=0)
-    rounds = np.max([one.rounds for one in chosen], axis=0)
+    traffic = np.sum([part.seconds for part in chosen], axis=0)
+    rounds = np.max([part.rounds for part in chosen], axis=0)
     return np.asarray(np.maximum(traffic - rounds * cover, LEAST * traffic))
 
 
 def _copies(at: Columns, priced: Sequence[_Priced]) -> np.ndarray:
     """Seconds of FSDP2's copies: read and written once of what is gathered, in 2 and 4 bytes of gradients."""
     moved = np.zeros(len(at.table))
-    for one in priced:
-        transfer = one.transfer
+    for part in priced:
+        transfer = part.transfer
         if transfer.during in ("all", "nothing") and transfer.axis in ("fsdp", "expert"):
             times = 2.0 if transfer.kind == "all_gather" else 1.5 * at.c["overlap.slow"]
             moved = moved + times * transfer.calls * transfer.bytes
@@ -80,12 +80,12 @@ def _copies(at: Columns, priced: Sequence[_Priced]) -> np.ndarray:
 
 def _by_block(at: Columns, priced: Sequence[_Priced], micro: np.ndarray) -> np.ndarray:
     """FSDP's gathers and reductions beside whole micro-batches."""
-    chosen = [one for one in priced if one.transfer.during == "all"]
+    chosen = [part for part in priced if part.transfer.during == "all"]
     if not chosen:
         return np.zeros(len(micro))
-    traffic = np.sum([one.seconds for one in chosen], axis=0)
-    rounds = np.max([one.rounds for one in chosen], axis=0)
+    traffic = np.sum([part.seconds for part in chosen], axis=0)
+    rounds = np.max([part.rounds for part in chosen], axis=0)
     cover = rounds * micro * at.c["overlap.fsdp"]
-    edges = np.sum([one.edge for one in chosen], axis=0)
+    edges = np.sum([part.edge for part in chosen], axis=0)
     slowed = at.c["overlap.slow"] * np.minimum(traffic, cover)
     return np.asarray(np.maximum(traffic - cover, edges) + slowed)

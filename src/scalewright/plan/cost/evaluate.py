@@ -56,9 +56,9 @@ def evaluate(prepared: Prepared, c: Constants | None = None, with_memory: bool =
     """Prices everything."""
     c = c or constants()
     prices = price(prepared.flat, c)
-    found = step(prepared.table, prepared.facts, prices, c)
+    timed = step(prepared.table, prepared.facts, prices, c)
     held = memory(prepared.table, prepared.facts, c) if with_memory else None
-    return Outcome(prepared.table, prepared.facts, found, held, prices)
+    return Outcome(prepared.table, prepared.facts, timed, held, prices)
 
 
 def _least(built: Table, facts: Facts, unknown: np.ndarray, c: Constants) -> np.ndarray:

@@ -21,7 +21,7 @@ from scalewright.plan.cost.parts import PARTS
 from scalewright.plan.cost.price_list import PriceList
 from scalewright.plan.request import CP_KINDS
 
-# Schedules that run a micro-batch's forward with another's backward, so that one computes while the other
+# Schedules that run a micro-batch's forward with another's backward, so that stride computes while the other
 # exchanges: the all-to-alls are hidden (DeepSeek-AI 2024 §3.2.1), all but the pipeline's ends.
 PAIRED_HIDES = 0.9
 # Bytes moved over those of a part of attention's output, to merge it: it is read in 16 bits, the sum so far
@@ -66,16 +66,16 @@ def expert_parallel(at: Columns, prices: PriceList) -> Exchange:
     nothing = np.zeros(len(t))
     if not (t.ep > 1).any():
         return Exchange(nothing, nothing)
-    one, sparse = np.ones(len(t)), at.work("sparse")
+    stride, sparse = np.ones(len(t)), at.work("sparse")
     size = at.work("routed") * at.trainer("capacity_factor")
-    domains, top_k = t.ep / x.inside(t.ep, one, at.links), at.work("top_k")
+    domains, top_k = t.ep / x.inside(t.ep, stride, at.links), at.work("top_k")
     reached = np.maximum(domains * at.work("reached"), 1.0)
     met = reached * (1 - (1 - 1 / reached) ** top_k) / top_k
     far = np.where((at.trainer("dedup") > 0) & (domains > 1), met, 1.0)
-    once = prices.network.all_to_all(size, t.ep, one, far)
+    once = prices.network.all_to_all(size, t.ep, stride, far)
     gathered = at.trainer("gathers_tokens") > 0  # every rank gets all tokens, and sums up as many
     if gathered.any():
-        once = np.where(gathered, prices.network.gather(at.work("stream") / t.tp * t.ep, t.ep, one), once)
+        once = np.where(gathered, prices.network.gather(at.work("stream") / t.tp * t.ep, t.ep, stride), once)
     both = 2 * once * sparse
     hidden = prices.beside * both * at.c["overlap.ep"] * at.trainer("overlap_ep")
     paired = t.schedules("paired")

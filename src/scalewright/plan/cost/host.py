@@ -45,15 +45,15 @@ def _host_seconds(at: Columns, blocks: np.ndarray) -> tuple[np.ndarray, np.ndarr
     """Seconds that the host needs to launch a micro-batch of so many blocks, and those that never overlap."""
     c, t = at.c, at.table
     kind = at.trainer("host").astype(int)
-    one = c["host.launch"] * c.row("host", HOSTS)[kind]
-    one = one * np.where(t.tp > 1, c["host.tp_factor"], 1.0) * (1 + 0.33 * at.rerun)
+    launch = c["host.launch"] * c.row("host", HOSTS)[kind]
+    launch = launch * np.where(t.tp > 1, c["host.tp_factor"], 1.0) * (1 + 0.33 * at.rerun)
     launched, experts = _launches(at)
-    counted = one * experts * at.trainer("counts_tokens") * c["moe.sync"] * blocks
-    one = one * launched + c["host.launch"] * c["host.xla"] * np.maximum(1 - launched, 0.0)
+    counted = launch * experts * at.trainer("counts_tokens") * c["moe.sync"] * blocks
+    launch = launch * launched + c["host.launch"] * c["host.xla"] * np.maximum(1 - launched, 0.0)
     # nanotron's runs on several nodes wait for the host with tp and pp together, more with every tp rank
     node = np.maximum(at.chip("node"), 1.0)
     wide = (kind == HOSTS.index("nanotron")) & (t.pp > 1) & (t.tp > 1) & (t.devices > node)
     if wide.any():
         slower = t.tp ** c["host.wide_tp"] * np.maximum(t.tp / node, 1.0) ** c["host.wide_cross"]
-        one = np.where(wide, c["host.launch"] * c["host.nanotron"] * slower, one)
-    return np.asarray(one * (blocks + 1)), np.asarray(counted)
+        launch = np.where(wide, c["host.launch"] * c["host.nanotron"] * slower, launch)
+    return np.asarray(launch * (blocks + 1)), np.asarray(counted)

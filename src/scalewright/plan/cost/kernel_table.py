@@ -68,8 +68,8 @@ class Flat:
 def flatten(units: Sequence[Unit], facts: Facts) -> Flat:
     """The kernels of all units as one array, by class."""
     works = [unit.work for unit in units]
-    rows = np.concatenate([one.kernels for one in works]) if works else np.zeros((0, len(w.KERNEL)))
-    unit = np.repeat(np.arange(len(works)), [len(one.kernels) for one in works])
+    rows = np.concatenate([work.kernels for work in works]) if works else np.zeros((0, len(w.KERNEL)))
+    unit = np.repeat(np.arange(len(works)), [len(work.kernels) for work in works])
     beside = {name: facts.chips[name] for name in _CHIP} | {name: facts.trainers[name] for name in _TRAINER}
     column = {name: rows[:, at] for name, at in w.COLUMN.items()}
     region = unit * w.REGIONS + column["region"].astype(int)

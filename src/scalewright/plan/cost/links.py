@@ -85,7 +85,7 @@ class Links:
 def groups(at: Columns, axis: str) -> tuple[np.ndarray, np.ndarray]:
     """How many ranks an axis of transfers has, and how far the next one is."""
     t = at.table
-    ranks, one = t.dp * t.cp, np.ones(len(t))
+    ranks, stride = t.dp * t.cp, np.ones(len(t))
     if axis == "fsdp":
         return ranks / t.dp_replicate, t.tp
     if axis == "gradient":
@@ -97,8 +97,8 @@ def groups(at: Columns, axis: str) -> tuple[np.ndarray, np.ndarray]:
     if axis == "tie":
         return np.minimum(t.pp, 2.0), np.maximum(t.pp - 1, 1) * t.devices / t.pp
     if axis == "world":
-        return t.devices, one
-    return t.tp, one
+        return t.devices, stride
+    return t.tp, stride
 
 
 def message_bytes(at: Columns) -> np.ndarray:

@@ -54,7 +54,7 @@ def memory(table: Table, facts: Facts, c: Constants) -> Memory:
     """The memory of every row."""
     block, sums = block_bytes(table, facts, c), padded_sums(table, facts)
     between, first, last = places(table)
-    found = [rank_memory(table, facts, c, place, block, sums) for place in (between, first, last)]
+    ranks = [rank_memory(table, facts, c, place, block, sums) for place in (between, first, last)]
     # less full than another between the ends, but with more under way; or with more that waits
     p, inner = table.pp, table.pp > 2
     further = [(np.minimum(1.0, p - 1), table.stages[:, 3])]
@@ -62,14 +62,14 @@ def memory(table: Table, facts: Facts, c: Constants) -> Memory:
         further += [(np.maximum(p - 2, 0.0), table.stages[:, 5]), (table.stages[:, 6], between.blocks)]
     for rank, blocks in further:
         if (blocks != between.blocks).any() or (rank != between.rank).any():
-            found.append(
+            ranks.append(
                 rank_memory(table, facts, c, replace(between, rank=rank, blocks=blocks), block, sums)
             )
-    totals = np.stack([np.asarray(sum(parts.values())) for parts in found], 1)
-    for column in (0, *range(3, len(found))):  # there is none between two
+    totals = np.stack([np.asarray(sum(parts.values())) for parts in ranks], 1)
+    for column in (0, *range(3, len(ranks))):  # there is none between two
         totals[:, column] = np.where(inner, totals[:, column], 0.0)
     worst = totals.argmax(1)
-    parts = {kind: np.choose(worst, [one[kind] for one in found]) for kind in KINDS}
+    parts = {kind: np.choose(worst, [rank[kind] for rank in ranks]) for kind in KINDS}
     usable = table.gather(facts.chips["capacity"] * facts.trainers["usable"])
     peak = totals.max(1)
     kinds = memory_kinds(table, facts, parts, peak, c)
@@ -134,8 +134,8 @@ def _buffers(table: Table, facts: Facts, at: Place) -> np.ndarray:
     )
     gathered = np.where(table.zero_stage >= 3, GATHERED * weights[u], 0.0)
     shared = trainers["shared"][u]
-    found = gathered + (trainers["buffers_gib"] * GIB)[u] * (table.devices > 1)
+    buffers = gathered + (trainers["buffers_gib"] * GIB)[u] * (table.devices > 1)
     if shared.any():
         dense, expert = elements(table, facts, at)
-        found = found + np.where((table.dp > 1) & (table.zero_stage < 3), (dense + expert) * shared, 0.0)
-    return np.asarray(found)
+        buffers = buffers + np.where((table.dp > 1) & (table.zero_stage < 3), (dense + expert) * shared, 0.0)
+    return np.asarray(buffers)

@@ -74,7 +74,7 @@ class Micro:
 def micro(at: Columns, place: Place, sent: Exchanges) -> Micro:
     """A micro-batch on a pipeline rank."""
     n = place.blocks
-    f, b, wg = (at.region(one, w.BLOCK) for one in (at.forward, at.backward, at.weight))
+    f, b, wg = (at.region(seconds, w.BLOCK) for seconds in (at.forward, at.backward, at.weight))
     parts = at.prices.parts[at.table.unit]
     front, back, weight = n * f, n * b, n * wg
     for share, regions in ((place.first, (w.BEFORE,)), (place.last, (w.AFTER, w.EXTRA))):
@@ -108,11 +108,11 @@ def micro(at: Columns, place: Place, sent: Exchanges) -> Micro:
 def tensor_parallel(at: Columns, place: Place, sent: Exchanges) -> tuple[np.ndarray, np.ndarray]:
     """Exposed seconds of a micro-batch: of its forward, and of all of it; overlap.tp of them are hidden."""
     front, whole = np.zeros(len(at.table)), np.zeros(len(at.table))
-    for one in sent.volumes.tensor_parallel(place):
-        if np.any(one.calls):
-            taken = one.calls * sent.prices.network(one)
+    for transfer in sent.volumes.tensor_parallel(place):
+        if np.any(transfer.calls):
+            taken = transfer.calls * sent.prices.network(transfer)
             whole = whole + taken
-            front = front + taken if one.during == "forward" else front
+            front = front + taken if transfer.during == "forward" else front
     hidden = sent.prices.beside * at.c["overlap.tp"] * at.trainer("overlap_tp")
     exposed = (1 - hidden) / np.maximum(at.table.accumulation, 1.0)
     return exposed * front, exposed * whole

@@ -26,27 +26,27 @@ ALL, TENSORS, SUM_TP, SUM_KV = range(4)
 def padded(table: Table, ranks: np.ndarray) -> np.ndarray:
     """[rows, REGIONS + 1, 4]: every row's sums, `ranks` to share each tensor; of blocks an average one."""
     pairs, inverse = np.unique(table.unit * 2.0**31 + ranks, return_inverse=True)
-    found = []
-    for index, many in zip(*np.divmod(pairs.astype(np.int64), 2**31), strict=True):
+    rows = []
+    for index, shards in zip(*np.divmod(pairs.astype(np.int64), 2**31), strict=True):
         unit = table.units[int(index)]
-        found.append(_regions(unit.model, unit.sizes.tp, unit.sizes.sp, int(many)))
-    return np.array(found)[inverse.reshape(-1)]
+        rows.append(_regions(unit.model, unit.sizes.tp, unit.sizes.sp, int(shards)))
+    return np.array(rows)[inverse.reshape(-1)]
 
 
 @lru_cache(maxsize=65536)
 def _regions(model: ModelSpec, tp: int, sp: bool, ranks: int) -> np.ndarray:
-    found = np.zeros((w.REGIONS + 1, 4))
+    elements = np.zeros((w.REGIONS + 1, 4))
     layers = model.num_hidden_layers
     for shape, layer, tied, sums in _local_shapes(model, tp, sp):
         inside = 0 <= layer < layers
         region = w.BLOCK if inside else w.BEFORE if layer < 0 else w.AFTER
         size = padded_rows(shape, ranks)
         numbers = np.array([size, 1.0, size * ("tp" in sums), size * ("kv" in sums)])
-        found[region] += numbers
+        elements[region] += numbers
         if tied:
-            found[TIED] += numbers
-    found[w.BLOCK] /= layers
-    return found
+            elements[TIED] += numbers
+    elements[w.BLOCK] /= layers
+    return elements
 
 
 @lru_cache(maxsize=1024)
@@ -57,7 +57,12 @@ def _local_shapes(
     layout = Layout(devices=tp, tp=tp, sp=sp, zero_stage=0)
     coords, sizes = {"tp": 0}, {"tp": tp}
     return tuple(
-        (local_shape(one, coords, sizes), one.tensor.layer, bool(one.tensor.tied_to), one.grad_sum)
-        for one in place(model, layout)
-        if not one.tensor.role.startswith("expert")
+        (
+            local_shape(tensor, coords, sizes),
+            tensor.tensor.layer,
+            bool(tensor.tensor.tied_to),
+            tensor.grad_sum,
+        )
+        for held in place(model, layout)
+        if not held.tensor.role.startswith("expert")
     )

@@ -24,11 +24,11 @@ from scalewright.spec.schedules.unequal import RankCost, step_columns
 def bubble(at: Columns, ranks: tuple[Micro, Micro, Micro], slowest: np.ndarray) -> np.ndarray:
     """Seconds that the step is longer than `slowest`'s micro-batches; ranks: fullest between, first, last."""
     t = at.table
-    found = np.zeros(len(t))
+    idle = np.zeros(len(t))
     piped = t.pp > 1
     if not piped.any():
-        return found
-    between, first, last = (one.cost for one in ranks)
+        return idle
+    between, first, last = (rank.cost for rank in ranks)
     total = _sums(at, between, first, last)
     for index, kind in enumerate(SCHEDULES):
         rows = np.flatnonzero(piped & (t.schedule == index))
@@ -36,9 +36,9 @@ def bubble(at: Columns, ranks: tuple[Micro, Micro, Micro], slowest: np.ndarray) 
             continue
         costs = (_take(first, rows), _take(between, rows), _take(last, rows))
         sizes = (t.pp[rows], t.virtual_stages[rows], t.accumulation[rows])
-        found[rows] = step_columns(kind, *sizes, costs, _take(total, rows))
-        found[rows] = np.maximum(found[rows] - t.accumulation[rows] * slowest[rows], 0.0)
-    return found
+        idle[rows] = step_columns(kind, *sizes, costs, _take(total, rows))
+        idle[rows] = np.maximum(idle[rows] - t.accumulation[rows] * slowest[rows], 0.0)
+    return idle
 
 
 def _sums(at: Columns, between: RankCost, first: RankCost, last: RankCost) -> RankCost:

@@ -124,15 +124,15 @@ _WORK = ("stream", "sparse", "routed", "key_value", "blocks", "logits", "masks")
 
 
 def _chip_facts(units: Sequence[Unit]) -> dict[str, np.ndarray]:
-    found = _columns([u.chip for u in units], _CHIP)
+    facts = _columns([u.chip for u in units], _CHIP)
     for name, of in (("", _precision), ("16", _plain_precision)):
         peaks = [of(unit) for unit in units]
-        found[f"peak{name}"] = np.array([rate for _, rate in peaks])
-        found[f"width{name}"] = np.array([float(WIDTHS[precision]) for precision, _ in peaks])
-    found["power"] = _array(units, _power)
-    found["tpu"] = _array(units, lambda u: u.chip.kind == "tpu")
-    found["gpu"] = _array(units, lambda u: u.chip.kind == "gpu")
-    return found
+        facts[f"peak{name}"] = np.array([rate for _, rate in peaks])
+        facts[f"width{name}"] = np.array([float(WIDTHS[precision]) for precision, _ in peaks])
+    facts["power"] = _array(units, _power)
+    facts["tpu"] = _array(units, lambda u: u.chip.kind == "tpu")
+    facts["gpu"] = _array(units, lambda u: u.chip.kind == "gpu")
+    return facts
 
 
 def _precision(unit: Unit) -> tuple[str, float]:
@@ -153,9 +153,9 @@ def _power(unit: Unit) -> float:
 
 
 def _trainer_facts(units: Sequence[Unit]) -> dict[str, np.ndarray]:
-    found = _columns([u.framework for u in units], _TRAINER)
+    facts = _columns([u.framework for u in units], _TRAINER)
     own = [u.framework.name == OURS for u in units]
-    found |= switched(units) | {
+    facts |= switched(units) | {
         "attention": _array(units, lambda u: ATTENTION.index(u.attention)),
         "split": _array(units, lambda u: SPLITS.index(u.framework.split)),
         "by_block": _array(units, lambda u: u.framework.buckets == "block"),
@@ -165,8 +165,8 @@ def _trainer_facts(units: Sequence[Unit]) -> dict[str, np.ndarray]:
         "copies": np.where(own, _array(units, lambda u: 2.0 * (WIDTHS[u.precision] > 0)), 0.0),
     }
     for index, name in enumerate(("held_weights", "held_grads", "held_optimizer")):
-        found[name] = np.array([u.framework.held[index] for u in units])
-    return found | _optimizer_facts(units, np.array(own), found["held_optimizer"])
+        facts[name] = np.array([u.framework.held[index] for u in units])
+    return facts | _optimizer_facts(units, np.array(own), facts["held_optimizer"])
 
 
 def _optimizer_facts(units: Sequence[Unit], own: np.ndarray, held: np.ndarray) -> dict[str, np.ndarray]:
@@ -190,21 +190,21 @@ def _optimizer_facts(units: Sequence[Unit], own: np.ndarray, held: np.ndarray) -
 
 def _work_facts(units: Sequence[Unit]) -> dict[str, np.ndarray]:
     works = [u.work for u in units]
-    found = _columns(works, _WORK)
-    found["kept"] = np.array([one.kept for one in works])  # [units, REGIONS, KEPT]
-    found["dense"] = np.array([one.dense for one in works])  # [units, REGIONS]
-    found["expert"] = np.array([one.expert for one in works])
-    found["parts"] = np.array([one.parts for one in works])  # [units, PARTS]
-    found["inputs"] = np.array([one.inputs for one in works])  # [units, PARTS + 1]
-    found["gates"] = np.array([one.gates for one in works])  # likewise
-    found["reached"] = _array(units, _reached_groups)
-    found["local_experts"] = _array(units, _local_experts)
-    found["tied"] = np.array([w.tied_elements(u.model, u.sizes.tp) for u in units])
-    found["top_k"] = _array(units, lambda u: u.model.moe.top_k if u.model.moe else 1.0)
-    found["exchanges"] = _array(units, lambda u: _exchanges(u.model))
-    found["post_norm"] = _array(units, lambda u: u.model.norm_position in ("post", "both"))
-    found["statistics"] = _array(units, lambda u: _statistics(u.model))
-    return found
+    facts = _columns(works, _WORK)
+    facts["kept"] = np.array([work.kept for work in works])  # [units, REGIONS, KEPT]
+    facts["dense"] = np.array([work.dense for work in works])  # [units, REGIONS]
+    facts["expert"] = np.array([work.expert for work in works])
+    facts["parts"] = np.array([work.parts for work in works])  # [units, PARTS]
+    facts["inputs"] = np.array([work.inputs for work in works])  # [units, PARTS + 1]
+    facts["gates"] = np.array([work.gates for work in works])  # likewise
+    facts["reached"] = _array(units, _reached_groups)
+    facts["local_experts"] = _array(units, _local_experts)
+    facts["tied"] = np.array([w.tied_elements(u.model, u.sizes.tp) for u in units])
+    facts["top_k"] = _array(units, lambda u: u.model.moe.top_k if u.model.moe else 1.0)
+    facts["exchanges"] = _array(units, lambda u: _exchanges(u.model))
+    facts["post_norm"] = _array(units, lambda u: u.model.norm_position in ("post", "both"))
+    facts["statistics"] = _array(units, lambda u: _statistics(u.model))
+    return facts
 
 
 def _reached_groups(unit: Unit) -> float:

@@ -50,35 +50,35 @@ class Volumes:
 
     def data_parallel(self, place: Place) -> list[Transfer]:
         """Gradients and parameters, and the sums of gradients that other axes wait for."""
-        found: list[Transfer] = []
+        transfers: list[Transfer] = []
         if self.any_own:
             rank = self._rank(place)
-            found += _only(self.own, [*volumes.data_parallel(rank), *volumes.partial_sums(rank)])
+            transfers += _only(self.own, [*volumes.data_parallel(rank), *volumes.partial_sums(rank)])
         if not self.all_own:
-            found += _only(~self.own, self._usual_data_parallel)
-        return found
+            transfers += _only(~self.own, self._usual_data_parallel)
+        return transfers
 
     def tensor_parallel(self, place: Place) -> list[Transfer]:
         """Activations of all micro-batches."""
         if not (self.at.table.tp > 1).any():
             return []
-        found: list[Transfer] = []
+        transfers: list[Transfer] = []
         if self.any_own:
-            found += _only(self.own, volumes.tensor_parallel(self._rank(place)))
+            transfers += _only(self.own, volumes.tensor_parallel(self._rank(place)))
         if not self.all_own:
-            found += _only(~self.own, _usual_tensor_parallel(self.at, place))
-        return found
+            transfers += _only(~self.own, _usual_tensor_parallel(self.at, place))
+        return transfers
 
     def pipeline(self, place: Place) -> list[Transfer]:
         """Messages to other pipeline ranks."""
         if not (self.at.table.pp > 1).any():
             return []
-        found: list[Transfer] = []
+        transfers: list[Transfer] = []
         if self.any_own:
-            found += _only(self.own, [volumes.messages(self._rank(place))])
+            transfers += _only(self.own, [volumes.messages(self._rank(place))])
         if not self.all_own:
-            found += _only(~self.own, _usual_pipeline(self.at, place))
-        return found
+            transfers += _only(~self.own, _usual_pipeline(self.at, place))
+        return transfers
 
     # -- this package's own -----------------------------------------------------------------------
 
@@ -175,13 +175,13 @@ class Volumes:
     def _usual_data_parallel(self) -> list[Transfer]:
         """Of the fullest rank: dense parameters over their group, experts' over theirs."""
         held = shares(self.at)
-        found = list(self._shared("dense", held.dense, held.group, held.shard))
+        transfers = list(self._shared("dense", held.dense, held.group, held.shard))
         if held.expert.any():
-            found += self._shared("expert", held.expert, held.group, held.shard)
+            transfers += self._shared("expert", held.expert, held.group, held.shard)
         t = self.at.table
         part = held.dense * self.at.trainer("grads") / np.maximum(held.shard, 1)
         across = 1.0 * ((t.zero_stage >= 3) & (t.dp_replicate > 1))
-        return [*found, Transfer("dp_replicate", "all_reduce", part, across, "nothing")]
+        return [*transfers, Transfer("dp_replicate", "all_reduce", part, across, "nothing")]
 
     def _shared(
         self, what: str, elements: np.ndarray, group: np.ndarray, shard: np.ndarray
@@ -253,8 +253,8 @@ def _usual_pipeline(at: Columns, place: Place) -> Iterator[Transfer]:
     yield Transfer("tie", "all_reduce", part, piped * ~t.schedules("folded") * (part > 0), "nothing")
 
 
-def _only(rows: np.ndarray, found: Iterable[Transfer]) -> list[Transfer]:
+def _only(rows: np.ndarray, transfers: Iterable[Transfer]) -> list[Transfer]:
     """These, with calls in some rows alone."""
     if rows.all():
-        return list(found)
-    return [replace(one, calls=np.where(rows, one.calls, 0.0)) for one in found]
+        return list(transfers)
+    return [replace(x, calls=np.where(rows, x.calls, 0.0)) for x in transfers]

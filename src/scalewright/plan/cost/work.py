@@ -88,10 +88,10 @@ def work(model: ModelSpec, sizes: Sizes) -> Work:
     even = not sizes.sp or (sizes.seq_len // sizes.cp) % sizes.tp == 0
     if sizes.batch <= 2 or sizes.seq_len % sizes.cp or not even:
         return _listed(model, sizes)
-    one, two = (work(model, replace(sizes, batch=batch)) for batch in (1, 2))
+    single, double = (work(model, replace(sizes, batch=batch)) for batch in (1, 2))
     more = sizes.batch - 1
     changed = {
-        name: getattr(one, name) + more * (getattr(two, name) - getattr(one, name))
+        name: getattr(single, name) + more * (getattr(double, name) - getattr(single, name))
         for name in (
             "kernels",
             "kept",
@@ -105,7 +105,7 @@ def work(model: ModelSpec, sizes: Sizes) -> Work:
             "masks",
         )
     }
-    return replace(one, **changed)
+    return replace(single, **changed)
 
 
 def regions(model: ModelSpec, sizes: Sizes) -> list[tuple[int, float, Sequence[Operator]]]:
@@ -126,12 +126,12 @@ def _listed(model: ModelSpec, sizes: Sizes) -> Work:
     rows: list[Kernel] = []
     kept = np.zeros((REGIONS, len(KEPT)))
     parts, inputs, gates = np.zeros(REST + 1), np.zeros(REST + 1), np.zeros(REST + 1)
-    for region, share, found in regions(model, sizes):
-        for operator in _merged(found):
+    for region, share, operators in regions(model, sizes):
+        for operator in _merged(operators):
             rows += _kernels(operator, region, share)
-        kept[region] += [share * value for value in _kept(found)]
+        kept[region] += [share * value for value in _kept(operators)]
         if region == BLOCK:
-            for operator in found:
+            for operator in operators:
                 part = part_of(operator)
                 parts[part] += share * freed(operator)
                 inputs[part] += share * input_of_product(operator)
@@ -144,7 +144,7 @@ def _listed(model: ModelSpec, sizes: Sizes) -> Work:
         (moe.latent_size or model.hidden_size) / model.hidden_size if moe else 0.0
     )  # by experts, of a token
     routed = stream / sizes.tp * moe.top_k * seen if moe else 0.0
-    key_value = sum(many * _key_value(model, sizes, first) for first, many in layer_kinds(model)) / layers
+    key_value = sum(alike * _key_value(model, sizes, first) for first, alike in layer_kinds(model)) / layers
     logits = float(sizes.rows * -(-model.vocab_size // sizes.tp))
     return Work(
         np.array(rows), kept, dense, expert, parts[:REST], inputs, gates, stream, sparse, routed, key_value,
@@ -152,11 +152,11 @@ def _listed(model: ModelSpec, sizes: Sizes) -> Work:
     )  # fmt: skip
 
 
-def _merged(found: Iterable[Operator]) -> list[Operator]:
+def _merged(operators: Iterable[Operator]) -> list[Operator]:
     """The operators, with projections of one input as one matrix product."""
     done: list[Operator] = []
     last = 0
-    for operator in found:
+    for operator in operators:
         same = _FUSED.get(".".join(operator.name.rsplit(".", 2)[-2:]), 0)
         if same and same == last and done[-1].shape and operator.shape:
             done[-1] = _joined(done[-1], operator)
@@ -227,21 +227,21 @@ def _products(o: Operator, region: int, share: float, moved: float, part: float)
     ]
 
 
-def _kept(found: Sequence[Operator]) -> tuple[float, ...]:
+def _kept(operators: Sequence[Operator]) -> tuple[float, ...]:
     """Bytes that a region keeps for the backward, in the order of KEPT."""
-    none = sum(o.saved for o in found)
-    core = sum(o.saved - o.saved_core for o in found)
-    selective = sum(o.saved_selective for o in found)
-    full = sum(o.saved_full for o in found)
-    norms = sum(o.written for o in found if o.kind == "norm")
-    gates = sum(o.written for o in found if o.kind == "activation")
-    shapes = [o.shape for o in found if o.kind == "attention" and o.shape]
+    none = sum(o.saved for o in operators)
+    core = sum(o.saved - o.saved_core for o in operators)
+    selective = sum(o.saved_selective for o in operators)
+    full = sum(o.saved_full for o in operators)
+    norms = sum(o.written for o in operators if o.kind == "norm")
+    gates = sum(o.written for o in operators if o.kind == "activation")
+    shapes = [o.shape for o in operators if o.kind == "attention" and o.shape]
     pairs = sum(rows * keys * heads for rows, keys, heads in shapes)
-    products = [o for o in found if o.kind in PRODUCTS]
+    products = [o for o in operators if o.kind in PRODUCTS]
     outputs = sum(o.written for o in products) + norms  # whose gradients wait for a weight part
     weight = max((_weight_elements(o) for o in products), default=0.0)
-    widest = max((o.written for o in found if o.kind == "activation"), default=0.0)
-    last = sum(o.saved for o in found if o.name.endswith("experts.down"))
+    widest = max((o.written for o in operators if o.kind == "activation"), default=0.0)
+    last = sum(o.saved for o in operators if o.name.endswith("experts.down"))
     return none, core, selective, full, norms + gates, float(pairs), outputs, widest, weight, last
 
 
@@ -253,12 +253,12 @@ def _weight_elements(o: Operator) -> float:
 @lru_cache(maxsize=4096)
 def _totals(model: ModelSpec) -> tuple[dict[tuple[int, str], float], ...]:
     """Elements by region and role: of the model's tensors, one dict; blocks as an average block."""
-    found: dict[tuple[int, str], float] = {}
+    totals: dict[tuple[int, str], float] = {}
     layers = model.num_hidden_layers
 
     def add(tensor: TensorSpec, region: int, share: float) -> None:
         role = "tied" if tensor.tied_to and region == BEFORE else tensor.role
-        found[region, role] = found.get((region, role), 0.0) + tensor.size * share
+        totals[region, role] = totals.get((region, role), 0.0) + tensor.size * share
 
     for tensor in outer_tensors(model, mtp=True):
         if tensor.name.startswith("mtp."):
@@ -270,7 +270,7 @@ def _totals(model: ModelSpec) -> tuple[dict[tuple[int, str], float], ...]:
     for layer, alike in layer_kinds(model):
         for tensor in block_tensors(model, layer):
             add(tensor, BLOCK, alike / layers)
-    return (found,)
+    return (totals,)
 
 
 def _parameters(model: ModelSpec, s: Sizes) -> tuple[np.ndarray, np.ndarray]:
