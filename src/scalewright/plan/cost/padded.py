@@ -58,10 +58,10 @@ def _local_shapes(
     coords, sizes = {"tp": 0}, {"tp": tp}
     return tuple(
         (
-            local_shape(tensor, coords, sizes),
-            tensor.tensor.layer,
-            bool(tensor.tensor.tied_to),
-            tensor.grad_sum,
+            local_shape(held, coords, sizes),
+            held.tensor.layer,
+            bool(held.tensor.tied_to),
+            held.grad_sum,
         )
         for held in place(model, layout)
         if not held.tensor.role.startswith("expert")
