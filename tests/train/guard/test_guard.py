@@ -3,6 +3,7 @@ stops, names the place, and leaves a checkpoint to go on from."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -192,41 +193,46 @@ def test_a_skipped_step_equals_one_devices(control, layout, place):
             torch.testing.assert_close(mine, part, rtol=0, atol=float(1e-5 * whole.abs().max()))
 
 
-EXPLODES = {"optimizer": {"lr": 1e6, "clip_norm": 0.0}, "checkpoint": {"every": 2, "at_end": True}}
+EXPLODES = {"optimizer": {"lr": 1e6, "clip_norm": 0.0}, "checkpoint": {"every": 1, "at_end": True}}
 
 
 def test_a_run_that_diverges_stops_and_keeps_what_is_good(tmp_path):
     """Exit code 1, one line with step, rank and place; nothing non-finite is shown as a number; the finite
-    checkpoint outlives newer ones that aren't, and a resume takes it."""
+    checkpoint outlives newer ones that aren't, and a resume takes it. Which number overflows first, and
+    whether at step 2 or 3, depends on the order in which a processor's kernels sum up."""
     data = run_data(tmp_path, **merge(EXPLODES, {"layout": {"micro_batch": 4}, "checkpoint": {"keep": 1}}))
     process = start_cli(tmp_path, "train", str(write_run(tmp_path, data)))
     _, errors = process.communicate(timeout=120)
     assert process.returncode == 1
-    assert "step 3: loss nan and grad_norm nan (first on rank 0); its update was left out" in errors
-    assert "error: stopped at step 5: loss nan" in errors
-    assert "'layers.0.attention.core' (forward) on rank 0" in errors
+    first = re.search(r"step (\d): .*grad_norm nan \(first on rank 0\); its update was left out", errors)
+    assert first is not None
+    bad = int(first[1])
+    assert f"error: stopped at step {bad + 2}: " in errors
+    assert re.search(r"'layers\.\d.*' \((forward|backward)\) on rank 0", errors)
     assert "Traceback" not in errors
     out = tmp_path / "out"
-    assert [row["loss"] is None for row in rows(out)] == [False, False, True, True, True]
-    assert [row.get("skipped", False) for row in rows(out)] == [False, False, True, True, True]
-    bad = events(out, "nonfinite")
-    assert [(e["step"], e["action"], e["rank"]) for e in bad] == [
-        (3, "skipped", 0),
-        (4, "skipped", 0),
-        (5, "stopped", 0),
+    assert [row["grad_norm"] is None for row in rows(out)] == [False] * (bad - 1) + [True] * 3
+    assert [row.get("skipped", False) for row in rows(out)] == [False] * (bad - 1) + [True] * 3
+    found = events(out, "nonfinite")
+    assert [(e["step"], e["action"], e["rank"]) for e in found] == [
+        (bad, "skipped", 0),
+        (bad + 1, "skipped", 0),
+        (bad + 2, "stopped", 0),
     ]
-    assert bad[0]["values"] == {"loss": "nan", "grad_norm": "nan"}
+    assert found[0]["values"]["grad_norm"] == "nan"
     assert not events(out, "finish")
-    assert sorted(path.name for path in (out / "checkpoints").iterdir()) == ["step-00000002", "step-00000004"]
+    assert sorted(path.name for path in (out / "checkpoints").iterdir()) == [
+        f"step-{number:08d}" for number in (bad - 1, bad + 1)
+    ]
     assert (out / "report.html").exists()
     listed = start_cli(tmp_path, "checkpoint", "ls", str(out))
     text, _ = listed.communicate(timeout=60)
     assert text.count("not finite") == 1
-    again = merge(data, {"optimizer": {"lr": 1e-3}, "train": {"steps": 4}})
-    with pytest.raises(RunError, match="ended at step 4"):  # its weights are finite, and much too large
+    again = merge(data, {"optimizer": {"lr": 1e-3}, "train": {"steps": bad + 1}})
+    with pytest.raises(RunError, match=f"ended at step {bad + 1}"):  # finite, but far too large
         run(again)
-    assert events(out, "resume")[0]["step"] == 2
-    assert any("step-00000004: its numbers aren't finite" in e.get("message", "") for e in events(out))
+    assert events(out, "resume")[0]["step"] == bad - 1
+    assert any(f"step-{bad + 1:08d}: its numbers aren't finite" in e.get("message", "") for e in events(out))
 
 
 def test_which_checkpoints_are_kept(tmp_path):
