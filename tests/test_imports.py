@@ -155,8 +155,8 @@ PLAN: dict[str, set[str]] = {
 
 
 @pytest.mark.parametrize(
-    ("room", "depth"), [("plan", 1), ("plan", 2), ("spec", 2)],
-    ids=["plan's folders and files beside them", "plan's files", "spec's files"],
+    ("room", "depth"), [("plan", 1), ("plan", 2), ("spec", 2), ("track", 2)],
+    ids=["plan's folders and files beside them", "plan's files", "spec's files", "track's files"],
 )  # fmt: skip
 def test_a_room_has_no_circle_inside(room, depth):
     """What one folder of it imports never leads back to that folder, and no file to itself."""

@@ -20,7 +20,8 @@ from scalewright.track import tracker as tracker_module
 from scalewright.track.attach import attach
 from scalewright.track.events import EventsFile, read_events
 from scalewright.track.fanout import Fanout
-from scalewright.track.tracker import Target, flatten, open_trackers, scalars
+from scalewright.track.open import open_trackers
+from scalewright.track.tracker import Target, flatten, scalars
 
 ENVIRONMENT = {"versions": {"torch": "2.13.0"}, "git": {"commit": "abc123", "branch": "main", "dirty": True}}
 

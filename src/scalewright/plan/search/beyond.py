@@ -6,30 +6,15 @@ fastest layout of the trainer --ceiling--> search of all layouts --> faster ones
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
 
 from scalewright.plan.capabilities import Capabilities
 from scalewright.plan.search.axes import Fixed, make_space
-from scalewright.plan.search.choices import Choice, ChoiceMaker
+from scalewright.plan.search.choices import Beyond, ChoiceMaker
 from scalewright.plan.search.finder import Finder
 from scalewright.plan.search.pricer import Priced, make_pricer
 from scalewright.plan.search.simplest import choose
 
 MIN_GAIN = 0.001  # of speed: smaller gains aren't reported
-
-
-@dataclass(frozen=True)
-class Beyond:
-    """A layout that the trainer can't run and that is faster than the trainer's fastest."""
-
-    choice: Choice
-    needs: list[str]  # features of the layout that the trainer lacks
-    gain_pct: float  # of speed, over the trainer's fastest
-
-    def dump(self) -> dict[str, Any]:
-        """Plain data: the keys of `predict`, the missing features and the gain."""
-        return {**self.choice.dump(), "needs": self.needs, "gain_pct": self.gain_pct}
 
 
 def beyond(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from scalewright.plan.capabilities import why_untrainable
 from scalewright.plan.constants import Constants
@@ -20,9 +20,6 @@ from scalewright.plan.search.space import Space
 from scalewright.spec.hardware.cluster import ClusterSpec
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
-
-if TYPE_CHECKING:
-    from scalewright.plan.search.beyond import Beyond
 
 
 @dataclass(frozen=True)
@@ -55,6 +52,19 @@ class Choice:
             "untrainable": self.untrainable,
             "objective_value": self.value,
         }
+
+
+@dataclass(frozen=True)
+class Beyond:
+    """A layout that the trainer can't run and that is faster than the trainer's fastest."""
+
+    choice: Choice
+    needs: list[str]  # features of the layout that the trainer lacks
+    gain_pct: float  # of speed, over the trainer's fastest
+
+    def dump(self) -> dict[str, Any]:
+        """Plain data: the keys of `predict`, the missing features and the gain."""
+        return {**self.choice.dump(), "needs": self.needs, "gain_pct": self.gain_pct}
 
 
 @dataclass

@@ -20,7 +20,7 @@ from scalewright.track.environment import environment
 from scalewright.track.events import EventsFile
 from scalewright.track.fanout import Fanout
 from scalewright.track.metrics import MetricsFile
-from scalewright.track.tracker import open_trackers
+from scalewright.track.open import open_trackers
 from scalewright.train.batches import Place
 from scalewright.train.network import Network
 from scalewright.train.precision import Peak
