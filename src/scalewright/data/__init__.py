@@ -1,6 +1,9 @@
 """Text to tokens to batches: prepared once, read by number, resumable at every point. Numpy, no torch.
 
-prepare    text ──► token shards                         prepare.py and the files that it names
-read       shards, Megatron, .npy, raw ──► TokenStore     readers.py, shards.py, tokens.py
-batch      sample number ──► Batch                        dataset.py: order.py, mixture.py, packing.py
+prepare   prepare.py: inputs.py, plan.py, sample.py, pieces.py, workers.py, encode.py, join.py
+          documents.py (bad_lines.py, corpora.py)    tokenizer.py, words.py    progress.py, statistics.py
+read      readers.py, shards.py, tokens.py: any maker's token files as one TokenStore    identity.py
+batch     dataset.py: sample number to Batch (batch.py)    order.py, packing.py, prefetch.py
+          mixture.py, mixture_positions.py: several sources    left_out.py: samples that a run passes over
+own data  custom.py: items.py, sources.py, indexed.py, reading.py              stand_in.py: for dry runs
 """

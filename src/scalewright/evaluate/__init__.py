@@ -1,1 +1,1 @@
-"""How good is it? The one validation loop."""
+"""How good a model is: validate.py, the one validation loop; harness.py, tasks by lm-evaluation-harness."""

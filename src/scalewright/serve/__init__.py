@@ -1,1 +1,1 @@
-"""Using a trained model: text from a checkpoint or a Hugging Face folder."""
+"""Text from a checkpoint or a Hugging Face folder: load.py, generate.py, sampling.py, text.py."""
