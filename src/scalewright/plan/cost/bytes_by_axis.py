@@ -14,8 +14,7 @@ from dataclasses import replace
 import numpy as np
 
 from scalewright.plan.cost.columns import Columns, Place, places
-from scalewright.plan.cost.exchange import context_parallel, expert_parallel
-from scalewright.plan.cost.price_list import price_list
+from scalewright.plan.cost.exchange import context_bytes, expert_bytes
 from scalewright.plan.cost.volumes import Volumes
 
 AXES = ("tp", "dp", "cp", "ep", "pp")
@@ -35,9 +34,8 @@ def bytes_by_axis(at: Columns) -> dict[str, np.ndarray]:
         for axis, size in _bytes(volumes, place).items():
             sizes[axis] = np.maximum(sizes[axis], np.where(there, size, 0.0))
     blocks, whole = at.fullest * at.table.accumulation, at.rerun
-    prices = price_list(at)
-    sizes["cp"] = blocks * (3 + whole) * context_parallel(at, prices).bytes
-    sizes["ep"] = blocks * (2 + whole) * expert_parallel(at, prices).bytes
+    sizes["cp"] = blocks * (3 + whole) * context_bytes(at)
+    sizes["ep"] = blocks * (2 + whole) * expert_bytes(at)
     return sizes
 
 

@@ -34,10 +34,9 @@ class Loopback:
         """Seconds of one call; around each of FSDP's are hooks and lists of Python's."""
         if transfer.kind == "send":
             return self.curves("send", transfer.bytes)
+        group, _ = groups(self.at, transfer.axis)
         hooks = self.at.c["cpu.shard"] * (transfer.axis == "fsdp")
-        return (
-            self._ring(transfer.kind, np.asarray(transfer.bytes), groups(self.at, transfer.axis)[0]) + hooks
-        )
+        return self._ring(transfer.kind, np.asarray(transfer.bytes), group) + hooks
 
     def send(self, size: np.ndarray, stride: np.ndarray, span: np.ndarray) -> np.ndarray:
         """Seconds of a message; every process is as near as any other."""

@@ -7,6 +7,7 @@
                                                                          first gather and last reduction
     nothing              FSDP's roots; sums of partial gradients         all; between HSDP's replicas half
     nothing              FSDP2's copies out of what it gathered          all
+    nothing              all, under DeepSpeed's pipeline engine          all
 
 What FSDP hides slows the computation that hides it (overlap.slow). What is sent: volumes.py.
 

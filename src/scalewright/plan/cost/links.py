@@ -48,10 +48,7 @@ class Links:
         size = np.asarray(transfer.bytes)
         key = transfer.axis, transfer.kind == "all_reduce", id(size)
         if key not in self._priced:
-            self._priced[key] = (
-                size,
-                self._seconds(transfer, size),
-            )  # the size too, so that its id stays its own
+            self._priced[key] = size, self._seconds(transfer, size)  # the size keeps its id
         return self._priced[key][1]
 
     def send(self, size: np.ndarray, stride: np.ndarray, span: np.ndarray) -> np.ndarray:

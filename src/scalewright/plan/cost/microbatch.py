@@ -15,7 +15,7 @@ import numpy as np
 
 from scalewright.plan.cost import work as w
 from scalewright.plan.cost.columns import Columns, Place
-from scalewright.plan.cost.exchange import Exchange, context_parallel, expert_parallel
+from scalewright.plan.cost.exchange import context_parallel, expert_parallel
 from scalewright.plan.cost.parts import PARTS
 from scalewright.plan.cost.price_list import PriceList, price_list
 from scalewright.plan.cost.table import RECOMPUTE
@@ -27,10 +27,10 @@ EXPERTS, SELECTIVE = PARTS.index("experts"), RECOMPUTE.index("selective")
 
 @dataclass(frozen=True)
 class Exchanges:
-    """What the ranks of a pipeline exchange: a block's by cp and ep, and the lists of each rank."""
+    """What the ranks of a pipeline exchange: a block's seconds by cp and ep, and the lists of each rank."""
 
-    cp: Exchange
-    ep: Exchange
+    cp: np.ndarray
+    ep: np.ndarray
     volumes: Volumes
     prices: PriceList
 
@@ -90,7 +90,7 @@ def micro(at: Columns, place: Place, sent: Exchanges) -> Micro:
     )
     again = n * (whole * f + inside)
     routed = np.maximum(whole, at.rerun_parts[:, EXPERTS])
-    cp, ep = sent.cp.seconds, sent.ep.seconds
+    cp, ep = sent.cp, sent.ep
     tp_front, tp = tensor_parallel(at, place, sent)
     device = (front + back) + again + tp + n * (2 + routed) * ep + n * (3 + whole) * cp
     return Micro(

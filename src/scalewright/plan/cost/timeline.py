@@ -131,7 +131,7 @@ def _step(at: Columns) -> Step:
     }
     forward, hardware = flops(at)
     detail = {"slow": slow, "late": late, "fixed": fixed}
-    share = of["host"] / np.maximum(plain, 1e-12)
+    share = prices.beside * of["host"] / np.maximum(plain, 1e-12)  # a CPU's Python is timed, no wait
     return Step(plain + late, parts, forward, hardware, share, at, detail)
 
 
