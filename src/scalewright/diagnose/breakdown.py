@@ -1,0 +1,131 @@
+"""Where a rank's time went: compute, communication and copies that nothing hides, and idle; the parts add up.
+
+    compute        ████████    ██████████              kernels that aren't communication
+    communication      ▒▒▒▒▒▒▒▒                        kernels of collectives, whatever library's (traces/kinds.py)
+    copies                           ░░░░  ░░          between memories, and their filling
+    window         CCCCCCCCMMMMCCCCCCCCCCyy..yy        C compute  M exposed communication  y exposed copy  . idle
+
+    exposed communication = communication - compute
+    exposed copy          = copies - compute - communication
+    idle                  = window - all three          the window: the first GPU event's start to the last's end
+
+The partition is TraceLens's, and equal to HTA's where that counts right. All of it is whole nanoseconds.
+Without a GPU in the trace the same is done with operators of the CPU: what Gloo and c10d run is communication.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from scalewright.diagnose import intervals
+from scalewright.diagnose.traces import trace as t
+from scalewright.diagnose.traces.kinds import communicates
+from scalewright.diagnose.traces.trace import Trace
+
+CPU_COMMUNICATION = ("gloo:", "nccl:", "mpi:", "c10d::", "record_param_comms")
+CPU_WAITS = ("autograd::engine", "profilerstep", "##", "optimizer.", "distributeddataparallel", "enumerate(")
+
+
+@dataclass(frozen=True)
+class Activity:
+    """What a rank's device did, as sets of time (int64 [n, 2], nanoseconds), and the window [start, end)."""
+
+    compute: np.ndarray
+    communication: np.ndarray
+    copies: np.ndarray
+    start: int
+    end: int
+
+    @property
+    def busy(self) -> np.ndarray:
+        """Any of the three."""
+        return intervals.merge(self.compute, self.communication, self.copies)
+
+    @property
+    def exposed_communication(self) -> np.ndarray:
+        """Communication that no compute hides."""
+        return intervals.minus(self.communication, self.compute)
+
+    @property
+    def exposed_copies(self) -> np.ndarray:
+        """Copies beside nothing else."""
+        return intervals.minus(self.copies, intervals.merge(self.compute, self.communication))
+
+    @property
+    def idle(self) -> np.ndarray:
+        """Time in which nothing ran."""
+        return intervals.gaps(self.busy, self.start, self.end)
+
+
+@dataclass(frozen=True)
+class Breakdown:
+    """Nanoseconds of a window by what they went to; the four parts add up to `window`."""
+
+    window: int
+    compute: int
+    exposed_communication: int
+    exposed_copy: int
+    idle: int
+    communication: int  # hidden or not
+
+    @property
+    def overlap_pct(self) -> float | None:
+        """Share of communication that compute hides; None without communication."""
+        if not self.communication:
+            return None
+        return 100 * (1 - self.exposed_communication / self.communication)
+
+    def percent(self) -> dict[str, float]:
+        """The parts in percent of the window."""
+        parts = {
+            "compute": self.compute,
+            "exposed_communication": self.exposed_communication,
+            "exposed_copy": self.exposed_copy,
+            "idle": self.idle,
+        }
+        return {name: 100 * part / self.window if self.window else 0.0 for name, part in parts.items()}
+
+
+def activity(trace: Trace) -> Activity | None:
+    """The GPU's activity, or the CPU's in a trace without one; None where neither did anything."""
+    if trace.on_gpu.any():
+        kernels = trace.category == t.KERNEL
+        talks = communicates(trace.names)[trace.name] & kernels
+        rows = {"compute": kernels & ~talks, "communication": talks, "copies": trace.on_gpu & ~kernels}
+    else:
+        operators = (trace.category == t.OPERATOR) | (trace.category == t.ANNOTATION)
+        talks = trace.starting(CPU_COMMUNICATION) & operators
+        rows = {
+            "compute": operators & ~talks & ~trace.starting(CPU_WAITS),
+            "communication": talks,
+            "copies": np.zeros(len(trace), dtype=bool),
+        }
+    rows_of_all = rows["compute"] | rows["communication"] | rows["copies"]
+    if not rows_of_all.any():
+        return None
+    sets = {name: intervals.union(trace.start[mask], trace.end[mask]) for name, mask in rows.items()}
+    return Activity(**sets, start=int(trace.start[rows_of_all].min()), end=int(trace.end[rows_of_all].max()))
+
+
+def breakdown(what: Activity) -> Breakdown:
+    """The whole window's partition."""
+    compute, exposed = intervals.length(what.compute), intervals.length(what.exposed_communication)
+    copies, window = intervals.length(what.exposed_copies), what.end - what.start
+    communication = intervals.length(what.communication)
+    return Breakdown(
+        window, compute, exposed, copies, window - compute - exposed - copies, communication
+    )
+
+
+def breakdown_of_windows(what: Activity, start: np.ndarray, end: np.ndarray) -> list[Breakdown]:
+    """The same of each window [start, end), such as those of steps."""
+    sets = (what.compute, what.exposed_communication, what.exposed_copies, what.communication)
+    columns = [intervals.length_within(some, start, end) for some in sets]
+    return [
+        Breakdown(whole, compute, exposed, copies, whole - compute - exposed - copies, communication)
+        for whole, compute, exposed, copies, communication in zip(
+            (end - start).tolist(), *(column.tolist() for column in columns), strict=True
+        )
+    ]

@@ -1,0 +1,99 @@
+"""Why a GPU stood idle: for each gap, what the host was doing while there was nothing to run.
+
+    GPU    ██████ k1 ███│░░░░░░░░░░░░░░░░░░░░░│▒▒▒▒│██ k2 ██
+                        │ host: not launched  │    k2's launch call begins
+    host          ──────┴─────────────────────┴ cudaLaunchKernel
+                              ▲ what ran here: the data loader, what follows a synchronisation, or the rest
+
+    data     the host was in the data loader
+    sync     the GPU ran dry in a synchronisation (.item(), .cpu(), cudaDeviceSynchronize): the host had nothing
+             queued when it came back, and the gap until it launches again is that synchronisation's price
+    host     Python, the framework and the driver were slower than the GPU
+    launch   from the launch call's begin to the kernel's start, or a gap of a few microseconds in a full queue
+    other    the kernel was queued and waited for something: another stream, an event, a copy
+
+HTA's `host_wait` is the first three together, its `kernel_wait` is short `launch`, and its `other` ours.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from scalewright.diagnose import intervals
+from scalewright.diagnose.breakdown import Activity
+from scalewright.diagnose.traces import trace as t
+from scalewright.diagnose.traces.trace import Trace
+
+CAUSES = ("host", "launch", "data", "sync", "other")
+FRONT_END = 10_000  # ns: what a GPU takes between two kernels of a full queue; more means that one waited
+SLACK = 50_000  # ns by which a synchronisation's call may return before or after the GPU ran dry
+SYNCHRONISES = ("synchronize",)
+LOADS = ("enumerate(dataloader", "dataloader", "_dataloaderiter", "data_loader")
+
+
+@dataclass(frozen=True)
+class Idle:
+    """The gaps of a window (int64 [n, 2], nanoseconds), and how much of each a cause explains (int64 [n])."""
+
+    gaps: np.ndarray
+    by_cause: dict[str, np.ndarray]
+
+    def totals(self) -> dict[str, int]:
+        """Nanoseconds by cause; they add up to the idle time."""
+        return {cause: int(part.sum()) for cause, part in self.by_cause.items()}
+
+
+def idle_causes(trace: Trace, what: Activity) -> Idle:
+    """The causes of every gap; all `other` in a trace that has no launches (a GPU alone, or a CPU alone)."""
+    gaps = what.idle
+    start, end = gaps[:, 0], gaps[:, 1]
+    call = _launch_before(trace, end)
+    known = call >= 0
+    begun = np.where(known, trace.start[call], start)
+    host_end = np.clip(begun, start, end)
+    waited = host_end - start
+    data = np.minimum(intervals.length_within(loading(trace), start, host_end), waited)
+    dry = _in_any(synchronising(trace), start)
+    sync = np.where(dry, waited - data, 0)
+    queued = end - host_end
+    short = known & ((waited > 0) | (queued <= FRONT_END))
+    parts = {
+        "host": waited - data - sync,
+        "launch": np.where(short, queued, 0),
+        "data": data,
+        "sync": sync,
+        "other": np.where(short, 0, queued),
+    }
+    return Idle(gaps, parts)
+
+
+def loading(trace: Trace) -> np.ndarray:
+    """The time that the host spent in the data loader."""
+    rows = trace.containing(LOADS) & ~trace.on_gpu & (trace.category != t.FRAME)
+    return intervals.union(trace.start[rows], trace.end[rows])
+
+
+def synchronising(trace: Trace) -> np.ndarray:
+    """The time in which a thread of the host waited for the GPU."""
+    rows = trace.containing(SYNCHRONISES) & (trace.category == t.CALL)
+    return intervals.union(trace.start[rows], trace.end[rows])
+
+
+def _launch_before(trace: Trace, end: np.ndarray) -> np.ndarray:
+    """For every gap's end the row of the call that launched the kernel which ended it; -1 unknown."""
+    if not len(end) or not trace.on_gpu.any():
+        return np.full(len(end), -1, dtype=np.int64)
+    rows = np.flatnonzero(trace.on_gpu)
+    rows = rows[np.argsort(trace.start[rows], kind="stable")]
+    place = np.minimum(np.searchsorted(trace.start[rows], end), len(rows) - 1)
+    return np.asarray(trace.launches[rows[place]])
+
+
+def _in_any(some: np.ndarray, when: np.ndarray) -> np.ndarray:
+    """Whether each time lies in one of the intervals, or within `SLACK` of it."""
+    if not len(some):
+        return np.zeros(len(when), dtype=bool)
+    row = np.searchsorted(some[:, 0], when + SLACK, side="right") - 1
+    return np.asarray((row >= 0) & (some[np.maximum(row, 0), 1] >= when - SLACK))

@@ -1,0 +1,227 @@
+"""Reads what PyTorch's profiler writes (Kineto's JSON, gzipped or not) into a `Trace`, event by event.
+
+    file ──► unpack.py ──► json_array.py ──► [Event, ...] ──► columns        8 MiB at a time, nothing else is kept
+
+    ph   X: something with a duration     M: names of processes     i: an instant     s, f: arrows (not needed)
+    cat  kernel, gpu_memcpy, gpu_memset · cuda_runtime, cuda_driver · cpu_op · user_annotation · cuda_sync ·
+         python_function; PyTorch 1.8 wrote Kernel, Memcpy, Memset, Runtime, Operator
+    ts   microseconds, whole in old traces, with three digits for the nanoseconds since 2024
+
+Only the fields that are declared here are decoded, which is most of the speed. Frames of Python (half to nine
+tenths of a trace with stacks) are counted and left out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from scalewright.diagnose.traces import trace as t
+from scalewright.diagnose.traces.json_array import EventArray
+from scalewright.diagnose.traces.trace import Collective, Trace
+from scalewright.diagnose.traces.unpack import Unpacked
+
+CATEGORY = {
+    "kernel": t.KERNEL, "Kernel": t.KERNEL, "gpu_memcpy": t.MEMCPY, "Memcpy": t.MEMCPY,
+    "gpu_memset": t.MEMSET, "Memset": t.MEMSET, "cuda_runtime": t.CALL, "cuda_driver": t.CALL,
+    "hip_runtime": t.CALL, "xpu_runtime": t.CALL, "Runtime": t.CALL, "cpu_op": t.OPERATOR, "Operator": t.OPERATOR,
+    "user_annotation": t.ANNOTATION, "cuda_sync": t.SYNC,
+}  # fmt: skip
+LATEST = 9e15  # microseconds: what fits into 64 bits of nanoseconds
+EXACT = float(1 << 42)  # microseconds below which a float64 still tells nanoseconds apart
+RANK_IN_NAME = (re.compile(r"rank[-_.]?(\d+)", re.I), re.compile(r"(?:^|[-_.])(\d+)(?=\.|$)"))
+Word = int | float | str | None
+
+
+class Args(msgspec.Struct, frozen=True, gc=False):
+    """The arguments of an event that the analysis uses."""
+
+    stream: Word = None
+    device: Word = None
+    correlation: int | None = None
+    external: int | None = msgspec.field(default=None, name="External id")
+    external_lower: int | None = msgspec.field(default=None, name="external id")
+    bytes: int | None = None
+    collective: str | None = msgspec.field(default=None, name="Collective name")
+    dtype: str | None = None
+    elements_in: int | None = msgspec.field(default=None, name="In msg nelems")
+    elements_out: int | None = msgspec.field(default=None, name="Out msg nelems")
+    group: Word = msgspec.field(default=None, name="Process Group Name")
+    group_about: Word = msgspec.field(default=None, name="Process Group Description")
+    group_size: int | None = msgspec.field(default=None, name="Group size")
+    ranks: str | list[int] | None = msgspec.field(default=None, name="Process Group Ranks")
+    source: int | None = msgspec.field(default=None, name="Src Rank")
+    target: int | None = msgspec.field(default=None, name="Dst Rank")
+
+
+class Event(msgspec.Struct, gc=False):
+    """An event of the list; `exact`: its start in nanoseconds where a float can't hold it, else -1."""
+
+    ph: str = ""
+    cat: str | None = None
+    name: Word = None
+    ts: float = 0.0
+    dur: float | None = None
+    pid: Word = None
+    tid: Word = None
+    args: Args | None = None
+    exact: int = msgspec.field(default=-1, name="scalewright exact start")
+
+
+class Stamp(msgspec.Struct, gc=False):
+    """The start alone, digit by digit."""
+
+    ts: Decimal = Decimal(0)
+
+
+NO_ARGS = Args()
+FAST = msgspec.json.Decoder(list[Event])
+STAMPS = msgspec.json.Decoder(list[Stamp])
+
+
+def read_kineto(path: Path) -> Trace:
+    """The trace of a file; raises NotATrace where it has no list of events, OSError where it can't be read.
+
+    Damage doesn't raise: the trace holds what could be read, and `warnings` what couldn't.
+    """
+    unpacked, columns = Unpacked(path), _Columns()
+    events: EventArray[Event] = EventArray(unpacked, columns.decode)
+    for chunk in events:
+        columns.add(chunk)
+    about = events.outside
+    trace = columns.trace(path, _rank(about, path), about)
+    trace.warnings += [unpacked.damage] * bool(unpacked.damage) + events.damage
+    return trace
+
+
+class _Columns:
+    """The columns while they grow, an array a chunk."""
+
+    def __init__(self) -> None:
+        self.names: dict[str, int] = {}
+        self.lanes: dict[tuple[Word, Word], int] = {}
+        self.chunks: dict[str, list[np.ndarray]] = {}
+        self.collectives: dict[int, Collective] = {}
+        self.rows = self.frames = self.strange = 0
+
+    def decode(self, text: bytes) -> list[Event]:
+        """Events of a JSON list; those of a form that isn't Kineto's are counted and left out."""
+        try:
+            events = FAST.decode(text)
+            if any(event.ts > EXACT and event.ts % 1 for event in events):
+                for event, stamp in zip(events, STAMPS.decode(text), strict=True):
+                    event.exact = int(stamp.ts * 1000)
+            return events
+        except msgspec.ValidationError:
+            return self._one_by_one(msgspec.json.decode(text))
+
+    def _one_by_one(self, items: Iterable[Any]) -> list[Event]:
+        events = []
+        for item in items:
+            try:
+                events.append(msgspec.convert(item, Event, strict=False))
+            except (msgspec.ValidationError, OverflowError):
+                self.strange += 1
+        return events
+
+    def add(self, events: Sequence[Event]) -> None:
+        """Appends the rows of a chunk."""
+        self.frames += sum(event.cat == "python_function" for event in events)
+        kept = [
+            event
+            for event in events
+            if event.cat in CATEGORY and event.ph == "X" and abs(event.ts) + (event.dur or 0) < LATEST
+        ]
+        if not kept:
+            return
+        args = [event.args or NO_ARGS for event in kept]
+        names, lanes = self.names, self.lanes
+        start = _nanoseconds([event.ts for event in kept])
+        exact = np.array([event.exact for event in kept])
+        start = np.where(exact >= 0, exact, start)
+        columns = {
+            "category": np.array([CATEGORY[event.cat or ""] for event in kept], dtype=np.int8),
+            "name": np.array([names.setdefault(str(e.name), len(names)) for e in kept], dtype=np.int32),
+            "start": start,
+            "end": start + np.maximum(_nanoseconds([event.dur or 0.0 for event in kept]), 0),
+            "lane": np.array(
+                [
+                    lanes.setdefault((e.pid, e.tid) if a.stream is None else (a.device, a.stream), len(lanes))
+                    for e, a in zip(kept, args, strict=True)
+                ],
+                dtype=np.int32,
+            ),
+            "correlation": _integers([a.correlation for a in args]),
+            "external": _integers([a.external_lower if a.external is None else a.external for a in args]),
+            "size": _integers([a.bytes for a in args]),
+        }
+        for key, column in columns.items():
+            self.chunks.setdefault(key, []).append(column)
+        for row, a in enumerate(args, self.rows):
+            if a.collective is not None:
+                self.collectives[row] = _collective(a)
+        self.rows += len(kept)
+
+    def trace(self, path: Path, rank: int | None, about: dict[str, Any]) -> Trace:
+        """The finished columns."""
+        empty = np.empty(0, dtype=np.int64)
+        keys = ("category", "name", "start", "end", "lane", "correlation", "external", "size")
+        columns = {key: np.concatenate(self.chunks.get(key, [empty])) for key in keys}
+        base = about.get("baseTimeNanoseconds")
+        if isinstance(base, int) and 0 < base < LATEST * 1000:
+            columns["start"] += base
+            columns["end"] += base
+        warnings = []
+        if self.strange:
+            warnings.append(f"{self.strange:,} events aren't of Kineto's form and were left out")
+        lanes = [(str(place), str(line)) for place, line in self.lanes]
+        about = {**about, "python_frames": self.frames}
+        return Trace(path, rank, [*self.names], lanes, **columns, collectives=self.collectives,
+                     about=about, warnings=warnings)  # fmt: skip
+
+
+def _nanoseconds(microseconds: list[float]) -> np.ndarray:
+    """Whole nanoseconds: the digits behind the point are rounded apart, so that none before it is lost."""
+    values = np.array(microseconds)
+    whole = np.floor(values)
+    return whole.astype(np.int64) * 1000 + np.rint((values - whole) * 1000).astype(np.int64)
+
+
+def _integers(values: list[int | None]) -> np.ndarray:
+    """64-bit integers, -1 for those that are missing or too large."""
+    try:
+        return np.array([-1 if value is None else value for value in values], dtype=np.int64)
+    except OverflowError:
+        small = [-1 if value is None or abs(value) >= 1 << 63 else value for value in values]
+        return np.array(small, dtype=np.int64)
+
+
+def _collective(args: Args) -> Collective:
+    def number(value: int | None) -> int:
+        return -1 if value is None else value
+
+    def word(value: object) -> str:
+        return "" if value is None else str(value)
+
+    return Collective(
+        word(args.collective), word(args.dtype), number(args.elements_in), number(args.elements_out),
+        word(args.group), word(args.group_about), number(args.group_size), word(args.ranks),
+        number(args.source), number(args.target),
+    )  # fmt: skip
+
+
+def _rank(about: dict[str, Any], path: Path) -> int | None:
+    """The rank that the recorder wrote down, or the one in the file's name; None where there is neither."""
+    distributed = about.get("distributedInfo")
+    if isinstance(distributed, dict) and isinstance(distributed.get("rank"), int):
+        return int(distributed["rank"])
+    for pattern in RANK_IN_NAME:
+        if match := pattern.search(path.name):
+            return int(match[1])
+    return None

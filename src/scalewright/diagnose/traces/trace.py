@@ -1,0 +1,98 @@
+"""A trace of one rank as columns: what ran when, on which stream or thread, and what launched it.
+
+    row          0        1        2       ...        times are whole nanoseconds since the Unix epoch, or
+    category     KERNEL   CALL     OP                 since whatever the recorder counts from
+    name         17       4        92      ──► names[17] = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(...)"
+    start, end   [ns]     [ns]     [ns]
+    lane         3        0        0       ──► lanes[3]  = (device, stream) or (process, thread)
+    correlation  811      811      -1         a kernel and the call that launched it have the same
+    external     57       -1       57         a kernel and the operator that asked for it have the same
+
+Whatever a reader reads (Kineto, Nsight Systems) it fills these columns, so that the analysis has one input.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+# Categories of rows. GPU activity first: `category <= MEMSET` is the test for it.
+KERNEL, MEMCPY, MEMSET, CALL, OPERATOR, ANNOTATION, SYNC, FRAME = range(8)
+CATEGORIES = ("kernel", "memcpy", "memset", "call", "operator", "annotation", "sync", "frame")
+
+
+@dataclass(frozen=True)
+class Collective:
+    """The metadata of a collective, as the profiler recorded it; empty or -1 where it didn't.
+
+    `elements_in`, `elements_out`: numbers of one rank. `group`: the process group's name and `group_about`
+    its description, such as `mesh_tp`; `ranks`: as printed, long lists shortened.
+    """
+
+    name: str
+    dtype: str = ""
+    elements_in: int = -1
+    elements_out: int = -1
+    group: str = ""
+    group_about: str = ""
+    group_size: int = -1
+    ranks: str = ""
+    source: int = -1
+    target: int = -1
+
+
+@dataclass
+class Trace:
+    """Columns of one rank's trace, every array of the same length, and facts about the recording."""
+
+    path: Path
+    rank: int | None
+    names: list[str]
+    lanes: list[tuple[str, str]]
+    category: np.ndarray  # int8
+    name: np.ndarray  # int32
+    start: np.ndarray  # int64, ns
+    end: np.ndarray  # int64, ns
+    lane: np.ndarray  # int32
+    correlation: np.ndarray  # int64, -1 without
+    external: np.ndarray  # int64, -1 without
+    size: np.ndarray  # int64: bytes of a copy, -1 without
+    collectives: dict[int, Collective] = field(default_factory=dict)  # by row
+    about: dict[str, Any] = field(default_factory=dict)  # the recorder's own metadata: devices, world size, ...
+    warnings: list[str] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    @property
+    def on_gpu(self) -> np.ndarray:
+        """Rows that a GPU executed: kernels, copies and sets of memory."""
+        return self.category <= MEMSET
+
+    @cached_property
+    def launches(self) -> np.ndarray:
+        """For every row the row of the call that launched it, -1 where the trace doesn't tell."""
+        calls = np.flatnonzero((self.category == CALL) & (self.correlation >= 0))
+        calls = calls[np.argsort(self.correlation[calls], kind="stable")]
+        place = np.searchsorted(self.correlation[calls], self.correlation)
+        place = np.minimum(place, max(len(calls) - 1, 0))
+        result = np.full(len(self), -1, dtype=np.int64)
+        if len(calls):
+            same = self.on_gpu & (self.correlation >= 0) & (self.correlation[calls[place]] == self.correlation)
+            result[same] = calls[place[same]]
+        return result
+
+    def starting(self, words: tuple[str, ...]) -> np.ndarray:
+        """Rows whose name begins with one of `words`, which are in lower case."""
+        return self._by_name([name.lower().startswith(words) for name in self.names])
+
+    def containing(self, words: tuple[str, ...]) -> np.ndarray:
+        """Rows whose name contains one of `words`, which are in lower case."""
+        return self._by_name([any(word in name.lower() for word in words) for name in self.names])
+
+    def _by_name(self, hits: list[bool]) -> np.ndarray:
+        return np.array(hits, dtype=bool)[self.name] if hits else np.zeros(len(self), dtype=bool)
