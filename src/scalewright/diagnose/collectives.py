@@ -1,0 +1,140 @@
+"""The same collective found on every rank, and its time split into transfer and waiting for the last rank.
+
+    rank 0   ▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒████      ▒ waits inside the kernel     █ transfer: the shortest rank's duration
+    rank 1            ▒▒▒▒▒▒▒████      a rank that comes late waits least; all end together
+    rank 2                   ████  ◄── the last: the others waited for it
+
+    transfer = min over ranks of the duration       wait of a rank = its duration - transfer
+    clock of a rank = median over collectives of its end - the ranks' median end       (all end together)
+
+Collectives are matched by process group and order in it; where the profiler recorded no groups, by the stream's
+rank among the rank's communication streams and order in it, with names that must agree. A rank's k-th one is
+every rank's k-th, as ranks that don't agree on that hang. Waits smaller than twice the spread of the clocks' ends
+aren't told from noise.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from scalewright.diagnose.traces import trace as t
+from scalewright.diagnose.traces.kinds import communicates
+from scalewright.diagnose.traces.trace import Trace
+
+ALGORITHM = re.compile(r"_(?:RING|TREE|NVLS|COLLNET|PAT)\w*|_(?:LL128|LL|SIMPLE)\b", re.I)
+
+
+@dataclass(frozen=True)
+class Matched:
+    """Collectives of one group; arrays are [collectives, ranks], times int64 nanoseconds.
+
+    `ranks`: indices into the list of traces that was given. `row`: rows of their kernels.
+    """
+
+    group: str
+    names: list[str]
+    ranks: list[int]
+    row: np.ndarray
+    start: np.ndarray
+    end: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    @property
+    def duration(self) -> np.ndarray:
+        """Of each rank's kernel."""
+        return self.end - self.start
+
+    @property
+    def transfer(self) -> np.ndarray:
+        """Of each collective: what the last rank to come needed, int64 [collectives]."""
+        return np.asarray(self.duration.min(axis=1))
+
+    @property
+    def wait(self) -> np.ndarray:
+        """What each rank spent inside the kernel before the last one came."""
+        return self.duration - self.transfer[:, None]
+
+    @property
+    def last(self) -> np.ndarray:
+        """The column of the rank that came last, int64 [collectives]."""
+        return np.asarray(self.duration.argmin(axis=1))
+
+
+@dataclass(frozen=True)
+class Clocks:
+    """Nanoseconds by which each rank's clock is ahead of the median's, and how uncertain that is."""
+
+    offset: np.ndarray  # int64 [traces]
+    error: np.ndarray  # int64 [traces]: median absolute deviation of the ends, nanoseconds
+
+
+def match(traces: Sequence[Trace]) -> tuple[list[Matched], list[str]]:
+    """The collectives that all ranks of a group ran, and a line for each group that doesn't match."""
+    by_group: dict[str, dict[int, np.ndarray]] = {}
+    for index, trace in enumerate(traces):
+        for group, rows in _by_group(trace).items():
+            by_group.setdefault(group, {})[index] = rows
+    matched, problems = [], []
+    for group, rows in by_group.items():
+        if len(rows) < 2:
+            continue
+        names = {index: [_plain(traces[index].names[n]) for n in traces[index].name[r]] for index, r in rows.items()}
+        counts = {len(r) for r in rows.values()}
+        if len(counts) > 1 or any(names[index] != names[next(iter(rows))] for index in rows):
+            problems.append(f"the collectives of {group} differ between ranks ({_counts(rows)}): not compared")
+            continue
+        table = np.stack([*rows.values()], axis=1)
+        ranks = [*rows]
+        start = np.stack([traces[index].start[table[:, k]] for k, index in enumerate(ranks)], axis=1)
+        end = np.stack([traces[index].end[table[:, k]] for k, index in enumerate(ranks)], axis=1)
+        matched.append(Matched(group, names[ranks[0]], ranks, table, start, end))
+    return matched, problems
+
+
+def clocks(matched: Sequence[Matched], count: int) -> Clocks:
+    """The clocks of `count` traces, from the ends of what they did together; 0 for those without any."""
+    offset, error = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
+    behind: list[list[np.ndarray]] = [[] for _ in range(count)]
+    for group in matched:
+        ahead = group.end - np.median(group.end, axis=1).astype(np.int64)[:, None]
+        for column, index in enumerate(group.ranks):
+            behind[index].append(ahead[:, column])
+    for index, parts in enumerate(behind):
+        if parts:
+            values = np.concatenate(parts)
+            offset[index] = np.median(values)
+            error[index] = np.median(np.abs(values - offset[index]))
+    return Clocks(offset, error)
+
+
+def _by_group(trace: Trace) -> dict[str, np.ndarray]:
+    """Rows of a rank's communication kernels in order, by process group or else by stream."""
+    rows = np.flatnonzero(communicates(trace.names)[trace.name] & (trace.category == t.KERNEL))
+    rows = rows[np.argsort(trace.start[rows], kind="stable")]
+    groups: dict[str, list[int]] = {}
+    streams: dict[int, str] = {}
+    for row in rows.tolist():
+        known = trace.collectives.get(row)
+        if known is not None and known.group:
+            about = f" {known.group_about}" if known.group_about not in ("", "undefined") else ""
+            key = f"group {known.group}{about} {known.ranks}".strip()
+        else:
+            key = streams.setdefault(int(trace.lane[row]), f"communication stream {len(streams)}")
+        groups.setdefault(key, []).append(row)
+    return {key: np.array(list_of_rows) for key, list_of_rows in groups.items()}
+
+
+def _plain(name: str) -> str:
+    """A kernel's name without its algorithm and protocol, which ranks may choose by themselves."""
+    return ALGORITHM.sub("", name.split("(", 1)[0])
+
+
+def _counts(rows: dict[int, np.ndarray]) -> str:
+    counts = sorted({len(some) for some in rows.values()})
+    return f"{counts[0]} to {counts[-1]} of them" if len(counts) > 1 else "names differ"

@@ -1,0 +1,99 @@
+"""Which ranks the others waited for, for how long, and what kept those ranks.
+
+    rank 0 (late)    ██ compute ██░░░░░░░ host ░░░░░░░░│████          between two collectives a late rank took longer:
+    the median       ██ compute ██│▒▒▒▒▒▒▒ waits ▒▒▒▒▒▒ ████          the difference by what it did is the cause
+
+    imposed by a rank = sum over the collectives to which it came last of the median of the others' waits
+    cause             = the part (compute, copies, or an idle cause) of those stretches that exceeds the median
+                        over ranks by most
+
+A rank is named when it imposed at least `LEAST_SHARE` of the window and `LEAST_EXCESS` times what chance
+gives each rank, and more than the clocks' noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from scalewright.diagnose import intervals
+from scalewright.diagnose.breakdown import Activity
+from scalewright.diagnose.collectives import Matched
+from scalewright.diagnose.idle import CAUSES, Idle
+
+LEAST_SHARE = 0.02  # of the window
+LEAST_EXCESS = 1.5  # times an equal share of all waiting
+PARTS = ("compute", "communication", "copies", *CAUSES)
+
+
+@dataclass(frozen=True)
+class Straggler:
+    """A rank (its place in the list of traces) that others waited for; times in nanoseconds.
+
+    `last_in`, `of`: collectives to which it came last, of all it took part in. `imposed`: a typical other
+    rank's waiting for it. `excess`: what it did longer than the median rank before those, by part.
+    """
+
+    rank: int
+    last_in: int
+    of: int
+    imposed: int
+    excess: dict[str, int]
+
+    @property
+    def cause(self) -> str:
+        """The part with the largest excess."""
+        return max(self.excess, key=lambda part: self.excess[part])
+
+
+def stragglers(
+    matched: Sequence[Matched], activities: Sequence[Activity], idles: Sequence[Idle], window: int
+) -> list[Straggler]:
+    """Late ranks, the worst first; `window`: nanoseconds of the trace, for the least that is named."""
+    result = []
+    imposed, last_in, took_part = (np.zeros(len(activities), dtype=np.int64) for _ in range(3))
+    excess = np.zeros((len(activities), len(PARTS)), dtype=np.int64)
+    shares = np.zeros(len(activities))
+    for group in matched:
+        parts = _before_each(group, activities, idles)
+        beyond = parts - np.median(parts, axis=1, keepdims=True).astype(np.int64)
+        others = _wait_of_others(group)
+        rows = np.arange(len(group))
+        index = np.array(group.ranks)[group.last]
+        np.add.at(imposed, index, others)
+        np.add.at(last_in, index, 1)
+        np.add.at(excess, index, beyond[rows, group.last])
+        took_part[group.ranks] += len(group)
+        shares[group.ranks] += others.sum() / len(group.ranks)
+    for rank in np.argsort(-imposed, kind="stable").tolist():
+        if imposed[rank] >= max(LEAST_SHARE * window, LEAST_EXCESS * shares[rank], 1):
+            why = dict(zip(PARTS, excess[rank].tolist(), strict=True))
+            result.append(
+                Straggler(rank, int(last_in[rank]), int(took_part[rank]), int(imposed[rank]), why)
+            )
+    return result
+
+
+def _wait_of_others(group: Matched) -> np.ndarray:
+    """For each collective the median wait of all ranks but the last."""
+    waits = np.sort(group.wait, axis=1)[:, 1:]  # the last rank's is 0, the smallest
+    return np.asarray(np.median(waits, axis=1).astype(np.int64))
+
+
+def _before_each(group: Matched, activities: Sequence[Activity], idles: Sequence[Idle]) -> np.ndarray:
+    """What each rank did between a collective and the one before; [collectives, ranks, PARTS], nanoseconds."""
+    parts = np.zeros((len(group), len(group.ranks), len(PARTS)), dtype=np.int64)
+    for column, index in enumerate(group.ranks):
+        what, idle = activities[index], idles[index]
+        end = group.start[:, column]
+        start = np.concatenate(([min(what.start, end[0])], group.end[:-1, column]))
+        start = np.minimum(start, end)
+        for number, some in enumerate((what.compute, what.exposed_communication, what.exposed_copies)):
+            parts[:, column, number] = intervals.length_within(some, start, end)
+        place = np.searchsorted(start, idle.gaps[:, 0], side="right") - 1
+        inside = (place >= 0) & (idle.gaps[:, 0] < end[np.maximum(place, 0)])
+        for number, cause in enumerate(CAUSES, 3):
+            np.add.at(parts[:, column, number], place[inside], idle.by_cause[cause][inside])
+    return parts
