@@ -1,0 +1,241 @@
+"""Replays a trace with something changed: how long would it have taken with a faster loader, host, link, rank?
+
+    host     l0 ── l1 ── data ── l2 ── sync ─────┐ l3          a launch comes when the host gets to it
+    stream 7    k0 ─ k1          └► k2           └► k3         a kernel when launch, stream and dependencies allow
+    rank 1            ▒▒▒▒▒▒█ collective: ends when the last rank has come, and its transfer is done
+
+    start of a kernel = max(its launch's begin, end before it on its stream, end of what it waits for) + rest
+    end               = start + duration, of a matched collective max over ranks of start + transfer + rest
+    the host          = the last call's begin + time between calls; a call that waited, waits for the same kernel
+
+`rest` is what of the recorded times none of these explains (a launch's latency, say). It is kept, so that a
+replay without a change gives the recorded times exactly, and a change moves what depends on it. What a kernel of
+another stream waits for isn't recorded: it is taken to be the last kernel that ended before, where its own
+launch and stream would have let it start earlier.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from scalewright.diagnose import intervals
+from scalewright.diagnose.collectives import Clocks, Matched
+from scalewright.diagnose.idle import loading
+from scalewright.diagnose.traces import trace as t
+from scalewright.diagnose.traces.trace import Trace
+
+BLOCKED = 100_000  # ns in a call of the runtime beyond which it waited for the GPU rather than worked
+FRONT_END = 10_000  # ns that a kernel of a full queue may come late without having waited for another stream
+LAUNCH, WAIT, QUEUED = 0, 1, 2  # QUEUED: launched before the recording, so that no call is known
+
+
+@dataclass(frozen=True)
+class Change:
+    """Factors on recorded times, 1 for none: of a rank's host, its data loader, kernels, and of transfers.
+
+    `ranks`: to which the first three apply (places in the list of traces); None for all.
+    """
+
+    host: float = 1.0
+    data: float = 1.0
+    compute: float = 1.0
+    transfer: float = 1.0
+    ranks: frozenset[int] | None = None
+
+    def of(self, rank: int) -> Change:
+        """This change as it applies to a rank."""
+        return self if self.ranks is None or rank in self.ranks else Change(transfer=self.transfer)
+
+
+@dataclass
+class Recorded:
+    """One rank's calls in the host's order and its kernels, with what each depends on. Times: whole nanoseconds.
+
+    calls     (kind, work since the call before, of that in the data loader, kernel, rest)
+    kernels   by the order of their launches: start, duration, whether it computes; the kernel before it on its
+              stream, the one it waits for (-1: none), rest; the collective it belongs to (-1: none)
+    """
+
+    calls: list[tuple[int, int, int, int, int]] = field(default_factory=list)
+    start: list[int] = field(default_factory=list)
+    duration: list[int] = field(default_factory=list)
+    computes: list[bool] = field(default_factory=list)
+    before: list[int] = field(default_factory=list)
+    waits_for: list[int] = field(default_factory=list)
+    rest: list[int] = field(default_factory=list)
+    collective: list[int] = field(default_factory=list)
+    begin: int = 0
+
+
+Rank = Generator[tuple[int, int], int, tuple[int, int]]  # yields (collective, start), is sent the end
+
+
+def record(trace: Trace, talks: np.ndarray, collective: np.ndarray) -> Recorded:
+    """A rank's dependencies; `talks`: rows of communication, `collective`: of each row its number or -1."""
+    rows = np.flatnonzero(trace.on_gpu)
+    launch = trace.launches[rows]
+    called = np.where(launch >= 0, trace.start[launch], np.iinfo(np.int64).min)
+    order = np.lexsort((trace.start[rows], called))
+    rows, launch, called = rows[order], launch[order], called[order]
+    start, end = trace.start[rows], trace.end[rows]
+    calls, times, begin = _calls(trace, rows, launch, end)
+    called = np.where(launch >= 0, times, called)
+    before = _before_on_lane(trace.lane[rows], start)
+    ready = np.maximum(called, np.where(before >= 0, end[before], called))
+    waits_for = _waits_for(start, end, ready)
+    ready = np.maximum(ready, np.where(waits_for >= 0, end[waits_for], ready))
+    known = (launch >= 0) | (before >= 0) | (waits_for >= 0)
+    return Recorded(
+        calls=calls,
+        start=start.tolist(),
+        duration=(end - start).tolist(),
+        computes=((trace.category[rows] == t.KERNEL) & ~talks[rows]).tolist(),
+        before=before.tolist(),
+        waits_for=waits_for.tolist(),
+        rest=np.where(known, start - ready, start).tolist(),
+        collective=collective[rows].tolist(),
+        begin=begin,
+    )
+
+
+def _calls(
+    trace: Trace, rows: np.ndarray, launch: np.ndarray, end: np.ndarray
+) -> tuple[list[tuple[int, int, int, int, int]], np.ndarray, int]:
+    """The host's calls in order, when each kernel's launch began on the host's one line of time, and its begin."""
+    waits = np.flatnonzero((trace.category == t.CALL) & (trace.end - trace.start > BLOCKED))
+    by_end = np.argsort(end, kind="stable")
+    last = by_end[np.maximum(np.searchsorted(end[by_end], trace.end[waits], side="right") - 1, 0)]
+    waited = (end[last] > trace.start[waits]) & (end[last] <= trace.end[waits])
+    waits, last = waits[waited], last[waited]
+    launches = np.flatnonzero(launch >= 0)
+    kind = np.concatenate((np.full(len(launches), LAUNCH), np.full(len(waits), WAIT)))
+    begun = np.concatenate((trace.start[launch[launches]], trace.start[waits]))
+    done = np.concatenate((trace.start[launch[launches]], trace.end[waits]))
+    kernel = np.concatenate((launches, last))
+    order = np.lexsort((kind, begun))
+    kind, begun, done, kernel = kind[order], begun[order], done[order], kernel[order]
+    done = np.maximum.accumulate(done)
+    previous = np.concatenate((begun[:1], done[:-1]))
+    begun = np.maximum(begun, previous)
+    data = intervals.length_within(loading(trace), previous, begun)
+    rest = np.where(kind == WAIT, done - np.maximum(begun, end[kernel]), 0)
+    times = np.zeros(len(rows), dtype=np.int64)
+    times[kernel[kind == LAUNCH]] = begun[kind == LAUNCH]
+    columns = (kind, begun - previous, np.minimum(data, begun - previous), kernel, rest)
+    queued = [(QUEUED, 0, 0, place, 0) for place in np.flatnonzero(launch < 0).tolist()]
+    begin = int(previous[0]) if len(previous) else int(trace.start[rows].min())
+    return queued + list(zip(*(column.tolist() for column in columns), strict=True)), times, begin
+
+
+def _before_on_lane(lane: np.ndarray, start: np.ndarray) -> np.ndarray:
+    """For each kernel the place of the one before it on its stream; -1 for the first."""
+    order = np.lexsort((start, lane))
+    before = np.full(len(lane), -1, dtype=np.int64)
+    same = lane[order[1:]] == lane[order[:-1]]
+    before[order[1:][same]] = order[:-1][same]
+    return np.where(before < np.arange(len(lane)), before, -1)
+
+
+def _waits_for(start: np.ndarray, end: np.ndarray, ready: np.ndarray) -> np.ndarray:
+    """For each kernel that could have started earlier, the last one to end before it did; else -1."""
+    order = np.argsort(end, kind="stable")
+    last = order[np.maximum(np.searchsorted(end[order], start, side="right") - 1, 0)]
+    late = (start - ready > FRONT_END) & (end[last] > ready) & (end[last] <= start)
+    return np.where(late & (last < np.arange(len(start))), last, -1)
+
+
+def replay(recorded: Sequence[Recorded], matched: Sequence[Matched], clocks: Clocks, change: Change) -> int:
+    """Nanoseconds from the first kernel's start on any rank to the last one's end, with `change`."""
+    ends = _Collectives(matched, clocks, change.transfer)
+    running = {rank: _run(some, change.of(rank)) for rank, some in enumerate(recorded)}
+    inbox: dict[int, int | None] = dict.fromkeys(running)  # the end of what a rank waits for; None to begin
+    spans: list[tuple[int, int]] = []
+    while running:
+        moved = False
+        for rank in [*running]:
+            try:
+                while rank in inbox:
+                    value = inbox.pop(rank)
+                    number, start = running[rank].send(value) if value is not None else next(running[rank])
+                    moved = True
+                    for other, end in ends.arrive(number, rank, start):
+                        inbox[other] = end
+            except StopIteration as stop:
+                first, last = stop.value
+                spans.append((first - int(clocks.offset[rank]), last - int(clocks.offset[rank])))
+                del running[rank]
+                moved = True
+        if not moved:  # the ranks' orders contradict each other: collectives that wait keep their own length
+            for rank, end in ends.give_up():
+                inbox[rank] = end
+    return max(last for _, last in spans) - min(first for first, _ in spans)
+
+
+def _run(some: Recorded, change: Change) -> Rank:
+    """One rank in the host's order; yields at every matched collective, returns its first start and last end."""
+    host, first = some.begin, some.begin + (1 << 62)
+    end = [0] * len(some.start)
+    for kind, work, data, place, rest in some.calls:
+        host += round((work - data) * change.host + data * change.data)
+        if kind == WAIT:
+            host = max(host, end[place]) + rest
+            continue
+        before, waits_for = some.before[place], some.waits_for[place]
+        start = host if kind == LAUNCH else 0
+        start = max(start, end[before] if before >= 0 else 0, end[waits_for] if waits_for >= 0 else 0)
+        start += some.rest[place]
+        first = min(first, start)
+        if some.collective[place] >= 0:
+            end[place] = yield some.collective[place], start
+        else:
+            factor = change.compute if some.computes[place] else 1.0
+            end[place] = start + round(some.duration[place] * factor)
+    return first, max(end, default=first)
+
+
+class _Collectives:
+    """Ends of matched collectives, as their ranks arrive; numbered group by group."""
+
+    def __init__(self, matched: Sequence[Matched], clocks: Clocks, factor: float) -> None:
+        self.waiting: dict[int, dict[int, int]] = {}
+        self.ranks: list[list[int]] = []
+        self.transfer: list[int] = []
+        self.rest: list[dict[int, int]] = []
+        self.offset = clocks.offset.tolist()
+        for group in matched:
+            offset = clocks.offset[group.ranks]
+            end = (group.start - offset).max(axis=1) + group.transfer
+            rest = group.end - offset - end[:, None]
+            for index, transfer in enumerate(group.transfer.tolist()):
+                self.ranks.append(group.ranks)
+                self.transfer.append(round(transfer * factor))
+                self.rest.append(dict(zip(group.ranks, rest[index].tolist(), strict=True)))
+
+    def arrive(self, number: int, rank: int, start: int) -> list[tuple[int, int]]:
+        """The ranks that go on, with their ends; none until the last one came."""
+        arrived = self.waiting.setdefault(number, {})
+        arrived[rank] = start - self.offset[rank]
+        return self._finish(number) if len(arrived) == len(self.ranks[number]) else []
+
+    def give_up(self) -> list[tuple[int, int]]:
+        """Those that wait for ranks which wait for them."""
+        return self._finish(min(self.waiting))
+
+    def _finish(self, number: int) -> list[tuple[int, int]]:
+        arrived = self.waiting.pop(number)
+        end = max(arrived.values()) + self.transfer[number]
+        return [(rank, end + self.rest[number][rank] + self.offset[rank]) for rank in arrived]
+
+
+def numbers(lengths: Sequence[int], matched: Sequence[Matched]) -> list[np.ndarray]:
+    """For each trace (of so many rows) the number of the collective of every row, -1 for other rows."""
+    result = [np.full(length, -1, dtype=np.int64) for length in lengths]
+    offset = 0
+    for group in matched:
+        for column, index in enumerate(group.ranks):
+            result[index][group.row[:, column]] = np.arange(offset, offset + len(group))
+        offset += len(group)
+    return result
