@@ -23,6 +23,7 @@ _HOME = {
     "predict": "scalewright.api",
     "plan": "scalewright.api",
     "train": "scalewright.api",
+    "diagnose": "scalewright.api",
     "load_model": "scalewright.serve.load",
     "UserError": "scalewright.spec.errors",
 }

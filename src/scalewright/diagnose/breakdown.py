@@ -114,9 +114,7 @@ def breakdown(what: Activity) -> Breakdown:
     compute, exposed = intervals.length(what.compute), intervals.length(what.exposed_communication)
     copies, window = intervals.length(what.exposed_copies), what.end - what.start
     communication = intervals.length(what.communication)
-    return Breakdown(
-        window, compute, exposed, copies, window - compute - exposed - copies, communication
-    )
+    return Breakdown(window, compute, exposed, copies, window - compute - exposed - copies, communication)
 
 
 def breakdown_of_windows(what: Activity, start: np.ndarray, end: np.ndarray) -> list[Breakdown]:

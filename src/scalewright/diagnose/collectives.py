@@ -48,7 +48,7 @@ class Matched:
     @property
     def duration(self) -> np.ndarray:
         """Of each rank's kernel."""
-        return self.end - self.start
+        return np.asarray(self.end - self.start)
 
     @property
     def transfer(self) -> np.ndarray:
@@ -58,7 +58,7 @@ class Matched:
     @property
     def wait(self) -> np.ndarray:
         """What each rank spent inside the kernel before the last one came."""
-        return self.duration - self.transfer[:, None]
+        return np.asarray(self.duration - self.transfer[:, None])
 
     @property
     def last(self) -> np.ndarray:
@@ -78,16 +78,18 @@ def match(traces: Sequence[Trace]) -> tuple[list[Matched], list[str]]:
     """The collectives that all ranks of a group ran, and a line for each group that doesn't match."""
     by_group: dict[str, dict[int, np.ndarray]] = {}
     for index, trace in enumerate(traces):
-        for group, rows in _by_group(trace).items():
-            by_group.setdefault(group, {})[index] = rows
+        for group, kernels in _by_group(trace).items():
+            by_group.setdefault(group, {})[index] = kernels
     matched, problems = [], []
     for group, rows in by_group.items():
         if len(rows) < 2:
             continue
-        names = {index: [_plain(traces[index].names[n]) for n in traces[index].name[r]] for index, r in rows.items()}
+        names = {index: _names(traces[index], kernels) for index, kernels in rows.items()}
         counts = {len(r) for r in rows.values()}
         if len(counts) > 1 or any(names[index] != names[next(iter(rows))] for index in rows):
-            problems.append(f"the collectives of {group} differ between ranks ({_counts(rows)}): not compared")
+            problems.append(
+                f"the collectives of {group} differ between ranks ({_counts(rows)}): not compared"
+            )
             continue
         table = np.stack([*rows.values()], axis=1)
         ranks = [*rows]
@@ -130,9 +132,9 @@ def _by_group(trace: Trace) -> dict[str, np.ndarray]:
     return {key: np.array(list_of_rows) for key, list_of_rows in groups.items()}
 
 
-def _plain(name: str) -> str:
-    """A kernel's name without its algorithm and protocol, which ranks may choose by themselves."""
-    return ALGORITHM.sub("", name.split("(", 1)[0])
+def _names(trace: Trace, rows: np.ndarray) -> list[str]:
+    """Names of kernels without algorithm and protocol, which a rank may choose by itself."""
+    return [ALGORITHM.sub("", trace.names[number].split("(", 1)[0]) for number in trace.name[rows].tolist()]
 
 
 def _counts(rows: dict[int, np.ndarray]) -> str:

@@ -29,20 +29,27 @@ from scalewright.diagnose.traces.trace import Trace
 
 BLOCKED = 100_000  # ns in a call of the runtime beyond which it waited for the GPU rather than worked
 FRONT_END = 10_000  # ns that a kernel of a full queue may come late without having waited for another stream
+COMPUTES, COPIES, TALKS = 0, 1, 2
 LAUNCH, WAIT, QUEUED = 0, 1, 2  # QUEUED: launched before the recording, so that no call is known
 
 
 @dataclass(frozen=True)
 class Change:
-    """Factors on recorded times, 1 for none: of a rank's host, its data loader, kernels, and of transfers.
+    """Factors on recorded times, 1 for none.
 
-    `ranks`: to which the first three apply (places in the list of traces); None for all.
+    host       the host's work between its calls       data      the data loader's part of it
+    compute    kernels that compute                    copies    copies between memories
+    transfer   collectives, without the waiting inside those that are matched over ranks
+    waits      whether the host waits for the GPU where it did
+    ranks      places in the list of traces to which all but `transfer` apply; None for all
     """
 
     host: float = 1.0
     data: float = 1.0
     compute: float = 1.0
+    copies: float = 1.0
     transfer: float = 1.0
+    waits: bool = True
     ranks: frozenset[int] | None = None
 
     def of(self, rank: int) -> Change:
@@ -55,14 +62,14 @@ class Recorded:
     """One rank's calls in the host's order and its kernels, with what each depends on. Times: whole nanoseconds.
 
     calls     (kind, work since the call before, of that in the data loader, kernel, rest)
-    kernels   by the order of their launches: start, duration, whether it computes; the kernel before it on its
-              stream, the one it waits for (-1: none), rest; the collective it belongs to (-1: none)
+    kernels   by the order of their launches: start, duration, role; the kernel before it on its stream,
+              the one it waits for (-1: none), rest; the collective it belongs to (-1: none)
     """
 
     calls: list[tuple[int, int, int, int, int]] = field(default_factory=list)
     start: list[int] = field(default_factory=list)
     duration: list[int] = field(default_factory=list)
-    computes: list[bool] = field(default_factory=list)
+    role: list[int] = field(default_factory=list)
     before: list[int] = field(default_factory=list)
     waits_for: list[int] = field(default_factory=list)
     rest: list[int] = field(default_factory=list)
@@ -92,7 +99,9 @@ def record(trace: Trace, talks: np.ndarray, collective: np.ndarray) -> Recorded:
         calls=calls,
         start=start.tolist(),
         duration=(end - start).tolist(),
-        computes=((trace.category[rows] == t.KERNEL) & ~talks[rows]).tolist(),
+        role=np.where(
+            talks[rows], TALKS, np.where(trace.category[rows] == t.KERNEL, COMPUTES, COPIES)
+        ).tolist(),
         before=before.tolist(),
         waits_for=waits_for.tolist(),
         rest=np.where(known, start - ready, start).tolist(),
@@ -177,11 +186,13 @@ def replay(recorded: Sequence[Recorded], matched: Sequence[Matched], clocks: Clo
 def _run(some: Recorded, change: Change) -> Rank:
     """One rank in the host's order; yields at every matched collective, returns its first start and last end."""
     host, first = some.begin, some.begin + (1 << 62)
+    factors = (change.compute, change.copies, change.transfer)
     end = [0] * len(some.start)
     for kind, work, data, place, rest in some.calls:
         host += round((work - data) * change.host + data * change.data)
         if kind == WAIT:
-            host = max(host, end[place]) + rest
+            if change.waits:
+                host = max(host, end[place]) + rest
             continue
         before, waits_for = some.before[place], some.waits_for[place]
         start = host if kind == LAUNCH else 0
@@ -191,8 +202,7 @@ def _run(some: Recorded, change: Change) -> Rank:
         if some.collective[place] >= 0:
             end[place] = yield some.collective[place], start
         else:
-            factor = change.compute if some.computes[place] else 1.0
-            end[place] = start + round(some.duration[place] * factor)
+            end[place] = start + round(some.duration[place] * factors[some.role[place]])
     return first, max(end, default=first)
 
 

@@ -59,4 +59,3 @@ def steps(trace: Trace) -> Steps:
     if len(start):
         end[:-1] = np.maximum(start[1:], start[:-1])
     return Steps(number[some], host_start[some], host_end[some], start, end)
-

@@ -70,9 +70,7 @@ def stragglers(
     for rank in np.argsort(-imposed, kind="stable").tolist():
         if imposed[rank] >= max(LEAST_SHARE * window, LEAST_EXCESS * shares[rank], 1):
             why = dict(zip(PARTS, excess[rank].tolist(), strict=True))
-            result.append(
-                Straggler(rank, int(last_in[rank]), int(took_part[rank]), int(imposed[rank]), why)
-            )
+            result.append(Straggler(rank, int(last_in[rank]), int(took_part[rank]), int(imposed[rank]), why))
     return result
 
 

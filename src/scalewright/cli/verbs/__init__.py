@@ -10,6 +10,7 @@ from scalewright.cli.verbs.checkpoint import list_checkpoints, verify_checkpoint
 from scalewright.cli.verbs.compare import compare
 from scalewright.cli.verbs.convert import convert
 from scalewright.cli.verbs.demo import demo
+from scalewright.cli.verbs.diagnose import diagnose
 from scalewright.cli.verbs.doctor import doctor
 from scalewright.cli.verbs.evaluate import evaluate
 from scalewright.cli.verbs.generate import generate
@@ -31,6 +32,7 @@ def register(app: typer.Typer) -> None:
     app.command("plan", rich_help_panel="Plan")(plan)
     app.command("predict", rich_help_panel="Plan")(predict)
     app.command("score", rich_help_panel="Plan")(score)
+    app.command("diagnose", rich_help_panel="Diagnose")(diagnose)
     app.command("prepare", rich_help_panel="Train")(prepare)
     app.command("train", rich_help_panel="Train")(train)
     app.command("sweep", rich_help_panel="Train")(sweep)

@@ -190,7 +190,7 @@ def _nanoseconds(microseconds: list[float]) -> np.ndarray:
     """Whole nanoseconds: the digits behind the point are rounded apart, so that none before it is lost."""
     values = np.array(microseconds)
     whole = np.floor(values)
-    return whole.astype(np.int64) * 1000 + np.rint((values - whole) * 1000).astype(np.int64)
+    return np.asarray(whole.astype(np.int64) * 1000 + np.rint((values - whole) * 1000).astype(np.int64))
 
 
 def _integers(values: list[int | None]) -> np.ndarray:

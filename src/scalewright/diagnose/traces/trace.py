@@ -62,7 +62,9 @@ class Trace:
     external: np.ndarray  # int64, -1 without
     size: np.ndarray  # int64: bytes of a copy, -1 without
     collectives: dict[int, Collective] = field(default_factory=dict)  # by row
-    about: dict[str, Any] = field(default_factory=dict)  # the recorder's own metadata: devices, world size, ...
+    about: dict[str, Any] = field(
+        default_factory=dict
+    )  # the recorder's own metadata: devices, world size, ...
     warnings: list[str] = field(default_factory=list)
 
     def __len__(self) -> int:
@@ -82,7 +84,9 @@ class Trace:
         place = np.minimum(place, max(len(calls) - 1, 0))
         result = np.full(len(self), -1, dtype=np.int64)
         if len(calls):
-            same = self.on_gpu & (self.correlation >= 0) & (self.correlation[calls[place]] == self.correlation)
+            same = (
+                self.on_gpu & (self.correlation >= 0) & (self.correlation[calls[place]] == self.correlation)
+            )
             result[same] = calls[place[same]]
         return result
 

@@ -1,6 +1,6 @@
 """The bytes of a file a few megabytes at a time, unzipped where it is gzipped, up to where it is damaged.
 
-    file ──► 8 MiB ──► [zlib] ──► up to 8 MiB ──► ...          a gzip is known by its first two bytes, not its name
+    file ──► 8 MiB ──► [zlib] ──► up to 8 MiB ──► ...          a gzip is known by its first two bytes
 
 A run that was killed leaves a gzip without its end, or with rubbish in it: what comes before is still worth
 reading, so that nothing raises here and `damage` holds one line on what was lost.

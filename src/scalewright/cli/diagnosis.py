@@ -1,0 +1,95 @@
+"""A diagnosis on the terminal: a bar a rank, the causes with their gain, the kernels that took the time.
+
+rank 0  ██████████▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒░········    compute 22%  communication 41%  copies 0%  idle 37%
+"""
+
+from __future__ import annotations
+
+import shutil
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from scalewright.cli.output import print_table
+from scalewright.spec.text.words import printable, short_time
+
+BAR = 40
+MOST_RANKS, MOST_KERNELS = 16, 8
+PARTS = (("compute", "█", "compute"), ("exposed_communication", "▒", "communication"),
+         ("exposed_copy", "░", "copies"), ("idle", "·", "idle"))  # fmt: skip
+CAUSES = {
+    "host": "the host launches too slowly", "launch": "launch latency", "data": "loading data",
+    "sync": "after a synchronisation", "other": "waiting for another stream, or unknown",
+}  # fmt: skip
+
+
+def show(answer: Mapping[str, Any]) -> None:
+    """Prints the answer of `diagnose`."""
+    ranks = answer["per_rank"]
+    where = f" on {printable(answer['device'])}" if answer["device"] else ""
+    count = f"{len(ranks)} ranks" if len(ranks) > 1 else "one rank"
+    print(f"{short_time(answer['window_s'])} of {count}{where}; bound by {answer['bound_by']}\n")
+    for rank in ranks[:MOST_RANKS]:
+        print(_line(rank, name=rank["file"] if rank["rank"] is None else f"rank {rank['rank']}"))
+    if len(ranks) > MOST_RANKS:
+        print(f"... {len(ranks) - MOST_RANKS} more with --json; the mean of all:")
+        print(_line(answer, name="mean"))
+    print("\n" + "   ".join(f"{sign} {word}" for _, sign, word in PARTS) + "  (exposed: nothing hides them)")
+    _idle(answer)
+    _verdicts(answer["verdicts"])
+    _kernels(answer["top_kernels"])
+    for line in answer["warnings"]:
+        print(f"note: {printable(line)}")
+
+
+def bar(parts: Mapping[str, float], width: int = BAR) -> str:
+    """The four parts as a bar of `width` characters; a part's edges are rounded, so that it is always full."""
+    text, done = "", 0.0
+    for key, sign, _ in PARTS:
+        done += parts[key]
+        text += sign * (round(done * width / 100) - len(text))
+    return text
+
+
+def _line(rank: Mapping[str, Any], name: str) -> str:
+    parts = rank["breakdown_pct"]
+    figures = "  ".join(f"{word} {parts[key]:.1f}%" for key, _, word in PARTS)
+    return f"{printable(name):>8.24}  {bar(parts)}  {figures}"
+
+
+def _idle(answer: Mapping[str, Any]) -> None:
+    causes = {cause: share for cause, share in answer["idle_causes_pct"].items() if share >= 0.5}
+    if causes:
+        lines = sorted(causes.items(), key=lambda item: -item[1])
+        print("idle: " + ", ".join(f"{CAUSES[cause]} {share:.1f}%" for cause, share in lines))
+    overlap = answer["communication"]["overlap_pct"]
+    if overlap is not None:
+        print(f"communication: {overlap:.1f}% of it hidden behind compute")
+    for group in answer["communication"]["per_group"]:
+        waits = max(group["wait_s"])
+        print(
+            f"  {printable(group['group'])}: {group['collectives']:,} collectives, transfer "
+            f"{short_time(group['transfer_s'])}, waiting up to {short_time(waits)} a rank"
+        )
+
+
+def _verdicts(verdicts: Sequence[Mapping[str, Any]]) -> None:
+    width = min(110, shutil.get_terminal_size((100, 24)).columns)
+    for number, verdict in enumerate(verdicts, 1):
+        gain = verdict["gain_pct"]
+        print(
+            f"\n{number}. {verdict['cause']}: saves {gain['p50']:.0f}% ({gain['p10']:.0f} to {gain['p90']:.0f}%)"
+        )
+        for line in (*verdict["evidence"], "→ " + verdict["fix"]):
+            print(textwrap.fill(printable(line), width, initial_indent="   ", subsequent_indent="     "))
+
+
+def _kernels(kernels: Sequence[Mapping[str, Any]]) -> None:
+    if not kernels:
+        return
+    print()
+    rows = [
+        [k["short_name"], k["kind"], f"{k['count']:,}", f"{k['mean_us']:,.1f}", f"{k['share_pct']:.1f}"]
+        for k in kernels[:MOST_KERNELS]
+    ]
+    print_table(["kernel", "kind", "count", "mean, µs", "% of kernels"], rows)

@@ -1,0 +1,38 @@
+"""`scalewright diagnose PATH...`: where the time of a run went, and what would help."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from scalewright.cli.options import Json
+
+
+def diagnose(
+    paths: Annotated[
+        list[Path],
+        typer.Argument(metavar="PATH...", help="Traces of PyTorch's profiler, one a rank, or their folder."),
+    ],
+    json: Json = False,
+) -> None:
+    """Where the time of a run went, what bounds it, and what would help.
+
+    Traces of several ranks are matched: waiting for a slow rank is told from transfer. Needs no torch.
+
+    \b
+    scalewright diagnose trace.json.gz
+    scalewright diagnose traces/            # a file a rank
+    """
+    from scalewright.api import diagnose as ask
+    from scalewright.cli.output import only_answer, print_json, working
+
+    with only_answer(json), working("reading"):
+        answer = ask(*paths)
+    if json:
+        print_json(answer)
+        return
+    from scalewright.cli.diagnosis import show
+
+    show(answer)

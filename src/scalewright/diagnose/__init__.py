@@ -1,0 +1,12 @@
+"""Where did the time go, and what would help? Reads traces that people already have; needs no torch.
+
+inputs.py        which files are meant                traces/       Kineto's JSON as columns, of any size
+breakdown.py     compute, exposed communication and   intervals.py  sets of time, in whole nanoseconds
+                 copies, idle: parts that add up      steps.py      the GPU's windows of the steps
+idle.py          why a GPU stood idle                 kernels.py    which kernels took the time
+collectives.py   the same collective on every rank: transfer apart from waiting, clocks aligned
+stragglers.py    which ranks the others waited for, and what kept those
+replay.py        how long it would have taken with a part of it changed
+ranks.py         all of this for the ranks of a run
+verdicts.py      causes with evidence, fix and gain   answer.py     the keys of `diagnose --json`
+"""

@@ -1,0 +1,132 @@
+"""The answer of `diagnose` for traces, with the keys that docs and `--json` promise.
+
+    Ranks ──► {kind, ranks, window_s, steps, breakdown_pct, per_rank, communication, idle_causes_pct,
+               top_kernels, verdicts, stragglers, unclassified, warnings}
+
+Percentages are of the window; those over ranks are means of theirs. `breakdown_pct` adds up to 100.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from scalewright.diagnose.breakdown import breakdown_of_windows
+from scalewright.diagnose.idle import CAUSES
+from scalewright.diagnose.kernels import by_kind, short_name, top_kernels
+from scalewright.diagnose.ranks import Rank, Ranks, unlaunched
+from scalewright.diagnose.traces import trace as t
+from scalewright.diagnose.traces.kinds import OTHER, kind_of
+from scalewright.diagnose.verdicts import bound_by, name, verdicts
+
+PARTS = ("compute", "exposed_communication", "exposed_copy", "idle")
+
+
+def answer(ranks: Ranks) -> dict[str, Any]:
+    """Everything about the ranks' traces, as plain data."""
+    per_rank = [_rank(rank) for rank in ranks.ranks]
+    found = verdicts(ranks)
+    return {
+        "kind": "trace",
+        "ranks": [rank.trace.rank for rank in ranks.ranks],
+        "device": _device(ranks.ranks[0]),
+        "window_s": ranks.window / 1e9,
+        "steps": _steps(ranks.ranks[0]),
+        "breakdown_pct": _means(per_rank, "breakdown_pct", PARTS),
+        "per_rank": per_rank,
+        "communication": _communication(ranks),
+        "idle_causes_pct": _means(per_rank, "idle_causes_pct", CAUSES),
+        "kernel_kinds_pct": by_kind(ranks.ranks[0].trace),
+        "top_kernels": [
+            {"name": k.name, "short_name": short_name(k.name), "kind": k.kind, "count": k.count,
+             "total_s": k.total / 1e9, "mean_us": k.mean / 1e3, "share_pct": k.share_pct}
+            for k in top_kernels(ranks.ranks[0].trace)
+        ],
+        "bound_by": found[0].cause if found else bound_by(ranks),
+        "verdicts": [verdict.dump() for verdict in found],
+        "stragglers": [
+            {"rank": ranks.ranks[s.rank].trace.rank, "name": name(ranks, s.rank), "why": s.cause,
+             "last_in": s.last_in, "of": s.of, "imposed_s": s.imposed / 1e9}
+            for s in ranks.stragglers
+        ],
+        "unclassified": _unclassified(ranks),
+        "warnings": ranks.warnings + _doubts(ranks),
+    }  # fmt: skip
+
+
+def _rank(rank: Rank) -> dict[str, Any]:
+    window = max(rank.breakdown.window, 1)
+    return {
+        "rank": rank.trace.rank,
+        "file": rank.trace.path.name,
+        "window_s": rank.breakdown.window / 1e9,
+        "breakdown_pct": rank.breakdown.percent(),
+        "overlap_pct": rank.breakdown.overlap_pct,
+        "idle_causes_pct": {cause: 100 * part / window for cause, part in rank.idle.totals().items()},
+        "data_pct_of_steps": 100 * rank.data / rank.stepped if rank.stepped else None,
+    }
+
+
+def _device(rank: Rank) -> str | None:
+    devices = rank.trace.about.get("deviceProperties")
+    first = devices[0] if isinstance(devices, list) and devices else {}
+    return str(first["name"]) if isinstance(first, dict) and "name" in first else None
+
+
+def _steps(rank: Rank) -> list[dict[str, Any]]:
+    parts = breakdown_of_windows(rank.activity, rank.steps.start, rank.steps.end)
+    return [
+        {"step": number, "step_time_s": part.window / 1e9, "breakdown_pct": part.percent()}
+        for number, part in zip(rank.steps.number.tolist(), parts, strict=True)
+    ]
+
+
+def _communication(ranks: Ranks) -> dict[str, Any]:
+    total = sum(rank.breakdown.communication for rank in ranks.ranks)
+    exposed = sum(rank.breakdown.exposed_communication for rank in ranks.ranks)
+    groups = [
+        {"group": group.group, "ranks": [ranks.ranks[index].trace.rank for index in group.ranks],
+         "collectives": len(group), "transfer_s": int(group.transfer.sum()) / 1e9,
+         "wait_s": [int(wait) / 1e9 for wait in group.wait.sum(axis=0)]}
+        for group in ranks.matched
+    ]  # fmt: skip
+    return {
+        "overlap_pct": 100 * (1 - exposed / total) if total else None,
+        "total_s": total / max(len(ranks.ranks), 1) / 1e9,
+        "clock_error_us": float(ranks.clocks.error.max(initial=0)) / 1e3,
+        "per_group": groups,
+    }
+
+
+def _unclassified(ranks: Ranks) -> list[dict[str, Any]]:
+    """Kernels of the first rank whose kind the name doesn't tell, with at least 1% of the kernels' time."""
+    kernels = top_kernels(ranks.ranks[0].trace, most=1_000_000)
+    return [{"name": k.name, "share_pct": k.share_pct} for k in kernels
+            if k.share_pct >= 1 and kind_of(k.name) == OTHER]  # fmt: skip
+
+
+def _doubts(ranks: Ranks) -> list[str]:
+    """What the traces can't tell, and which figures that touches."""
+    lines = []
+    for rank in ranks.ranks:
+        if count := unlaunched(rank.trace):
+            lines.append(
+                f"{rank.trace.path.name}: {count:,} GPU events have no launch in it, and the idle time before "
+                "them counts as other"
+            )
+    world = ranks.ranks[0].trace.about.get("distributedInfo")
+    size = world.get("world_size") if isinstance(world, dict) else None
+    if isinstance(size, int) and size > len(ranks.ranks):
+        lines.append(
+            f"traces of {len(ranks.ranks)} of {size} ranks: waiting for the others counts as communication"
+        )
+    if not ranks.ranks[0].trace.on_gpu.any():
+        lines.append("no GPU activity: operators of the CPU are counted instead")
+    if not any(np.any(rank.trace.category == t.CALL) for rank in ranks.ranks):
+        lines.append("no calls of the runtime: idle time has no cause that could be told")
+    return lines
+
+
+def _means(rows: list[dict[str, Any]], key: str, names: tuple[str, ...]) -> dict[str, float]:
+    return {part: float(np.mean([row[key][part] for row in rows])) for part in names}

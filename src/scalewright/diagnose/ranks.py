@@ -1,0 +1,135 @@
+"""The traces of a run's ranks, each analysed by itself, then together: what `verdicts.py` and `answer.py` read.
+
+files ──► Trace ──► Activity ──► Breakdown, Idle, Steps       a rank by itself
+             └────► Matched, Clocks ──► stragglers, replay    what they did together
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from scalewright.diagnose import intervals
+from scalewright.diagnose.breakdown import Activity, Breakdown, activity, breakdown
+from scalewright.diagnose.collectives import Clocks, Matched, clocks, match
+from scalewright.diagnose.idle import Idle, idle_causes, loading
+from scalewright.diagnose.replay import Change, Recorded, numbers, record, replay
+from scalewright.diagnose.steps import Steps, steps
+from scalewright.diagnose.stragglers import Straggler, stragglers
+from scalewright.diagnose.traces import trace as t
+from scalewright.diagnose.traces.json_array import NotATrace
+from scalewright.diagnose.traces.kinds import communicates
+from scalewright.diagnose.traces.kineto import read_kineto
+from scalewright.diagnose.traces.trace import Trace
+
+LARGE = 64 << 20  # bytes of files above which a process for each core reads them
+
+
+@dataclass(frozen=True)
+class Rank:
+    """One rank's trace and what follows from it alone."""
+
+    trace: Trace
+    activity: Activity
+    breakdown: Breakdown
+    idle: Idle
+    steps: Steps
+
+    @property
+    def data(self) -> int:
+        """Nanoseconds of the steps in which the host loaded data and the device had nothing to do."""
+        exposed = intervals.minus(loading(self.trace), self.activity.busy)
+        return int(intervals.length_within(exposed, self.steps.host_start, self.steps.host_end).sum())
+
+    @property
+    def stepped(self) -> int:
+        """Nanoseconds of all steps by the host's windows."""
+        return int((self.steps.host_end - self.steps.host_start).sum())
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """All ranks of a run, in the order of their numbers, and lines about what couldn't be used."""
+
+    ranks: list[Rank]
+    matched: list[Matched]
+    clocks: Clocks
+    warnings: list[str]
+
+    @property
+    def window(self) -> int:
+        """Nanoseconds from the first rank's first activity to the last one's last, by aligned clocks."""
+        offset = self.clocks.offset.tolist()
+        start = min(rank.activity.start - ahead for rank, ahead in zip(self.ranks, offset, strict=True))
+        end = max(rank.activity.end - ahead for rank, ahead in zip(self.ranks, offset, strict=True))
+        return int(end - start)
+
+    @cached_property
+    def stragglers(self) -> list[Straggler]:
+        """Ranks that the others waited for."""
+        activities, idles = [r.activity for r in self.ranks], [r.idle for r in self.ranks]
+        return stragglers(self.matched, activities, idles, self.window)
+
+    @cached_property
+    def _recorded(self) -> list[Recorded]:
+        number = numbers([len(rank.trace) for rank in self.ranks], self.matched)
+        return [
+            record(rank.trace, communicates(rank.trace.names)[rank.trace.name], own)
+            for rank, own in zip(self.ranks, number, strict=True)
+        ]
+
+    def gain(self, change: Change) -> float:
+        """Percent of the window that `change` saves, by replay; 0 for a trace of a CPU, which has no launches."""
+        if not all(rank.trace.on_gpu.any() for rank in self.ranks):
+            return 0.0
+        return 100 * (1 - replay(self._recorded, self.matched, self.clocks, change) / self.window)
+
+
+def read_ranks(paths: Sequence[Path]) -> Ranks:
+    """Reads one file a rank; raises NotATrace where none has any activity, OSError for one that can't be read."""
+    large = len(paths) > 1 and sum(path.stat().st_size for path in paths) > LARGE
+    if large:
+        with ProcessPoolExecutor(min(len(paths), os.cpu_count() or 1)) as pool:
+            read = list(pool.map(_read, paths))
+    else:
+        read = [_read(path) for path in paths]
+    traces = [some for some in read if isinstance(some, Trace)]
+    refused = [some for some in read if isinstance(some, str)]
+    if not traces:
+        raise NotATrace(refused[0].partition(": ")[2])
+    traces.sort(key=lambda trace: (trace.rank is None, trace.rank or 0, trace.path.name))
+    warnings = [f"{text}: left out" for text in refused]
+    for trace in traces:
+        warnings += [f"{trace.path.name}: {text}" if len(paths) > 1 else text for text in trace.warnings]
+    ranks = []
+    for trace in traces:
+        what = activity(trace)
+        if what is None:
+            warnings.append(f"{trace.path.name} contains no kernel, copy or operator: left out")
+            continue
+        ranks.append(Rank(trace, what, breakdown(what), idle_causes(trace, what), steps(trace)))
+    if not ranks:
+        raise NotATrace("it contains no kernel, copy or operator")
+    matched, problems = match([rank.trace for rank in ranks])
+    return Ranks(ranks, matched, clocks(matched, len(ranks)), warnings + problems)
+
+
+def _read(path: Path) -> Trace | str:
+    """The trace, or why the file isn't one."""
+    try:
+        return read_kineto(path)
+    except NotATrace as error:
+        return f"{path.name}: {error}"
+
+
+def unlaunched(trace: Trace) -> int:
+    """GPU activity without a launch in the trace: its idle time has no cause that could be told."""
+    if not (trace.category == t.CALL).any():
+        return 0
+    return int(np.count_nonzero(trace.on_gpu & (trace.launches < 0)))

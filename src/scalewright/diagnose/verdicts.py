@@ -1,0 +1,227 @@
+"""What binds the run, how sure that is, what to change, and what it would gain: one rule, one function.
+
+    rule(ranks) ──► Verdict or None        a rule looks at one cause, and stays silent below its threshold
+    gain        ──► replay.py with the cause taken away: p90 the whole of it, p50 what its fix usually reaches
+
+Gains are shares of the window, and aren't added up: with one cause gone another binds. The shares that a fix
+reaches (`REACHES`) are judgements, and marked so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from scalewright.diagnose import intervals
+from scalewright.diagnose.kernels import by_kind, short_kernels
+from scalewright.diagnose.ranks import Rank, Ranks
+from scalewright.diagnose.replay import Change
+from scalewright.diagnose.stragglers import Straggler
+
+# The least share of the window, in percent, at which a cause is worth a line.
+LEAST = {"data": 2.0, "sync": 2.0, "host": 5.0, "communication": 5.0, "copies": 3.0, "straggler": 1.0}
+WORKERS_COST = (
+    1.15  # of the host's own work once worker processes share its cores: resnet50 on a V100, 4 workers
+)
+REACHES = {"host": (0.8, 0.5), "communication": (0.8, 0.5), "copies": (0.8, 0.5)}  # what remains: p10, p50
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A cause with its evidence, in sentences; gains in percent of the window; confidence in 0..1."""
+
+    cause: str
+    evidence: list[str]
+    fix: str
+    gain_p10: float
+    gain_p50: float
+    gain_p90: float
+    confidence: float
+
+    def dump(self) -> dict[str, object]:
+        """The keys of `diagnose --json`."""
+        gain = {"p10": self.gain_p10, "p50": self.gain_p50, "p90": self.gain_p90}
+        return {"cause": self.cause, "evidence": self.evidence, "gain_pct": gain, "fix": self.fix,
+                "confidence": self.confidence}  # fmt: skip
+
+
+def verdicts(ranks: Ranks) -> list[Verdict]:
+    """All causes above their threshold, the largest expected gain first."""
+    result = [verdict for rule in RULES if (verdict := rule(ranks)) is not None]
+    return sorted(result, key=lambda verdict: -verdict.gain_p50)
+
+
+def _data(ranks: Ranks) -> Verdict | None:
+    share = 100 * sum(r.data for r in ranks.ranks) / max(sum(r.stepped for r in ranks.ranks), 1)
+    if share < LEAST["data"]:
+        return None
+    most = ranks.gain(Change(data=0.0))
+    usual = max(min(ranks.gain(Change(data=0.0, host=WORKERS_COST)), most), 0.0)
+    return Verdict(
+        "data",
+        [f"in {share:.1f}% of the steps the host loads data while the device has nothing to do"],
+        "load in worker processes: num_workers of 4 or more on the DataLoader, with pin_memory and "
+        "persistent_workers",
+        usual / 2, usual, most, 0.9,
+    )  # fmt: skip
+
+
+def _sync(ranks: Ranks) -> Verdict | None:
+    share = _idle_share(ranks, "sync")
+    if share < LEAST["sync"]:
+        return None
+    gain = max(ranks.gain(Change(waits=False)), 0.0)
+    return Verdict(
+        "sync",
+        [f"{share:.1f}% of the window the device is idle because the host had waited for it and begins anew"],
+        "keep values on the device: no .item(), .cpu(), print(loss) or torch.cuda.synchronize() within a step",
+        gain / 2, gain, gain, 0.7,
+    )  # fmt: skip
+
+
+def _host(ranks: Ranks) -> Verdict | None:
+    share = _idle_share(ranks, "host") + _idle_share(ranks, "launch")
+    if share < LEAST["host"]:
+        return None
+    short, count = (sum(some) for some in zip(*(short_kernels(r.trace) for r in ranks.ranks), strict=True))
+    evidence = [f"{share:.1f}% of the window the device waits for the host to launch its next kernel"]
+    if count and short > count / 2:
+        evidence.append(
+            f"{short:,} of {count:,} kernels take less than 10 microseconds, less than a launch does"
+        )
+    most = share + _waited_share(ranks)  # the loader's and the waits' share is the gain of fixing those
+    low, middle, whole = (
+        min(max(ranks.gain(Change(host=part)), 0.0), most) for part in (*REACHES["host"], 0.0)
+    )
+    return Verdict(
+        "host",
+        evidence,
+        "launch less: CUDA graphs or torch.compile(mode='reduce-overhead'), fused kernels and a fused optimizer, "
+        "a larger micro-batch",
+        low, middle, whole, 0.8,
+    )  # fmt: skip
+
+
+def _communication(ranks: Ranks) -> Verdict | None:
+    exposed = sum(r.breakdown.exposed_communication for r in ranks.ranks)
+    whole = sum(r.breakdown.window for r in ranks.ranks)
+    share = max(100 * exposed / whole - _waited_share(ranks), 0.0)
+    if share < LEAST["communication"]:
+        return None
+    low, middle = (max(ranks.gain(Change(transfer=part)), 0.0) for part in REACHES["communication"])
+    evidence = [f"{share:.1f}% of the window the device communicates and nothing hides it"]
+    if not ranks.matched:
+        evidence.append(
+            "one rank alone doesn't tell transfer from waiting for another: give all ranks' traces"
+        )
+    return Verdict(
+        "communication",
+        evidence,
+        "hide it (overlapping gathers and reductions, prefetch) or send less: sharding within a node, a larger "
+        "micro-batch, a smaller tensor-parallel group",
+        low, middle, ranks.gain(Change(transfer=0.0)), 0.8 if ranks.matched else 0.4,
+    )  # fmt: skip
+
+
+def _copies(ranks: Ranks) -> Verdict | None:
+    share = _mean(ranks, lambda r: 100 * r.breakdown.exposed_copy / r.breakdown.window)
+    if share < LEAST["copies"]:
+        return None
+    low, middle = (max(ranks.gain(Change(copies=part)), 0.0) for part in REACHES["copies"])
+    return Verdict(
+        "copies",
+        [f"{share:.1f}% of the window the device copies between memories and does nothing else"],
+        "pin the host's memory and copy with non_blocking=True, or ahead on a stream of its own",
+        low, middle, ranks.gain(Change(copies=0.0)), 0.7,
+    )  # fmt: skip
+
+
+def _stragglers(ranks: Ranks) -> Verdict | None:
+    late = ranks.stragglers
+    if not late:
+        return None
+    gain = sum(max(ranks.gain(_as_the_median(ranks, some)), 0.0) for some in late)
+    evidence = [
+        f"the others wait {some.imposed / 1e6:,.1f} ms for {name(ranks, some.rank)}, last in {some.last_in} of "
+        f"{some.of} collectives: {WHY[some.cause]}"
+        for some in late
+    ]
+    transfer = sum(int(group.transfer.sum()) for group in ranks.matched)
+    evidence.append(
+        f"the collectives themselves take {transfer / 1e6:,.1f} ms: a faster network gains no more"
+    )
+    who = " and ".join(name(ranks, some.rank) for some in late)
+    return Verdict(
+        "straggler", evidence, f"look at {who}: {FIX[late[0].cause]}", gain / 2, gain, gain * 1.5, 0.8
+    )
+
+
+WHY = {
+    "compute": "its kernels take longer",
+    "communication": "it is held up by another group",
+    "copies": "it copies more",
+    "host": "its host launches late",
+    "launch": "its launches take longer",
+    "data": "it waits for its data",
+    "sync": "it synchronises with its host",
+    "other": "its kernels wait for another stream",
+}
+FIX = {
+    "compute": "its clock, temperature and power, or its share of the work",
+    "communication": "the groups that it is in",
+    "copies": "what it copies",
+    "host": "other processes on its cores, their binding to its NUMA node, Python work that other ranks don't do",
+    "launch": "its driver and the load of its CPU",
+    "data": "its data loader and its disk",
+    "sync": "what it reads back from the device",
+    "other": "its streams",
+}
+
+
+def _as_the_median(ranks: Ranks, late: Straggler) -> Change:
+    """The change that makes a late rank as fast as the median one in what it is late by."""
+    rank, excess = ranks.ranks[late.rank], max(late.excess[late.cause], 0)
+    only = frozenset({late.rank})
+    if late.cause == "compute":
+        whole = max(intervals.length(rank.activity.compute), 1)
+        return Change(compute=1 - min(excess / whole, 1.0), ranks=only)
+    whole = max(rank.breakdown.window, 1)
+    if late.cause == "data":
+        return Change(data=0.0, ranks=only)
+    if late.cause == "sync":
+        return Change(waits=False, ranks=only)
+    return Change(host=1 - min(excess / whole, 1.0), ranks=only)
+
+
+def name(ranks: Ranks, place: int) -> str:
+    """`rank 6`, or the file's name where no rank is known."""
+    trace = ranks.ranks[place].trace
+    return trace.path.name if trace.rank is None else f"rank {trace.rank}"
+
+
+def _idle_share(ranks: Ranks, cause: str) -> float:
+    return _mean(ranks, lambda r: 100 * r.idle.totals()[cause] / r.breakdown.window)
+
+
+def _waited_share(ranks: Ranks) -> float:
+    """Percent of the ranks' windows that they waited in collectives for the last one to come."""
+    whole = sum(rank.breakdown.window for rank in ranks.ranks)
+    return 100 * sum(int(group.wait.sum()) for group in ranks.matched) / whole
+
+
+def _mean(ranks: Ranks, figure: Callable[[Rank], float]) -> float:
+    return float(np.mean([figure(rank) for rank in ranks.ranks]))
+
+
+def bound_by(ranks: Ranks) -> str:
+    """One line for a run without a cause above its threshold."""
+    kinds = by_kind(ranks.ranks[0].trace)
+    most = ", ".join(f"{kind} {share:.0f}%" for kind, share in list(kinds.items())[:3])
+    return f"compute: {most}" if most else "nothing in particular"
+
+
+RULES: tuple[Callable[[Ranks], Verdict | None], ...] = (
+    _data, _sync, _host, _communication, _copies, _stragglers,
+)  # fmt: skip
