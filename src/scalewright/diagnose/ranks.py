@@ -84,11 +84,21 @@ class Ranks:
             for rank, own in zip(self.ranks, number, strict=True)
         ]
 
-    def gain(self, change: Change) -> float:
-        """Percent of the window that `change` saves, by replay; 0 for a trace of a CPU, which has no launches."""
-        if not all(rank.trace.on_gpu.any() for rank in self.ranks):
+    @property
+    def host_work(self) -> list[int]:
+        """Nanoseconds of each rank's host between its calls, without loading data and without waiting."""
+        return [sum(work - data for _, work, data, _, _ in some.calls) for some in self._recorded]
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether every rank's trace has a GPU's activity; a CPU's has no launches to replay."""
+        return all(bool(rank.trace.on_gpu.any()) for rank in self.ranks)
+
+    def gain(self, *changes: Change) -> float:
+        """Percent of the window that changes save, by replay; 0 where there is nothing to replay."""
+        if not self.on_gpu:
             return 0.0
-        return 100 * (1 - replay(self._recorded, self.matched, self.clocks, change) / self.window)
+        return 100 * (1 - replay(self._recorded, self.matched, self.clocks, changes) / self.window)
 
 
 def read_ranks(paths: Sequence[Path]) -> Ranks:

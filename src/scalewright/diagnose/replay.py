@@ -4,18 +4,19 @@
     stream 7    k0 ─ k1          └► k2           └► k3         a kernel when launch, stream and dependencies allow
     rank 1            ▒▒▒▒▒▒█ collective: ends when the last rank has come, and its transfer is done
 
-    start of a kernel = max(its launch's begin, end before it on its stream, end of what it waits for) + rest
+    start of a kernel = max(its launch + latency, end before it on its stream, end of what it waits for) + rest
     end               = start + duration, of a matched collective max over ranks of start + transfer + rest
     the host          = the last call's begin + time between calls; a call that waited, waits for the same kernel
 
-`rest` is what of the recorded times none of these explains (a launch's latency, say). It is kept, so that a
+`rest` is what of the recorded times none of these explains. It is kept, so that a
 replay without a change gives the recorded times exactly, and a change moves what depends on it. What a kernel of
-another stream waits for isn't recorded: it is taken to be the last kernel that ended before, where its own
-launch and stream would have let it start earlier.
+another stream waits for isn't recorded: every kernel is taken to depend on the last one that ended before it, so
+that what ran one after the other stays so, and gains are no larger than they would be.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 
@@ -28,8 +29,8 @@ from scalewright.diagnose.traces import trace as t
 from scalewright.diagnose.traces.trace import Trace
 
 BLOCKED = 100_000  # ns in a call of the runtime beyond which it waited for the GPU rather than worked
-FRONT_END = 10_000  # ns that a kernel of a full queue may come late without having waited for another stream
 COMPUTES, COPIES, TALKS = 0, 1, 2
+LONGEST = 5  # times the usual latency of a launch: beyond, something else held the kernel
 LAUNCH, WAIT, QUEUED = 0, 1, 2  # QUEUED: launched before the recording, so that no call is known
 
 
@@ -41,6 +42,7 @@ class Change:
     compute    kernels that compute                    copies    copies between memories
     transfer   collectives, without the waiting inside those that are matched over ranks
     waits      whether the host waits for the GPU where it did
+    streams    whether a kernel waits for the last one of another stream that ended before it
     ranks      places in the list of traces to which all but `transfer` apply; None for all
     """
 
@@ -50,11 +52,22 @@ class Change:
     copies: float = 1.0
     transfer: float = 1.0
     waits: bool = True
+    streams: bool = True
     ranks: frozenset[int] | None = None
 
-    def of(self, rank: int) -> Change:
-        """This change as it applies to a rank."""
-        return self if self.ranks is None or rank in self.ranks else Change(transfer=self.transfer)
+
+def combined(changes: Sequence[Change], rank: int) -> Change:
+    """All changes as they apply to one rank: factors multiply."""
+    mine = [change for change in changes if change.ranks is None or rank in change.ranks]
+    return Change(
+        host=math.prod(change.host for change in mine),
+        data=math.prod(change.data for change in mine),
+        compute=math.prod(change.compute for change in mine),
+        copies=math.prod(change.copies for change in mine),
+        transfer=math.prod(change.transfer for change in changes),
+        waits=all(change.waits for change in mine),
+        streams=all(change.streams for change in mine),
+    )
 
 
 @dataclass
@@ -63,7 +76,7 @@ class Recorded:
 
     calls     (kind, work since the call before, of that in the data loader, kernel, rest)
     kernels   by the order of their launches: start, duration, role; the kernel before it on its stream,
-              the one it waits for (-1: none), rest; the collective it belongs to (-1: none)
+              the one it waits for (-1: none), latency of its launch, rest; the collective it belongs to (-1: none)
     """
 
     calls: list[tuple[int, int, int, int, int]] = field(default_factory=list)
@@ -72,6 +85,7 @@ class Recorded:
     role: list[int] = field(default_factory=list)
     before: list[int] = field(default_factory=list)
     waits_for: list[int] = field(default_factory=list)
+    latency: list[int] = field(default_factory=list)
     rest: list[int] = field(default_factory=list)
     collective: list[int] = field(default_factory=list)
     begin: int = 0
@@ -91,9 +105,13 @@ def record(trace: Trace, talks: np.ndarray, collective: np.ndarray) -> Recorded:
     calls, times, begin = _calls(trace, rows, launch, end)
     called = np.where(launch >= 0, times, called)
     before = _before_on_lane(trace.lane[rows], start)
-    ready = np.maximum(called, np.where(before >= 0, end[before], called))
-    waits_for = _waits_for(start, end, ready)
-    ready = np.maximum(ready, np.where(waits_for >= 0, end[waits_for], ready))
+    waits_for = _waits_for(start, end)
+    never = np.iinfo(np.int64).min
+    ended = np.maximum(
+        np.where(before >= 0, end[before], never), np.where(waits_for >= 0, end[waits_for], never)
+    )
+    latency = _latency(start, called, ended, launch >= 0)
+    ready = np.maximum(called + latency, ended)
     known = (launch >= 0) | (before >= 0) | (waits_for >= 0)
     return Recorded(
         calls=calls,
@@ -104,6 +122,7 @@ def record(trace: Trace, talks: np.ndarray, collective: np.ndarray) -> Recorded:
         ).tolist(),
         before=before.tolist(),
         waits_for=waits_for.tolist(),
+        latency=latency.tolist(),
         rest=np.where(known, start - ready, start).tolist(),
         collective=collective[rows].tolist(),
         begin=begin,
@@ -148,18 +167,28 @@ def _before_on_lane(lane: np.ndarray, start: np.ndarray) -> np.ndarray:
     return np.where(before < np.arange(len(lane)), before, -1)
 
 
-def _waits_for(start: np.ndarray, end: np.ndarray, ready: np.ndarray) -> np.ndarray:
-    """For each kernel that could have started earlier, the last one to end before it did; else -1."""
+def _latency(start: np.ndarray, called: np.ndarray, ended: np.ndarray, launched: np.ndarray) -> np.ndarray:
+    """From a launch to its kernel's start: seen where nothing else held it, the median of those elsewhere."""
+    seen = launched & (called >= ended) & (start >= called)
+    if not seen.any():
+        return np.zeros(len(start), dtype=np.int64)
+    usual = int(np.median((start - called)[seen]))
+    return np.where(seen & (start - called <= LONGEST * usual), start - called, usual) * launched
+
+
+def _waits_for(start: np.ndarray, end: np.ndarray) -> np.ndarray:
+    """For each kernel the last one, of any stream, that ended before it started; -1 for none."""
     order = np.argsort(end, kind="stable")
     last = order[np.maximum(np.searchsorted(end[order], start, side="right") - 1, 0)]
-    late = (start - ready > FRONT_END) & (end[last] > ready) & (end[last] <= start)
-    return np.where(late & (last < np.arange(len(start))), last, -1)
+    return np.where((end[last] <= start) & (last < np.arange(len(start))), last, -1)
 
 
-def replay(recorded: Sequence[Recorded], matched: Sequence[Matched], clocks: Clocks, change: Change) -> int:
-    """Nanoseconds from the first kernel's start on any rank to the last one's end, with `change`."""
-    ends = _Collectives(matched, clocks, change.transfer)
-    running = {rank: _run(some, change.of(rank)) for rank, some in enumerate(recorded)}
+def replay(
+    recorded: Sequence[Recorded], matched: Sequence[Matched], clocks: Clocks, changes: Sequence[Change]
+) -> int:
+    """Nanoseconds from the first kernel's start on any rank to the last one's end, with all of `changes`."""
+    ends = _Collectives(matched, clocks, math.prod(change.transfer for change in changes))
+    running = {rank: _run(some, combined(changes, rank)) for rank, some in enumerate(recorded)}
     inbox: dict[int, int | None] = dict.fromkeys(running)  # the end of what a rank waits for; None to begin
     spans: list[tuple[int, int]] = []
     while running:
@@ -194,8 +223,8 @@ def _run(some: Recorded, change: Change) -> Rank:
             if change.waits:
                 host = max(host, end[place]) + rest
             continue
-        before, waits_for = some.before[place], some.waits_for[place]
-        start = host if kind == LAUNCH else 0
+        before, waits_for = some.before[place], some.waits_for[place] if change.streams else -1
+        start = host + some.latency[place] if kind == LAUNCH else 0
         start = max(start, end[before] if before >= 0 else 0, end[waits_for] if waits_for >= 0 else 0)
         start += some.rest[place]
         first = min(first, start)

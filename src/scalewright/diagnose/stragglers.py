@@ -3,12 +3,13 @@
     rank 0 (late)    ██ compute ██░░░░░░░ host ░░░░░░░░│████          between two collectives a late rank took longer:
     the median       ██ compute ██│▒▒▒▒▒▒▒ waits ▒▒▒▒▒▒ ████          the difference by what it did is the cause
 
-    imposed by a rank = sum over the collectives to which it came last of the median of the others' waits
+    late              = its wait is under a tenth of the longest: the last one, and who came with it
+    imposed by a rank = sum over the collectives to which it came late of the median of the others' waits
     cause             = the part (compute, copies, or an idle cause) of those stretches that exceeds the median
                         over ranks by most
 
-A rank is named when it imposed at least `LEAST_SHARE` of the window and `LEAST_EXCESS` times what chance
-gives each rank, and more than the clocks' noise.
+A rank is named when it imposed at least `LEAST_SHARE` of the window, and `LEAST_EXCESS` times what the ranks do on
+average: where all come late in turn, none is.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from scalewright.diagnose.collectives import Matched
 from scalewright.diagnose.idle import CAUSES, Idle
 
 LEAST_SHARE = 0.02  # of the window
-LEAST_EXCESS = 1.5  # times an equal share of all waiting
+LEAST_EXCESS = 1.5  # times what a rank imposes on average
+LATE = 0.1  # of the longest wait
 PARTS = ("compute", "communication", "copies", *CAUSES)
 
 
@@ -32,7 +34,7 @@ PARTS = ("compute", "communication", "copies", *CAUSES)
 class Straggler:
     """A rank (its place in the list of traces) that others waited for; times in nanoseconds.
 
-    `last_in`, `of`: collectives to which it came last, of all it took part in. `imposed`: a typical other
+    `last_in`, `of`: collectives to which it came late, of all it took part in. `imposed`: a typical other
     rank's waiting for it. `excess`: what it did longer than the median rank before those, by part.
     """
 
@@ -55,29 +57,27 @@ def stragglers(
     result = []
     imposed, last_in, took_part = (np.zeros(len(activities), dtype=np.int64) for _ in range(3))
     excess = np.zeros((len(activities), len(PARTS)), dtype=np.int64)
-    shares = np.zeros(len(activities))
     for group in matched:
         parts = _before_each(group, activities, idles)
         beyond = parts - np.median(parts, axis=1, keepdims=True).astype(np.int64)
-        others = _wait_of_others(group)
-        rows = np.arange(len(group))
-        index = np.array(group.ranks)[group.last]
-        np.add.at(imposed, index, others)
-        np.add.at(last_in, index, 1)
-        np.add.at(excess, index, beyond[rows, group.last])
+        late = group.wait <= LATE * group.wait.max(axis=1, keepdims=True)
+        waits = _wait_of_others(group, late)
+        imposed[group.ranks] += (late * waits[:, None]).sum(axis=0)
+        last_in[group.ranks] += late.sum(axis=0)
+        excess[group.ranks] += (late[:, :, None] * beyond).sum(axis=0)
         took_part[group.ranks] += len(group)
-        shares[group.ranks] += others.sum() / len(group.ranks)
+    usual = imposed.mean()
     for rank in np.argsort(-imposed, kind="stable").tolist():
-        if imposed[rank] >= max(LEAST_SHARE * window, LEAST_EXCESS * shares[rank], 1):
+        if imposed[rank] >= max(LEAST_SHARE * window, LEAST_EXCESS * usual, 1):
             why = dict(zip(PARTS, excess[rank].tolist(), strict=True))
             result.append(Straggler(rank, int(last_in[rank]), int(took_part[rank]), int(imposed[rank]), why))
     return result
 
 
-def _wait_of_others(group: Matched) -> np.ndarray:
-    """For each collective the median wait of all ranks but the last."""
-    waits = np.sort(group.wait, axis=1)[:, 1:]  # the last rank's is 0, the smallest
-    return np.asarray(np.median(waits, axis=1).astype(np.int64))
+def _wait_of_others(group: Matched, late: np.ndarray) -> np.ndarray:
+    """For each collective the median wait of the ranks that weren't late; 0 where all were."""
+    waits = np.ma.median(np.ma.masked_array(group.wait, late), axis=1)
+    return np.asarray(np.ma.filled(waits, 0)).astype(np.int64)
 
 
 def _before_each(group: Matched, activities: Sequence[Activity], idles: Sequence[Idle]) -> np.ndarray:

@@ -9,7 +9,7 @@ reaches (`REACHES`) are judgements, and marked so.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +22,7 @@ from scalewright.diagnose.stragglers import Straggler
 
 # The least share of the window, in percent, at which a cause is worth a line.
 LEAST = {"data": 2.0, "sync": 2.0, "host": 5.0, "communication": 5.0, "copies": 3.0, "straggler": 1.0}
+LEAST_GAIN = 1.0  # percent: a cause without it isn't on the critical path
 WORKERS_COST = (
     1.15  # of the host's own work once worker processes share its cores: resnet50 on a V100, 4 workers
 )
@@ -50,7 +51,8 @@ class Verdict:
 def verdicts(ranks: Ranks) -> list[Verdict]:
     """All causes above their threshold, the largest expected gain first."""
     result = [verdict for rule in RULES if (verdict := rule(ranks)) is not None]
-    return sorted(result, key=lambda verdict: -verdict.gain_p50)
+    worth = [some for some in result if some.gain_p90 >= LEAST_GAIN]
+    return sorted(worth, key=lambda verdict: -verdict.gain_p50)
 
 
 def _data(ranks: Ranks) -> Verdict | None:
@@ -73,11 +75,12 @@ def _sync(ranks: Ranks) -> Verdict | None:
     if share < LEAST["sync"]:
         return None
     gain = max(ranks.gain(Change(waits=False)), 0.0)
+    most = max(ranks.gain(Change(waits=False, streams=False)), gain)
     return Verdict(
         "sync",
         [f"{share:.1f}% of the window the device is idle because the host had waited for it and begins anew"],
         "keep values on the device: no .item(), .cpu(), print(loss) or torch.cuda.synchronize() within a step",
-        gain / 2, gain, gain, 0.7,
+        gain / 2, gain, most, 0.7,
     )  # fmt: skip
 
 
@@ -110,7 +113,12 @@ def _communication(ranks: Ranks) -> Verdict | None:
     share = max(100 * exposed / whole - _waited_share(ranks), 0.0)
     if share < LEAST["communication"]:
         return None
-    low, middle = (max(ranks.gain(Change(transfer=part)), 0.0) for part in REACHES["communication"])
+    if ranks.on_gpu:
+        low, middle, most = (
+            max(ranks.gain(Change(transfer=part)), 0.0) for part in (*REACHES["communication"], 0.0)
+        )
+    else:  # nothing tells what a CPU's operators wait for
+        low, middle, most = 0.0, share / 2, share
     evidence = [f"{share:.1f}% of the window the device communicates and nothing hides it"]
     if not ranks.matched:
         evidence.append(
@@ -121,7 +129,7 @@ def _communication(ranks: Ranks) -> Verdict | None:
         evidence,
         "hide it (overlapping gathers and reductions, prefetch) or send less: sharding within a node, a larger "
         "micro-batch, a smaller tensor-parallel group",
-        low, middle, ranks.gain(Change(transfer=0.0)), 0.8 if ranks.matched else 0.4,
+        low, middle, most, 0.8 if ranks.matched else 0.4,
     )  # fmt: skip
 
 
@@ -142,7 +150,8 @@ def _stragglers(ranks: Ranks) -> Verdict | None:
     late = ranks.stragglers
     if not late:
         return None
-    gain = sum(max(ranks.gain(_as_the_median(ranks, some)), 0.0) for some in late)
+    most = max(ranks.gain(*(_without(some) for some in late)), 0.0)
+    usual = min(max(ranks.gain(*(_as_the_median(ranks, some) for some in late)), 0.0), most)
     evidence = [
         f"the others wait {some.imposed / 1e6:,.1f} ms for {name(ranks, some.rank)}, last in {some.last_in} of "
         f"{some.of} collectives: {WHY[some.cause]}"
@@ -153,9 +162,7 @@ def _stragglers(ranks: Ranks) -> Verdict | None:
         f"the collectives themselves take {transfer / 1e6:,.1f} ms: a faster network gains no more"
     )
     who = " and ".join(name(ranks, some.rank) for some in late)
-    return Verdict(
-        "straggler", evidence, f"look at {who}: {FIX[late[0].cause]}", gain / 2, gain, gain * 1.5, 0.8
-    )
+    return Verdict("straggler", evidence, f"look at {who}: {FIX[late[0].cause]}", usual / 2, usual, most, 0.8)
 
 
 WHY = {
@@ -180,19 +187,31 @@ FIX = {
 }
 
 
-def _as_the_median(ranks: Ranks, late: Straggler) -> Change:
-    """The change that makes a late rank as fast as the median one in what it is late by."""
-    rank, excess = ranks.ranks[late.rank], max(late.excess[late.cause], 0)
+def _without(late: Straggler) -> Change:
+    """The change that takes all of a cause away from a late rank."""
     only = frozenset({late.rank})
     if late.cause == "compute":
-        whole = max(intervals.length(rank.activity.compute), 1)
-        return Change(compute=1 - min(excess / whole, 1.0), ranks=only)
-    whole = max(rank.breakdown.window, 1)
+        return Change(compute=0.5, ranks=only)  # no rank computes nothing
     if late.cause == "data":
         return Change(data=0.0, ranks=only)
-    if late.cause == "sync":
-        return Change(waits=False, ranks=only)
-    return Change(host=1 - min(excess / whole, 1.0), ranks=only)
+    return Change(host=0.0, waits=late.cause != "sync", ranks=only)
+
+
+def _as_the_median(ranks: Ranks, late: Straggler) -> Change:
+    """The change that makes a late rank as fast as the median one in what it is late by."""
+    only = frozenset({late.rank})
+    if late.cause == "compute":
+        compute = [intervals.length(rank.activity.compute) for rank in ranks.ranks]
+        return Change(compute=_ratio(compute, late.rank), ranks=only)
+    if late.cause in ("data", "sync"):
+        return _without(late)
+    beyond = 1 - late.excess["host"] / max(ranks.host_work[late.rank], 1)
+    return Change(host=max(min(_ratio(ranks.host_work, late.rank), beyond), 0.0), ranks=only)
+
+
+def _ratio(values: Sequence[int], place: int) -> float:
+    """The median over the value at a place; 1 at most."""
+    return min(float(np.median(values)) / max(values[place], 1), 1.0)
 
 
 def name(ranks: Ranks, place: int) -> str:

@@ -23,7 +23,9 @@ Event = TypeVar("Event")
 ARRAY = re.compile(rb'"traceEvents"\s*:\s*\[')
 BARE = re.compile(rb"(?:\xef\xbb\xbf)?\s*\[")  # PyTorch 1.8 and other profilers: a list and nothing else
 END = re.compile(rb"\s*\]")
-BETWEEN = re.compile(rb"\}\s*,\s*(?=\{)")
+NEXT = re.compile(
+    rb'\}\s*,\s*(?=\{\s*"(?:ph|name|cat|pid|tid|ts|dur|id)")'
+)  # where an event begins, after damage
 FOLLOWED = re.compile(rb"\s*[,\]]")
 FAULT = re.compile(r"\(byte (\d+)\)")
 SEPARATORS = b", \t\r\n"
@@ -115,7 +117,7 @@ class EventArray(Generic[Event]):
         if repaired != rest:
             self._repaired += 1
             return [], repaired, True
-        if following := BETWEEN.search(rest, fault):
+        if following := NEXT.search(rest, fault):
             self._lost += following.end()
             return [], rest[following.end() :], True
         if last:

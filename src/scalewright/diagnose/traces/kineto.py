@@ -35,6 +35,7 @@ CATEGORY = {
 }  # fmt: skip
 LATEST = 9e15  # microseconds: what fits into 64 bits of nanoseconds
 EXACT = float(1 << 42)  # microseconds below which a float64 still tells nanoseconds apart
+LONG = re.compile(rb'"ts"\s*:\s*\d{14,}\.\d')
 RANK_IN_NAME = (re.compile(r"rank[-_.]?(\d+)", re.I), re.compile(r"(?:^|[-_.])(\d+)(?=\.|$)"))
 Word = int | float | str | None
 
@@ -114,7 +115,7 @@ class _Columns:
         """Events of a JSON list; those of a form that isn't Kineto's are counted and left out."""
         try:
             events = FAST.decode(text)
-            if any(event.ts > EXACT and event.ts % 1 for event in events):
+            if any(event.ts > EXACT for event in events) and LONG.search(text):
                 for event, stamp in zip(events, STAMPS.decode(text), strict=True):
                     event.exact = int(stamp.ts * 1000)
             return events
