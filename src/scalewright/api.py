@@ -224,20 +224,11 @@ def train(
 
 
 def diagnose(*paths: str | Path) -> dict[str, Any]:
-    """Where the time of a run went and what would help, from its ranks' traces, with the keys of `--json`.
+    """Where the time of a run went and what would help, with the keys of `scalewright diagnose --json`.
 
-    A path is a trace of PyTorch's profiler, gzipped or not, or a folder of them. Raises UserError for a path
-    that holds none.
+    Paths are traces of PyTorch's profiler, flight recorder dumps or memory snapshots, gzipped or not, or folders
+    of them. Raises UserError for a path that holds none.
     """
-    from scalewright.diagnose.answer import answer
-    from scalewright.diagnose.inputs import trace_files
-    from scalewright.diagnose.ranks import read_ranks
-    from scalewright.diagnose.traces.json_array import NotATrace
-    from scalewright.spec.errors import UserError
+    from scalewright.diagnose.diagnose import diagnose as read
 
-    files = trace_files([Path(path) for path in paths])
-    try:
-        return answer(read_ranks(files))
-    except NotATrace as error:
-        where = ", ".join(str(path) for path in paths[:3])
-        raise UserError(str(error), where, "give a trace of PyTorch's profiler") from None
+    return read([Path(path) for path in paths])

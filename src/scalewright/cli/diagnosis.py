@@ -14,6 +14,7 @@ from scalewright.cli.output import print_table
 from scalewright.spec.text.words import printable, short_time
 
 BAR = 40
+GIB = 1 << 30
 MOST_RANKS, MOST_KERNELS = 16, 8
 PARTS = (("compute", "█", "compute"), ("exposed_communication", "▒", "communication"),
          ("exposed_copy", "░", "copies"), ("idle", "·", "idle"))  # fmt: skip
@@ -25,6 +26,12 @@ CAUSES = {
 
 def show(answer: Mapping[str, Any]) -> None:
     """Prints the answer of `diagnose`."""
+    {"trace": _trace, "flight_recorder": _flight, "memory": _memory}[answer["kind"]](answer)
+    for line in answer["warnings"]:
+        print(f"note: {printable(line)}")
+
+
+def _trace(answer: Mapping[str, Any]) -> None:
     ranks = answer["per_rank"]
     where = f" on {printable(answer['device'])}" if answer["device"] else ""
     count = f"{len(ranks)} ranks" if len(ranks) > 1 else "one rank"
@@ -38,8 +45,36 @@ def show(answer: Mapping[str, Any]) -> None:
     _idle(answer)
     _verdicts(answer["verdicts"])
     _kernels(answer["top_kernels"])
-    for line in answer["warnings"]:
-        print(f"note: {printable(line)}")
+
+
+def _flight(answer: Mapping[str, Any]) -> None:
+    print(f"{answer['entries']:,} collectives of {len(answer['ranks'])} ranks")
+    if not answer["verdicts"]:
+        print("no rank waits for another: no hang in these dumps")
+    for number, verdict in enumerate(answer["verdicts"], 1):
+        print(f"\n{number}. {verdict['cause']}")
+        frames = [f"last called from {frame}" for frame in verdict["frames"] if frame]
+        _paragraphs([*verdict["evidence"], *frames, "→ " + verdict["fix"]])
+
+
+def _memory(answer: Mapping[str, Any]) -> None:
+    memory = answer["memory"]
+    print(
+        f"peak {memory['peak_gib']:.2f} GiB; at the end {memory['allocated_bytes'] / GIB:.2f} GiB allocated of "
+        f"{memory['reserved_bytes'] / GIB:.2f} reserved, {memory['fragmentation_pct']:.0f}% of it free in pieces"
+    )
+    for number, verdict in enumerate(answer["verdicts"], 1):
+        print(f"\n{number}. {verdict['cause']}")
+        _paragraphs([*verdict["evidence"], "→ " + verdict["fix"]])
+    print()
+    rows = [[some["owner"], f"{some['bytes'] / GIB:.3f}"] for some in memory["top_stacks"][:MOST_KERNELS]]
+    print_table(["at the peak, allocated by", "GiB"], rows)
+
+
+def _paragraphs(lines: Sequence[str]) -> None:
+    width = min(110, shutil.get_terminal_size((100, 24)).columns)
+    for line in lines:
+        print(textwrap.fill(printable(line), width, initial_indent="   ", subsequent_indent="     "))
 
 
 def bar(parts: Mapping[str, float], width: int = BAR) -> str:
@@ -74,14 +109,12 @@ def _idle(answer: Mapping[str, Any]) -> None:
 
 
 def _verdicts(verdicts: Sequence[Mapping[str, Any]]) -> None:
-    width = min(110, shutil.get_terminal_size((100, 24)).columns)
     for number, verdict in enumerate(verdicts, 1):
         gain = verdict["gain_pct"]
         print(
             f"\n{number}. {verdict['cause']}: saves {gain['p50']:.0f}% ({gain['p10']:.0f} to {gain['p90']:.0f}%)"
         )
-        for line in (*verdict["evidence"], "→ " + verdict["fix"]):
-            print(textwrap.fill(printable(line), width, initial_indent="   ", subsequent_indent="     "))
+        _paragraphs([*verdict["evidence"], "→ " + verdict["fix"]])
 
 
 def _kernels(kernels: Sequence[Mapping[str, Any]]) -> None:

@@ -1,6 +1,9 @@
-"""What the given paths are: a folder becomes the traces in it, and each file is judged by its content.
+"""What the given paths are, judged by their content: traces of ranks, flight recorder dumps, a memory snapshot.
 
-PATH...  ──► files ──► traces of ranks        a file that isn't one is refused by name, in a folder skipped
+    PATH... ──► files ──► kind        {, [  JSON: a trace, or a dump with entries     0x80  a pickle: its keys tell
+                                      a file of another kind is refused by name, in a folder left out
+
+All files must be of one kind: they are the ranks of one run.
 """
 
 from __future__ import annotations
@@ -11,33 +14,41 @@ from pathlib import Path
 from scalewright.diagnose.traces.unpack import Unpacked
 from scalewright.spec.errors import UserError
 
-ENDINGS = (".json", ".json.gz", ".pt.trace.json", ".pt.trace.json.gz")
-OPENINGS = (b"{", b"[")
+TRACE, FLIGHT, MEMORY = "trace", "flight_recorder", "memory"
+READ = "a trace of PyTorch's profiler, a flight recorder's dumps or a memory snapshot"
+START = 1 << 16  # bytes in which a file shows what it is
 
 
-def trace_files(paths: Sequence[Path]) -> list[Path]:
-    """The files of traces; raises UserError for a path that doesn't exist, isn't one, or a folder without any."""
-    files: list[Path] = []
+def inputs(paths: Sequence[Path]) -> tuple[str, list[Path]]:
+    """The kind and the files; raises UserError for a path that is missing, of no known kind, or of another."""
+    kinds: dict[Path, str] = {}
     for path in paths:
-        if path.is_dir():
-            inside = sorted(some for some in path.rglob("*") if some.name.endswith(ENDINGS) and is_json(some))
-            if not inside:
-                raise UserError(
-                    "no trace in it", str(path), f"a trace's name ends in {ENDINGS[0]} or {ENDINGS[1]}"
-                )
-            files += inside
-        elif not path.exists():
-            raise UserError(
-                "no such file", str(path), "give a trace of PyTorch's profiler, or a folder of them"
-            )
-        elif not is_json(path):
-            raise UserError("it isn't JSON", str(path), "give a trace of PyTorch's profiler")
-        else:
-            files.append(path)
-    return list(dict.fromkeys(files))
+        if not path.exists():
+            raise UserError("no such file", str(path), f"give {READ}")
+        inside = sorted(some for some in path.rglob("*") if some.is_file()) if path.is_dir() else [path]
+        known = {file: kind for file in inside if (kind := kind_of_file(file))}
+        if not known:
+            where = "nothing in it can be read" if path.is_dir() else "it can't be read"
+            raise UserError(where, str(path), f"give {READ}")
+        kinds |= known
+    names = sorted(set(kinds.values()))
+    if len(names) > 1:
+        raise UserError(f"{' and '.join(names)} files together", ", ".join(map(str, paths)), "give one kind")
+    return names[0], [*kinds]
 
 
-def is_json(path: Path) -> bool:
-    """Whether the file's content, unzipped, begins like a JSON object or list."""
-    first = next(iter(Unpacked(path, chunk=4096)), b"")
-    return first.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] in OPENINGS
+def kind_of_file(path: Path) -> str:
+    """The kind of a file by its first bytes; empty for one that nothing here reads."""
+    start = b""
+    for piece in Unpacked(path, chunk=START):
+        start += piece
+        if len(start) >= START:
+            break
+    if start.startswith(b"\x80"):
+        return FLIGHT if b"pg_config" in start or b"collective_seq_id" in start else MEMORY
+    text = start.removeprefix(b"\xef\xbb\xbf").lstrip()
+    if text[:1] == b"{" and b'"collective_seq_id"' in text:
+        return FLIGHT
+    if text[:1] == b"{" and b'"segments"' in text and b'"traceEvents"' not in text:
+        return MEMORY
+    return TRACE if text[:1] in (b"{", b"[") else ""

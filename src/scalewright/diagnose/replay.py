@@ -173,7 +173,7 @@ def _latency(start: np.ndarray, called: np.ndarray, ended: np.ndarray, launched:
     if not seen.any():
         return np.zeros(len(start), dtype=np.int64)
     usual = int(np.median((start - called)[seen]))
-    return np.where(seen & (start - called <= LONGEST * usual), start - called, usual) * launched
+    return np.asarray(np.where(seen & (start - called <= LONGEST * usual), start - called, usual) * launched)
 
 
 def _waits_for(start: np.ndarray, end: np.ndarray) -> np.ndarray:

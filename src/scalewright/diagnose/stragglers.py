@@ -76,8 +76,12 @@ def stragglers(
 
 def _wait_of_others(group: Matched, late: np.ndarray) -> np.ndarray:
     """For each collective the median wait of the ranks that weren't late; 0 where all were."""
-    waits = np.ma.median(np.ma.masked_array(group.wait, late), axis=1)
-    return np.asarray(np.ma.filled(waits, 0)).astype(np.int64)
+    ordered = np.sort(np.where(late, np.iinfo(np.int64).max, group.wait), axis=1)
+    others = (~late).sum(axis=1)
+    middle = ordered[
+        np.arange(len(ordered)), np.maximum(others - 1, 0) // 2
+    ]  # the lower of two in the middle
+    return np.where(others > 0, middle, 0)
 
 
 def _before_each(group: Matched, activities: Sequence[Activity], idles: Sequence[Idle]) -> np.ndarray:

@@ -1,0 +1,32 @@
+"""From paths to an answer: what they are decides who reads them.
+
+trace            ranks.py, answer.py        flight_recorder   flight/        memory   memory/
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from scalewright.diagnose.answer import answer
+from scalewright.diagnose.flight.answer import flight_answer
+from scalewright.diagnose.inputs import FLIGHT, READ, TRACE, inputs
+from scalewright.diagnose.memory.answer import memory_answer
+from scalewright.diagnose.pickles import NotPlainData
+from scalewright.diagnose.ranks import read_ranks
+from scalewright.diagnose.traces.json_array import NotATrace
+from scalewright.spec.errors import UserError
+
+
+def diagnose(paths: Sequence[Path]) -> dict[str, Any]:
+    """The answer, with the keys of its kind; raises UserError for paths that can't be read."""
+    kind, files = inputs(paths)
+    try:
+        if kind == TRACE:
+            return answer(read_ranks(files))
+        return flight_answer(files) if kind == FLIGHT else memory_answer(files)
+    except (NotATrace, NotPlainData) as error:
+        raise UserError(str(error), ", ".join(map(str, paths[:3])), f"give {READ}") from None
+    except OSError as error:
+        raise UserError(f"it can't be read: {error.strerror}", str(error.filename or paths[0])) from None

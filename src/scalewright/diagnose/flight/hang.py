@@ -1,0 +1,153 @@
+"""Which rank a hang began with: who waits in which collective, for whom, and who waits for nobody.
+
+    rank 0  ... dp #3 ✓   dp #4 waits ───► for rank 2, whose last of dp is #3
+    rank 2  ... dp #3 ✓   tp #7 ✓           waits for nobody: the root, it left dp #4 out
+
+    mismatch     ranks called different things at the same number of a group: those in the minority are the root
+    absent       a rank left no dump: it died, or wrote none
+    missing      a rank never came to a collective that the others wait in, and waits in none itself
+    crossed      ranks wait for each other in a circle: they call the collectives of two groups in different orders
+
+Numbers count from each group's start, so that a ring buffer that lost the oldest entries doesn't matter.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from scalewright.diagnose.flight.dump import Dump, Entry
+
+DEFAULT_GROUP = "default_pg"
+UNEVEN = ("all_to_all", "alltoall", "scatter", "gather", "broadcast", "send", "recv")  # sizes differ by rank
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is wrong in one group: `kind`, the ranks that did it, and those that wait for them."""
+
+    kind: str
+    group: str
+    about: str
+    number: int
+    culprits: tuple[int, ...]
+    waiting: tuple[int, ...]
+    what: str
+    frames: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Hang:
+    """The findings, those at the root first, the ranks they name, and lines about what the dumps don't tell."""
+
+    findings: list[Finding]
+    root: tuple[int, ...]
+    warnings: list[str]
+
+
+def find_hang(dumps: Sequence[Dump]) -> Hang:
+    """What the ranks' dumps show; no findings where every collective is done or on its way everywhere."""
+    by_rank = {dump.rank: dump for dump in dumps}
+    members = _members(dumps)
+    findings: list[Finding] = []
+    for group, ranks in sorted(members.items()):
+        findings += _group(group, ranks, by_rank)
+    waits = {rank: finding.culprits for finding in findings for rank in finding.waiting}
+    mismatched = [finding for finding in findings if finding.kind == "mismatch"]
+    named = mismatched or findings
+    free = [finding for finding in named if all(rank not in waits for rank in finding.culprits)]
+    crossed = bool(findings) and not free and not mismatched
+    first = free or named
+    root = tuple(sorted({rank for finding in first for rank in finding.culprits}))
+    if crossed:
+        findings = [_renamed(finding) for finding in findings]
+    findings.sort(key=lambda finding: (not set(finding.culprits) & set(root), finding.group, finding.number))
+    world = {rank for ranks in members.values() for rank in ranks}
+    gone = sorted(world - set(by_rank))
+    warnings = [f"no dump of rank {', '.join(map(str, gone))}"] if gone else []
+    if not findings and (stuck := _all_in(members, by_rank)):
+        warnings.append(
+            f"every rank with a dump is in {stuck}: it was under way, or a rank without a dump never came"
+        )
+    return Hang(findings, root, warnings)
+
+
+def _members(dumps: Sequence[Dump]) -> dict[str, list[int]]:
+    """Ranks of every group: as a dump lists them; else those that used it, and of the default group all."""
+    members: dict[str, set[int]] = {}
+    ranks = {dump.rank for dump in dumps}
+    listed = {name for dump in dumps for name in dump.members}
+    for dump in dumps:
+        for name, its_ranks in dump.members.items():
+            members.setdefault(name, set()).update(its_ranks)
+        for entry in dump.entries:
+            if entry.group not in listed:
+                everyone = dump.about.get(entry.group) == DEFAULT_GROUP
+                members.setdefault(entry.group, set()).update(ranks if everyone else {dump.rank})
+    return {name: sorted(its_ranks) for name, its_ranks in members.items()}
+
+
+def _group(group: str, ranks: list[int], by_rank: dict[int, Dump]) -> list[Finding]:
+    """Mismatches and missing ranks of one group, at the first number where something is wrong."""
+    entries: dict[int, dict[int, Entry]] = {}
+    last: dict[int, int] = {}
+    for rank in ranks:
+        for entry in by_rank[rank].entries if rank in by_rank else ():
+            if entry.group == group and not entry.point_to_point:
+                entries.setdefault(entry.number, {})[rank] = entry
+                last[rank] = max(last.get(rank, 0), entry.number)
+    about = next(
+        (by_rank[rank].about[group] for rank in ranks if rank in by_rank and group in by_rank[rank].about), ""
+    )
+    for number in sorted(entries):
+        here = entries[number]
+        kinds = Counter(_signature(entry) for entry in here.values())
+        if len(kinds) > 1:
+            usual = kinds.most_common(1)[0][0]
+            odd = tuple(rank for rank, entry in here.items() if _signature(entry) != usual)
+            others = tuple(rank for rank in here if rank not in odd)
+            what = f"{here[odd[0]].what} where the others call {here[others[0]].what}"
+            return [Finding("mismatch", group, about, number, odd, others, what, _frames(by_rank, odd))]
+        waiting = tuple(rank for rank, entry in here.items() if not entry.done)
+        missing = tuple(rank for rank in ranks if last.get(rank, 0) < number)
+        if waiting and missing:
+            absent = tuple(rank for rank in missing if rank not in by_rank)
+            kind, culprits = ("absent", absent) if absent else ("missing", missing)
+            what = here[waiting[0]].what
+            return [Finding(kind, group, about, number, culprits, waiting, what, _frames(by_rank, culprits))]
+    return []
+
+
+def _all_in(members: dict[str, list[int]], by_rank: dict[int, Dump]) -> str:
+    """The collective that every rank of a group is in, with no rank missing; empty where there is none."""
+    for group, ranks in members.items():
+        pending = [
+            [e for e in by_rank[rank].entries if e.group == group and not e.done]
+            for rank in ranks
+            if rank in by_rank
+        ]
+        if len(pending) > 1 and all(pending):
+            return f"{pending[0][0].name} #{pending[0][0].number} of group {group}"
+    return ""
+
+
+def _signature(entry: Entry) -> tuple[str, ...]:
+    """What ranks must agree on: the operation and its type, and sizes where they are the same on all."""
+    name = entry.name.strip("_").removesuffix("_base")
+    return (name, entry.dtypes) if name.startswith(UNEVEN) else (name, entry.dtypes, entry.shapes)
+
+
+def _frames(by_rank: dict[int, Dump], ranks: tuple[int, ...]) -> tuple[str, ...]:
+    """Where each rank's last entry was called from."""
+    last = [
+        max(by_rank[rank].entries, key=lambda e: e.created_ns)
+        for rank in ranks
+        if rank in by_rank and by_rank[rank].entries
+    ]
+    return tuple(entry.frame for entry in last)
+
+
+def _renamed(finding: Finding) -> Finding:
+    return Finding("crossed", *(getattr(finding, name) for name in
+                   ("group", "about", "number", "culprits", "waiting", "what", "frames")))  # fmt: skip
