@@ -22,8 +22,6 @@ from typing import Any
 from scalewright.diagnose.pickles import NotPlainData, read_pickle
 
 LIBRARY = re.compile(r"(?:^|/)(?:torch|site-packages|dist-packages|lib/python[\d.]+)/|^<", re.IGNORECASE)
-    r"(?:^|/)(?:torch|site-packages|dist-packages|lib/python[\d.]+)/|^<|^\?\?|\.(?:cpp|cu|h)$"
-)
 NATIVE = "(no frame of Python)"
 
 
@@ -140,7 +138,11 @@ def _owner(frames: object) -> str:
     if not isinstance(frames, (list, tuple)):
         return NATIVE
     python = [
-        (str(frame.get("name", "?")), str(frame.get("filename", "")).replace("\\", "/"), frame.get("line", "?"))
+        (
+            str(frame.get("name", "?")),
+            str(frame.get("filename", "")).replace("\\", "/"),
+            frame.get("line", "?"),
+        )
         for frame in frames
         if isinstance(frame, Mapping) and str(frame.get("filename", "")).endswith(".py")
     ]
