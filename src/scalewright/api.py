@@ -226,8 +226,8 @@ def train(
 def diagnose(*paths: str | Path) -> dict[str, Any]:
     """Where the time of a run went and what would help, with the keys of `scalewright diagnose --json`.
 
-    Paths are traces of PyTorch's profiler, flight recorder dumps or memory snapshots, gzipped or not, or folders
-    of them. Raises UserError for a path that holds none.
+    Paths are traces of PyTorch's profiler, flight recorder dumps or memory snapshots, gzipped or not, or
+    folders of them. Raises UserError for a path that holds none.
     """
     from scalewright.diagnose.diagnose import diagnose as read
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.diagnose.job import Job, simulate, write
 
 from scalewright.diagnose.answer import answer
 from scalewright.diagnose.ranks import Ranks, read_ranks
 from scalewright.diagnose.replay import Change
-from tests.diagnose.job import Job, simulate, write
 
 CLEAN = Job(overlap=True, kernel=150.0)
 HIDDEN = Job(overlap=True, kernel=150.0, collective=40.0)
@@ -95,7 +95,7 @@ def test_a_replay_without_a_change_is_the_recording(job: Job, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    "job, change, changed",
+    ("job", "change", "changed"),
     [
         (Job(), Change(compute=0.5), Job(kernel=60.0)),
         (Job(), Change(transfer=0.2), Job(collective=30.0)),

@@ -60,8 +60,9 @@ def _flight(answer: Mapping[str, Any]) -> None:
 def _memory(answer: Mapping[str, Any]) -> None:
     memory = answer["memory"]
     print(
-        f"peak {memory['peak_gib']:.2f} GiB; at the end {memory['allocated_bytes'] / GIB:.2f} GiB allocated of "
-        f"{memory['reserved_bytes'] / GIB:.2f} reserved, {memory['fragmentation_pct']:.0f}% of it free in pieces"
+        f"peak {memory['peak_gib']:.2f} GiB; at the end {memory['allocated_bytes'] / GIB:.2f} GiB allocated of
+        " f"{memory['reserved_bytes'] / GIB:.2f} reserved, {memory['fragmentation_pct']:.0f}% of it free in
+        pieces"
     )
     for number, verdict in enumerate(answer["verdicts"], 1):
         print(f"\n{number}. {verdict['cause']}")
@@ -78,7 +79,7 @@ def _paragraphs(lines: Sequence[str]) -> None:
 
 
 def bar(parts: Mapping[str, float], width: int = BAR) -> str:
-    """The four parts as a bar of `width` characters; a part's edges are rounded, so that it is always full."""
+    """The four parts as a bar of `width` characters; edges are rounded, so that it is always full."""
     text, done = "", 0.0
     for key, sign, _ in PARTS:
         done += parts[key]
@@ -112,7 +113,8 @@ def _verdicts(verdicts: Sequence[Mapping[str, Any]]) -> None:
     for number, verdict in enumerate(verdicts, 1):
         gain = verdict["gain_pct"]
         print(
-            f"\n{number}. {verdict['cause']}: saves {gain['p50']:.0f}% ({gain['p10']:.0f} to {gain['p90']:.0f}%)"
+            f"\n{number}. {verdict['cause']}: saves {gain['p50']:.0f}% ({gain['p10']:.0f} to
+            {gain['p90']:.0f}%)"
         )
         _paragraphs([*verdict["evidence"], "→ " + verdict["fix"]])
 

@@ -1,16 +1,17 @@
 """Where a rank's time went: compute, communication and copies that nothing hides, and idle; the parts add up.
 
-    compute        ████████    ██████████              kernels that aren't communication
-    communication      ▒▒▒▒▒▒▒▒                        kernels of collectives, whatever library's (traces/kinds.py)
-    copies                           ░░░░  ░░          between memories, and their filling
-    window         CCCCCCCCMMMMCCCCCCCCCCyy..yy        C compute  M exposed communication  y exposed copy  . idle
+    compute        ████████    ██████████      kernels that aren't communication
+    communication      ▒▒▒▒▒▒▒▒                kernels of collectives, of any library (kinds.py)
+    copies                           ░░░░  ░░  between memories, and their filling
+    window         CCCCCCCCMMMMCCCCCCCCCCyy..yy   C compute  M, y exposed  . idle
 
     exposed communication = communication - compute
     exposed copy          = copies - compute - communication
-    idle                  = window - all three          the window: the first GPU event's start to the last's end
+    idle                  = window - all three     the window: the first GPU event's start to the last end
 
 The partition is TraceLens's, and equal to HTA's where that counts right. All of it is whole nanoseconds.
-Without a GPU in the trace the same is done with operators of the CPU: what Gloo and c10d run is communication.
+Without a GPU in the trace the same is done with operators of the CPU: what Gloo and c10d run is
+communication.
 """
 
 from __future__ import annotations

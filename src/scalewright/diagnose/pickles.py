@@ -3,9 +3,9 @@
     opcode ──► in DATA: numbers, text, lists, dictionaries, the memo        ──► built
          └──► any other: GLOBAL, REDUCE, BUILD, INST, NEWOBJ, EXT, PERSID   ──► NotPlainData
 
-A pickle is a program; these opcodes are the part of its language that imports and calls. They aren't filtered but
-absent, as the interpreter's table ends with those of data. It is Python's own written in Python: the one in C
-takes memory for the memo as a number in the file says.
+A pickle is a program; these opcodes are the part of its language that imports and calls. They aren't filtered
+but absent, as the interpreter's table ends with those of data. It is Python's own written in Python: the one
+in C takes memory for the memo as a number in the file says.
 """
 
 from __future__ import annotations
@@ -18,13 +18,12 @@ from typing import Any
 
 LIMIT = 4 << 30  # bytes of a file, unzipped
 DATA = (
-    "PROTO", "FRAME", "STOP", "MARK", "POP", "POP_MARK", "DUP",
-    "NONE", "NEWTRUE", "NEWFALSE", "INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4", "FLOAT", "BINFLOAT",
-    "STRING", "BINSTRING", "SHORT_BINSTRING", "UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8",
-    "BINBYTES", "SHORT_BINBYTES", "BINBYTES8",
-    "EMPTY_LIST", "LIST", "APPEND", "APPENDS", "EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3",
-    "EMPTY_DICT", "DICT", "SETITEM", "SETITEMS", "EMPTY_SET", "ADDITEMS", "FROZENSET",
-    "PUT", "BINPUT", "LONG_BINPUT", "GET", "BINGET", "LONG_BINGET", "MEMOIZE",
+    "PROTO", "FRAME", "STOP", "MARK", "POP", "POP_MARK", "DUP", "NONE", "NEWTRUE", "NEWFALSE", "INT",
+    "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4", "FLOAT", "BINFLOAT", "STRING", "BINSTRING",
+    "SHORT_BINSTRING", "UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8", "BINBYTES",
+    "SHORT_BINBYTES", "BINBYTES8", "EMPTY_LIST", "LIST", "APPEND", "APPENDS", "EMPTY_TUPLE", "TUPLE",
+    "TUPLE1", "TUPLE2", "TUPLE3", "EMPTY_DICT", "DICT", "SETITEM", "SETITEMS", "EMPTY_SET", "ADDITEMS",
+    "FROZENSET", "PUT", "BINPUT", "LONG_BINPUT", "GET", "BINGET", "LONG_BINGET", "MEMOIZE",
 )  # fmt: skip
 
 

@@ -4,14 +4,15 @@
     stream 7    k0 ─ k1          └► k2           └► k3         a kernel when launch, stream and dependencies allow
     rank 1            ▒▒▒▒▒▒█ collective: ends when the last rank has come, and its transfer is done
 
-    start of a kernel = max(its launch + latency, end before it on its stream, end of what it waits for) + rest
+    start of a kernel = max(its launch + latency, end before it on its stream, end of what it waits for) +
+    rest
     end               = start + duration, of a matched collective max over ranks of start + transfer + rest
     the host          = the last call's begin + time between calls; a call that waited, waits for the same kernel
 
-`rest` is what of the recorded times none of these explains. It is kept, so that a
-replay without a change gives the recorded times exactly, and a change moves what depends on it. What a kernel of
-another stream waits for isn't recorded: every kernel is taken to depend on the last one that ended before it, so
-that what ran one after the other stays so, and gains are no larger than they would be.
+`rest` is what of the recorded times none of these explains. It is kept, so that a replay without a change
+gives the recorded times exactly, and a change moves what depends on it. What a kernel of another stream waits
+for isn't recorded: every kernel is taken to depend on the last one that ended before it, so that what ran one
+after the other stays so, and gains are no larger than they would be.
 """
 
 from __future__ import annotations
@@ -76,7 +77,8 @@ class Recorded:
 
     calls     (kind, work since the call before, of that in the data loader, kernel, rest)
     kernels   by the order of their launches: start, duration, role; the kernel before it on its stream,
-              the one it waits for (-1: none), latency of its launch, rest; the collective it belongs to (-1: none)
+              the one it waits for (-1: none), latency of its launch, rest; the collective it belongs to (-1:
+              none)
     """
 
     calls: list[tuple[int, int, int, int, int]] = field(default_factory=list)

@@ -8,8 +8,8 @@
     cause             = the part (compute, copies, or an idle cause) of those stretches that exceeds the median
                         over ranks by most
 
-A rank is named when it imposed at least `LEAST_SHARE` of the window, and `LEAST_EXCESS` times what the ranks do on
-average: where all come late in turn, none is.
+A rank is named when it imposed at least `LEAST_SHARE` of the window, and `LEAST_EXCESS` times what the ranks
+do on average: where all come late in turn, none is.
 """
 
 from __future__ import annotations

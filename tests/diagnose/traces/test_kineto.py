@@ -24,7 +24,7 @@ def read(folder: Path, text: str, name: str = "trace.json") -> Trace:
 
 
 @pytest.mark.parametrize(
-    "ts, dur, start, length",
+    ("ts", "dur", "start", "length"),
     [
         ("1661938466265032", "25", 1661938466265032_000, 25_000),  # PyTorch 1.8 to 2.1: whole microseconds
         ("5956372518.123", "4.928", 5956372518_123, 4_928),  # since 2024, after baseTimeNanoseconds
@@ -73,7 +73,7 @@ def test_events_of_another_form_are_left_out_and_counted(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    "about, name, rank",
+    ("about", "name", "rank"),
     [
         ({"distributedInfo": {"rank": 5}}, "rank3.json", 5),
         ({}, "rank3.json", 3),

@@ -2,9 +2,9 @@
 
     nccl_trace_rank_0 ──► Dump(rank 0, groups {3: dp, ranks 0 and 2}, entries [... dp #4 started])
 
-`TORCH_NCCL_DEBUG_INFO_TEMP_FILE` (or `TORCH_FR_DUMP_TEMP_FILE`) and the rank make the name. The buffer is a ring:
-ranks may begin at different numbers. NCCL's entries are scheduled, started, completed; Gloo's stay scheduled and are
-`retired` when they are done, and its groups are listed without their ranks.
+`TORCH_NCCL_DEBUG_INFO_TEMP_FILE` (or `TORCH_FR_DUMP_TEMP_FILE`) and the rank make the name. The buffer is a
+ring: ranks may begin at different numbers. NCCL's entries are scheduled, started, completed; Gloo's stay
+scheduled and are `retired` when they are done, and its groups are listed without their ranks.
 """
 
 from __future__ import annotations
@@ -114,7 +114,9 @@ def _frame(frames: object) -> str:
         return ""
     for frame in frames:
         if isinstance(frame, Mapping) and not LIBRARY.search(str(frame.get("filename", ""))):
-            return f"{frame.get('name', '?')} ({Path(str(frame.get('filename', '?'))).name}:{frame.get('line', '?')})"
+            return f"{frame.get('name', '?')} ({Path(str(frame.get('filename', '?'))).name}:{
+                frame.get('line', '?')
+            })"
     return ""
 
 

@@ -67,8 +67,8 @@ def _fragmented(snapshot: Snapshot) -> dict[str, Any] | None:
     return {
         "cause": "fragmentation",
         "evidence": [
-            f"{pieces / GIB:.2f} of {snapshot.reserved / GIB:.2f} GiB reserved are free in pieces, the largest free "
-            f"block has {snapshot.largest_free / GIB:.2f} GiB"
+            f"{pieces / GIB:.2f} of {snapshot.reserved / GIB:.2f} GiB reserved are free in pieces, the largest
+            free " f"block has {snapshot.largest_free / GIB:.2f} GiB"
         ],
         "fix": "set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
         "saves_gib": pieces / GIB,

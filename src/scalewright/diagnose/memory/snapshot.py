@@ -7,8 +7,8 @@
                the level is found backwards: its end is what is allocated now
     owners     of the peak: the user's innermost frame at each block's allocation
 
-`torch.cuda.memory._dump_snapshot(file)` writes it. Bytes throughout. A block's size is rounded to 512 bytes and may be
-larger than what was asked for; the trace holds the sizes of blocks too.
+`torch.cuda.memory._dump_snapshot(file)` writes it. Bytes throughout. A block's size is rounded to 512 bytes
+and may be larger than what was asked for; the trace holds the sizes of blocks too.
 """
 
 from __future__ import annotations

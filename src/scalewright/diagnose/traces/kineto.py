@@ -28,10 +28,10 @@ from scalewright.diagnose.traces.trace import Collective, Trace
 from scalewright.diagnose.traces.unpack import Unpacked
 
 CATEGORY = {
-    "kernel": t.KERNEL, "Kernel": t.KERNEL, "gpu_memcpy": t.MEMCPY, "Memcpy": t.MEMCPY,
-    "gpu_memset": t.MEMSET, "Memset": t.MEMSET, "cuda_runtime": t.CALL, "cuda_driver": t.CALL,
-    "hip_runtime": t.CALL, "xpu_runtime": t.CALL, "Runtime": t.CALL, "cpu_op": t.OPERATOR, "Operator": t.OPERATOR,
-    "user_annotation": t.ANNOTATION, "cuda_sync": t.SYNC,
+    "kernel": t.KERNEL, "Kernel": t.KERNEL, "gpu_memcpy": t.MEMCPY, "Memcpy": t.MEMCPY, "gpu_memset":
+    t.MEMSET, "Memset": t.MEMSET, "cuda_runtime": t.CALL, "cuda_driver": t.CALL, "hip_runtime": t.CALL,
+    "xpu_runtime": t.CALL, "Runtime": t.CALL, "cpu_op": t.OPERATOR, "Operator": t.OPERATOR, "user_annotation":
+    t.ANNOTATION, "cuda_sync": t.SYNC,
 }  # fmt: skip
 LATEST = 9e15  # microseconds: what fits into 64 bits of nanoseconds
 EXACT = float(1 << 42)  # microseconds below which a float64 still tells nanoseconds apart
