@@ -1,6 +1,6 @@
-"""A training job in a few lines, with faults that can be planted: its Kineto traces, and how long it truly takes.
+"""A training job in a few lines, with faults that can be planted: its traces, and how long it truly takes.
 
-    for each layer   host: launch ─► GPU: kernels ─► collective of all ranks (its stream waits for the kernels)
+    for each layer   host: launch ─► GPU: kernels ─► collective of all ranks, after the kernels
 
 The simulation is the truth: a fault's gain is the time of the job with it over the time without.
 """

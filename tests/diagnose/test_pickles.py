@@ -1,4 +1,4 @@
-"""Pickles of data are read; those that import, call or build anything are refused, and damage never runs or hangs."""
+"""Pickles of data are read; those that import, call or build anything are refused; damage never runs."""
 
 from __future__ import annotations
 

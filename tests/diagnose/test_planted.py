@@ -1,4 +1,4 @@
-"""Faults planted in generated jobs: the cause comes first, the gain is what the job without it is faster by."""
+"""Faults planted in generated jobs: the cause comes first, and the gain is what the job without it gains."""
 
 from __future__ import annotations
 

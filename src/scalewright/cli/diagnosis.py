@@ -59,10 +59,10 @@ def _flight(answer: Mapping[str, Any]) -> None:
 
 def _memory(answer: Mapping[str, Any]) -> None:
     memory = answer["memory"]
+    allocated, reserved = memory["allocated_bytes"] / GIB, memory["reserved_bytes"] / GIB
     print(
-        f"peak {memory['peak_gib']:.2f} GiB; at the end {memory['allocated_bytes'] / GIB:.2f} GiB allocated of
-        " f"{memory['reserved_bytes'] / GIB:.2f} reserved, {memory['fragmentation_pct']:.0f}% of it free in
-        pieces"
+        f"peak {memory['peak_gib']:.2f} GiB; at the end {allocated:.2f} GiB allocated of {reserved:.2f} "
+        f"reserved, {memory['fragmentation_pct']:.0f}% of it free in pieces"
     )
     for number, verdict in enumerate(answer["verdicts"], 1):
         print(f"\n{number}. {verdict['cause']}")
@@ -112,10 +112,8 @@ def _idle(answer: Mapping[str, Any]) -> None:
 def _verdicts(verdicts: Sequence[Mapping[str, Any]]) -> None:
     for number, verdict in enumerate(verdicts, 1):
         gain = verdict["gain_pct"]
-        print(
-            f"\n{number}. {verdict['cause']}: saves {gain['p50']:.0f}% ({gain['p10']:.0f} to
-            {gain['p90']:.0f}%)"
-        )
+        span = f"{gain['p10']:.0f} to {gain['p90']:.0f}%"
+        print(f"\n{number}. {verdict['cause']}: saves {gain['p50']:.0f}% ({span})")
         _paragraphs([*verdict["evidence"], "→ " + verdict["fix"]])
 
 

@@ -112,8 +112,8 @@ def _doubts(ranks: Ranks) -> list[str]:
     for rank in ranks.ranks:
         if count := unlaunched(rank.trace):
             lines.append(
-                f"{rank.trace.path.name}: {count:,} GPU events have no launch in it, and the idle time before
-                " "them counts as other"
+                f"{rank.trace.path.name}: {count:,} GPU events have no launch in it: the idle time before "
+                "them counts as other"
             )
     world = ranks.ranks[0].trace.about.get("distributedInfo")
     size = world.get("world_size") if isinstance(world, dict) else None

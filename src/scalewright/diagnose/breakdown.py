@@ -1,8 +1,8 @@
 """Where a rank's time went: compute, communication and copies that nothing hides, and idle; the parts add up.
 
-    compute        ████████    ██████████      kernels that aren't communication
+    compute        ████████    ██████████              kernels that aren't communication
     communication      ▒▒▒▒▒▒▒▒                kernels of collectives, of any library (kinds.py)
-    copies                           ░░░░  ░░  between memories, and their filling
+    copies                           ░░░░  ░░          between memories, and their filling
     window         CCCCCCCCMMMMCCCCCCCCCCyy..yy   C compute  M, y exposed  . idle
 
     exposed communication = communication - compute

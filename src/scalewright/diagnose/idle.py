@@ -6,10 +6,10 @@
                               ▲ what ran here: the data loader, what follows a synchronisation, or the rest
 
     data     the host was in the data loader
-    sync     the GPU ran dry in a synchronisation (.item(), .cpu(), cudaDeviceSynchronize): the host had nothing
-             queued when it came back, and the gap until it launches again is that synchronisation's price
+    sync     the GPU ran dry in a synchronisation (.item(), .cpu(), cudaDeviceSynchronize): the host had
+             nothing queued when it came back, and the gap until it launches again is the price of that
     host     Python, the framework and the driver were slower than the GPU
-    launch   from the launch call's begin to the kernel's start, or a gap of a few microseconds in a full queue
+    launch   from the launch call's begin to the kernel's start, or microseconds between queued kernels
     other    the kernel was queued and waited for something: another stream, an event, a copy
 
 HTA's `host_wait` is the first three together, its `kernel_wait` is short `launch`, and its `other` ours.

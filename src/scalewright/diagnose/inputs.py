@@ -1,7 +1,8 @@
-"""What the given paths are, judged by their content: traces of ranks, flight recorder dumps, a memory snapshot.
+"""What the given paths are, by their content: traces of ranks, flight recorder dumps, memory snapshots.
 
-    PATH... ──► files ──► kind        {, [  JSON: a trace, or a dump with entries     0x80  a pickle: its keys tell
-                                      a file of another kind is refused by name, in a folder left out
+    PATH... ──► files ──► kind     { or [   JSON: a trace, or a dump with entries
+                                   0x80     a pickle: its keys decide
+                                   others   refused by name; in a folder left out
 
 All files must be of one kind: they are the ranks of one run.
 """
@@ -20,7 +21,7 @@ START = 1 << 16  # bytes in which a file shows what it is
 
 
 def inputs(paths: Sequence[Path]) -> tuple[str, list[Path]]:
-    """The kind and the files; raises UserError for a path that is missing, of no known kind, or of another."""
+    """The kind and the files; raises UserError for one that is missing, unknown, or of another kind."""
     kinds: dict[Path, str] = {}
     for path in paths:
         if not path.exists():

@@ -1,4 +1,4 @@
-"""The traces of a run's ranks, each analysed by itself, then together: what `verdicts.py` and `answer.py` read.
+"""The traces of a run's ranks, each analysed by itself, then together, for `verdicts.py` and `answer.py`.
 
 files ──► Trace ──► Activity ──► Breakdown, Idle, Steps       a rank by itself
              └────► Matched, Clocks ──► stragglers, replay    what they did together
@@ -102,7 +102,7 @@ class Ranks:
 
 
 def read_ranks(paths: Sequence[Path]) -> Ranks:
-    """Reads one file a rank; raises NotATrace where none has any activity, OSError for one that can't be read."""
+    """Reads one file a rank; raises NotATrace where none has any activity, OSError as `open` does."""
     large = len(paths) > 1 and sum(path.stat().st_size for path in paths) > LARGE
     if large:
         with ProcessPoolExecutor(min(len(paths), os.cpu_count() or 1)) as pool:

@@ -1,13 +1,13 @@
-"""Replays a trace with something changed: how long would it have taken with a faster loader, host, link, rank?
+"""Replays a trace with something changed: its length with a faster loader, host, link or rank.
 
     host     l0 ── l1 ── data ── l2 ── sync ─────┐ l3          a launch comes when the host gets to it
-    stream 7    k0 ─ k1          └► k2           └► k3         a kernel when launch, stream and dependencies allow
+    stream 7    k0 ─ k1          └► k2           └► k3     a kernel when launch, stream, dependencies allow
     rank 1            ▒▒▒▒▒▒█ collective: ends when the last rank has come, and its transfer is done
 
     start of a kernel = max(its launch + latency, end before it on its stream, end of what it waits for) +
     rest
     end               = start + duration, of a matched collective max over ranks of start + transfer + rest
-    the host          = the last call's begin + time between calls; a call that waited, waits for the same kernel
+    the host          = the last call + the work between them; a call that waited, waits for the same kernel
 
 `rest` is what of the recorded times none of these explains. It is kept, so that a replay without a change
 gives the recorded times exactly, and a change moves what depends on it. What a kernel of another stream waits
@@ -73,7 +73,7 @@ def combined(changes: Sequence[Change], rank: int) -> Change:
 
 @dataclass
 class Recorded:
-    """One rank's calls in the host's order and its kernels, with what each depends on. Times: whole nanoseconds.
+    """One rank's calls in the host's order, and its kernels with what each depends on; nanoseconds.
 
     calls     (kind, work since the call before, of that in the data loader, kernel, rest)
     kernels   by the order of their launches: start, duration, role; the kernel before it on its stream,
@@ -134,7 +134,7 @@ def record(trace: Trace, talks: np.ndarray, collective: np.ndarray) -> Recorded:
 def _calls(
     trace: Trace, rows: np.ndarray, launch: np.ndarray, end: np.ndarray
 ) -> tuple[list[tuple[int, int, int, int, int]], np.ndarray, int]:
-    """The host's calls in order, when each kernel's launch began on the host's one line of time, and its begin."""
+    """The host's calls in order, when each kernel was launched on the host's line of time, and its begin."""
     waits = np.flatnonzero((trace.category == t.CALL) & (trace.end - trace.start > BLOCKED))
     by_end = np.argsort(end, kind="stable")
     last = by_end[np.maximum(np.searchsorted(end[by_end], trace.end[waits], side="right") - 1, 0)]
@@ -215,7 +215,7 @@ def replay(
 
 
 def _run(some: Recorded, change: Change) -> Rank:
-    """One rank in the host's order; yields at every matched collective, returns its first start and last end."""
+    """One rank in the host's order; yields at matched collectives, returns its first start and last end."""
     host, first = some.begin, some.begin + (1 << 62)
     factors = (change.compute, change.copies, change.transfer)
     end = [0] * len(some.start)

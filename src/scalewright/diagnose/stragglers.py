@@ -1,12 +1,12 @@
 """Which ranks the others waited for, for how long, and what kept those ranks.
 
-    rank 0 (late)    ██ compute ██░░░░░░░ host ░░░░░░░░│████          between two collectives a late rank took longer:
-    the median       ██ compute ██│▒▒▒▒▒▒▒ waits ▒▒▒▒▒▒ ████          the difference by what it did is the cause
+    rank 0 (late)    ██ compute ██░░░░░░░ host ░░░░░░░░│████    between two collectives:
+    the median       ██ compute ██│▒▒▒▒▒▒▒ waits ▒▒▒▒▒▒ ████    the longer part is the cause
 
     late              = its wait is under a tenth of the longest: the last one, and who came with it
     imposed by a rank = sum over the collectives to which it came late of the median of the others' waits
-    cause             = the part (compute, copies, or an idle cause) of those stretches that exceeds the median
-                        over ranks by most
+    cause             = the part (compute, copies, an idle cause) of those stretches that exceeds the
+                        ranks' median by most
 
 A rank is named when it imposed at least `LEAST_SHARE` of the window, and `LEAST_EXCESS` times what the ranks
 do on average: where all come late in turn, none is.
@@ -85,7 +85,7 @@ def _wait_of_others(group: Matched, late: np.ndarray) -> np.ndarray:
 
 
 def _before_each(group: Matched, activities: Sequence[Activity], idles: Sequence[Idle]) -> np.ndarray:
-    """What each rank did between a collective and the one before; [collectives, ranks, PARTS], nanoseconds."""
+    """Nanoseconds of what each rank did before each collective; int64 [collectives, ranks, PARTS]."""
     parts = np.zeros((len(group), len(group.ranks), len(PARTS)), dtype=np.int64)
     for column, index in enumerate(group.ranks):
         what, idle = activities[index], idles[index]

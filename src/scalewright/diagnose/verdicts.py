@@ -77,9 +77,10 @@ def _sync(ranks: Ranks) -> Verdict | None:
     gain = max(ranks.gain(Change(waits=False)), 0.0)
     most = max(ranks.gain(Change(waits=False, streams=False)), gain)
     return Verdict(
-        "sync", [f"{share:.1f}% of the window the device is idle because the host had waited for it and begins
-        anew"], "keep values on the device: no .item(), .cpu(), print(loss) or torch.cuda.synchronize() within
-        a step", gain / 2, gain, most, 0.7,
+        "sync",
+        [f"{share:.1f}% of the window the device is idle because the host had waited for it and begins anew"],
+        "keep values on the device: no .item(), .cpu(), print(loss) or synchronize() within a step",
+        gain / 2, gain, most, 0.7,
     )  # fmt: skip
 
 
@@ -98,8 +99,11 @@ def _host(ranks: Ranks) -> Verdict | None:
         min(max(ranks.gain(Change(host=part)), 0.0), most) for part in (*REACHES["host"], 0.0)
     )
     return Verdict(
-        "host", evidence, "launch less: CUDA graphs or torch.compile(mode='reduce-overhead'), fused kernels
-        and a fused optimizer, " "a larger micro-batch", low, middle, whole, 0.8,
+        "host",
+        evidence,
+        "launch less: CUDA graphs or torch.compile(mode='reduce-overhead'), fused kernels and a fused "
+        "optimizer, a larger micro-batch",
+        low, middle, whole, 0.8,
     )  # fmt: skip
 
 
@@ -121,9 +125,11 @@ def _communication(ranks: Ranks) -> Verdict | None:
             "one rank alone doesn't tell transfer from waiting for another: give all ranks' traces"
         )
     return Verdict(
-        "communication", evidence, "hide it (overlapping gathers and reductions, prefetch) or send less:
-        sharding within a node, a larger " "micro-batch, a smaller tensor-parallel group", low, middle, most,
-        0.8 if ranks.matched else 0.4,
+        "communication",
+        evidence,
+        "hide it (overlapping gathers and reductions, prefetch) or send less: sharding within a node, a "
+        "larger micro-batch, a smaller tensor-parallel group",
+        low, middle, most, 0.8 if ranks.matched else 0.4,
     )  # fmt: skip
 
 
@@ -147,8 +153,9 @@ def _stragglers(ranks: Ranks) -> Verdict | None:
     most = max(ranks.gain(*(_without(some) for some in late)), 0.0)
     usual = min(max(ranks.gain(*(_as_the_median(ranks, some) for some in late)), 0.0), most)
     evidence = [
-        f"the others wait {some.imposed / 1e6:,.1f} ms for {name(ranks, some.rank)}, last in {some.last_in} of
-        " f"{some.of} collectives: {WHY[some.cause]}" for some in late
+        f"the others wait {some.imposed / 1e6:,.1f} ms for {name(ranks, some.rank)}, late in {some.last_in} "
+        f"of {some.of} collectives: {WHY[some.cause]}"
+        for some in late
     ]
     transfer = sum(int(group.transfer.sum()) for group in ranks.matched)
     evidence.append(
@@ -169,10 +176,14 @@ WHY = {
     "other": "its kernels wait for another stream",
 }
 FIX = {
-    "compute": "its clock, temperature and power, or its share of the work", "communication": "the groups that
-    it is in", "copies": "what it copies", "host": "other processes on its cores, their binding to its NUMA
-    node, Python work that other ranks don't do", "launch": "its driver and the load of its CPU", "data": "its
-    data loader and its disk", "sync": "what it reads back from the device", "other": "its streams",
+    "compute": "its clock, temperature and power, or its share of the work",
+    "communication": "the groups that it is in",
+    "copies": "what it copies",
+    "host": "other processes on its cores, its NUMA node, Python work that other ranks don't do",
+    "launch": "its driver and the load of its CPU",
+    "data": "its data loader and its disk",
+    "sync": "what it reads back from the device",
+    "other": "its streams",
 }
 
 

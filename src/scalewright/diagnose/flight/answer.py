@@ -11,11 +11,12 @@ from scalewright.diagnose.flight.hang import Finding, find_hang
 from scalewright.diagnose.pickles import NotPlainData
 
 FIX = {
-    "mismatch": "make every rank of the group call the same collective with the same shapes: look for a branch
-    on " "the rank, or on data that differs", "missing": "look at what this rank did instead: a branch that
-    skips the call, an exception that was caught, a " "loader that ended earlier", "absent": "look at this
-    rank's log: it died or was killed, or couldn't write its dump", "crossed": "call the collectives of both
-    groups in one order on all ranks",
+    "mismatch": "make every rank of the group call the same collective with the same shapes: look for a "
+    "branch on the rank, or on data that differs",
+    "missing": "look at what this rank did instead: a branch that skips the call, an exception that was "
+    "caught, a loader that ended earlier",
+    "absent": "look at this rank's log: it died or was killed, or couldn't write its dump",
+    "crossed": "call the collectives of both groups in one order on all ranks",
 }
 
 
@@ -37,8 +38,8 @@ def flight_answer(files: Sequence[Path]) -> dict[str, Any]:
         "root_ranks": list(hang.root),
         "verdicts": [
             {"cause": finding.kind, "ranks": list(finding.culprits), "waiting": list(finding.waiting),
-             "group": finding.about or finding.group, "number": finding.number, "evidence":
-             [sentence(finding)], "frames": list(finding.frames), "fix": FIX[finding.kind]}
+             "group": finding.about or finding.group, "number": finding.number,
+             "evidence": [sentence(finding)], "frames": list(finding.frames), "fix": FIX[finding.kind]}
             for finding in hang.findings
         ],
         "warnings": warnings + hang.warnings,

@@ -24,7 +24,7 @@ RANK = re.compile(r"(\d+)(?:\.(?:json|pickle|pkl|gz))*$")
 
 @dataclass(frozen=True)
 class Entry:
-    """One collective or message of a rank. `number`: its place in the group's order, which all ranks share."""
+    """One collective or message of a rank. `number`: its place in the group's order."""
 
     group: str
     number: int
@@ -114,9 +114,8 @@ def _frame(frames: object) -> str:
         return ""
     for frame in frames:
         if isinstance(frame, Mapping) and not LIBRARY.search(str(frame.get("filename", ""))):
-            return f"{frame.get('name', '?')} ({Path(str(frame.get('filename', '?'))).name}:{
-                frame.get('line', '?')
-            })"
+            file = Path(str(frame.get("filename", "?"))).name
+            return f"{frame.get('name', '?')} ({file}:{frame.get('line', '?')})"
     return ""
 
 

@@ -3,10 +3,10 @@
     rank 0  ... dp #3 ✓   dp #4 waits ───► for rank 2, whose last of dp is #3
     rank 2  ... dp #3 ✓   tp #7 ✓           waits for nobody: the root, it left dp #4 out
 
-    mismatch     ranks called different things at the same number of a group: those in the minority are the root
+    mismatch     ranks called different things at one number of a group: the minority is the root
     absent       a rank left no dump: it died, or wrote none
     missing      a rank never came to a collective that the others wait in, and waits in none itself
-    crossed      ranks wait for each other in a circle: they call the collectives of two groups in different orders
+    crossed      ranks wait for each other in a circle: they call two groups' collectives in different orders
 
 Numbers count from each group's start, so that a ring buffer that lost the oldest entries doesn't matter.
 """
@@ -39,7 +39,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Hang:
-    """The findings, those at the root first, the ranks they name, and lines about what the dumps don't tell."""
+    """The findings, the root's first, the ranks they name, and lines about what the dumps don't tell."""
 
     findings: list[Finding]
     root: tuple[int, ...]

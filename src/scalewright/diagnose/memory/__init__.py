@@ -1,1 +1,1 @@
-"""Snapshots of CUDA's allocator: snapshot.py reads one (level, peak, owners), answer.py has the JSON's keys."""
+"""Snapshots of CUDA's allocator: snapshot.py reads one, answer.py has the JSON's keys."""

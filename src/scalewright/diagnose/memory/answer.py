@@ -1,4 +1,4 @@
-"""The answer of `diagnose` for memory snapshots: level and peak, their owners, fragmentation, what would help."""
+"""The answer of `diagnose` for memory snapshots: the peak and its owners, fragmentation, what would help."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ def _fragmented(snapshot: Snapshot) -> dict[str, Any] | None:
     return {
         "cause": "fragmentation",
         "evidence": [
-            f"{pieces / GIB:.2f} of {snapshot.reserved / GIB:.2f} GiB reserved are free in pieces, the largest
-            free " f"block has {snapshot.largest_free / GIB:.2f} GiB"
+            f"{pieces / GIB:.2f} of {snapshot.reserved / GIB:.2f} GiB reserved are free in pieces, the "
+            f"largest free block has {snapshot.largest_free / GIB:.2f} GiB"
         ],
         "fix": "set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
         "saves_gib": pieces / GIB,

@@ -3,8 +3,8 @@
     reserved   ████████████████████████████████   segments taken from the driver
     allocated  ███████████  ██████    ████         blocks in use         inactive: the rest, kept for reuse
 
-    peak       the level of allocated bytes, followed through the trace of allocations; that trace is a ring buffer, so
-               the level is found backwards: its end is what is allocated now
+    peak       the level of allocated bytes, followed through the trace of allocations; that is a ring buffer,
+               so that the level is found backwards: its end is what is allocated now
     owners     of the peak: the user's innermost frame at each block's allocation
 
 `torch.cuda.memory._dump_snapshot(file)` writes it. Bytes throughout. A block's size is rounded to 512 bytes
@@ -44,7 +44,7 @@ class Snapshot:
 
     @property
     def fragmentation_pct(self) -> float:
-        """Free bytes in segments that are partly in use, of all reserved bytes: whole free ones can be reused."""
+        """Free bytes in segments partly in use, of all reserved ones: wholly free segments can be reused."""
         return 100 * self.in_pieces / self.reserved if self.reserved else 0.0
 
 
@@ -111,7 +111,7 @@ def _level(trace: Sequence[Any], allocated: int) -> tuple[int, int, int]:
 
 
 def _change(event: Mapping[str, Any]) -> int:
-    """Bytes by which an event changes the allocated level: a block is free when its last stream is done with it."""
+    """Bytes that an event adds to the level; a block is free when its last stream is done with it."""
     sign = {"alloc": 1, "free_completed": -1}.get(str(event.get("action")), 0)
     return sign * int(event.get("size", 0))
 

@@ -19,12 +19,15 @@ KINDS: tuple[tuple[str, str], ...] = (
      r"nccl|rccl|msccl|oneccl|ccl_?kernel|nvshmem|(?:deep_?ep|dpsk::ep)::|ep::(?:inter|intra)node|multimem_|cross_device_reduce|all_?reduce_?kernel"
      r"|one_shot_all_?reduce|two_shot_all_?reduce|symm_mem|lamport|allgather_(?:kernel|bf16|push)"
      r"|reducescatter_kernel|alltoall_?kernel"),
-    ("attention", r"flash|fmha|attention|attn|softmax_warp|sdpa"), ("matrix product",
-    r"gemm|cutlass|xmma|cublas|wgrad|dgrad|cijk_|matmul|hgmma|nvjet|convolve|conv\d?d|winograd|implicit"),
-    ("normalisation", r"norm|welford|bn_fw|bn_bw"), ("optimizer", r"adam|multi_tensor|lamb|sgd|foreach"),
-    ("loss", r"cross_entropy|log_softmax|nll_loss"), ("embedding", r"embedding|indexselect|index_select"),
-    ("reduction", r"reduce"), ("elementwise",
-    r"elementwise|vectorized|triton_poi|copy|fill|gelu|silu|dropout|cat_?array|unrolled"),
+    ("attention", r"flash|fmha|attention|attn|softmax_warp|sdpa"),
+    ("matrix product",
+     r"gemm|cutlass|xmma|cublas|wgrad|dgrad|cijk_|matmul|hgmma|nvjet|convolve|conv\d?d|winograd|implicit"),
+    ("normalisation", r"norm|welford|bn_fw|bn_bw"),
+    ("optimizer", r"adam|multi_tensor|lamb|sgd|foreach"),
+    ("loss", r"cross_entropy|log_softmax|nll_loss"),
+    ("embedding", r"embedding|indexselect|index_select"),
+    ("reduction", r"reduce"),
+    ("elementwise", r"elementwise|vectorized|triton_poi|copy|fill|gelu|silu|dropout|cat_?array|unrolled"),
 )  # fmt: skip
 OTHER = "other"
 _PATTERNS = tuple((kind, re.compile(pattern, re.IGNORECASE)) for kind, pattern in KINDS)

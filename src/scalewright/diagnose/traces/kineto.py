@@ -1,8 +1,8 @@
 """Reads what PyTorch's profiler writes (Kineto's JSON, gzipped or not) into a `Trace`, event by event.
 
-    file ──► unpack.py ──► json_array.py ──► [Event, ...] ──► columns        8 MiB at a time, nothing else is kept
+    file ──► unpack.py ──► json_array.py ──► [Event, ...] ──► columns      8 MiB at a time
 
-    ph   X: something with a duration     M: names of processes     i: an instant     s, f: arrows (not needed)
+    ph   X: something with a duration     M: names of processes     i: an instant     s, f: arrows
     cat  kernel, gpu_memcpy, gpu_memset · cuda_runtime, cuda_driver · cpu_op · user_annotation · cuda_sync ·
          python_function; PyTorch 1.8 wrote Kernel, Memcpy, Memset, Runtime, Operator
     ts   microseconds, whole in old traces, with three digits for the nanoseconds since 2024
@@ -28,10 +28,10 @@ from scalewright.diagnose.traces.trace import Collective, Trace
 from scalewright.diagnose.traces.unpack import Unpacked
 
 CATEGORY = {
-    "kernel": t.KERNEL, "Kernel": t.KERNEL, "gpu_memcpy": t.MEMCPY, "Memcpy": t.MEMCPY, "gpu_memset":
-    t.MEMSET, "Memset": t.MEMSET, "cuda_runtime": t.CALL, "cuda_driver": t.CALL, "hip_runtime": t.CALL,
-    "xpu_runtime": t.CALL, "Runtime": t.CALL, "cpu_op": t.OPERATOR, "Operator": t.OPERATOR, "user_annotation":
-    t.ANNOTATION, "cuda_sync": t.SYNC,
+    "kernel": t.KERNEL, "Kernel": t.KERNEL, "gpu_memcpy": t.MEMCPY, "Memcpy": t.MEMCPY,
+    "gpu_memset": t.MEMSET, "Memset": t.MEMSET, "cuda_runtime": t.CALL, "cuda_driver": t.CALL,
+    "hip_runtime": t.CALL, "xpu_runtime": t.CALL, "Runtime": t.CALL, "cpu_op": t.OPERATOR,
+    "Operator": t.OPERATOR, "user_annotation": t.ANNOTATION, "cuda_sync": t.SYNC,
 }  # fmt: skip
 LATEST = 9e15  # microseconds: what fits into 64 bits of nanoseconds
 EXACT = float(1 << 42)  # microseconds below which a float64 still tells nanoseconds apart
