@@ -121,8 +121,15 @@ def _kernels(kernels: Sequence[Mapping[str, Any]]) -> None:
     if not kernels:
         return
     print()
+    width = max(shutil.get_terminal_size((80, 24)).columns - 52, 24)  # beside the other four columns
     rows = [
-        [k["short_name"], k["kind"], f"{k['count']:,}", f"{k['mean_us']:,.1f}", f"{k['share_pct']:.1f}"]
+        [
+            k["short_name"][:width],
+            k["kind"],
+            f"{k['count']:,}",
+            f"{k['mean_us']:,.1f}",
+            f"{k['share_pct']:.1f}",
+        ]
         for k in kernels[:MOST_KERNELS]
     ]
     print_table(["kernel", "kind", "count", "mean, µs", "% of kernels"], rows)

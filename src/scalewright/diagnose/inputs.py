@@ -1,6 +1,7 @@
 """What the given paths are, by their content: traces of ranks, flight recorder dumps, memory snapshots.
 
     PATH... ──► files ──► kind     { or [   JSON: a trace, or a dump with entries
+                                   SQLite   an export of Nsight Systems: traces
                                    0x80     a pickle: its keys decide
                                    others   refused by name; in a folder left out
 
@@ -12,11 +13,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from scalewright.diagnose.traces.nsys import MAGIC
 from scalewright.diagnose.traces.unpack import Unpacked
 from scalewright.spec.errors import UserError
 
 TRACE, FLIGHT, MEMORY = "trace", "flight_recorder", "memory"
-READ = "a trace of PyTorch's profiler, a flight recorder's dumps or a memory snapshot"
+READ = "a trace of PyTorch's profiler or Nsight Systems, a flight recorder's dumps or a memory snapshot"
 START = 1 << 16  # bytes in which a file shows what it is
 
 
@@ -45,6 +47,8 @@ def kind_of_file(path: Path) -> str:
         start += piece
         if len(start) >= START:
             break
+    if start.startswith(MAGIC):
+        return TRACE
     if start.startswith(b"\x80"):
         return FLIGHT if b"pg_config" in start or b"collective_seq_id" in start else MEMORY
     text = start.removeprefix(b"\xef\xbb\xbf").lstrip()

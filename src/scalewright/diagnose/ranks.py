@@ -26,6 +26,7 @@ from scalewright.diagnose.traces import trace as t
 from scalewright.diagnose.traces.json_array import NotATrace
 from scalewright.diagnose.traces.kinds import communicates
 from scalewright.diagnose.traces.kineto import read_kineto
+from scalewright.diagnose.traces.nsys import MAGIC, read_nsys
 from scalewright.diagnose.traces.trace import Trace
 
 LARGE = 64 << 20  # bytes of files above which a process for each core reads them
@@ -109,7 +110,7 @@ def read_ranks(paths: Sequence[Path]) -> Ranks:
             read = list(pool.map(_read, paths))
     else:
         read = [_read(path) for path in paths]
-    traces = [some for some in read if isinstance(some, Trace)]
+    traces = [trace for some in read if not isinstance(some, str) for trace in some]
     refused = [some for some in read if isinstance(some, str)]
     if not traces:
         raise NotATrace(refused[0].partition(": ")[2])
@@ -130,10 +131,12 @@ def read_ranks(paths: Sequence[Path]) -> Ranks:
     return Ranks(ranks, matched, clocks(matched, len(ranks)), warnings + problems)
 
 
-def _read(path: Path) -> Trace | str:
-    """The trace, or why the file isn't one."""
+def _read(path: Path) -> list[Trace] | str:
+    """The traces of a file, or why it has none."""
     try:
-        return read_kineto(path)
+        with path.open("rb") as file:
+            sqlite = file.read(len(MAGIC)) == MAGIC
+        return read_nsys(path) if sqlite else [read_kineto(path)]
     except NotATrace as error:
         return f"{path.name}: {error}"
 
