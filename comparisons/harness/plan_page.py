@@ -31,7 +31,7 @@ Ranked is the step's time; of those within 2% of the fastest (`--margin`) the la
 then the fewest techniques, comes first. Times are medians, with the span that 8 of 10 measured steps should
 fall in. Without `--framework` a plan is of what `scalewright train` runs; what that can't run is never
 listed, but named with its gain (*beyond*). Memory is the worst rank's, beside what a device gives a
-trainer. "Without" takes one thing away and leaves the rest as it is. How right prices are:
+trainer. "Without" takes one thing away and leaves the rest as it is. Accuracy of prices:
 [accuracy](accuracy.md); how a plan is made: [planning](planning.md).
 """
 PICTURE = "![Where the step's time goes, in each of the plans](plans/parts.png)"
