@@ -66,8 +66,7 @@ def sum_over(x: Tensor, group: AxisGroup) -> Tensor:
 
 def sum_both(x: Tensor, group: AxisGroup) -> Tensor:
     """The sum over the group, on every rank; gradients, each rank's own part, are summed too."""
-    out: Tensor = _SumBoth.apply(x, group.name, _clock(group))  # type: ignore[no-untyped-call]
-    return out
+    return sum_over(copy_to(x, group), group)
 
 
 def gather_sum(x: Tensor, dim: int, group: AxisGroup) -> Tensor:
@@ -169,17 +168,6 @@ class _SumOver(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None, None]:
         return grad_outputs[0], None, None
-
-
-class _SumBoth(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, group: str, clock: Clock | None) -> Tensor:
-        ctx.group, ctx.clock = group, clock
-        return reduced(x, group, clock)
-
-    @staticmethod
-    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None, None]:
-        return reduced(grad_outputs[0], ctx.group, ctx.clock), None, None
 
 
 class _GatherSum(torch.autograd.Function):

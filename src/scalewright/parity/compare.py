@@ -86,9 +86,8 @@ def _compare(setup: Setup, steps: int, tolerance: float | None, runs: Runs, tell
 
 def deviation(mine: Left, control: Left) -> Deviation:
     """How far one run's numbers are from another's."""
-    weights = weights_deviation(mine.sgd, control.sgd)
     steps = step_deviations(training_rows(mine.own), training_rows(control.own))
-    return Deviation(steps, weights.value, weights.tensor)
+    return Deviation(steps, *weights_deviation(mine.sgd, control.sgd))
 
 
 def training_rows(folder: Path) -> list[dict[str, Any]]:

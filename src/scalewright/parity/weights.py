@@ -6,7 +6,6 @@ deviation of a tensor = max |mine - other| / max(max |other|, floor)
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 
@@ -17,29 +16,23 @@ from scalewright.checkpoint.read import CheckpointReader, find_checkpoint
 FLOOR = 1e-2
 
 
-class TensorDeviation(NamedTuple):
-    """The worst relative deviation between two sets of weights, and the tensor that has it."""
-
-    value: float
-    tensor: str
-
-
-def weights_deviation(mine: str | Path, other: str | Path, floor: float = FLOOR) -> TensorDeviation:
-    """The worst deviation between two runs' newest checkpoints, infinite where tensors or shapes differ.
+def weights_deviation(mine: str | Path, other: str | Path) -> tuple[float, str]:
+    """The worst deviation between two runs' newest checkpoints, and the tensor that has it; infinite where
+    tensors or shapes differ.
 
     One tensor of each is in memory at a time.
     """
     ours, theirs = CheckpointReader(find_checkpoint(mine)), CheckpointReader(find_checkpoint(other))
     if set(ours.names()) != set(theirs.names()):
         odd = sorted(set(ours.names()) ^ set(theirs.names()))[0]
-        return TensorDeviation(float("inf"), odd)
-    worst = TensorDeviation(0.0, "")
+        return float("inf"), odd
+    worst = (0.0, "")
     for name in theirs.names():
         a, b = ours.read(name), theirs.read(name)
         if a.shape != b.shape or not bool(torch.isfinite(a).all() and torch.isfinite(b).all()):
-            return TensorDeviation(float("inf"), name)
+            return float("inf"), name
         if a.numel() == 0:
             continue
-        value = float((a - b).abs().max() / b.abs().max().clamp(min=floor))
-        worst = max(worst, TensorDeviation(value, name))
+        value = float((a - b).abs().max() / b.abs().max().clamp(min=FLOOR))
+        worst = max(worst, (value, name))
     return worst

@@ -20,8 +20,9 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 import scalewright
-from scalewright.parallel.mesh import Mesh, reported_axis
+from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.messages import Messages
+from scalewright.parallel.timers import reported_axis
 from scalewright.train.hangs.verdict import Position, Waiting
 
 OURS = Path(scalewright.__file__).parent

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from scalewright.checkpoint.read import CheckpointReader
-from scalewright.checkpoint.write import as_states, save
+from scalewright.checkpoint.write import save
 from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.parallelize import fill
 from scalewright.spec.errors import UserError
@@ -64,12 +64,12 @@ class RunState:
         save(
             self.run.folder / "checkpoints",
             self.weights,
-            as_states(tensors),
+            tensors,
             self.mesh,
             step=place.step,
             samples=place.samples,
             run_id=run_id,
-            model=plain_model(self.run),
+            model={} if isinstance(self.run.model, str) else self.run.model.dump(),
             layout=self.run.layout.dump(),
             state=state,
             buffers=self.buffers.named(),
@@ -123,11 +123,6 @@ class RunState:
             f"the checkpoint is of a release that saved no buffers: {', '.join(missing[:3])} "
             f"{'begins' if len(missing) == 1 else 'begin'} anew"
         ]
-
-
-def plain_model(run: RunSpec) -> dict[str, Any]:
-    """The model as a checkpoint writes it down."""
-    return {} if isinstance(run.model, str) else run.model.dump()
 
 
 def optimizer_name(run: RunSpec) -> str:
