@@ -22,9 +22,9 @@ from typing import IO, Any
 import numpy as np
 
 from scalewright.data.bad_lines import COUNT
-from scalewright.data.documents import fragments
+from scalewright.data.documents import Fragment, fragments
 from scalewright.data.pieces import Piece
-from scalewright.data.shards import SPLITS, checksum, commit_json, shard_name
+from scalewright.data.shards import SPLITS, checksum, commit, commit_json, shard_name
 from scalewright.data.words import Int32, WordEncoder
 from scalewright.spec.errors import UserError
 
@@ -46,14 +46,7 @@ class Encoding:
     key: str  # names inputs, options and tokenizer: a piece of another plan isn't taken
 
 
-@dataclass
-class _Document:
-    """A fragment that waits to be tokenized."""
-
-    text: str
-    split: str
-    opens: bool
-    closes: bool
+_Waiting = list[tuple[str, Fragment]]  # split, and a fragment that waits to be tokenized
 
 
 class _SplitWriter:
@@ -121,7 +114,8 @@ class PieceWork:
                 self._encode(batch, writers)
             entries = {split: writer.close() for split, writer in writers.items()}
             for split, writer in writers.items():
-                _write_lengths(out, piece.number, split, writer.lengths)
+                lengths = np.array(writer.lengths, dtype="<i8").tobytes()
+                commit(lengths_path(out, piece.number, split), [lengths])
         except BaseException:
             for writer in writers.values():
                 writer.abandon()
@@ -135,7 +129,7 @@ class PieceWork:
         commit_json(record_path(out, piece.number), record)
         return record
 
-    def _documents(self, piece: Piece) -> Iterator[_Document]:
+    def _documents(self, piece: Piece) -> Iterator[tuple[str, Fragment]]:
         for part in piece.parts:
             before = Path(part.file.path).stat()
             if before.st_size != part.file.size:
@@ -151,19 +145,19 @@ class PieceWork:
                     continue
                 if fragment.opens or not split:
                     split = part.split or choose_split(fragment.text, self.encoding.valid_fraction)
-                yield _Document(fragment.text, split, fragment.opens, fragment.closes)
+                yield split, fragment
                 # Characters stand for bytes until the part is done.
                 step = min(len(fragment.text), part.size - reported)
                 reported += step
                 self.advance(step)
             self.advance(part.size - reported)
 
-    def _encode(self, batch: list[_Document], writers: dict[str, _SplitWriter]) -> None:
+    def _encode(self, batch: _Waiting, writers: dict[str, _SplitWriter]) -> None:
         end = np.array([self.encoding.eod], np.int32)
-        encoded = self.encoder([document.text for document in batch])
-        for document, tokens in zip(batch, encoded, strict=True):
-            ids = np.concatenate([tokens, end]) if document.closes else tokens
-            writers[document.split].add(ids, len(document.text.encode()), document.opens)
+        encoded = self.encoder([fragment.text for _, fragment in batch])
+        for (split, fragment), tokens in zip(batch, encoded, strict=True):
+            ids = np.concatenate([tokens, end]) if fragment.closes else tokens
+            writers[split].add(ids, len(fragment.text.encode()), fragment.opens)
 
 
 def choose_split(text: str, valid_fraction: float) -> str:
@@ -174,12 +168,12 @@ def choose_split(text: str, valid_fraction: float) -> str:
     return "valid" if int.from_bytes(digest, "little") < valid_fraction * 2**64 else "train"
 
 
-def _batches(documents: Iterator[_Document]) -> Iterator[list[_Document]]:
-    waiting: list[_Document] = []
+def _batches(documents: Iterator[tuple[str, Fragment]]) -> Iterator[_Waiting]:
+    waiting: _Waiting = []
     size = 0
-    for document in documents:
-        waiting.append(document)
-        size += len(document.text)
+    for split, fragment in documents:
+        waiting.append((split, fragment))
+        size += len(fragment.text)
         if size >= _BATCH:
             yield waiting
             waiting, size = [], 0
@@ -195,13 +189,6 @@ def record_path(out: Path, number: int) -> Path:
 def lengths_path(out: Path, number: int, split: str) -> Path:
     """Where the document lengths of a piece lie (int64, in order)."""
     return out / "pieces" / f"{number:05d}.{split}.lengths"
-
-
-def _write_lengths(out: Path, number: int, split: str, lengths: array[int]) -> None:
-    path = lengths_path(out, number, split)
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_bytes(np.array(lengths, dtype="<i8").tobytes())
-    temporary.replace(path)
 
 
 def finished(encoding: Encoding, piece: Piece) -> dict[str, Any] | None:

@@ -28,8 +28,17 @@ from scalewright.data.pieces import Piece, cut_pieces, plan_key
 from scalewright.data.plan import Options, at_work, clear, settle, sweep
 from scalewright.data.progress import Progress, progress_of
 from scalewright.data.sample import Words, ready_tokenizer
-from scalewright.data.shards import FORMAT, METADATA, SPLITS, VERSION, commit_json, disk_error, token_dtype
-from scalewright.data.tokenizer import SMALLEST_VOCABULARY, library
+from scalewright.data.shards import (
+    FORMAT,
+    METADATA,
+    SPLITS,
+    VERSION,
+    checksum,
+    commit_json,
+    disk_error,
+    token_dtype,
+)
+from scalewright.data.tokenizer import SMALLEST_VOCABULARY, library, tokenizer_file
 from scalewright.data.workers import do_pieces
 from scalewright.spec.errors import UserError, nearest
 
@@ -236,7 +245,9 @@ def _options(
             f"a validation fraction of {valid_fraction}", "--valid-fraction", "give one in 0 ≤ F < 1"
         )
     fraction = DEFAULT_VALID_FRACTION if valid_fraction is None else valid_fraction
-    return Options.make(vocab_size, tokenizer, fraction, text_key, eod, skip_bad)
+    path = tokenizer_file(tokenizer) if tokenizer is not None else None
+    digest = checksum(path) if path else None
+    return Options(vocab_size, str(path) if path else None, digest, fraction, text_key, eod, skip_bad)
 
 
 def _all_files(inputs: Sequence[str | Path], skipped: Counter[str]) -> list[InputFile]:

@@ -127,7 +127,7 @@ def _streams(paths: list[Path], format: str, eod: int | None) -> TokenStore:
             ends = _document_ends(file.map(), eod)
         offsets.append(total + ends)
         total += file.count
-    return TokenStore(tuple(files), np.concatenate(offsets), eod=eod, eod_stored=eod is not None)
+    return TokenStore(tuple(files), np.concatenate(offsets), eod=eod)
 
 
 def _raw_file(path: Path, format: str) -> TokenFile:
@@ -200,7 +200,7 @@ def _megatron(prefixes: list[Path], eod: int | None) -> TokenStore:
         files.append(file)
         offsets.append(total + ends)
         total += file.count
-    return TokenStore(tuple(files), np.concatenate(offsets), eod=eod, eod_stored=eod is not None)
+    return TokenStore(tuple(files), np.concatenate(offsets), eod=eod)
 
 
 def _megatron_pair(tokens: Path, index: Path) -> tuple[TokenFile, NDArray[np.int64]]:

@@ -59,7 +59,6 @@ class TokenStore:
     tokenizer_path: Path | None = None
     tokenizer_checksum: str | None = None
     text_bytes: int | None = None  # UTF-8 bytes of the text behind the tokens; None when unknown
-    eod_stored: bool = False  # whether documents end with `eod` in the files
     checksums: tuple[str, ...] = ()  # of all files, where metadata has them
     _starts: NDArray[np.int64] = field(init=False, repr=False)
     _mapped: OrderedDict[int, NDArray[np.integer]] = field(

@@ -126,4 +126,5 @@ def _alone(mesh: Mesh) -> dist.ProcessGroup:
     if not dist.is_initialized():
         store = dist.HashStore()  # type: ignore[attr-defined]
         dist.init_process_group(backend_for(mesh.device), store=store, rank=0, world_size=1)
-    return dist.new_group([mesh.rank], use_local_synchronization=True)
+    alone: dist.ProcessGroup = dist.new_group([mesh.rank], use_local_synchronization=True)
+    return alone

@@ -10,7 +10,6 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from scalewright.data.dataset import open_data
 from scalewright.launch.local import cores
@@ -26,7 +25,7 @@ from scalewright.train.reduction import reduction_of
 
 @dataclass(frozen=True)
 class Resolved:
-    """A run with no blanks, ready to be handed to workers as plain data."""
+    """A run with no blanks, ready to be handed to workers."""
 
     run: RunSpec
     steps: int
@@ -161,23 +160,4 @@ def check_workers(run: RunSpec, kind: str, count: int, simulate: bool) -> None:
         "layout",
         f"start it with torchrun --nnodes=... --nproc-per-node={count} -m scalewright train RUN.yaml, "
         "or try it on CPU processes with --simulate",
-    )
-
-
-def plain(resolved: Resolved) -> dict[str, Any]:
-    """A resolved run as plain data, for workers."""
-    return {
-        "run": resolved.run.dump(),
-        "steps": resolved.steps,
-        "seq_len": resolved.seq_len,
-        "variables": dict(resolved.variables),
-        "tokens": resolved.tokens,
-    }
-
-
-def unplain(data: dict[str, Any]) -> Resolved:
-    """The resolved run that `plain` gave."""
-    run = RunSpec.parse(data["run"])
-    return Resolved(
-        run, int(data["steps"]), int(data["seq_len"]), data.get("variables", {}), data.get("tokens")
     )
