@@ -251,6 +251,14 @@ def committed(root: Path) -> list[Path]:
     return sorted(folders, key=lambda p: int(p.name.split("-")[1]), reverse=True)
 
 
+def free_name(folder: Path, suffix: str) -> Path:
+    """A name beside a folder, to keep it under: `folder.suffix-1`, or the first of these that is free."""
+    number = 1
+    while (aside := folder.with_name(f"{folder.name}.{suffix}-{number}")).exists():
+        number += 1
+    return aside
+
+
 def checksum(path: Path) -> str:
     """CRC-32 of a file, read in pieces: it finds damage, and costs less than reading from most disks."""
     value = 0

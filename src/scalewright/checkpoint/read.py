@@ -26,6 +26,7 @@ from scalewright.checkpoint.format import (
     check_size,
     committed,
     damaged,
+    free_name,
     read_manifest,
     read_state,
     verify,
@@ -222,9 +223,7 @@ def set_aside(root: Path, step: int) -> list[str]:
     for folder in committed(root):
         if int(folder.name.split("-")[1]) <= step:
             continue
-        number = 1
-        while (aside := folder.with_name(f"{folder.name}.aside-{number}")).exists():
-            number += 1
+        aside = free_name(folder, "aside")
         folder.rename(aside)
         moved.append(aside.name)
     return moved

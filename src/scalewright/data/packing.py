@@ -77,9 +77,8 @@ class PackedRows:
         ring = self._ring(epoch)
         total, units = self.store.tokens, len(ring.order)
         start = ring.shift + rows * self.seq_len
-        stop = (
-            start + np.minimum(self.seq_len, total - rows * self.seq_len) + 1
-        )  # one more for the last target
+        length = np.minimum(self.seq_len, total - rows * self.seq_len)
+        stop = start + length + 1  # one more for the last target
         first, last = _unit_at(ring.bounds, start), _unit_at(ring.bounds, stop - 1)
         counts = last - first + 1
         row = np.repeat(np.arange(len(rows), dtype=np.int64), counts)
