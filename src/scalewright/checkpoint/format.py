@@ -83,10 +83,6 @@ class Manifest:
     files: dict[str, StoredFile]
     version: int = VERSION
 
-    def to_json(self) -> str:
-        """The manifest as text."""
-        return json.dumps(asdict(self), indent=1)
-
 
 def read_manifest(folder: Path) -> Manifest:
     """The manifest of a committed checkpoint, as COMMIT describes it, its numbers and file names checked.

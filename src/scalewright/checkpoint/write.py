@@ -262,7 +262,7 @@ def merge(written: Sequence[Any], **keys: Any) -> Manifest:
 
 def commit(partial: Path, final: Path, manifest: Manifest, state: dict[str, Any]) -> None:
     """Makes a written folder a checkpoint: manifest, state, COMMIT, and the name that readers look for."""
-    write_whole(partial / MANIFEST, manifest.to_json())
+    write_whole(partial / MANIFEST, json.dumps(asdict(manifest), indent=1))
     write_whole(partial / STATE, json.dumps(state, indent=1))
     write_whole(partial / COMMIT, commit_text(partial, manifest.step))
     if final.exists():  # a resume saved this step again

@@ -95,11 +95,6 @@ class TokenStore:
             out[spread(places[in_file], lengths[in_file])] = tokens
         return out
 
-    def document(self, number: int) -> NDArray[np.int64]:
-        """The tokens of one document, as int64."""
-        start = self.offsets[number : number + 1].astype(np.int64)
-        return self.gather(start, self.offsets[number + 1 : number + 2] - start)
-
     def _file(self, number: int) -> NDArray[np.integer]:
         mapped = self._mapped.get(number)
         if mapped is None:

@@ -66,7 +66,9 @@ def build(
     state = RunState(run, network, optimizer, mesh)
     vocabulary = model.vocab_size if isinstance(model, ModelSpec) else None
     loss = build_loss(run.loss, run.train.z_loss, load_python, mesh, vocabulary, check=True)
-    valid = in_vocabulary(open_data(run.data, "valid", run.seed), vocabulary) if _validates(run) else None
+    valid = (
+        in_vocabulary(open_data(run.data, "valid", run.seed), vocabulary) if run.train.valid_every else None
+    )
     if mesh.rank == 0:
         resources.enter_context(claim_folder(run))
     barrier(mesh)
@@ -157,7 +159,3 @@ def _begin(
         return Place(), []
     check_optimizer(run, reader)
     return state.restore(reader)
-
-
-def _validates(run: RunSpec) -> bool:
-    return run.train.valid_every > 0
