@@ -13,8 +13,7 @@ from safetensors.torch import load_file, save_file
 from runs import run, run_data
 from scalewright.checkpoint.format import commit_text, describe_file
 from scalewright.checkpoint.read import find_checkpoint
-from scalewright.parity.compare import training_rows
-from scalewright.parity.weights import FLOOR, weights_deviation
+from scalewright.parity.compare import FLOOR, training_rows, weights_deviation
 
 
 @pytest.fixture(scope="module")

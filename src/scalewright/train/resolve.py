@@ -75,11 +75,7 @@ def check_trainable(model: ModelSpec | PythonRef, layout: Layout, seq_len: int |
         check_trains(model, layout, seq_len)
         return
     check_axes(layout)
-    _check_own_model(layout)
-
-
-def _check_own_model(layout: Layout) -> None:
-    """A user's own module is cut by data parallelism alone: how its layers split is unknown."""
+    # A user's own module is cut by data parallelism alone: how its layers split is unknown.
     for key, value in (("tp", layout.tp), ("pp", layout.pp)):
         if value > 1:
             raise UserError(

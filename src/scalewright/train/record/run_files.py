@@ -70,8 +70,7 @@ def open_record(
 ) -> Record:
     """Rank 0's writers, opened to go on from `place`; `notes` and then start or resume become events."""
     folder, done = run.folder, place.step
-    parameters = _parameters(resolved, network)
-    flops = _flops_per_token(resolved, parameters)
+    parameters, flops = _counts(resolved, network)
     events = EventsFile(folder / "events.jsonl")
     metrics = MetricsFile(folder / "metrics.jsonl", resume_step=done, events=events)
     console = Console(
@@ -116,18 +115,15 @@ def _facts(run: RunSpec, peak: Peak) -> dict[str, Any]:
     }
 
 
-def _parameters(resolved: Resolved, network: Network) -> int:
-    """Parameters of the whole model: a pipeline's rank holds some of them, a user's own module all."""
-    if isinstance(resolved.model, ModelSpec):
-        return count_parameters(resolved.model).total
-    return sum(weight.placement.tensor.size for weight in network.parallel.weights)
+def _counts(resolved: Resolved, network: Network) -> tuple[int, float]:
+    """Parameters of the whole model, of which a pipeline's rank holds some, and training FLOPs a token.
 
-
-def _flops_per_token(resolved: Resolved, parameters: int) -> float:
-    """Training FLOPs per token; for a user's module 6 per parameter, since its operators are not known."""
+    A user's own module is whole on every rank; its operators aren't known, and 6 FLOPs a parameter are taken.
+    """
     if isinstance(resolved.model, ModelSpec):
-        return flops_per_token(resolved.model, resolved.seq_len)
-    return 6.0 * parameters
+        return count_parameters(resolved.model).total, flops_per_token(resolved.model, resolved.seq_len)
+    parameters = sum(weight.placement.tensor.size for weight in network.parallel.weights)
+    return parameters, 6.0 * parameters
 
 
 def _description(run: RunSpec, parameters: int, peak: Peak) -> list[str]:

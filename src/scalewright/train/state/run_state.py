@@ -21,7 +21,7 @@ from scalewright.spec.errors import UserError
 from scalewright.spec.run import PythonRef, RunSpec
 from scalewright.train.batches import Place
 from scalewright.train.network import Network, checkpoint_source
-from scalewright.train.state.group_state import GroupState
+from scalewright.train.state.group_state import GroupState, own_values
 from scalewright.train.state.optimizer_state import check_states, gather_numbers, read_states, write_states
 
 
@@ -94,14 +94,7 @@ class RunState:
         state = reader.state
         numbers = state.get("optimizer", {})
         if by_rank := state.get("optimizer_ranks"):
-            if len(by_rank) != self.mesh.world:
-                raise UserError(
-                    f"the optimizer's {next(iter(by_rank[0]))} differs between the {len(by_rank)} ranks that "
-                    f"saved it, and there are {self.mesh.world} now",
-                    str(reader.folder),
-                    "resume on the layout of the checkpoint",
-                )
-            of_rank = by_rank[self.mesh.rank]
+            of_rank = own_values(by_rank, self.mesh, next(iter(by_rank[0])), str(reader.folder))
             numbers = {kind: {**by_name, **of_rank.get(kind, {})} for kind, by_name in numbers.items()}
         self.optimizer.state.clear()  # a run that goes back has some
         write_states(self.optimizer, self.weights, reader.optimizer_states(), read, numbers)
