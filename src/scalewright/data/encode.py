@@ -23,7 +23,8 @@ import numpy as np
 
 from scalewright.data.bad_lines import COUNT
 from scalewright.data.documents import Fragment, fragments
-from scalewright.data.pieces import Piece
+from scalewright.data.pieces import Part, Piece
+from scalewright.data.plan import Options
 from scalewright.data.shards import SPLITS, checksum, commit, commit_json, shard_name
 from scalewright.data.words import Int32, WordEncoder
 from scalewright.spec.errors import UserError
@@ -40,9 +41,7 @@ class Encoding:
     tokenizer: str
     eod: int
     dtype: str
-    text_key: str
-    skip_bad: bool
-    valid_fraction: float
+    options: Options
     key: str  # names inputs, options and tokenizer: a piece of another plan isn't taken
 
 
@@ -138,13 +137,8 @@ class PieceWork:
                     part.file.path,
                     "run the command again when it is at rest",
                 )
-            reported, split = 0, ""
-            for fragment in fragments(part, self.encoding.text_key, self.notes, self.encoding.skip_bad):
-                if fragment.opens and fragment.closes and not fragment.text.strip():
-                    self.notes["empty documents"] += 1
-                    continue
-                if fragment.opens or not split:
-                    split = part.split or choose_split(fragment.text, self.encoding.valid_fraction)
+            reported = 0
+            for split, fragment in in_splits(part, self.encoding.options, self.notes):
                 yield split, fragment
                 # Characters stand for bytes until the part is done.
                 step = min(len(fragment.text), part.size - reported)
@@ -158,6 +152,18 @@ class PieceWork:
         for (split, fragment), tokens in zip(batch, encoded, strict=True):
             ids = np.concatenate([tokens, end]) if fragment.closes else tokens
             writers[split].add(ids, len(fragment.text.encode()), fragment.opens)
+
+
+def in_splits(part: Part, options: Options, notes: Counter[str]) -> Iterator[tuple[str, Fragment]]:
+    """The fragments of a part, each with its document's split; empty documents are counted and left out."""
+    split = ""
+    for fragment in fragments(part, options.text_key, notes, options.skip_bad):
+        if fragment.opens and fragment.closes and not fragment.text.strip():
+            notes["empty documents"] += 1
+            continue
+        if fragment.opens or not split:
+            split = part.split or choose_split(fragment.text, options.valid_fraction)
+        yield split, fragment
 
 
 def choose_split(text: str, valid_fraction: float) -> str:
@@ -199,7 +205,7 @@ def finished(encoding: Encoding, piece: Piece) -> dict[str, Any] | None:
     out = Path(encoding.out)
     try:
         record = json.loads(record_path(out, piece.number).read_text(encoding="utf-8"))
-        if record["key"] != encoding.key or (COUNT in record["notes"] and not encoding.skip_bad):
+        if record["key"] != encoding.key or (COUNT in record["notes"] and not encoding.options.skip_bad):
             return None
         for split, entry in record["splits"].items():
             if entry is None:

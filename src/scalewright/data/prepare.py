@@ -172,17 +172,8 @@ class _Work:
 
     def _encoding(self, words: Words) -> Encoding:
         key = plan_key(self.files, {**self.options.plain(), "tokenizer": words.sha256})
-        dtype, options = token_dtype(words.vocab_size), self.options
-        return Encoding(
-            str(self.out),
-            str(words.path),
-            words.eod,
-            dtype,
-            options.text_key,
-            options.skip_bad,
-            options.valid_fraction,
-            key,
-        )
+        dtype = token_dtype(words.vocab_size)
+        return Encoding(str(self.out), str(words.path), words.eod, dtype, self.options, key)
 
     def _finished(self, encoding: Encoding, pieces: list[Piece]) -> dict[int, dict[str, Any]]:
         """The records of pieces that an earlier run finished, by number."""
