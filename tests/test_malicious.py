@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +89,7 @@ def build(folder: Path) -> None:
     }
     files = {"model-00000-000.safetensors": describe_file(step / "model-00000-000.safetensors")}
     manifest = Manifest(1, 1, "run", model.spec.dump(), {}, stored, files)
-    (step / "manifest.json").write_text(manifest.to_json())
+    (step / "manifest.json").write_text(json.dumps(asdict(manifest)))
     (step / "state.json").write_text('{"step": 1, "samples": 1, "tokens": 1, "optimizer": {}}')
     commit(folder)
     words = {"<|endoftext|>": 0, **{chr(ord("a") + i): i + 1 for i in range(26)}}

@@ -13,7 +13,7 @@ from scalewright.machine.processor import Processor
 from scalewright.spec.errors import UserError
 from scalewright.spec.run import RunSpec, load_run
 from scalewright.train import run as door
-from scalewright.train import threads
+from scalewright.train import worker
 from scalewright.train.loop import seed_step
 from scalewright.train.state.claim import claim_folder
 
@@ -65,8 +65,8 @@ def test_what_happened_is_told(finished):
 def test_a_run_warns_of_more_threads_than_idle_cores(tmp_path, monkeypatch, capfd):
     """What is measured of the machine is given; the line comes once, before the first step."""
     four = Processor("a CPU", 4, 4, 4, None, (), 1, 1 << 34, 1 << 33, None)
-    monkeypatch.setattr(threads, "read_processor", lambda: four)
-    monkeypatch.setattr(threads, "others_busy", lambda *_, **__: 3.6)
+    monkeypatch.setattr(worker, "read_processor", lambda: four)
+    monkeypatch.setattr(worker, "others_busy", lambda *_, **__: 3.6)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
     door.train(run_data(tmp_path, train={"steps": 1}))
     shown = " ".join("".join(capfd.readouterr()).split())

@@ -29,7 +29,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from scalewright.dry_run.flops import flops_of
 from scalewright.dry_run.live_bytes import Kind, LiveBytes
 from scalewright.parallel.host import is_host
-from scalewright.parallel.mesh import Mesh, reported_axis
+from scalewright.parallel.mesh import Mesh
+from scalewright.parallel.timers import reported_axis
 from scalewright.parallel.weights import Weights
 
 # Operator -> (kind, which argument is counted). The arguments of c10d's: outputs come before inputs.
