@@ -49,7 +49,7 @@ def predict(
     `optimizer.name`. `price` is of a device and hour, `goodput` the share of the time that isn't lost to
     failures (plan/whole_run.py).
     """
-    from scalewright.answers import PredictionAnswer
+    from scalewright.answers import Answer
     from scalewright.plan.answer import answer
     from scalewright.plan.whole_run import WholeRun
 
@@ -61,7 +61,7 @@ def predict(
     )  # fmt: skip
     if tokens is not None and cluster != "local":
         run = run.priced_at(find_place(cluster).price_per_device_hour)
-    return PredictionAnswer(answer(prediction, run=run, explain=explain, assumed=assumed))
+    return Answer(answer(prediction, run=run, explain=explain, assumed=assumed))
 
 
 def price_layout(
@@ -161,7 +161,7 @@ def plan(
     `tell(done, total)` is called as the search goes, and one that `stop()` has ended answers with what it
     has: `complete` is false then.
     """
-    from scalewright.answers import PlanAnswer
+    from scalewright.answers import Answer
     from scalewright.plan.ask import Question
     from scalewright.plan.whole_run import WholeRun
 
@@ -174,7 +174,7 @@ def plan(
         margin=margin, top=top, precision=precision, price=price,
     )  # fmt: skip
     run = WholeRun(tokens, price, currency, goodput)
-    return PlanAnswer(question.answer(run, why_not, out, data, explain, tell, stop, force))
+    return Answer(question.answer(run, why_not, out, data, explain, tell, stop, force))
 
 
 def train(

@@ -256,10 +256,10 @@ class _Assassin:
         self._thread.start()
 
     def _watch(self, victim: int) -> None:
-        from scalewright.track.metrics import read_metrics
+        from scalewright.spec.text.jsonl import read_jsonl
 
         while not self._done.wait(0.1):
-            rows = [row for row in read_metrics(self.metrics) if row["kind"] == "train"]
+            rows = [row for row in read_jsonl(self.metrics) if row["kind"] == "train"]
             if rows and self.first_loss_s is None:
                 self.first_loss_s = round(time.perf_counter() - self.started, 1)
             saved = [int(p.parent.name.split("-")[1]) for p in self.checkpoints.glob("step-????????/COMMIT")]
@@ -301,9 +301,9 @@ def _sample(out: Path) -> str:
 
 def _measure(out: Path, summary: Summary) -> None:
     """Steps and medians from the metrics; the first steps of a start are left out of them."""
-    from scalewright.track.metrics import read_metrics
+    from scalewright.spec.text.jsonl import read_jsonl
 
-    rows = [row for row in read_metrics(out / "metrics.jsonl") if row["kind"] == "train"]
+    rows = [row for row in read_jsonl(out / "metrics.jsonl") if row["kind"] == "train"]
     times = sorted(row["step_time_s"] for row in rows[3:])
     summary.steps = rows[-1]["step"]
     summary.measured_step_time_s = round(times[len(times) // 2], 4)

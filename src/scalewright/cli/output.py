@@ -70,6 +70,21 @@ def working(what: str) -> Iterator[Callable[[str], None]]:
         yield status.update
 
 
+@contextlib.contextmanager
+def progress(what: str) -> Iterator[Callable[[int, int | None], None]]:
+    """Yields what takes (done, of how many) and shows it on a terminal; quiet when stderr is piped."""
+    if not sys.stderr.isatty():
+        yield lambda done, total: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
 def on_terminal(text: str, stream: TextIO) -> str:
     """Somebody else's text, without control characters where `stream` is a terminal, as it is elsewhere."""
     return printable(text) if stream.isatty() else text

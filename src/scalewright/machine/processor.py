@@ -16,7 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 # Instruction sets that decide how fast a matrix multiplication can be, as Linux and macOS spell them.
-FLAGS = ("amx_tile", "amx_bf16", "amx_int8", "avx512_bf16", "avx512f", "avx2", "asimd", "sve", "bf16", "i8mm")
+FLAGS = (
+    "amx_tile", "amx_bf16", "amx_fp16", "amx_int8", "avx512_bf16", "avx512_fp16", "avx512_vnni", "avx512f",
+    "avx_vnni", "avx2", "avx", "fma", "f16c", "asimd", "asimddp", "sve", "sve2", "sme", "bf16", "i8mm",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

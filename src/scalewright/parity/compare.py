@@ -22,7 +22,7 @@ from scalewright.parity.setup import Setup, set_up
 from scalewright.parity.weights import weights_deviation
 from scalewright.spec.layout import Layout
 from scalewright.spec.run import RunSpec
-from scalewright.track.metrics import read_metrics
+from scalewright.spec.text.jsonl import read_jsonl
 
 # precision -> (tolerance, the reason for it)
 TOLERANCES: dict[str, tuple[float, str]] = {
@@ -93,7 +93,7 @@ def deviation(mine: Left, control: Left) -> Deviation:
 
 def training_rows(folder: Path) -> list[dict[str, Any]]:
     """The training lines of a run's metrics.jsonl, by step."""
-    return [row for row in read_metrics(folder / "metrics.jsonl") if row["kind"] == "train"]
+    return [row for row in read_jsonl(folder / "metrics.jsonl") if row["kind"] == "train"]
 
 
 def cut_otherwise(layout: Layout) -> Layout | None:

@@ -9,7 +9,8 @@ from pathlib import Path
 from scalewright.spec.base import read_yaml
 from scalewright.spec.errors import RunError, UserError
 from scalewright.spec.run import TrackSpec
-from scalewright.track.events import EventsFile, read_events
+from scalewright.spec.text.jsonl import read_jsonl
+from scalewright.track.events import EventsFile
 from scalewright.track.store import describe_error, find_store
 from scalewright.track.tracker import remembered
 
@@ -63,7 +64,7 @@ def _track(folder: Path) -> TrackSpec:
 
 def _failed(folder: Path) -> bool:
     """Whether MLflow failed in the newest life of this run, and has not answered since."""
-    for event in reversed(read_events(folder / "events.jsonl")):
+    for event in reversed(read_jsonl(folder / "events.jsonl")):
         if event.get("kind") in ("start", "resume"):
             return False
         if event.get("kind") == "tracker" and event.get("name") == "mlflow":

@@ -26,13 +26,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from scalewright.spec.text.jsonl import read_jsonl
 from scalewright.track.lines import LineWriter, finite
-
-
-def read_events(path: str | Path) -> list[dict[str, Any]]:
-    """The events of a run in order; half a line is skipped, a missing file is empty."""
-    return read_jsonl(path)
 
 
 class EventsFile:

@@ -10,16 +10,10 @@ A training line and a validation line may have the same step; within a kind a st
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-from scalewright.spec.text.jsonl import read_jsonl, scan_jsonl
+from scalewright.spec.text.jsonl import scan_jsonl
 from scalewright.track.events import EventsFile
 from scalewright.track.lines import LineWriter, Row, finite, rewrite
-
-
-def read_metrics(path: str | Path) -> list[dict[str, Any]]:
-    """The rows of a metrics file in order; a line cut by a kill is skipped, a missing file is empty."""
-    return read_jsonl(path)
 
 
 class MetricsFile:

@@ -22,7 +22,7 @@ from scalewright.parallel.mesh import Mesh
 from scalewright.spec.errors import RunError, Stopped, UserError
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.run import RunSpec
-from scalewright.track.metrics import read_metrics
+from scalewright.spec.text.jsonl import read_jsonl
 from scalewright.track.tracker import Status
 from scalewright.train.batches import Place, StepBatches, go_to_place, reading_place
 from scalewright.train.columns import StopReason
@@ -236,7 +236,7 @@ class Session:
             return {}, {}
         last = dict(self.record.last)
         if "train" not in last:  # nothing was left to do
-            last.update((row["kind"], row) for row in read_metrics(self.record.metrics.path))
+            last.update((row["kind"], row) for row in read_jsonl(self.record.metrics.path))
         return last.get("train", {}), last.get("valid", {})
 
     def _answer(self, seconds: float) -> dict[str, Any]:

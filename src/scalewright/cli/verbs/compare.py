@@ -30,10 +30,7 @@ def compare(
     from scalewright.report.runs import find_runs
 
     comparison = lay_side_by_side(find_runs(runs))
-    if json:
-        print_json(comparison.dump())
-    else:
-        _show(comparison)
+    print_json(comparison) if json else _show(comparison)
 
 
 def _show(comparison: Comparison) -> None:

@@ -7,9 +7,7 @@ from typing import Annotated
 
 import typer
 
-from scalewright.cli.options import Json, NoVerify, one_of
-
-_DTYPES = ("float32", "bfloat16", "float16")
+from scalewright.cli.options import DTYPES, Json, NoVerify, choice
 
 
 def convert(
@@ -18,12 +16,7 @@ def convert(
     ],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="The folder to write.")],
     dtype: Annotated[
-        str | None,
-        typer.Option(
-            metavar="|".join(_DTYPES),
-            callback=one_of("dtype", _DTYPES),
-            help="Of the Hugging Face folder; default float32.",
-        ),
+        str | None, choice("dtype", DTYPES, "Of the Hugging Face folder; default float32.")
     ] = None,
     no_verify: NoVerify = False,
     json: Json = False,

@@ -10,9 +10,7 @@ from typing import Annotated
 
 import typer
 
-from scalewright.cli.options import Device, Json, NoVerify, TrustCode, check_device, one_of
-
-_DTYPES = ("float32", "bfloat16", "float16")
+from scalewright.cli.options import DTYPES, Device, Json, NoVerify, TrustCode, check_device, choice
 
 
 def generate(
@@ -31,10 +29,7 @@ def generate(
     seed: Annotated[int, typer.Option(min=0, help="The same seed writes the same text.")] = 0,
     stop: Annotated[list[str] | None, typer.Option(help="Stop before this text; may be given again.")] = None,
     device: Device = "cpu",
-    dtype: Annotated[
-        str,
-        typer.Option(metavar="|".join(_DTYPES), callback=one_of("dtype", _DTYPES), help="Of the weights."),
-    ] = "float32",
+    dtype: Annotated[str, choice("dtype", DTYPES, "Of the weights.")] = "float32",
     trust_code: TrustCode = False,
     no_verify: NoVerify = False,
     json: Json = False,

@@ -42,10 +42,7 @@ def report(
 
     with only_answer(json), working("writing the report"):
         path = _write(subjects, out, force)
-    if json:
-        print_json({"report": str(path)})
-    else:
-        print(path)
+    print_json({"report": str(path)}) if json else print(path)
 
 
 def _write(subjects: list[Path], out: Path | None, force: bool) -> Path:

@@ -45,10 +45,7 @@ def sweep(
 
     with only_answer(json):
         result = run_sweep(run, values, jobs=jobs, tell=_tell)
-    if json:
-        print_json(result.dump())
-    else:
-        _show(result)
+    print_json(result) if json else _show(result)
     count = {status: sum(row.status == status for row in result.rows) for status in ("stopped", "failed")}
     if count["stopped"]:
         unfinished = counted(count["stopped"], "runs")
