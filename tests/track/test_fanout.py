@@ -119,7 +119,7 @@ def test_everything_arrives_in_order_in_batches_from_one_other_thread(tmp_path: 
     assert recorder.calls[-3:] == ["event save", "log", "finish stopped"]
     assert recorder.files == [report]
     assert recorder.thread == "tracker-recorder"
-    assert fanout.dropped == 0
+    assert fanout._feeders[0].dropped == 0
 
 
 @pytest.mark.parametrize("where", ["start", "log", "finish"])
@@ -195,7 +195,7 @@ def test_a_tracker_that_blocks_costs_the_loop_nothing_and_memory_is_bounded(tmp_
         free.log(row)
     while_free = time.perf_counter() - begin
     assert while_blocked < 10 * while_free + 0.1  # 60 s if a put could wait; the slack is for a busy machine
-    assert stuck.dropped == 4900
+    assert stuck._feeders[0].dropped == 4900
     begin = time.perf_counter()
     assert not stuck.close(timeout_s=0.2)
     assert time.perf_counter() - begin < 5

@@ -13,6 +13,7 @@ import math
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import is_dataclass
 from typing import Any, TextIO
 
 from scalewright.spec.text.words import printable
@@ -36,6 +37,8 @@ def _plain(value: Any) -> Any:
         return value
     if hasattr(value, "dump"):
         return _plain(value.dump())
+    if is_dataclass(value):
+        return _plain(vars(value))
     if hasattr(value, "item"):  # a numpy number
         return _plain(value.item())
     return str(value)

@@ -50,10 +50,6 @@ class Report:
         """The findings of one group."""
         return tuple(finding for finding in self.findings if finding.group == group)
 
-    def find(self, name: str) -> Finding | None:
-        """The finding of that name."""
-        return next((finding for finding in self.findings if finding.name == name), None)
-
     def dump(self) -> dict[str, Any]:
         """Plain data: `{worst, counts, versions, findings, seconds}`."""
         counts = {name: sum(finding.severity == name for finding in self.findings) for name in SEVERITIES}

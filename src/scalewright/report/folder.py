@@ -42,7 +42,20 @@ class Table:
 
     def has(self, name: str) -> bool:
         """Whether any row has a finite value there."""
-        return bool(np.isfinite(self.get(name)).any())
+        return len(self.finite(name)) > 0
+
+    def finite(self, name: str) -> Column:
+        """The finite values of a column."""
+        values = self.get(name)
+        return values[np.isfinite(values)]
+
+    def median(self, name: str) -> float | None:
+        """The median of the finite values; None without any."""
+        return float(np.median(self.finite(name))) if self.has(name) else None
+
+    def highest(self, name: str) -> float | None:
+        """The highest finite value; None without any."""
+        return float(self.finite(name).max()) if self.has(name) else None
 
     def last(self, name: str) -> float | None:
         """The value of the last row; None when it isn't finite there, however many were before."""
@@ -87,6 +100,10 @@ class RunFolder:
         steps = [event.get("step") for event in self.events if event.get("kind") in kinds]
         return sorted({step for step in steps if isinstance(step, int)})
 
+    def warm(self) -> NDArray[np.bool_]:
+        """Which training steps come after the first of a life, which warms up."""
+        return ~np.isin(self.train.steps - 1, [0, *self.steps_of(*STARTS)])
+
 
 def read_folder(path: str | Path) -> RunFolder:
     """Reads a run's folder; UserError only when it isn't one at all."""
@@ -127,8 +144,8 @@ def table(rows: Sequence[Mapping[str, Any]]) -> Table:
         if isinstance(step, int):
             first.setdefault(step, row)
     ordered = [_flat(first[step]) for step in sorted(first)]
-    names = dict.fromkeys(name for row in ordered for name, value in row.items() if _is_number(value))
-    columns = {name: np.array([_number(row.get(name)) for row in ordered]) for name in names}
+    names = dict.fromkeys(name for row in ordered for name, value in row.items() if number(value) is not None)
+    columns = {name: np.array([number(row.get(name)) for row in ordered], dtype=np.float64) for name in names}
     return Table(np.array(sorted(first), dtype=np.float64), columns)
 
 
@@ -143,12 +160,9 @@ def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
     return flat
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def _number(value: Any) -> float:
-    return float(value) if _is_number(value) else float("nan")
+def number(value: Any) -> float | None:
+    """A value that is a number; None for any other."""
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 
 def _text(path: Path, problems: list[str]) -> str:

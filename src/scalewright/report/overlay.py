@@ -17,12 +17,11 @@ import numpy as np
 from scalewright.report.chart import path as svg_path
 from scalewright.report.folder import Column, RunFolder
 from scalewright.report.page import Page, Section, render, write
-from scalewright.report.runs import Comparison, Entry, compare, names_of, setting
+from scalewright.report.runs import UNREMARKABLE, Comparison, Entry, cells, compare, names_of, setting
 from scalewright.report.scale import Kind, say_tick, ticks
 from scalewright.report.series import frame, smooth, thin
-from scalewright.spec.text.words import count, decimal, duration, short_time
+from scalewright.spec.text.words import duration
 
-UNREMARKABLE = ("finished", "no events")  # how a run ended, where that needs no word
 COLOURS = 8  # of the lines; further runs share them, dashed
 AXES: tuple[tuple[str, str, Kind], ...] = (
     ("steps", "Steps", "step"),
@@ -138,18 +137,10 @@ def rows(comparison: Comparison) -> list[dict[str, Any]]:
             "status": "" if entry.status in UNREMARKABLE else entry.status,
             "line": order[entry.name] % COLOURS,
             "dashed": order[entry.name] >= COLOURS,
-            "cells": [
-                ("valid loss", decimal(entry.valid_loss)),
-                ("loss", decimal(entry.loss)),
-                ("steps", f"{entry.steps:,}"),
-                ("tokens", count(entry.tokens)),
-                ("tokens/s", count(entry.tokens_per_s)),
-                ("step", short_time(entry.step_time_s)),
-                ("GiB", decimal(entry.memory_gib, 3)),
-            ],
+            "cells": list(cells(entry).items()),
         }
         for entry in sorted(comparison.runs, key=key)
-    ]  # fmt: skip
+    ]
 
 
 def _by(comparison: Comparison) -> str:

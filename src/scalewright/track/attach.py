@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -73,7 +74,5 @@ def _failed(folder: Path) -> bool:
 
 
 def _note(folder: Path, error: str) -> None:
-    try:
+    with contextlib.suppress(RunError):
         EventsFile(folder / "events.jsonl").write("tracker", name="mlflow", error=error)
-    except RunError:
-        return

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from scalewright.spec.text.files import write_whole
 from scalewright.spec.text.jsonl import scan_jsonl
 from scalewright.track.events import EventsFile
-from scalewright.track.lines import LineWriter, Row, finite, rewrite
+from scalewright.track.lines import LineWriter, Row, cannot_write, finite
 
 
 class MetricsFile:
@@ -72,5 +73,8 @@ class MetricsFile:
                 dropped += 1
         size = sum(len(text) + 1 for text in kept)
         if self.path.exists() and self.path.stat().st_size != size:
-            rewrite(self.path, kept)
+            try:
+                write_whole(self.path, "".join(f"{text.decode('utf-8', 'replace')}\n" for text in kept))
+            except OSError as error:
+                raise cannot_write(self.path, error) from error
         return dropped

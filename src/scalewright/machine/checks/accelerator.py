@@ -7,26 +7,31 @@ import subprocess
 from collections.abc import Mapping
 from typing import Any
 
-from scalewright.machine.findings import Finding, gib
+from scalewright.machine.findings import Finding, Severity, gib
 from scalewright.machine.names import match_gpu
 
 GROUP = "accelerator"
 FIELDS = (
-    "name",
-    "driver_version",
-    "memory.total",
-    "memory.used",
-    "persistence_mode",
-    "ecc.mode.current",
-    "ecc.errors.uncorrected.volatile.total",
-    "mig.mode.current",
-    "temperature.gpu",
-    "power.limit",
-    "clocks_throttle_reasons.hw_slowdown",
-    "pcie.link.width.current",
-    "pcie.link.width.max",
-)
-
+    "name", "driver_version", "memory.total", "memory.used",
+    "persistence_mode", "ecc.mode.current", "ecc.errors.uncorrected.volatile.total", "mig.mode.current",
+    "temperature.gpu", "power.limit", "clocks_throttle_reasons.hw_slowdown",
+    "pcie.link.width.current", "pcie.link.width.max",
+)  # fmt: skip
+# Findings by one field: its value, how bad that is, what it means, and the fix.
+STATES: dict[str, tuple[str, str, Severity, str, str]] = {
+    "persistence": (
+        "persistence_mode", "disabled", "note",
+        "has no persistence mode: each start waits for the driver to load", "sudo nvidia-smi -pm 1",
+    ),
+    "mig": (
+        "mig.mode.current", "enabled", "note",
+        "is cut into instances (MIG): peaks of the whole don't hold, rates are measured", "",
+    ),
+    "throttling": (
+        "clocks_throttle_reasons.hw_slowdown", "active", "warn",
+        "slows itself down (heat or power)", "check cooling and power: nvidia-smi -q -d PERFORMANCE",
+    ),
+}  # fmt: skip
 BASIC = 4  # the first of these, which every driver supports
 
 
@@ -65,7 +70,10 @@ def driver(gpus: list[dict[str, str]] | None) -> list[Finding]:
     first = gpus[0]
     what = f"{len(gpus)} x {names}, driver {first['driver_version']}, {_mib(first['memory.total'])} each"
     findings = [Finding(GROUP, "driver", "ok", what, data={"gpus": gpus})]
-    for check in (_persistence, _errors, _mig, _throttled, _width, _used):
+    for name, (key, value, severity, meaning, fix) in STATES.items():
+        if which := _which(gpus, key, value):
+            findings.append(Finding(GROUP, name, severity, f"GPU {', '.join(which)} {meaning}", fix))
+    for check in (_errors, _width, _used):
         if (finding := check(gpus)) is not None:
             findings.append(finding)
     return findings
@@ -77,14 +85,6 @@ def _mib(text: str) -> str:
 
 def _which(gpus: list[dict[str, str]], key: str, value: str) -> list[str]:
     return [str(index) for index, gpu in enumerate(gpus) if gpu[key].lower() == value]
-
-
-def _persistence(gpus: list[dict[str, str]]) -> Finding | None:
-    off = _which(gpus, "persistence_mode", "disabled")
-    if not off:
-        return None
-    what = f"persistence mode is off on GPU {', '.join(off)}: each start waits for the driver to load"
-    return Finding(GROUP, "persistence", "note", what, "sudo nvidia-smi -pm 1")
 
 
 def _errors(gpus: list[dict[str, str]]) -> Finding | None:
@@ -102,24 +102,6 @@ def _errors(gpus: list[dict[str, str]]) -> Finding | None:
         return Finding(GROUP, "ecc", "note", what, "sudo nvidia-smi -e 1, and restart, for long runs")
     on = _which(gpus, "ecc.mode.current", "enabled")
     return Finding(GROUP, "ecc", "ok", "error correction on, no uncorrected errors") if on else None
-
-
-def _mig(gpus: list[dict[str, str]]) -> Finding | None:
-    on = _which(gpus, "mig.mode.current", "enabled")
-    if not on:
-        return None
-    what = (
-        f"GPU {', '.join(on)} is cut into instances (MIG): peaks of the whole don't hold, rates are measured"
-    )
-    return Finding(GROUP, "mig", "note", what)
-
-
-def _throttled(gpus: list[dict[str, str]]) -> Finding | None:
-    slow = _which(gpus, "clocks_throttle_reasons.hw_slowdown", "active")
-    if not slow:
-        return None
-    what = f"GPU {', '.join(slow)} slows itself down (heat or power)"
-    return Finding(GROUP, "throttling", "warn", what, "check cooling and power: nvidia-smi -q -d PERFORMANCE")
 
 
 def _width(gpus: list[dict[str, str]]) -> Finding | None:

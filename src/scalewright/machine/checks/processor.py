@@ -8,6 +8,7 @@ from pathlib import Path
 from scalewright.machine.findings import Finding
 from scalewright.machine.load import too_many_threads
 from scalewright.machine.processor import Processor
+from scalewright.spec.text.words import counted
 
 GROUP = "processor"
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
@@ -59,10 +60,8 @@ def threads(
     source = next((name for name, count in wanted.items() if count == each), "the library's default")
     data = {"threads": each, "workers": workers, "usable_cores": usable, "source": source}
     fair = max(1, usable // workers)
-    per = (
-        f"{workers} workers x {each} threads" if workers > 1 else f"{each} thread" + ("s" if each > 1 else "")
-    )
-    on = f"{usable} usable core" + ("s" if usable > 1 else "")
+    per = f"{workers} workers x {each} threads" if workers > 1 else counted(each, "threads")
+    on = counted(usable, "usable cores")
     busy = too_many_threads(processor, each, workers, others) if workers * each <= usable else None
     if busy is not None:
         what, _, fix = busy.partition("; ")

@@ -11,16 +11,9 @@ from scalewright.spec.errors import install
 
 GROUP = "software"
 PACKAGES = (
-    "scalewright",
-    "numpy",
-    "pydantic",
-    "torch",
-    "safetensors",
-    "tokenizers",
-    "pyarrow",
-    "transformers",
+    "scalewright", "numpy", "pydantic", "torch", "safetensors", "tokenizers", "pyarrow", "transformers",
     "mlflow",
-)
+)  # fmt: skip
 OLDEST_TORCH = (2, 11)
 TRAINING = ("torch", "safetensors", "tokenizers", "pyarrow")
 

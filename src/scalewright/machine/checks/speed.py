@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from scalewright.machine.findings import Finding, rate
@@ -36,7 +37,7 @@ def matmul(torch: Any | None, device: str) -> list[Finding]:
         if peak:
             what += f", {100 * measured.per_s / peak:.0f}% of the published {rate(peak, 'FLOP/s')}"
         findings.append(
-            Finding(GROUP, f"matmul {precision}", "ok", f"{what} ({measured.how})", data=measured.dump())
+            Finding(GROUP, f"matmul {precision}", "ok", f"{what} ({measured.how})", data=asdict(measured))
         )
     return findings
 
@@ -45,7 +46,7 @@ def copies(device: str) -> Finding:
     """Memory bandwidth by a large copy."""
     measured = copy_rate(device, seconds=0.1)
     what = f"{rate(measured.per_s, 'B/s')} ({measured.how})"
-    return Finding(GROUP, "copy", "ok", what, data=measured.dump())
+    return Finding(GROUP, "copy", "ok", what, data=asdict(measured))
 
 
 def bf16(device: str) -> Finding:

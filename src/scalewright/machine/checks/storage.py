@@ -13,18 +13,8 @@ from scalewright.machine.findings import Finding, gib, rate
 GROUP = "storage"
 BLOCK = 4 << 20
 NETWORK = {
-    "nfs",
-    "nfs4",
-    "cifs",
-    "smbfs",
-    "lustre",
-    "beegfs",
-    "gpfs",
-    "ceph",
-    "fuse.sshfs",
-    "9p",
-    "glusterfs",
-}
+    "nfs", "nfs4", "cifs", "smbfs", "lustre", "beegfs", "gpfs", "ceph", "fuse.sshfs", "9p", "glusterfs",
+}  # fmt: skip
 
 
 def space(folder: Path) -> Finding:

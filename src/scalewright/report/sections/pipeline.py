@@ -23,6 +23,7 @@ from scalewright.report.scale import say, say_tick, ticks
 from scalewright.spec.errors import UserError
 from scalewright.spec.schedule import COMPUTE, Schedule, StageCost, bubble_fraction, schedule, simulate
 from scalewright.spec.text.untrusted import read_json
+from scalewright.spec.text.words import counted
 
 NAMES = {
     "forward": "forward",
@@ -196,11 +197,11 @@ def facts(trace: Trace, others: int) -> list[str]:
     if stages > plan.ranks:
         parts.append(f"{stages} stages")
     parts += [
-        f"{plan.micro_batches} micro-batch{'' if plan.micro_batches == 1 else 'es'}",
+        counted(plan.micro_batches, "micro-batches"),
         f"step {trace.step:,}",
     ]
     if others:
-        parts.append(f"{others} other recorded step{'' if others == 1 else 's'} in traces/")
+        parts.append(f"{counted(others, 'other recorded steps')} in traces/")
     return parts
 
 

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from scalewright.report.folder import RunFolder
-from scalewright.report.lives import STARTS
 from scalewright.report.page import Section
 from scalewright.spec.step_parts import PARTS, together
 from scalewright.spec.text.words import share, short_time
@@ -56,8 +55,7 @@ def measured_parts(run: RunFolder) -> dict[str, float]:
     names = [name for name in run.train.columns if name.startswith("breakdown_s.")]
     if not names:
         return {}
-    warm = [0.0, *(float(step) for step in run.steps_of(*STARTS))]
-    steady = ~np.isin(run.train.steps - 1, warm)
+    steady = run.warm()
     seconds = run.train.get("step_time_s")
     if not (steady & np.isfinite(seconds)).any():
         steady = np.ones(len(seconds), dtype=bool)

@@ -7,6 +7,10 @@ import re
 import unicodedata
 
 MISSING = "–"
+NOUNS = (  # of `counted`
+    "core", "device", "document", "failure", "file", "folder", "layer", "line", "link", "problem", "rank",
+    "resume", "run", "save", "spike", "stall", "step", "thing", "thread", "time", "value", "fault",
+)  # fmt: skip
 
 
 def count(value: float | None) -> str:
@@ -79,7 +83,8 @@ def counted(number: int, things: str) -> str:
     >>> counted(1, "empty files"), counted(2, "files with bytes that aren't UTF-8")
     ('1 empty file', "2 files with bytes that aren't UTF-8")
     """
-    singular = re.sub(r"\b(document|file|folder|line|link|rank|run)s\b", r"\1", things, count=1)
+    nouns = "|".join(NOUNS)
+    singular = re.sub(rf"\b({nouns})s\b", r"\1", things, count=1).replace("micro-batches", "micro-batch")
     return f"{number:,} {singular if number == 1 else things}"
 
 
