@@ -82,7 +82,7 @@ def test_too_many_threads_reach_the_report(tmp_path: Path) -> None:
     finding = named(report, "threads")
     assert finding is not None
     assert finding.severity == "warn"
-    assert "4096 threads" in finding.what
+    assert "4,096 threads" in finding.what
     assert finding.fix in " ".join(render(report, width=200).split())
 
 

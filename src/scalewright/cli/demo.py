@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from scalewright.cli.search_tables import one_line
 from scalewright.spec.errors import RunError
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ def run_demo(out: Path, quiet: bool = False) -> dict[str, Any]:
     say("", beside(summary))
     summary.seconds = round(time.perf_counter() - started, 1)
     summary.report = str(out / "report.html")
-    _write_summary(out, summary)
+    (out / "summary.json").write_text(json.dumps(asdict(summary), indent=1) + "\n", encoding="utf-8")
     say("7/7", "writing the report")
     from scalewright.report.run import write_report
 
@@ -112,13 +113,6 @@ def _set_aside(out: Path) -> Path | None:
     return out.rename(aside)
 
 
-def this_machine() -> ClusterSpec:
-    """This machine's CPU as two processes find it: probed in seconds, or remembered."""
-    from scalewright.machine.local import timed_cluster
-
-    return timed_cluster(DEVICES)
-
-
 def make_plan(cluster: ClusterSpec) -> Plan:
     """Every layout of the demo's model on two processes, priced."""
     from scalewright.plan.search.search import search
@@ -134,8 +128,10 @@ def _plan(summary: Summary, say: Callable[..., None]) -> dict[str, Any]:
     Where timing the machine fails, a layout that needs no plan, and no prediction.
     """
     say("1/7", "planning: how fast are this machine's kernels and messages, and which layout suits them?")
+    from scalewright.machine.local import timed_cluster
+
     try:
-        cluster = this_machine()
+        cluster = timed_cluster(DEVICES)
     except RunError as error:  # a machine too busy to time still shows the rest
         say("", str(error))
         say("", f"going on without a prediction, on a usual layout: dp {DEVICES}, zero 0")
@@ -176,19 +172,10 @@ def explain(plan: Plan, chosen: Choice) -> list[str]:
 
 
 def outline(choice: Choice) -> str:
-    """A layout in a few words."""
-    layout = choice.layout
-    words = [f"{axis} {size}" for axis in ("tp", "pp") if (size := getattr(layout, axis)) > 1]
-    if layout.pp > 1:
-        words.append(layout.schedule)
-    if layout.dp > 1:
-        words.append(f"dp {layout.dp}, zero {layout.zero_stage}")
-    words += [f"micro-batch {layout.micro_batch}", choice.prediction.request.precision]
-    return ", ".join(words)
+    return f"{one_line(choice.keys)} · {choice.prediction.request.precision}"
 
 
 def beside(summary: Summary) -> str:
-    """The predicted step time beside the measured one."""
     predicted, measured = summary.predicted_step_time_s, summary.measured_step_time_s
     if not predicted or not measured:
         return "no prediction to compare the steps with"
@@ -199,7 +186,6 @@ def beside(summary: Summary) -> str:
 
 
 def _run(out: Path, layout: dict[str, Any]) -> dict[str, Any]:
-    """The run file: a small Llama-shaped model on two processes."""
     from scalewright.spec.layout import Layout
 
     return {
@@ -308,10 +294,6 @@ def _measure(out: Path, summary: Summary) -> None:
     summary.steps = rows[-1]["step"]
     summary.measured_step_time_s = round(times[len(times) // 2], 4)
     summary.tokens_per_s = round(BATCH * SEQ_LEN / summary.measured_step_time_s, 1)
-
-
-def _write_summary(out: Path, summary: Summary) -> None:
-    (out / "summary.json").write_text(json.dumps(asdict(summary), indent=1) + "\n", encoding="utf-8")
 
 
 def _speaker(quiet: bool) -> Callable[..., None]:

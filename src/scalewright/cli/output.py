@@ -145,13 +145,3 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: st
 
 def _is_number(cell: Any) -> bool:
     return cell is None or isinstance(cell, (int, float)) or str(cell).lstrip("+-")[:1].isdigit()
-
-
-def short(number: float) -> str:
-    """A large count in three digits with its unit: 8.03B, 124M."""
-    for size, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
-        if abs(number) >= 0.9995 * size:
-            value = number / size
-            digits = 2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0
-            return f"{value:.{digits}f}{letter}"
-    return f"{number:g}"

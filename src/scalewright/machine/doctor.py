@@ -137,7 +137,6 @@ def render(report: Report, width: int = 100, colour: bool = False) -> str:
 
 
 def _verdict(report: Report) -> Text:
-    """The last line: whether there is anything to do."""
     counts = report.dump()["counts"]
     problems, warnings = counts["problem"], counts["warn"]
     took = f" ({len(report.findings)} checks in {report.seconds:.1f} s)"

@@ -30,7 +30,6 @@ class CpuMark:
 
 
 def mark() -> CpuMark:
-    """The counters now."""
     import psutil  # late: what it imports differs from system to system
 
     times = psutil.cpu_times()

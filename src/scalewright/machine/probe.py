@@ -78,7 +78,6 @@ class Bf16Speed:
         return self.fast
 
     def dump(self) -> dict[str, Any]:
-        """Plain data."""
         return {**asdict(self), "fast": self.fast}
 
     def describe(self) -> str:

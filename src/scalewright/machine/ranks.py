@@ -27,7 +27,6 @@ KINDS = ("all_reduce", "all_gather", "reduce_scatter", "send")
 
 
 def main(arguments: list[str]) -> None:
-    """Times, and prints."""
     rank, world, threads = (int(word) for word in arguments[:3])
     store, seconds, precisions = arguments[3], float(arguments[4]), arguments[5:]
     torch = load_torch()

@@ -33,20 +33,18 @@ QUIET_DAYS, BUSY_MINUTES = 30.0, 10.0
 PATIENCE = 120.0  # seconds that a probe may take; it takes a few
 
 
-def cpu_timings(
-    processes: int = 1, seconds: float = SECONDS, folder: Path | None = None, fresh: bool = False
-) -> Timings:
+def cpu_timings(processes: int = 1, folder: Path | None = None) -> Timings:
     """The seconds of kernels and messages in each of `processes` processes that share this machine's CPU.
 
-    Read where it was probed before, unless `fresh`. `folder`: where that is kept (null: the user's cache).
+    Read where it was probed before. `folder`: where that is kept (null: the user's cache).
     """
     processor = read_processor()
     threads = _threads(processor, processes)
     place = _file(folder or _cache(), processor, processes, threads)
-    known = None if fresh else _remembered(place, processor)
+    known = _remembered(place, processor)
     if known is not None:
         return known
-    timings = probe(processes, threads, seconds)
+    timings = probe(processes, threads)
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
         partial = place.with_suffix(f".{os.getpid()}.part")
@@ -135,7 +133,6 @@ def _file(folder: Path, processor: Processor, processes: int, threads: int) -> P
 
 
 def _remembered(place: Path, processor: Processor) -> Timings | None:
-    """The timings of an earlier probe that are still recent enough."""
     try:
         age = time.time() - place.stat().st_mtime
         timings = Timings.parse(json.loads(place.read_text(encoding="utf-8")), str(place))

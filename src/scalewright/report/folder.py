@@ -45,16 +45,13 @@ class Table:
         return len(self.finite(name)) > 0
 
     def finite(self, name: str) -> Column:
-        """The finite values of a column."""
         values = self.get(name)
         return values[np.isfinite(values)]
 
     def median(self, name: str) -> float | None:
-        """The median of the finite values; None without any."""
         return float(np.median(self.finite(name))) if self.has(name) else None
 
     def highest(self, name: str) -> float | None:
-        """The highest finite value; None without any."""
         return float(self.finite(name).max()) if self.has(name) else None
 
     def last(self, name: str) -> float | None:
@@ -70,8 +67,6 @@ class Table:
 
 @dataclass(frozen=True)
 class RunFolder:
-    """The contents of one run's folder."""
-
     path: Path
     config: Mapping[str, Any] = field(default_factory=dict)
     config_text: str = ""
@@ -114,8 +109,8 @@ def read_folder(path: str | Path) -> RunFolder:
         raise UserError("nothing of a run is here", str(path), f"a run's folder holds {', '.join(FILES[:3])}")
     problems: list[str] = []
     config_text = _text(path / "run.yaml", problems)
-    config = _mapping(parse_yaml, config_text, "run.yaml", problems)
-    summary = _mapping(_json, _text(path / "summary.json", []), "summary.json", problems)
+    config = _mapping(config_text, "run.yaml", problems)
+    summary = _mapping(_text(path / "summary.json", []), "summary.json", problems)
     rows = read_jsonl(path / "metrics.jsonl")
     if not rows:
         problems.append("metrics.jsonl has no rows yet")
@@ -175,21 +170,14 @@ def _text(path: Path, problems: list[str]) -> str:
         return ""
 
 
-def _json(text: str, where: str) -> Any:
-    try:
-        return parse_json(text)
-    except ValueError as error:
-        raise UserError(f"cannot read it: {error}", where) from None
-
-
-def _mapping(read: Any, text: str, name: str, problems: list[str]) -> dict[str, Any]:
+def _mapping(text: str, name: str, problems: list[str]) -> dict[str, Any]:
     """The keys of a file that should hold some; what is wrong with it goes to `problems`."""
     if not text.strip():
         return {}
     try:
-        value = read(text, name)
-    except UserError as error:
-        problems.append(str(error))
+        value = parse_yaml(text, name) if name.endswith(".yaml") else parse_json(text)
+    except (UserError, ValueError) as error:
+        problems.append(str(error) if isinstance(error, UserError) else f"cannot read {name}: {error}")
         return {}
     if not isinstance(value, dict):
         problems.append(f"{name} holds no keys")

@@ -33,7 +33,6 @@ CELL = "text-align:left;padding:.15rem .8rem .15rem 0;border:0;vertical-align:to
 
 
 def prediction_html(prediction: Answer) -> str:
-    """One layout's answer."""
     return _box(_title(prediction), _layout(prediction["layout"]), _figures(prediction))
 
 

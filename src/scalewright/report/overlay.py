@@ -36,7 +36,6 @@ def write_overlay(runs: Sequence[RunFolder], out: str | Path, force: bool = Fals
 
 
 def page(runs: Sequence[RunFolder]) -> Page:
-    """The page."""
     comparison = compare(runs)
     best = f"best: {comparison.best}" if comparison.best else ""
     charts = [chart for title, split in (("Training loss", "train"), ("Validation loss", "valid"))

@@ -77,7 +77,6 @@ def find_runs(paths: Sequence[str | Path]) -> list[RunFolder]:
 
 
 def is_run(path: Path) -> bool:
-    """Whether a folder holds a run."""
     return any((path / name).exists() for name in FILES)
 
 

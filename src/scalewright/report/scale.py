@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import Literal
 
-from scalewright.spec.text.words import count, decimal, share, short_time
+from scalewright.spec.text.words import count, decimal, gib, share, short_time
 
 Kind = Literal["number", "count", "seconds", "percent", "gib", "step"]
 
@@ -40,7 +40,7 @@ def say(value: float, kind: Kind) -> str:
         return short_time(value)
     if kind == "percent":
         return share(value)
-    return f"{decimal(value, 3)} GiB" if kind == "gib" else decimal(value, 4)
+    return gib(value) if kind == "gib" else decimal(value, 4)
 
 
 def say_tick(value: float, kind: Kind) -> str:

@@ -49,7 +49,6 @@ class Fanout:
             feeder.put(row, False)
 
     def event(self, event: Row) -> None:
-        """Queues one event. Never blocks, never raises."""
         for feeder in self._feeders:
             feeder.put(event, True)
 

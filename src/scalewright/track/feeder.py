@@ -31,8 +31,6 @@ STUCK_S = 5.0  # at the end, a call that takes rows longer than this isn't waite
 
 
 class Feeder:
-    """Feeds one tracker from a thread of its own."""
-
     def __init__(
         self,
         tracker: Tracker,

@@ -49,7 +49,6 @@ class LineWriter:
                 raise RunError(f"wrote only part of a line to {self.path}: the disk is full")
 
     def close(self) -> None:
-        """Closes the file; closing twice is fine."""
         self._file.close()
 
 

@@ -56,7 +56,6 @@ class MetricsFile:
         self._writer = LineWriter(self.path)
 
     def close(self) -> None:
-        """Closes the file."""
         self._writer.close()
 
     def _trim(self, resume_step: int | None) -> int:

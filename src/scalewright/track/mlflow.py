@@ -105,7 +105,6 @@ class MlflowTracker:
 
     @settings()
     def finish(self, status: Status, files: Sequence[Path]) -> None:
-        """Uploads the files and sets the run's state."""
         for file in files:
             self._client.log_artifact(self._run_id, str(file))
         self._client.set_terminated(self._run_id, STATUS[status])

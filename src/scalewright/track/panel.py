@@ -52,7 +52,6 @@ def _bar(progress: DisplayState) -> RenderableType:
 
 
 def _loss(progress: DisplayState) -> RenderableType:
-    """The loss, its history, and where it is going."""
     line = Text(no_wrap=True, overflow="ellipsis")
     loss = progress.row.get("loss")
     missing = bool(progress.row) and loss is None

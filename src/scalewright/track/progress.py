@@ -28,11 +28,9 @@ class DisplayState:
     _newest: float = 0.0
 
     def begin(self) -> None:
-        """Starts the clock."""
         self._began = self._newest = time.monotonic()
 
     def step(self, row: Row) -> None:
-        """Takes the newest training row."""
         self.row = row
         self._newest = time.monotonic()
         if self._first is None:
@@ -52,7 +50,6 @@ class DisplayState:
 
     @property
     def elapsed(self) -> float:
-        """Seconds since the display began."""
         return time.monotonic() - self._began
 
     @property
@@ -73,7 +70,6 @@ class DisplayState:
 
 
 def plain_line(progress: DisplayState) -> str:
-    """The state as one line of plain text, for a log."""
     row = progress.row
     parts = [
         f"step {progress.done:,}/{progress.goal}",

@@ -39,7 +39,6 @@ class Trend:
             self._stride *= 2
 
     def values(self) -> list[float]:
-        """The history so far, oldest first."""
         total, number = self._sum, self._count  # another thread may be in `add`
         return [*self._means, total / number] if number else [*self._means]
 

@@ -47,7 +47,6 @@ def parity(
 
 
 def show(result: Parity) -> None:
-    """The comparison as a table, and one line with the verdict."""
     from scalewright.cli.output import print_table
 
     print(f"layout     {axes(result.layout)}")

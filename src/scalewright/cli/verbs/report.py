@@ -46,7 +46,6 @@ def report(
 
 
 def _write(subjects: list[Path], out: Path | None, force: bool) -> Path:
-    """The page about a plan, a run, or several runs."""
     from scalewright.report import write_plan_file, write_report
     from scalewright.report.overlay import write_overlay
     from scalewright.report.runs import find_runs, is_run

@@ -67,7 +67,6 @@ def _tell(done: int, total: int, row: Row) -> None:
 
 
 def _show(result: Sweep) -> None:
-    """The table, best first."""
     from scalewright.cli.output import print_table
     from scalewright.spec.text.words import count
 

@@ -78,7 +78,6 @@ def train(
 
 
 def rehearse(run: Path, overrides: list[str], json: bool) -> None:
-    """A dry run, on stdout."""
     from scalewright.cli.dry_run import show_dry_run
     from scalewright.cli.output import only_answer, print_json, working
     from scalewright.dry_run.dry_run import dry_run

@@ -91,7 +91,8 @@ def clocks(root: Path = Path("/")) -> Finding:
     """The frequency governor and the clock, where they are readable."""
     import psutil  # late: what it imports differs from system to system
 
-    governors = {path.read_text().strip() for path in _governor_files(root)}
+    files = sorted((root / "sys/devices/system/cpu").glob("cpu[0-9]*/cpufreq/scaling_governor"))[:256]
+    governors = {path.read_text().strip() for path in files}
     frequency = psutil.cpu_freq() if hasattr(psutil, "cpu_freq") else None
     speed = f", {frequency.current / 1000:.2f} GHz now" if frequency and frequency.current else ""
     if frequency and frequency.current and frequency.max and frequency.max > frequency.current:
@@ -105,10 +106,6 @@ def clocks(root: Path = Path("/")) -> Finding:
         what = f"frequency governor {name}{speed}: the clock may lag behind bursts"
         return Finding(GROUP, "clocks", "note", what, fix)
     return Finding(GROUP, "clocks", "ok", f"frequency governor {name}{speed}")
-
-
-def _governor_files(root: Path) -> list[Path]:
-    return sorted((root / "sys/devices/system/cpu").glob("cpu[0-9]*/cpufreq/scaling_governor"))[:256]
 
 
 def load(processor: Processor, others: float | None = None) -> Finding | None:

@@ -57,7 +57,6 @@ def training(installed: dict[str, str | None]) -> Finding:
 
 
 def broken_torch(torch: Any | None, installed: dict[str, str | None]) -> Finding | None:
-    """torch is installed but doesn't import."""
     if torch is None and installed.get("torch") is not None:
         what = f"torch {installed['torch']} is installed but doesn't import"
         return Finding(GROUP, "torch", "problem", what, "python -c 'import torch' shows why; install it anew")
@@ -65,7 +64,6 @@ def broken_torch(torch: Any | None, installed: dict[str, str | None]) -> Finding
 
 
 def backends(torch: Any | None) -> Finding | None:
-    """The communication backends of this torch."""
     if torch is None:
         return None
     distributed = torch.distributed

@@ -31,7 +31,6 @@ class Pair:
 
 
 def section(run: RunFolder) -> Section | None:
-    """The pairs; None when nothing was predicted."""
     compared, note = pairs(run), str(predicted_event(run).get("note") or "")
     if not compared:
         return None

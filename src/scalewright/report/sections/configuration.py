@@ -24,8 +24,6 @@ TITLES = {"lr_schedule": "Learning rate", "train": "Training", "track": "Trackin
 
 @dataclass(frozen=True)
 class Card:
-    """A titled list of keys and values."""
-
     title: str
     rows: list[tuple[str, str]]
 

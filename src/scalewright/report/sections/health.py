@@ -72,7 +72,6 @@ def findings(run: RunFolder) -> list[Finding]:
 
 
 def healthy(run: RunFolder) -> Finding:
-    """The line of a run in which nothing went wrong."""
     steps = len(run.train)
     text = f"All {steps:,} steps have a finite loss and gradient norm; none was skipped and no rank failed."
     return Finding("good", "Nothing to report", text)
@@ -255,7 +254,6 @@ def _survived(run: RunFolder) -> Finding | None:
 
 
 def _changed(run: RunFolder) -> Finding | None:
-    """The settings that a resume changed, key by key."""
     lines = []
     for event in _events(run, "changed"):
         changes = event.get("changes")
@@ -311,7 +309,6 @@ def _message(event: Mapping[str, Any]) -> str:
 
 
 def change(pair: Any) -> str:
-    """A setting before and after: `0.001 → 0.0003`."""
     values = pair if isinstance(pair, (list, tuple)) else [pair]
     return " → ".join(f"{value:g}" if isinstance(value, float) else str(value) for value in values)
 

@@ -10,7 +10,7 @@ import numpy as np
 from scalewright.report.folder import RunFolder, Table, number
 from scalewright.report.lives import elapsed
 from scalewright.report.page import Section
-from scalewright.spec.text.words import count, counted, decimal, duration, share, short_time
+from scalewright.spec.text.words import count, counted, decimal, duration, gib, share, short_time
 
 
 @dataclass(frozen=True)
@@ -24,13 +24,11 @@ class Tile:
 
 
 def section(run: RunFolder) -> Section | None:
-    """The tiles; None before there is a number to show."""
     shown = tiles(run)
     return Section("overview", "What it reached", "overview.html", {"tiles": shown}) if shown else None
 
 
 def facts(run: RunFolder) -> list[str]:
-    """The run in a few words: model, devices, precision, length."""
     layout = run.config.get("layout") or {}
     model = run.config.get("model")
     name = model.get("name") or model.get("python") if isinstance(model, dict) else model
@@ -59,7 +57,7 @@ def tiles(run: RunFolder) -> list[Tile]:
         _tile("Throughput", steady.tokens_per_s, count(steady.tokens_per_s), "tokens/s, median"),
         _tile("Step time", steady.step_time_s, short_time(steady.step_time_s), steady.spread),
         _tile("MFU", steady.mfu, share(steady.mfu), f"median, of {peak}" if peak else "median"),
-        _tile("Memory", memory, f"{decimal(memory, 3)} GiB", "the fullest rank, highest"),
+        _tile("Memory", memory, gib(memory), "the fullest rank, highest"),
     ]
     if tokens is not None:
         took = f"in {duration(seconds)}" if seconds else ""

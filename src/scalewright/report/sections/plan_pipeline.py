@@ -192,7 +192,6 @@ def _row(pipeline: Pipeline, rank: int) -> list[tuple[int, int, int, int, int]]:
 
 
 def numbers(pipeline: Pipeline, best: Estimate) -> list[dict[str, str]]:
-    """The simulated schedule's numbers."""
     plan, timing = pipeline.plan, pipeline.timing
     stages = f" × {plan.virtual_stages} stages each" if plan.virtual_stages > 1 else ""
     tiles = [
@@ -207,7 +206,6 @@ def numbers(pipeline: Pipeline, best: Estimate) -> list[dict[str, str]]:
 
 
 def notes(pipeline: Pipeline, gap: list[float] | None) -> list[str]:
-    """The notes under the picture."""
     drawn, more = ("Computation and messages", "") if pipeline.messages else ("Computation", "messages, ")
     lines = [
         f"{drawn} alone: {more}the exchange of gradients and the optimizer's step come on top; "
@@ -226,7 +224,6 @@ def notes(pipeline: Pipeline, gap: list[float] | None) -> list[str]:
 
 
 def describe(pipeline: Pipeline) -> str:
-    """The picture in a sentence."""
     plan, timing = pipeline.plan, pipeline.timing
     return (
         f"Timeline of {plan.kind} on {plan.ranks} pipeline ranks with {plan.micro_batches} micro-batches: "

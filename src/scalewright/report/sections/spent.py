@@ -20,7 +20,6 @@ from scalewright.spec.text.words import share, short_time
 
 
 def section(run: RunFolder) -> Section | None:
-    """The parts; None where the run timed none."""
     measured, predicted = measured_parts(run), together(predicted_event(run).get("breakdown_s"))
     if not measured:
         return None

@@ -53,7 +53,6 @@ class Moment:
 
 
 def section(run: RunFolder) -> Section | None:
-    """The bar and the list; None without events."""
     events = [event for event in run.events if isinstance(event.get("time"), (int, float))]
     if not events:
         return None
