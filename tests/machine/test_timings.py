@@ -87,6 +87,7 @@ def test_what_was_probed_is_kept(tmp_path: Path, counted: list[Any]) -> None:
     assert cpu_timings(1, folder=tmp_path) == cpu_timings(1, folder=tmp_path)
     assert len(counted) == 1
     cpu_timings(2, folder=tmp_path)  # other processes share the machine in another way
+    cpu_timings(1, folder=tmp_path, fresh=True)
     assert len(counted) == 3
 
 

@@ -33,15 +33,15 @@ QUIET_DAYS, BUSY_MINUTES = 30.0, 10.0
 PATIENCE = 120.0  # seconds that a probe may take; it takes a few
 
 
-def cpu_timings(processes: int = 1, folder: Path | None = None) -> Timings:
+def cpu_timings(processes: int = 1, folder: Path | None = None, fresh: bool = False) -> Timings:
     """The seconds of kernels and messages in each of `processes` processes that share this machine's CPU.
 
-    Read where it was probed before. `folder`: where that is kept (null: the user's cache).
+    Read where it was probed before, unless `fresh`. `folder`: where that is kept (null: the user's cache).
     """
     processor = read_processor()
     threads = _threads(processor, processes)
     place = _file(folder or _cache(), processor, processes, threads)
-    known = _remembered(place, processor)
+    known = None if fresh else _remembered(place, processor)
     if known is not None:
         return known
     timings = probe(processes, threads)
