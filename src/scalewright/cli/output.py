@@ -14,7 +14,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
-from typing import Any, TextIO
+from typing import Any
 
 from scalewright.spec.text.words import printable
 
@@ -86,11 +86,6 @@ def progress(what: str) -> Iterator[Callable[[int, int | None], None]]:
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(what, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
-
-
-def on_terminal(text: str, stream: TextIO) -> str:
-    """Somebody else's text, without control characters where `stream` is a terminal, as it is elsewhere."""
-    return printable(text) if stream.isatty() else text
 
 
 def plain_markup(value: Any) -> Any:

@@ -80,7 +80,12 @@ def probe(processes: int, threads: int, seconds: float = SECONDS) -> Timings:
         try:
             answers = [worker.communicate(timeout=PATIENCE) for worker in workers]
         except subprocess.TimeoutExpired:
-            raise RunError(_too_slow(_load())) from None
+            now = _load()
+            busy = f" (load {now:.1f} on {read_processor().usable_cores} cores)" if now is not None else ""
+            raise RunError(
+                f"timing this machine's kernels and messages took more than {PATIENCE:.0f} s{busy}: "
+                "try again when less other work runs on it"
+            ) from None
         finally:
             for worker in workers:
                 if worker.poll() is None:
@@ -94,15 +99,6 @@ def probe(processes: int, threads: int, seconds: float = SECONDS) -> Timings:
     when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     keys = {"processes": processes, "threads": threads, "curves": curves, "how": _how(), "when": when}
     return Timings.parse({**keys, "load": load}, "probe")
-
-
-def _too_slow(load: float | None) -> str:
-    """Why the probe was given up, and what to do: a quiet machine needs seconds."""
-    busy = f" (load {load:.1f} on {read_processor().usable_cores} cores)" if load is not None else ""
-    return (
-        f"timing this machine's kernels and messages took more than {PATIENCE:.0f} s{busy}: "
-        "try again when less other work runs on it"
-    )
 
 
 def _how() -> str:

@@ -92,7 +92,7 @@ class Console:
         else:
             self._print(text)
 
-    def close(self, summary: Mapping[str, Any] | str | None = None) -> None:
+    def close(self, summary: Mapping[str, Any] | None = None) -> None:
         """Draws the last state, ends the panel and prints the summary; closing twice is fine."""
         if not self._enabled:
             return
@@ -101,9 +101,7 @@ class Console:
             self._live = None
         elif self._progress.row:
             self._print(plain_line(self._progress))
-        if isinstance(summary, str):
-            self._print(summary)
-        elif summary:
+        if summary:
             self._print("\n".join(_summary_lines(summary)))
         self._enabled = False
 

@@ -11,10 +11,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from scalewright.machine.checks.software import installed
 from scalewright.machine.processor import read_processor
 
 PACKAGES = ("scalewright", "torch", "numpy", "safetensors", "tokenizers", "pydantic", "triton", "mlflow")
@@ -42,7 +42,7 @@ def environment(
         "system": platform.platform(),
         "command": " ".join(command if command is not None else sys.argv),
         "python": platform.python_version(),
-        "versions": versions(),
+        "versions": {name: version for name, version in installed(PACKAGES).items() if version},
         "git": git_state(folder),
         "source": _source_state(),
         "cpu": {
@@ -57,17 +57,6 @@ def environment(
         "torch": torch_config(),
         "variables": {k: v for k, v in sorted((environ or {}).items()) if k.startswith(VARIABLES)},
     }
-
-
-def versions() -> dict[str, str]:
-    """The installed versions of the packages that a result may depend on; nothing is imported for it."""
-    installed = {}
-    for name in PACKAGES:
-        try:
-            installed[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return installed
 
 
 def git_state(folder: str | Path) -> dict[str, Any] | None:

@@ -24,12 +24,14 @@ from scalewright.cli.verbs.score import score
 from scalewright.cli.verbs.sweep import sweep
 from scalewright.cli.verbs.train import train
 
+Verb = Callable[..., None]
+
 
 def register(app: typer.Typer) -> None:
     """Adds every verb to the application, in the order in which a newcomer meets them."""
     app.command("demo", rich_help_panel="Start here")(demo)
     app.command("doctor", rich_help_panel="Start here")(doctor)
-    known = {"models": presets.models, "clusters": presets.clusters, "new": presets.new}
+    known: dict[str, Verb] = {"models": presets.models, "clusters": presets.clusters, "new": presets.new}
     group = _group("The models and clusters known by name.", known)
     app.add_typer(group, name="presets", rich_help_panel="Start here")
     app.command("plan", rich_help_panel="Plan")(plan)
@@ -38,7 +40,7 @@ def register(app: typer.Typer) -> None:
     app.command("prepare", rich_help_panel="Train")(prepare)
     app.command("train", rich_help_panel="Train")(train)
     app.command("sweep", rich_help_panel="Train")(sweep)
-    saved = {"ls": list_checkpoints, "verify": verify_checkpoints}
+    saved: dict[str, Verb] = {"ls": list_checkpoints, "verify": verify_checkpoints}
     group = _group("What a run has saved, and whether it is sound.", saved)
     app.add_typer(group, name="checkpoint", rich_help_panel="Train")
     app.command("parity", rich_help_panel="Train")(parity)
@@ -49,7 +51,7 @@ def register(app: typer.Typer) -> None:
     app.command("convert", rich_help_panel="Use what was trained")(convert)
 
 
-def _group(help: str, verbs: dict[str, Callable[..., None]]) -> typer.Typer:
+def _group(help: str, verbs: dict[str, Verb]) -> typer.Typer:
     group = typer.Typer(cls=Verbs, rich_markup_mode=None, no_args_is_help=True, help=help)
     for name, verb in verbs.items():
         group.command(name)(verb)

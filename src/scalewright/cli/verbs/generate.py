@@ -35,14 +35,15 @@ def generate(
     json: Json = False,
 ) -> None:
     """Write on from a prompt with what was trained."""
-    from scalewright.cli.output import on_terminal, only_answer, print_json
+    from scalewright.cli.output import only_answer, print_json
     from scalewright.serve.generate import generate_text
+    from scalewright.spec.text.words import printable
 
     shown: list[str] = []
 
     def show(piece: str) -> None:
         shown.append(piece)
-        print(on_terminal(piece, sys.stdout), end="", flush=True)
+        print(printable(piece) if sys.stdout.isatty() else piece, end="", flush=True)
 
     check_device(device)
     with only_answer(json), _line_ended(shown):

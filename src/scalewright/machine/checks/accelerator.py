@@ -87,13 +87,17 @@ def _which(gpus: list[dict[str, str]], key: str, value: str) -> list[str]:
     return [str(index) for index, gpu in enumerate(gpus) if gpu[key].lower() == value]
 
 
+def _above(gpus: list[dict[str, str]], key: str, limit: int) -> dict[int, int]:
+    """The whole numbers above `limit` of a field, by GPU."""
+    numbers = {index: int(gpu[key]) for index, gpu in enumerate(gpus) if gpu[key].isdigit()}
+    return {index: number for index, number in numbers.items() if number > limit}
+
+
 def _errors(gpus: list[dict[str, str]]) -> Finding | None:
     key = "ecc.errors.uncorrected.volatile.total"
-    bad = [
-        f"{index} ({gpu[key]})" for index, gpu in enumerate(gpus) if gpu[key].isdigit() and int(gpu[key]) > 0
-    ]
-    if bad:
-        what = f"uncorrected memory errors on GPU {', '.join(bad)}"
+    if bad := _above(gpus, key, 0):
+        counts = ", ".join(f"{index} ({errors})" for index, errors in bad.items())
+        what = f"uncorrected memory errors on GPU {counts}"
         fix = "take it out of service: results can be wrong (nvidia-smi -q -d ECC)"
         return Finding(GROUP, "ecc", "problem", what, fix)
     off = _which(gpus, "ecc.mode.current", "disabled")
@@ -120,14 +124,11 @@ def _width(gpus: list[dict[str, str]]) -> Finding | None:
 
 
 def _used(gpus: list[dict[str, str]]) -> Finding | None:
-    busy = [
-        f"{index} ({_mib(gpu['memory.used'])})"
-        for index, gpu in enumerate(gpus)
-        if gpu["memory.used"].isdigit() and int(gpu["memory.used"]) > 1024
-    ]
+    busy = _above(gpus, "memory.used", 1024)
     if not busy:
         return None
-    what = f"memory of GPU {', '.join(busy)} is in use already"
+    sizes = ", ".join(f"{index} ({gib(mib * 2**20)})" for index, mib in busy.items())
+    what = f"memory of GPU {sizes} is in use already"
     return Finding(GROUP, "in use", "warn", what, "see who it is: nvidia-smi; a run has only what is left")
 
 

@@ -54,10 +54,10 @@ def tiles(run: RunFolder) -> list[Tile]:
     candidates = [
         *_validation(run),
         _newest(train, "loss", "Training loss", "nats per token"),
-        _tile("Throughput", steady.tokens_per_s, count(steady.tokens_per_s), "tokens/s, median"),
-        _tile("Step time", steady.step_time_s, short_time(steady.step_time_s), steady.spread),
-        _tile("MFU", steady.mfu, share(steady.mfu), f"median, of {peak}" if peak else "median"),
-        _tile("Memory", memory, gib(memory), "the fullest rank, highest"),
+        tile("Throughput", steady.tokens_per_s, count(steady.tokens_per_s), "tokens/s, median"),
+        tile("Step time", steady.step_time_s, short_time(steady.step_time_s), steady.spread),
+        tile("MFU", steady.mfu, share(steady.mfu), f"median, of {peak}" if peak else "median"),
+        tile("Memory", memory, gib(memory), "the fullest rank, highest"),
     ]
     if tokens is not None:
         took = f"in {duration(seconds)}" if seconds else ""
@@ -71,7 +71,7 @@ def _validation(run: RunFolder) -> list[Tile | None]:
     over = f", {batches:,} batches" if isinstance(batches, int) else ""
     whole = number(run.summary.get("validation_bits_per_byte"))
     return [
-        _tile("Evaluation", whole, decimal(whole, 4), "bits per byte of the whole held-out text"),
+        tile("Evaluation", whole, decimal(whole, 4), "bits per byte of the whole held-out text"),
         _newest(run.valid, "bits_per_byte", "Validation", "bits per byte", over),
         None if whole is not None else _newest(run.valid, "loss", "Validation loss", "nats per token", over),
     ]
@@ -90,7 +90,7 @@ def _newest(table: Table, column: str, label: str, unit: str, over: str = "") ->
     )
 
 
-def _tile(label: str, value: float | None, text: str, note: str) -> Tile | None:
+def tile(label: str, value: float | None, text: str, note: str) -> Tile | None:
     return None if value is None else Tile(label, text, note)
 
 

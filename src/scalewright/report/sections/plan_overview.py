@@ -7,7 +7,7 @@ from typing import Any
 from scalewright.report.document import Estimate, PlanDocument, Reader
 from scalewright.report.layout_words import layout_words
 from scalewright.report.page import Section
-from scalewright.report.sections.overview import Tile
+from scalewright.report.sections.overview import Tile, tile
 from scalewright.report.sections.plan_gauges import gauges, risk
 from scalewright.report.sections.plan_start import start
 from scalewright.report.trainers import is_ours, untrainable
@@ -140,11 +140,8 @@ def tiles(document: PlanDocument, best: Estimate) -> list[Tile | None]:
     total = best.read.part("total")
     days, hours, cost = total.number("days"), total.number("device_hours"), total.number("cost")
 
-    def tile(label: str, value: float | None, text: str, note: str = "") -> Tile | None:
-        return None if value is None else Tile(label, text, note)
-
     return [
-        None if banded else tile("Step time", best.seconds, short_time(best.seconds)),
+        None if banded else tile("Step time", best.seconds, short_time(best.seconds), ""),
         tile("Tokens", rate, f"{count(rate)}/s", f"{count(per_device)}/s per device" if per_device else ""),
         tile("MFU", number("mfu"), share(number("mfu")), ", ".join(rates)),
         None if usable else tile("Memory", best.peak_gib, gib(best.peak_gib), "the fullest rank"),
