@@ -110,7 +110,11 @@ def read_rows(file: Iterable[str], path: str, notify: Callable[[str], None]) -> 
     if not first:
         raise UserError("the file is empty", path, "give a CSV file with a header, or JSON lines")
     text = itertools.chain([first], lines)
-    rows = _json_rows(text) if first.lstrip()[0] in "{[" else _csv_rows(text, path, notify)
+    if first.lstrip()[0] in "{[":
+        known = [*columns(), BROKEN]
+        rows = (_json_row(entry, known) for entry in text if entry.strip())
+    else:
+        rows = _csv_rows(text, path, notify)
     for number, row in enumerate(rows, 1):
         name = row.get("id")
         row["id"] = str(number) if name is None or str(name).strip() == "" else str(name).strip()
@@ -165,11 +169,6 @@ def _misspelt(name: str, known: Iterable[str]) -> bool:
     import difflib
 
     return bool(difflib.get_close_matches(name.lower(), list(known), n=1, cutoff=0.85))
-
-
-def _json_rows(text: Iterable[str]) -> Iterator[Row]:
-    known = [*columns(), BROKEN]
-    yield from (_json_row(entry, known) for entry in text if entry.strip())
 
 
 def _json_row(text: str, known: list[str]) -> Row:

@@ -32,16 +32,10 @@ UNPLANNED = {"devices": DEVICES, "zero_stage": 0, "micro_batch": BATCH // DEVICE
 VALID_BATCHES = 8  # of the run's own validations
 STEPS = 560  # two minutes or so on two cores of 0.1 TFLOP/s; small batches learn most per token here
 MODEL = {
-    "name": "demo",
-    "vocab_size": VOCABULARY,
-    "hidden_size": 224,
-    "intermediate_size": 608,
-    "num_hidden_layers": 5,
-    "num_attention_heads": 7,
-    "num_key_value_heads": 7,
-    "context": SEQ_LEN,
+    "name": "demo", "vocab_size": VOCABULARY, "hidden_size": 224, "intermediate_size": 608,
+    "num_hidden_layers": 5, "num_attention_heads": 7, "num_key_value_heads": 7, "context": SEQ_LEN,
     "tie_word_embeddings": True,
-}
+}  # fmt: skip
 
 
 @dataclass

@@ -18,7 +18,7 @@ import os
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import typer
 
@@ -50,7 +50,9 @@ def run_behind_door(app: typer.Typer, arguments: list[str]) -> int:
         return code
     except BaseException as error:
         if _reader_gone(error):
-            _silence(sys.stdout)
+            # Python's own flush at exit would complain of a dead stdout.
+            with contextlib.suppress(OSError, ValueError, AttributeError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return READER_GONE
         if isinstance(error, SystemExit):
             return error.code if isinstance(error.code, int) else int(error.code is not None)
@@ -179,9 +181,3 @@ def _reader_gone(error: BaseException) -> bool:
     if isinstance(error, SystemExit):
         seen = error.__context__
     return isinstance(seen, BrokenPipeError)
-
-
-def _silence(stream: TextIO) -> None:
-    """Points a dead stdout at nothing, so that Python's own flush at exit doesn't complain."""
-    with contextlib.suppress(OSError, ValueError, AttributeError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

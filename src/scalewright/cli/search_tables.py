@@ -19,7 +19,11 @@ def show_plan(answer: Answer) -> None:
     emit(f"{batch:,} sequences of {answer['seq_len']:,} tokens a step ({count(batch * answer['seq_len'])})")
     if not answer["complete"]:
         emit("[red]stopped before the end[/]: the best so far")
-    _counts(answer)
+    judged, priced, feasible = (count(answer[key]) for key in ("evaluated", "priced", "feasible"))
+    emit(
+        f"{judged} layouts judged in {answer['seconds']:.2f} s: {priced} priced in full,"
+        f" {feasible} of these fit; the others are certain to be worse"
+    )
     emit()
     _best(answer)
     _preferred(best.get("simpler_than"), answer["margin"])
@@ -36,13 +40,6 @@ def show_plan(answer: Answer) -> None:
     if answer["assumed"]:
         emit("\n[bold]assumed[/]  " + ", ".join(answer["assumed"]))
     _next(answer)
-
-
-def _counts(answer: Answer) -> None:
-    emit(
-        f"{count(answer['evaluated'])} layouts judged in {answer['seconds']:.2f} s: {count(answer['priced'])}"
-        f" priced in full, {count(answer['feasible'])} of these fit; the others are certain to be worse"
-    )
 
 
 def _best(answer: Answer) -> None:

@@ -40,7 +40,9 @@ def attach(folder: Path, files: Sequence[Path], variables: Mapping[str, str] | N
     thread.start()
     thread.join(PATIENCE_S)
     if problems:
-        _note(folder, f"could not attach files: {problems[0]}")
+        with contextlib.suppress(RunError):
+            events = EventsFile(folder / "events.jsonl")
+            events.write("tracker", name="mlflow", error=f"could not attach files: {problems[0]}")
     return not problems
 
 
@@ -71,8 +73,3 @@ def _failed(folder: Path) -> bool:
         if event.get("kind") == "tracker" and event.get("name") == "mlflow":
             return "error" in event
     return False
-
-
-def _note(folder: Path, error: str) -> None:
-    with contextlib.suppress(RunError):
-        EventsFile(folder / "events.jsonl").write("tracker", name="mlflow", error=error)

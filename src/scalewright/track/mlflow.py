@@ -17,7 +17,6 @@ import importlib
 import logging
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -198,7 +197,5 @@ def close(client: Any) -> None:
         client._tracking_client.store.engine.dispose()
 
 
-def _chunks(items: Sequence[Any], size: int) -> Iterator[list[Any]]:
-    remaining = iter(items)
-    while chunk := list(islice(remaining, size)):
-        yield chunk
+def _chunks(items: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
+    return (items[start : start + size] for start in range(0, len(items), size))

@@ -11,8 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from scalewright.spec.text.words import MISSING, count, decimal, duration, printable, share, short_time
-from scalewright.track.progress import DisplayState
-from scalewright.track.trend import sparkline
+from scalewright.track.progress import DisplayState, sparkline
 
 Cell = tuple[str, str]
 

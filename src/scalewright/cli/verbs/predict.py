@@ -112,17 +112,13 @@ def predict(
     scalewright predict llama-3.1-8b --cluster a100-pcie --seq-len 4096 --layout devices=8,recompute=full
     scalewright predict --batch runs.csv > predicted.jsonl
     """
-    given = {key: value for key, value in locals().items() if key in LAYOUT | set(AS_WELL)}
+    flags = dict(locals())
     if batch is not None:
-        rest = {**given, "model": model, "cluster": cluster, "seq_len": seq_len, "layout": layout,
-                "framework": framework, "software_version": software_version, "options": options,
-                "optimizer": optimizer, "tokens": tokens, "price": price, "currency": currency,
-                "goodput": goodput}  # fmt: skip
-        _batch(batch, rest)
+        _batch(batch, {key: value for key, value in flags.items() if key not in ("batch", "json")})
         return
     how = "write `scalewright predict MODEL --cluster CLUSTER --seq-len 4096`, or --batch FILE"
     name, place = check_given(model, cluster, "scalewright predict", how)
-    keys = layout_keys(given, layout)
+    keys = layout_keys({key: flags[key] for key in flags if key in {*LAYOUT, *AS_WELL}}, layout)
     from scalewright.api import predict as ask
     from scalewright.cli.output import only_answer, print_json, working
     from scalewright.cli.plan_tables import show_prediction
