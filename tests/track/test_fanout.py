@@ -94,7 +94,7 @@ def test_a_failure_at_the_end_of_a_short_run_is_told_once() -> None:
             release.wait(60)
             raise ConnectionError("the server has gone")
 
-    feeder = Feeder(Slow(), lambda name, **fields: told.append(fields["error"]))
+    feeder = Feeder(Slow(), lambda name, **fields: told.append(fields["error"]), 10_000, 10.0, 50)
     feeder.put({"kind": "train", "step": 1}, False)
     feeder.close("finished", ())
     release.set()

@@ -63,8 +63,8 @@ def status(run: RunFolder) -> tuple[str, str]:
 def findings(run: RunFolder) -> list[Finding]:
     """Every finding, worst first; in the order below where equally bad."""
     results = [
-        _diverged(run), _hangs(run), _failed(run), _skipped(run), _non_finite(run), _rising(run),
-        _spikes(run), _stalls(run), _survived(run), _changed(run),
+        _diverged(run), _hangs(run), _skipped(run), _non_finite(run), _rising(run), _spikes(run),
+        _stalls(run), *_failures(run), _changed(run),
     ]  # fmt: skip
     return sorted(
         (finding for finding in results if finding is not None), key=lambda finding: ORDER[finding.severity]
@@ -238,19 +238,15 @@ def _hangs(run: RunFolder) -> Finding | None:
     )
 
 
-def _failed(run: RunFolder) -> Finding | None:
-    if _ending(run)[1] != "bad":
-        return None
-    return Finding("bad", "Failed", _message(_events(run, "fault")[-1]))
-
-
-def _survived(run: RunFolder) -> Finding | None:
-    faults = _events(run, "fault")
-    if _ending(run)[1] == "bad":
-        faults = faults[:-1]
-    if not faults:
-        return None
-    return Finding("warn", f"{counted(len(faults), 'failures')}, resumed", _message(faults[-1]))
+def _failures(run: RunFolder) -> list[Finding]:
+    """The fault that ended the newest life, and those that the run outlived."""
+    faults, ended = _events(run, "fault"), _ending(run)[1] == "bad"
+    survived = faults[:-1] if ended else faults
+    failed = [Finding("bad", "Failed", _message(faults[-1]))] if ended else []
+    if not survived:
+        return failed
+    title = f"{counted(len(survived), 'failures')}, resumed"
+    return [*failed, Finding("warn", title, _message(survived[-1]))]
 
 
 def _changed(run: RunFolder) -> Finding | None:
