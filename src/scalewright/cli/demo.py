@@ -63,8 +63,11 @@ def run_demo(out: Path, quiet: bool = False) -> dict[str, Any]:
     from scalewright.spec.base import write_yaml
     from scalewright.train.run import PRELOAD
 
+    def say(step: str, text: str) -> None:
+        if not quiet:
+            print(f"{step:>4}  {text}", file=sys.stderr, flush=True)
+
     started = time.perf_counter()
-    say = _speaker(quiet)
     if aside := _set_aside(out):
         say("", f"an earlier demo was in {out}; it is in {aside} now")
     summary = Summary()
@@ -288,11 +291,3 @@ def _measure(out: Path, summary: Summary) -> None:
     summary.steps = rows[-1]["step"]
     summary.measured_step_time_s = round(times[len(times) // 2], 4)
     summary.tokens_per_s = round(BATCH * SEQ_LEN / summary.measured_step_time_s, 1)
-
-
-def _speaker(quiet: bool) -> Callable[..., None]:
-    def say(step: str, text: str) -> None:
-        if not quiet:
-            print(f"{step:>4}  {text}", file=sys.stderr, flush=True)
-
-    return say

@@ -47,9 +47,7 @@ def page(runs: Sequence[RunFolder]) -> Page:
               if (chart := drawing(runs, title, split)) is not None]  # fmt: skip
     sections = [
         Section("losses", "Losses", "overlay.html", {"charts": charts, "best": best}),
-        Section(
-            "runs", "Runs", "overlay_runs.html", {"rows": rows(comparison), "by": COMPARED_BY[comparison.by]}
-        ),
+        Section("runs", "Runs", "overlay_runs.html", {"rows": rows(comparison), "by": by}),
     ]
     if comparison.differences:
         changed = {
@@ -63,7 +61,6 @@ def page(runs: Sequence[RunFolder]) -> Page:
         status_kind="good" if comparison.best else "plain",
         facts=[by],
         sections=sections,
-        footer="Scalewright",
         notes=[f"{run.name}: {problem}" for run in runs for problem in run.problems],
         scripts=("words.js", "theme.js"),
         styles=("report.css", "overlay.css"),
