@@ -110,6 +110,7 @@ def read_rows(file: Iterable[str], path: str, notify: Callable[[str], None]) -> 
     if not first:
         raise UserError("the file is empty", path, "give a CSV file with a header, or JSON lines")
     text = itertools.chain([first], lines)
+    rows: Iterator[Row]
     if first.lstrip()[0] in "{[":
         known = [*columns(), BROKEN]
         rows = (_json_row(entry, known) for entry in text if entry.strip())

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from scalewright.report.folder import FILES, RunFolder, Table, read_folder
-from scalewright.report.sections.configuration import say, source
+from scalewright.report.sections.configuration import dotted, say, source
 from scalewright.report.sections.health import status
 from scalewright.report.series import smooth
 from scalewright.spec.errors import UserError
@@ -100,7 +100,8 @@ def names_of(runs: Sequence[RunFolder]) -> list[str]:
 
 def differences(runs: Sequence[RunFolder]) -> dict[str, list[Any]]:
     """The settings that aren't the same in all, by dotted key; null where a run has none."""
-    flat = [_flat({key: value for key, value in run.config.items() if key not in OWN}) for run in runs]
+    own = [{key: value for key, value in run.config.items() if key not in OWN} for run in runs]
+    flat = [dict(dotted(config)) for config in own]
     keys = dict.fromkeys(key for settings in flat for key in settings)
     table = {key: [settings.get(key) for settings in flat] for key in keys}
     return {key: row for key, row in table.items() if len({json.dumps(value) for value in row}) > 1}
@@ -163,13 +164,3 @@ def _entry(run: RunFolder, name: str) -> Entry:
         memory_gib=run.train.highest("memory_gib"),
         status=status(run)[0],
     )
-
-
-def _flat(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in data.items():
-        if isinstance(value, Mapping):
-            flat.update(_flat(value, f"{prefix}{key}."))
-        else:
-            flat[f"{prefix}{key}"] = value
-    return flat
