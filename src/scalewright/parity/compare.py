@@ -25,7 +25,7 @@ from scalewright.parity.result import Deviation, Parity, step_deviations
 from scalewright.parity.setup import Setup, set_up
 from scalewright.spec.layout import Layout
 from scalewright.spec.run import RunSpec
-from scalewright.track.metrics import read_metrics
+from scalewright.spec.text.jsonl import read_jsonl
 
 # precision -> (tolerance, the reason for it)
 TOLERANCES: dict[str, tuple[float, str]] = {
@@ -121,7 +121,7 @@ def weights_deviation(mine: str | Path, other: str | Path) -> tuple[float, str]:
 
 def training_rows(folder: Path) -> list[dict[str, Any]]:
     """The training lines of a run's metrics.jsonl, by step."""
-    return [row for row in read_metrics(folder / "metrics.jsonl") if row["kind"] == "train"]
+    return [row for row in read_jsonl(folder / "metrics.jsonl") if row["kind"] == "train"]
 
 
 def cut_otherwise(layout: Layout) -> Layout | None:

@@ -23,7 +23,7 @@ from scalewright.parallel.mesh import Mesh
 from scalewright.spec.errors import RunError, Stopped, UserError
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.run import RunSpec
-from scalewright.track.metrics import read_metrics
+from scalewright.spec.text.jsonl import read_jsonl
 from scalewright.track.tracker import Status
 from scalewright.train.batches import Place, StepBatches, go_to_place, reading_place
 from scalewright.train.columns import StopReason
@@ -237,5 +237,5 @@ class Session:
         if self.record is not None:
             last, outcome = self.record.last, self.record.expectation.outcome()
             if "train" not in last:  # nothing was left to do
-                last = {row["kind"]: row for row in read_metrics(self.record.metrics.path)}
+                last = {row["kind"]: row for row in read_jsonl(self.record.metrics.path)}
         return {**answer(str(self.run.folder), self.done, last, self.resumed, seconds), **outcome}

@@ -28,8 +28,7 @@ from scalewright.launch.settings import tracking_variables
 from scalewright.spec.errors import UserError
 from scalewright.spec.run import MlflowSpec, RunSpec, load_run
 from scalewright.spec.sweep import Point, read_sweep
-from scalewright.track.events import read_events
-from scalewright.track.metrics import read_metrics
+from scalewright.spec.text.jsonl import read_jsonl
 from scalewright.track.store import find_store
 from scalewright.train.resolve import device_kind, resolve
 
@@ -216,7 +215,7 @@ def _note_in(folder: Path) -> str | None:
 
 
 def _finished(folder: Path, steps: int) -> bool:
-    events = read_events(folder / "events.jsonl")
+    events = read_jsonl(folder / "events.jsonl")
     return any(event.get("kind") == "finish" and event.get("step") == steps for event in events)
 
 
@@ -236,7 +235,7 @@ def _tracking(spec: RunSpec, folder: Path) -> list[str]:
 
 def _read(row: Row, folder: Path) -> Row:
     """The row with what the run's folder has."""
-    rows = read_metrics(folder / "metrics.jsonl")
+    rows = read_jsonl(folder / "metrics.jsonl")
     train = [line for line in rows if line["kind"] == "train"]
     valid = [line for line in rows if line["kind"] == "valid"]
     if train:
