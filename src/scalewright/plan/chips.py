@@ -42,7 +42,6 @@ class Chip:
     domain: int  # devices that the fast links join
     link_rate: float
     link_delay: float
-    pair_rate: float  # of one message between two devices of the domain
     node: int
     fabric_rate: float
     fabric_delay: float
@@ -126,7 +125,6 @@ def chip_of(cluster: ClusterSpec, node_gbps: float | None = None) -> Chip:
         domain=domain,
         link_rate=rate,
         link_delay=fast.latency_s if fast else 0.0,
-        pair_rate=(fast.pair_bytes_per_s or rate) if fast else rate,
         node=cluster.devices_per_node,
         fabric_rate=outer,
         fabric_delay=fabric.latency_s if fabric else (fast.latency_s if fast else 14e-6),

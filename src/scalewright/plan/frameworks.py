@@ -30,7 +30,6 @@ TYPO = 0.8  # similarity of two names above which one counts as a typo of the ot
 FLASH_2 = 2023.55  # as a year: FlashAttention 2 came in July 2023 (Dao 2023)
 CONDITIONS = ("device", "before")  # keys of a line of habits
 RULES = ("match", "habits")  # keys of an entry that are no facts
-SPLITS = ("equal", "cost", "even", "balanced")
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,6 @@ class Predictions:
     def columns(self) -> dict[str, list[Any]]:
         """The columns that answers need, as plain numbers: one conversion for all rows."""
         step, memory = self.outcome.step, self.outcome.memory
-        assert memory is not None, "priced without memory"
         columns = {
             "p10": self.p10,
             "p50": self.p50,

@@ -5,20 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from scalewright.plan.search.scaling import counts_between, fit_amdahl, scaling
+from scalewright.plan.search.scaling import fit_amdahl, scaling
 from scalewright.plan.search.search import search
 from scalewright.spec.errors import UserError
 from scalewright.spec.hardware.cluster import load_cluster
 from scalewright.spec.presets import load_model_spec
 
 LLAMA, H100 = load_model_spec("llama-3.1-8b"), load_cluster("dgx-h100")
-
-
-def test_a_range_doubles_and_contains_both_ends() -> None:
-    assert counts_between(8, 64) == [8, 16, 32, 64]
-    assert counts_between(8, 48) == [8, 16, 32, 48]
-    with pytest.raises(UserError, match="goes nowhere"):
-        counts_between(64, 8)
 
 
 def test_the_fit_recovers_amdahls_law() -> None:

@@ -35,17 +35,9 @@ from scalewright.plan.cost.table import Facts, Table
 __all__ = ["AXES", "PARTS", "Step", "step"]
 
 PARTS = (
-    "compute",
-    "tp_exposed",
-    "dp_exposed",
-    "cp_exposed",
-    "ep_exposed",
-    "pp_bubble",
-    "pp_exposed",
-    "optimizer",
-    "recompute",
-    "other",
-)
+    "compute", "tp_exposed", "dp_exposed", "cp_exposed", "ep_exposed", "pp_bubble", "pp_exposed",
+    "optimizer", "recompute", "other",
+)  # fmt: skip
 
 
 @dataclass

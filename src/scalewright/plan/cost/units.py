@@ -17,7 +17,7 @@ from scalewright.plan.chips import WIDTHS, Chip
 from scalewright.plan.constants import constants
 from scalewright.plan.cost import work as w
 from scalewright.plan.cost.switch_effects import switched
-from scalewright.plan.frameworks import ATTENTION, OURS, SPLITS, Framework
+from scalewright.plan.frameworks import ATTENTION, OURS, Framework
 from scalewright.plan.request import Request
 from scalewright.plan.switches import Switches
 from scalewright.spec.block import Sizes
@@ -83,43 +83,14 @@ def _columns(parts: Sequence[object], names: Sequence[str]) -> dict[str, np.ndar
 
 
 _CHIP = (
-    "priced",
-    "newer_attention",
-    "fast_exponentials",
-    "bound_by_power",
-    "memory_rate",
-    "units",
-    "capacity",
-    "domain",
-    "link_rate",
-    "link_delay",
-    "pair_rate",
-    "staged",
-    "node",
-    "fabric_rate",
-    "fabric_delay",
-    "host_rate",
-    "measured",
-    "torus_axes",
-    "wraps_at",
-)
+    "priced", "newer_attention", "fast_exponentials", "bound_by_power", "memory_rate", "units",
+    "capacity", "domain", "link_rate", "link_delay", "staged", "node", "fabric_rate",
+    "fabric_delay", "host_rate", "measured", "torus_axes", "wraps_at",
+)  # fmt: skip
 _TRAINER = (
-    "overlap_zero1",
-    "fsdp_copies",
-    "pipe_engine",
-    "overlap_p2p",
-    "grads",
-    "logits",
-    "year",
-    "known",
-    "dropout",
-    "buffers_gib",
-    "eager_kept",
-    "shared",
-    "usable",
-    "memory_spread",
-    "measured",
-)
+    "overlap_zero1", "fsdp_copies", "pipe_engine", "overlap_p2p", "grads", "logits", "year", "known",
+    "dropout", "buffers_gib", "eager_kept", "shared", "usable", "memory_spread", "measured",
+)  # fmt: skip
 _WORK = ("stream", "sparse", "routed", "key_value", "blocks", "logits", "masks")
 
 
@@ -157,7 +128,6 @@ def _trainer_facts(units: Sequence[Unit]) -> dict[str, np.ndarray]:
     own = [u.framework.name == OURS for u in units]
     facts |= switched(units) | {
         "attention": _array(units, lambda u: ATTENTION.index(u.attention)),
-        "split": _array(units, lambda u: SPLITS.index(u.framework.split)),
         "by_block": _array(units, lambda u: u.framework.buckets == "block"),
         "whole_p2p": _array(units, lambda u: u.framework.p2p == "whole"),
         "own": np.array(own, dtype=float),

@@ -74,16 +74,6 @@ class Scaling:
         }
 
 
-def counts_between(first: int, last: int) -> list[int]:
-    """The counts of `8..4096`: 8, 16, 32, ... 4096; always with the last. Raises UserError."""
-    if not 1 <= first <= last:
-        raise UserError(f"scaling {first}..{last} goes nowhere", "scaling", "smaller count first: 8..4096")
-    counts = [first]
-    while counts[-1] * 2 <= last:
-        counts.append(counts[-1] * 2)
-    return counts if counts[-1] == last else [*counts, last]
-
-
 def scaling(
     model: ModelSpec,
     cluster: ClusterSpec,
