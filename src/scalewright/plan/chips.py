@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from scalewright.spec.errors import UserError, unknown
 from scalewright.spec.hardware.cluster import ClusterSpec
-from scalewright.spec.hardware.device_families import PRICED, Family
+from scalewright.spec.hardware.device_families import Family
 from scalewright.spec.hardware.timings import Timings
 
 # Precisions by the width of a matrix product's inputs: 0 = 32 bits, 1 = 16, 2 = 8, 3 = 4.
@@ -53,26 +53,6 @@ class Chip:
     wraps_at: int = 1  # length from which an axis of the torus wraps round
     staged: bool = False  # what a domain's devices send goes through host memory
     timings: Timings | None = None  # of a CPU: measured seconds of kernels and messages (cost/cpu.py)
-
-    @property
-    def priced(self) -> int:
-        """The row of constants that its kernels are priced with: an index into PRICED."""
-        return PRICED.index(self.family.kernels.name)
-
-    @property
-    def fast_exponentials(self) -> bool:
-        """Whether its exponentials are fast (see Family)."""
-        return self.family.fast_exponentials
-
-    @property
-    def newer_attention(self) -> bool:
-        """Whether that row's attention kernels are newer than FlashAttention-2."""
-        return self.family.kernels.newer_attention
-
-    @property
-    def bound_by_power(self) -> bool:
-        """Whether that row's 16-bit products are bound by power."""
-        return self.family.kernels.bound_by_power
 
     def peak(self, precision: str) -> tuple[str, float]:
         """The precision that matrix products run in, and its FLOP/s: a wider one where the device lacks it.

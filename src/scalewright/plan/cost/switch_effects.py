@@ -7,14 +7,16 @@ recompute_modules=moe_act   parts that run again            fp8_parts=experts   
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from scalewright.plan.cost.parts import PARTS
-from scalewright.plan.frameworks import HOSTS, KERNELS, Framework
-from scalewright.plan.switches import WORDS, Switches
-from scalewright.spec.model import ModelSpec
+from scalewright.plan.frameworks import HOSTS, KERNELS
+from scalewright.plan.switches import WORDS
+
+if TYPE_CHECKING:
+    from scalewright.plan.cost.units import Unit
 
 NODE_WISE = ("deepep", "hybridep", "flex")  # dispatchers that send a token to a node once
 # What a word of `recompute_modules` runs again, in parts of a block (work.PARTS)
@@ -28,19 +30,6 @@ MODULES = {
 MIXER, MLP, ROUTER = 0.55, 0.45, 0.4
 RECIPES = WORDS["fp8_recipe"]
 PERMUTES_FUSED = 2025.1  # as a year: Megatron Core 0.11 permutes tokens in one kernel
-
-
-class Unit(Protocol):
-    """What of a unit (units.py) is read here."""
-
-    @property
-    def model(self) -> ModelSpec: ...
-    @property
-    def framework(self) -> Framework: ...
-    @property
-    def switches(self) -> Switches: ...
-    @property
-    def precision(self) -> str: ...
 
 
 def column(units: Sequence[Unit], of: Callable[[Unit], float]) -> np.ndarray:
