@@ -113,10 +113,12 @@ class Question:
             keys["assumed"].append(f"precision {plan.template.precision} (auto)")
         keys["best"] = [self._choice(choice, run, explain) for choice in plan.best]
         keys["pareto"] = [self._choice(choice, run, False) for choice in plan.pareto]
-        for beyond, entry in zip(plan.beyond, keys["beyond"], strict=True):
-            entry |= self._choice(beyond.choice, run, False)
+        keys["beyond"] = [
+            self._choice(layout.choice, run, False) | {"needs": layout.needs, "gain_pct": layout.gain_pct}
+            for layout in plan.beyond
+        ]
         keys["best"][0]["simpler_than"] = plan.simpler_than()
-        keys["nearby"] = [count.dump() for count in nearby(plan)] if explain and plan.complete else []
+        keys["nearby"] = nearby(plan) if explain and plan.complete else []
         keys["best_trainable"] = self._choice(plan.trainable, run, False) if plan.trainable else None
         if why_not is not None:
             keys["asked"] = explain_loss(plan, why_not)
@@ -138,8 +140,7 @@ class Question:
 
     def _scaling(self, stop: Stop | None) -> dict[str, Any]:
         keys = {**self.keys, "seq_len": self.seq_len, "global_batch": self.global_batch, "stop": stop}
-        table: dict[str, Any] = scaling(self.model, self.cluster, self.counts, **keys).dump()
-        return table
+        return scaling(self.model, self.cluster, self.counts, **keys)
 
 
 def _write(text: str | None, plan: Plan, path: Path, data: str | None, force: bool) -> dict[str, Any]:

@@ -155,10 +155,14 @@ class Prediction:
         """Tokens of a step."""
         return self.request.global_batch * self.request.seq_len
 
+    @property
+    def tokens_per_s(self) -> float:
+        """Tokens a second, of all devices together."""
+        return self.tokens / self.step_time_s
+
     def dump(self) -> dict[str, Any]:
         """The keys of an answer as plain data, without the explanations (plan/answer.py)."""
         request, seconds = self.request, self.step_time_s
-        rate = self.tokens / seconds
         peak = request.chip.peak(request.precision)[1]
         model_rate, hardware_rate = (
             self.number(x) / seconds / request.held_devices for x in ("flops", "hardware")
@@ -169,8 +173,8 @@ class Prediction:
             "fits": self.fits,
             "risk": self.risk,
             "step_time_s": {name: self.number(name) for name in ("p10", "p50", "p90")},
-            "tokens_per_s": rate,
-            "tokens_per_s_per_device": rate / request.held_devices,
+            "tokens_per_s": self.tokens_per_s,
+            "tokens_per_s_per_device": self.tokens_per_s / request.held_devices,
             "tflops_per_device": model_rate / 1e12,
             "flops_convention": CONVENTION,
             "mfu": model_rate / peak,

@@ -94,7 +94,7 @@ def gather(size: np.ndarray, group: np.ndarray, stride: np.ndarray, links: Wires
     share, fast = (group - 1) / group, inside_rate(group, stride, links)
     rate = np.where(nodes > 1, np.minimum(np.where(k > 1, fast, np.inf), links.slow * k), fast)
     hops = np.where(nodes > 1, np.minimum(group - 1, LONGEST) * links.hop, (k - 1) * links.fast_delay)
-    return np.where((group > 1) & (size > 0), size * share / rate + links.start + hops, 0.0)
+    return np.where((group > 1) & (size > 0), size * share / rate + (links.start + hops), 0.0)
 
 
 def all_reduce(size: np.ndarray, group: np.ndarray, stride: np.ndarray, links: Wires) -> np.ndarray:

@@ -47,7 +47,7 @@ class Loopback:
         return self._ring("all_gather", size, group)
 
     def all_to_all(
-        self, size: np.ndarray, group: np.ndarray, stride: np.ndarray, leaves: object = None
+        self, size: np.ndarray, group: np.ndarray, stride: np.ndarray, leaves: np.ndarray | float = 1.0
     ) -> np.ndarray:
         """Seconds until every rank has sent `size` bytes: a message to each of the others."""
         return np.where(group > 1, (group - 1) * self.curves("send", size / np.maximum(group, 1)), 0.0)

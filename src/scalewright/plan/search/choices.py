@@ -62,10 +62,6 @@ class Beyond:
     needs: list[str]  # features of the layout that the trainer lacks
     gain_pct: float  # of speed, over the trainer's fastest
 
-    def dump(self) -> dict[str, Any]:
-        """Plain data: the keys of `predict`, the missing features and the gain."""
-        return {**self.choice.dump(), "needs": self.needs, "gain_pct": self.gain_pct}
-
 
 @dataclass
 class Plan:
@@ -104,7 +100,7 @@ class Plan:
         return {"layout": self.fastest.keys, "step_time_s": seconds, "cost_pct": cost}
 
     def dump(self) -> dict[str, Any]:
-        """Plain data: the keys of `plan --json`."""
+        """Plain data: the keys of `plan --json` except those of its layouts."""
         return {
             "model": self.model.name,
             "cluster": self.cluster.name,
@@ -122,10 +118,6 @@ class Plan:
             "seconds": self.seconds,
             "complete": self.complete,
             "margin": self.arguments.get("margin", 0.0),
-            "best": [choice.dump() for choice in self.best],
-            "beyond": [layout.dump() for layout in self.beyond],
-            "best_trainable": self.trainable.dump() if self.trainable else None,
-            "pareto": [choice.dump() for choice in self.pareto],
             "why_not": self.why_not,
             "assumed": self.assumed,
         }

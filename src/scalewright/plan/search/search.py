@@ -115,8 +115,8 @@ def search(
         if trainer.known and trainer.runs_on(maker.template.chip.kind) and finder.complete:
             plan.beyond = beyond(maker, finder, axes, trainer, float(fastest.score[0]), margin, stop)
         plan.trainable = _best_trainable(plan)
-        losers = near_losers(finder, candidates, chosen)
-        pairs = zip(losers.axes, maker.choices(losers.rows), strict=True)
+        names, losers = near_losers(finder, candidates, chosen)
+        pairs = zip(names, maker.choices(losers), strict=True)
         plan.why_not = [compare(axis, choice, plan.best[0], plan.headroom) for axis, choice in pairs]
     plan.seconds = time.perf_counter() - began
     return plan
