@@ -9,7 +9,7 @@ Question --search--> Plan: best, pareto, why_not      (plan/search/search.py)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from scalewright.plan import defaults
 from scalewright.plan.answer import answer
 from scalewright.plan.frameworks import OURS
 from scalewright.plan.search.counts import nearby
+from scalewright.plan.search.finder import Stop, Tell
 from scalewright.plan.search.run_file import run_file
 from scalewright.plan.search.scaling import scaling
 from scalewright.plan.search.search import Choice, Plan, search
@@ -29,9 +30,6 @@ from scalewright.spec.hardware.cluster import ClusterSpec
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.presets import load_model_spec
 from scalewright.spec.text.files import check_replaceable, write_signed
-
-Tell = Callable[[int, int], None]  # (layouts done, of so many)
-Stop = Callable[[], bool]  # true ends the search
 
 
 @dataclass(frozen=True)
@@ -124,7 +122,7 @@ class Question:
             keys["asked"] = explain_loss(plan, why_not)
         if self.counts and plan.complete:
             keys["scaling"] = self._scaling(stop)
-        keys["run_yaml"] = run_file(plan, data=data) if plan.trainable else None
+        keys["run_yaml"] = run_file(plan, data)
         if out is not None:
             keys |= _write(keys["run_yaml"], plan, Path(out), data, force)
         return keys

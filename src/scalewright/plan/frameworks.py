@@ -48,9 +48,8 @@ class Framework:
     buckets: str
     split: str
     fsdp_copies: bool  # shards by FSDP2, which copies parameters out of its buffers
-    pipe_engine: (
-        bool  # DeepSpeed's: tp ranks gather each message's parts; gradients go after the last backward
-    )
+    # DeepSpeed's: tp ranks gather each message's parts; gradients go after the last backward
+    pipe_engine: bool
     grads: float  # bytes of a gradient on the wire
     held: tuple[float, float, float]  # bytes of a parameter: weights, gradients, optimizer states
     p2p: str

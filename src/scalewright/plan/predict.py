@@ -168,7 +168,7 @@ class Prediction:
             self.number(x) / seconds / request.held_devices for x in ("flops", "hardware")
         )
         return {
-            "model": _model_facts(request.model, request.seq_len),
+            "model": dict(_model_facts(request.model, request.seq_len)),
             "layout": layout_keys(request),
             "fits": self.fits,
             "risk": self.risk,
@@ -192,14 +192,9 @@ class Prediction:
 
 
 @lru_cache(maxsize=4096)
-def _counted(model: ModelSpec, seq_len: int) -> tuple[int, int, float]:
-    counts = count(model)
-    return counts.total, counts.active, flops_per_token(model, seq_len)
-
-
 def _model_facts(model: ModelSpec, seq_len: int) -> dict[str, float]:
-    total, active, per_token = _counted(model, seq_len)
-    return {"params": total, "active_params": active, "flops_per_token": per_token}
+    counts, per_token = count(model), flops_per_token(model, seq_len)
+    return {"params": counts.total, "active_params": counts.active, "flops_per_token": per_token}
 
 
 def layout_keys(request: Request) -> dict[str, Any]:
@@ -231,12 +226,8 @@ def bottleneck(prediction: Prediction) -> str:
     if rest[name] < 0.03 * total:
         del shares[PART_TERMS[name]]
     first, *others = sorted(shares, key=lambda term: -shares[term])
-    return "; ".join(
-        [
-            f"{first}: {100 * shares[first]:.0f}% of the step",
-            *(f"{term}: {100 * shares[term]:.0f}%" for term in others),
-        ]
-    )
+    rest_words = [f"{term}: {100 * shares[term]:.0f}%" for term in others]
+    return "; ".join([f"{first}: {100 * shares[first]:.0f}% of the step", *rest_words])
 
 
 def predict_table(requests: Sequence[Request], c: Constants | None = None) -> Predictions:

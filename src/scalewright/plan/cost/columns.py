@@ -81,14 +81,6 @@ class Columns:
         """A unit's number of one region [units, REGIONS] as a column."""
         return np.asarray(values[:, region][self.table.unit])
 
-    def dense(self, region: int) -> np.ndarray:
-        """This rank's parameters of a region that data parallelism shares."""
-        return self.region(self.facts.works["dense"], region)
-
-    def expert(self, region: int) -> np.ndarray:
-        """This rank's parameters of a region's experts."""
-        return self.region(self.facts.works["expert"], region)
-
     def _gather(self, group: str, name: str, values: dict[str, np.ndarray]) -> np.ndarray:
         key = (group, name)
         if key not in self._found:

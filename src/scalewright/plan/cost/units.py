@@ -9,7 +9,7 @@ A search of a million layouts has some hundred units.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -48,16 +48,7 @@ class Unit:
 
 def unit_of(request: Request) -> Unit:
     """The unit that a request's operators belong to."""
-    return Unit(
-        request.model,
-        request.sizes,
-        request.chip,
-        request.framework,
-        request.precision,
-        request.attention,
-        request.optimizer,
-        request.switches,
-    )
+    return Unit(**{field.name: getattr(request, field.name) for field in fields(Unit)})
 
 
 @dataclass(frozen=True)

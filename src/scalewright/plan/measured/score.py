@@ -162,22 +162,19 @@ def _worst(runs: Runs, predicted: np.ndarray, most: int = 20) -> list[dict[str, 
     """The rows with the largest errors."""
     error = predicted / runs.seconds - 1
     use = np.flatnonzero(np.isfinite(error) & runs.plain)
-    worst = []
-    for i in use[np.argsort(-np.abs(np.log1p(error[use])))][:most]:
-        request = runs.requests[i]
-        worst.append(
-            {
-                "id": str(runs.rows[i].get("id", "")),
-                "source": str(runs.source[i]),
-                "model": request.model.name,
-                "device": request.chip.name,
-                "devices": request.devices,
-                "measured_s": float(runs.seconds[i]),
-                "predicted_s": float(predicted[i]),
-                "error_pct": 100 * float(error[i]),
-            }
-        )
-    return worst
+    return [
+        {
+            "id": str(runs.rows[i].get("id", "")),
+            "source": str(runs.source[i]),
+            "model": runs.requests[i].model.name,
+            "device": runs.requests[i].chip.name,
+            "devices": runs.requests[i].devices,
+            "measured_s": float(runs.seconds[i]),
+            "predicted_s": float(predicted[i]),
+            "error_pct": 100 * float(error[i]),
+        }
+        for i in use[np.argsort(-np.abs(np.log1p(error[use])))][:most]
+    ]
 
 
 def fits(

@@ -42,11 +42,8 @@ def _noted(request: Request, chosen: Request) -> Request:
     words = f"layout tp {chosen.tp}, pp {chosen.pp}, zero {chosen.zero_stage}, mbs {chosen.micro_batch}"
     words += f", ep {chosen.ep}" if chosen.ep > 1 else ""
     words += " (the planner's choice)"
-    kept = [
-        line
-        for line in request.assumed
-        if not line.startswith(("tp ", "pp ", "cp ", "mbs ", "gbs ", "sharding"))
-    ]
+    replaced = ("tp ", "pp ", "cp ", "mbs ", "gbs ", "sharding")
+    kept = [line for line in request.assumed if not line.startswith(replaced)]
     return replace(chosen, assumed=(*kept, words))
 
 

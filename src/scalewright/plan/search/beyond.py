@@ -5,12 +5,10 @@ fastest layout of the trainer --ceiling--> search of all layouts --> faster ones
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from scalewright.plan.capabilities import Capabilities
 from scalewright.plan.search.axes import Fixed, make_space
 from scalewright.plan.search.choices import Beyond, ChoiceMaker
-from scalewright.plan.search.finder import Finder
+from scalewright.plan.search.finder import Finder, Stop
 from scalewright.plan.search.pricer import Priced, make_pricer
 from scalewright.plan.search.simplest import choose
 
@@ -25,7 +23,7 @@ def beyond(
     trainer: Capabilities,
     fastest: float,
     margin: float,
-    stop: Callable[[], bool] | None,
+    stop: Stop | None,
 ) -> list[Beyond]:
     """The layouts faster than `fastest` (the score of the trainer's best) that the trainer can't run."""
     space = make_space(maker.template, finder.space.global_batch, fixed)

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from scalewright.plan.capabilities import why_untrainable
-from scalewright.plan.constants import Constants
 from scalewright.plan.predict import Prediction, layout_keys, predict_table
 from scalewright.plan.request import Request, from_layout
 from scalewright.plan.search.objective import Objective
@@ -85,9 +84,8 @@ class Plan:
     seconds: float
     complete: bool
     template: Request
-    assumed: list[str] = field(default_factory=list)
-    constants: Constants | None = None
-    arguments: dict[str, Any] = field(default_factory=dict)  # of the search, to search again
+    assumed: list[str]
+    arguments: dict[str, Any]  # of the search, to search again
     fastest: Choice | None = None  # set where best[0] is a simpler layout within the margin of it
     beyond: list[Beyond] = field(default_factory=list)  # faster layouts that the trainer can't run
 
@@ -117,7 +115,7 @@ class Plan:
             "feasible": self.feasible,
             "seconds": self.seconds,
             "complete": self.complete,
-            "margin": self.arguments.get("margin", 0.0),
+            "margin": self.arguments["margin"],
             "why_not": self.why_not,
             "assumed": self.assumed,
         }
