@@ -147,7 +147,9 @@ def resized(r: Request, axis: str, size: int) -> Request | None:
     chunks = r.virtual_stages if sizes["pp"] > 1 else 1
     schedule = r.schedule if sizes["pp"] > 1 else "1f1b"
     sp = sizes["tp"] > 1 and (r.sp or sizes["tp"] > r.tp)
-    return replace(r, **sizes, accumulation=micros, virtual_stages=chunks, schedule=schedule, sp=sp)
+    tp, pp, cp = sizes["tp"], sizes["pp"], sizes["cp"]
+    moved = replace(r, tp=tp, pp=pp, cp=cp, sp=sp, accumulation=micros)
+    return replace(moved, virtual_stages=chunks, schedule=schedule)
 
 
 # -- smallest fix ---------------------------------------------------------------------------------
