@@ -15,16 +15,13 @@ from scalewright.spec.hardware.timings import Timings
 
 # Precisions by the width of a matrix product's inputs: 0 = 32 bits, 1 = 16, 2 = 8, 3 = 4.
 WIDTHS = {"fp32": 0, "tf32": 0, "bf16": 1, "fp16": 1, "fp8": 2, "mxfp8": 2, "int8": 2, "fp4": 3, "nvfp4": 3}
-# The precision that a device runs in place of one it hasn't.
-_FALLBACK = {
-    "fp4": "fp8",
-    "nvfp4": "fp8",
-    "fp8": "bf16",
-    "mxfp8": "bf16",
-    "int8": "bf16",
-    "bf16": "fp16",
-    "fp16": "bf16",
-    "tf32": "fp32",
+# What a device runs in place of a precision that it hasn't: the first of these that it has.
+_INSTEAD = {
+    **dict.fromkeys(("fp4", "nvfp4"), ("fp8", "bf16", "fp16", "fp32")),
+    **dict.fromkeys(("fp8", "mxfp8", "int8"), ("bf16", "fp16", "fp32")),
+    "bf16": ("fp16", "fp32"),
+    "fp16": ("bf16", "fp32"),
+    "tf32": ("fp32",),
 }
 
 
@@ -62,17 +59,11 @@ class Chip:
         if precision not in WIDTHS:
             raise unknown("precision", precision, WIDTHS, "precision")
         rates = dict(self.peaks)
-        while precision not in rates and precision in _FALLBACK:
-            wider = _FALLBACK[precision]
-            if wider == "bf16" and "bf16" not in rates:
-                wider = "fp16" if "fp16" in rates else "fp32"
-            if precision == "fp16" and "bf16" not in rates:
-                wider = "fp32"
-            precision = wider
-        if precision not in rates:
-            have = ", ".join(sorted(rates))
-            raise UserError(f"{self.name} has no rate in {precision}", "precision", f"use one of {have}")
-        return precision, rates[precision]
+        for name in (precision, *_INSTEAD.get(precision, ())):
+            if name in rates:
+                return name, rates[name]
+        have = ", ".join(sorted(rates))
+        raise UserError(f"{self.name} has no rate in {precision}", "precision", f"use one of {have}")
 
 
 def chip_of(cluster: ClusterSpec, node_gbps: float | None = None) -> Chip:
