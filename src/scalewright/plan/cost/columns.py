@@ -126,7 +126,7 @@ class Columns:
     def rerun(self) -> np.ndarray:
         """The share of the blocks whose whole forward runs again in the backward."""
         kind, c = self.table.recompute, self.c
-        whole = np.array([_WHOLE.get(name, 0.0) for name in RECOMPUTE])
+        whole = np.array([float(name == "full") for name in RECOMPUTE])
         shares = np.where(kind == RECOMPUTE.index("share"), self.table.share, whole[kind])
         if (policy := kind == RECOMPUTE.index("policy")).any():
             compiled = self.trainer("kernels") == KERNELS.index("xla")
@@ -145,7 +145,6 @@ class Columns:
         )
 
 
-_WHOLE = {"full": 1.0}
 _CORE = np.array(
     [[float(name in ("core", "selective") and part == "core") for part in PARTS] for name in RECOMPUTE]
 )

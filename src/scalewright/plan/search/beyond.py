@@ -5,6 +5,8 @@ fastest layout of the trainer --ceiling--> search of all layouts --> faster ones
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from scalewright.plan.capabilities import Capabilities
 from scalewright.plan.search.axes import Fixed, make_space
 from scalewright.plan.search.choices import Beyond, ChoiceMaker
@@ -35,6 +37,6 @@ def beyond(
     if not len(fitting):
         return []
     rows, _ = choose(wide, fitting, TOP, margin)
-    choices = [(choice, trainer.missing(choice.keys)) for choice in maker.with_space(space).choices(rows)]
+    choices = [(choice, trainer.missing(choice.keys)) for choice in replace(maker, space=space).choices(rows)]
     faster = [Beyond(choice, needs, 100 * (fastest / choice.score - 1)) for choice, needs in choices if needs]
     return sorted(faster, key=lambda layout: -layout.gain_pct)

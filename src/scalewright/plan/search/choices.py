@@ -7,7 +7,7 @@ ChoiceMaker    converts rows of a space to choices
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from scalewright.plan.capabilities import why_untrainable
@@ -131,10 +131,6 @@ class ChoiceMaker:
     space: Space
     objective: Objective
     arguments: Mapping[str, Any]  # of the search
-
-    def with_space(self, space: Space) -> ChoiceMaker:
-        """A maker for the rows of another space."""
-        return replace(self, space=space)
 
     def choices(self, priced: Priced) -> list[Choice]:
         """Choices in the rows' order."""
