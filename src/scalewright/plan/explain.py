@@ -26,8 +26,9 @@ from scalewright.plan.predict import Prediction, layout_keys, predict_table
 from scalewright.plan.request import Request
 from scalewright.plan.rows.cells import number, text
 from scalewright.plan.rows.rows import request_of
-from scalewright.plan.search.axes import is_legal
 from scalewright.spec.errors import UserError
+from scalewright.spec.layout import Layout
+from scalewright.spec.layout_check import is_legal
 from scalewright.spec.tensors import count
 
 Change = tuple[str, Request]  # its words, the changed request
@@ -125,8 +126,10 @@ def _legal(r: Request, changes: Iterable[Change]) -> list[Change]:
 def _is_legal(r: Request) -> bool:
     """Whether the spec's rules allow this layout, with this model and length."""
     keys = layout_keys(r)
-    del keys["dp"]
-    return is_legal(r.model, r.seq_len, **keys)
+    try:
+        return is_legal(Layout.parse({k: v for k, v in keys.items() if k != "dp"}), r.model, r.seq_len)
+    except UserError:
+        return False
 
 
 def resized(r: Request, axis: str, size: int) -> Request | None:
