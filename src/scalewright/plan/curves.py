@@ -38,10 +38,7 @@ class Curves:
         return np.asarray(np.where(size > sizes[-1], seconds[-1] * size / sizes[-1], inside))
 
 
-@lru_cache(maxsize=64)
-def curves_of(timings: Timings) -> Curves:
-    """The curves of these timings, cached."""
-    return Curves(timings)
+curves_of = lru_cache(maxsize=64)(Curves)  # one object for all runs of a machine
 
 
 def narrow_is_fast(timings: Timings) -> bool:

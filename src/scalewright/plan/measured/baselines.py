@@ -17,14 +17,14 @@ NAMES = ("model", "hardware", "model_and_bubble", "hardware_and_bubble")
 
 def baselines(outcome: Outcome) -> dict[str, np.ndarray]:
     """Seconds of a step of every row by each baseline of NAMES."""
-    t, facts = outcome.table, outcome.facts
-    block, ends = outcome.prices.square[t.unit, 1], outcome.prices.square[t.unit][:, (0, 2, 3)].sum(1)
+    at, t = outcome.step.at, outcome.step.at.table
+    block, ends = at.prices.square[t.unit, 1], at.prices.square[t.unit][:, (0, 2, 3)].sum(1)
     ranks = t.tp * t.cp * t.dp * t.accumulation
-    layers = t.gather(facts.works["blocks"])
+    layers = at.work("blocks")
     model = 3 * (block * layers + ends) * ranks
     full = t.recompute == RECOMPUTE.index("full")
     hardware = model + np.where(full, block * layers * ranks, 0.0)
-    rate = t.gather(facts.chips["peak"]) * SHARE * t.devices
+    rate = at.chip("peak") * SHARE * t.devices
     bubble = 1 + (t.pp - 1) / (t.accumulation * t.virtual_stages)
     seconds = (model / rate, hardware / rate, model / rate * bubble, hardware / rate * bubble)
     return dict(zip(NAMES, seconds, strict=True))

@@ -127,10 +127,9 @@ def _overall(sources: Mapping[str, Mapping[str, float]], rivals: Mapping[str, An
 
 def memory_of_kind(runs: Runs, predictions: Predictions) -> np.ndarray:
     """Predicted GiB of the kind that each row states: allocated, reserved, or nvidia-smi's."""
-    memory = predictions.outcome.memory
-    assert memory is not None
-    kinds = [list(memory.kinds).index(kind) for kind in runs.memory_kind]
-    return np.asarray(np.choose(kinds, list(memory.kinds.values())) / GIB)
+    found = predictions.outcome.memory.kinds
+    kinds = [list(found).index(kind) for kind in runs.memory_kind]
+    return np.asarray(np.choose(kinds, list(found.values())) / GIB)
 
 
 def _memory(runs: Runs, predictions: Predictions) -> dict[str, Any]:
@@ -163,37 +162,32 @@ def _worst(runs: Runs, predicted: np.ndarray, most: int = 20) -> list[dict[str, 
     """The rows with the largest errors."""
     error = predicted / runs.seconds - 1
     use = np.flatnonzero(np.isfinite(error) & runs.plain)
-    worst = []
-    for i in use[np.argsort(-np.abs(np.log1p(error[use])))][:most]:
-        request = runs.requests[i]
-        worst.append(
-            {
-                "id": str(runs.rows[i].get("id", "")),
-                "source": str(runs.source[i]),
-                "model": request.model.name,
-                "device": request.chip.name,
-                "devices": request.devices,
-                "measured_s": float(runs.seconds[i]),
-                "predicted_s": float(predicted[i]),
-                "error_pct": 100 * float(error[i]),
-            }
-        )
-    return worst
+    return [
+        {
+            "id": str(runs.rows[i].get("id", "")),
+            "source": str(runs.source[i]),
+            "model": runs.requests[i].model.name,
+            "device": runs.requests[i].chip.name,
+            "devices": runs.requests[i].devices,
+            "measured_s": float(runs.seconds[i]),
+            "predicted_s": float(predicted[i]),
+            "error_pct": 100 * float(error[i]),
+        }
+        for i in use[np.argsort(-np.abs(np.log1p(error[use])))][:most]
+    ]
 
 
 def fits(
     runs: Runs, predictions: Predictions, oom: Iterable[Mapping[str, Any]], c: Constants | None = None
 ) -> dict[str, float]:
     """The shares of nanotron's runs, and of its runs out of memory, for which `fits` is right."""
-    memory = predictions.outcome.memory
-    assert memory is not None
     ran = np.isfinite(runs.memory) & np.array([r.framework.name == "nanotron" for r in runs.requests])
     failed = runs_of([oom_row(row) for row in oom if row.get("outcome") == "oom_or_crashed"])
     if not ran.any() or not len(failed):
         return {}
     out = predict_table(failed.requests, c).outcome.memory
-    assert out is not None
-    right_ran, right_out = float(memory.fits[ran].mean()), float((~out.fits).mean())
+    right_ran = float(predictions.outcome.memory.fits[ran].mean())
+    right_out = float((~out.fits).mean())
     return {
         "ran": int(ran.sum()),
         "out_of_memory": len(failed),
