@@ -20,10 +20,10 @@ from scalewright.plan.cost.switch_effects import switched
 from scalewright.plan.frameworks import ATTENTION, OURS, SPLITS, Framework
 from scalewright.plan.request import Request
 from scalewright.plan.switches import Switches
-from scalewright.spec.block import Sizes
 from scalewright.spec.memory import FP32
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.optimizers import ADAMW, Optimizer
+from scalewright.spec.primitives import Sizes
 
 
 @dataclass(frozen=True)
