@@ -114,12 +114,13 @@ def generate(
     top_p: float | None = None,
     seed: int = 0,
     stop: Sequence[int] = (),
+    on_step: Callable[[list[int]], None] | None = None,
     ends: Callable[[list[int]], bool] | None = None,
 ) -> list[list[int]]:
     """The new tokens of each prompt; a row ends with the first of its tokens that is in `stop`, and keeps it.
 
-    A row also ends when `ends` is true of its new tokens so far (`serve.text.holds_stop`). Raises
-    UserError.
+    A row also ends when `ends` is true of its new tokens so far (`serve.text.holds_stop`). `on_step` is given
+    every row's newest token after each step, also of those that ended. Raises UserError.
     """
     sampling = Sampling(temperature, top_k or 0, 1.0 if top_p is None else top_p, seed)
     rows: list[list[int]] = [[] for _ in prompt_ids]
@@ -129,6 +130,8 @@ def generate(
             if not ended[number]:
                 row.append(token)
                 ended[number] = token in stop or (ends is not None and ends(row))
+        if on_step is not None:
+            on_step(newest)
         if all(ended):
             break
     return rows
