@@ -20,11 +20,11 @@ from itertools import pairwise
 from typing import Any
 
 from harness.live_memory import Found
-from scalewright.spec.block import Kernels
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.operators import activation_bytes, operators, rebuilt_bytes
 from scalewright.spec.placement import stage_layers
+from scalewright.spec.primitives import Kernels
 from scalewright.spec.schedule import layout_schedule
 from scalewright.spec.schedules.memory import peak_activations
 from scalewright.spec.tensors import tensors

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.rank_traffic import Table, step_traffic, wire_bytes
 
 from scalewright.learn.traffic import (
     pipeline_volume,
     replica_volume,
     tensor_volume,
-    wire_bytes,
     zero_volume,
 )
 from scalewright.spec.layout import Layout
@@ -19,7 +19,6 @@ from scalewright.spec.model import ModelSpec
 from scalewright.spec.placement import place
 from scalewright.spec.presets import load_model_spec
 from scalewright.spec.tensors import count
-from scalewright.spec.traffic import Table, step_traffic
 
 LLAMA = load_model_spec("llama-3.1-8b")
 PSI = count(LLAMA).total

@@ -107,10 +107,6 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """What was communicated, by axis and kind."""
         return [self._collectives[key] for key in sorted(self._collectives)]
 
-    def bytes_by_axis(self) -> dict[tuple[str, str], int]:
-        """Bytes by (axis, kind)."""
-        return {(sent.axis, sent.kind): sent.bytes for sent in self.collectives}
-
     def tally(self) -> Tally:
         """FLOPs, and (count, bytes) by (axis, kind, group size), so far."""
         return self.flops, {key: (sent.count, sent.bytes) for key, sent in self._collectives.items()}

@@ -1,4 +1,4 @@
-"""Numbers that a step sends by the papers, in closed form, beside `spec/traffic.py`, which counts them.
+"""Numbers that a step sends by the papers, in closed form; `spec/volumes.py` counts them.
 
     data parallel     2 Psi, ZeRO-1 and 2: 2 Psi, ZeRO-3: 3 Psi            Rajbhandari et al. 2020 §7
     HSDP              Psi / n between the replicas of n shards             Zhao et al. 2023 §3.2.2
@@ -14,17 +14,8 @@ reduce-scatter and an all-gather), and where a paper gives it, the share (n - 1)
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from scalewright.spec.traffic import Traffic
-
 # How often a collective's tensor passes a rank, in the papers' ring algorithms, times (n - 1) / n.
 PASSES = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1, "send": 1}
-
-
-def wire_bytes(table: Mapping[tuple[str, str], Traffic], axis: str) -> int:
-    """The traffic of `step_traffic` on one axis as the papers count it, without the share (n - 1) / n."""
-    return sum(PASSES[kind] * traffic.bytes for (on, kind), traffic in table.items() if on == axis)
 
 
 def ring_volume(kind: str, size: float, ranks: int) -> float:

@@ -56,7 +56,7 @@ from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.regather import Regather
 from scalewright.spec.layout import Layout
 from scalewright.spec.placement import Placement, local_shape
-from scalewright.spec.traffic import regathers
+from scalewright.spec.volumes import regathers
 
 Change = Callable[[Tensor], Tensor]
 SEQUENCE = 1  # the dim of [B, T, D] that sp cuts

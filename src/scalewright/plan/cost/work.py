@@ -18,9 +18,9 @@ import numpy as np
 
 from scalewright.plan.cost.parts import REST, freed, gate, input_of_product, part_of
 from scalewright.spec import block
-from scalewright.spec.block import Operator, Sizes
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.operators import layer_kinds
+from scalewright.spec.primitives import Operator, Sizes
 from scalewright.spec.tensors import TensorSpec, block_tensors, outer_tensors
 
 # regions

@@ -44,11 +44,6 @@ class Schedule:
         return find_kind(self.kind).flushes
 
     @property
-    def weight_versions(self) -> tuple[int, ...]:
-        """Copies of its weights that each rank keeps (PipeDream stashes one for every forward under way)."""
-        return tuple(1 if self.flush else self.ranks - rank for rank in range(self.ranks))
-
-    @property
     def model_stages(self) -> int:
         """Parts that the model is cut into: the stages, or half as many where each exists twice."""
         return find_kind(self.kind).parts(self.ranks, self.virtual_stages)
