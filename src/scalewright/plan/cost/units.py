@@ -20,7 +20,6 @@ from scalewright.plan.cost.switch_effects import column, switched
 from scalewright.plan.frameworks import ATTENTION, OURS, Framework
 from scalewright.plan.request import Request
 from scalewright.plan.switches import Switches
-from scalewright.spec.shapes import Sizes
 from scalewright.spec.hardware.device_families import PRICED
 from scalewright.spec.memory import FP32
 from scalewright.spec.model import ModelSpec
