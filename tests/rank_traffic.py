@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from scalewright.learn.traffic import PASSES
+from scalewright.learn.communication import PASSES
 from scalewright.spec.grid import Grid, make_grid
 from scalewright.spec.layout import Layout, RecomputeBudget, RecomputeEvery
 from scalewright.spec.memory import FP32, before_sharding, is_sharded, padded_rows

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import scalewright
+from levels import level_for
 from scalewright.machine import local
 from scalewright.machine.local import find_cluster
 from scalewright.machine.probe import Rate
@@ -57,7 +58,7 @@ def test_a_known_gpu_has_published_peaks_and_its_own_memory(measured: Callable[[
     assert (cluster.name, cluster.devices, cluster.peak_source) == ("local", 4, "published")
     assert cluster.device.peak("bf16") == 989.4e12
     assert cluster.device.capacity_bytes == int(79.1 * 2**30)
-    assert cluster.level_for(4).kind == "nvlink"
+    assert level_for(cluster, 4).kind == "nvlink"
     with pytest.raises(UserError, match="more nodes"):
         cluster.check_devices(5)
 
@@ -69,7 +70,7 @@ def test_an_unknown_gpu_is_measured(measured: Callable[[Any], None]) -> None:
     assert cluster.device.peak("bf16") == 8e12
     assert cluster.device.peak("tf32") is None
     assert cluster.device.peak("fp8") is None
-    assert cluster.level_for(2).bytes_per_s == 2e10
+    assert level_for(cluster, 2).bytes_per_s == 2e10
     assert all(source.startswith("measured") for source in cluster.device.sources)
 
 

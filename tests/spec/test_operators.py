@@ -14,7 +14,6 @@ from scalewright.spec.operators import (
     forward_flops,
     operator_groups,
     operators,
-    rebuilt_bytes,
     recompute_flops,
 )
 from scalewright.spec.presets import load_model_spec, model_presets
@@ -259,9 +258,6 @@ def test_recompute_kinds_keep_less_and_less() -> None:
 def test_bytes_and_flops_of_recomputation() -> None:
     m = load_model_spec("llama-3.1-8b")
     full = Layout(recompute="full")
-    block = activation_bytes(m, ONE, 4096) - activation_bytes(m, full, 4096)
-    assert rebuilt_bytes(m, full, 4096) == pytest.approx(block / 32)
-    assert rebuilt_bytes(m, ONE, 4096) == 0
     inside = sum(o.flops_causal for o in operators(m, ONE, 4096) if 0 <= o.layer < 32)
     core = sum(o.flops_causal for o in operators(m, ONE, 4096) if o.kind == "attention")
     assert recompute_flops(m, full, 4096) == pytest.approx(inside)

@@ -172,26 +172,6 @@ def activation_bytes(
     return total
 
 
-def rebuilt_bytes(
-    model: ModelSpec,
-    layout: Layout,
-    seq_len: int,
-    *,
-    attention: Attention = "fused",
-    kernels: Kernels = "fused",
-) -> float:
-    """Bytes that the backward holds while it rebuilds its largest block; 0 without recomputation."""
-    kind = layout.recompute
-    if kind == "none":
-        return 0.0
-    s = sizes(layout, seq_len, attention, kernels)
-    rebuilt = []
-    for group in _by_kind(model, range(model.num_hidden_layers)):
-        ops = tuple(block.block(model, s, group[0]))
-        rebuilt.append(sum(o.saved for o in ops) - _kept(model, s, group[0], ops, kind))
-    return max(rebuilt)
-
-
 def dropout_bytes(
     model: ModelSpec, layout: Layout, seq_len: int, *, attention: Attention = "unfused"
 ) -> float:

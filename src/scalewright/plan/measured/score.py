@@ -4,6 +4,9 @@
     of a source: median and mean of its absolute value, its median (bias), its p90
     overall: the mean over sources with at least five rows, so that large sweeps don't dominate
 
+    baselines: seconds = FLOPs / (devices · half of peak), whatever the layout; FLOPs the model's, or with
+    full recomputation, attention unmasked; with the bubble: · (1 + (p - 1) / (m v))
+
 Rows marked `stall` or `suspect`, and rows converted from TFLOP/s or MFU, are scored apart.
 """
 
@@ -16,8 +19,9 @@ from typing import Any
 import numpy as np
 
 from scalewright.plan.constants import Constants
+from scalewright.plan.cost.evaluate import Outcome
 from scalewright.plan.cost.memory import GIB
-from scalewright.plan.measured.baselines import baselines
+from scalewright.plan.cost.table import RECOMPUTE
 from scalewright.plan.measured.calibrate import held_out_error
 from scalewright.plan.measured.rank import rankings
 from scalewright.plan.measured.runs import (
@@ -32,6 +36,7 @@ from scalewright.plan.measured.runs import (
 from scalewright.plan.predict import Predictions, predict_table
 
 LEAST = 5  # rows a source needs to count in the mean
+BASELINES = ("model", "hardware", "model_and_bubble", "hardware_and_bubble")
 
 
 def summary(error: np.ndarray, layout: np.ndarray, within: np.ndarray | None = None) -> dict[str, float]:
@@ -195,3 +200,18 @@ def fits(
         "out_of_memory_right_pct": 100 * right_out,
         "balanced_pct": 50 * (right_ran + right_out),
     }
+
+
+def baselines(outcome: Outcome) -> dict[str, np.ndarray]:
+    """Seconds of a step of every row by each baseline of `BASELINES`."""
+    at, t = outcome.step.at, outcome.step.at.table
+    block, ends = at.prices.square[t.unit, 1], at.prices.square[t.unit][:, (0, 2, 3)].sum(1)
+    ranks = t.tp * t.cp * t.dp * t.accumulation
+    layers = at.work("blocks")
+    model = 3 * (block * layers + ends) * ranks
+    full = t.recompute == RECOMPUTE.index("full")
+    hardware = model + np.where(full, block * layers * ranks, 0.0)
+    rate = at.chip("peak") * 0.5 * t.devices
+    bubble = 1 + (t.pp - 1) / (t.accumulation * t.virtual_stages)
+    seconds = (model / rate, hardware / rate, model / rate * bubble, hardware / rate * bubble)
+    return dict(zip(BASELINES, seconds, strict=True))

@@ -64,13 +64,6 @@ class Schedule:
         """The stage that this one feeds; None for one that ends in the loss."""
         return None if self.model_stage(stage) == self.model_stages - 1 else stage + 1
 
-    def micros_of(self, stage: int) -> range:
-        """The micro-batches that pass through a stage."""
-        if not find_kind(self.kind).both_ways:
-            return range(self.micro_batches)
-        half = self.micro_batches // 2
-        return range(half) if stage < self.ranks else range(half, self.micro_batches)
-
     def compute(self, rank: int) -> tuple[Action, ...]:
         """A rank's actions without its messages."""
         return tuple(action for action in self.actions[rank] if action.kind in COMPUTE)
