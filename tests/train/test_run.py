@@ -74,6 +74,15 @@ def test_a_run_warns_of_more_threads_than_idle_cores(tmp_path, monkeypatch, capf
     assert "set OMP_NUM_THREADS=1" in shown
 
 
+def test_the_run_file_records_what_steers_threads_and_communication(tmp_path, monkeypatch):
+    monkeypatch.setenv("NCCL_IB_HCA", "mlx5_0")
+    monkeypatch.setenv("SECRET_TOKEN", "hidden")
+    result = run(run_data(tmp_path, train={"steps": 1}))
+    variables = load_run(f"{result.out_dir}/run.yaml").environment["variables"]
+    assert variables["NCCL_IB_HCA"] == "mlx5_0"
+    assert "SECRET_TOKEN" not in variables
+
+
 def test_the_folder_rebuilds_the_run(finished, tmp_path):
     """run.yaml, as resolved, gives the same run again, bit for bit."""
     _, result = finished

@@ -23,9 +23,9 @@ from typing import Any
 
 import numpy as np
 
+from scalewright.spec.hardware.timings import BF16_MARGIN
 from scalewright.spec.text.words import counted
 
-BF16_MARGIN = 1.1  # bf16 copies of fp32 weights and bf16 element-wise code cost something too
 BF16_AGREEMENT = 0.75  # share of the rounds that must have bf16 ahead: one lucky moment decides nothing
 BF16_ROUNDS = (5, 50)  # at least, at most
 BF16_SLOW_S = 0.3  # rounds longer than this are slow enough to be told apart by three of them

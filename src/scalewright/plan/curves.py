@@ -11,9 +11,9 @@ from functools import lru_cache
 
 import numpy as np
 
-from scalewright.spec.hardware.timings import TimingCurve, Timings
+from scalewright.spec.hardware.timings import BF16_MARGIN, TimingCurve, Timings
 
-LAYER_FLOPS, BF16_MARGIN = 2.0 * 512 * 512 * 1408, 1.15  # layer and margin of the trainer's rule
+LAYER_FLOPS = 2.0 * 512 * 512 * 1408  # of the layer in the trainer's rule
 
 
 class Curves:

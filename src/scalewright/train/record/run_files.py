@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from scalewright.data.dataset import Dataset
+from scalewright.launch.settings import present_environment
 from scalewright.spec.base import write_yaml
 from scalewright.spec.errors import UserError
 from scalewright.spec.model import ModelSpec
@@ -40,7 +41,8 @@ def write_folder(run: RunSpec, dataset: Dataset, resumed: int | None, changes: C
     folder = run.folder
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        write_yaml(folder / "run.yaml", run.replace(environment=environment()).dump())
+        seen = environment(environ=present_environment())
+        write_yaml(folder / "run.yaml", run.replace(environment=seen).dump())
         tokenizer: Path | None = dataset.tokenizer_path
         if tokenizer is not None and tokenizer.exists():
             kept = folder / "tokenizer.json"
@@ -76,9 +78,8 @@ def open_record(
     console = Console(
         resolved.steps, run.name, _description(run, parameters, peak), enabled=not quiet, start_step=done
     )
-    copies = open_trackers(
-        run, folder, environment=environment(), resume_step=done, variables=resolved.variables
-    )
+    seen = environment(environ=present_environment())
+    copies = open_trackers(run, folder, environment=seen, resume_step=done, variables=resolved.variables)
     trackers = Fanout(copies, events, tell=console.message)
     record = Record(
         metrics,
