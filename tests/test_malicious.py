@@ -358,7 +358,7 @@ CASES: dict[str, tuple[Change, tuple[str, ...], int, str]] = {
         written("run/checkpoints/step-00000001/COMMIT", DEEP), GENERATE, 2, "COMMIT is damaged",
     ),
     "deep config": (written("hf/config.json", DEEP), GENERATE_HF, 2, "nested too deeply"),
-    "config is a list": (written("hf/config.json", "[]"), GENERATE_HF, 2, "not a JSON object"),
+    "config is a list": (written("hf/config.json", "[]"), GENERATE_HF, 2, "expected a JSON object"),
     "deep index": (written(f"hf/{INDEX}", DEEP), GENERATE_HF, 2, "damaged"),
     "deep tokenizer": (written("run/tokenizer.json", DEEP), GENERATE, 2, "damaged tokenizer"),
     "deep plan": (written("plan.json", DEEP), ("report", "plan.json"), 2, "not JSON"),
