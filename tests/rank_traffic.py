@@ -28,8 +28,11 @@ from scalewright.spec.volumes import (
     Exchanges,
     Group,
     Rank,
+    data_parallel,
+    messages,
+    partial_sums,
     regathers,
-    transfers,
+    tensor_parallel,
 )
 
 
@@ -57,7 +60,8 @@ def step_traffic(
     local = _rank_tensors(model, layout, rank)
     count: Counter[tuple[str, str]] = Counter()
     total: Counter[tuple[str, str]] = Counter()
-    for transfer in transfers(_rank(local, seq_len, 2 if low else FP32)):
+    sends = _rank(local, seq_len, 2 if low else FP32)
+    for transfer in (*data_parallel(sends), *tensor_parallel(sends), *partial_sums(sends), messages(sends)):
         key = local.axis(transfer.axis), transfer.kind
         count[key] += int(transfer.calls)
         total[key] += int(transfer.total)

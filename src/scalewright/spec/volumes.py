@@ -106,16 +106,6 @@ class Rank:
     borders: Number  # of its stages with other ranks' stages
 
 
-def transfers(rank: Rank) -> list[Transfer]:
-    """All transfers of a rank in a step."""
-    return [
-        *data_parallel(rank),
-        *tensor_parallel(rank),
-        *partial_sums(rank),
-        messages(rank),
-    ]
-
-
 # -- data parallel --------------------------------------------------------------------------------
 
 

@@ -19,15 +19,8 @@ from scalewright.machine.processor import read_processor
 
 PACKAGES = ("scalewright", "torch", "numpy", "safetensors", "tokenizers", "pydantic", "triton", "mlflow")
 VARIABLES = (
-    "OMP_",
-    "MKL_",
-    "CUDA_VISIBLE_DEVICES",
-    "CUDA_DEVICE_MAX_",
-    "NCCL_",
-    "GLOO_",
-    "PYTORCH_",
-    "TORCH_",
-)
+    "OMP_", "MKL_", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_", "NCCL_", "GLOO_", "PYTORCH_", "TORCH_",
+)  # fmt: skip
 PATIENCE_S = 3.0
 GIB = 2**30
 
