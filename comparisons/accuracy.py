@@ -1,4 +1,4 @@
-"""How right the planner is, measured: docs/accuracy.md with its plots, from the published runs.
+"""The accuracy of the planner: docs/accuracy.md with its plots, from the published runs.
 
     python comparisons/accuracy.py                        the page, its plots and a dated result; minutes
     python comparisons/accuracy.py --peer                 ask llm-analysis again (pip install --no-deps

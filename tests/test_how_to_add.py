@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from levels import level_for
 from scalewright import cli
 from scalewright.cli.output import only_answer, print_json
 from scalewright.data import corpora
@@ -242,7 +243,7 @@ def test_a_cluster(append: Callable[[str, str], None]) -> None:
     append("clusters.yaml", SYSTEM)
     made = load_cluster("throw-away-system")
     assert (made.name, made.devices_per_node) == ("throw-away-pod", 4)
-    assert made.level_for(8).bytes_per_s == 12.5e9
+    assert level_for(made, 8).bytes_per_s == 12.5e9
     assert price("throw-away-pod").step_time_s > price("dgx-h100").step_time_s  # a quarter of its network
 
 

@@ -33,7 +33,7 @@ ALLOWED: dict[str, set[str]] = {
     "data": {"spec"},
     "checkpoint": {"spec", "model", "parallel"},
     "launch": {"spec"},
-    "track": {"spec"},
+    "track": {"spec", "machine"},
     "evaluate": {"spec", "model", "parallel", "checkpoint", "data"},
     "train": {
         "spec", "machine", "plan", "model", "kernels", "parallel", "data", "checkpoint", "evaluate", "launch",

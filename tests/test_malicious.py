@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +89,7 @@ def build(folder: Path) -> None:
     }
     files = {"model-00000-000.safetensors": describe_file(step / "model-00000-000.safetensors")}
     manifest = Manifest(1, 1, "run", model.spec.dump(), {}, stored, files)
-    (step / "manifest.json").write_text(manifest.to_json())
+    (step / "manifest.json").write_text(json.dumps(asdict(manifest)))
     (step / "state.json").write_text('{"step": 1, "samples": 1, "tokens": 1, "optimizer": {}}')
     commit(folder)
     words = {"<|endoftext|>": 0, **{chr(ord("a") + i): i + 1 for i in range(26)}}
@@ -357,7 +358,7 @@ CASES: dict[str, tuple[Change, tuple[str, ...], int, str]] = {
         written("run/checkpoints/step-00000001/COMMIT", DEEP), GENERATE, 2, "COMMIT is damaged",
     ),
     "deep config": (written("hf/config.json", DEEP), GENERATE_HF, 2, "nested too deeply"),
-    "config is a list": (written("hf/config.json", "[]"), GENERATE_HF, 2, "not a JSON object"),
+    "config is a list": (written("hf/config.json", "[]"), GENERATE_HF, 2, "expected a JSON object"),
     "deep index": (written(f"hf/{INDEX}", DEEP), GENERATE_HF, 2, "damaged"),
     "deep tokenizer": (written("run/tokenizer.json", DEEP), GENERATE, 2, "damaged tokenizer"),
     "deep plan": (written("plan.json", DEEP), ("report", "plan.json"), 2, "not JSON"),

@@ -21,7 +21,6 @@ from typing import Any
 import numpy as np
 
 from scalewright.plan.constants import facts
-from scalewright.plan.measured.baselines import baselines
 from scalewright.plan.measured.calibrate import held_out_error
 from scalewright.plan.measured.fit import (
     LEFT_OUT,
@@ -33,7 +32,7 @@ from scalewright.plan.measured.fit import (
 )
 from scalewright.plan.measured.rank import rankings
 from scalewright.plan.measured.runs import MEASURED, Runs, once_a_layout, read_table, runs_of
-from scalewright.plan.measured.score import layout_groups, memory_of_kind, score
+from scalewright.plan.measured.score import baselines, layout_groups, memory_of_kind, score
 from scalewright.plan.predict import Predictions, predict_table
 
 PROFILE_ROWS = (4, 8, 16)

@@ -155,7 +155,6 @@ def _ranking(figures: Figures, axes: Axes) -> None:
 def _memory(figures: Figures, axes: Axes) -> None:
     """Memory of the worst rank, predicted against reported."""
     held = figures.found.outcome.memory
-    assert held is not None
     ours, real = held.peak / 2**30, figures.runs.memory
     for source, color in (("ultrascale-playbook", "#009e73"), ("bloom-chronicles", "#cc79a7"),
                           ("internevo", "#0072b2"), ("simumax-b200", "#d55e00")):  # fmt: skip

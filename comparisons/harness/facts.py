@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from scalewright.track.environment import cpu, git_state
+from scalewright.track.environment import environment, git_state
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = (
@@ -34,7 +34,7 @@ def facts() -> dict[str, Any]:
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.release()}",
         "versions": versions(),
-        "cpu": cpu(),
+        "cpu": environment()["cpu"],
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "torch_threads": torch.get_num_threads(),
         "load_average": load_average(),

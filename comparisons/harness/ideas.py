@@ -13,9 +13,9 @@ from harness.svg import BACKWARD, FORWARD, GRID, INPUT, SOFT, WEIGHT, Board
 from scalewright.plan.predict import Prediction, predict
 from scalewright.spec.hardware.cluster import load_cluster
 from scalewright.spec.layout import Layout
-from scalewright.spec.memory import gathered_bytes
 from scalewright.spec.presets import load_model_spec
 from scalewright.spec.schedule import COMPUTE, StageCost, bubble_fraction, schedule, simulate
+from scalewright.spec.tensors import count
 
 MODEL = "llama-3.1-8b"
 COST = StageCost(1.0, 1.0, 1.0)  # a backward takes twice a forward, half of it for the weights
@@ -104,8 +104,8 @@ def draw_sharding(path: Path) -> None:
 
 def held_whole(stage: int) -> dict[str, float]:
     """GiB that a ZeRO stage holds whole during a step: parameters at 1 and 2, at 1 the gradients too."""
-    whole = gathered_bytes(load_model_spec(MODEL), _layout(zero_stage=stage))
-    return {kind: size / 2**30 for kind, size in whole.items()}
+    gib = count(load_model_spec(MODEL)).total / 2**30
+    return {"parameters": 2 * gib if stage in (1, 2) else 0.0, "gradients": 4 * gib if stage == 1 else 0.0}
 
 
 def draw_tensor(path: Path) -> None:

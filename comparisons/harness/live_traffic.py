@@ -14,7 +14,7 @@ from typing import Any
 from harness.live_ranks import on_every_rank
 from scalewright.dry_run.rehearse import Player
 from scalewright.dry_run.watch import Watch
-from scalewright.learn.traffic import ring_volume
+from scalewright.learn.communication import ring_volume
 from scalewright.parallel.mesh import Mesh
 from scalewright.spec.run import RunSpec
 from scalewright.train.network import build_network, first_weights

@@ -20,11 +20,11 @@ from itertools import pairwise
 from typing import Any
 
 from harness.live_memory import Found
-from scalewright.spec.block import Kernels
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
-from scalewright.spec.operators import activation_bytes, operators, rebuilt_bytes
+from scalewright.spec.operators import activation_bytes, operators
 from scalewright.spec.placement import stage_layers
+from scalewright.spec.primitives import Kernels
 from scalewright.spec.schedule import layout_schedule
 from scalewright.spec.schedules.memory import peak_activations
 from scalewright.spec.tensors import tensors
@@ -176,7 +176,11 @@ def in_flight(setting: Setting, keys: dict[str, Any], found: Found, one: Found) 
         sizes.append(activation_bytes(setting.model, layout, setting.seq_len, layers=held, kernels="cpu"))
     alive, peaks = peak_activations(plan), list(peak_activations(plan, sizes))
     peaks[plan.rank_of[-1]] += setting.logits(keys)  # the loss makes its probabilities beside them
-    rebuilt = rebuilt_bytes(setting.model, layout, setting.seq_len, kernels="cpu")
+    kept, all_of_it = (
+        activation_bytes(setting.model, one, setting.seq_len, kernels="cpu")
+        for one in (layout, layout.replace(recompute="none"))
+    )
+    rebuilt = (all_of_it - kept) / setting.model.num_hidden_layers  # of one block
     # 8%: a stage's output waits to be sent. 20%: while a block runs again, all that it makes counts
     return [
         Claim(

@@ -17,7 +17,7 @@ import torch
 
 from scalewright.api import train
 from scalewright.spec.run import RunSpec
-from scalewright.track.metrics import read_metrics
+from scalewright.spec.text.jsonl import read_jsonl
 from scalewright.train import session
 from scalewright.train.batches import StepBatches
 from scalewright.train.loop import Job, loop
@@ -41,7 +41,7 @@ class Ours:
     def run(self, steps: int) -> list[float]:
         """The next steps; their losses are read back from metrics.jsonl."""
         self.segment(steps)
-        rows = read_metrics(self.spec.folder / "metrics.jsonl")
+        rows = read_jsonl(self.spec.folder / "metrics.jsonl")
         return [row["loss"] for row in rows[-steps:]]
 
     def segment(self, steps: int) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 from harness.plan_cases import Outcome
 from harness.result import table
-from scalewright.cli.plan_tables import gib, seconds, three
 from scalewright.cli.search_tables import words
+from scalewright.spec.text.words import decimal, gib, short_time
 
 WIDTH = 145
 SIGNED = {"yes": "**Signed.**", "layout": "**Layout signed, step time not.**", "no": "**Not yet.**"}
@@ -31,7 +31,7 @@ Ranked is the step's time; of those within 2% of the fastest (`--margin`) the la
 then the fewest techniques, comes first. Times are medians, with the span that 8 of 10 measured steps should
 fall in. Without `--framework` a plan is of what `scalewright train` runs; what that can't run is never
 listed, but named with its gain (*beyond*). Memory is the worst rank's, beside what a device gives a
-trainer. "Without" takes one thing away and leaves the rest as it is. How right prices are:
+trainer. "Without" takes one thing away and leaves the rest as it is. Accuracy of prices:
 [accuracy](accuracy.md); how a plan is made: [planning](planning.md).
 """
 PICTURE = "![Where the step's time goes, in each of the plans](plans/parts.png)"
@@ -47,10 +47,10 @@ def page(outcomes: Sequence[Outcome], date: str) -> str:
 
 def _row(outcome: Outcome) -> list[str]:
     best, step = outcome.best, outcome.best["step_time_s"]
-    memory = f"{three(best['memory_gib']['peak'])} of {three(best['device']['usable_gib'])}"
-    band = f"{three(step['p10'])} to {three(step['p90'])}"
+    memory = f"{decimal(best['memory_gib']['peak'], 3)} of {decimal(best['device']['usable_gib'], 3)}"
+    band = f"{decimal(step['p10'], 3)} to {decimal(step['p90'], 3)}"
     mfu = f"{100 * best['mfu']:.1f}%"
-    cells = [outcome.case.title, outcome.layout, seconds(step["p50"]), band, mfu, memory]
+    cells = [outcome.case.title, outcome.layout, short_time(step["p50"]), band, mfu, memory]
     return [*cells, outcome.case.signed]
 
 

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from scalewright.plan.predict import Prediction
     from scalewright.spec.hardware.cluster import ClusterSpec
     from scalewright.spec.layout import Layout
     from scalewright.spec.model import ModelSpec
@@ -49,47 +48,24 @@ def predict(
     `optimizer.name`. `price` is of a device and hour, `goodput` the share of the time that isn't lost to
     failures (plan/whole_run.py).
     """
-    from scalewright.answers import PredictionAnswer
-    from scalewright.plan.answer import answer
-    from scalewright.plan.whole_run import WholeRun
-
-    run = WholeRun(tokens, price, currency, goodput)
-    run.check()
-    prediction, assumed = price_layout(
-        model, cluster, layout, seq_len, keys, framework=framework, version=software_version,
-        options=options, optimizer=optimizer,
-    )  # fmt: skip
-    if tokens is not None and cluster != "local":
-        run = run.priced_at(find_place(cluster).price_per_device_hour)
-    return PredictionAnswer(answer(prediction, run=run, explain=explain, assumed=assumed))
-
-
-def price_layout(
-    model: str | Mapping[str, Any] | ModelSpec,
-    cluster: str | dict[str, Any] | ClusterSpec,
-    layout: Layout | Mapping[str, Any] | None,
-    seq_len: int | None,
-    keys: Mapping[str, Any],
-    *,
-    framework: str | None = None,
-    version: str | None = None,
-    options: Mapping[str, str] | None = None,
-    optimizer: str | None = None,
-) -> tuple[Prediction, list[str]]:
-    """The prediction, and what had to be assumed for it, in the words of the layout's keys."""
+    from scalewright.answers import Answer
     from scalewright.plan import defaults
+    from scalewright.plan.answer import answer
     from scalewright.plan.frameworks import OURS
-    from scalewright.plan.predict import predict as price
+    from scalewright.plan.predict import predict as price_layout
     from scalewright.plan.switches import check_names
+    from scalewright.plan.whole_run import WholeRun
     from scalewright.spec.layout import Layout
     from scalewright.spec.layout_check import check_layout
     from scalewright.spec.presets import load_model_spec
 
+    run = WholeRun(tokens, price, currency, goodput)
+    run.check()
     spec = load_model_spec(model)
     given = _given(layout) | {key: value for key, value in keys.items() if value is not None}
     place = find_place(cluster, given.get("devices"))
     length, notes = defaults.resolve_length(spec, seq_len)
-    trainer, trainers = defaults.resolve_trainer(framework, version)
+    trainer, trainers = defaults.resolve_trainer(framework, software_version)
     record, updates = defaults.resolve_optimizer(optimizer, framework)
     check_names(options)
     stated = defaults.resolve_sizes(given, place, length)
@@ -97,12 +73,15 @@ def price_layout(
     zero = defaults.usual_zero(stated, trainer, place)
     full = Layout.parse(stated, "layout")
     check_layout(full, spec, length)
-    prediction = price(
-        spec, place, full, length, framework=framework or OURS, version=version, options=options,
+    prediction = price_layout(
+        spec, place, full, length, framework=framework or OURS, version=software_version, options=options,
         optimizer=record,
     )  # fmt: skip
     filled = defaults.assumptions(stated, full, prediction.request)
-    return prediction, [*notes, *sizes, *zero, *filled, *trainers, *updates, *place.assumed]
+    assumed = [*notes, *sizes, *zero, *filled, *trainers, *updates, *place.assumed]
+    if tokens is not None and cluster != "local":
+        run = run.priced_at(place.price_per_device_hour)
+    return Answer(answer(prediction, run=run, explain=explain, assumed=assumed))
 
 
 def _given(layout: Layout | Mapping[str, Any] | None) -> dict[str, Any]:
@@ -161,7 +140,7 @@ def plan(
     `tell(done, total)` is called as the search goes, and one that `stop()` has ended answers with what it
     has: `complete` is false then.
     """
-    from scalewright.answers import PlanAnswer
+    from scalewright.answers import Answer
     from scalewright.plan.ask import Question
     from scalewright.plan.whole_run import WholeRun
 
@@ -174,7 +153,7 @@ def plan(
         margin=margin, top=top, precision=precision, price=price,
     )  # fmt: skip
     run = WholeRun(tokens, price, currency, goodput)
-    return PlanAnswer(question.answer(run, why_not, out, data, explain, tell, stop, force))
+    return Answer(question.answer(run, why_not, out, data, explain, tell, stop, force))
 
 
 def train(

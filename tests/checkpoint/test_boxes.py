@@ -14,7 +14,7 @@ from runs import MODEL, assert_same_bits, weights
 from scalewright.checkpoint import write
 from scalewright.checkpoint.format import commit_text, committed, read_manifest, verify
 from scalewright.checkpoint.read import CheckpointReader, find_checkpoint
-from scalewright.checkpoint.write import as_states, save
+from scalewright.checkpoint.write import save
 from scalewright.model.init import init_tensor
 from scalewright.parallel.mesh import Mesh, make_mesh
 from scalewright.parallel.parallelize import Parallel, fill, parallelize
@@ -72,7 +72,7 @@ def write_out(
     states, numbers = read_states(optimizer, parallel.weights)
     numbers, _ = gather_numbers(numbers, parallel.weights, mesh)
     save(
-        root, parallel.weights, as_states(states), mesh, step=step, samples=step, run_id="r",
+        root, parallel.weights, states, mesh, step=step, samples=step, run_id="r",
         model=SPEC.dump(), layout={}, state={"step": step, "optimizer": numbers},
     )  # fmt: skip
 

@@ -10,14 +10,14 @@ import pytest
 from fake_machine import machine
 from scalewright.cli import demo
 from scalewright.cli.demo import Summary, beside, make_plan, outline
-from scalewright.machine import timings
+from scalewright.machine import local, timings
 from scalewright.spec.errors import RunError
 from scalewright.spec.layout import Layout
 
 
 def test_the_plan_is_a_layout_that_train_runs(monkeypatch) -> None:
     said: list[str] = []
-    monkeypatch.setattr(demo, "this_machine", lambda: machine(2))
+    monkeypatch.setattr(local, "timed_cluster", machine)
     summary = Summary()
     layout = demo._plan(summary, lambda step, text: said.append(text))
     assert layout == summary.layout
@@ -44,7 +44,7 @@ def test_a_machine_too_busy_to_time_is_trained_on_without_a_prediction(
 
     monkeypatch.setattr(timings, "PATIENCE", 0.01)
     monkeypatch.setattr(
-        demo, "this_machine", lambda: timings.probe(1, 1) and pytest.fail("the probe was to be given up")
+        local, "timed_cluster", lambda _: timings.probe(1, 1) and pytest.fail("the probe was to be given up")
     )
     said: list[str] = []
     summary = Summary()

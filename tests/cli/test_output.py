@@ -6,9 +6,7 @@ import json
 import subprocess
 import sys
 
-import pytest
-
-from scalewright.cli.output import only_answer, print_json, print_table, short, working
+from scalewright.cli.output import only_answer, print_json, print_table, working
 
 
 def test_only_the_answer_reaches_stdout(capfd):
@@ -38,21 +36,6 @@ def test_a_table_is_not_cut_when_piped(capfd):
     out = capfd.readouterr().out
     assert "x" * 150 in out
     assert "None" not in out
-
-
-@pytest.mark.parametrize(
-    ("number", "text"),
-    [
-        (8_030_261_248, "8.03B"),
-        (124_439_808, "124M"),
-        (999_885_952, "1.00B"),
-        (65_536, "65.5k"),
-        (999, "999"),
-        (1.5e12, "1.50T"),
-    ],
-)
-def test_short_counts(number, text):
-    assert short(number) == text
 
 
 def test_working_is_seen_on_a_terminal_only(monkeypatch, capsys):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -264,7 +265,7 @@ def test_questions_that_have_no_answer(call_cli, arguments, words):
 
 def test_what_was_found_before_ctrl_c_is_printed(call_cli, monkeypatch):
     """The search is told to stop before its end, as a Ctrl-C tells it."""
-    monkeypatch.setattr("scalewright.cli.searching.Shown.stop", stop_after(6))
+    monkeypatch.setattr("scalewright.cli.searching._interrupts", stop_after(6))
     large = "--cluster dgx-h100 --devices 512 --seq-len 8192 --global-batch 1024 --framework unknown --json"
     answer = call_cli("plan", "llama-3.1-70b", *large.split())
     assert answer.code == 130
@@ -274,7 +275,7 @@ def test_what_was_found_before_ctrl_c_is_printed(call_cli, monkeypatch):
 
 
 def test_ctrl_c_before_anything_was_found(call_cli, monkeypatch):
-    monkeypatch.setattr("scalewright.cli.searching.Shown.stop", stop_after(0))
+    monkeypatch.setattr("scalewright.cli.searching._interrupts", stop_after(0))
     answer = call_cli("plan", *SMALL)
     assert answer.code == 130
     assert answer.error == "interrupted"
@@ -283,11 +284,16 @@ def test_ctrl_c_before_anything_was_found(call_cli, monkeypatch):
 def stop_after(times):
     asked = []
 
-    def stop(self):
+    def stop():
         asked.append(1)
         return len(asked) > times
 
-    return stop
+    @contextlib.contextmanager
+    def interrupts(stopped):
+        stopped.is_set = stop
+        yield
+
+    return interrupts
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals")

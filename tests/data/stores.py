@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from scalewright.data.tokens import TokenFile, TokenStore
 
@@ -28,3 +29,9 @@ def make_store(folder: Path, lengths: list[int], files: int = 1, text_bytes: int
         made.append(TokenFile(path, data.dtype, len(data)))
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     return TokenStore(tuple(made), offsets, eod=EOD, vocab_size=10_000, text_bytes=text_bytes)
+
+
+def document(store: TokenStore, number: int) -> NDArray[np.int64]:
+    """The tokens of one document."""
+    start = store.offsets[number : number + 1].astype(np.int64)
+    return store.gather(start, store.offsets[number + 1 : number + 2] - start)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import closing
 
 import numpy as np
 import pytest
 
 from scalewright.data.dataset import TokenDataset
-from scalewright.data.prefetch import Prefetcher
+from scalewright.data.prefetch import AHEAD, Prefetcher
 
 from .stores import make_store
 
@@ -40,9 +41,8 @@ def threads():
     return [thread for thread in threading.enumerate() if thread.name == "scalewright-prefetch"]
 
 
-@pytest.mark.parametrize("depth", [1, 2, 7])
-def test_same_batches_in_the_same_order(data, depth):
-    with Prefetcher(data, steps(20), depth) as batches:
+def test_same_batches_in_the_same_order(data):
+    with closing(Prefetcher(data, steps(20))) as batches:
         found = list(batches)
     assert len(found) == 20
     for step, batch in enumerate(found):
@@ -52,13 +52,13 @@ def test_same_batches_in_the_same_order(data, depth):
 
 def test_no_further_ahead_than_asked(data):
     counting = Counting(data)
-    with Prefetcher(counting, steps(100), depth=3) as batches:
+    with closing(Prefetcher(counting, steps(100))) as batches:
         next(batches)
         deadline = time.monotonic() + 10
-        while len(counting.asked) < 5 and time.monotonic() < deadline:
+        while len(counting.asked) < AHEAD + 2 and time.monotonic() < deadline:
             time.sleep(0.01)
         time.sleep(0.05)
-        assert len(counting.asked) == 5  # one taken, three waiting, one that waits for room
+        assert len(counting.asked) == AHEAD + 2  # one taken, those waiting, one that waits for room
     assert not threads()
 
 
@@ -79,8 +79,3 @@ def test_closing_early_and_twice(data):
     batches.close()
     assert not threads()
     assert list(batches) == []
-
-
-def test_depth_of_nothing(data):
-    with pytest.raises(ValueError, match="at least one"):
-        Prefetcher(data, steps(1), 0)

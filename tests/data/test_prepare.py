@@ -21,6 +21,7 @@ from scalewright.data.tokenizer import read_tokenizer
 from scalewright.spec.errors import UserError
 from scalewright.spec.run import DataSpec
 
+from .stores import document
 from .texts import words, write_tokenizer
 
 
@@ -35,7 +36,7 @@ def texts_of(out, split="train"):
     tokenizer = read_tokenizer(store.tokenizer_path)
     documents = []
     for number in range(store.documents):
-        ids = store.document(number).tolist()
+        ids = document(store, number).tolist()
         assert ids[-1] == store.eod
         documents.append(tokenizer.decode(ids[:-1], skip_special_tokens=False))
     return documents
@@ -154,7 +155,7 @@ def test_a_long_file_in_several_pieces(tmp_path):
     assert summary.pieces > 1
     assert summary.mended == {"documents cut into pieces": summary.pieces - 1}
     store = open_tokens(tmp_path / "out")
-    found = np.concatenate([store.document(number) for number in range(store.documents)])
+    found = np.concatenate([document(store, number) for number in range(store.documents)])
     assert (
         found[:-1].tolist() == read_tokenizer(tokenizer).encode(text).ids
     )  # no token was changed by the cuts

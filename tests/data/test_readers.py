@@ -12,6 +12,8 @@ from scalewright.data.readers import open_tokens
 from scalewright.spec.errors import UserError
 from scalewright.spec.run import DataSpec
 
+from .stores import document
+
 
 def write_megatron(prefix, sequences, documents, dtype="<u2", code=8, version=1):
     """A pair as Megatron-LM's IndexedDatasetBuilder writes it; `documents`: sequences in each."""
@@ -36,7 +38,7 @@ def test_megatron(tmp_path, suffix, dtype, code):
     write_megatron(prefix, SEQUENCES, [2, 1, 1], dtype, code)
     store = open_tokens(f"{prefix}{suffix}")
     assert store.offsets.tolist() == [0, 5, 6, 10]
-    assert [store.document(d).tolist() for d in range(3)] == [[1, 2, 3, 4, 5], [6], [7, 8, 9, 10]]
+    assert [document(store, d).tolist() for d in range(3)] == [[1, 2, 3, 4, 5], [6], [7, 8, 9, 10]]
 
 
 def test_megatron_folder_of_pairs_and_empty_documents(tmp_path):
@@ -44,7 +46,7 @@ def test_megatron_folder_of_pairs_and_empty_documents(tmp_path):
     write_megatron(tmp_path / "b", [[20, 21]], [1])
     store = open_tokens(tmp_path)
     assert store.documents == 4
-    assert store.document(3).tolist() == [20, 21]
+    assert document(store, 3).tolist() == [20, 21]
 
 
 def test_megatron_trains_without_leaks(tmp_path):
@@ -80,14 +82,14 @@ def test_npy_of_one_dimension(tmp_path):
     assert open_tokens(path).offsets.tolist() == [0, 8]
     store = open_tokens(path, eod=0)
     assert store.offsets.tolist() == [0, 3, 7, 8]
-    assert store.document(1).tolist() == [7, 8, 9, 0]
+    assert document(store, 1).tolist() == [7, 8, 9, 0]
 
 
 def test_npy_of_two_dimensions(tmp_path):
     np.save(tmp_path / "t.npy", np.arange(12, dtype=np.uint16).reshape(3, 4))
     store = open_tokens(tmp_path / "t.npy")
     assert store.offsets.tolist() == [0, 4, 8, 12]
-    assert store.document(2).tolist() == [8, 9, 10, 11]
+    assert document(store, 2).tolist() == [8, 9, 10, 11]
 
 
 def test_folder_of_npy_splits(tmp_path):

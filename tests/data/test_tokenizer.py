@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from scalewright.data.prepare import prepare
 from scalewright.data.tokenizer import END, end_of_document, read_tokenizer, train_tokenizer, vocabulary_size
 from scalewright.spec.errors import UserError
 
@@ -23,8 +24,11 @@ def test_the_smallest_has_every_byte():
     tokenizer = train_tokenizer(iter(["abc"]), 257)
     assert vocabulary_size(tokenizer) == 257
     assert tokenizer.token_to_id(END) == 0
+
+
+def test_a_vocabulary_without_every_byte_is_refused(tmp_path):
     with pytest.raises(UserError, match="at least 257"):
-        train_tokenizer(iter(["abc"]), 256)
+        prepare("shakespeare", tmp_path / "tokens", vocab_size=256)
 
 
 def test_truncation_of_a_given_one_is_switched_off(tmp_path):

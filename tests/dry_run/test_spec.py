@@ -1,7 +1,7 @@
 """Dry runs against `spec/` and the planner: bytes held and bytes sent must be the same to the byte.
 
     parameters, gradients, optimizer     spec/memory.py: state_bytes          <->  live tensors
-    every collective of every axis       spec/traffic.py: step_traffic        <->  what passed
+    every collective of every axis       spec/volumes.py: transfers        <->  what passed
     bytes of the busiest rank by axis    plan/cost/volumes.py, as priced      <->  what passed
     FLOPs                                spec/operators.py                    <->  what ran
 
@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from tests.rank_traffic import step_traffic
 
 from scalewright.dry_run.dry_run import Group, dry_run
 from scalewright.plan.predict import predict
@@ -23,7 +24,6 @@ from scalewright.spec.layout import Layout
 from scalewright.spec.memory import state_bytes
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.operators import forward_flops, recompute_flops
-from scalewright.spec.traffic import step_traffic
 
 SEQ_LEN = 16
 CLUSTER = load_cluster({"like": "dgx-h100", "nodes": 64})

@@ -172,7 +172,7 @@ def test_an_answer_on_the_way_out_is_heard():
     """An empty pipe, then answer and exit, then no process: on busy machines that was a death."""
     ours, theirs = multiprocessing.Pipe()
     worker = _Worker(LeavesWhileLookedAt(theirs, ("ok", "an answer")), ours)
-    assert _watch([worker]) == "an answer"
+    assert _watch([worker], None) == "an answer"
 
 
 SUPERVISOR = """

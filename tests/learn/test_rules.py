@@ -4,17 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from scalewright.learn import (
-    activations,
-    laws,
-    links,
-    pipelines,
-    roofline,
-    sharding,
-    states,
-    training,
-)
-from scalewright.learn.traffic import ring_volume, zero_volume
+from scalewright.learn import communication, laws, memory, pipelines, roofline, sharding, training
+from scalewright.learn.communication import ring_volume, zero_volume
 from scalewright.spec.hardware.devices import load_device
 from scalewright.spec.layout import Layout
 from scalewright.spec.memory import state_bytes
@@ -101,24 +92,24 @@ def test_below_the_ridge_memory_binds() -> None:
 def test_states_of_this_package_s_trainer_are_the_fp32_recipe() -> None:
     model, layout = load_model_spec("llama-56m"), Layout(devices=4, zero_stage=3)
     own = state_bytes(model, layout)
-    rule = states.model_states(count(model).total, 4, 4, 8, zero_stage=3, ranks=4)
+    rule = memory.model_states(count(model).total, 4, 4, 8, zero_stage=3, ranks=4)
     # AdamW's step counts, 4 bytes a tensor, are all that differs
     assert own.parameters + own.gradients + own.optimizer == pytest.approx(rule.total, rel=1e-4)
 
 
 def test_each_zero_stage_holds_less() -> None:
-    held = [states.model_states(1e9, zero_stage=stage, ranks=64).total for stage in range(4)]
+    held = [memory.model_states(1e9, zero_stage=stage, ranks=64).total for stage in range(4)]
     assert held == sorted(held, reverse=True)
     assert held[0] == 16e9
     assert held[3] == 16e9 / 64
 
 
 def test_gpt_activations_are_the_operators_own_without_dropout() -> None:
-    model = activations.gpt(1024, 16, 4)
+    model = memory.gpt(1024, 16, 4)
     layout = Layout(precision="bf16")
     plain = activation_bytes(model, layout, 512, layers=range(1, 3), attention="unfused")
     masks = 2 * 512 * 1024 * 2 + 3 * 16 * 512**2 * 2  # 2 s b h + 3 a s² b, two layers
-    assert activations.gpt_activation_bytes(1024, 16, 512, 2) == plain + masks
+    assert memory.gpt_activation_bytes(1024, 16, 512, 2) == plain + masks
 
 
 # -- pipelines --------------------------------------------------------------------------------------
@@ -156,17 +147,19 @@ def test_what_the_planner_pays_for_a_ring_is_alpha_and_beta(kind: str, ranks: in
     size, rate, hop = 1e9, 50e9, 2e-6
     hops = (ranks - 1) * (2 if kind == "all_reduce" else 1)
     expected = hops * hop + ring_volume(kind, size, ranks) / rate
-    assert links.ring_seconds(kind, size, ranks, rate, hop) == pytest.approx(expected, rel=EXACT)
+    assert communication.ring_seconds(kind, size, ranks, rate, hop) == pytest.approx(expected, rel=EXACT)
 
 
 def test_a_torus_axis_that_closes_is_twice_as_fast() -> None:
-    open_axis, closed = (links.torus_gather_seconds(1e9, 1024, 45e9, wraps) for wraps in (False, True))
+    open_axis, closed = (
+        communication.torus_gather_seconds(1e9, 1024, 45e9, wraps) for wraps in (False, True)
+    )
     assert open_axis == pytest.approx(2 * closed, rel=1 / 512)  # (n-1)/n, which the closed form leaves out
 
 
 def test_a_closed_axis_of_four_is_a_quarter_faster_than_the_book_s_rule() -> None:
-    both_ways = links.ring_seconds("all_gather", 1e9, 4, 2 * 45e9)
-    assert both_ways == pytest.approx(0.75 * links.torus_gather_seconds(1e9, 4, 45e9), rel=EXACT)
+    both_ways = communication.ring_seconds("all_gather", 1e9, 4, 2 * 45e9)
+    assert both_ways == pytest.approx(0.75 * communication.torus_gather_seconds(1e9, 4, 45e9), rel=EXACT)
 
 
 def test_an_all_reduce_is_a_scatter_and_a_gather() -> None:
@@ -177,15 +170,15 @@ def test_an_all_reduce_is_a_scatter_and_a_gather() -> None:
 
 
 def test_doubling_has_fewer_delays_than_a_ring() -> None:
-    assert links.doubling_delay_seconds(2, 1e-6) == links.ring_delay_seconds(2, 1e-6)
-    assert links.doubling_delay_seconds(64, 1e-6) < links.ring_delay_seconds(64, 1e-6)
+    assert communication.doubling_delay_seconds(2, 1e-6) == communication.ring_delay_seconds(2, 1e-6)
+    assert communication.doubling_delay_seconds(64, 1e-6) < communication.ring_delay_seconds(64, 1e-6)
 
 
 # -- sharding ---------------------------------------------------------------------------------------
 
 
 def test_gpt_2_s_count_is_not_a_llama_s() -> None:
-    gpt = activations.gpt(4096, 32, 32, vocab=128256, positions=1024)
+    gpt = memory.gpt(4096, 32, 32, vocab=128256, positions=1024)
     assert count(gpt).total == pytest.approx(6.97e9, abs=0.005e9)
     assert count(load_model_spec("llama-3-8b")).total == pytest.approx(8.03e9, abs=0.005e9)
 

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 import scalewright
+from levels import level_for
 from scalewright.machine import local
-from scalewright.machine.local import find_cluster, local_cluster, loopback_rate
+from scalewright.machine.local import find_cluster
 from scalewright.machine.probe import Rate
-from scalewright.spec.base import parse_yaml, to_yaml
+from scalewright.machine.ranks import loopback_rate
 from scalewright.spec.errors import UserError
 from scalewright.spec.hardware.cluster import ClusterSpec
 
@@ -53,72 +54,41 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
 
 def test_a_known_gpu_has_published_peaks_and_its_own_memory(measured: Callable[[Any], None]) -> None:
     measured(fake_torch(["NVIDIA H100 80GB HBM3"] * 4, 79.1 * 2**30))
-    cluster = local_cluster()
+    cluster = find_cluster("local")
     assert (cluster.name, cluster.devices, cluster.peak_source) == ("local", 4, "published")
     assert cluster.device.peak("bf16") == 989.4e12
     assert cluster.device.capacity_bytes == int(79.1 * 2**30)
-    assert cluster.level_for(4).kind == "nvlink"
+    assert level_for(cluster, 4).kind == "nvlink"
     with pytest.raises(UserError, match="more nodes"):
         cluster.check_devices(5)
 
 
 def test_an_unknown_gpu_is_measured(measured: Callable[[Any], None]) -> None:
     measured(fake_torch(["NVIDIA GeForce RTX 3090 Ti"] * 2, 24e9))
-    cluster = local_cluster()
+    cluster = find_cluster("local")
     assert cluster.peak_source == "measured"
     assert cluster.device.peak("bf16") == 8e12
     assert cluster.device.peak("tf32") is None
     assert cluster.device.peak("fp8") is None
-    assert cluster.level_for(2).bytes_per_s == 2e10
+    assert level_for(cluster, 2).bytes_per_s == 2e10
     assert all(source.startswith("measured") for source in cluster.device.sources)
 
 
 def test_a_slice_of_a_gpu_is_measured(measured: Callable[[Any], None]) -> None:
     measured(fake_torch(["NVIDIA H100 80GB HBM3"], 19.6 * 2**30))
-    assert local_cluster().peak_source == "measured"
+    assert find_cluster("local").peak_source == "measured"
 
 
 def test_gpus_of_several_kinds_are_refused(measured: Callable[[Any], None]) -> None:
     measured(fake_torch(["Tesla T4", "NVIDIA L4"], 16e9))
     with pytest.raises(UserError, match="several kinds"):
-        local_cluster()
+        find_cluster("local")
 
 
 def test_apple_gpu_is_measured(measured: Callable[[Any], None]) -> None:
     measured(fake_torch([], 12e9, mps=True))
-    cluster = local_cluster()
+    cluster = find_cluster("local")
     assert (cluster.device.kind, cluster.peak_source, cluster.devices) == ("mps", "measured", 1)
-
-
-def test_cpu_processes_share_the_machine(
-    measured: Callable[[Any], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Four threads measured 8 TFLOP/s: a process with two of four cores has half, one with all has all."""
-    measured(fake_torch([], 0))
-    real = local.read_processor()
-    four = type(real)("Fake CPU", 4, 4, 4, None, ("avx2",), 1, 2**33, 2**33, None)
-    monkeypatch.setattr(local, "read_processor", lambda: four)
-    whole, half = local_cluster(1), local_cluster(2)
-    assert whole.device.peak("fp32") == 8e12
-    assert half.device.peak("fp32") == 4e12
-    assert half.device.memory_bytes == whole.device.memory_bytes / 2
-    assert (half.devices, half.level_for(2).kind) == (2, "loopback")
-    assert (whole.devices, len(whole.levels)) == (1, 1)
-
-
-def test_a_device_that_is_not_there_is_refused(measured: Callable[[Any], None]) -> None:
-    measured(fake_torch([], 0))
-    with pytest.raises(UserError, match="no cuda device"):
-        local_cluster(device="cuda")
-    assert local_cluster(device="cpu").device.kind == "cpu"
-
-
-def test_this_machine_round_trips_and_says_how_it_was_measured() -> None:
-    cluster = local_cluster(device="cpu", seconds=0.03)
-    assert cluster.peak_source == "measured"
-    assert (cluster.device.peak("fp32") or 0) > 1e8
-    assert all("best of" in source for source in cluster.device.sources)
-    assert ClusterSpec.parse(parse_yaml(to_yaml(cluster.dump()))) == cluster
 
 
 def test_find_cluster_takes_local_and_every_other_name(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from fake_machine import FLOPS, LINK, fake
+from levels import level_for
 from scalewright.machine import local
 from scalewright.machine import timings as module
 from scalewright.machine.kernels import curve, numpy_timings
@@ -128,7 +129,7 @@ def test_rates_are_read_off_the_curves() -> None:
     cluster = timed_cluster(2, fake(2, narrow=2.0))
     assert cluster.device.peak("fp32") == pytest.approx(FLOPS, rel=0.01)
     assert cluster.device.peak("bf16") == pytest.approx(2 * FLOPS, rel=0.01)
-    assert cluster.level_for(2).bytes_per_s == pytest.approx(LINK, rel=0.01)
+    assert level_for(cluster, 2).bytes_per_s == pytest.approx(LINK, rel=0.01)
     assert (cluster.devices, cluster.peak_source) == (2, "measured")
 
 

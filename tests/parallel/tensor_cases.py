@@ -136,7 +136,7 @@ def compare(spec: ModelSpec, layout: Layout, mesh: Mesh, documents: bool) -> dic
     columns = make_columns(mesh, spec.vocab_size)
     losses = parallel_cross_entropy(logits, targets, columns, Z_LOSS)
     (sum(losses) / 40).backward()  # type: ignore[union-attr]
-    joined = gathered(logits.detach(), 2, columns.group.name, columns.group.size)[..., : spec.vocab_size]
+    joined = gathered(logits.detach(), 2, columns.group)[..., : spec.vocab_size]
     deviations = {"logits": away(joined, expected)}
     for name, loss, expected_loss in zip(("loss", "z-loss"), losses, expected_losses, strict=True):
         deviations[name] = away(loss.detach(), expected_loss.detach())

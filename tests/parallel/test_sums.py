@@ -17,7 +17,7 @@ from scalewright.spec.grid import make_grid
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.placement import place
-from scalewright.spec.traffic import SUMMED_ALONE
+from scalewright.spec.volumes import SUMMED_ALONE
 from worlds import CPU, run_world
 
 SPEC = ModelSpec.parse({**MODEL, "tie_word_embeddings": True, "num_key_value_heads": 2, "qkv_bias": True})

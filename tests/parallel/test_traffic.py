@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.rank_traffic import Table, step_traffic
 from tests.worlds import CPU, run_world
 
 from scalewright.dry_run.watch import Watch
@@ -21,7 +22,6 @@ from scalewright.spec.memory import state_bytes
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.placement import place
 from scalewright.spec.run import OptimizerSpec
-from scalewright.spec.traffic import Table, step_traffic
 from scalewright.train.loss import build_loss
 from scalewright.train.network import load_python
 from scalewright.train.optimizer import build_optimizer

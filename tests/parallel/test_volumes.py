@@ -21,7 +21,7 @@ from tests.worlds import run_world
 
 from scalewright.dry_run.rehearse import Player
 from scalewright.dry_run.watch import Watch
-from scalewright.learn.traffic import (
+from scalewright.learn.communication import (
     PASSES,
     pipeline_volume,
     replica_volume,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -26,7 +27,6 @@ def save_again(context: RankContext, jobs: Sequence[dict[str, Any]]) -> None:
 
     from scalewright.parallel.mesh import join_world, leave_world
     from scalewright.train.build import build
-    from scalewright.train.resolve import unplain
     from scalewright.train.run import enter
 
     device = torch.device("cpu")
@@ -34,11 +34,12 @@ def save_again(context: RankContext, jobs: Sequence[dict[str, Any]]) -> None:
     if not context.alone:
         join_world(context.rank, context.world, context.rendezvous, device)
     try:
-        rank = build(unplain(jobs[0]), context, device, quiet=True)
-        rank.save(rank.done)
-        if rank.record is not None:
-            rank.record.close("finished", rank.done, 0.0)
-        assert rank.save_problem is None, rank.save_problem
+        with ExitStack() as resources:
+            rank = build(jobs[0]["resolved"], context, device, True, resources)
+            rank.save(rank.done)
+            if rank.record is not None:
+                rank.record.close("finished", rank.done, 0.0)
+            assert rank.save_problem is None, rank.save_problem
     finally:
         leave_world()
     enter(replace(context, attempt=1), jobs[1])

@@ -15,7 +15,7 @@ from scalewright.checkpoint.convert import convert
 from scalewright.checkpoint.read import CheckpointReader, find_checkpoint
 from scalewright.launch.local import run_local
 from scalewright.spec.run import RunSpec
-from scalewright.train.resolve import plain, resolve
+from scalewright.train.resolve import resolve
 from scalewright.train.run import PRELOAD
 
 SAVED, LAST = 2, 4  # steps
@@ -69,7 +69,7 @@ def check(home: Path, folder: Path, source: Path, layout: dict[str, Any]) -> Non
     for out in ("again", "further"):
         data = job(home, layout, out, resume=str(source), checkpoint={"at_end": False})
         spec = RunSpec.parse({**data, "out_dir": str(folder / out)})
-        jobs.append({**plain(resolve(spec)), "device": "cpu", "until": None, "quiet": True})
+        jobs.append({"resolved": resolve(spec), "device": "cpu", "quiet": True})
     run_local(save_again, (jobs,), layout["devices"], preload=PRELOAD, threads=1)
 
     before, after = CheckpointReader(source), CheckpointReader(find_checkpoint(folder / "again"))

@@ -49,7 +49,7 @@ def test_without_a_framework_what_train_runs_is_listed() -> None:
     assert all(choice.trainable for choice in result.best)
     assert result.trainable is result.best[0]
     assert result.beyond
-    assert result.dump()["beyond"][0]["needs"]
+    assert result.beyond[0].needs
 
 
 def test_our_capabilities_are_those_of_train() -> None:

@@ -147,4 +147,5 @@ def test_a_trainer_that_is_not_known_has_a_wider_band() -> None:
     known, unknown = (
         predict_table([from_layout(LLAMA, H100, layout(), 4096, name)]) for name in ("megatron", "nobody's")
     )
-    assert np.log(unknown.p90 / unknown.p10)[0] > 1.3 * np.log(known.p90 / known.p10)[0]
+    # band.trainer beside band.base: sqrt(0.105^2 + 0.08^2) is a quarter more than 0.105
+    assert np.log(unknown.p90 / unknown.p10)[0] > 1.2 * np.log(known.p90 / known.p10)[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ def write_checkpoint(run: Path, step: int, model: nn.Module, spec: dict[str, Any
     save_file(pieces, folder / "model-00000-000.safetensors")
     files = {"model-00000-000.safetensors": describe_file(folder / "model-00000-000.safetensors")}
     manifest = Manifest(step, step, "run", spec, {}, stored, files)
-    (folder / "manifest.json").write_text(manifest.to_json())
+    (folder / "manifest.json").write_text(json.dumps(asdict(manifest)))
     (folder / "state.json").write_text("{}")
     (folder / "COMMIT").write_text(commit_text(folder, step))
     return folder

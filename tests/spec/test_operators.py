@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from scalewright.spec.block import attention_pairs
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.operators import (
     activation_bytes,
-    attention_pairs,
     dropout_bytes,
     flops_per_token,
     forward_flops,
-    kv_cache_bytes,
     operator_groups,
     operators,
-    rebuilt_bytes,
     recompute_flops,
 )
 from scalewright.spec.presets import load_model_spec, model_presets
@@ -69,7 +67,6 @@ def test_groups_have_the_same_sums_as_the_list(name: str) -> None:
             "written",
             "saved",
             "saved_full",
-            "cache",
         ):
             assert sum(getattr(o, field) for o in every) == pytest.approx(
                 sum(n * getattr(o, field) for o, n in groups), rel=1e-12
@@ -261,9 +258,6 @@ def test_recompute_kinds_keep_less_and_less() -> None:
 def test_bytes_and_flops_of_recomputation() -> None:
     m = load_model_spec("llama-3.1-8b")
     full = Layout(recompute="full")
-    block = activation_bytes(m, ONE, 4096) - activation_bytes(m, full, 4096)
-    assert rebuilt_bytes(m, full, 4096) == pytest.approx(block / 32)
-    assert rebuilt_bytes(m, ONE, 4096) == 0
     inside = sum(o.flops_causal for o in operators(m, ONE, 4096) if 0 <= o.layer < 32)
     core = sum(o.flops_causal for o in operators(m, ONE, 4096) if o.kind == "attention")
     assert recompute_flops(m, full, 4096) == pytest.approx(inside)
@@ -278,26 +272,3 @@ def test_fp32_activations_are_twice_as_large() -> None:
     half = activation_bytes(m, Layout(precision="bf16"), 1024, layers=layers)
     logarithms = 30 * 1024 * 32 * 4  # the softmax's, in fp32 anyway
     assert activation_bytes(m, Layout(precision="fp32"), 1024, layers=layers) == 2 * half - logarithms
-
-
-# -- KV cache ---------------------------------------------------------------------------------------
-
-
-def test_kv_cache() -> None:
-    assert kv_cache_bytes(load_model_spec("llama-3.1-70b"), 131072) == 42949672960
-    assert kv_cache_bytes(load_model_spec("llama-2-13b"), 8192) == pytest.approx(6.7e9, rel=0.003)
-    assert kv_cache_bytes(load_model_spec("llama-2-13b"), 8192, 1) == pytest.approx(6.7e9 / 2, rel=0.003)
-    mistral = load_model_spec("mistral-7b-v0.1")
-    assert kv_cache_bytes(mistral, 10**6) == kv_cache_bytes(mistral, 4096)  # the window
-    llama = load_model_spec("llama-3.1-8b")
-    assert kv_cache_bytes(llama, 10, 2, Layout(devices=4, tp=4)) == kv_cache_bytes(llama, 10) / 4
-    assert kv_cache_bytes(llama, 10, 2, Layout(devices=16, tp=16)) == kv_cache_bytes(llama, 10) / 8  # copies
-    assert kv_cache_bytes(load_model_spec("deepseek-v2"), 1) == 69120
-
-
-@pytest.mark.parametrize("name", ONE_OF_A_FAMILY)
-def test_counts_are_sums_over_the_tensors(name: str) -> None:
-    model = load_model_spec(name)
-    counted = count(model)
-    assert counted.total == sum(t.size for t in tensors(model))
-    assert counted.total + counted.mtp == sum(t.size for t in tensors(model, mtp=True))

@@ -10,7 +10,7 @@ import pytest
 from scalewright.spec.grid import make_grid
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
-from scalewright.spec.placement import balance, box, copies, held, local_shape, pad, place, stage_layers
+from scalewright.spec.placement import balance, box, copies, local_shape, pad, place, stage_layers
 
 DENSE = ModelSpec.parse(
     {
@@ -120,11 +120,3 @@ def test_stages_are_balanced_by_cost() -> None:
     assert balance([1.0] * 8 + [3.0], 3) in {(4, 4, 1), (3, 4, 2)}
     assert sorted(balance([1.0] * 79 + [2.22], 16)) == [4, *[5] * 14, 6]  # 6 is needed once, and taken once
     assert sum(stage_layers(DENSE, Layout.parse({"devices": 5, "pp": 5}))) == 5
-
-
-def test_held_follows_the_zero_stages() -> None:
-    whole = [
-        sum(v == "whole" for v in held(Layout.parse({"devices": 2, "zero_stage": s})).values())
-        for s in range(4)
-    ]
-    assert whole == [3, 2, 1, 0]

@@ -11,43 +11,12 @@ from scalewright.spec.base import write_yaml
 from scalewright.spec.errors import UserError
 from scalewright.spec.huggingface import RUNS, read_huggingface, to_huggingface, why_not_running
 from scalewright.spec.model import ModelSpec
-from scalewright.spec.operators import kv_cache_bytes
 from scalewright.spec.presets import load_model_spec, model_presets, preset, stored_elements
 from scalewright.spec.tensors import count
 
 ALL = list(model_presets())
 UNITS = {"M": 1e6, "B": 1e9, "T": 1e12}
 
-# Published separately from the presets' files: names that must exist, with bf16 KV-cache bytes per token
-# (2 x layers x kv_heads x head_dim x 2, or the latent's width for MLA).
-KV_BYTES = {
-    "llama-1-65b": 2621440,
-    "llama-2-7b": 524288,
-    "llama-2-70b": 327680,
-    "llama-3.1-8b": 131072,
-    "llama-3.1-70b": 327680,
-    "llama-3.1-405b": 516096,
-    "llama-3.2-1b": 32768,
-    "mistral-7b-v0.1": 131072,
-    "mistral-7b-v0.3": 131072,
-    "mistral-large-2407": 360448,
-    "mixtral-8x7b": 131072,
-    "qwen2.5-0.5b": 12288,
-    "deepseek-v2": 69120,
-    "deepseek-v2-lite": 31104,
-    "deepseek-v3": 70272,
-    "kimi-k2": 70272,
-    "glm-4.5-air": 188416,
-    "minimax-m2": 253952,
-    "gpt-oss-20b": 49152,
-    "llama-4-scout": 196608,
-    "nemotron-4-340b": 589824,
-    "nemotron-h-8b": 16384,  # of four layers; Mamba's states don't grow with the tokens
-    "nemotron-h-56b": 40960,
-    "nemotron-nano-9b-v2": 16384,
-    "qwen3-next-80b-a3b": 24576,
-    "gemma-4-31b": 901120,  # 50 layers of 16 heads of 256, and 10 of 4 of 512
-}
 
 # Published sizes, from other sources than the presets' files; presets must be within 1%.
 PRINTED = {
@@ -116,11 +85,6 @@ def test_total_is_within_a_percent_of_the_printed_one(name: str, size: float) ->
 def test_the_hub_s_qwen3_next_has_a_layer_that_predicts_a_second_token() -> None:
     counted = count(load_model_spec("qwen3-next-80b-a3b").replace(mtp_layers=1))
     assert counted.total + counted.mtp == 81_324_862_720  # the Hub's total
-
-
-@pytest.mark.parametrize(("name", "expected"), KV_BYTES.items())
-def test_kv_cache_bytes_per_token(name: str, expected: int) -> None:
-    assert kv_cache_bytes(load_model_spec(name), 1, 2) == expected
 
 
 @pytest.mark.parametrize("name", [n for n in ALL if preset(n).spec.family in RUNS])

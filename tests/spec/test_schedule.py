@@ -47,12 +47,20 @@ def every() -> list[Schedule]:
     return [schedule(*sizes) for sizes in SIZES]
 
 
+def micros_of(plan: Schedule, stage: int) -> range:
+    """The micro-batches that pass through a stage: half of them where a rank holds both ends."""
+    if not find_kind(plan.kind).both_ways:
+        return range(plan.micro_batches)
+    half = plan.micro_batches // 2
+    return range(half) if stage < plan.ranks else range(half, plan.micro_batches)
+
+
 def test_every_stage_does_every_micro_batch_once() -> None:
     for plan in every():
         for stage, rank in enumerate(plan.rank_of):
             count = Counter((a.kind, a.micro) for a in plan.compute(rank) if a.stage == stage)
-            assert {micro for _, micro in count} == set(plan.micros_of(stage))
-            for micro in plan.micros_of(stage):
+            assert {micro for _, micro in count} == set(micros_of(plan, stage))
+            for micro in micros_of(plan, stage):
                 done = {kind: count[kind, micro] for kind in COMPUTE}
                 parts = (done["backward"], done["backward_input"], done["backward_weight"])
                 assert done["forward"] == 1
@@ -88,7 +96,7 @@ def test_sends_pair_with_receives_in_the_same_order() -> None:
                     received[peer, rank].append((kind.removeprefix("receive_"), stage, micro))
         assert sent == received
         crossings = sum(
-            plan.rank_of[stage] != plan.rank_of[after] and len(plan.micros_of(stage))
+            plan.rank_of[stage] != plan.rank_of[after] and len(micros_of(plan, stage))
             for stage in range(len(plan.rank_of))
             if (after := plan.after(stage)) is not None
         )
@@ -134,8 +142,6 @@ def test_stages_go_round_or_fold() -> None:
     assert (both.trainable, schedule("zbv", 4, 2, 8).trainable) == (False, True)
     vee = schedule("zbv", 4, 2, 8)
     assert not any(a.peer == rank for rank in range(4) for a in vee.actions[rank])
-    assert schedule("pipedream", 4, 1, 8).weight_versions == (4, 3, 2, 1)
-    assert schedule("1f1b", 4, 1, 8).weight_versions == (1, 1, 1, 1)
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 4, 8])

@@ -92,7 +92,7 @@ def test_a_pipe_gets_few_plain_lines_on_stderr_only(capfd: pytest.CaptureFixture
     for step in range(1, 501):
         console.step(row(step))
     console.valid({"kind": "valid", "step": 500, "loss": 1.8, "bits_per_byte": 2.61})
-    console.close("done")
+    console.close({"steps": 500})
     captured = capfd.readouterr()
     assert captured.out == ""
     lines = captured.err.splitlines()
@@ -100,7 +100,7 @@ def test_a_pipe_gets_few_plain_lines_on_stderr_only(capfd: pytest.CaptureFixture
     assert lines[1].startswith("step 1/500  loss 2.5000")
     assert lines[2] == "step 500: validation loss 1.8000, 2.6100 bits per byte"
     assert lines[3].startswith("step 500/500")
-    assert lines[4:] == ["done"]
+    assert lines[4:] == ["steps  500"]
     assert "\x1b" not in captured.err
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from runs import wait_for
-from scalewright.track.events import EventsFile, read_events
+from scalewright.spec.text.jsonl import read_jsonl
+from scalewright.track.events import EventsFile
 from scalewright.track.fanout import Fanout
 from scalewright.track.feeder import Feeder
 from scalewright.track.lines import Row
@@ -93,7 +94,7 @@ def test_a_failure_at_the_end_of_a_short_run_is_told_once() -> None:
             release.wait(60)
             raise ConnectionError("the server has gone")
 
-    feeder = Feeder(Slow(), lambda name, **fields: told.append(fields["error"]))
+    feeder = Feeder(Slow(), lambda name, **fields: told.append(fields["error"]), 10_000, 10.0, 50)
     feeder.put({"kind": "train", "step": 1}, False)
     feeder.close("finished", ())
     release.set()
@@ -118,7 +119,7 @@ def test_everything_arrives_in_order_in_batches_from_one_other_thread(tmp_path: 
     assert recorder.calls[-3:] == ["event save", "log", "finish stopped"]
     assert recorder.files == [report]
     assert recorder.thread == "tracker-recorder"
-    assert fanout.dropped == 0
+    assert fanout._feeders[0].dropped == 0
 
 
 @pytest.mark.parametrize("where", ["start", "log", "finish"])
@@ -132,7 +133,7 @@ def test_a_tracker_that_raises_fails_alone_and_keeps_its_rows(tmp_path: Path, wh
     assert fanout.close()
     assert len(healthy.rows) == 3
     assert healthy.calls[-1] == "finish finished"
-    found = read_events(events.path)
+    found = read_jsonl(events.path)
     assert {(event["kind"], event["name"]) for event in found} == {("tracker", "broken")}
     assert "switched off" in found[-1]["error"]
     if where != "finish":  # it was tried again, and said once
@@ -172,7 +173,7 @@ def test_a_server_that_comes_back_gets_every_row_once_in_order(tmp_path: Path) -
     assert fanout.close()
     assert [row["step"] for row in tracker.rows] == list(range(1, 21))
     assert tracker.calls.count("event save") == 1
-    assert [sorted(event.keys() & {"error", "message"}) for event in read_events(events.path)] == [
+    assert [sorted(event.keys() & {"error", "message"}) for event in read_jsonl(events.path)] == [
         ["error"],
         ["message"],
     ]
@@ -194,11 +195,11 @@ def test_a_tracker_that_blocks_costs_the_loop_nothing_and_memory_is_bounded(tmp_
         free.log(row)
     while_free = time.perf_counter() - begin
     assert while_blocked < 10 * while_free + 0.1  # 60 s if a put could wait; the slack is for a busy machine
-    assert stuck.dropped == 4900
+    assert stuck._feeders[0].dropped == 4900
     begin = time.perf_counter()
     assert not stuck.close(timeout_s=0.2)
     assert time.perf_counter() - begin < 5
-    assert [(e["name"], e.get("dropped")) for e in read_events(events.path)] == [
+    assert [(e["name"], e.get("dropped")) for e in read_jsonl(events.path)] == [
         ("blocked", 4900),
         ("blocked", None),
     ]

@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 
 from scalewright.spec.errors import RunError
-from scalewright.track.events import EventsFile, read_events
+from scalewright.spec.text.jsonl import read_jsonl
+from scalewright.track.events import EventsFile
 from scalewright.track.lines import LineWriter
-from scalewright.track.metrics import MetricsFile, read_metrics
+from scalewright.track.metrics import MetricsFile
 
 
 def train_row(step: int, loss: float = 2.5) -> dict[str, object]:
@@ -27,7 +28,7 @@ def train_row(step: int, loss: float = 2.5) -> dict[str, object]:
 
 
 def steps(path: Path, kind: str = "train") -> list[int]:
-    return [row["step"] for row in read_metrics(path) if row["kind"] == kind]
+    return [row["step"] for row in read_jsonl(path) if row["kind"] == kind]
 
 
 def fill(path: Path, count: int) -> None:
@@ -43,14 +44,13 @@ def test_resume_drops_later_steps_and_repeats_none(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     fill(path, 7)
     metrics = MetricsFile(path, resume_step=4)
-    assert metrics.dropped == 4  # training steps 5, 6, 7 and the validation of step 6
     assert steps(path) == [1, 2, 3, 4]
     for step in (4, 5, 6):  # a trainer that writes step 4 again does no harm
         metrics.write(train_row(step, loss=9.0))
     assert steps(path) == [1, 2, 3, 4, 5, 6]
     assert steps(path, "valid") == [2, 4]
-    assert read_metrics(path)[-3]["step"] == 4
-    assert [row["loss"] for row in read_metrics(path) if row["kind"] == "train"] == [2.5] * 4 + [9.0] * 2
+    assert read_jsonl(path)[-3]["step"] == 4
+    assert [row["loss"] for row in read_jsonl(path) if row["kind"] == "train"] == [2.5] * 4 + [9.0] * 2
 
 
 def test_a_new_run_in_an_old_folder_starts_empty_and_none_appends(tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ def test_a_new_run_in_an_old_folder_starts_empty_and_none_appends(tmp_path: Path
     appended.close()
     assert steps(path) == [1, 2, 3, 4]
     MetricsFile(path).close()
-    assert read_metrics(path) == []
+    assert read_jsonl(path) == []
 
 
 @pytest.mark.parametrize("cut", [1, 5, 40, 200])
@@ -112,7 +112,7 @@ def test_floats_round_trip_bit_by_bit(tmp_path: Path) -> None:
     metrics = MetricsFile(tmp_path / "metrics.jsonl")
     for step, value in enumerate(values):
         metrics.write({"kind": "train", "step": step, "loss": value})
-    back = [row["loss"] for row in read_metrics(metrics.path)]
+    back = [row["loss"] for row in read_jsonl(metrics.path)]
     assert [struct.pack("<d", v) for v in back] == [struct.pack("<d", v) for v in values]
 
 
@@ -135,14 +135,14 @@ def test_nonfinite_becomes_null_and_an_event(tmp_path: Path, value: float, said:
     assert '"loss": null' in text
     assert "NaN" not in text
     assert "Infinity" not in text
-    (event,) = read_events(events.path)
+    (event,) = read_jsonl(events.path)
     assert (event["kind"], event["step"], event["values"]) == ("nonfinite", 2, {"loss": said})
 
 
 def test_numpy_scalars_are_numbers(tmp_path: Path) -> None:
     metrics = MetricsFile(tmp_path / "metrics.jsonl")
     metrics.write({"kind": "train", "step": np.int64(3), "loss": np.float32(0.5), "lr": np.float64(0.1)})
-    assert read_metrics(metrics.path) == [{"kind": "train", "step": 3, "loss": 0.5, "lr": 0.1}]
+    assert read_jsonl(metrics.path) == [{"kind": "train", "step": 3, "loss": 0.5, "lr": 0.1}]
 
 
 def test_every_line_is_on_disk_at_once(tmp_path: Path) -> None:

@@ -16,9 +16,10 @@ import pytest
 from scalewright.spec.base import to_yaml
 from scalewright.spec.errors import UserError
 from scalewright.spec.run import RunSpec
+from scalewright.spec.text.jsonl import read_jsonl
 from scalewright.track import tracker as tracker_module
 from scalewright.track.attach import attach
-from scalewright.track.events import EventsFile, read_events
+from scalewright.track.events import EventsFile
 from scalewright.track.fanout import Fanout
 from scalewright.track.open import open_trackers
 from scalewright.track.tracker import Target, flatten, scalars
@@ -42,7 +43,7 @@ def a_life(spec: RunSpec, folder: Path, first: int, last: int, status: str = "fi
     fanout.event({"time": 1.0, "kind": "save", "step": last})
     (folder / "run.yaml").write_text("name: tiny\n")
     assert fanout.close(status, [folder / "run.yaml"], timeout_s=60)  # type: ignore[arg-type]
-    assert read_events(events.path) == []  # nothing was switched off
+    assert read_jsonl(events.path) == []  # nothing was switched off
 
 
 def test_mlflow_has_the_metrics_and_a_resume_continues_the_run(tmp_path: Path) -> None:
@@ -80,7 +81,7 @@ def test_mlflow_has_the_metrics_and_a_resume_continues_the_run(tmp_path: Path) -
     assert attach(tmp_path, [report])  # made when the run had ended
     assert (artifacts / "report.html").is_file()
     assert not attach(tmp_path, [tmp_path / "absent.html"])
-    (event,) = read_events(tmp_path / "events.jsonl")
+    (event,) = read_jsonl(tmp_path / "events.jsonl")
     assert "could not attach" in event["error"]
 
     # A second run beside the first is in the same store and experiment, unless it names another.
@@ -176,7 +177,7 @@ def test_a_broken_mlflow_store_is_an_event_not_an_end(tmp_path: Path) -> None:
     fanout = Fanout(trackers, events, every_s=0.1)
     fanout.log({"kind": "train", "step": 1, "loss": 1.0})
     assert fanout.close(timeout_s=120)
-    found = read_events(events.path)
+    found = read_jsonl(events.path)
     assert {(event["kind"], event["name"]) for event in found} == {("tracker", "mlflow")}
     assert "switched off" in found[-1]["error"]
 
@@ -196,7 +197,7 @@ def test_a_dead_server_leaves_no_password_and_no_settings(
     (tmp_path / "events.jsonl").unlink()  # so that the server is asked once more
     (tmp_path / "trackers.json").write_text(json.dumps({"mlflow": {"run_id": "x"}}))
     assert not attach(tmp_path, [tmp_path / "run.yaml"])
-    found = [event["error"] for event in read_events(events.path)]
+    found = [event["error"] for event in read_jsonl(events.path)]
     assert "127.0.0.1" in told[-1]
     assert "127.0.0.1" in found[-1]
     assert "secret" not in json.dumps([*told, *found])

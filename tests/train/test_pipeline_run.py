@@ -10,7 +10,7 @@ import pytest
 
 from runs import TOLERANCE, assert_same_run, rows, run, run_data
 from scalewright.spec.schedule import schedule
-from scalewright.track.events import read_events
+from scalewright.spec.text.jsonl import read_jsonl
 
 
 def _train(folder: Path, **layout: Any) -> str:
@@ -26,7 +26,7 @@ def test_a_pipeline_trains_validates_and_writes_its_timeline(tmp_path: Path) -> 
     one = _train(tmp_path / "one", devices=1)
     two = _train(tmp_path / "two", devices=2, pp=2, schedule="zb-h1", zero_stage=0)
     assert_same_run(two, one)
-    begun = [read_events(Path(folder) / "events.jsonl")[0] for folder in (one, two)]
+    begun = [read_jsonl(Path(folder) / "events.jsonl")[0] for folder in (one, two)]
     assert begun[0]["parameters"] == begun[1]["parameters"], "the whole model's, on any layout"
     (valid,), (wanted,) = rows(two, "valid"), rows(one, "valid")
     assert valid["loss"] == pytest.approx(wanted["loss"], rel=TOLERANCE)

@@ -13,7 +13,7 @@ from scalewright.machine.processor import Processor
 from scalewright.spec.errors import UserError
 from scalewright.spec.run import RunSpec, load_run
 from scalewright.train import run as door
-from scalewright.train import threads
+from scalewright.train import worker
 from scalewright.train.loop import seed_step
 from scalewright.train.state.claim import claim_folder
 
@@ -65,13 +65,22 @@ def test_what_happened_is_told(finished):
 def test_a_run_warns_of_more_threads_than_idle_cores(tmp_path, monkeypatch, capfd):
     """What is measured of the machine is given; the line comes once, before the first step."""
     four = Processor("a CPU", 4, 4, 4, None, (), 1, 1 << 34, 1 << 33, None)
-    monkeypatch.setattr(threads, "read_processor", lambda: four)
-    monkeypatch.setattr(threads, "others_busy", lambda *_, **__: 3.6)
+    monkeypatch.setattr(worker, "read_processor", lambda: four)
+    monkeypatch.setattr(worker, "others_busy", lambda *_, **__: 3.6)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
     door.train(run_data(tmp_path, train={"steps": 1}))
     shown = " ".join("".join(capfd.readouterr()).split())
     assert shown.count("4 threads on 4 cores, of which other work keeps 3.6 busy: steps will be slow") == 1
     assert "set OMP_NUM_THREADS=1" in shown
+
+
+def test_the_run_file_records_what_steers_threads_and_communication(tmp_path, monkeypatch):
+    monkeypatch.setenv("NCCL_IB_HCA", "mlx5_0")
+    monkeypatch.setenv("SECRET_TOKEN", "hidden")
+    result = run(run_data(tmp_path, train={"steps": 1}))
+    variables = load_run(f"{result.out_dir}/run.yaml").environment["variables"]
+    assert variables["NCCL_IB_HCA"] == "mlx5_0"
+    assert "SECRET_TOKEN" not in variables
 
 
 def test_the_folder_rebuilds_the_run(finished, tmp_path):

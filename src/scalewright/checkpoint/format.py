@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 import re
 import zlib
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -82,11 +82,6 @@ class Manifest:
     tensors: dict[str, StoredTensor]
     files: dict[str, StoredFile]
     version: int = VERSION
-    extra: dict[str, Any] = field(default_factory=dict)
-
-    def to_json(self) -> str:
-        """The manifest as text."""
-        return json.dumps(asdict(self), indent=1)
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -109,23 +104,23 @@ def read_manifest(folder: Path) -> Manifest:
             run_id=str(data["run_id"]),
             model=dict(data["model"]),
             layout=dict(data["layout"]),
-            tensors={name: _stored(entry) for name, entry in data["tensors"].items()},
+            tensors={name: stored_tensor(entry) for name, entry in data["tensors"].items()},
             files={
                 name: StoredFile(whole(f["bytes"], "bytes"), str(f["checksum"]))
                 for name, f in data["files"].items()
             },
-            extra=dict(data.get("extra", {})),
         )
         check_bounds(manifest)
         return manifest
     except UserError:
         raise
     except (ValueError, KeyError, TypeError, AttributeError) as error:  # from any damage
-        raise UserError(
-            f"damaged manifest: {_in_words(error)}",
-            str(folder / MANIFEST),
-            "use an older checkpoint",
-        ) from None
+        raise damaged(f"damaged manifest: {_in_words(error)}", folder / MANIFEST) from None
+
+
+def damaged(problem: str, place: Path) -> UserError:
+    """The error for a checkpoint that can't be read."""
+    return UserError(problem, str(place), "use an older checkpoint")
 
 
 def _in_words(error: Exception) -> str:
@@ -137,7 +132,8 @@ def _in_words(error: Exception) -> str:
     return "an entry has another type than it should (a list instead of an object, say)"
 
 
-def _stored(entry: dict[str, Any]) -> StoredTensor:
+def stored_tensor(entry: dict[str, Any]) -> StoredTensor:
+    """A tensor from its entry in a manifest; raises an error for a damaged one."""
     boxes = tuple(
         StoredBox(str(b["file"]), str(b["key"]), _sizes(b["offset"]), _sizes(b["size"]))
         for b in entry["boxes"]
@@ -201,7 +197,7 @@ def read_state(folder: Path) -> dict[str, Any]:
     except UserError:
         raise
     except (ValueError, TypeError) as error:
-        raise UserError(f"damaged {STATE}: {error}", str(folder), "use an older checkpoint") from None
+        raise damaged(f"damaged {STATE}: {error}", folder) from None
 
 
 def _read_head(folder: Path, name: str) -> bytes:
@@ -219,7 +215,7 @@ def _read_head(folder: Path, name: str) -> bytes:
     except (OSError, ValueError) as error:
         problem = f"{name} cannot be read ({error})"
     if problem:
-        raise UserError(problem, str(folder), "use an older checkpoint")
+        raise damaged(problem, folder)
     return content
 
 
@@ -235,7 +231,7 @@ def _committed_heads(folder: Path) -> dict[str, StoredFile]:
     except (OSError, ValueError, KeyError, TypeError) as error:
         if isinstance(error, UserError):
             raise
-        raise UserError(f"{COMMIT} is damaged", str(folder), "use an older checkpoint") from None
+        raise damaged(f"{COMMIT} is damaged", folder) from None
 
 
 def step_folder(root: Path, step: int) -> Path:
@@ -249,6 +245,14 @@ def committed(root: Path) -> list[Path]:
         return []
     folders = [p for p in root.iterdir() if STEP_FOLDER.match(p.name) and (p / COMMIT).exists()]
     return sorted(folders, key=lambda p: int(p.name.split("-")[1]), reverse=True)
+
+
+def free_name(folder: Path, suffix: str) -> Path:
+    """A name beside a folder, to keep it under: `folder.suffix-1`, or the first of these that is free."""
+    number = 1
+    while (aside := folder.with_name(f"{folder.name}.{suffix}-{number}")).exists():
+        number += 1
+    return aside
 
 
 def checksum(path: Path) -> str:

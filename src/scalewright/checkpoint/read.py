@@ -25,6 +25,8 @@ from scalewright.checkpoint.format import (
     check_file,
     check_size,
     committed,
+    damaged,
+    free_name,
     read_manifest,
     read_state,
     verify,
@@ -84,7 +86,7 @@ class CheckpointReader:
         files = {box.file for name, shape in shapes.items() for box in self._find(name, shape).boxes}
         for file in sorted(files):
             if problem := check_size(self.folder, file, self.manifest.files[file]):
-                raise UserError(f"the checkpoint is damaged: {problem}", str(self.folder), "use an older one")
+                raise damaged(f"the checkpoint is damaged: {problem}", self.folder)
 
     def read(self, name: str, box: Box | None = None, shape: tuple[int, ...] | None = None) -> Tensor:
         """A tensor, or the part of it that `box` describes, on the CPU in its stored dtype.
@@ -102,9 +104,7 @@ class CheckpointReader:
             if all(length > 0 for length in lengths):
                 copies.append((part, lows, lengths))
         if sum(prod(lengths) for _, _, lengths in copies) != prod(sizes):  # before memory is taken for it
-            raise UserError(
-                f"tensor '{name}' is not covered by the files", str(self.folder), "use an older checkpoint"
-            )
+            raise damaged(f"tensor '{name}' is not covered by the files", self.folder)
         for part, _, _ in copies:
             self._file(part.file)
         out = torch.empty(sizes, dtype=getattr(torch, stored.dtype))
@@ -145,7 +145,7 @@ class CheckpointReader:
         except (SafetensorError, OSError, ValueError) as error:
             if isinstance(error, UserError):
                 raise
-            raise _unreadable(self.folder, box.file, error) from None
+            raise damaged(f"cannot read {box.file}: {error}", self.folder) from None
 
     def _file(self, name: str) -> Any:
         """A file of tensors, mapped, once its size and its bytes are those that the manifest describes."""
@@ -153,16 +153,12 @@ class CheckpointReader:
             path, expected = inside(self.folder, name), self.manifest.files[name]
             check = check_file if self._verify_files else check_size
             if problem := check(self.folder, name, expected):
-                raise UserError(f"the checkpoint is damaged: {problem}", str(self.folder), "use an older one")
+                raise damaged(f"the checkpoint is damaged: {problem}", self.folder)
             try:
                 self._files[name] = safe_open(path, framework="pt")
             except (SafetensorError, OSError) as error:
-                raise _unreadable(self.folder, name, error) from None
+                raise damaged(f"cannot read {name}: {error}", self.folder) from None
         return self._files[name]
-
-
-def _unreadable(folder: Path, name: str, error: Exception) -> UserError:
-    return UserError(f"cannot read {name}: {error}", str(folder), "use an older checkpoint")
 
 
 def _slices(lows: Sequence[int], lengths: Sequence[int], start: Sequence[int]) -> tuple[slice, ...]:
@@ -227,9 +223,7 @@ def set_aside(root: Path, step: int) -> list[str]:
     for folder in committed(root):
         if int(folder.name.split("-")[1]) <= step:
             continue
-        number = 1
-        while (aside := folder.with_name(f"{folder.name}.aside-{number}")).exists():
-            number += 1
+        aside = free_name(folder, "aside")
         folder.rename(aside)
         moved.append(aside.name)
     return moved

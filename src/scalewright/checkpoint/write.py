@@ -15,7 +15,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,7 @@ from scalewright.checkpoint.format import (
     committed,
     describe_file,
     step_folder,
+    stored_tensor,
 )
 from scalewright.model.tensor_file import save_file
 from scalewright.parallel.collectives import gather_json
@@ -46,6 +47,7 @@ from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.weights import Weight, Weights
 from scalewright.spec.errors import RunError
 from scalewright.spec.placement import Box
+from scalewright.spec.text.files import sync_folder, write_whole
 
 FILE_BYTES = 2 * 2**30  # bounds the host memory that a save takes
 
@@ -68,44 +70,50 @@ def save(
 ) -> Path:
     """Saves all that this rank holds, together with every other rank; returns the committed folder.
 
-    `states` maps an optimizer state's name to {canonical name: tensor like the weight's master}. `state` has
+    `states` maps a weight's canonical name to {optimizer state: tensor like the weight's master}. `state` has
     no tensors; `finite`: whether the step's loss and gradient norm were. It is recorded together with whether
     every number written is. `buffers` are the same on every rank, and rank 0 writes them. Raises
     RunError on every rank when any of them could not write; earlier checkpoints stay.
     """
     final = step_folder(root, step)
     partial = final.with_name(final.name + ".tmp")
-    problem = _try(lambda: make_empty(root, partial)) if mesh.rank == 0 else None
-    _agree(problem, mesh, partial)
-    described: dict[str, Any] = {"tensors": {}, "files": {}, "nonfinite": []}
+    first = mesh.rank == 0
+    _together(mesh, partial, (lambda: make_empty(root, partial)) if first else None)
     model_chunks, optimizer_chunks = _chunks(weights, states, mesh)
-    if mesh.rank == 0:
+    if first:
         model_chunks += [_whole(name, tensor) for name, tensor in (buffers or {}).items()]
     if complexes := [name for name, tensor in (buffers or {}).items() if tensor.is_complex()]:
         state = {**state, COMPLEX: complexes}
-    problem = _try(lambda: _write_rank(partial, model_chunks, optimizer_chunks, mesh.rank, described))
-    ranks = _agree(problem, mesh, partial, described)
-    if mesh.rank == 0:
-        manifest = merge(ranks, step=step, samples=samples, run_id=run_id, model=model, layout=layout)
-        problem = _try(lambda: commit(partial, final, manifest, {**state, **finite_entry(finite, ranks)}))
-    _agree(problem, mesh, partial)
-    if mesh.rank == 0:
+    written = _together(
+        mesh,
+        partial,
+        lambda: [
+            write_chunks(partial, model_chunks, f"model-{mesh.rank:05d}"),
+            write_chunks(partial, optimizer_chunks, f"optimizer-{mesh.rank:05d}"),
+        ],
+    )
+    parts = [part for rank in written for part in rank]
+
+    def finish() -> None:
+        manifest = merge(parts, step=step, samples=samples, run_id=run_id, model=model, layout=layout)
+        commit(partial, final, manifest, {**state, **finite_entry(finite, parts)})
+
+    _together(mesh, partial, finish if first else None)
+    if first:
         prune(root, keep)
     return final
 
 
-def _try(action: Any) -> str | None:
-    """The problem of a write, in words; None when it went well."""
+def _together(mesh: Mesh, partial: Path, write: Callable[[], Any] | None) -> list[Any]:
+    """Every rank's result of its write (None: it has nothing to write), or RunError on every rank when one
+    had a problem."""
+    problem = value = None
     try:
-        action()
+        value = write() if write is not None else None
     except Exception as error:  # safetensors wraps OSError in an error of its own
-        text = str(error)
-        return "no space left on the disk" if "No space left" in text or "os error 28" in text else text
-    return None
-
-
-def _agree(problem: str | None, mesh: Mesh, partial: Path, value: Any = None) -> list[Any]:
-    """Every rank's value, or RunError on every rank when one had a problem."""
+        problem = str(error)
+        if "No space left" in problem or "os error 28" in problem:
+            problem = "no space left on the disk"
     answers = gather_json({"problem": problem, "value": value}, mesh)
     problems = [(rank, a["problem"]) for rank, a in enumerate(answers) if a["problem"]]
     if problems:
@@ -150,10 +158,9 @@ def _chunks(
     optimizer: list[Chunk] = []
     for weight in _owned(weights, mesh):
         model.append(_chunk(weight, weight.name, weight.name, weight.master.detach()))
-        for kind, by_name in states.items():
-            if weight.name in by_name:
-                name, key = f"{OPTIMIZER}{kind}/{weight.name}", f"{kind}/{weight.name}"
-                optimizer.append(_chunk(weight, name, key, by_name[weight.name]))
+        for kind, tensor in states.get(weight.name, {}).items():
+            key = f"{kind}/{weight.name}"
+            optimizer.append(_chunk(weight, OPTIMIZER + key, key, tensor))
     return model, optimizer
 
 
@@ -181,7 +188,8 @@ def write_chunks(folder: Path, chunks: Sequence[Chunk], stem: str) -> dict[str, 
         content = _unshared({chunk.key: chunk.get() for chunk in batch})
         bad += [chunk.name for chunk in batch if not all_finite(content[chunk.key])]
         save_file(content, folder / file, metadata={"format": "pt"})
-        _sync(folder / file)
+        with open(folder / file, "rb") as saved:
+            os.fsync(saved.fileno())
         files[file] = asdict(describe_file(folder / file))
         for chunk in batch:
             dtype = str(chunk.dtype).removeprefix("torch.")
@@ -200,17 +208,6 @@ def _unshared(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         unshared[key] = copy.clone() if storage in storages else copy
         storages.add(storage)
     return unshared
-
-
-def _write_rank(
-    folder: Path, model: Sequence[Chunk], optimizer: Sequence[Chunk], rank: int, described: dict[str, Any]
-) -> None:
-    """Writes this rank's boxes and adds their description to `described`."""
-    for stem, chunks in (("model", model), ("optimizer", optimizer)):
-        written = write_chunks(folder, chunks, f"{stem}-{rank:05d}")
-        described["tensors"].update(written["tensors"])
-        described["files"].update(written["files"])
-        described["nonfinite"] += written["nonfinite"]
 
 
 def _owned(weights: Weights, mesh: Mesh) -> Iterator[Weight]:
@@ -250,42 +247,28 @@ def _by_size(chunks: Sequence[Chunk]) -> Iterator[list[Chunk]]:
         yield batch
 
 
-def merge(ranks: list[Any], **keys: Any) -> Manifest:
-    """One manifest of all ranks' boxes."""
+def merge(written: Sequence[Any], **keys: Any) -> Manifest:
+    """One manifest of all that `write_chunks` wrote, on any rank."""
     tensors: dict[str, StoredTensor] = {}
     files: dict[str, StoredFile] = {}
-    for rank in ranks:
-        files.update({name: StoredFile(**entry) for name, entry in rank["files"].items()})
-        for name, entry in rank["tensors"].items():
-            boxes = tuple(StoredBox(**b) for b in entry["boxes"])
+    for part in written:
+        files.update({name: StoredFile(**entry) for name, entry in part["files"].items()})
+        for name, entry in part["tensors"].items():
+            tensor = stored_tensor(entry)
             before = tensors[name].boxes if name in tensors else ()
-            tensors[name] = StoredTensor(tuple(entry["shape"]), entry["dtype"], before + boxes)
+            tensors[name] = replace(tensor, boxes=before + tensor.boxes)
     return Manifest(tensors=tensors, files=files, **keys)
 
 
 def commit(partial: Path, final: Path, manifest: Manifest, state: dict[str, Any]) -> None:
     """Makes a written folder a checkpoint: manifest, state, COMMIT, and the name that readers look for."""
-    for name, text in ((MANIFEST, manifest.to_json()), (STATE, json.dumps(state, indent=1))):
-        (partial / name).write_text(text, encoding="utf-8")
-        _sync(partial / name)
-    (partial / COMMIT).write_text(commit_text(partial, manifest.step), encoding="utf-8")
-    _sync(partial / COMMIT)
-    _sync(partial)
+    write_whole(partial / MANIFEST, json.dumps(asdict(manifest), indent=1))
+    write_whole(partial / STATE, json.dumps(state, indent=1))
+    write_whole(partial / COMMIT, commit_text(partial, manifest.step))
     if final.exists():  # a resume saved this step again
         shutil.rmtree(final)
     partial.rename(final)
-    _sync(final.parent)
-
-
-def _sync(path: Path) -> None:
-    """Makes sure that a file (or a folder's entries) is on the disk; Windows can't do it for folders."""
-    if path.is_dir() and os.name == "nt":
-        return
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    sync_folder(final.parent)
 
 
 def prune(root: Path, keep: int) -> list[Path]:
@@ -295,13 +278,3 @@ def prune(root: Path, keep: int) -> list[Path]:
         (folder / COMMIT).unlink(missing_ok=True)
         shutil.rmtree(folder, ignore_errors=True)
     return old
-
-
-def as_states(named: Mapping[str, Mapping[str, Tensor]]) -> dict[str, dict[str, Tensor]]:
-    """{parameter: {state: tensor}} turned into {state: {parameter: tensor}}, as `save` takes it."""
-    by_state: dict[str, dict[str, Tensor]] = {}
-    for name, states in named.items():
-        for kind, tensor in states.items():
-            if isinstance(tensor, torch.Tensor):
-                by_state.setdefault(kind, {})[name] = tensor
-    return by_state

@@ -43,7 +43,6 @@ def _root(
 
 
 def build_app() -> typer.Typer:
-    """The typer application with every verb registered."""
     # Plain help: rich's panels would take half of the 0.3 s that `--help` may take.
     app = typer.Typer(cls=Verbs, rich_markup_mode=None, pretty_exceptions_enable=False)
     app.callback()(_root)

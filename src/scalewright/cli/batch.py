@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
+from scalewright.cli.output import progress
 from scalewright.spec.errors import UserError, nearest, unknown
 
 CHUNK = 2000  # rows priced together
@@ -34,13 +35,13 @@ def run_batch(path: str, out: TextIO, notify: Callable[[str], None] = lambda tex
     done = 0
     with opened(path) as file:
         rows = read_rows(file, path, notify)
-        with progress() as advance:
+        with progress("predicting rows") as tell:
             while chunk := list(itertools.islice(rows, CHUNK)):
                 for answer in answers(chunk):
                     out.write(line(answer))
                 out.flush()
                 done += len(chunk)
-                advance(len(chunk))
+                tell(done, None)
     if not done:
         raise UserError("there are no rows", path, "give a header and at least one row")
     return done
@@ -109,7 +110,12 @@ def read_rows(file: Iterable[str], path: str, notify: Callable[[str], None]) -> 
     if not first:
         raise UserError("the file is empty", path, "give a CSV file with a header, or JSON lines")
     text = itertools.chain([first], lines)
-    rows = _json_rows(text) if first.lstrip()[0] in "{[" else _csv_rows(text, path, notify)
+    rows: Iterator[Row]
+    if first.lstrip()[0] in "{[":
+        known = [*columns(), BROKEN]
+        rows = (_json_row(entry, known) for entry in text if entry.strip())
+    else:
+        rows = _csv_rows(text, path, notify)
     for number, row in enumerate(rows, 1):
         name = row.get("id")
         row["id"] = str(number) if name is None or str(name).strip() == "" else str(name).strip()
@@ -166,11 +172,6 @@ def _misspelt(name: str, known: Iterable[str]) -> bool:
     return bool(difflib.get_close_matches(name.lower(), list(known), n=1, cutoff=0.85))
 
 
-def _json_rows(text: Iterable[str]) -> Iterator[Row]:
-    known = [*columns(), BROKEN]
-    yield from (_json_row(entry, known) for entry in text if entry.strip())
-
-
 def _json_row(text: str, known: list[str]) -> Row:
     """A line of JSON as a row, or as the reason why it isn't one."""
     try:
@@ -185,18 +186,3 @@ def _json_row(text: str, known: list[str]) -> Row:
         if isinstance(value, (dict, list)):
             return {"id": row.get("id"), BROKEN: f"{key} is {json.dumps(value)[:40]}: give a number or text"}
     return {key: int(value) if isinstance(value, bool) else value for key, value in row.items()}
-
-
-@contextlib.contextmanager
-def progress() -> Iterator[Callable[[int], None]]:
-    """Counts rows on a terminal; quiet when stderr is piped."""
-    if not sys.stderr.isatty():
-        yield lambda rows: None
-        return
-    from rich.console import Console
-    from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn("predicting"), MofNCompleteColumn(), TextColumn("rows"), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
-        task = shown.add_task("predicting", total=None)
-        yield lambda rows: shown.advance(task, rows)

@@ -29,7 +29,6 @@ class Column:
 
     @property
     def natural(self) -> int:
-        """Its width unwrapped."""
         return max(map(cell_len, (self.name, *self.cells)), default=0)
 
     @property

@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from scalewright.cli.search_tables import one_line
 from scalewright.spec.errors import RunError
 
 if TYPE_CHECKING:
@@ -31,16 +32,10 @@ UNPLANNED = {"devices": DEVICES, "zero_stage": 0, "micro_batch": BATCH // DEVICE
 VALID_BATCHES = 8  # of the run's own validations
 STEPS = 560  # two minutes or so on two cores of 0.1 TFLOP/s; small batches learn most per token here
 MODEL = {
-    "name": "demo",
-    "vocab_size": VOCABULARY,
-    "hidden_size": 224,
-    "intermediate_size": 608,
-    "num_hidden_layers": 5,
-    "num_attention_heads": 7,
-    "num_key_value_heads": 7,
-    "context": SEQ_LEN,
+    "name": "demo", "vocab_size": VOCABULARY, "hidden_size": 224, "intermediate_size": 608,
+    "num_hidden_layers": 5, "num_attention_heads": 7, "num_key_value_heads": 7, "context": SEQ_LEN,
     "tie_word_embeddings": True,
-}
+}  # fmt: skip
 
 
 @dataclass
@@ -68,8 +63,11 @@ def run_demo(out: Path, quiet: bool = False) -> dict[str, Any]:
     from scalewright.spec.base import write_yaml
     from scalewright.train.run import PRELOAD
 
+    def say(step: str, text: str) -> None:
+        if not quiet:
+            print(f"{step:>4}  {text}", file=sys.stderr, flush=True)
+
     started = time.perf_counter()
-    say = _speaker(quiet)
     if aside := _set_aside(out):
         say("", f"an earlier demo was in {out}; it is in {aside} now")
     summary = Summary()
@@ -92,7 +90,7 @@ def run_demo(out: Path, quiet: bool = False) -> dict[str, Any]:
     say("", beside(summary))
     summary.seconds = round(time.perf_counter() - started, 1)
     summary.report = str(out / "report.html")
-    _write_summary(out, summary)
+    (out / "summary.json").write_text(json.dumps(asdict(summary), indent=1) + "\n", encoding="utf-8")
     say("7/7", "writing the report")
     from scalewright.report.run import write_report
 
@@ -112,13 +110,6 @@ def _set_aside(out: Path) -> Path | None:
     return out.rename(aside)
 
 
-def this_machine() -> ClusterSpec:
-    """This machine's CPU as two processes find it: probed in seconds, or remembered."""
-    from scalewright.machine.local import timed_cluster
-
-    return timed_cluster(DEVICES)
-
-
 def make_plan(cluster: ClusterSpec) -> Plan:
     """Every layout of the demo's model on two processes, priced."""
     from scalewright.plan.search.search import search
@@ -134,8 +125,10 @@ def _plan(summary: Summary, say: Callable[..., None]) -> dict[str, Any]:
     Where timing the machine fails, a layout that needs no plan, and no prediction.
     """
     say("1/7", "planning: how fast are this machine's kernels and messages, and which layout suits them?")
+    from scalewright.machine.local import timed_cluster
+
     try:
-        cluster = this_machine()
+        cluster = timed_cluster(DEVICES)
     except RunError as error:  # a machine too busy to time still shows the rest
         say("", str(error))
         say("", f"going on without a prediction, on a usual layout: dp {DEVICES}, zero 0")
@@ -176,19 +169,10 @@ def explain(plan: Plan, chosen: Choice) -> list[str]:
 
 
 def outline(choice: Choice) -> str:
-    """A layout in a few words."""
-    layout = choice.layout
-    words = [f"{axis} {size}" for axis in ("tp", "pp") if (size := getattr(layout, axis)) > 1]
-    if layout.pp > 1:
-        words.append(layout.schedule)
-    if layout.dp > 1:
-        words.append(f"dp {layout.dp}, zero {layout.zero_stage}")
-    words += [f"micro-batch {layout.micro_batch}", choice.prediction.request.precision]
-    return ", ".join(words)
+    return f"{one_line(choice.keys)} · {choice.prediction.request.precision}"
 
 
 def beside(summary: Summary) -> str:
-    """The predicted step time beside the measured one."""
     predicted, measured = summary.predicted_step_time_s, summary.measured_step_time_s
     if not predicted or not measured:
         return "no prediction to compare the steps with"
@@ -199,7 +183,6 @@ def beside(summary: Summary) -> str:
 
 
 def _run(out: Path, layout: dict[str, Any]) -> dict[str, Any]:
-    """The run file: a small Llama-shaped model on two processes."""
     from scalewright.spec.layout import Layout
 
     return {
@@ -256,10 +239,10 @@ class _Assassin:
         self._thread.start()
 
     def _watch(self, victim: int) -> None:
-        from scalewright.track.metrics import read_metrics
+        from scalewright.spec.text.jsonl import read_jsonl
 
         while not self._done.wait(0.1):
-            rows = [row for row in read_metrics(self.metrics) if row["kind"] == "train"]
+            rows = [row for row in read_jsonl(self.metrics) if row["kind"] == "train"]
             if rows and self.first_loss_s is None:
                 self.first_loss_s = round(time.perf_counter() - self.started, 1)
             saved = [int(p.parent.name.split("-")[1]) for p in self.checkpoints.glob("step-????????/COMMIT")]
@@ -301,22 +284,10 @@ def _sample(out: Path) -> str:
 
 def _measure(out: Path, summary: Summary) -> None:
     """Steps and medians from the metrics; the first steps of a start are left out of them."""
-    from scalewright.track.metrics import read_metrics
+    from scalewright.spec.text.jsonl import read_jsonl
 
-    rows = [row for row in read_metrics(out / "metrics.jsonl") if row["kind"] == "train"]
+    rows = [row for row in read_jsonl(out / "metrics.jsonl") if row["kind"] == "train"]
     times = sorted(row["step_time_s"] for row in rows[3:])
     summary.steps = rows[-1]["step"]
     summary.measured_step_time_s = round(times[len(times) // 2], 4)
     summary.tokens_per_s = round(BATCH * SEQ_LEN / summary.measured_step_time_s, 1)
-
-
-def _write_summary(out: Path, summary: Summary) -> None:
-    (out / "summary.json").write_text(json.dumps(asdict(summary), indent=1) + "\n", encoding="utf-8")
-
-
-def _speaker(quiet: bool) -> Callable[..., None]:
-    def say(step: str, text: str) -> None:
-        if not quiet:
-            print(f"{step:>4}  {text}", file=sys.stderr, flush=True)
-
-    return say

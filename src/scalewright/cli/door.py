@@ -18,33 +18,24 @@ import os
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import typer
 
 from scalewright.spec.errors import RunError, Stopped, UserError, install, nearest
 from scalewright.spec.text.words import printable
 
-UsageError: type[Exception] = typer.BadParameter.__bases__[
-    0
-]  # typer's, wherever this version of it keeps that
+# typer's, wherever this version of it keeps that
+UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 INTERRUPTED = 130
 READER_GONE = 141
 
 # The extra that installs a missing module.
 _EXTRAS = {
-    "torch": "train",
-    "safetensors": "train",
-    "tokenizers": "train",
-    "pyarrow": "train",
-    "joblib": "train",
-    "mlflow": "track",
-    "tensorboard": "track",
-    "wandb": "track",
-    "ray": "launch",
-    "mpi4py": "launch",
+    "torch": "train", "safetensors": "train", "tokenizers": "train", "pyarrow": "train", "joblib": "train",
+    "mlflow": "track", "tensorboard": "track", "wandb": "track", "ray": "launch", "mpi4py": "launch",
     "lm_eval": "evaluate",
-}
+}  # fmt: skip
 
 
 def run_behind_door(app: typer.Typer, arguments: list[str]) -> int:
@@ -59,7 +50,9 @@ def run_behind_door(app: typer.Typer, arguments: list[str]) -> int:
         return code
     except BaseException as error:
         if _reader_gone(error):
-            _silence(sys.stdout)
+            # Python's own flush at exit would complain of a dead stdout.
+            with contextlib.suppress(OSError, ValueError, AttributeError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return READER_GONE
         if isinstance(error, SystemExit):
             return error.code if isinstance(error.code, int) else int(error.code is not None)
@@ -101,14 +94,13 @@ def _tell(error: BaseException, debug: bool) -> int:
         return _say(str(error), error.exit_code)
     if isinstance(error, UsageError):
         return _say(str(usage_error(error)), UserError.exit_code)
-    if isinstance(error, ModuleNotFoundError) and (error.name or "").split(".")[0] in _EXTRAS:
-        module = (error.name or "").split(".")[0]
+    module = str(getattr(error, "name", "")).split(".")[0]
+    if isinstance(error, ModuleNotFoundError) and module in _EXTRAS:
         fix = install(_EXTRAS[module])
         return _say(f"this command needs {module}, which is not installed: {fix}", UserError.exit_code)
     if isinstance(error, OSError) and error.errno in {errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC)}:
-        return _say(
-            f"the disk is full ({error.filename or 'while writing'}): free some space and run it again", 1
-        )
+        where = error.filename or "while writing"
+        return _say(f"the disk is full ({where}): free some space and run it again", 1)
     if isinstance(error, PermissionError) and error.filename:
         return _say(f"no permission ({error.filename}): choose a path that you may use", UserError.exit_code)
     return _tell_bug(error, debug)
@@ -189,9 +181,3 @@ def _reader_gone(error: BaseException) -> bool:
     if isinstance(error, SystemExit):
         seen = error.__context__
     return isinstance(seen, BrokenPipeError)
-
-
-def _silence(stream: TextIO) -> None:
-    """Points a dead stdout at nothing, so that Python's own flush at exit doesn't complain."""
-    with contextlib.suppress(OSError, ValueError, AttributeError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from scalewright.cli.output import print_table, short
-from scalewright.spec.text.words import counted
+from scalewright.cli.output import print_table
+from scalewright.spec.text.words import count, counted
 
 STATES = ("parameters", "gradients", "optimizer")
 KINDS = ("activations", "buffers", "other", "peak")
@@ -52,12 +52,11 @@ def _memory_rows(groups: Sequence[Group], size: int) -> list[tuple[str, ...]]:
 
 
 def _numbers(group: Group, size: int) -> tuple[str, ...]:
-    """Parameters held, FLOPs, and memory by kind."""
     memory = group["memory_bytes"]
     states = sum(memory[kind] for kind in STATES)
     flops = f"{group['flops']:.3g}".replace("e+", "e")
-    counts = (states, *(memory[kind] for kind in KINDS))
-    return (short(group["params_local"]), flops, *(f"{count / size:.2f}" for count in counts))
+    held = (states, *(memory[kind] for kind in KINDS))
+    return (count(group["params_local"]), flops, *(f"{held_bytes / size:.2f}" for held_bytes in held))
 
 
 def _stages(numbers: Sequence[int]) -> str:

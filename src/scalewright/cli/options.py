@@ -6,7 +6,7 @@ A word that isn't among the valid ones is answered like a misspelt verb: with th
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -23,23 +23,21 @@ NoVerify = Annotated[
 ]
 
 DEVICES = ("cpu", "cuda", "mps")
+DTYPES = ("float32", "bfloat16", "float16")
 
 
-def one_of(kind: str, words: Sequence[str]) -> Callable[[str | None], str | None]:
-    """A typer callback that takes only these words; raises UserError with the nearest ones."""
+def choice(kind: str, words: Sequence[str], help: str) -> Any:
+    """A flag that takes only these words; raises UserError with the nearest ones."""
 
     def check(value: str | None) -> str | None:
         if value is not None and value not in words:
             raise unknown(kind, value, words, f"--{kind.replace(' ', '-')}")
         return value
 
-    return check
+    return typer.Option(metavar="|".join(words), callback=check, help=help)
 
 
-Device = Annotated[
-    str,
-    typer.Option(metavar="|".join(DEVICES), callback=one_of("device", DEVICES), help="Where to run."),
-]
+Device = Annotated[str, choice("device", DEVICES, "Where to run.")]
 
 
 def check_device(device: str) -> None:

@@ -13,7 +13,8 @@ import math
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TextIO
+from dataclasses import is_dataclass
+from typing import Any
 
 from scalewright.spec.text.words import printable
 
@@ -36,6 +37,8 @@ def _plain(value: Any) -> Any:
         return value
     if hasattr(value, "dump"):
         return _plain(value.dump())
+    if is_dataclass(value):
+        return _plain(vars(value))
     if hasattr(value, "item"):  # a numpy number
         return _plain(value.item())
     return str(value)
@@ -70,9 +73,19 @@ def working(what: str) -> Iterator[Callable[[str], None]]:
         yield status.update
 
 
-def on_terminal(text: str, stream: TextIO) -> str:
-    """Somebody else's text, without control characters where `stream` is a terminal, as it is elsewhere."""
-    return printable(text) if stream.isatty() else text
+@contextlib.contextmanager
+def progress(what: str) -> Iterator[Callable[[int, int | None], None]]:
+    """Yields what takes (done, of how many) and shows it on a terminal; quiet when stderr is piped."""
+    if not sys.stderr.isatty():
+        yield lambda done, total: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 def plain_markup(value: Any) -> Any:
@@ -127,13 +140,3 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: st
 
 def _is_number(cell: Any) -> bool:
     return cell is None or isinstance(cell, (int, float)) or str(cell).lstrip("+-")[:1].isdigit()
-
-
-def short(number: float) -> str:
-    """A large count in three digits with its unit: 8.03B, 124M."""
-    for size, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
-        if abs(number) >= 0.9995 * size:
-            value = number / size
-            digits = 2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0
-            return f"{value:.{digits}f}{letter}"
-    return f"{number:g}"

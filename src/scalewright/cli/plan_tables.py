@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from scalewright.cli.output import plain_markup, short
+from scalewright.cli.output import plain_markup
+from scalewright.spec.text.words import count, gib, short_time
 
 Answer = Mapping[str, Any]
 WIDTH = 32  # of the longest bar
@@ -18,7 +19,6 @@ RISK_STYLES = {"fits": "green", "likely": "yellow", "unlikely": "red", "no": "re
 
 
 def show_prediction(answer: Answer) -> None:
-    """One layout's answer, whole."""
     answer = plain_markup(answer)
     emit(f"[bold]{headline(answer)}[/]")
     emit(layout_line(answer["layout"], answer["seq_len"]))
@@ -40,9 +40,14 @@ def _lacks(answer: Answer) -> None:
 
 def show_details(answer: Answer) -> None:
     """Time, memory, where both go, and what would help."""
+    from scalewright.plan.terms import PART_TERMS
+
     _summary(answer)
-    _bars("memory of the worst rank", _memory(answer), gib)
-    _bars("time of a step", _times(answer), seconds)
+    memory, parts = answer["memory_gib"], answer["time_breakdown_s"]
+    kinds = [(name, size) for name, size in memory.items() if name != "peak"]
+    free = answer["device"]["usable_gib"] - memory["peak"]
+    _bars("memory of the worst rank", [*kinds, ("free", free)], gib)
+    _bars("time of a step", [(PART_TERMS[part], value) for part, value in parts.items()], short_time)
     emit(f"[bold]bottleneck[/]  {answer['bottleneck']}")
     _buys(answer.get("buys") or ())
     _what_if(answer.get("what_if") or (), answer["fits"])
@@ -60,9 +65,9 @@ def emit(text: str = "") -> None:
 def headline(answer: Answer) -> str:
     """`llama-3.1-70b, 70.6B parameters, on 512 x h100-sxm, as scalewright trains it`."""
     model, device = answer["model"], answer["device"]
-    size = f"{short(model['params'])} parameters"
+    size = f"{count(model['params'])} parameters"
     if model["active_params"] != model["params"]:
-        size += f" ({short(model['active_params'])} active)"
+        size += f" ({count(model['active_params'])} active)"
     return (
         f"{model['name']}, {size}, on {answer['layout']['devices']:,} x {device['name']},"
         f" as {answer['framework']} trains it"
@@ -75,7 +80,7 @@ def layout_line(layout: Answer, seq_len: int) -> str:
     batch = layout["global_batch"]
     micros = batch / (layout["micro_batch"] * layout["dp"])
     parts.append(f"micro-batch {layout['micro_batch']} x {micros:g}")
-    parts.append(f"global batch {batch:g} x {seq_len:,} = {short(batch * seq_len)} tokens")
+    parts.append(f"global batch {batch:g} x {seq_len:,} = {count(batch * seq_len)} tokens")
     return " · ".join([*parts, *techniques(layout), str(layout["precision"])])
 
 
@@ -106,9 +111,9 @@ def axes(layout: Answer) -> list[str]:
 
 def _summary(answer: Answer) -> None:
     step, memory, device = answer["step_time_s"], answer["memory_gib"], answer["device"]
-    band = f"8 of 10 fall between {seconds(step['p10'])} and {seconds(step['p90'])}" + _never(answer)
-    row("step time", seconds(step["p50"]), band)
-    row("tokens/s", short(answer["tokens_per_s"]), f"{answer['tokens_per_s_per_device']:,.0f} a device")
+    band = f"8 of 10 fall between {short_time(step['p10'])} and {short_time(step['p90'])}" + _never(answer)
+    row("step time", short_time(step["p50"]), band)
+    row("tokens/s", count(answer["tokens_per_s"]), f"{answer['tokens_per_s_per_device']:,.0f} a device")
     again = (
         f", {100 * answer['hfu']:.1f}% with recomputation" if answer["hfu"] > answer["mfu"] * 1.001 else ""
     )
@@ -130,7 +135,6 @@ def _summary(answer: Answer) -> None:
 
 
 def risk(answer: Answer) -> str:
-    """Whether it fits, in colour."""
     from scalewright.plan.terms import RISK_TERMS
 
     return f"[{RISK_STYLES[answer['risk']]}]{RISK_TERMS[answer['risk']]}[/]"
@@ -151,7 +155,7 @@ def _unplanned(answer: Answer) -> str:
 def _fix(fix: Answer | None) -> str:
     if fix is None:
         return "no single change makes it fit"
-    how = f"{gib(fix['peak_gib'])} in {seconds(fix['step_time_s'])}"
+    how = f"{gib(fix['peak_gib'])} in {short_time(fix['step_time_s'])}"
     if not fix["fits"]:
         return f"no single change makes it fit; nearest: {fix['change']}, {how}"
     return f"the smallest change that makes it fit: {fix['change']} ({how})"
@@ -162,21 +166,9 @@ def row(name: str, value: str, more: str) -> None:
     emit(f"{name:<11} [bold]{value:>10}[/]   {more}".rstrip())
 
 
-def _memory(answer: Answer) -> list[tuple[str, float]]:
-    kinds = [(name, size) for name, size in answer["memory_gib"].items() if name != "peak"]
-    free = answer["device"]["usable_gib"] - answer["memory_gib"]["peak"]
-    return [*kinds, ("free", free)] if free > 0 else kinds
-
-
-def _times(answer: Answer) -> list[tuple[str, float]]:
-    from scalewright.plan.terms import PART_TERMS
-
-    return [(PART_TERMS[part], value) for part, value in answer["time_breakdown_s"].items()]
-
-
 def _bars(title: str, parts: Sequence[tuple[str, float]], words: Any) -> None:
     """Each part with its share of the sum; parts that are nothing are left out."""
-    total = sum(value for _, value in parts) or 1.0
+    total = sum(max(value, 0.0) for _, value in parts) or 1.0
     emit(f"[bold]{title}[/]")
     for name, value in parts:
         if value > 0.0005 * total:
@@ -213,9 +205,8 @@ def _what_if(changes: Sequence[Answer], fits: bool, many: int = 6) -> None:
     for index, change in enumerate([*settings, *hardware]):
         if index == len(settings):
             emit("  other hardware")
-        emit(
-            f"  {change['change']:<{width}} {seconds(change['step_time_s']):>9}  {change['gain_pct']:+7.1f}%"
-        )
+        step = short_time(change["step_time_s"])
+        emit(f"  {change['change']:<{width}} {step:>9}  {change['gain_pct']:+7.1f}%")
 
 
 def _evidence(evidence: Answer | None) -> None:
@@ -227,7 +218,7 @@ def _evidence(evidence: Answer | None) -> None:
         emit("\n[bold]nearest measured runs[/]")
     for run in evidence["nearest"]:
         off = 100 * (run["predicted"] / run["measured"] - 1)
-        times = f"{seconds(run['measured'])}, predicted {seconds(run['predicted'])} ({off:+.0f}%)"
+        times = f"{short_time(run['measured'])}, predicted {short_time(run['predicted'])} ({off:+.0f}%)"
         layout = run["layout"]
         split = " · ".join([*axes(layout), *techniques(layout), str(layout["precision"])])
         batch = f"batch {layout['global_batch']:,.6g} x {run['seq_len']:,}"
@@ -235,23 +226,3 @@ def _evidence(evidence: Answer | None) -> None:
         emit(f"    {run['trainer']}, {run['date']}, {run['source']}: {split}, {batch}")
     if evidence["extrapolates"]:
         emit("  beyond what was measured: " + "; ".join(evidence["extrapolates"]))
-
-
-def seconds(value: float) -> str:
-    """A time in three digits: 20.8 s, 312 ms, 45 µs."""
-    for size, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
-        if value >= 0.9995 * size:
-            return f"{three(value / size)} {unit}"
-    return f"{three(value * 1e6)} µs"
-
-
-def gib(value: float) -> str:
-    """`50.7 GiB`."""
-    return f"{three(value)} GiB"
-
-
-def three(value: float) -> str:
-    """Three digits, thousands whole."""
-    if value >= 999.5:
-        return f"{value:,.0f}"
-    return f"{value:.{2 if value < 9.995 else 1 if value < 99.95 else 0}f}"

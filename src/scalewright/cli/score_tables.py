@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from statistics import fmean
 from typing import Any
 
 from scalewright.cli.output import print_table
-from scalewright.cli.plan_tables import emit, seconds
+from scalewright.cli.plan_tables import emit
+from scalewright.spec.text.words import short_time
 
 Figures = Mapping[str, Any]
 BASELINE = re.compile(r"baseline_(\w+)_pct")  # the key of a baseline's error
 
 
 def show_score(figures: Figures) -> None:
-    """All tables of a score."""
     emit(f"[bold]{figures['rows']:,} runs[/], {figures['expressed_pct']:.1f}% of them expressed")
     if "left_out" in figures:
         emit("each source is predicted by constants that were fitted without it")
@@ -55,7 +56,6 @@ def _sources(figures: Figures) -> None:
 
 
 def words(name: str | None) -> str:
-    """A key as it is read."""
     return (name or "").replace("_", " ")
 
 
@@ -90,15 +90,11 @@ def _ranking(groups: list[Figures]) -> None:
         tau, regret = ([group[key] for group in from_source] for key in ("tau", "regret"))
         rows.append(
             (source, len(from_source), sum(group["layouts"] for group in from_source),
-             f"{_mean(tau):.2f}", f"{min(tau):.2f}",
-             pct(100 * _mean(regret)), pct(100 * max(regret)), _group(worst) if max(regret) else "")
+             f"{fmean(tau):.2f}", f"{min(tau):.2f}",
+             pct(100 * fmean(regret)), pct(100 * max(regret)), _group(worst) if max(regret) else "")
         )  # fmt: skip
     columns = ("source", "groups", "layouts", "Kendall's tau", "worst", "regret", "worst", "worst group")
     print_table(columns, rows)
-
-
-def _mean(values: list[float]) -> float:
-    return sum(values) / len(values)
 
 
 def _group(group: Figures) -> str:
@@ -132,7 +128,7 @@ def _worst(rows: list[Figures], many: int = 10) -> None:
     emit("\n[bold]worst rows[/]")
     cells = [
         (row["id"], row["source"], row["model"], f"{row['devices']:,} x {row['device']}",
-         seconds(row["measured_s"]), seconds(row["predicted_s"]), f"{row['error_pct']:+.0f}%")
+         short_time(row["measured_s"]), short_time(row["predicted_s"]), f"{row['error_pct']:+.0f}%")
         for row in rows[:many]
     ]  # fmt: skip
     print_table(("id", "source", "model", "on", "measured", "predicted", "error"), cells)
@@ -159,5 +155,4 @@ def _refused(rows: list[Figures], many: int = 10) -> None:
 
 
 def pct(value: float) -> str:
-    """`6.3%`."""
     return f"{value:.1f}%"

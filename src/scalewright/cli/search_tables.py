@@ -4,32 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from scalewright.cli.output import plain_markup, print_table, short
-from scalewright.cli.plan_tables import (
-    Answer,
-    axes,
-    emit,
-    gib,
-    headline,
-    seconds,
-    show_details,
-    techniques,
-    three,
-)
+from scalewright.cli.output import plain_markup, print_table
+from scalewright.cli.plan_tables import Answer, axes, emit, headline, show_details, techniques
+from scalewright.spec.text.words import count, decimal, gib, short_time
 
 MANY = 8  # lines of why_not and of the Pareto set
 
 
 def show_plan(answer: Answer) -> None:
-    """The whole answer of a search."""
     answer = plain_markup(answer)
     best = answer["best"][0]
     emit(f"[bold]{headline(best)}[/]")
     batch = answer["global_batch"]
-    emit(f"{batch:,} sequences of {answer['seq_len']:,} tokens a step ({short(batch * answer['seq_len'])})")
+    emit(f"{batch:,} sequences of {answer['seq_len']:,} tokens a step ({count(batch * answer['seq_len'])})")
     if not answer["complete"]:
         emit("[red]stopped before the end[/]: the best so far")
-    _counts(answer)
+    judged, priced, feasible = (count(answer[key]) for key in ("evaluated", "priced", "feasible"))
+    emit(
+        f"{judged} layouts judged in {answer['seconds']:.2f} s: {priced} priced in full,"
+        f" {feasible} of these fit; the others are certain to be worse"
+    )
     emit()
     _best(answer)
     _preferred(best.get("simpler_than"), answer["margin"])
@@ -48,13 +42,6 @@ def show_plan(answer: Answer) -> None:
     _next(answer)
 
 
-def _counts(answer: Answer) -> None:
-    emit(
-        f"{short(answer['evaluated'])} layouts judged in {answer['seconds']:.2f} s: {short(answer['priced'])}"
-        f" priced in full, {short(answer['feasible'])} of these fit; the others are certain to be worse"
-    )
-
-
 def _best(answer: Answer) -> None:
     """A row a layout, best first."""
     from scalewright.plan.terms import RISK_TERMS
@@ -65,9 +52,9 @@ def _best(answer: Answer) -> None:
     rows = []
     for number, choice in enumerate(answer["best"], 1):
         step = choice["step_time_s"]
-        band = f"{three(step['p10'])}-{three(step['p90'])}" if step["p10"] > 0.1 else ""
+        band = f"{decimal(step['p10'], 3)}-{decimal(step['p90'], 3)}" if step["p10"] > 0.1 else ""
         risk = RISK_TERMS[choice["risk"]]
-        cells = [str(number), words(choice), seconds(step["p50"]), band, short(choice["tokens_per_s"]),
+        cells = [str(number), words(choice), short_time(step["p50"]), band, count(choice["tokens_per_s"]),
                  f"{100 * choice['mfu']:.1f}%", gib(choice["memory_gib"]["peak"]), risk]  # fmt: skip
         rows.append(cells + ([] if aim == "time" else [f"{choice['objective_value']:.4g}"]))
     ours = answer["best"][0]["framework"] == "scalewright"
@@ -84,17 +71,15 @@ def _best(answer: Answer) -> None:
 
 
 def _preferred(faster: Answer | None, margin: float) -> None:
-    """Which layout the first one was preferred to."""
     if faster and faster["cost_pct"] >= 0.05:
-        step = f"{seconds(faster['step_time_s'])}, {faster['cost_pct']:.1f}% less"
+        step = f"{short_time(faster['step_time_s'])}, {faster['cost_pct']:.1f}% less"
         emit(
             f"the first is the simplest within {100 * margin:g}% of the fastest ({step}): "
-            f"{_layout(faster['layout'])}"
+            f"{one_line(faster['layout'])}"
         )
 
 
 def _beyond(rows: Sequence[Answer], framework: str) -> None:
-    """A layout that the trainer can't run yet, and its gain."""
     if rows:
         best = rows[0]
         who = "`train`" if framework == "scalewright" else framework
@@ -104,9 +89,8 @@ def _beyond(rows: Sequence[Answer], framework: str) -> None:
 
 
 def _nearby(other: Answer, answer: Answer) -> None:
-    """Another count of devices, or another batch, that goes faster."""
     gain = f"{1 + other['gain_pct'] / 100:.2g}x" if other["gain_pct"] > 50 else f"{other['gain_pct']:.0f}%"
-    rates = f"{short(other['tokens_per_s'])} against {short(answer['best'][0]['tokens_per_s'])} tokens/s"
+    rates = f"{count(other['tokens_per_s'])} against {count(answer['best'][0]['tokens_per_s'])} tokens/s"
     if other["devices"] != answer["devices"]:
         what = f"{other['devices']:,} of your {answer['devices']:,} devices are"
     else:
@@ -115,12 +99,10 @@ def _nearby(other: Answer, answer: Answer) -> None:
 
 
 def words(choice: Answer) -> str:
-    """A layout without what all of a plan share."""
-    return _layout(choice["layout"])
+    return one_line(choice["layout"])
 
 
-def _layout(layout: Answer) -> str:
-    """Its axes, micro-batches and techniques."""
+def one_line(layout: Answer) -> str:
     micros = layout["global_batch"] / (layout["micro_batch"] * layout["dp"])
     return " · ".join(
         [*axes(layout), f"micro-batch {layout['micro_batch']} x {micros:g}", *techniques(layout)]
@@ -136,13 +118,12 @@ def _why_not(rows: Sequence[Answer]) -> None:
 
 
 def _pareto(rows: Sequence[Answer]) -> None:
-    """Layouts that trade time for memory."""
     if len(rows) < 2:
         return
     emit("\n[bold]time against memory[/]: no layout beats these in both")
     step = max(1, -(-len(rows) // MANY))
     for choice in [*rows[:-1:step], rows[-1]]:
-        step_time, memory = seconds(choice["step_time_s"]["p50"]), gib(choice["memory_gib"]["peak"])
+        step_time, memory = short_time(choice["step_time_s"]["p50"]), gib(choice["memory_gib"]["peak"])
         emit(f"  {step_time:>9}  {memory:>9}  {words(choice)}")
     if step > 1:
         emit(f"  ({len(rows)} in all; --json has them)")
@@ -158,10 +139,9 @@ def _scaling(scaling: Answer | None) -> None:
         if row["problem"]:
             rows.append((f"{row['devices']:,}", "", "", "", "", row["problem"]))
             continue
-        cells = (seconds(row["step_time_s"]), short(row["tokens_per_s"]), f"{row['speedup']:.3g}x")
-        rows.append(
-            (f"{row['devices']:,}", *cells, f"{100 * row['efficiency']:.0f}%", words(row["prediction"]))
-        )
+        step, rate, efficiency = (row[key] for key in ("step_time_s", "tokens_per_s", "efficiency"))
+        cells = (short_time(step), count(rate), f"{row['speedup']:.3g}x", f"{100 * efficiency:.0f}%")
+        rows.append((f"{row['devices']:,}", *cells, words(row["prediction"])))
     print_table(("devices", "step", "tokens/s", "speed-up", "efficiency", "layout"), rows)
     if scaling["serial_share"] is None:
         return
@@ -190,7 +170,7 @@ def _next(answer: Answer) -> None:
         emit(f"         a layout in Scalewright's keys, to be set in {name}, which doesn't read this file;")
         emit(f"         time and memory are {name}'s: for `scalewright train`, plan without --framework")
     if not best["trainable"]:
-        step = seconds(answer["best_trainable"]["step_time_s"]["p50"])
+        step = short_time(answer["best_trainable"]["step_time_s"]["p50"])
         emit(f"         the best layout can't be trained yet ({best['untrainable']});")
         emit(f"         this one can, at {step} a step: {words(answer['best_trainable'])}")
     if name != "scalewright":

@@ -63,7 +63,6 @@ def score_tasks(
 
 
 def show_scores(evaluation: dict[str, Any]) -> None:
-    """A row a metric."""
     from scalewright.cli.output import print_table
 
     rows = []

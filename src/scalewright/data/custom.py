@@ -64,13 +64,9 @@ class CustomDataset:
         """The user's batch; raises UserError when it isn't a Batch of as many rows."""
         batch = self.inner.batch(indices)
         if not isinstance(batch, Batch) or len(batch) != len(indices):
-            kind = (
-                f"{type(batch).__name__} of {len(batch)} rows"
-                if isinstance(batch, Batch)
-                else type(batch).__name__
-            )
+            rows = f" of {len(batch)} rows" if isinstance(batch, Batch) else ""
             raise UserError(
-                f"batch() gave a {kind}",
+                f"batch() gave a {type(batch).__name__}{rows}",
                 "data",
                 f"return a scalewright.data.batch.Batch of {len(indices)} rows",
             )

@@ -22,16 +22,14 @@ from scalewright.data.identity import store_identity
 from scalewright.data.mixture import LARGEST_PERIOD
 from scalewright.data.mixture_positions import Positions, Segment, SourceOf
 from scalewright.data.order import Permutation, mix
-from scalewright.data.packing import DocumentRows, Filled, PackedRows, Rows, fill
+from scalewright.data.packing import DocumentRows, PackedRows, Rows, fill
 from scalewright.data.readers import open_tokens
 from scalewright.data.tokens import TokenStore
 from scalewright.spec.errors import UserError
 from scalewright.spec.run import DataSpec, PythonRef
 
 Int64 = NDArray[np.int64]
-_SOURCE_SHIFT = (
-    56  # a sample id is the source's number in the top byte, and the sample's within the source below
-)
+_SOURCE_SHIFT = 56  # a sample id: the source's number in the top byte, below the sample's in the source
 
 
 class Dataset(Protocol):
@@ -67,17 +65,6 @@ class _Source:
                 chosen = epochs == epoch
                 rows[chosen] = Permutation(self.rows.count, mix(self._seed, int(epoch), 3))(rows[chosen])
         return epochs, rows
-
-    def fill(
-        self, epochs: Int64, rows: Int64, seq_len: int, document_mask: bool
-    ) -> list[tuple[Int64, Filled]]:
-        """The rows' tokens, in groups of one epoch: (where in the batch, tokens)."""
-        groups = []
-        for epoch in np.unique(epochs):
-            chosen = np.flatnonzero(epochs == epoch)
-            segments = self.rows.segments(int(epoch), rows[chosen])
-            groups.append((chosen, fill(self.store, segments, len(chosen), seq_len, document_mask, self.pad)))
-        return groups
 
 
 class TokenDataset:
@@ -121,14 +108,16 @@ class TokenDataset:
     def batch(self, indices: Sequence[int] | range) -> Batch:
         """These samples; int64 [len(indices), seq_len]. Raises UserError when a token file is damaged."""
         which, epochs, rows, ids = self._places(indices)
-        groups: list[tuple[Int64, Filled]] = []
+        groups: list[tuple[Int64, Batch]] = []  # of one source and one epoch: where in the batch, and what
         for source in self._sources:
-            chosen = np.flatnonzero(which == source.number)
-            if len(chosen):
-                parts = source.fill(epochs[chosen], rows[chosen], self.seq_len, self.document_mask)
-                groups += [(chosen[offsets], filled) for offsets, filled in parts]
-        whole = groups[0][1] if len(groups) == 1 else _scatter(groups, len(ids), self.seq_len)
-        return Batch(whole.tokens, whole.targets, whole.positions, whole.documents, ids)
+            for epoch in np.unique(epochs[which == source.number]):
+                chosen = np.flatnonzero((which == source.number) & (epochs == epoch))
+                segments = source.rows.segments(int(epoch), rows[chosen])
+                filled = fill(
+                    source.store, segments, ids[chosen], self.seq_len, self.document_mask, source.pad
+                )
+                groups.append((chosen, filled))
+        return groups[0][1] if len(groups) == 1 else _scatter(groups, ids, self.seq_len)
 
     def sample_ids(self, indices: Sequence[int] | range) -> Int64:
         """The ids of these samples, without reading their tokens; int64 [len(indices)], all different."""
@@ -170,15 +159,15 @@ class TokenDataset:
         return total
 
 
-def _scatter(groups: list[tuple[Int64, Filled]], rows: int, seq_len: int) -> Filled:
+def _scatter(groups: list[tuple[Int64, Batch]], ids: Int64, seq_len: int) -> Batch:
     """Groups of rows put at their offsets in the batch."""
-    tokens, targets, positions = (np.empty((rows, seq_len), np.int64) for _ in range(3))
-    documents = None if groups[0][1].documents is None else np.empty((rows, seq_len), np.int32)
+    tokens, targets, positions = (np.empty((len(ids), seq_len), np.int64) for _ in range(3))
+    documents = None if groups[0][1].documents is None else np.empty((len(ids), seq_len), np.int32)
     for index, filled in groups:
         tokens[index], targets[index], positions[index] = filled.tokens, filled.targets, filled.positions
         if documents is not None and filled.documents is not None:
             documents[index] = filled.documents
-    return Filled(tokens, targets, positions, documents)
+    return Batch(tokens, targets, positions, documents, ids)
 
 
 def _by_size(sources: list[_Source]) -> list[float | int]:

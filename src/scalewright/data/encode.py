@@ -22,9 +22,10 @@ from typing import IO, Any
 import numpy as np
 
 from scalewright.data.bad_lines import COUNT
-from scalewright.data.documents import fragments
-from scalewright.data.pieces import Piece
-from scalewright.data.shards import SPLITS, checksum, commit_json, shard_name
+from scalewright.data.documents import Fragment, fragments
+from scalewright.data.pieces import Part, Piece
+from scalewright.data.plan import Options
+from scalewright.data.shards import SPLITS, checksum, commit, commit_json, shard_name
 from scalewright.data.words import Int32, WordEncoder
 from scalewright.spec.errors import UserError
 
@@ -40,20 +41,11 @@ class Encoding:
     tokenizer: str
     eod: int
     dtype: str
-    text_key: str
-    skip_bad: bool
-    valid_fraction: float
+    options: Options
     key: str  # names inputs, options and tokenizer: a piece of another plan isn't taken
 
 
-@dataclass
-class _Document:
-    """A fragment that waits to be tokenized."""
-
-    text: str
-    split: str
-    opens: bool
-    closes: bool
+_Waiting = list[tuple[str, Fragment]]  # split, and a fragment that waits to be tokenized
 
 
 class _SplitWriter:
@@ -121,7 +113,8 @@ class PieceWork:
                 self._encode(batch, writers)
             entries = {split: writer.close() for split, writer in writers.items()}
             for split, writer in writers.items():
-                _write_lengths(out, piece.number, split, writer.lengths)
+                lengths = np.array(writer.lengths, dtype="<i8").tobytes()
+                commit(lengths_path(out, piece.number, split), [lengths])
         except BaseException:
             for writer in writers.values():
                 writer.abandon()
@@ -135,7 +128,7 @@ class PieceWork:
         commit_json(record_path(out, piece.number), record)
         return record
 
-    def _documents(self, piece: Piece) -> Iterator[_Document]:
+    def _documents(self, piece: Piece) -> Iterator[tuple[str, Fragment]]:
         for part in piece.parts:
             before = Path(part.file.path).stat()
             if before.st_size != part.file.size:
@@ -144,26 +137,33 @@ class PieceWork:
                     part.file.path,
                     "run the command again when it is at rest",
                 )
-            reported, split = 0, ""
-            for fragment in fragments(part, self.encoding.text_key, self.notes, self.encoding.skip_bad):
-                if fragment.opens and fragment.closes and not fragment.text.strip():
-                    self.notes["empty documents"] += 1
-                    continue
-                if fragment.opens or not split:
-                    split = part.split or choose_split(fragment.text, self.encoding.valid_fraction)
-                yield _Document(fragment.text, split, fragment.opens, fragment.closes)
+            reported = 0
+            for split, fragment in in_splits(part, self.encoding.options, self.notes):
+                yield split, fragment
                 # Characters stand for bytes until the part is done.
                 step = min(len(fragment.text), part.size - reported)
                 reported += step
                 self.advance(step)
             self.advance(part.size - reported)
 
-    def _encode(self, batch: list[_Document], writers: dict[str, _SplitWriter]) -> None:
+    def _encode(self, batch: _Waiting, writers: dict[str, _SplitWriter]) -> None:
         end = np.array([self.encoding.eod], np.int32)
-        encoded = self.encoder([document.text for document in batch])
-        for document, tokens in zip(batch, encoded, strict=True):
-            ids = np.concatenate([tokens, end]) if document.closes else tokens
-            writers[document.split].add(ids, len(document.text.encode()), document.opens)
+        encoded = self.encoder([fragment.text for _, fragment in batch])
+        for (split, fragment), tokens in zip(batch, encoded, strict=True):
+            ids = np.concatenate([tokens, end]) if fragment.closes else tokens
+            writers[split].add(ids, len(fragment.text.encode()), fragment.opens)
+
+
+def in_splits(part: Part, options: Options, notes: Counter[str]) -> Iterator[tuple[str, Fragment]]:
+    """The fragments of a part, each with its document's split; empty documents are counted and left out."""
+    split = ""
+    for fragment in fragments(part, options.text_key, notes, options.skip_bad):
+        if fragment.opens and fragment.closes and not fragment.text.strip():
+            notes["empty documents"] += 1
+            continue
+        if fragment.opens or not split:
+            split = part.split or choose_split(fragment.text, options.valid_fraction)
+        yield split, fragment
 
 
 def choose_split(text: str, valid_fraction: float) -> str:
@@ -174,12 +174,12 @@ def choose_split(text: str, valid_fraction: float) -> str:
     return "valid" if int.from_bytes(digest, "little") < valid_fraction * 2**64 else "train"
 
 
-def _batches(documents: Iterator[_Document]) -> Iterator[list[_Document]]:
-    waiting: list[_Document] = []
+def _batches(documents: Iterator[tuple[str, Fragment]]) -> Iterator[_Waiting]:
+    waiting: _Waiting = []
     size = 0
-    for document in documents:
-        waiting.append(document)
-        size += len(document.text)
+    for split, fragment in documents:
+        waiting.append((split, fragment))
+        size += len(fragment.text)
         if size >= _BATCH:
             yield waiting
             waiting, size = [], 0
@@ -197,13 +197,6 @@ def lengths_path(out: Path, number: int, split: str) -> Path:
     return out / "pieces" / f"{number:05d}.{split}.lengths"
 
 
-def _write_lengths(out: Path, number: int, split: str, lengths: array[int]) -> None:
-    path = lengths_path(out, number, split)
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_bytes(np.array(lengths, dtype="<i8").tobytes())
-    temporary.replace(path)
-
-
 def finished(encoding: Encoding, piece: Piece) -> dict[str, Any] | None:
     """The record of a piece that is done, of this plan, and undamaged; None if it has to be done (again).
 
@@ -212,7 +205,7 @@ def finished(encoding: Encoding, piece: Piece) -> dict[str, Any] | None:
     out = Path(encoding.out)
     try:
         record = json.loads(record_path(out, piece.number).read_text(encoding="utf-8"))
-        if record["key"] != encoding.key or (COUNT in record["notes"] and not encoding.skip_bad):
+        if record["key"] != encoding.key or (COUNT in record["notes"] and not encoding.options.skip_bad):
             return None
         for split, entry in record["splits"].items():
             if entry is None:

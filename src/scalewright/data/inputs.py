@@ -58,7 +58,7 @@ def find_files(inputs: Sequence[str | Path], skipped: Counter[str]) -> list[Inpu
     for name in inputs:
         path = Path(name).expanduser()
         if path.is_dir():
-            files += _in_folder(path, path, skipped)
+            files += _in_folder(path, skipped)
         elif path.is_file():
             if _is_binary(path):
                 raise UserError(
@@ -108,13 +108,13 @@ def files_below(folder: Path, skipped: Counter[str], left_out: Iterable[str] = (
             skipped["not regular files"] += 1
 
 
-def _in_folder(folder: Path, root: Path, skipped: Counter[str]) -> list[InputFile]:
+def _in_folder(folder: Path, skipped: Counter[str]) -> list[InputFile]:
     files = []
     for path in files_below(folder, skipped):
         if _is_binary(path):
             skipped["binary files"] += 1
         else:
-            files.append(describe(path, str(Path(root.name) / path.relative_to(root))))
+            files.append(describe(path, str(Path(folder.name) / path.relative_to(folder))))
     return files
 
 

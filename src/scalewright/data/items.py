@@ -81,9 +81,8 @@ class ItemReader:
         if "labels" in item:
             labels = self._like(tokens, item["labels"], "labels", source)
         if "loss_mask" in item:
-            labels = np.where(
-                self._like(tokens, item["loss_mask"], "loss_mask", source) != 0, labels, IGNORED
-            )
+            counted = self._like(tokens, item["loss_mask"], "loss_mask", source) != 0
+            labels = np.where(counted, labels, IGNORED)
         if "attention_mask" in item:
             present = self._like(tokens, item["attention_mask"], "attention_mask", source) != 0
             tokens, labels = tokens[present], labels[present]

@@ -33,7 +33,7 @@ def join_splits(
     for split in SPLITS:
         shards = [record["splits"][split] for record in records if record["splits"][split]]
         if not shards:
-            if split == "train" or (must_validate and encoding.valid_fraction > 0):
+            if split == "train" or (must_validate and encoding.options.valid_fraction > 0):
                 raise _empty(split, encoding)
             (out / split / METADATA).unlink(missing_ok=True)
             (out / split).rmdir()
@@ -84,5 +84,7 @@ def _empty(split: str, encoding: Encoding) -> UserError:
     if split == "valid":
         advice = "give more documents, a larger fraction, or 0 for no validation"
     return UserError(
-        f"no document fell into the {kind} split", f"--valid-fraction {encoding.valid_fraction:g}", advice
+        f"no document fell into the {kind} split",
+        f"--valid-fraction {encoding.options.valid_fraction:g}",
+        advice,
     )

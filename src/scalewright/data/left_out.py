@@ -10,6 +10,7 @@ ahead of a run that is under way.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,26 +18,22 @@ from numpy.typing import NDArray
 Range = tuple[int, int]
 
 
+@dataclass(frozen=True)
 class LeftOut:
-    """Ranges [first, end) of samples; sorted, and joined where they touch. Compared by value."""
+    """Ranges [first, end) of samples; sorted, and joined where they touch (`LeftOut.of`)."""
 
-    def __init__(self, ranges: Iterable[Sequence[int]] = ()) -> None:
+    ranges: tuple[Range, ...] = ()
+
+    @classmethod
+    def of(cls, ranges: Iterable[Sequence[int]]) -> LeftOut:
+        """All samples of some ranges, which may overlap."""
         joined: list[Range] = []
         for first, end in sorted((int(first), int(end)) for first, end in ranges):
             if joined and first <= joined[-1][1]:
                 joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
             else:
                 joined.append((first, end))
-        self.ranges = tuple(joined)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, LeftOut) and self.ranges == other.ranges
-
-    def __hash__(self) -> int:
-        return hash(self.ranges)
-
-    def __repr__(self) -> str:
-        return f"LeftOut({list(self.ranges)})"
+        return cls(tuple(joined))
 
     def count(self, start: int) -> int:
         """How many samples from `start` on are left out."""

@@ -73,11 +73,6 @@ class Positions:
         same = bool(past) and _turns(past[-1]) == _turns(new)
         return Positions(tuple(ordered), tuple(past if same else [*past, new])), numbers
 
-    @property
-    def current(self) -> Segment:
-        """The mixture of now."""
-        return self.segments[-1]
-
 
 def _turns(segment: Segment) -> dict[int, int]:
     """The mixture's whole numbers, in the order of the sources: weights 1:1 and 2:2 mix alike."""

@@ -22,7 +22,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from scalewright.data.batch import IGNORED
+from scalewright.data.batch import IGNORED, Batch
 from scalewright.data.order import Permutation, mix
 from scalewright.data.tokens import TokenStore, spread
 
@@ -77,9 +77,8 @@ class PackedRows:
         ring = self._ring(epoch)
         total, units = self.store.tokens, len(ring.order)
         start = ring.shift + rows * self.seq_len
-        stop = (
-            start + np.minimum(self.seq_len, total - rows * self.seq_len) + 1
-        )  # one more for the last target
+        length = np.minimum(self.seq_len, total - rows * self.seq_len)
+        stop = start + length + 1  # one more for the last target
         first, last = _unit_at(ring.bounds, start), _unit_at(ring.bounds, stop - 1)
         counts = last - first + 1
         row = np.repeat(np.arange(len(rows), dtype=np.int64), counts)
@@ -162,23 +161,14 @@ class DocumentRows:
         return rows
 
 
-@dataclass(frozen=True)
-class Filled:
-    """Rows with their tokens in them: int64 [B, T] each, `documents` int32."""
-
-    tokens: Int64
-    targets: Int64
-    positions: Int64
-    documents: NDArray[np.int32] | None
-
-
 def fill(
-    store: TokenStore, segments: Segments, rows: int, seq_len: int, document_mask: bool, pad: int
-) -> Filled:
-    """Reads the slices into `rows` rows. With `document_mask`, a document's last token has no target and
-    its successor's positions start again; without it, only padding is not counted. Padding is a document
-    of its own.
+    store: TokenStore, segments: Segments, ids: Int64, seq_len: int, document_mask: bool, pad: int
+) -> Batch:
+    """Reads the slices into a row for each of these samples. With `document_mask`, a document's last token
+    has no target and its successor's positions start again; without it, only padding is not counted. Padding
+    is a document of its own.
     """
+    rows = len(ids)
     flat = store.gather(segments.start, segments.length)
     filled = np.zeros(rows, np.int64)
     np.add.at(filled, segments.row, segments.length)
@@ -194,7 +184,7 @@ def fill(
     tokens = grid[:, :-1].copy()
     if not document_mask:
         positions = np.tile(np.arange(seq_len, dtype=np.int64), (rows, 1))
-        return Filled(tokens, targets, positions, None)
+        return Batch(tokens, targets, positions, None, ids)
 
     row, length = segments.row, segments.length
     if not full:  # one more segment in each short row: the padding
@@ -212,4 +202,4 @@ def fill(
     positions = (np.arange(rows * seq_len, dtype=np.int64) - np.repeat(begins, columns)).reshape(
         rows, seq_len
     )
-    return Filled(tokens, targets, positions, documents)
+    return Batch(tokens, targets, positions, documents, ids)

@@ -21,9 +21,8 @@ from scalewright.spec.errors import UserError
 
 _PIECES = 256  # about as many, unless that makes them smaller or larger than:
 _SMALLEST, _LARGEST = 1 << 20, 256 << 20
-_FEW_FILES = (
-    100  # of plain text: then the end of each validates, as too few documents are there to choose from
-)
+# Of so few files of plain text the end of each validates: too few documents are there to choose from.
+_FEW_FILES = 100
 
 
 @dataclass(frozen=True)

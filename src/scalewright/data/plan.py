@@ -18,8 +18,7 @@ from typing import Any
 import psutil
 
 from scalewright.data.inputs import InputFile
-from scalewright.data.shards import METADATA, SPLITS, checksum, commit_json
-from scalewright.data.tokenizer import tokenizer_file
+from scalewright.data.shards import METADATA, SPLITS, commit_json
 from scalewright.spec.errors import UserError
 
 PLAN_VERSION = 1
@@ -36,22 +35,7 @@ class Options:
     valid_fraction: float
     text_key: str
     eod: str | None
-    skip_bad: bool = False
-
-    @classmethod
-    def make(
-        cls,
-        vocab_size: int | None,
-        tokenizer: str | Path | None,
-        valid_fraction: float,
-        text_key: str,
-        eod: str | None,
-        skip_bad: bool = False,
-    ) -> Options:
-        """Options with the tokenizer's checksum; raises UserError when there is no such tokenizer."""
-        file = tokenizer_file(tokenizer) if tokenizer is not None else None
-        digest = checksum(file) if file else None
-        return cls(vocab_size, str(file) if file else None, digest, valid_fraction, text_key, eod, skip_bad)
+    skip_bad: bool
 
     def plain(self) -> dict[str, Any]:
         """The options to compare: all but the tokenizer's path, and `skip_bad`.

@@ -1,7 +1,7 @@
 """The next batches made while the current one is used, by one thread, in order.
 
     consumer   step 0 ······· step 1 ······· step 2
-    thread     │batch 1│batch 2│  waits      │batch 3│       at most `depth` batches ahead
+    thread     │batch 1│batch 2│  waits      │batch 3│       at most AHEAD batches ahead
 
 The order is that of the index ranges given; an error in the thread is raised where its batch would have come.
 """
@@ -11,26 +11,24 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from types import TracebackType
 
 from scalewright.data.batch import Batch
 from scalewright.data.dataset import Dataset
 
+AHEAD = 2  # batches
 _WAKE_S = 0.1  # how long a stopped thread may go on waiting for room in the queue
 
 
 class Prefetcher:
-    """An iterator over `dataset.batch(indices)` for each of `steps`; close it, or use it in a `with` block.
+    """An iterator over `dataset.batch(indices)` for each of `steps`; to be closed.
 
-    >>> with Prefetcher(data, (range(i * 8, i * 8 + 8) for i in range(100))) as batches:
+    >>> with closing(Prefetcher(data, (range(i * 8, i * 8 + 8) for i in range(100)))) as batches:
     ...     for batch in batches: ...
     """
 
-    def __init__(self, dataset: Dataset, steps: Iterable[Sequence[int] | range], depth: int = 2) -> None:
-        if depth < 1:
-            raise ValueError(f"depth {depth}: at least one batch ahead")
+    def __init__(self, dataset: Dataset, steps: Iterable[Sequence[int] | range]) -> None:
         self._dataset, self._steps = dataset, iter(steps)
-        self._queue: queue.Queue[Batch | BaseException | None] = queue.Queue(maxsize=depth)
+        self._queue: queue.Queue[Batch | BaseException | None] = queue.Queue(maxsize=AHEAD)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._work, name="scalewright-prefetch", daemon=True)
         self._thread.start()
@@ -59,14 +57,6 @@ class Prefetcher:
                 break
         if self._thread is not threading.current_thread():
             self._thread.join()
-
-    def __enter__(self) -> Prefetcher:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _work(self) -> None:
         try:

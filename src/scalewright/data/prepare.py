@@ -28,8 +28,17 @@ from scalewright.data.pieces import Piece, cut_pieces, plan_key
 from scalewright.data.plan import Options, at_work, clear, settle, sweep
 from scalewright.data.progress import Progress, progress_of
 from scalewright.data.sample import Words, ready_tokenizer
-from scalewright.data.shards import FORMAT, METADATA, SPLITS, VERSION, commit_json, disk_error, token_dtype
-from scalewright.data.tokenizer import SMALLEST_VOCABULARY, library
+from scalewright.data.shards import (
+    FORMAT,
+    METADATA,
+    SPLITS,
+    VERSION,
+    checksum,
+    commit_json,
+    disk_error,
+    token_dtype,
+)
+from scalewright.data.tokenizer import SMALLEST_VOCABULARY, library, tokenizer_file
 from scalewright.data.workers import do_pieces
 from scalewright.spec.errors import UserError, nearest
 
@@ -163,17 +172,8 @@ class _Work:
 
     def _encoding(self, words: Words) -> Encoding:
         key = plan_key(self.files, {**self.options.plain(), "tokenizer": words.sha256})
-        dtype, options = token_dtype(words.vocab_size), self.options
-        return Encoding(
-            str(self.out),
-            str(words.path),
-            words.eod,
-            dtype,
-            options.text_key,
-            options.skip_bad,
-            options.valid_fraction,
-            key,
-        )
+        dtype = token_dtype(words.vocab_size)
+        return Encoding(str(self.out), str(words.path), words.eod, dtype, self.options, key)
 
     def _finished(self, encoding: Encoding, pieces: list[Piece]) -> dict[int, dict[str, Any]]:
         """The records of pieces that an earlier run finished, by number."""
@@ -236,7 +236,9 @@ def _options(
             f"a validation fraction of {valid_fraction}", "--valid-fraction", "give one in 0 ≤ F < 1"
         )
     fraction = DEFAULT_VALID_FRACTION if valid_fraction is None else valid_fraction
-    return Options.make(vocab_size, tokenizer, fraction, text_key, eod, skip_bad)
+    path = tokenizer_file(tokenizer) if tokenizer is not None else None
+    digest = checksum(path) if path else None
+    return Options(vocab_size, str(path) if path else None, digest, fraction, text_key, eod, skip_bad)
 
 
 def _all_files(inputs: Sequence[str | Path], skipped: Counter[str]) -> list[InputFile]:

@@ -11,6 +11,7 @@ In npy and raw streams, the token `eod: ID` ends a document; without it a stream
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -42,7 +43,7 @@ def open_tokens(
     elif is_shards(source):
         store = open_shards(source)
     elif pairs := _megatron_pairs(source):
-        store = _megatron(pairs, eod)
+        store = _store([_megatron_pair(_with(p, ".bin"), _with(p, ".idx")) for p in pairs], eod)
     elif arrays := _files(source, ".npy"):
         store = _streams(arrays, "npy", eod)
     else:
@@ -117,17 +118,22 @@ def _files(path: Path, suffix: str) -> list[Path]:
 def _streams(paths: list[Path], format: str, eod: int | None) -> TokenStore:
     if not paths:
         raise UserError(f"no {'.npy' if format == 'npy' else '.bin'} file there", format, "check the path")
-    files, offsets, total = [], [np.zeros(1, np.int64)], 0
+    parts = []
     for path in paths:
         file, row = _npy_file(path) if format == "npy" else (_raw_file(path, format), 0)
-        files.append(file)
         if row and eod is None:
             ends = np.arange(row, file.count + 1, row, dtype=np.int64)
         else:
             ends = _document_ends(file.map(), eod)
-        offsets.append(total + ends)
-        total += file.count
-    return TokenStore(tuple(files), np.concatenate(offsets), eod=eod, eod_stored=eod is not None)
+        parts.append((file, ends))
+    return _store(parts, eod)
+
+
+def _store(parts: Sequence[tuple[TokenFile, NDArray[np.int64]]], eod: int | None) -> TokenStore:
+    """Files with the ends of their documents, as one store."""
+    starts = np.cumsum([0, *(file.count for file, _ in parts)])
+    ends = [start + ends for start, (_, ends) in zip(starts, parts, strict=False)]
+    return TokenStore(tuple(file for file, _ in parts), np.concatenate([np.zeros(1, np.int64), *ends]), eod)
 
 
 def _raw_file(path: Path, format: str) -> TokenFile:
@@ -160,9 +166,8 @@ def _npy_file(path: Path) -> tuple[TokenFile, int]:
             str(path),
             "save such an array",
         )
-    return TokenFile(path, array.dtype, array.size, int(array.offset)), array.shape[
-        1
-    ] if array.ndim == 2 else 0
+    row = array.shape[1] if array.ndim == 2 else 0
+    return TokenFile(path, array.dtype, array.size, int(array.offset)), row
 
 
 def _document_ends(tokens: NDArray[np.integer], eod: int | None) -> NDArray[np.int64]:
@@ -191,16 +196,6 @@ def _megatron_pairs(path: Path) -> list[Path]:
 
 def _with(prefix: Path, suffix: str) -> Path:
     return prefix.with_name(prefix.name + suffix)  # a prefix may hold dots of its own
-
-
-def _megatron(prefixes: list[Path], eod: int | None) -> TokenStore:
-    files, offsets, total = [], [np.zeros(1, np.int64)], 0
-    for prefix in prefixes:
-        file, ends = _megatron_pair(_with(prefix, ".bin"), _with(prefix, ".idx"))
-        files.append(file)
-        offsets.append(total + ends)
-        total += file.count
-    return TokenStore(tuple(files), np.concatenate(offsets), eod=eod, eod_stored=eod is not None)
 
 
 def _megatron_pair(tokens: Path, index: Path) -> tuple[TokenFile, NDArray[np.int64]]:

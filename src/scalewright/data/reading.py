@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -123,7 +123,7 @@ class SequentialRows:
             if not self.packing:
                 break
         documents[filled:] = max(number - 1, 0)
-        self._row_start = RowStart(**{**vars(self._row_start), "row": self._row_start.row + 1})
+        self._row_start = replace(self._row_start, row=self._row_start.row + 1)
         return inputs, targets, positions, documents
 
     def _take(self, count: int) -> None:
@@ -132,9 +132,7 @@ class SequentialRows:
         start = self._row_start
         if count < len(self._pending.inputs):
             self._pending = Pairs(*(part[count:] for part in self._pending))
-            self._row_start = RowStart(
-                start.row, start.epoch, start.ordinal, start.offset + count, start.carry, start.state
-            )
+            self._row_start = replace(start, offset=start.offset + count)
         else:
             self._finish()
 

@@ -13,8 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from scalewright.data.documents import fragments
-from scalewright.data.encode import choose_split
+from scalewright.data.encode import in_splits
 from scalewright.data.pieces import Piece
 from scalewright.data.plan import Options
 from scalewright.data.progress import Progress
@@ -92,9 +91,6 @@ def _training_text(piece: Piece, options: Options) -> Iterator[str]:
     for part in piece.parts:
         if part.split == "valid":
             continue
-        split = ""
-        for fragment in fragments(part, options.text_key, Counter(), options.skip_bad):
-            if fragment.opens or not split:
-                split = part.split or choose_split(fragment.text, options.valid_fraction)
+        for split, fragment in in_splits(part, options, Counter()):
             if split == "train" and fragment.text.strip():
                 yield fragment.text

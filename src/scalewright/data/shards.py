@@ -138,7 +138,6 @@ def open_shards(folder: Path, check: bool | None = None) -> TokenStore:
         tokenizer_path=tokenizer if tokenizer.is_file() else None,
         tokenizer_checksum=data["tokenizer_sha256"],
         text_bytes=data["text_bytes"],
-        eod_stored=True,
         checksums=tuple(str(entry["sha256"]) for entry in [*data["shards"], data["index"]]),
     )
 

@@ -41,12 +41,6 @@ def default_vocab_size(text_bytes: int) -> int:
 
 def train_tokenizer(texts: Iterator[str], vocab_size: int) -> Tokenizer:
     """A byte-level BPE of at most `vocab_size` tokens (fewer when no more pairs are left); END is 0."""
-    if vocab_size < SMALLEST_VOCABULARY:
-        raise UserError(
-            f"a vocabulary of {vocab_size}",
-            "--vocab-size",
-            f"give at least {SMALLEST_VOCABULARY}: 256 bytes and {END}",
-        )
     pack = library()
     tokenizer: Tokenizer = pack.Tokenizer(pack.models.BPE())
     tokenizer.pre_tokenizer = pack.pre_tokenizers.ByteLevel(add_prefix_space=False)

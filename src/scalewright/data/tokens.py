@@ -59,7 +59,6 @@ class TokenStore:
     tokenizer_path: Path | None = None
     tokenizer_checksum: str | None = None
     text_bytes: int | None = None  # UTF-8 bytes of the text behind the tokens; None when unknown
-    eod_stored: bool = False  # whether documents end with `eod` in the files
     checksums: tuple[str, ...] = ()  # of all files, where metadata has them
     _starts: NDArray[np.int64] = field(init=False, repr=False)
     _mapped: OrderedDict[int, NDArray[np.integer]] = field(
@@ -95,11 +94,6 @@ class TokenStore:
             tokens = self._file(int(number))[spread(starts[in_file] - self._starts[number], lengths[in_file])]
             out[spread(places[in_file], lengths[in_file])] = tokens
         return out
-
-    def document(self, number: int) -> NDArray[np.int64]:
-        """The tokens of one document, as int64."""
-        start = self.offsets[number : number + 1].astype(np.int64)
-        return self.gather(start, self.offsets[number + 1 : number + 2] - start)
 
     def _file(self, number: int) -> NDArray[np.integer]:
         mapped = self._mapped.get(number)

@@ -51,7 +51,7 @@ def check_memory(resolved: Resolved, kind: str, context: RankContext) -> None:
 def free_memory(kind: str, ranks: int, trains: bool) -> float:
     """Bytes that are free: of the fullest GPU, or of this machine's memory, a container's limit counted.
 
-    Counted are the GPUs of the `ranks` local ranks (`train/device.py`), not all that are visible. `trains`:
+    Counted are the GPUs of the `ranks` local ranks (`train/worker.py`), not all that are visible. `trains`:
     this process is one of these ranks, so what its allocator keeps in reserve is free for it.
     """
     if kind == "cuda":

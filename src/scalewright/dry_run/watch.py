@@ -29,7 +29,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from scalewright.dry_run.flops import flops_of
 from scalewright.dry_run.live_bytes import Kind, LiveBytes
 from scalewright.parallel.host import is_host
-from scalewright.parallel.mesh import Mesh, reported_axis
+from scalewright.parallel.mesh import Mesh
+from scalewright.parallel.timers import reported_axis
 from scalewright.parallel.weights import Weights
 
 # Operator -> (kind, which argument is counted). The arguments of c10d's: outputs come before inputs.
@@ -105,10 +106,6 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def collectives(self) -> list[Collective]:
         """What was communicated, by axis and kind."""
         return [self._collectives[key] for key in sorted(self._collectives)]
-
-    def bytes_by_axis(self) -> dict[tuple[str, str], int]:
-        """Bytes by (axis, kind)."""
-        return {(sent.axis, sent.kind): sent.bytes for sent in self.collectives}
 
     def tally(self) -> Tally:
         """FLOPs, and (count, bytes) by (axis, kind, group size), so far."""

@@ -83,7 +83,13 @@ def run_local(
         store = Path(folder) / "store"
         threads = threads or find_context().threads or max(1, cores() // world)
         workers: list[_Worker] = []
-        with _forward_signals(workers) as signals:
+        signals: list[int] = []
+
+        def forward(number: int) -> None:
+            signals.append(number)
+            _ask_to_stop(workers)
+
+        with stop_signals(forward):
             try:
                 for rank in range(world):
                     context = RankContext(
@@ -195,18 +201,13 @@ def _work(
         text = "".join(traceback.format_exception(error))
         answer = ("crash", (f"{type(error).__name__}: {error}".splitlines()[0], text))
     done.set()
-    ignore_sigterm()
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # too late to kill the worker: its answer counts
     with suppress(OSError):  # the supervisor may be gone
         pipe.send(answer)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0 if answer[0] == "ok" else 1)  # skip atexit: a broken process group would hang there
-
-
-def ignore_sigterm() -> None:
-    """A request to stop that reaches a worker at its end comes too late to kill it: its answer counts."""
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def _leave_with_supervisor(pipe: Connection, done: threading.Event) -> None:
@@ -218,7 +219,7 @@ def _leave_with_supervisor(pipe: Connection, done: threading.Event) -> None:
             os._exit(1)
 
 
-def _watch(workers: list[_Worker], on_row: Callable[[str, dict[str, Any]], bool] | None = None) -> Any:
+def _watch(workers: list[_Worker], on_row: Callable[[str, dict[str, Any]], bool] | None) -> Any:
     """Waits for every worker and hands on rank 0's rows; at the first failure stops waiting and raises it."""
     pending = list(workers)
     failures: list[tuple[int, tuple[str, Any]]] = []
@@ -332,23 +333,15 @@ def _ask_to_stop(workers: list[_Worker]) -> None:
 
 
 @contextmanager
-def _forward_signals(workers: list[_Worker]) -> Iterator[list[int]]:
-    """Passes SIGTERM and SIGINT on to the workers, which save and leave; only in the main thread.
-
-    Yields the list of received signals.
-    """
-    received: list[int] = []
+def stop_signals(handle: Callable[[int], None]) -> Iterator[None]:
+    """SIGTERM and SIGINT are given to `handle` meanwhile; outside the main thread they can't be."""
     if threading.current_thread() is not threading.main_thread():
-        yield received
+        yield
         return
-
-    def forward(number: int, frame: Any) -> None:
-        received.append(number)
-        _ask_to_stop(workers)
-
-    before = {number: signal.signal(number, forward) for number in (signal.SIGTERM, signal.SIGINT)}
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    before = {number: signal.signal(number, lambda received, frame: handle(received)) for number in numbers}
     try:
-        yield received
+        yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -76,5 +76,5 @@ def raise_file_limit(target: int = MANY_FILES) -> int | None:
 
 
 def present_environment() -> dict[str, str]:
-    """The environment of this process, as a value for those who look at it (`doctor`)."""
+    """The environment of this process, as a value for those who look at it: `doctor`, a run's record."""
     return dict(os.environ)

@@ -9,6 +9,8 @@
 
 Williams, Waterman, Patterson 2009; Austin et al., How To Scale Your Model, part 1. All rates are of one
 device, bytes/s for reads and writes together; `bytes_per_s` may also be a link's.
+
+The parts of a data sheet's numbers stand at the end: units, clocks, widths and links.
 """
 
 from __future__ import annotations
@@ -127,3 +129,28 @@ def sharded_matmul_flops(
     """
     device = matmul_flops(rows, into, out) / prod(mesh[axis] for axis in cut)
     return MeshFlops(device, device * prod(mesh.values()))
+
+
+def vector_flops_per_s(units: int, clock: float, flops_per_cycle: float = 2.0) -> float:
+    """FLOP/s of `units` arithmetic units; vendors count a fused multiply-add as two."""
+    return units * clock * flops_per_cycle
+
+
+def vector_clock(flops_per_s: float, units: int, flops_per_cycle: float = 2.0) -> float:
+    """The clock, in Hz, at which so many units reach a printed rate."""
+    return flops_per_s / (units * flops_per_cycle)
+
+
+def memory_bytes_per_s(clock: float, bus_bytes: float, transfers: float = 2.0) -> float:
+    """Bytes/s of a memory bus; `transfers` a cycle: 2 for double data rate."""
+    return clock * bus_bytes * transfers
+
+
+def link_bytes_per_s(links: int, bytes_per_s: float, devices: int = 1) -> float:
+    """Bytes/s of all links of `devices` together (or of a switch's ports)."""
+    return links * bytes_per_s * devices
+
+
+def bits_to_bytes_per_s(bits_per_s: float, links: int = 1) -> float:
+    """Network links are sold in bits per second."""
+    return links * bits_per_s / 8

@@ -21,8 +21,7 @@ from scalewright.machine.findings import Finding, Report, Severity, guarded
 from scalewright.machine.load import mark, others_busy
 from scalewright.machine.probe import load_torch
 from scalewright.machine.processor import read_processor
-
-__all__ = ["Finding", "Report", "examine", "render"]
+from scalewright.spec.text.words import counted
 
 Gpus = list[dict[str, str]] | None
 Check = tuple[str, str, Callable[[], Finding | Iterable[Finding] | None]]
@@ -53,20 +52,24 @@ def examine(
         what = f"nvidia-smi doesn't answer: {(str(error) or type(error).__name__).splitlines()[0][:120]}"
         fix = "restart the machine or reload the driver"
         findings.append(Finding(accelerator.GROUP, "driver", "problem", what, fix))
-    checks = [
-        *_program_checks(torch, versions, environ or {}, lambda: others_busy(quiet)),
-        *_accelerator_checks(torch, gpus, environ or {}),
-        *_system_checks(_existing(folder), environ or {}),
-        *(_speed_checks(torch) if measure else []),
-    ]
+    checks = _checks(torch, versions, gpus, _existing(folder), environ or {}, lambda: others_busy(quiet))
+    if measure:
+        device = speed.main_device(torch)
+        checks += [
+            (speed.GROUP, "matmul", lambda: speed.matmul(torch, device)),
+            (speed.GROUP, "bf16", lambda: speed.bf16(device)),
+            (speed.GROUP, "copy", lambda: speed.copies(device)),
+        ]
     for check in checks:
         findings += guarded(*check)
     return Report(tuple(findings), versions, time.perf_counter() - start)
 
 
-def _program_checks(
+def _checks(
     torch: Any | None,
     versions: dict[str, str | None],
+    gpus: Gpus,
+    folder: Path,
     environ: Mapping[str, str],
     busy: Callable[[], float | None],
 ) -> list[Check]:
@@ -87,18 +90,8 @@ def _program_checks(
         (memory.GROUP, "swap", memory.swap),
         (memory.GROUP, "shared memory", memory.shared_memory),
         (memory.GROUP, "open files", memory.open_files),
-    ]
-
-
-def _accelerator_checks(torch: Any | None, gpus: Gpus, environ: Mapping[str, str]) -> list[Check]:
-    return [
         (accelerator.GROUP, "driver", lambda: accelerator.driver(gpus)),
         (accelerator.GROUP, "devices", lambda: accelerator.torch_devices(torch, gpus, environ)),
-    ]
-
-
-def _system_checks(folder: Path, environ: Mapping[str, str]) -> list[Check]:
-    return [
         (network.GROUP, "gloo interface", lambda: network.hostname(environ)),
         (network.GROUP, "interfaces", lambda: network.named_interfaces(environ)),
         (network.GROUP, "loopback", network.loopback),
@@ -108,15 +101,6 @@ def _system_checks(folder: Path, environ: Mapping[str, str]) -> list[Check]:
         (storage.GROUP, "file system", lambda: storage.file_system(folder)),
         (storage.GROUP, "write speed", lambda: storage.write_speed(folder)),
         (storage.GROUP, "clock", storage.clock),
-    ]
-
-
-def _speed_checks(torch: Any | None) -> list[Check]:
-    device = speed.main_device(torch)
-    return [
-        (speed.GROUP, "matmul", lambda: speed.matmul(torch, device)),
-        (speed.GROUP, "bf16", lambda: speed.bf16(device)),
-        (speed.GROUP, "copy", lambda: speed.copies(device)),
     ]
 
 
@@ -153,14 +137,13 @@ def render(report: Report, width: int = 100, colour: bool = False) -> str:
 
 
 def _verdict(report: Report) -> Text:
-    """The last line: whether there is anything to do."""
     counts = report.dump()["counts"]
     problems, warnings = counts["problem"], counts["warn"]
     took = f" ({len(report.findings)} checks in {report.seconds:.1f} s)"
     if problems:
-        lines = f"{problems} problem" + ("s" if problems > 1 else "") + " to fix before a run"
+        lines = f"{counted(problems, 'problems')} to fix before a run"
     elif warnings:
-        lines = f"ready; {warnings} thing" + ("s" if warnings > 1 else "") + " could be better"
+        lines = f"ready; {counted(warnings, 'things')} could be better"
     else:
         lines = "ready: nothing to fix"
     return Text(lines, style=MARKS[report.worst][1]).append(took, style="dim")

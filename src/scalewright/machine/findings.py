@@ -38,21 +38,14 @@ class Report:
 
     @property
     def worst(self) -> Severity:
-        """The worst severity of all findings."""
         return max((finding.severity for finding in self.findings), key=SEVERITIES.index, default="ok")
 
     @property
     def groups(self) -> tuple[str, ...]:
-        """The groups, in order."""
         return tuple(dict.fromkeys(finding.group for finding in self.findings))
 
     def of(self, group: str) -> tuple[Finding, ...]:
-        """The findings of one group."""
         return tuple(finding for finding in self.findings if finding.group == group)
-
-    def find(self, name: str) -> Finding | None:
-        """The finding of that name."""
-        return next((finding for finding in self.findings if finding.name == name), None)
 
     def dump(self) -> dict[str, Any]:
         """Plain data: `{worst, counts, versions, findings, seconds}`."""
@@ -85,11 +78,3 @@ def guarded(group: str, name: str, check: Callable[[], Finding | Iterable[Findin
 def gib(count: float) -> str:
     """Bytes as GiB, for people."""
     return f"{count / 2**30:.1f} GiB"
-
-
-def rate(per_s: float, unit: str) -> str:
-    """A rate with a prefix that a person reads: 2.04e11 FLOP/s -> 204 GFLOP/s."""
-    for prefix, size in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if per_s >= size:
-            return f"{per_s / size:.3g} {prefix}{unit}"
-    return f"{per_s:.3g} {unit}"

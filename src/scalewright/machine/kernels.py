@@ -138,12 +138,13 @@ def torch_cases(torch: Any, precision: str) -> Iterator[Case]:
 
     width = dtype.itemsize
     for rows, k, n in PRODUCTS:
-        make = partial(_linear, torch, random, rows, k, n)
+        make = partial(_run_on, random, torch.nn.functional.linear, ((rows, k), (n, k)))
         yield Case("linear", 2.0 * rows * k * n, width * (rows * k + rows * n + 2.0 * n * k), make)
+    attend = partial(torch.nn.functional.scaled_dot_product_attention, is_causal=True)
     for what, dim in HEADS.items():
         for batch, tokens, heads in SQUARES:
             shape = (batch, heads, tokens, dim)
-            make, size = partial(_attention, torch, random, shape), float(batch * heads * tokens * dim)
+            make, size = partial(_run_on, random, attend, (shape,) * 3), float(batch * heads * tokens * dim)
             yield Case(what, 4.0 * size * tokens, width * 8 * size, make)
     for rows, hidden in ROWS:
         yield from _moves(torch, random, rows, hidden, width)
@@ -165,47 +166,25 @@ def _instance(forward: Forward, *leaves: Any) -> Instance:
     return forward, backward
 
 
-def _linear(torch: Any, random: Any, rows: int, k: int, n: int) -> Instance:
-    x, weight = random(rows, k), random(n, k)
-    return _instance(partial(torch.nn.functional.linear, x, weight), x, weight)
-
-
-def _attention(torch: Any, random: Any, shape: tuple[int, ...]) -> Instance:
-    three = [random(*shape) for _ in range(3)]
-    attend = torch.nn.functional.scaled_dot_product_attention
-    return _instance(partial(attend, *three, is_causal=True), *three)
-
-
 def _moves(torch: Any, random: Any, rows: int, hidden: int, width: int) -> Iterator[Case]:
     """Kernels bound by memory, or by Python where they are small; sizes: bytes read and written forward."""
     functional, once = torch.nn.functional, float(rows * hidden * width)
-
-    def norm() -> Instance:
-        x, scale = random(rows, hidden), random(hidden)
-        return _instance(lambda: functional.rms_norm(x, (hidden,), scale, 1e-5), x, scale)
-
-    def layer_norm() -> Instance:
-        x, scale, shift = random(rows, hidden), random(hidden), random(hidden)
-        return _instance(lambda: functional.layer_norm(x, (hidden,), scale, shift), x, scale, shift)
-
-    def gated() -> Instance:
-        gate, up = random(rows, hidden), random(rows, hidden)
-        return _instance(lambda: functional.silu(gate) * up, gate, up)
-
-    def activation() -> Instance:
-        x = random(rows, hidden)
-        return _instance(lambda: functional.gelu(x, approximate="tanh"), x)
-
-    def residual() -> Instance:
-        x, y = random(rows, hidden), random(rows, hidden)
-        return _instance(lambda: x + y, x, y)
-
-    yield Case("norm", 2 * once, 4 * once, norm)
-    yield Case("layer_norm", 2 * once, 4 * once, layer_norm)
-    yield Case("gated", 3 * once, 6 * once, gated)
-    yield Case("activation", 2 * once, 4 * once, activation)
-    yield Case("residual", 3 * once, 6 * once, residual)
+    whole, row = (rows, hidden), (hidden,)
+    kernels: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...], int]] = {
+        "norm": (lambda x, w: functional.rms_norm(x, row, w, 1e-5), (whole, row), 2),
+        "layer_norm": (lambda x, w, b: functional.layer_norm(x, row, w, b), (whole, row, row), 2),
+        "gated": (lambda gate, up: functional.silu(gate) * up, (whole, whole), 3),
+        "activation": (lambda x: functional.gelu(x, approximate="tanh"), (whole,), 2),
+        "residual": (lambda x, y: x + y, (whole, whole), 3),
+    }
+    for what, (run, shapes, passes) in kernels.items():
+        yield Case(what, passes * once, 2 * passes * once, partial(_run_on, random, run, shapes))
     yield Case("rope", 2 * once, 8 * once, partial(_rope, torch, random, rows, hidden))
+
+
+def _run_on(random: Any, run: Callable[..., Any], shapes: Sequence[tuple[int, ...]]) -> Instance:
+    numbers = [random(*shape) for shape in shapes]
+    return _instance(partial(run, *numbers), *numbers)
 
 
 def _rope(torch: Any, random: Any, rows: int, hidden: int) -> Instance:

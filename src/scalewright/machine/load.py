@@ -14,6 +14,7 @@ import time
 from dataclasses import dataclass
 
 from scalewright.machine.processor import Processor
+from scalewright.spec.text.words import counted
 
 LEAST_S = 0.3  # cores are accounted in ticks of 10 ms: a shorter time is too coarse to use
 SLACK = 0.5  # cores that may be missing before it is worth a word
@@ -29,7 +30,6 @@ class CpuMark:
 
 
 def mark() -> CpuMark:
-    """The counters now."""
     import psutil  # late: what it imports differs from system to system
 
     times = psutil.cpu_times()
@@ -66,9 +66,9 @@ def too_many_threads(processor: Processor, threads: int, workers: int, others: f
     idle = min(float(usable), processor.logical_cores - (others or 0.0))
     if threads * workers <= max(idle, 1.0 if threads * workers == 1 else 0.0) + SLACK:
         return None
-    count = f"{threads} thread" + ("s" if threads > 1 else "")
+    count = counted(threads, "threads")
     demand = f"{workers} workers of {count}" if workers > 1 else count
-    cores = f"{usable} core" + ("s" if usable > 1 else "")
+    cores = counted(usable, "cores")
     load = f", of which other work keeps {usable - max(idle, 0.0):.1f} busy" if idle < usable - 0.2 else ""
     fair = max(1, int(max(idle, 0.0) + SLACK) // workers)
     advice = [f"set OMP_NUM_THREADS={fair}"] if fair < threads else []

@@ -3,22 +3,19 @@
     CUDA or ROCm GPU   its name is in the table       published peaks, memory as the driver reports it
                        its name isn't                 measured matmul rates, peak_source: measured
     Apple GPU          nobody publishes               measured
-    CPU                nobody publishes               measured; n processes are n devices, each a share of it
+    CPU                nobody publishes               timed (timings.py); n processes are n devices
 
 `find_cluster` is what commands call: it takes `local` and all that `spec.cluster.load_cluster` takes.
 """
 
 from __future__ import annotations
 
-import socket
-import threading
-import time
 from pathlib import Path
 from typing import Any
 
 from scalewright.machine.names import match_gpu
 from scalewright.machine.probe import copy_rate, load_torch, matmul_rate, synchronize, time_runs
-from scalewright.machine.processor import Processor, read_processor
+from scalewright.machine.processor import read_processor
 from scalewright.machine.timings import cpu_timings
 from scalewright.spec.errors import UserError
 from scalewright.spec.hardware import cluster as named
@@ -28,6 +25,8 @@ from scalewright.spec.hardware.timings import Timings
 from scalewright.spec.hardware.topology import LATENCY, Measured
 
 GPU_PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
+CPU_VENDORS = ("Intel", "AMD", "Apple", "ARM", "Ampere", "AWS")
+PROBE_S = 0.3  # bounds each measurement
 
 
 def find_cluster(source: str | Path | dict[str, Any] | ClusterSpec, devices: int = 1) -> ClusterSpec:
@@ -41,8 +40,11 @@ def find_cluster(source: str | Path | dict[str, Any] | ClusterSpec, devices: int
 
 def _local(devices: int) -> ClusterSpec:
     torch = load_torch()
-    gpu = torch is not None and (torch.cuda.is_available() or torch.backends.mps.is_available())
-    return local_cluster(devices) if gpu else timed_cluster(devices)
+    if torch is not None and torch.cuda.is_available():
+        return _gpu_cluster(torch)
+    if torch is not None and torch.backends.mps.is_available():
+        return _one_node(_apple_device(torch), 1)
+    return timed_cluster(devices)
 
 
 def timed_cluster(devices: int, timings: Timings | None = None) -> ClusterSpec:
@@ -73,16 +75,15 @@ def _timed_rates(timings: Timings) -> dict[str, Any]:
     """A device's rates as its curves have them: the fastest product, and sums of numbers beyond any cache."""
     peaks = {name: _best_rate(timings, "linear", name) for name in timings.precisions}
     add = next((curve for curve in timings.curves if curve.what == "add"), None)
-    # a sum in place reads two numbers of 4 bytes and writes one
-    memory = 12.0 * add.sizes[-1] / add.seconds[-1] if add else None
-    if memory is None:
+    if add is None:
         raise UserError("these timings lack sums of numbers (add)", "local", "probe this machine again")
     where = f"each of {timings.processes} processes of {timings.threads} threads at once"
     return {
         "kind": "cpu",
         "peaks": {name: rate for name, rate in peaks.items() if rate},
         "peak_source": "measured",
-        "memory_bytes_per_s": memory,
+        # a sum in place reads two numbers of 4 bytes and writes one
+        "memory_bytes_per_s": 12.0 * add.sizes[-1] / add.seconds[-1],
         "sources": [
             f"measured: fastest product and largest sum, {where}; {timings.how} {timings.when}".strip()
         ],
@@ -92,40 +93,10 @@ def _timed_rates(timings: Timings) -> dict[str, Any]:
 load_cluster = find_cluster  # its name in the Python API
 
 
-def local_cluster(devices: int = 1, device: str = "auto", seconds: float = 0.3) -> ClusterSpec:
-    """This machine. `device`: auto, cpu, cuda or mps; `seconds` bounds each measurement.
-
-    On a CPU, `devices` processes are as many devices: each has an equal share of cores, rate and memory.
-    """
-    torch = load_torch()
-    cuda = torch is not None and torch.cuda.is_available()
-    mps = torch is not None and torch.backends.mps.is_available()
-    if (device == "cuda" and not cuda) or (device == "mps" and not mps):
-        raise UserError(
-            f"this machine has no {device} device that torch can use", "device", "use device: auto, or cpu"
-        )
-    if cuda and device in ("auto", "cuda"):
-        return _gpu_cluster(torch, seconds)
-    if mps and device in ("auto", "mps"):
-        return _one_node(_apple_device(torch, seconds), 1)
-    cores = read_processor().usable_cores / devices
-    rates = _measured_device("cpu", seconds, "cpu", ("fp32", "bf16"), cores)
-    return _one_node(_cpu_device(devices, rates), devices)
-
-
 def _one_node(device: DeviceSpec, count: int) -> ClusterSpec:
-    """A node of `count` devices and no network."""
+    """A node of `count` GPUs and no network."""
     alone = device.replace(network_bytes_per_s=None)
-    if device.kind != "cpu":
-        return ClusterSpec.parse({"name": "local", "device": alone, "devices_per_node": count, "nodes": 1})
-    levels: list[dict[str, Any]] = [
-        _level("device", "memory", 1, alone.memory_bytes_per_s, "measured: a large copy")
-    ]
-    if count > 1:
-        how = "measured: one TCP stream over the loopback interface, as Gloo uses it"
-        levels.append(_level("node", "loopback", count, min(loopback_rate(), alone.memory_bytes_per_s), how))
-    keys = {"name": "local", "device": alone, "devices_per_node": count, "nodes": 1, "levels": levels}
-    return ClusterSpec.parse(keys)
+    return ClusterSpec.parse({"name": "local", "device": alone, "devices_per_node": count, "nodes": 1})
 
 
 def _level(name: str, kind: str, size: int, rate: float, source: str) -> dict[str, Any]:
@@ -139,35 +110,28 @@ def _level(name: str, kind: str, size: int, rate: float, source: str) -> dict[st
     }
 
 
-def _measured_device(
-    kind: str, seconds: float, where: str, precisions: tuple[str, ...], cores: float | None = None
-) -> dict[str, Any]:
-    """The peaks, bandwidth and sources of a device that nobody publishes.
-
-    `cores`: a CPU device has that many; what more threads measured is cut to its share.
-    """
-    rates = {name: rate for name in precisions if (rate := matmul_rate(name, where, seconds)) is not None}
-    copy = copy_rate(where, seconds / 2)
-    threads = next((rate.threads for rate in rates.values() if rate.threads), None)
-    share = min(1.0, cores / threads) if cores and threads else 1.0
-    part = f"; {share:.3g} of it for each process" if share < 1 else ""
+def _measured_device(kind: str, where: str, precisions: tuple[str, ...]) -> dict[str, Any]:
+    """The peaks, bandwidth and sources of a device that nobody publishes."""
+    rates = {name: rate for name in precisions if (rate := matmul_rate(name, where, PROBE_S)) is not None}
+    copy = copy_rate(where, PROBE_S / 2)
     return {
         "kind": kind,
-        "peaks": {precision: rate.per_s * share for precision, rate in rates.items()},
+        "peaks": {precision: rate.per_s for precision, rate in rates.items()},
         "peak_source": "measured",
-        "memory_bytes_per_s": copy.per_s * share,
-        "sources": [f"measured: {rate.what}, {rate.how}{part}" for rate in (*rates.values(), copy)],
+        "memory_bytes_per_s": copy.per_s,
+        "sources": [f"measured: {rate.what}, {rate.how}" for rate in (*rates.values(), copy)],
     }
 
 
 def _cpu_device(devices: int, rates: dict[str, Any]) -> DeviceSpec:
     """This CPU, or the share of it that each of `devices` processes has, with rates as measured."""
     processor = read_processor()
+    model = processor.model
     return DeviceSpec.parse(
         {
             "id": "cpu",
-            "name": processor.model,
-            "vendor": _cpu_vendor(processor),
+            "name": model,
+            "vendor": next((name for name in CPU_VENDORS if name.lower() in model.lower()), "unknown"),
             "memory_bytes": processor.usable_memory_bytes / devices,
             "multiprocessors": max(1, processor.usable_cores // devices),
             "notes": [
@@ -180,12 +144,7 @@ def _cpu_device(devices: int, rates: dict[str, Any]) -> DeviceSpec:
     )
 
 
-def _cpu_vendor(processor: Processor) -> str:
-    known = ("Intel", "AMD", "Apple", "ARM", "Ampere", "AWS")
-    return next((vendor for vendor in known if vendor.lower() in processor.model.lower()), "unknown")
-
-
-def _apple_device(torch: Any, seconds: float) -> DeviceSpec:
+def _apple_device(torch: Any) -> DeviceSpec:
     """Apple's GPU, which shares the machine's memory."""
     processor = read_processor()
     return DeviceSpec.parse(
@@ -196,13 +155,13 @@ def _apple_device(torch: Any, seconds: float) -> DeviceSpec:
             "family": "apple",
             "memory_bytes": processor.memory_bytes,
             "memory_bytes_reported": int(torch.mps.recommended_max_memory()) or None,
-            **_measured_device("mps", seconds, "mps", ("fp32", "bf16", "fp16")),
+            **_measured_device("mps", "mps", ("fp32", "bf16", "fp16")),
         },
         "local",
     )
 
 
-def _gpu_cluster(torch: Any, seconds: float) -> ClusterSpec:
+def _gpu_cluster(torch: Any) -> ClusterSpec:
     """The GPUs that torch sees; they must be of one kind."""
     count = torch.cuda.device_count()
     names = {torch.cuda.get_device_name(index) for index in range(count)}
@@ -213,10 +172,10 @@ def _gpu_cluster(torch: Any, seconds: float) -> ClusterSpec:
     known = match_gpu(facts.name, facts.total_memory)
     if known is not None:
         return _one_node(known.replace(memory_bytes_reported=facts.total_memory), count)
-    return _one_node(_unknown_gpu(torch, facts, seconds), count)
+    return _one_node(_unknown_gpu(torch, facts), count)
 
 
-def _unknown_gpu(torch: Any, facts: Any, seconds: float) -> DeviceSpec:
+def _unknown_gpu(torch: Any, facts: Any) -> DeviceSpec:
     """A GPU that the table doesn't hold, or a slice of one: everything measured."""
     letters = "".join(letter if letter.isalnum() else "-" for letter in facts.name.lower())
     return DeviceSpec.parse(
@@ -228,7 +187,7 @@ def _unknown_gpu(torch: Any, facts: Any, seconds: float) -> DeviceSpec:
             "memory_bytes_reported": facts.total_memory,
             "host_bytes_per_s": _host_rate(torch),
             "multiprocessors": facts.multi_processor_count,
-            **_measured_device("gpu", seconds, "cuda:0", GPU_PRECISIONS),
+            **_measured_device("gpu", "cuda:0", GPU_PRECISIONS),
         },
         "local",
     )
@@ -244,27 +203,3 @@ def _host_rate(torch: Any, size: int = 1 << 27) -> float:
         synchronize(torch, "cuda:0")
 
     return size / min(time_runs(run, 0.1))
-
-
-def loopback_rate(size: int = 1 << 26) -> float:
-    """Bytes/s of one TCP stream over 127.0.0.1; raises OSError where no port can be opened."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        server.settimeout(2)
-        sender = threading.Thread(target=_send, args=(server.getsockname(), size), daemon=True)
-        sender.start()
-        connection, _ = server.accept()
-        buffer, received, start = bytearray(1 << 20), 0, time.perf_counter()
-        with connection:
-            connection.settimeout(2)
-            while received < size and (count := connection.recv_into(buffer)):
-                received += count
-        elapsed = time.perf_counter() - start
-        sender.join(2)
-    return received / elapsed
-
-
-def _send(address: tuple[str, int], size: int) -> None:
-    block = bytes(1 << 20)
-    with socket.create_connection(address, timeout=2) as connection:
-        for _ in range(size // len(block)):
-            connection.sendall(block)

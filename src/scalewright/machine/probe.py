@@ -17,13 +17,15 @@ import contextlib
 import importlib
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
-BF16_MARGIN = 1.1  # bf16 copies of fp32 weights and bf16 element-wise code cost something too
+from scalewright.spec.hardware.timings import BF16_MARGIN
+from scalewright.spec.text.words import counted
+
 BF16_AGREEMENT = 0.75  # share of the rounds that must have bf16 ahead: one lucky moment decides nothing
 BF16_ROUNDS = (5, 50)  # at least, at most
 BF16_SLOW_S = 0.3  # rounds longer than this are slow enough to be told apart by three of them
@@ -41,9 +43,13 @@ class Rate:
     how: str
     threads: int | None = None  # CPU threads at work; None = not a CPU, or not known
 
-    def dump(self) -> dict[str, Any]:
-        """Plain data."""
-        return asdict(self)
+    @classmethod
+    def of(
+        cls, what: str, amount: float, times: Sequence[float], how: str, threads: int | None = None
+    ) -> Rate:
+        """The rate of `amount` FLOPs or bytes that took `times` seconds, run by run."""
+        best, usual, runs = min(times), statistics.median(times), len(times)
+        return cls(what, amount / best, amount / usual, runs, f"{how}, best of {runs}", threads)
 
 
 @dataclass(frozen=True)
@@ -72,7 +78,6 @@ class Bf16Speed:
         return self.fast
 
     def dump(self) -> dict[str, Any]:
-        """Plain data."""
         return {**asdict(self), "fast": self.fast}
 
     def describe(self) -> str:
@@ -125,18 +130,16 @@ def matmul_rate(precision: str = "fp32", device: str = "cpu", seconds: float = 0
     if precision not in TORCH_TYPES or (precision == "tf32" and not device.startswith("cuda")):
         return None
     threads = torch.get_num_threads() if device == "cpu" else None
-    how = f"torch {torch.__version__} on {device}" + (f" with {_count(threads)}" if threads else "")
+    how = f"torch {torch.__version__} on {device}" + (
+        f" with {counted(threads, 'threads')}" if threads else ""
+    )
     try:
-        with _Tf32(torch, precision == "tf32") if device.startswith("cuda") else contextlib.nullcontext():
+        with _tf32(torch, precision == "tf32") if device.startswith("cuda") else contextlib.nullcontext():
             return _search(
                 precision, lambda n: _torch_product(torch, precision, device, n), seconds, how, threads
             )
     except (RuntimeError, NotImplementedError, TypeError):  # this device has no such product
         return None
-
-
-def _count(threads: int) -> str:
-    return f"{threads} thread" + ("s" if threads > 1 else "")
 
 
 def _search(
@@ -156,15 +159,7 @@ def _search(
             break  # the next size takes eight times as long
         n *= 2
     times = time_runs(run, max(seconds / 3, end - time.perf_counter()))
-    flops = 2.0 * n**3
-    return Rate(
-        what=f"matmul {what}",
-        per_s=flops / min(times),
-        median_per_s=flops / statistics.median(times),
-        runs=len(times),
-        how=f"{how}: {n} x {n} x {n}, best of {len(times)}",
-        threads=threads,
-    )
+    return Rate.of(f"matmul {what}", 2.0 * n**3, times, f"{how}: {n} x {n} x {n}", threads)
 
 
 def _numpy_product(n: int) -> Callable[[], None]:
@@ -195,18 +190,15 @@ def _random(torch: Any, shape: tuple[int, int], device: str) -> Any:
     return torch.randn(*shape, device=device, generator=torch.Generator(device=device).manual_seed(0))
 
 
-class _Tf32:
+@contextlib.contextmanager
+def _tf32(torch: Any, on: bool) -> Iterator[None]:
     """While it lasts, fp32 products on CUDA use TF32, or don't; the setting is put back after."""
-
-    def __init__(self, torch: Any, on: bool) -> None:
-        self.torch, self.on, self.before = torch, on, False
-
-    def __enter__(self) -> None:
-        self.before = self.torch.get_float32_matmul_precision()
-        self.torch.set_float32_matmul_precision("high" if self.on else "highest")
-
-    def __exit__(self, *error: object) -> None:
-        self.torch.set_float32_matmul_precision(self.before)
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if on else "highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def copy_rate(device: str = "cpu", seconds: float = 0.15, size: int = 1 << 27) -> Rate:
@@ -230,13 +222,7 @@ def copy_rate(device: str = "cpu", seconds: float = 0.15, size: int = 1 << 27) -
         how = f"numpy {np.__version__}, one thread"
     run()
     times = time_runs(run, seconds)
-    return Rate(
-        what="copy",
-        per_s=2.0 * size / min(times),
-        median_per_s=2.0 * size / statistics.median(times),
-        runs=len(times),
-        how=f"{how}: {size >> 20} MiB read and written, best of {len(times)}",
-    )
+    return Rate.of("copy", 2.0 * size, times, f"{how}: {size >> 20} MiB read and written")
 
 
 def compare_bf16(device: str = "cpu", seconds: float = 0.4) -> Bf16Speed | None:

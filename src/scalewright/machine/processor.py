@@ -16,7 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 # Instruction sets that decide how fast a matrix multiplication can be, as Linux and macOS spell them.
-FLAGS = ("amx_tile", "amx_bf16", "amx_int8", "avx512_bf16", "avx512f", "avx2", "asimd", "sve", "bf16", "i8mm")
+FLAGS = (
+    "amx_tile", "amx_bf16", "amx_fp16", "amx_int8", "avx512_bf16", "avx512_fp16", "avx512_vnni", "avx512f",
+    "avx_vnni", "avx2", "avx", "fma", "f16c", "asimd", "asimddp", "sve", "sve2", "sme", "bf16", "i8mm",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,6 @@ class Processor:
 
     @property
     def usable_memory_bytes(self) -> int:
-        """Memory that this process can have at most."""
         return min(self.memory_bytes, self.memory_limit_bytes or self.memory_bytes)
 
 
@@ -56,10 +58,10 @@ def read_processor(root: Path = Path("/")) -> Processor:
         model=_model(root),
         logical_cores=logical,
         physical_cores=psutil.cpu_count(logical=False),
-        affinity_cores=_affinity(logical),
+        affinity_cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else logical,
         quota_cores=_quota(root),
         flags=_flags(root),
-        numa_nodes=_numa_nodes(root),
+        numa_nodes=len(list((root / "sys/devices/system/node").glob("node[0-9]*"))) or None,
         memory_bytes=int(memory.total),
         memory_available_bytes=int(memory.available),
         memory_limit_bytes=_memory_limit(root, int(memory.total)),
@@ -104,19 +106,6 @@ def _flags(root: Path) -> tuple[str, ...]:
     if _sysctl("hw.optional.arm.FEAT_BF16") == "1":
         words.add("bf16")
     return tuple(flag for flag in FLAGS if flag in words)
-
-
-def _affinity(logical: int) -> int:
-    if hasattr(os, "sched_getaffinity"):  # Linux only
-        try:
-            return len(os.sched_getaffinity(0))
-        except OSError:
-            return logical
-    return logical
-
-
-def _numa_nodes(root: Path) -> int | None:
-    return sum(1 for _ in (root / "sys/devices/system/node").glob("node[0-9]*")) or None
 
 
 def _cgroup_folders(root: Path, controller: str) -> list[Path]:

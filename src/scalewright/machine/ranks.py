@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -25,7 +27,6 @@ KINDS = ("all_reduce", "all_gather", "reduce_scatter", "send")
 
 
 def main(arguments: list[str]) -> None:
-    """Times, and prints."""
     rank, world, threads = (int(word) for word in arguments[:3])
     store, seconds, precisions = arguments[3], float(arguments[4]), arguments[5:]
     torch = load_torch()
@@ -62,12 +63,34 @@ def _curves(
 
 def _streams() -> Iterator[dict[str, Any]]:
     """Messages where there is no Gloo to time: a start and a TCP stream, whose bytes a collective halves."""
-    from scalewright.machine.local import loopback_rate
-
     rate, start = loopback_rate(1 << 24), LATENCY["loopback"][0]
     for kind in KINDS:
         share = 0.5 if kind in ("all_gather", "reduce_scatter") else 1.0
         yield curve(kind, [(4.0 * size, 4 * start + share * 4.0 * size / rate) for size in SIZES])
+
+
+def loopback_rate(size: int = 1 << 26) -> float:
+    """Bytes/s of one TCP stream over 127.0.0.1; raises OSError where no port can be opened."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(2)
+        sender = threading.Thread(target=_send, args=(server.getsockname(), size), daemon=True)
+        sender.start()
+        connection, _ = server.accept()
+        buffer, received, start = bytearray(1 << 20), 0, time.perf_counter()
+        with connection:
+            connection.settimeout(2)
+            while received < size and (count := connection.recv_into(buffer)):
+                received += count
+        elapsed = time.perf_counter() - start
+        sender.join(2)
+    return received / elapsed
+
+
+def _send(address: tuple[str, int], size: int) -> None:
+    block = bytes(1 << 20)
+    with socket.create_connection(address, timeout=2) as connection:
+        for _ in range(size // len(block)):
+            connection.sendall(block)
 
 
 def _messages(torch: Any, rank: int, world: int, seconds: float) -> Iterator[dict[str, Any]]:

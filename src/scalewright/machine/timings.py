@@ -33,9 +33,7 @@ QUIET_DAYS, BUSY_MINUTES = 30.0, 10.0
 PATIENCE = 120.0  # seconds that a probe may take; it takes a few
 
 
-def cpu_timings(
-    processes: int = 1, seconds: float = SECONDS, folder: Path | None = None, fresh: bool = False
-) -> Timings:
+def cpu_timings(processes: int = 1, folder: Path | None = None, fresh: bool = False) -> Timings:
     """The seconds of kernels and messages in each of `processes` processes that share this machine's CPU.
 
     Read where it was probed before, unless `fresh`. `folder`: where that is kept (null: the user's cache).
@@ -46,7 +44,7 @@ def cpu_timings(
     known = None if fresh else _remembered(place, processor)
     if known is not None:
         return known
-    timings = probe(processes, threads, seconds)
+    timings = probe(processes, threads)
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
         partial = place.with_suffix(f".{os.getpid()}.part")
@@ -82,7 +80,12 @@ def probe(processes: int, threads: int, seconds: float = SECONDS) -> Timings:
         try:
             answers = [worker.communicate(timeout=PATIENCE) for worker in workers]
         except subprocess.TimeoutExpired:
-            raise RunError(_too_slow(_load())) from None
+            now = _load()
+            busy = f" (load {now:.1f} on {read_processor().usable_cores} cores)" if now is not None else ""
+            raise RunError(
+                f"timing this machine's kernels and messages took more than {PATIENCE:.0f} s{busy}: "
+                "try again when less other work runs on it"
+            ) from None
         finally:
             for worker in workers:
                 if worker.poll() is None:
@@ -96,15 +99,6 @@ def probe(processes: int, threads: int, seconds: float = SECONDS) -> Timings:
     when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     keys = {"processes": processes, "threads": threads, "curves": curves, "how": _how(), "when": when}
     return Timings.parse({**keys, "load": load}, "probe")
-
-
-def _too_slow(load: float | None) -> str:
-    """Why the probe was given up, and what to do: a quiet machine needs seconds."""
-    busy = f" (load {load:.1f} on {read_processor().usable_cores} cores)" if load is not None else ""
-    return (
-        f"timing this machine's kernels and messages took more than {PATIENCE:.0f} s{busy}: "
-        "try again when less other work runs on it"
-    )
 
 
 def _how() -> str:
@@ -135,7 +129,6 @@ def _file(folder: Path, processor: Processor, processes: int, threads: int) -> P
 
 
 def _remembered(place: Path, processor: Processor) -> Timings | None:
-    """The timings of an earlier probe that are still recent enough."""
     try:
         age = time.time() - place.stat().st_mtime
         timings = Timings.parse(json.loads(place.read_text(encoding="utf-8")), str(place))

@@ -21,10 +21,8 @@ from scalewright.model.decoder import Decoder
 from scalewright.model.huggingface import HuggingFaceFolder, torch_dtype
 from scalewright.model.init import init_tensor, named_tensors
 from scalewright.spec.errors import UserError, unknown
-from scalewright.spec.huggingface import read_huggingface
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.presets import load_model_spec
-from scalewright.spec.text.untrusted import inside, read_json
 from scalewright.spec.trains import check_runs
 
 
@@ -58,7 +56,7 @@ def open_huggingface(folder: Path) -> HuggingFaceFolder:
     """The tensors of a Hugging Face folder, with the spec of its config.json."""
     if not (folder / "config.json").is_file():
         raise UserError("no config.json here", str(folder), "give a Hugging Face folder or a run's folder")
-    spec = read_config(folder)
+    spec = load_model_spec(folder)
     check_runs(spec)
     return HuggingFaceFolder(folder, spec)
 
@@ -97,15 +95,3 @@ def torch_device(name: str) -> torch.device:
     if absent.get(device.type, False):
         raise UserError(f"device '{name}' isn't here", "device", "use cpu")
     return device
-
-
-def read_config(folder: Path) -> ModelSpec:
-    """The spec of a folder's config.json; raises UserError."""
-    path = inside(folder, "config.json")
-    try:
-        config = read_json(path)
-    except (OSError, ValueError) as error:
-        raise UserError(f"cannot read config.json: {error}", str(path), "fetch it again") from None
-    if not isinstance(config, dict):
-        raise UserError("config.json is not a JSON object", str(path), "fetch it again")
-    return read_huggingface(config, str(path), name=folder.name)

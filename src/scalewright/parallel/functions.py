@@ -20,6 +20,7 @@ The collectives are PyTorch's functional ones: they trace under `torch.compile`,
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -54,40 +55,36 @@ def axis_group(mesh: Mesh, axis: str) -> AxisGroup:
 
 def copy_to(x: Tensor, group: AxisGroup) -> Tensor:
     """x as it is; gradients are summed over the group."""
-    out: Tensor = _CopyTo.apply(x, group.name, _clock(group))  # type: ignore[no-untyped-call]
+    out: Tensor = _CopyTo.apply(x, group)  # type: ignore[no-untyped-call]
     return out
 
 
 def sum_over(x: Tensor, group: AxisGroup) -> Tensor:
     """The sum over the group, on every rank; the gradient goes to each as it is."""
-    out: Tensor = _SumOver.apply(x, group.name, _clock(group))  # type: ignore[no-untyped-call]
+    out: Tensor = _SumOver.apply(x, group)  # type: ignore[no-untyped-call]
     return out
 
 
 def sum_both(x: Tensor, group: AxisGroup) -> Tensor:
     """The sum over the group, on every rank; gradients, each rank's own part, are summed too."""
-    out: Tensor = _SumBoth.apply(x, group.name, _clock(group))  # type: ignore[no-untyped-call]
-    return out
+    return sum_over(copy_to(x, group), group)
 
 
 def gather_sum(x: Tensor, dim: int, group: AxisGroup) -> Tensor:
     """All ranks' x, joined along `dim`; gradients are summed, and each rank keeps its own part's."""
-    arguments = (x, dim % x.dim(), group.name, group.size, _clock(group))
-    out: Tensor = _GatherSum.apply(*arguments)  # type: ignore[no-untyped-call]
+    out: Tensor = _GatherSum.apply(x, dim % x.dim(), group)  # type: ignore[no-untyped-call]
     return out
 
 
 def sum_scatter(x: Tensor, dim: int, group: AxisGroup) -> Tensor:
     """This rank's part, along `dim`, of the sum over the group, whose size must divide the length."""
-    arguments = (x, dim % x.dim(), group.name, group.size, _clock(group))
-    out: Tensor = _SumScatter.apply(*arguments)  # type: ignore[no-untyped-call]
+    out: Tensor = _SumScatter.apply(x, dim % x.dim(), group)  # type: ignore[no-untyped-call]
     return out
 
 
 def gather_slice(x: Tensor, dim: int, group: AxisGroup) -> Tensor:
     """All ranks' x, joined along `dim`; of the gradient, which is the same on all, each keeps its part."""
-    arguments = (x, dim % x.dim(), group.name, group.size, group.index, _clock(group))
-    out: Tensor = _GatherSlice.apply(*arguments)  # type: ignore[no-untyped-call]
+    out: Tensor = _GatherSlice.apply(x, dim % x.dim(), group)  # type: ignore[no-untyped-call]
     return out
 
 
@@ -97,25 +94,18 @@ def local_part(x: Tensor, dim: int, group: AxisGroup) -> Tensor:
     return x.narrow(dim, group.index * length, length)
 
 
-def _clock(group: AxisGroup) -> Clock | None:
-    """The group's clock; none in a graph that is being compiled, which it would break."""
-    return None if torch.compiler.is_compiling() else group.clock
-
-
 # -- the collectives, without gradients ------------------------------------------------------------
 
 
-def reduced(x: Tensor, group: str, clock: Clock | None = None) -> Tensor:
+def reduced(x: Tensor, group: AxisGroup) -> Tensor:
     """The sum of x over the group's ranks."""
-    if clock is not None and not torch.compiler.is_compiling():
-        with clock():
-            return reduced(x, group)
-    started = torch.ops._c10d_functional.all_reduce(x.contiguous(), "sum", group)
-    out: Tensor = torch.ops._c10d_functional.wait_tensor(started)
+    with _clock(group):
+        started = torch.ops._c10d_functional.all_reduce(x.contiguous(), "sum", group.name)
+        out: Tensor = torch.ops._c10d_functional.wait_tensor(started)
     return out
 
 
-def gathered(x: Tensor, dim: int, group: str, size: int, clock: Clock | None = None) -> Tensor:
+def gathered(x: Tensor, dim: int, group: AxisGroup) -> Tensor:
     """All ranks' x, joined along `dim`.
 
     Not by `all_gather_into_tensor`, which to Gloo is ALLGATHER_COALESCED. The two threads of a Gloo group
@@ -123,95 +113,83 @@ def gathered(x: Tensor, dim: int, group: str, size: int, clock: Clock | None = N
     within the string itself is then written into freed memory (torch 2.11 to 2.13). A compiler needs it, and
     to tensors without memory torch describes the other call as if it made a second output.
     """
-    if clock is not None and not torch.compiler.is_compiling():
-        with clock():
-            return gathered(x, dim, group, size)
-    x = x.contiguous()
-    if torch.compiler.is_compiling() or isinstance(x, FakeTensor):
-        started = torch.ops._c10d_functional.all_gather_into_tensor(x, size, group)
-    else:
-        whole = x.new_empty(size * x.shape[0], *x.shape[1:])
-        started = torch.ops._c10d_functional.all_gather_into_tensor_out(x, size, group, out=whole)
-    out: Tensor = torch.ops._c10d_functional.wait_tensor(started)  # [size * x.shape[0], ...]
+    x, size = x.contiguous(), group.size
+    with _clock(group):
+        if torch.compiler.is_compiling() or isinstance(x, FakeTensor):
+            started = torch.ops._c10d_functional.all_gather_into_tensor(x, size, group.name)
+        else:
+            whole = x.new_empty(size * x.shape[0], *x.shape[1:])
+            started = torch.ops._c10d_functional.all_gather_into_tensor_out(x, size, group.name, out=whole)
+        out: Tensor = torch.ops._c10d_functional.wait_tensor(started)  # [size * x.shape[0], ...]
     if dim == 0:
         return out
     return out.view(size, *x.shape).movedim(0, dim).flatten(dim, dim + 1)
 
 
-def scattered(x: Tensor, dim: int, group: str, size: int, clock: Clock | None = None) -> Tensor:
+def scattered(x: Tensor, dim: int, group: AxisGroup) -> Tensor:
     """This rank's part along `dim` of the sum of x over the group's ranks."""
-    if clock is not None and not torch.compiler.is_compiling():
-        with clock():
-            return scattered(x, dim, group, size)
-    cut = x.reshape(*x.shape[:dim], size, -1, *x.shape[dim + 1 :])
+    cut = x.reshape(*x.shape[:dim], group.size, -1, *x.shape[dim + 1 :])
     parts = cut.movedim(dim, 0).flatten(0, 1).contiguous()
-    started = torch.ops._c10d_functional.reduce_scatter_tensor(parts, "sum", size, group)
-    out: Tensor = torch.ops._c10d_functional.wait_tensor(started)
+    with _clock(group):
+        started = torch.ops._c10d_functional.reduce_scatter_tensor(parts, "sum", group.size, group.name)
+        out: Tensor = torch.ops._c10d_functional.wait_tensor(started)
     return out
+
+
+def _clock(group: AxisGroup) -> AbstractContextManager[None]:
+    """The group's clock; none in a graph that is being compiled, which it would break."""
+    return nullcontext() if group.clock is None or torch.compiler.is_compiling() else group.clock()
 
 
 class _CopyTo(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, group: str, clock: Clock | None) -> Tensor:
-        ctx.group, ctx.clock = group, clock
+    def forward(ctx: Any, x: Tensor, group: AxisGroup) -> Tensor:
+        ctx.group = group
         return x.view_as(x)
 
     @staticmethod
-    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None, None]:
-        return reduced(grad_outputs[0], ctx.group, ctx.clock), None, None
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None]:
+        return reduced(grad_outputs[0], ctx.group), None
 
 
 class _SumOver(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, group: str, clock: Clock | None) -> Tensor:
-        return reduced(x, group, clock)
+    def forward(ctx: Any, x: Tensor, group: AxisGroup) -> Tensor:
+        return reduced(x, group)
 
     @staticmethod
-    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None, None]:
-        return grad_outputs[0], None, None
-
-
-class _SumBoth(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, group: str, clock: Clock | None) -> Tensor:
-        ctx.group, ctx.clock = group, clock
-        return reduced(x, group, clock)
-
-    @staticmethod
-    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None, None]:
-        return reduced(grad_outputs[0], ctx.group, ctx.clock), None, None
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None]:
+        return grad_outputs[0], None
 
 
 class _GatherSum(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, dim: int, group: str, size: int, clock: Clock | None) -> Tensor:
-        ctx.collective = (dim, group, size, clock)
-        return gathered(x, dim, group, size, clock)
+    def forward(ctx: Any, x: Tensor, dim: int, group: AxisGroup) -> Tensor:
+        ctx.dim, ctx.group = dim, group
+        return gathered(x, dim, group)
 
     @staticmethod
-    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None, None, None, None]:
-        return scattered(grad_outputs[0], *ctx.collective), None, None, None, None
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None, None]:
+        return scattered(grad_outputs[0], ctx.dim, ctx.group), None, None
 
 
 class _SumScatter(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, dim: int, group: str, size: int, clock: Clock | None) -> Tensor:
-        ctx.collective = (dim, group, size, clock)
-        return scattered(x, dim, group, size, clock)
+    def forward(ctx: Any, x: Tensor, dim: int, group: AxisGroup) -> Tensor:
+        ctx.dim, ctx.group = dim, group
+        return scattered(x, dim, group)
 
     @staticmethod
-    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None, None, None, None]:
-        return gathered(grad_outputs[0], *ctx.collective), None, None, None, None
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None, None]:
+        return gathered(grad_outputs[0], ctx.dim, ctx.group), None, None
 
 
 class _GatherSlice(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, dim: int, group: str, size: int, index: int, clock: Clock | None
-    ) -> Tensor:
-        ctx.dim, ctx.start, ctx.length = dim, index * x.shape[dim], x.shape[dim]
-        return gathered(x, dim, group, size, clock)
+    def forward(ctx: Any, x: Tensor, dim: int, group: AxisGroup) -> Tensor:
+        ctx.dim, ctx.group = dim, group
+        return gathered(x, dim, group)
 
     @staticmethod
-    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None, None, None, None, None]:
-        return grad_outputs[0].narrow(ctx.dim, ctx.start, ctx.length), None, None, None, None, None
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None, None]:
+        return local_part(grad_outputs[0], ctx.dim, ctx.group), None, None

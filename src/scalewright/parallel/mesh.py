@@ -20,7 +20,6 @@ from urllib.parse import unquote, urlparse
 import torch
 import torch.distributed as dist
 from torch.distributed import FileStore, PrefixStore, TCPStore  # type: ignore[attr-defined]
-from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from scalewright.parallel.timers import Timers
@@ -41,18 +40,6 @@ HOST_SUMS = frozenset({"tp", "kv", "tie"})
 APART = frozenset({"control", "pp_down", "pp_up"})
 # More communicators over the ranks of a longer pipeline, for GPUs alone (see parallel/messages.py).
 LANES = tuple(f"pp_{way}_{lane}" for way in ("down", "up") for lane in (1, 2))
-
-# The mesh's axes as users know them: `fsdp` is dp_shard (x cp); what joins all carries scalars: control.
-_REPORTED = {
-    "fsdp": "dp_shard",
-    "gradient": "dp_shard",  # zero_stage 0: whole replicas, over the ranks that other stages shard over
-    "efsdp": "dp_shard",
-    "pp_down": "pp",
-    "pp_up": "pp",
-    "loss": "control",
-    "world": "control",
-    "batch": "control",
-}
 
 
 @dataclass(frozen=True)
@@ -100,36 +87,11 @@ class Mesh:
                 return axis
         return None
 
-    def device_mesh(self, axis: str) -> DeviceMesh:
-        """A one-dimensional torch DeviceMesh over an existing group, for `fully_shard`."""
-        group = self.group(axis)
-        if group is None:
-            raise ValueError(f"axis '{axis}' has one rank: nothing to build a device mesh from")
-        return DeviceMesh.from_group(group, self.device.type, mesh_dim_names=(axis,))
-
-    def hsdp_mesh(self) -> DeviceMesh:
-        """The mesh for `fully_shard`: (fsdp), or (dp_replicate, fsdp) where shards are replicated."""
-        shards, replicas = self.group("fsdp"), self.group("dp_replicate")
-        if shards is None or replicas is None:
-            return self.device_mesh("fsdp")
-        both = next(ranks for ranks in self.grid.groups("hsdp") if self.rank in ranks)
-        return DeviceMesh.from_group(
-            [replicas, shards],
-            self.device.type,
-            mesh=torch.tensor(both, dtype=torch.int).view(self.size("dp_replicate"), -1),
-            mesh_dim_names=("dp_replicate", "fsdp"),
-        )
-
 
 def axes_of(model: Any) -> tuple[str, ...]:
     """The axes that training this model communicates over: `tie` only where embedding and head are one."""
     tied = isinstance(model, ModelSpec) and model.tie_word_embeddings
     return tuple(axis for axis in USED if axis != "tie" or tied)
-
-
-def reported_axis(axis: str) -> str:
-    """The axis's name in what users read: dry runs, reports of hangs."""
-    return _REPORTED.get(axis, axis)
 
 
 def make_mesh(

@@ -42,7 +42,7 @@ class _Input:
         if isinstance(packed, Tensor):
             return packed
         if self.again is None:
-            self.again = gathered(self.part, self.dim, self.group.name, self.group.size, self.group.clock)
+            self.again = gathered(self.part, self.dim, self.group)
         return self.again.as_strided(*packed)
 
 

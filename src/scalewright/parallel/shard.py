@@ -110,17 +110,21 @@ def _fsdp(module: nn.Module) -> FSDPModule:
 
 
 def _device_mesh(mesh: Mesh) -> DeviceMesh:
-    """The mesh to shard over; a rank alone (whose parameters are to be offloaded) gets a group of itself."""
-    if mesh.group("fsdp") is not None:
-        return mesh.hsdp_mesh()
+    """The mesh to shard over: (fsdp), or (dp_replicate, fsdp) where shards are replicated."""
+    shards, replicas = mesh.group("fsdp") or _alone(mesh), mesh.group("dp_replicate")
+    if replicas is None:
+        return DeviceMesh.from_group(shards, mesh.device.type, mesh_dim_names=("fsdp",))
+    both = next(ranks for ranks in mesh.grid.groups("hsdp") if mesh.rank in ranks)
+    ranks = torch.tensor(both, dtype=torch.int).view(mesh.size("dp_replicate"), -1)
+    return DeviceMesh.from_group(
+        [replicas, shards], mesh.device.type, mesh=ranks, mesh_dim_names=("dp_replicate", "fsdp")
+    )
+
+
+def _alone(mesh: Mesh) -> dist.ProcessGroup:
+    """A group of this rank alone, whose parameters are to be offloaded."""
     if not dist.is_initialized():
         store = dist.HashStore()  # type: ignore[attr-defined]
         dist.init_process_group(backend_for(mesh.device), store=store, rank=0, world_size=1)
-    alone = dist.new_group([mesh.rank], use_local_synchronization=True)
-    replicas = mesh.group("dp_replicate")
-    if replicas is None:
-        return DeviceMesh.from_group(alone, mesh.device.type, mesh_dim_names=("fsdp",))
-    ranks = torch.tensor(dist.get_process_group_ranks(replicas), dtype=torch.int).view(-1, 1)
-    return DeviceMesh.from_group(
-        [replicas, alone], mesh.device.type, mesh=ranks, mesh_dim_names=("dp_replicate", "fsdp")
-    )
+    alone: dist.ProcessGroup = dist.new_group([mesh.rank], use_local_synchronization=True)
+    return alone

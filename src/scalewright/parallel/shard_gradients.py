@@ -109,7 +109,7 @@ class ShardedGradients:
         """For a weight part: its norms read their weights again, and no hook gathers those in time.
 
         FSDP's own hooks run again in it where a norm ends a block (Gemma's), and must not free the
-        gathered parameters: without these flags the gathers are no longer those of spec/traffic.py.
+        gathered parameters: without these flags the gathers are no longer those of spec/volumes.py.
         """
         for module in self.modules[stage]:
             module.unshard()

@@ -18,7 +18,7 @@ from torch import Tensor
 from scalewright.parallel.collectives import all_sum
 from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.weights import Weights
-from scalewright.spec.traffic import SUMMED_ALONE
+from scalewright.spec.volumes import SUMMED_ALONE
 
 AXES = ("tp", "kv", "tie")
 

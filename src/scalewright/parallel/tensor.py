@@ -56,7 +56,7 @@ from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.regather import Regather
 from scalewright.spec.layout import Layout
 from scalewright.spec.placement import Placement, local_shape
-from scalewright.spec.traffic import regathers
+from scalewright.spec.volumes import regathers
 
 Change = Callable[[Tensor], Tensor]
 SEQUENCE = 1  # the dim of [B, T, D] that sp cuts
@@ -110,7 +110,8 @@ def apply_tensor(decoder: Decoder, layout: Layout, mesh: Mesh) -> None:
         rule = rule_of(name)
         match rule.input:
             case "enter" if regathers(layout):
-                _regather_input(module, Regather(_column_parallel(name, module), SEQUENCE, group))
+                regather = Regather(_column_parallel(name, module), SEQUENCE, group)
+                _change_input(module, regather.enter, regather.leave)
             case "enter":
                 _change_input(module, enter)
             case "slice" if layout.sp:
@@ -169,22 +170,13 @@ def cut_parameters(decoder: nn.Module, placements: Iterable[Placement], mesh: Me
             module.out_features, module.in_features = shapes[name]  # for `print(model)`
 
 
-def _regather_input(module: nn.Module, regather: Regather) -> None:
-    forward = module.forward
-
-    def run(x: Tensor, *rest: object) -> Tensor:
-        out: Tensor = forward(regather.enter(x), *rest)
-        regather.leave()
-        return out
-
-    _replace_forward(module, run)
-
-
-def _change_input(module: nn.Module, change: Change) -> None:
+def _change_input(module: nn.Module, change: Change, after: Callable[[], None] | None = None) -> None:
     forward = module.forward
 
     def run(x: Tensor, *rest: object) -> Tensor:
         out: Tensor = forward(change(x), *rest)
+        if after is not None:
+            after()
         return out
 
     _replace_forward(module, run)

@@ -23,21 +23,28 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
-from types import TracebackType
 from typing import Any, TypeVar
 
 import torch
 
 T = TypeVar("T")
 PHASES = ("data", "compute", "optimizer")
-# The name in run files and reports of each of the mesh's axes.
-AXES = {
+# The mesh's axes as users know them: `fsdp` is dp_shard (x cp); what joins all carries scalars: control.
+_REPORTED = {
     "fsdp": "dp_shard",
+    "gradient": "dp_shard",  # zero_stage 0: whole replicas, over the ranks that other stages shard over
+    "efsdp": "dp_shard",
     "pp_down": "pp",
     "pp_up": "pp",
-    "world": "control",
     "loss": "control",
+    "world": "control",
+    "batch": "control",
 }
+
+
+def reported_axis(axis: str) -> str:
+    """The axis's name in what users read: breakdowns, dry runs, reports of hangs."""
+    return _REPORTED.get(axis, axis)
 
 
 class Timers:
@@ -55,7 +62,7 @@ class Timers:
 
     def comm(self, axis: str) -> Span:
         """`with timers.comm("tp"): ...` around a collective, or a wait for one, over an axis of the mesh."""
-        return Span(self, f"comm_{AXES.get(axis, axis)}") if self.on else NOTHING
+        return Span(self, f"comm_{reported_axis(axis)}") if self.on else NOTHING
 
     def phase(self, name: str) -> Span:
         """`with timers.phase("optimizer"): ...`: one of PHASES, without the communication in it."""
@@ -103,9 +110,7 @@ class Span:
         if self._timers is not None:
             self._begin = self._timers.mark()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._timers is not None:
             self._timers.add(self._name, self._begin, self._timers.mark())
 

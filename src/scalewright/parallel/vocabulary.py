@@ -92,8 +92,7 @@ class _ParallelCrossEntropy(torch.autograd.Function):
         exp_logits = torch.sub(logits, highest[:, None]).exp_()  # a new fp32 tensor, whatever the logits are
         exp_logits[:, true:] = 0.0
         local = torch.stack([highest + exp_logits.sum(dim=1).log(), target])  # [2, N]; -inf without columns
-        group = columns.group
-        ranks = gathered(local[None], 0, group.name, group.size, group.clock)  # [tp, 2, N]
+        ranks = gathered(local[None], 0, columns.group)  # [tp, 2, N]
         log_z = ranks[:, 0].logsumexp(dim=0)
         total = ((log_z - ranks[:, 1].sum(dim=0)) * counted).sum()
         auxiliary = z_loss * (log_z.square() * counted).sum()

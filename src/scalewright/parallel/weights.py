@@ -5,8 +5,7 @@
     master (fp32)   the same         the same             its local shard       a tensor of its own
     gradient        compute.grad     a view of a bucket   compute.grad, local   fp32 sums beside it
 
-Norm, clipping and the update run on `master` and `gradient` alone, whatever the layout. bf16 means fp32
-master weights, bf16 copies for compute, and gradients summed in fp32.
+Norm, clipping and the update run on `master` and `gradient` alone, whatever the layout.
 """
 
 from __future__ import annotations

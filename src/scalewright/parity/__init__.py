@@ -1,5 +1,5 @@
 """Compares a layout with one device: the same steps, loss, gradients and weights; `compare.py` is the door.
 
 setup.py (layouts.py, models.py)   both runs, small enough for this machine (room.py)
-ranks.py, weights.py, result.py    the ranks' numbers, how far apart they are, and when that is equal
+ranks.py, result.py                the ranks' numbers, and when they count as equal
 """

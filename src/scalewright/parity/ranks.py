@@ -10,13 +10,12 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from scalewright.launch.local import prepare_workers, run_local
 from scalewright.launch.rank import RankContext
 from scalewright.spec.run import OptimizerSpec, RunSpec
-from scalewright.train.resolve import plain, resolve
+from scalewright.train.resolve import resolve
 from scalewright.train.run import PRELOAD, enter
 
 Target = Callable[[RankContext, Sequence[dict[str, Any]]], None]
@@ -44,9 +43,7 @@ class Runs:
     def __enter__(self) -> Runs:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._folder.cleanup()
 
     def __call__(self, run: RunSpec) -> Left:
@@ -84,7 +81,7 @@ def start(runs: Sequence[RunSpec], target: Target) -> None:
     jobs: list[dict[str, Any]] = []
     for run in runs:
         device = "cpu" if run.device == "auto" else run.device
-        jobs.append({**plain(resolve(run)), "device": device, "until": None, "quiet": True})
+        jobs.append({"resolved": resolve(run), "device": device, "quiet": True})
     run_local(target, (jobs,), world, preload=PRELOAD)
 
 

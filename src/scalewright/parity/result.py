@@ -10,8 +10,7 @@ embeddings under post-norms) then has room in its later steps, and none in the f
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from scalewright.spec.errors import RunError
@@ -78,7 +77,7 @@ class Parity:
         return {
             "control": self.control,
             "layout": self.layout,
-            "steps": _plain(self.deviation.steps),
+            "steps": [asdict(step) for step in self.deviation.steps],
             "weights_rel": self.deviation.weights_rel,
             "worst": self.worst,
             "tolerance": self.tolerance,
@@ -86,14 +85,10 @@ class Parity:
             "reason": self.reason,
             "worst_tensor": self.deviation.worst_tensor,
             "noise": self.noise
-            and {"steps": _plain(self.noise.steps), "weights_rel": self.noise.weights_rel},
+            and {"steps": [asdict(s) for s in self.noise.steps], "weights_rel": self.noise.weights_rel},
             "shrunk": list(self.shrunk),
             "notes": list(self.notes),
         }
-
-
-def _plain(steps: Sequence[StepDeviation]) -> list[dict[str, float]]:
-    return [{"loss_rel": step.loss_rel, "grad_norm_rel": step.grad_norm_rel} for step in steps]
 
 
 def step_deviations(mine: list[dict[str, Any]], control: list[dict[str, Any]]) -> tuple[StepDeviation, ...]:

@@ -44,22 +44,22 @@ def set_up(run: RunSpec, *, device: str, steps: int, micro_batch: int | None = N
     seq_len = run.seq_len
     layout = without_idle_chunks(run.layout)
     check_trainable(model, layout, run.stated_seq_len)
-    fitted = _fit(model, layout, seq_len, steps, room, device)
-    shrunk = _differences(layout, fitted.layout) + _differences(model, fitted.model)
-    if fitted.seq_len != seq_len:
-        shrunk.append(f"seq_len {seq_len} -> {fitted.seq_len}")
-    data, notes = _data(run, fitted.model, fitted.seq_len, seq_len, model)
-    if run.init != "random" and fitted.model != model:
+    small, fitted, length = _fit(model, layout, seq_len, steps, room, device)
+    shrunk = _differences(layout, fitted) + _differences(model, small)
+    if length != seq_len:
+        shrunk.append(f"seq_len {seq_len} -> {length}")
+    data, notes = _data(run, small, length, changed=small != model or length != seq_len)
+    if run.init != "random" and small != model:
         notes.append("weights are random: those of init don't fit the small model")
     precision = "fp32" if run.layout.precision == "auto" else run.layout.precision
-    mine = fitted.layout.replace(precision=precision)
+    mine = fitted.replace(precision=precision)
     base = run.replace(
-        model=fitted.model if isinstance(fitted.model, PythonRef) else fitted.model.dump(),
+        model=small if isinstance(small, PythonRef) else small.dump(),
         data=data,
         device=device,
         cluster="local",
         resume="never",
-        init=run.init if fitted.model == model else "random",
+        init=run.init if small == model else "random",
         lr_schedule={"kind": "constant"},  # a warm-up would hardly move the weights in so few steps
         train={"steps": steps, "z_loss": run.train.z_loss, "compile": False},
         checkpoint={"at_end": False},
@@ -75,17 +75,10 @@ def set_up(run: RunSpec, *, device: str, steps: int, micro_batch: int | None = N
     )
 
 
-@dataclass(frozen=True)
-class _Fitted:
-    model: ModelSpec | PythonRef
-    layout: Layout
-    seq_len: int
-
-
 def _fit(
     model: ModelSpec | PythonRef, layout: Layout, seq_len: int, steps: int, room: Room, device: str
-) -> _Fitted:
-    """The layout, and the model, as large as fits here."""
+) -> tuple[ModelSpec | PythonRef, Layout, int]:
+    """The model, the layout and the sequence length, as large as fits here."""
     after = layout
     if layout.devices > room.ranks:
         after = smallest(layout, model.num_hidden_layers if isinstance(model, ModelSpec) else 1)
@@ -96,7 +89,7 @@ def _fit(
                 "use --device cpu, which takes processes instead",
             )
     if isinstance(model, PythonRef):
-        return _Fitted(model, after, seq_len)
+        return model, after, seq_len
     small = fewer_kv_heads(model, layout, after)
     if too_large(small, after, seq_len, steps, room) or not _legal(after, small, seq_len):
         seq_len = small_seq_len(seq_len, after)
@@ -107,7 +100,7 @@ def _fit(
             even = len(set(layout.stage_layers)) == 1
             after = after.replace(stage_layers=by_hand(small.num_hidden_layers, after.stages, even))
     check_layout(after, small, seq_len, train=True)
-    return _Fitted(small, after, seq_len)
+    return small, after, seq_len
 
 
 def _legal(layout: Layout, model: ModelSpec, seq_len: int) -> bool:
@@ -132,7 +125,7 @@ def _show(value: Any) -> str:
 
 
 def _data(
-    run: RunSpec, model: ModelSpec | PythonRef, seq_len: int, before: int, original: Any
+    run: RunSpec, model: ModelSpec | PythonRef, seq_len: int, *, changed: bool
 ) -> tuple[Any, list[str]]:
     """The data to train on: the run's own, folded into a small vocabulary if need be, or random tokens."""
     vocabulary = model.vocab_size if isinstance(model, ModelSpec) else None
@@ -147,7 +140,7 @@ def _data(
         return {**random, "seq_len": seq_len, "document_mask": mask}, [
             f"random tokens: there is no data at {missing}"
         ]
-    if model == original and seq_len == before:
+    if not changed:
         return run.data.dump(), []
     folded = {
         "python": "scalewright.data.stand_in:Folded",

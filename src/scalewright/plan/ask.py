@@ -9,7 +9,7 @@ Question --search--> Plan: best, pareto, why_not      (plan/search/search.py)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from scalewright.plan import defaults
 from scalewright.plan.answer import answer
 from scalewright.plan.frameworks import OURS
 from scalewright.plan.search.counts import nearby
+from scalewright.plan.search.finder import Stop, Tell
 from scalewright.plan.search.run_file import run_file
 from scalewright.plan.search.scaling import scaling
 from scalewright.plan.search.search import Choice, Plan, search
@@ -29,9 +30,6 @@ from scalewright.spec.hardware.cluster import ClusterSpec
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.presets import load_model_spec
 from scalewright.spec.text.files import check_replaceable, write_signed
-
-Tell = Callable[[int, int], None]  # (layouts done, of so many)
-Stop = Callable[[], bool]  # true ends the search
 
 
 @dataclass(frozen=True)
@@ -113,16 +111,18 @@ class Question:
             keys["assumed"].append(f"precision {plan.template.precision} (auto)")
         keys["best"] = [self._choice(choice, run, explain) for choice in plan.best]
         keys["pareto"] = [self._choice(choice, run, False) for choice in plan.pareto]
-        for beyond, entry in zip(plan.beyond, keys["beyond"], strict=True):
-            entry |= self._choice(beyond.choice, run, False)
+        keys["beyond"] = [
+            self._choice(layout.choice, run, False) | {"needs": layout.needs, "gain_pct": layout.gain_pct}
+            for layout in plan.beyond
+        ]
         keys["best"][0]["simpler_than"] = plan.simpler_than()
-        keys["nearby"] = [count.dump() for count in nearby(plan)] if explain and plan.complete else []
+        keys["nearby"] = nearby(plan) if explain and plan.complete else []
         keys["best_trainable"] = self._choice(plan.trainable, run, False) if plan.trainable else None
         if why_not is not None:
             keys["asked"] = explain_loss(plan, why_not)
         if self.counts and plan.complete:
             keys["scaling"] = self._scaling(stop)
-        keys["run_yaml"] = run_file(plan, data=data) if plan.trainable else None
+        keys["run_yaml"] = run_file(plan, data)
         if out is not None:
             keys |= _write(keys["run_yaml"], plan, Path(out), data, force)
         return keys
@@ -138,8 +138,7 @@ class Question:
 
     def _scaling(self, stop: Stop | None) -> dict[str, Any]:
         keys = {**self.keys, "seq_len": self.seq_len, "global_batch": self.global_batch, "stop": stop}
-        table: dict[str, Any] = scaling(self.model, self.cluster, self.counts, **keys).dump()
-        return table
+        return scaling(self.model, self.cluster, self.counts, **keys)
 
 
 def _write(text: str | None, plan: Plan, path: Path, data: str | None, force: bool) -> dict[str, Any]:

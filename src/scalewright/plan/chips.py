@@ -10,21 +10,18 @@ from dataclasses import dataclass
 
 from scalewright.spec.errors import UserError, unknown
 from scalewright.spec.hardware.cluster import ClusterSpec
-from scalewright.spec.hardware.device_families import PRICED, Family
+from scalewright.spec.hardware.device_families import Family
 from scalewright.spec.hardware.timings import Timings
 
 # Precisions by the width of a matrix product's inputs: 0 = 32 bits, 1 = 16, 2 = 8, 3 = 4.
 WIDTHS = {"fp32": 0, "tf32": 0, "bf16": 1, "fp16": 1, "fp8": 2, "mxfp8": 2, "int8": 2, "fp4": 3, "nvfp4": 3}
-# The precision that a device runs in place of one it hasn't.
-_FALLBACK = {
-    "fp4": "fp8",
-    "nvfp4": "fp8",
-    "fp8": "bf16",
-    "mxfp8": "bf16",
-    "int8": "bf16",
-    "bf16": "fp16",
-    "fp16": "bf16",
-    "tf32": "fp32",
+# What a device runs in place of a precision that it hasn't: the first of these that it has.
+_INSTEAD = {
+    **dict.fromkeys(("fp4", "nvfp4"), ("fp8", "bf16", "fp16", "fp32")),
+    **dict.fromkeys(("fp8", "mxfp8", "int8"), ("bf16", "fp16", "fp32")),
+    "bf16": ("fp16", "fp32"),
+    "fp16": ("bf16", "fp32"),
+    "tf32": ("fp32",),
 }
 
 
@@ -42,7 +39,6 @@ class Chip:
     domain: int  # devices that the fast links join
     link_rate: float
     link_delay: float
-    pair_rate: float  # of one message between two devices of the domain
     node: int
     fabric_rate: float
     fabric_delay: float
@@ -55,26 +51,6 @@ class Chip:
     staged: bool = False  # what a domain's devices send goes through host memory
     timings: Timings | None = None  # of a CPU: measured seconds of kernels and messages (cost/cpu.py)
 
-    @property
-    def priced(self) -> int:
-        """The row of constants that its kernels are priced with: an index into PRICED."""
-        return PRICED.index(self.family.kernels.name)
-
-    @property
-    def fast_exponentials(self) -> bool:
-        """Whether its exponentials are fast (see Family)."""
-        return self.family.fast_exponentials
-
-    @property
-    def newer_attention(self) -> bool:
-        """Whether that row's attention kernels are newer than FlashAttention-2."""
-        return self.family.kernels.newer_attention
-
-    @property
-    def bound_by_power(self) -> bool:
-        """Whether that row's 16-bit products are bound by power."""
-        return self.family.kernels.bound_by_power
-
     def peak(self, precision: str) -> tuple[str, float]:
         """The precision that matrix products run in, and its FLOP/s: a wider one where the device lacks it.
 
@@ -83,17 +59,11 @@ class Chip:
         if precision not in WIDTHS:
             raise unknown("precision", precision, WIDTHS, "precision")
         rates = dict(self.peaks)
-        while precision not in rates and precision in _FALLBACK:
-            wider = _FALLBACK[precision]
-            if wider == "bf16" and "bf16" not in rates:
-                wider = "fp16" if "fp16" in rates else "fp32"
-            if precision == "fp16" and "bf16" not in rates:
-                wider = "fp32"
-            precision = wider
-        if precision not in rates:
-            have = ", ".join(sorted(rates))
-            raise UserError(f"{self.name} has no rate in {precision}", "precision", f"use one of {have}")
-        return precision, rates[precision]
+        for name in (precision, *_INSTEAD.get(precision, ())):
+            if name in rates:
+                return name, rates[name]
+        have = ", ".join(sorted(rates))
+        raise UserError(f"{self.name} has no rate in {precision}", "precision", f"use one of {have}")
 
 
 def chip_of(cluster: ClusterSpec, node_gbps: float | None = None) -> Chip:
@@ -126,7 +96,6 @@ def chip_of(cluster: ClusterSpec, node_gbps: float | None = None) -> Chip:
         domain=domain,
         link_rate=rate,
         link_delay=fast.latency_s if fast else 0.0,
-        pair_rate=(fast.pair_bytes_per_s or rate) if fast else rate,
         node=cluster.devices_per_node,
         fabric_rate=outer,
         fabric_delay=fabric.latency_s if fabric else (fast.latency_s if fast else 14e-6),

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -72,23 +71,13 @@ class Constants:
 @lru_cache(maxsize=1)
 def facts() -> tuple[Fact, ...]:
     """Every constant with its unit, range and source, in the file's order."""
-    groups = read_yaml(FILE).items()
-    return tuple(
-        _fact(f"{group}.{name}", entry) for group, entries in groups for name, entry in entries.items()
-    )
-
-
-def _fact(name: str, entry: Mapping[str, Any]) -> Fact:
-    return Fact(
-        name=name,
-        value=float(entry["value"]),
-        unit=str(entry["unit"]),
-        low=float(entry["low"]),
-        high=float(entry["high"]),
-        fitted=bool(entry.get("fitted", False)),
-        prior=float(entry.get("prior", entry["value"])),
-        source=str(entry["source"]),
-    )
+    found = []
+    for group, entries in read_yaml(FILE).items():
+        for name, entry in entries.items():
+            entry = {"prior": entry["value"], "fitted": False, **entry}
+            numbers = {key: float(entry[key]) for key in ("value", "low", "high", "prior")}
+            found.append(Fact(name=f"{group}.{name}", **{**entry, **numbers}))
+    return tuple(found)
 
 
 @lru_cache(maxsize=1)

@@ -11,9 +11,9 @@ from functools import lru_cache
 
 import numpy as np
 
-from scalewright.spec.hardware.timings import TimingCurve, Timings
+from scalewright.spec.hardware.timings import BF16_MARGIN, TimingCurve, Timings
 
-LAYER_FLOPS, BF16_MARGIN = 2.0 * 512 * 512 * 1408, 1.15  # layer and margin of the trainer's rule
+LAYER_FLOPS = 2.0 * 512 * 512 * 1408  # of the layer in the trainer's rule
 
 
 class Curves:
@@ -38,10 +38,7 @@ class Curves:
         return np.asarray(np.where(size > sizes[-1], seconds[-1] * size / sizes[-1], inside))
 
 
-@lru_cache(maxsize=64)
-def curves_of(timings: Timings) -> Curves:
-    """The curves of these timings, cached."""
-    return Curves(timings)
+curves_of = lru_cache(maxsize=64)(Curves)  # one object for all runs of a machine
 
 
 def narrow_is_fast(timings: Timings) -> bool:

@@ -46,19 +46,16 @@ def what_if(prediction: Prediction, c: Constants | None = None) -> list[dict[str
     changes = [("setting", *change) for change in settings]
     changes += [("hardware", *change) for change in _hardware(prediction.request)]
     predictions = predict_table([request for _, _, request in changes], c)
-    rate = prediction.tokens / prediction.step_time_s / prediction.request.devices
-    rows = []
-    for (kind, words, request), changed in zip(changes, predictions, strict=True):
-        new = changed.tokens / changed.step_time_s / request.devices
-        note = "" if changed.fits else ", does not fit"
-        rows.append(
-            {
-                "change": words + note,
-                "kind": kind,
-                "step_time_s": changed.step_time_s,
-                "gain_pct": 100 * (new / rate - 1),
-            }
-        )
+    rate = prediction.tokens_per_s / prediction.request.devices
+    rows = [
+        {
+            "change": words if changed.fits else f"{words}, does not fit",
+            "kind": kind,
+            "step_time_s": changed.step_time_s,
+            "gain_pct": 100 * (changed.tokens_per_s / request.devices / rate - 1),
+        }
+        for (kind, words, request), changed in zip(changes, predictions, strict=True)
+    ]
     return sorted(rows, key=lambda row: -row["gain_pct"])
 
 
@@ -152,16 +149,10 @@ def resized(r: Request, axis: str, size: int) -> Request | None:
         return None
     chunks = r.virtual_stages if sizes["pp"] > 1 else 1
     schedule = r.schedule if sizes["pp"] > 1 else "1f1b"
-    return replace(
-        r,
-        tp=sizes["tp"],
-        pp=sizes["pp"],
-        cp=sizes["cp"],
-        accumulation=micros,
-        virtual_stages=chunks,
-        schedule=schedule,
-        sp=sizes["tp"] > 1 and (r.sp or sizes["tp"] > r.tp),
-    )
+    sp = sizes["tp"] > 1 and (r.sp or sizes["tp"] > r.tp)
+    tp, pp, cp = sizes["tp"], sizes["pp"], sizes["cp"]
+    moved = replace(r, tp=tp, pp=pp, cp=cp, sp=sp, accumulation=micros)
+    return replace(moved, virtual_stages=chunks, schedule=schedule)
 
 
 # -- smallest fix ---------------------------------------------------------------------------------
@@ -269,16 +260,16 @@ def _measured() -> tuple[tuple[Request, float, Mapping[str, str]], ...]:
     return tuple(runs)
 
 
+def _size(r: Request, name: str) -> int:
+    """A size of the run, or of its model."""
+    size: int = getattr(r.model if name in ("hidden_size", "num_hidden_layers") else r, name)
+    return size
+
+
 def _distance(other: Request, r: Request) -> float:
     """The distance of two runs: doublings of size, and penalties for other devices, trainers and models."""
-    doublings = sum(
-        abs(log2(max(a, 1) / max(b, 1)))
-        for a, b in (
-            (other.devices, r.devices), (other.model.hidden_size, r.model.hidden_size),
-            (other.model.num_hidden_layers, r.model.num_hidden_layers), (other.tp, r.tp), (other.pp, r.pp),
-            (other.seq_len, r.seq_len), (other.micro_batch, r.micro_batch),
-        )
-    )  # fmt: skip
+    names = ("devices", "hidden_size", "num_hidden_layers", "tp", "pp", "seq_len", "micro_batch")
+    doublings = sum(abs(log2(max(_size(other, name), 1) / max(_size(r, name), 1))) for name in names)
     unlike = 4.0 * (other.chip.family.kernels != r.chip.family.kernels)
     unlike += 1.0 * (other.chip.name != r.chip.name)
     unlike += 2.0 * (other.framework.name != r.framework.name) + 1.0 * (other.precision != r.precision)
@@ -291,16 +282,8 @@ def extrapolates(r: Request) -> list[str]:
     """In which respects a run lies outside the measured ones."""
     runs = [run for run, _, _ in _measured()]
     outside = []
-    sizes = (
-        ("devices", r.devices, [x.devices for x in runs]),
-        ("seq_len", r.seq_len, [x.seq_len for x in runs]),
-        ("hidden_size", r.model.hidden_size, [x.model.hidden_size for x in runs]),
-        ("tp", r.tp, [x.tp for x in runs]),
-        ("pp", r.pp, [x.pp for x in runs]),
-        ("cp", r.cp, [x.cp for x in runs]),
-        ("ep", r.ep, [x.ep for x in runs]),
-    )
-    for name, value, seen in sizes:
+    for name in ("devices", "seq_len", "hidden_size", "tp", "pp", "cp", "ep"):
+        value, seen = _size(r, name), [_size(run, name) for run in runs]
         if not min(seen) <= value <= max(seen):
             outside.append(f"{name} {value} (measured: {min(seen)} to {max(seen)})")
     if r.chip.family not in {x.chip.family for x in runs}:

@@ -30,7 +30,6 @@ TYPO = 0.8  # similarity of two names above which one counts as a typo of the ot
 FLASH_2 = 2023.55  # as a year: FlashAttention 2 came in July 2023 (Dao 2023)
 CONDITIONS = ("device", "before")  # keys of a line of habits
 RULES = ("match", "habits")  # keys of an entry that are no facts
-SPLITS = ("equal", "cost", "even", "balanced")
 
 
 @dataclass(frozen=True)
@@ -49,9 +48,8 @@ class Framework:
     buckets: str
     split: str
     fsdp_copies: bool  # shards by FSDP2, which copies parameters out of its buffers
-    pipe_engine: (
-        bool  # DeepSpeed's: tp ranks gather each message's parts; gradients go after the last backward
-    )
+    # DeepSpeed's: tp ranks gather each message's parts; gradients go after the last backward
+    pipe_engine: bool
     grads: float  # bytes of a gradient on the wire
     held: tuple[float, float, float]  # bytes of a parameter: weights, gradients, optimizer states
     p2p: str

@@ -59,7 +59,6 @@ class Predictions:
     def columns(self) -> dict[str, list[Any]]:
         """The columns that answers need, as plain numbers: one conversion for all rows."""
         step, memory = self.outcome.step, self.outcome.memory
-        assert memory is not None, "priced without memory"
         columns = {
             "p10": self.p10,
             "p50": self.p50,
@@ -156,22 +155,26 @@ class Prediction:
         """Tokens of a step."""
         return self.request.global_batch * self.request.seq_len
 
+    @property
+    def tokens_per_s(self) -> float:
+        """Tokens a second, of all devices together."""
+        return self.tokens / self.step_time_s
+
     def dump(self) -> dict[str, Any]:
         """The keys of an answer as plain data, without the explanations (plan/answer.py)."""
         request, seconds = self.request, self.step_time_s
-        rate = self.tokens / seconds
         peak = request.chip.peak(request.precision)[1]
         model_rate, hardware_rate = (
             self.number(x) / seconds / request.held_devices for x in ("flops", "hardware")
         )
         return {
-            "model": _model_facts(request.model, request.seq_len),
+            "model": dict(_model_facts(request.model, request.seq_len)),
             "layout": layout_keys(request),
             "fits": self.fits,
             "risk": self.risk,
             "step_time_s": {name: self.number(name) for name in ("p10", "p50", "p90")},
-            "tokens_per_s": rate,
-            "tokens_per_s_per_device": rate / request.held_devices,
+            "tokens_per_s": self.tokens_per_s,
+            "tokens_per_s_per_device": self.tokens_per_s / request.held_devices,
             "tflops_per_device": model_rate / 1e12,
             "flops_convention": CONVENTION,
             "mfu": model_rate / peak,
@@ -189,14 +192,9 @@ class Prediction:
 
 
 @lru_cache(maxsize=4096)
-def _counted(model: ModelSpec, seq_len: int) -> tuple[int, int, float]:
-    counts = count(model)
-    return counts.total, counts.active, flops_per_token(model, seq_len)
-
-
 def _model_facts(model: ModelSpec, seq_len: int) -> dict[str, float]:
-    total, active, per_token = _counted(model, seq_len)
-    return {"params": total, "active_params": active, "flops_per_token": per_token}
+    counts, per_token = count(model), flops_per_token(model, seq_len)
+    return {"params": counts.total, "active_params": counts.active, "flops_per_token": per_token}
 
 
 def layout_keys(request: Request) -> dict[str, Any]:
@@ -228,12 +226,8 @@ def bottleneck(prediction: Prediction) -> str:
     if rest[name] < 0.03 * total:
         del shares[PART_TERMS[name]]
     first, *others = sorted(shares, key=lambda term: -shares[term])
-    return "; ".join(
-        [
-            f"{first}: {100 * shares[first]:.0f}% of the step",
-            *(f"{term}: {100 * shares[term]:.0f}%" for term in others),
-        ]
-    )
+    rest_words = [f"{term}: {100 * shares[term]:.0f}%" for term in others]
+    return "; ".join([f"{first}: {100 * shares[first]:.0f}% of the step", *rest_words])
 
 
 def predict_table(requests: Sequence[Request], c: Constants | None = None) -> Predictions:

@@ -16,11 +16,11 @@ from scalewright.plan.chips import Chip, chip_of
 from scalewright.plan.curves import narrow_is_fast
 from scalewright.plan.frameworks import FUSED_ATTENTION, OURS, Framework, find_framework
 from scalewright.plan.switches import NO_SWITCHES, Switches, read_switches
-from scalewright.spec.block import Kernels, Sizes
 from scalewright.spec.hardware.cluster import ClusterSpec
 from scalewright.spec.layout import Layout, RecomputeBudget, RecomputeEvery
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.optimizers import ADAMW, Optimizer
+from scalewright.spec.primitives import Kernels, Sizes
 from scalewright.spec.run import DataSpec, OptimizerSpec, RunSpec
 from scalewright.spec.schedules.kinds import KINDS
 

@@ -18,10 +18,9 @@ import numpy as np
 
 from scalewright.plan.cost.activations import block_bytes
 from scalewright.plan.cost.columns import Columns, Place
-from scalewright.plan.cost.links import message_seconds
 from scalewright.plan.cost.memory import GIB, KINDS, rank_memory
 from scalewright.plan.cost.microbatch import Micro, exchanges, micro
-from scalewright.plan.cost.pipeline import unhidden
+from scalewright.plan.cost.pipeline import message_seconds, unhidden
 from scalewright.plan.cost.price_list import price_list
 from scalewright.plan.cost.states import padded_sums
 from scalewright.plan.cost.table import stage_counts
@@ -162,7 +161,7 @@ class _Stages:
         if self.request.pp == 1:
             return 0.0
         at = self._columns(1)
-        return float(message_seconds(at, price_list(at).network)[0])
+        return float(message_seconds(at, price_list(at))[0])
 
     @cached_property
     def held_up(self) -> float:

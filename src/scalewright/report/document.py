@@ -61,7 +61,6 @@ class Reader:
             yield Reader(item, f"{self.at(key)}[{index}]")
 
     def lines(self, key: str) -> list[str]:
-        """A list of texts."""
         return [str(item) for item in self._list(key)]
 
     def numbers(self) -> dict[str, float]:

@@ -42,7 +42,17 @@ class Table:
 
     def has(self, name: str) -> bool:
         """Whether any row has a finite value there."""
-        return bool(np.isfinite(self.get(name)).any())
+        return len(self.finite(name)) > 0
+
+    def finite(self, name: str) -> Column:
+        values = self.get(name)
+        return values[np.isfinite(values)]
+
+    def median(self, name: str) -> float | None:
+        return float(np.median(self.finite(name))) if self.has(name) else None
+
+    def highest(self, name: str) -> float | None:
+        return float(self.finite(name).max()) if self.has(name) else None
 
     def last(self, name: str) -> float | None:
         """The value of the last row; None when it isn't finite there, however many were before."""
@@ -57,8 +67,6 @@ class Table:
 
 @dataclass(frozen=True)
 class RunFolder:
-    """The contents of one run's folder."""
-
     path: Path
     config: Mapping[str, Any] = field(default_factory=dict)
     config_text: str = ""
@@ -87,6 +95,10 @@ class RunFolder:
         steps = [event.get("step") for event in self.events if event.get("kind") in kinds]
         return sorted({step for step in steps if isinstance(step, int)})
 
+    def warm(self) -> NDArray[np.bool_]:
+        """Which training steps come after the first of a life, which warms up."""
+        return ~np.isin(self.train.steps - 1, [0, *self.steps_of(*STARTS)])
+
 
 def read_folder(path: str | Path) -> RunFolder:
     """Reads a run's folder; UserError only when it isn't one at all."""
@@ -97,8 +109,8 @@ def read_folder(path: str | Path) -> RunFolder:
         raise UserError("nothing of a run is here", str(path), f"a run's folder holds {', '.join(FILES[:3])}")
     problems: list[str] = []
     config_text = _text(path / "run.yaml", problems)
-    config = _mapping(parse_yaml, config_text, "run.yaml", problems)
-    summary = _mapping(_json, _text(path / "summary.json", []), "summary.json", problems)
+    config = _mapping(config_text, "run.yaml", problems)
+    summary = _mapping(_text(path / "summary.json", []), "summary.json", problems)
     rows = read_jsonl(path / "metrics.jsonl")
     if not rows:
         problems.append("metrics.jsonl has no rows yet")
@@ -127,8 +139,8 @@ def table(rows: Sequence[Mapping[str, Any]]) -> Table:
         if isinstance(step, int):
             first.setdefault(step, row)
     ordered = [_flat(first[step]) for step in sorted(first)]
-    names = dict.fromkeys(name for row in ordered for name, value in row.items() if _is_number(value))
-    columns = {name: np.array([_number(row.get(name)) for row in ordered]) for name in names}
+    names = dict.fromkeys(name for row in ordered for name, value in row.items() if number(value) is not None)
+    columns = {name: np.array([number(row.get(name)) for row in ordered], dtype=np.float64) for name in names}
     return Table(np.array(sorted(first), dtype=np.float64), columns)
 
 
@@ -143,12 +155,9 @@ def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
     return flat
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def _number(value: Any) -> float:
-    return float(value) if _is_number(value) else float("nan")
+def number(value: Any) -> float | None:
+    """A value that is a number; None for any other."""
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 
 def _text(path: Path, problems: list[str]) -> str:
@@ -161,21 +170,14 @@ def _text(path: Path, problems: list[str]) -> str:
         return ""
 
 
-def _json(text: str, where: str) -> Any:
-    try:
-        return parse_json(text)
-    except ValueError as error:
-        raise UserError(f"cannot read it: {error}", where) from None
-
-
-def _mapping(read: Any, text: str, name: str, problems: list[str]) -> dict[str, Any]:
+def _mapping(text: str, name: str, problems: list[str]) -> dict[str, Any]:
     """The keys of a file that should hold some; what is wrong with it goes to `problems`."""
     if not text.strip():
         return {}
     try:
-        value = read(text, name)
-    except UserError as error:
-        problems.append(str(error))
+        value = parse_yaml(text, name) if name.endswith(".yaml") else parse_json(text)
+    except (UserError, ValueError) as error:
+        problems.append(str(error) if isinstance(error, UserError) else f"cannot read {name}: {error}")
         return {}
     if not isinstance(value, dict):
         problems.append(f"{name} holds no keys")

@@ -17,23 +17,15 @@ from scalewright.plan.terms import PART_TERMS, RISK_TERMS
 from scalewright.report.layout_words import layout_words
 
 Answer = Mapping[str, Any]
-COLOURS = (
-    "#4477aa",
-    "#ee6677",
-    "#228833",
-    "#ccbb44",
-    "#66ccee",
-    "#aa3377",
-    "#999999",
-    "#ee8866",
-)  # Tol, bright
+COLOURS = (  # Tol, bright
+    "#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#999999", "#ee8866",
+)  # fmt: skip
 SMALLEST = 0.02  # shares below it have no label
 BOX = "font:13px/1.45 system-ui,sans-serif;max-width:46rem"
 CELL = "text-align:left;padding:.15rem .8rem .15rem 0;border:0;vertical-align:top"
 
 
 def prediction_html(prediction: Answer) -> str:
-    """One layout's answer."""
     return _box(_title(prediction), _layout(prediction["layout"]), _figures(prediction))
 
 

@@ -17,13 +17,16 @@ import numpy as np
 from scalewright.report.chart import path as svg_path
 from scalewright.report.folder import Column, RunFolder
 from scalewright.report.page import Page, Section, render, write
-from scalewright.report.runs import Comparison, Entry, compare, names_of, setting
+from scalewright.report.runs import UNREMARKABLE, Comparison, Entry, cells, compare, names_of, setting
 from scalewright.report.scale import Kind, say_tick, ticks
 from scalewright.report.series import frame, smooth, thin
-from scalewright.spec.text.words import count, decimal, duration, short_time
+from scalewright.spec.text.words import duration
 
-UNREMARKABLE = ("finished", "no events")  # how a run ended, where that needs no word
 COLOURS = 8  # of the lines; further runs share them, dashed
+COMPARED_BY = {
+    "valid_loss": "compared by their last validation loss",
+    "loss": "compared by their last training loss: not all of them validate",
+}
 AXES: tuple[tuple[str, str, Kind], ...] = (
     ("steps", "Steps", "step"),
     ("tokens", "Tokens", "count"),
@@ -37,29 +40,27 @@ def write_overlay(runs: Sequence[RunFolder], out: str | Path, force: bool = Fals
 
 
 def page(runs: Sequence[RunFolder]) -> Page:
-    """The page."""
     comparison = compare(runs)
-    best = f"best: {comparison.best}" if comparison.best else ""
+    names, by = [entry.name for entry in comparison.runs], COMPARED_BY[comparison.by]
+    best = names.index(comparison.best) if comparison.best else None
     charts = [chart for title, split in (("Training loss", "train"), ("Validation loss", "valid"))
               if (chart := drawing(runs, title, split)) is not None]  # fmt: skip
     sections = [
-        Section("losses", "Losses", "overlay.html", {"charts": charts, "best": _index(comparison)}),
-        Section("runs", "Runs", "overlay_runs.html", {"rows": rows(comparison), "by": _by(comparison)}),
+        Section("losses", "Losses", "overlay.html", {"charts": charts, "best": best}),
+        Section("runs", "Runs", "overlay_runs.html", {"rows": rows(comparison), "by": by}),
     ]
     if comparison.differences:
         changed = {
             key: [setting(value) for value in values] for key, values in comparison.differences.items()
         }
-        names = [entry.name for entry in comparison.runs]
         data = {"names": names, "rows": changed}
         sections.append(Section("differences", "What differs", "overlay_differences.html", data))
     return Page(
         title=f"{len(runs)} runs",
-        status=best,
-        status_kind="good" if best else "plain",
-        facts=[_by(comparison)],
+        status=f"best: {comparison.best}" if comparison.best else "",
+        status_kind="good" if comparison.best else "plain",
+        facts=[by],
         sections=sections,
-        footer="Scalewright",
         notes=[f"{run.name}: {problem}" for run in runs for problem in run.problems],
         scripts=("words.js", "theme.js"),
         styles=("report.css", "overlay.css"),
@@ -86,7 +87,10 @@ def drawing(runs: Sequence[RunFolder], title: str, split: str) -> dict[str, Any]
             shares = [(high - value) / (high - low) for value in values.tolist()]
             d = svg_path([x / end for x in drawn_xs.tolist()], shares)
             paths.append({"d": d, "line": number % COLOURS, "dashed": number >= COLOURS, "run": number})
-        marks = [{"at": tick / end, "text": _tick(tick, key, kind)} for tick in _ticks(end, key)]
+        marks = [
+            {"at": tick / end, "text": duration(tick) if key == "time" else say_tick(tick, kind)}
+            for tick in _ticks(end, key)
+        ]
         views.append({"key": key, "label": label, "paths": paths, "x": marks})
     y = [
         {"at": (tick - low) / (high - low), "text": say_tick(tick, "number")} for tick in ticks(low, high, 6)
@@ -102,10 +106,6 @@ def _ticks(end: float, axis: str) -> list[float]:
     """Round numbers up to `end`; of seconds, round minutes or hours."""
     unit = 1.0 if axis != "time" or end < 180 else 60.0 if end < 3 * 3600 else 3600.0
     return [tick * unit for tick in ticks(0.0, end / unit)]
-
-
-def _tick(value: float, axis: str, kind: Kind) -> str:
-    return duration(value) if axis == "time" else say_tick(value, kind)
 
 
 def _line(run: RunFolder, split: str) -> tuple[dict[str, Column], Column]:
@@ -126,9 +126,9 @@ def _line(run: RunFolder, split: str) -> tuple[dict[str, Column], Column]:
 def rows(comparison: Comparison) -> list[dict[str, Any]]:
     """The table of runs, in words; best first."""
 
-    def key(entry: Entry) -> float:
-        value: float | None = getattr(entry, comparison.by)
-        return float("inf") if value is None else value
+    def last_loss(entry: Entry) -> float:
+        loss = entry.valid_loss if comparison.by == "valid_loss" else entry.loss
+        return float("inf") if loss is None else loss
 
     order = {entry.name: number for number, entry in enumerate(comparison.runs)}
     return [
@@ -138,27 +138,7 @@ def rows(comparison: Comparison) -> list[dict[str, Any]]:
             "status": "" if entry.status in UNREMARKABLE else entry.status,
             "line": order[entry.name] % COLOURS,
             "dashed": order[entry.name] >= COLOURS,
-            "cells": [
-                ("valid loss", decimal(entry.valid_loss)),
-                ("loss", decimal(entry.loss)),
-                ("steps", f"{entry.steps:,}"),
-                ("tokens", count(entry.tokens)),
-                ("tokens/s", count(entry.tokens_per_s)),
-                ("step", short_time(entry.step_time_s)),
-                ("GiB", decimal(entry.memory_gib, 3)),
-            ],
+            "cells": list(cells(entry).items()),
         }
-        for entry in sorted(comparison.runs, key=key)
-    ]  # fmt: skip
-
-
-def _by(comparison: Comparison) -> str:
-    if comparison.by == "valid_loss":
-        return "compared by their last validation loss"
-    return "compared by their last training loss: not all of them validate"
-
-
-def _index(comparison: Comparison) -> int | None:
-    return next(
-        (number for number, entry in enumerate(comparison.runs) if entry.name == comparison.best), None
-    )
+        for entry in sorted(comparison.runs, key=last_loss)
+    ]

@@ -44,7 +44,7 @@ class Page:
     facts: Sequence[str]
     sections: Sequence[Section]
     notes: Sequence[str] = ()
-    footer: str = ""
+    footer: str = "Scalewright"
     scripts: Sequence[str] = ("words.js", "theme.js", "report.js")
     styles: Sequence[str] = ("report.css",)
 

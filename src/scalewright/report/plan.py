@@ -64,7 +64,6 @@ def page(document: PlanDocument) -> Page:
         facts=plan_overview.facts(document),
         sections=[section for section in sections if section is not None],
         notes=plan_overview.notes(document),
-        footer="Scalewright",
         scripts=SCRIPTS,
         styles=STYLES,
     )

@@ -11,18 +11,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from scalewright.report.folder import FILES, Column, RunFolder, Table, read_folder
+from scalewright.report.folder import FILES, RunFolder, Table, read_folder
+from scalewright.report.sections.configuration import dotted, say, source
 from scalewright.report.sections.health import status
 from scalewright.report.series import smooth
 from scalewright.spec.errors import UserError
+from scalewright.spec.text.words import count, decimal, short_time
 
 PLACES = (0.25, 0.5, 0.75, 1.0)  # of the tokens of the shortest run
+UNREMARKABLE = ("finished", "no events")  # how a run ended, where that needs no word
 OWN = ("name", "out_dir", "environment", "version", "resume", "run_id")  # what no two runs share
 
 
@@ -54,10 +57,6 @@ class Comparison:
     by: str  # valid_loss or loss
     best: str | None
 
-    def dump(self) -> dict[str, Any]:
-        """Plain data."""
-        return asdict(self)
-
 
 def find_runs(paths: Sequence[str | Path]) -> list[RunFolder]:
     """The runs that paths name: folders of runs, or folders of such folders; raises UserError for others."""
@@ -78,7 +77,6 @@ def find_runs(paths: Sequence[str | Path]) -> list[RunFolder]:
 
 
 def is_run(path: Path) -> bool:
-    """Whether a folder holds a run."""
     return any((path / name).exists() for name in FILES)
 
 
@@ -102,7 +100,8 @@ def names_of(runs: Sequence[RunFolder]) -> list[str]:
 
 def differences(runs: Sequence[RunFolder]) -> dict[str, list[Any]]:
     """The settings that aren't the same in all, by dotted key; null where a run has none."""
-    flat = [_flat({key: value for key, value in run.config.items() if key not in OWN}) for run in runs]
+    own = [{key: value for key, value in run.config.items() if key not in OWN} for run in runs]
+    flat = [dict(dotted(config)) for config in own]
     keys = dict.fromkeys(key for settings in flat for key in settings)
     table = {key: [settings.get(key) for settings in flat] for key in keys}
     return {key: row for key, row in table.items() if len({json.dumps(value) for value in row}) > 1}
@@ -122,20 +121,24 @@ def setting(value: Any) -> str:
     """One setting as a table shows it; sources of data by their paths and weights.
 
     >>> setting([{"path": "data/a", "weight": 3.0, "format": "auto"}, {"path": "data/b", "weight": 1.0}])
-    'data/a (3), data/b (1)'
+    'data/a, weight 3; data/b, weight 1'
     """
-    if value is None or value == []:
-        return "–"
-    if isinstance(value, list) and all(isinstance(source, Mapping) and "path" in source for source in value):
-        paths = [str(source["path"]) for source in value]
-        if len(value) == 1:
-            return paths[0]
-        weights = [source.get("weight") for source in value]
-        return ", ".join(
-            f"{path} ({weight:g})" if isinstance(weight, (int, float)) else path
-            for path, weight in zip(paths, weights, strict=True)
-        )
-    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    if isinstance(value, list) and value and all(isinstance(item, Mapping) for item in value):
+        return "; ".join(source(item, alone=len(value) == 1) for item in value)
+    return say(value)
+
+
+def cells(entry: Entry) -> dict[str, str]:
+    """The results of a run by the columns of a table."""
+    return {
+        "valid loss": decimal(entry.valid_loss),
+        "loss": decimal(entry.loss),
+        "steps": f"{entry.steps:,}",
+        "tokens": count(entry.tokens),
+        "tokens/s": count(entry.tokens_per_s),
+        "step": short_time(entry.step_time_s),
+        "GiB": decimal(entry.memory_gib, 3),
+    }
 
 
 def _at(train: Table, tokens: float) -> float | None:
@@ -153,36 +156,11 @@ def _entry(run: RunFolder, name: str) -> Entry:
         path=str(run.path),
         steps=int(run.train.steps[-1]) if len(run.train) else 0,
         tokens=int(tokens) if tokens is not None else None,
-        loss=_newest(run.train.get("loss")),
-        valid_loss=_newest(run.valid.get("loss")),
-        bits_per_byte=_newest(run.valid.get("bits_per_byte")),
-        step_time_s=_median(run.train.get("step_time_s")),
-        tokens_per_s=_median(run.train.get("tokens_per_s")),
-        memory_gib=_most(run.train.get("memory_gib")),
+        loss=run.train.last("loss"),
+        valid_loss=run.valid.last("loss"),
+        bits_per_byte=run.valid.last("bits_per_byte"),
+        step_time_s=run.train.median("step_time_s"),
+        tokens_per_s=run.train.median("tokens_per_s"),
+        memory_gib=run.train.highest("memory_gib"),
         status=status(run)[0],
     )
-
-
-def _newest(values: Column) -> float | None:
-    """The last value, if it is finite: a run that diverged has no loss."""
-    return float(values[-1]) if len(values) and np.isfinite(values[-1]) else None
-
-
-def _median(values: Column) -> float | None:
-    finite = values[np.isfinite(values)]
-    return float(np.median(finite)) if len(finite) else None
-
-
-def _most(values: Column) -> float | None:
-    finite = values[np.isfinite(values)]
-    return float(finite.max()) if len(finite) else None
-
-
-def _flat(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in data.items():
-        if isinstance(value, Mapping):
-            flat.update(_flat(value, f"{prefix}{key}."))
-        else:
-            flat[f"{prefix}{key}"] = value
-    return flat

@@ -6,10 +6,19 @@ The page's script has the same few rules (`assets/report.js`), for the axes afte
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Literal
 
-from scalewright.spec.text.words import count, decimal, share, short_time
+from scalewright.spec.text.words import count, decimal, gib, share, short_time
 
+SAY: dict[str, Callable[[float], str]] = {
+    "number": decimal,
+    "count": count,
+    "seconds": short_time,
+    "percent": share,
+    "gib": gib,
+    "step": "{:,.0f}".format,
+}
 Kind = Literal["number", "count", "seconds", "percent", "gib", "step"]
 
 
@@ -32,15 +41,7 @@ def ticks(low: float, high: float, about: int = 5) -> list[float]:
 
 def say(value: float, kind: Kind) -> str:
     """A value with its unit, in four digits."""
-    if kind == "step":
-        return f"{value:,.0f}"
-    if kind == "count":
-        return count(value)
-    if kind == "seconds":
-        return short_time(value)
-    if kind == "percent":
-        return share(value)
-    return f"{decimal(value, 3)} GiB" if kind == "gib" else decimal(value, 4)
+    return SAY[kind](value)
 
 
 def say_tick(value: float, kind: Kind) -> str:

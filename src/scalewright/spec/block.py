@@ -18,33 +18,14 @@ from dataclasses import replace
 from scalewright.spec.mixers import deltanet_operators, mamba_operators
 from scalewright.spec.model import MLA, Mixer, Mlp, ModelSpec, MoE
 from scalewright.spec.primitives import (
-    Attention,
-    Kernels,
     Operator,
-    OperatorKind,
     Sizes,
     activation,
     ceil_div,
     matmul,
     norm,
-    sizes,
     weights_of,
 )
-
-__all__ = [
-    "Attention",
-    "Kernels",
-    "Operator",
-    "OperatorKind",
-    "Sizes",
-    "after",
-    "attention_pairs",
-    "before",
-    "block",
-    "mask_bytes",
-    "multi_token",
-    "sizes",
-]
 
 
 def before(m: ModelSpec, s: Sizes) -> Iterator[Operator]:
@@ -171,7 +152,7 @@ def _attention(m: ModelSpec, s: Sizes, fqn: str, layer: int, block_input: float)
     if m.has_rope(layer):
         moved = float(s.rows * (query + key) * s.width)
         yield Operator(f"{fqn}.rope", "rope", layer, read=moved, written=moved)
-    yield _core(m, s, fqn, layer, heads, kv, k, k, cache=float(2 * key * s.width))
+    yield _core(m, s, fqn, layer, heads, kv, k, k)
     if m.attention_gate:  # its input, attention's output, is kept already
         out = float(s.rows * query * s.width)
         yield Operator(f"{fqn}.gating", "activation", layer, read=2 * out, written=out, saved=out)
@@ -196,14 +177,11 @@ def _mla(m: ModelSpec, mla: MLA, s: Sizes, fqn: str, layer: int) -> Iterator[Ope
     yield matmul(m, s, f"{fqn}.kv_up", layer, s.rows, up, latent, keeps_out=True)
     moved = float(s.rows * 2 * heads * rope * s.width)  # every head has a copy of the rotated key
     yield Operator(f"{fqn}.rope", "rope", layer, read=moved, written=moved, saved=moved / 2)
-    cache = float((latent + rope) * s.width)  # the same on every tp rank
-    yield _core(m, s, fqn, layer, heads, heads, qk, mla.v_head_dim, cache=cache)
+    yield _core(m, s, fqn, layer, heads, heads, qk, mla.v_head_dim)
     yield matmul(m, s, f"{fqn}.o", layer, s.rows, d, heads * mla.v_head_dim)
 
 
-def _core(
-    m: ModelSpec, s: Sizes, fqn: str, layer: int, heads: int, kv: int, qk: int, v: int, cache: float
-) -> Operator:
+def _core(m: ModelSpec, s: Sizes, fqn: str, layer: int, heads: int, kv: int, qk: int, v: int) -> Operator:
     """Scores, softmax and their product with the values: 2 R T H (qk + v) FLOPs over the full square.
 
     Context parallelism cuts the square, and its unmasked pairs, into equal parts.
@@ -224,7 +202,7 @@ def _core(
         f"{fqn}.core", "attention", layer, weights_of(m, fqn),
         shape=(s.rows, s.seq_len, heads), flops=flops, flops_causal=flops * unmasked, flops_input=2 * flops,
         read=inputs + 2 * square, written=out + 2 * square,
-        saved=out + core + repeated, saved_core=core, cache=cache,
+        saved=out + core + repeated, saved_core=core,
     )  # fmt: skip
 
 

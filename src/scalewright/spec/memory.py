@@ -6,8 +6,8 @@
     sharded           4 n / ranks, in fp32 whatever is computed in    4 n / ranks      8 n / ranks
 
 Sharded tensors are padded to a multiple of the ranks, in their rows, as FSDP does; states have no padding.
-`gathered_bytes` are added: tensors that a ZeRO stage keeps whole (`held`) from a step's first forward to its
-end, gathered or not yet reduced. In fp16: 2 + 2 + 12 bytes (Rajbhandari et al. 2020 §3.1).
+Tensors that a ZeRO stage keeps whole from a step's first forward to its end are `spec/volumes.py`'s.
+In fp16: 2 + 2 + 12 bytes (Rajbhandari et al. 2020 §3.1).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from scalewright.spec.grid import make_grid
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.optimizers import ADAMW, Optimizer
-from scalewright.spec.placement import Placement, held, holders, local_shape, place
+from scalewright.spec.placement import Placement, holders, local_shape, place
 
 FP32, BF16 = 4, 2
 
@@ -78,22 +78,6 @@ def state_bytes(
             copies or masters, gradients, 0, FP32 * 2 * sum(prod(local) for _, local in tensors) + states
         )
     return StateBytes(masters + copies, gradients, states)
-
-
-def gathered_bytes(model: ModelSpec, layout: Layout, rank: int = 0, *, bf16: bool = True) -> dict[str, int]:
-    """Bytes of whole tensors that ZeRO 1 and 2 hold beside the shards, from a step's forward to its end.
-
-    `parameters`: gathered copies; `gradients`: reduced after the last micro-batch (ZeRO-1). 0 for ZeRO-3 and
-    replicas.
-    """
-    whole, ranks = held(layout), layout.dp_shard * layout.cp
-    elements = 0
-    if is_sharded(layout):
-        elements = sum(padded_rows(shape, ranks) for shape, _ in _shapes(model, layout, rank))
-    return {
-        "parameters": elements * (BF16 if bf16 else FP32) if whole["parameter"] == "whole" else 0,
-        "gradients": elements * FP32 if whole["gradient"] == "whole" else 0,
-    }
 
 
 def _shapes(model: ModelSpec, layout: Layout, rank: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:

@@ -2,7 +2,7 @@
 
     operators(model, layout, seq_len) -> (embed, layers.0.attention_norm, layers.0.attention.q, ..., loss)
 
-    FLOPs of a step = 3 x forward        parameters = weights        activations = saved        KV = cache
+    FLOPs of a step = 3 x forward        parameters = weights        activations = saved
 
 The planner prices the list, the trainer's MFU sums it, so that both agree. A matmul of [m, k] by [k, n] is
 2 m n k FLOPs; an embedding lookup is none, the head is one. Attention has two counts: over the full square
@@ -17,25 +17,10 @@ from functools import lru_cache
 from typing import Literal
 
 from scalewright.spec import block
-from scalewright.spec.block import Attention, Kernels, Operator, Sizes, attention_pairs, sizes
 from scalewright.spec.layout import Layout, Recompute, RecomputeBudget, RecomputeEvery
 from scalewright.spec.model import ModelSpec
+from scalewright.spec.primitives import Attention, Kernels, Operator, Sizes, sizes
 from scalewright.spec.recompute_budget import choose
-
-__all__ = [
-    "Operator",
-    "activation_bytes",
-    "attention_pairs",
-    "dropout_bytes",
-    "flops_per_token",
-    "forward_flops",
-    "kv_cache_bytes",
-    "layer_kinds",
-    "operator_groups",
-    "operators",
-    "rebuilt_bytes",
-    "recompute_flops",
-]
 
 
 def operators(
@@ -187,26 +172,6 @@ def activation_bytes(
     return total
 
 
-def rebuilt_bytes(
-    model: ModelSpec,
-    layout: Layout,
-    seq_len: int,
-    *,
-    attention: Attention = "fused",
-    kernels: Kernels = "fused",
-) -> float:
-    """Bytes that the backward holds while it rebuilds its largest block; 0 without recomputation."""
-    kind = layout.recompute
-    if kind == "none":
-        return 0.0
-    s = sizes(layout, seq_len, attention, kernels)
-    rebuilt = []
-    for group in _by_kind(model, range(model.num_hidden_layers)):
-        ops = tuple(block.block(model, s, group[0]))
-        rebuilt.append(sum(o.saved for o in ops) - _kept(model, s, group[0], ops, kind))
-    return max(rebuilt)
-
-
 def dropout_bytes(
     model: ModelSpec, layout: Layout, seq_len: int, *, attention: Attention = "unfused"
 ) -> float:
@@ -239,22 +204,3 @@ def _kept(model: ModelSpec, s: Sizes, layer: int, ops: Iterable[Operator], kind:
         choice = choose(model, replace(s, kernels="fused"), layer, kind.budget)
         return sum(o.saved for o in ops) if choice.whole else choice.bytes
     return sum(o.saved_full for o in ops)
-
-
-# -- KV cache -------------------------------------------------------------------------------------
-
-
-def kv_cache_bytes(
-    model: ModelSpec, tokens: int, dtype_bytes: float = 2, layout: Layout | None = None
-) -> float:
-    """Bytes of one sequence's KV cache after `tokens`, on one rank; a sliding window keeps only its keys.
-
-    The states of Mamba and DeltaNet layers, which don't grow with the tokens, are left out.
-    """
-    s = Sizes(1, 1, layout.tp if layout else 1, False, 1, 1, 1, 1, "fused")  # bytes of width 1: elements
-    total = 0.0
-    for group in _by_kind(model, range(model.num_hidden_layers)):
-        per_token = sum(o.cache for o in block.block(model, s, group[0]))
-        window = model.window(group[0])
-        total += len(group) * per_token * min(tokens, window or tokens)
-    return total * dtype_bytes

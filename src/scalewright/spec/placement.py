@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
 from math import prod
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
@@ -29,7 +29,6 @@ from scalewright.spec.schedules.kinds import find_kind, stage_ranks
 from scalewright.spec.tensors import TensorSpec, tensors
 
 Box = tuple[tuple[int, ...], tuple[int, ...]]
-Held = Literal["whole", "local"]
 
 
 @dataclass(frozen=True)
@@ -179,16 +178,6 @@ def copies(placement: Placement, sizes: Mapping[str, int]) -> int:
     Under a pipeline only the ranks of `holders` hold it; `kv` copies are within tp.
     """
     return prod(sizes[axis] for axis in placement.copies)
-
-
-def held(layout: Layout) -> dict[Literal["parameter", "gradient", "optimizer"], Held]:
-    """Whether a data-parallel rank holds the whole tensors in a step (Rajbhandari et al. 2020, §5)."""
-    stage = layout.zero_stage
-    return {
-        "parameter": "local" if stage >= 3 else "whole",
-        "gradient": "local" if stage >= 2 else "whole",
-        "optimizer": "local" if stage >= 1 else "whole",
-    }
 
 
 def stage_layers(model: ModelSpec, layout: Layout) -> tuple[int, ...]:

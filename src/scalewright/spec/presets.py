@@ -27,15 +27,6 @@ from scalewright.spec.model import ModelSpec
 from scalewright.spec.tensors import count, tensors
 from scalewright.spec.text.untrusted import inside, read_json
 
-__all__ = [
-    "Preset",
-    "Published",
-    "load_model_spec",
-    "model_presets",
-    "preset",
-    "stored_elements",
-]
-
 FOLDER = Path(__file__).parent / "presets" / "models"
 
 

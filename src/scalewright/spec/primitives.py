@@ -46,7 +46,6 @@ class Operator:
     saved_core: float = 0.0  # the part of `saved` inside the attention core (Megatron's selective drops it)
     saved_selective: float = 0.0  # bytes kept when a block keeps its input and its matmuls' outputs
     saved_full: float = 0.0  # bytes kept when a block keeps its input alone
-    cache: float = 0.0  # KV-cache bytes per token
 
     @property
     def masked(self) -> float:

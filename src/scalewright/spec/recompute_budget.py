@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from scalewright.spec import block
-from scalewright.spec.block import Operator, Sizes, sizes
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
+from scalewright.spec.primitives import Operator, Sizes, sizes
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,17 +63,13 @@ class TensorSpec:
         return prod(self.shape)
 
 
+@lru_cache(maxsize=64)
 def tensors(model: ModelSpec, mtp: bool = False) -> tuple[TensorSpec, ...]:
     """Every tensor of the model, in the order of the forward pass.
 
     `mtp` adds the multi-token-prediction layers (DeepSeek-V3 §2.2), which share embedding and head with
     the main model; published totals leave them out.
     """
-    return _tensors(model, mtp)
-
-
-@lru_cache(maxsize=64)
-def _tensors(model: ModelSpec, mtp: bool) -> tuple[TensorSpec, ...]:
     specs = list(_before(model))
     for layer in range(model.num_hidden_layers):
         specs += block_tensors(model, layer)

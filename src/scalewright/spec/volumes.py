@@ -16,8 +16,8 @@
 m: micro-batches. Bytes: all-reduce the tensor; all-gather its output; reduce-scatter its input; send the
 message. Control traffic (loss and norm, some scalars) is left out.
 
-Every number of `Rank` is one rank's, or a column of many: `spec/traffic.py` fills it from the tensors of one
-rank, and the planner from sums over regions of the model, for all rows of a table at once.
+Every number of `Rank` is one rank's, or a column of many: the planner fills it from sums over regions of the
+model, for all rows of a table at once.
 """
 
 from __future__ import annotations
@@ -28,13 +28,15 @@ from typing import Any, Literal
 
 import numpy as np
 
-from scalewright.spec.memory import FP32
+from scalewright.spec.layout import Layout
+from scalewright.spec.memory import FP32, offloads_activations
 
 Number = Any  # an int, a float, or an array of them
 Collective = Literal["all_reduce", "all_gather", "reduce_scatter", "send"]
 During = Literal["forward", "recompute", "backward", "all", "nothing"]
 
 BUCKET_BYTES = 25 * 2**20  # torch DDP's default: large enough for bandwidth, small enough to overlap
+SUMMED_ALONE = 2**20  # bytes of a partial gradient: copying more costs more than another call
 
 
 @dataclass(frozen=True)
@@ -102,16 +104,6 @@ class Rank:
     tokens: Number  # of a micro-batch, [B, T]
     message: Number  # bytes of an activation that goes to another pipeline rank
     borders: Number  # of its stages with other ranks' stages
-
-
-def transfers(rank: Rank) -> list[Transfer]:
-    """All transfers of a rank in a step."""
-    return [
-        *data_parallel(rank),
-        *tensor_parallel(rank),
-        *partial_sums(rank),
-        messages(rank),
-    ]
 
 
 # -- data parallel --------------------------------------------------------------------------------
@@ -196,6 +188,14 @@ def tensor_parallel(rank: Rank) -> Iterator[Transfer]:
     for during, blocks in norms:  # of q and of k
         calls = 2 * e.statistics * blocks * m * cut
         yield Transfer("tp", "all_reduce", rank.tokens * FP32, calls, during, m)
+
+
+def regathers(layout: Layout) -> bool:
+    """Whether a block keeps only its part of the tokens, and gathers them again in the backward.
+
+    Korthikanti et al. 2022 §4.2.2. Recomputation gathers again anyway; offload saves them on the host.
+    """
+    return layout.sp and layout.recompute == "none" and not offloads_activations(layout)
 
 
 def partial_sums(rank: Rank) -> Iterator[Transfer]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,7 +10,8 @@ from pathlib import Path
 from scalewright.spec.base import read_yaml
 from scalewright.spec.errors import RunError, UserError
 from scalewright.spec.run import TrackSpec
-from scalewright.track.events import EventsFile, read_events
+from scalewright.spec.text.jsonl import read_jsonl
+from scalewright.track.events import EventsFile
 from scalewright.track.store import describe_error, find_store
 from scalewright.track.tracker import remembered
 
@@ -38,7 +40,9 @@ def attach(folder: Path, files: Sequence[Path], variables: Mapping[str, str] | N
     thread.start()
     thread.join(PATIENCE_S)
     if problems:
-        _note(folder, f"could not attach files: {problems[0]}")
+        with contextlib.suppress(RunError):
+            events = EventsFile(folder / "events.jsonl")
+            events.write("tracker", name="mlflow", error=f"could not attach files: {problems[0]}")
     return not problems
 
 
@@ -63,16 +67,9 @@ def _track(folder: Path) -> TrackSpec:
 
 def _failed(folder: Path) -> bool:
     """Whether MLflow failed in the newest life of this run, and has not answered since."""
-    for event in reversed(read_events(folder / "events.jsonl")):
+    for event in reversed(read_jsonl(folder / "events.jsonl")):
         if event.get("kind") in ("start", "resume"):
             return False
         if event.get("kind") == "tracker" and event.get("name") == "mlflow":
             return "error" in event
     return False
-
-
-def _note(folder: Path, error: str) -> None:
-    try:
-        EventsFile(folder / "events.jsonl").write("tracker", name="mlflow", error=error)
-    except RunError:
-        return

@@ -61,7 +61,6 @@ class Console:
         self._progress.last_step = step if step < self._progress.total_steps else None
 
     def step(self, row: Row) -> None:
-        """The training row of the newest step."""
         if not self._enabled:
             return
         self._progress.step(row)
@@ -70,7 +69,6 @@ class Console:
             self._print(plain_line(self._progress))
 
     def valid(self, row: Row) -> None:
-        """The newest validation row."""
         if not self._enabled:
             return
         self._progress.valid = row
@@ -83,7 +81,6 @@ class Console:
             )
 
     def saved(self, step: int) -> None:
-        """A checkpoint of `step` is on disk."""
         self._progress.saved = (step, time.monotonic())
 
     def message(self, text: str) -> None:
@@ -95,7 +92,7 @@ class Console:
         else:
             self._print(text)
 
-    def close(self, summary: Mapping[str, Any] | str | None = None) -> None:
+    def close(self, summary: Mapping[str, Any] | None = None) -> None:
         """Draws the last state, ends the panel and prints the summary; closing twice is fine."""
         if not self._enabled:
             return
@@ -104,9 +101,7 @@ class Console:
             self._live = None
         elif self._progress.row:
             self._print(plain_line(self._progress))
-        if isinstance(summary, str):
-            self._print(summary)
-        elif summary:
+        if summary:
             self._print("\n".join(_summary_lines(summary)))
         self._enabled = False
 

@@ -5,32 +5,22 @@ Every part is guarded: unknown values are None, and nothing takes over 3 seconds
 
 from __future__ import annotations
 
-import os
 import platform
 import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from scalewright.machine.checks.software import installed
+from scalewright.machine.processor import read_processor
+
 PACKAGES = ("scalewright", "torch", "numpy", "safetensors", "tokenizers", "pydantic", "triton", "mlflow")
-# The flags of a processor, out of a hundred, that decide how fast it multiplies matrices.
-MATRIX_FLAGS = (
-    "avx", "avx2", "fma", "f16c", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "avx_vnni",
-    "amx_tile", "amx_bf16", "amx_int8", "amx_fp16", "asimd", "asimddp", "sve", "sve2", "bf16", "i8mm", "sme",
-)  # fmt: skip
 VARIABLES = (
-    "OMP_",
-    "MKL_",
-    "CUDA_VISIBLE_DEVICES",
-    "CUDA_DEVICE_MAX_CONNECTIONS",
-    "NCCL_",
-    "GLOO_",
-    "PYTORCH_",
-)
+    "OMP_", "MKL_", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_", "NCCL_", "GLOO_", "PYTORCH_", "TORCH_",
+)  # fmt: skip
 PATIENCE_S = 3.0
 GIB = 2**30
 
@@ -45,32 +35,28 @@ def environment(
     `command` is the command line (default: this process's); of `environ` the variables that steer threads,
     devices and communication are kept; `folder` is where the user's own code lies, for its git state.
     """
+    processor = read_processor()
     return {
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "host": platform.node(),
         "system": platform.platform(),
         "command": " ".join(command if command is not None else sys.argv),
         "python": platform.python_version(),
-        "versions": versions(),
+        "versions": {name: version for name, version in installed(PACKAGES).items() if version},
         "git": git_state(folder),
         "source": _source_state(),
-        "cpu": cpu(),
-        "memory_gib": _memory_gib(),
+        "cpu": {
+            "model": processor.model,
+            "cores": processor.physical_cores,
+            "threads": processor.logical_cores,
+            "usable_threads": processor.affinity_cores,
+            "flags": list(processor.flags),
+        },
+        "memory_gib": round(processor.memory_bytes / GIB, 2),
         "gpus": gpus(),
         "torch": torch_config(),
         "variables": {k: v for k, v in sorted((environ or {}).items()) if k.startswith(VARIABLES)},
     }
-
-
-def versions() -> dict[str, str]:
-    """The installed versions of the packages that a result may depend on; nothing is imported for it."""
-    installed = {}
-    for name in PACKAGES:
-        try:
-            installed[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return installed
 
 
 def git_state(folder: str | Path) -> dict[str, Any] | None:
@@ -85,29 +71,6 @@ def git_state(folder: str | Path) -> dict[str, Any] | None:
         return None
     changes = _output([*git, "status", "--porcelain", "--untracked-files=no"])
     return {"commit": lines[0], "branch": lines[1], "dirty": None if changes is None else bool(changes)}
-
-
-def cpu() -> dict[str, Any]:
-    """Model, cores that this process may use, and the flags that matter for matrix arithmetic."""
-    import psutil
-
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        text = ""
-    fields: dict[str, str] = {}
-    for line in text.splitlines():
-        key, _, value = line.partition(":")
-        fields.setdefault(key.strip().lower(), value.strip())
-    flags = set((fields.get("flags") or fields.get("features") or "").split())
-    affinity = getattr(os, "sched_getaffinity", None)
-    return {
-        "model": fields.get("model name") or _mac_model() or platform.processor() or platform.machine(),
-        "cores": psutil.cpu_count(logical=False),
-        "threads": psutil.cpu_count(),
-        "usable_threads": len(affinity(0)) if affinity else psutil.cpu_count(),
-        "flags": [flag for flag in MATRIX_FLAGS if flag in flags],
-    }
 
 
 def gpus() -> list[dict[str, Any]]:
@@ -154,16 +117,6 @@ def _source_state() -> dict[str, Any] | None:
     """The git state of our own code when it runs from a checkout; None for an installed package."""
     root = Path(__file__).resolve().parents[3]
     return git_state(root) if (root / "pyproject.toml").is_file() else None
-
-
-def _memory_gib() -> float | None:
-    import psutil
-
-    return round(psutil.virtual_memory().total / GIB, 2)
-
-
-def _mac_model() -> str | None:
-    return _output(["sysctl", "-n", "machdep.cpu.brand_string"]) if sys.platform == "darwin" else None
 
 
 def _output(command: list[str]) -> str | None:

@@ -23,31 +23,16 @@ Other kinds are allowed: readers skip unknown ones.
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import Any
 
-from scalewright.spec.text.jsonl import read_jsonl
 from scalewright.track.lines import LineWriter, finite
 
 
-def read_events(path: str | Path) -> list[dict[str, Any]]:
-    """The events of a run in order; half a line is skipped, a missing file is empty."""
-    return read_jsonl(path)
-
-
-class EventsFile:
+class EventsFile(LineWriter):
     """Appends events; the launcher, rank 0 and the trackers' thread may each hold one on the same file."""
-
-    def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
-        self._writer = LineWriter(self.path)
 
     def write(self, kind: str, **fields: Any) -> dict[str, Any]:
         """Appends one event and returns it; `time` is in seconds since 1970 (UTC)."""
         event = {"time": time.time(), "kind": kind, **finite(fields)[0]}
-        self._writer.append(event)
+        self.append(event)
         return event
-
-    def close(self) -> None:
-        """Closes the file."""
-        self._writer.close()

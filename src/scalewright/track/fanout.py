@@ -43,18 +43,12 @@ class Fanout:
         ]
         self._closed = False
 
-    @property
-    def dropped(self) -> int:
-        """Rows that found the queue of a tracker full, the most of any."""
-        return max((feeder.dropped for feeder in self._feeders), default=0)
-
     def log(self, row: Row) -> None:
         """Queues one row of metrics. Never blocks, never raises."""
         for feeder in self._feeders:
             feeder.put(row, False)
 
     def event(self, event: Row) -> None:
-        """Queues one event. Never blocks, never raises."""
         for feeder in self._feeders:
             feeder.put(event, True)
 

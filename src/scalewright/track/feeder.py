@@ -31,15 +31,8 @@ STUCK_S = 5.0  # at the end, a call that takes rows longer than this isn't waite
 
 
 class Feeder:
-    """Feeds one tracker from a thread of its own."""
-
     def __init__(
-        self,
-        tracker: Tracker,
-        note: Note,
-        capacity: int = 10_000,
-        every_s: float = 10.0,
-        rows_per_round: int = 50,
+        self, tracker: Tracker, note: Note, capacity: int, every_s: float, rows_per_round: int
     ) -> None:
         self.name = tracker.name
         self.dropped = 0

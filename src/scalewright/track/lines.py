@@ -11,12 +11,11 @@ import json
 import math
 import os
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from scalewright.spec.errors import RunError
-from scalewright.spec.text.files import sync_folder
 
 Row = Mapping[str, Any]
 
@@ -32,7 +31,7 @@ class LineWriter:
             self._file = cast(BinaryIO, open(self.path, "ab", buffering=0))  # noqa: SIM115 - held open for the run
             self._torn = _ends_in_half_line(self.path)
         except OSError as error:
-            raise _cannot_write(self.path, error) from error
+            raise cannot_write(self.path, error) from error
 
     def append(self, row: Row) -> None:
         """Writes one object as one line; raises RunError when the disk refuses it."""
@@ -44,13 +43,12 @@ class LineWriter:
                 written = self._file.write(line)
             except OSError as error:
                 self._torn = True
-                raise _cannot_write(self.path, error) from error
+                raise cannot_write(self.path, error) from error
             self._torn = written != len(line)
             if self._torn:
                 raise RunError(f"wrote only part of a line to {self.path}: the disk is full")
 
     def close(self) -> None:
-        """Closes the file; closing twice is fine."""
         self._file.close()
 
 
@@ -71,21 +69,6 @@ def finite(row: Row) -> tuple[Row, dict[str, str]]:
     """
     bad = {key: _number(value) for key, value in row.items() if not _is_finite(value)}
     return ({**row, **dict.fromkeys(bad)} if bad else row), {key: repr(value) for key, value in bad.items()}
-
-
-def rewrite(path: Path, lines: Iterable[bytes]) -> None:
-    """Replaces a file by these lines, atomically: a reader, or a crash, has the old file or the new."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with open(temporary, "wb") as file:
-            file.writelines(line + b"\n" for line in lines)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-        sync_folder(path.parent)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise _cannot_write(path, error) from error
 
 
 def _is_finite(value: Any) -> bool:
@@ -127,5 +110,5 @@ def _ends_in_half_line(path: Path) -> bool:
         return file.read(1) != b"\n"
 
 
-def _cannot_write(path: Path, error: OSError) -> RunError:
+def cannot_write(path: Path, error: OSError) -> RunError:
     return RunError(f"cannot write {path}: {error.strerror or error}")

@@ -10,16 +10,11 @@ A training line and a validation line may have the same step; within a kind a st
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-from scalewright.spec.text.jsonl import read_jsonl, scan_jsonl
+from scalewright.spec.text.files import write_whole
+from scalewright.spec.text.jsonl import scan_jsonl
 from scalewright.track.events import EventsFile
-from scalewright.track.lines import LineWriter, Row, finite, rewrite
-
-
-def read_metrics(path: str | Path) -> list[dict[str, Any]]:
-    """The rows of a metrics file in order; a line cut by a kill is skipped, a missing file is empty."""
-    return read_jsonl(path)
+from scalewright.track.lines import LineWriter, Row, cannot_write, finite
 
 
 class MetricsFile:
@@ -35,7 +30,7 @@ class MetricsFile:
         self.path = Path(path)
         self._events = events
         self._last: dict[str, int] = {}
-        self.dropped = self._trim(resume_step)
+        self._trim(resume_step)
         self._writer = LineWriter(self.path)
 
     def write(self, row: Row) -> dict[str, str]:
@@ -57,26 +52,24 @@ class MetricsFile:
         """Drops every line of a step after `step`: the run goes on from there."""
         self._writer.close()
         self._last.clear()
-        self.dropped += self._trim(step)
+        self._trim(step)
         self._writer = LineWriter(self.path)
 
     def close(self) -> None:
-        """Closes the file."""
         self._writer.close()
 
-    def _trim(self, resume_step: int | None) -> int:
-        """Leaves each step up to `resume_step` once; returns how many rows were dropped."""
+    def _trim(self, resume_step: int | None) -> None:
+        """Leaves each step up to `resume_step` once."""
         kept: list[bytes] = []
-        dropped = 0
         for text, row in scan_jsonl(self.path):
             kind, step = str(row.get("kind")), row.get("step")
             before = isinstance(step, int) and (resume_step is None or step <= resume_step)
             if isinstance(step, int) and before and step > self._last.get(kind, -1):
                 kept.append(text)
                 self._last[kind] = step
-            else:
-                dropped += 1
         size = sum(len(text) + 1 for text in kept)
         if self.path.exists() and self.path.stat().st_size != size:
-            rewrite(self.path, kept)
-        return dropped
+            try:
+                write_whole(self.path, "".join(f"{text.decode('utf-8', 'replace')}\n" for text in kept))
+            except OSError as error:
+                raise cannot_write(self.path, error) from error

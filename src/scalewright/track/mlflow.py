@@ -17,7 +17,6 @@ import importlib
 import logging
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +104,6 @@ class MlflowTracker:
 
     @settings()
     def finish(self, status: Status, files: Sequence[Path]) -> None:
-        """Uploads the files and sets the run's state."""
         for file in files:
             self._client.log_artifact(self._run_id, str(file))
         self._client.set_terminated(self._run_id, STATUS[status])
@@ -199,7 +197,5 @@ def close(client: Any) -> None:
         client._tracking_client.store.engine.dispose()
 
 
-def _chunks(items: Sequence[Any], size: int) -> Iterator[list[Any]]:
-    remaining = iter(items)
-    while chunk := list(islice(remaining, size)):
-        yield chunk
+def _chunks(items: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
+    return (items[start : start + size] for start in range(0, len(items), size))

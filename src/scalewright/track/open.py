@@ -6,7 +6,7 @@ track: {mlflow: true, wandb: false} --> [MlflowTracker]
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,31 +30,22 @@ def open_trackers(
     """
     store = find_store(run.track, variables)
     target = Target(run.name, folder, run.dump(), environment or {}, resume_step, store)
-    makers: dict[str, tuple[bool, Callable[[], Tracker]]] = {
-        "mlflow": (bool(run.track.mlflow), lambda: _mlflow(target)),
-        "tensorboard": (run.track.tensorboard, lambda: _tensorboard(target)),
-        "wandb": (bool(run.track.wandb), lambda: _wandb(target)),
-    }
-    for name, (enabled, _) in makers.items():
+    wanted = {"mlflow": run.track.mlflow, "tensorboard": run.track.tensorboard, "wandb": run.track.wandb}
+    for name, enabled in wanted.items():
         if enabled and importlib.util.find_spec(name) is None:
             advice = f"{install('track')}, or set it to false"
             raise UserError(f"{name} is not installed", f"track.{name}", advice)
-    return [make() for enabled, make in makers.values() if enabled]
+    trackers: list[Tracker] = []
+    if run.track.mlflow:
+        from scalewright.track.mlflow import MlflowTracker
 
+        trackers.append(MlflowTracker(target))
+    if run.track.tensorboard:
+        from scalewright.track.tensorboard import TensorBoardTracker
 
-def _mlflow(target: Target) -> Tracker:
-    from scalewright.track.mlflow import MlflowTracker
+        trackers.append(TensorBoardTracker(target))
+    if run.track.wandb:
+        from scalewright.track.wandb import WandbTracker
 
-    return MlflowTracker(target)
-
-
-def _tensorboard(target: Target) -> Tracker:
-    from scalewright.track.tensorboard import TensorBoardTracker
-
-    return TensorBoardTracker(target)
-
-
-def _wandb(target: Target) -> Tracker:
-    from scalewright.track.wandb import WandbTracker
-
-    return WandbTracker(target)
+        trackers.append(WandbTracker(target))
+    return trackers

@@ -11,8 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from scalewright.spec.text.words import MISSING, count, decimal, duration, printable, share, short_time
-from scalewright.track.progress import DisplayState
-from scalewright.track.trend import sparkline
+from scalewright.track.progress import DisplayState, sparkline
 
 Cell = tuple[str, str]
 
@@ -52,7 +51,6 @@ def _bar(progress: DisplayState) -> RenderableType:
 
 
 def _loss(progress: DisplayState) -> RenderableType:
-    """The loss, its history, and where it is going."""
     line = Text(no_wrap=True, overflow="ellipsis")
     loss = progress.row.get("loss")
     missing = bool(progress.row) and loss is None

@@ -25,13 +25,9 @@ NAME = "scalewright"  # of the experiment and of the project
 LONGEST_ERROR = 300  # characters
 _PASSWORD = re.compile(r"(?<=://)[^/\s]*@")  # up to the last @ of the host: a password may hold one
 Mode = Literal["online", "offline", "disabled"]
-MODES = {
-    "online": "online",
-    "run": "online",  # W&B's older names
-    "offline": "offline",
-    "dryrun": "offline",
-    "disabled": "disabled",
-}
+MODES = {  # with W&B's older names
+    "online": "online", "run": "online", "offline": "offline", "dryrun": "offline", "disabled": "disabled",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -46,12 +42,7 @@ class Store:
 
     def mlflow_uri(self, folder: Path) -> str:
         """The tracking uri of a run in `folder`."""
-        return self.uri or f"sqlite:///{(beside(folder) / 'mlflow.db').as_posix()}"
-
-
-def beside(folder: Path) -> Path:
-    """The folder that holds a run's folder."""
-    return folder.resolve().parent
+        return self.uri or f"sqlite:///{(folder.resolve().parent / 'mlflow.db').as_posix()}"
 
 
 def find_store(track: TrackSpec, variables: Mapping[str, str] | None = None) -> Store:

@@ -25,7 +25,6 @@ class TensorBoardTracker:
         self._writer: Any = None
 
     def start(self) -> None:
-        """Opens a new event file."""
         from torch.utils.tensorboard import SummaryWriter
 
         resumed = self._target.resume_step
@@ -36,14 +35,12 @@ class TensorBoardTracker:
         self._writer.add_text("environment", _as_code(environment), resumed)
 
     def log(self, entries: Sequence[Entry]) -> None:
-        """Writes every number of the rows, and flushes."""
         for moment, row in entries:
             for name, value in scalars(row).items():
                 self._writer.add_scalar(name, value, int(row["step"]), walltime=moment)
         self._writer.flush()
 
     def event(self, event: Row) -> None:
-        """Notes the event as text at its step."""
         self._writer.add_text(
             f"events/{event['kind']}", _as_code(json.dumps(event, default=str)), event.get("step")
         )

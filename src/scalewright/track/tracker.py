@@ -31,8 +31,6 @@ IDS = "trackers.json"  # in the run's folder: which run each tracker goes on wit
 
 
 class Tracker(Protocol):
-    """A place that metrics are copied to."""
-
     name: str
 
     def start(self) -> None:

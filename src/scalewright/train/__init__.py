@@ -1,11 +1,11 @@
 """Trains a run: the loop, the step, the optimizer. `scalewright.api.train` is the entry, by way of run.py.
 
 run.py       resolves (resolve.py, given.py), starts ranks, returns the end     sweep.py   many runs
-worker.py    one rank: build.py and network.py, then session.py (signals.py, garbage.py, threads.py)
+worker.py    one rank: build.py and network.py, then session.py (signals.py, garbage.py)
 loop.py      batches, steps, validation, saves       step.py     one optimizer step       update.py   or none
 batches.py   the samples of a rank                   horizon.py, lr.py   how far a run is; its learning rate
 loss.py      own_loss.py, reduction.py    optimizer.py   elementwise.py    columns.py   a step's report
-precision.py, device.py, profile.py
+precision.py, profile.py
 guard/ bad numbers    hangs/ watchdog    memory/ what fits    record/ metrics    state/ what is saved
 """
 

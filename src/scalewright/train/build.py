@@ -44,10 +44,10 @@ def build(
     context: RankContext,
     device: torch.device,
     quiet: bool,
-    resources: ExitStack | None = None,
+    resources: ExitStack,
     patience: Patience | None = None,
 ) -> Session:
-    """Builds everything up to the first step; `resources`, where given, hold the run's folder and watch."""
+    """Builds everything up to the first step; `resources` hold the run's folder and watch."""
     model = resolved.model
     kv_heads = model.kv_heads if isinstance(model, ModelSpec) else None
     mesh = make_mesh(
@@ -57,10 +57,8 @@ def build(
         axes=axes_of(model),
         host_sums=offloads_parameters(resolved.run.layout),
     )
-    watch = None
-    if resources is not None:
-        watchdog = Watchdog(context, mesh, resolved.run.folder, resolved.run.train.timeouts, patience)
-        watch = resources.enter_context(watchdog)
+    watchdog = Watchdog(context, mesh, resolved.run.folder, resolved.run.train.timeouts, patience)
+    watch = resources.enter_context(watchdog)
     remarks: list[str] = []
     run = _on_devices(resolved.run, mesh, remarks)
     network = build_network(run, mesh, bf16=run.layout.precision == "bf16")
@@ -68,8 +66,10 @@ def build(
     state = RunState(run, network, optimizer, mesh)
     vocabulary = model.vocab_size if isinstance(model, ModelSpec) else None
     loss = build_loss(run.loss, run.train.z_loss, load_python, mesh, vocabulary, check=True)
-    valid = in_vocabulary(open_data(run.data, "valid", run.seed), vocabulary) if _validates(run) else None
-    if mesh.rank == 0 and resources is not None:
+    valid = (
+        in_vocabulary(open_data(run.data, "valid", run.seed), vocabulary) if run.train.valid_every else None
+    )
+    if mesh.rank == 0:
         resources.enter_context(claim_folder(run))
     barrier(mesh)
     reader, notes = find_resume(run, mesh)
@@ -78,7 +78,7 @@ def build(
     barrier(mesh)
     begin, old = _begin(run, reader, network, state, mesh)
     left_out: list[Range] = list(reader.state.get("left_out", [])) if reader else []
-    begin = replace(begin, left_out=LeftOut([*run.train.guard.leave_out, *left_out]))
+    begin = replace(begin, left_out=LeftOut.of([*run.train.guard.leave_out, *left_out]))
     if reader is not None and "data" not in changes.broken:
         go_to_place(dataset, reader.state)
     guard = Guard(run.train.guard, device, fp16=run.layout.precision == "fp16")
@@ -101,8 +101,7 @@ def build(
             record.remark(remark)
         if changes.values:
             record.event("changed", changes.line(begin.step), step=begin.step, changes=changes.values)
-    if watch is not None:
-        watch.begins(begin.step, record)
+    watch.begins(begin.step, record)
     return Session(
         run=run,
         horizon=horizon,
@@ -160,7 +159,3 @@ def _begin(
         return Place(), []
     check_optimizer(run, reader)
     return state.restore(reader)
-
-
-def _validates(run: RunSpec) -> bool:
-    return run.train.valid_every > 0

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -44,7 +43,7 @@ class Job:
     last: int  # the last step of this call
     horizon: Horizon  # of the whole run, which the learning rate is laid over
     base_rate: float
-    watch: Watchdog | None = None
+    watch: Watchdog
 
 
 def loop(job: Job, stop: StopRequest) -> tuple[int, StopReason | None]:
@@ -72,18 +71,17 @@ def loop(job: Job, stop: StopRequest) -> tuple[int, StopReason | None]:
             report = job.step(micros, counted, asked)
         spans[step] = timers.take()
         stopped = _write(job, readback.push(step, report), rates, spans, clock)
-        if job.watch is not None:
-            job.watch.stepped(step)
+        job.watch.stepped(step)
         validate = job.run.train.valid_every and step % job.run.train.valid_every == 0
         save = job.run.checkpoint.every and step % job.run.checkpoint.every == 0
         if validate or save or stopped or step == job.last:
             stopped = max(stopped, _write(job, readback.flush(), rates, spans, clock))
             if validate:
-                with _phase(job, "validate"):
+                with job.watch.phase("validate"):
                     job.validate(step)
             ends = stopped or (step == job.last and job.run.checkpoint.at_end)
             if save or ends:
-                with _phase(job, "save"):
+                with job.watch.phase("save"):
                     job.save(step)
             clock.restart()
             timers.take()
@@ -91,10 +89,6 @@ def loop(job: Job, stop: StopRequest) -> tuple[int, StopReason | None]:
         if stopped and step < job.last:
             return step, stop_reason(stopped, world)
     return step, None
-
-
-def _phase(job: Job, name: str) -> AbstractContextManager[None]:
-    return nullcontext() if job.watch is None else job.watch.phase(name)
 
 
 def _write(

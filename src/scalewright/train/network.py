@@ -206,8 +206,4 @@ def _init_reader(run: RunSpec, mesh: Mesh) -> CheckpointReader | HuggingFaceFold
 
 def checkpoint_source(reader: CheckpointReader) -> Source:
     """The weights of a checkpoint, as a source to fill from."""
-
-    def read(tensor: TensorSpec, box: Box) -> Tensor:
-        return reader.read(tensor.name, box, tensor.shape)
-
-    return read
+    return lambda tensor, box: reader.read(tensor.name, box, tensor.shape)

@@ -16,7 +16,7 @@ import torch
 from scalewright.machine.local import find_cluster
 from scalewright.machine.probe import compare_bf16, matmul_rate
 from scalewright.spec.errors import UserError
-from scalewright.track.events import read_events
+from scalewright.spec.text.jsonl import read_jsonl
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def earlier_peak(folder: Path, precision: str, world: int) -> Peak | None:
 
     None also where steps turned out to do more than that peak: it is to be measured again.
     """
-    for event in reversed(read_events(folder / "events.jsonl")):
+    for event in reversed(read_jsonl(folder / "events.jsonl")):
         if event.get("peak_too_low"):
             return None
         if event.get("peak_flops") and (event.get("precision"), event.get("world")) == (precision, world):

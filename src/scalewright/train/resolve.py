@@ -10,7 +10,6 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from scalewright.data.dataset import open_data
 from scalewright.launch.local import cores
@@ -26,7 +25,7 @@ from scalewright.train.reduction import reduction_of
 
 @dataclass(frozen=True)
 class Resolved:
-    """A run with no blanks, ready to be handed to workers as plain data."""
+    """A run with no blanks, ready to be handed to workers."""
 
     run: RunSpec
     steps: int
@@ -76,11 +75,7 @@ def check_trainable(model: ModelSpec | PythonRef, layout: Layout, seq_len: int |
         check_trains(model, layout, seq_len)
         return
     check_axes(layout)
-    _check_own_model(layout)
-
-
-def _check_own_model(layout: Layout) -> None:
-    """A user's own module is cut by data parallelism alone: how its layers split is unknown."""
+    # A user's own module is cut by data parallelism alone: how its layers split is unknown.
     for key, value in (("tp", layout.tp), ("pp", layout.pp)):
         if value > 1:
             raise UserError(
@@ -161,23 +156,4 @@ def check_workers(run: RunSpec, kind: str, count: int, simulate: bool) -> None:
         "layout",
         f"start it with torchrun --nnodes=... --nproc-per-node={count} -m scalewright train RUN.yaml, "
         "or try it on CPU processes with --simulate",
-    )
-
-
-def plain(resolved: Resolved) -> dict[str, Any]:
-    """A resolved run as plain data, for workers."""
-    return {
-        "run": resolved.run.dump(),
-        "steps": resolved.steps,
-        "seq_len": resolved.seq_len,
-        "variables": dict(resolved.variables),
-        "tokens": resolved.tokens,
-    }
-
-
-def unplain(data: dict[str, Any]) -> Resolved:
-    """The resolved run that `plain` gave."""
-    run = RunSpec.parse(data["run"])
-    return Resolved(
-        run, int(data["steps"]), int(data["seq_len"]), data.get("variables", {}), data.get("tokens")
     )

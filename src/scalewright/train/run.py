@@ -32,7 +32,7 @@ from scalewright.track.events import EventsFile
 from scalewright.track.store import find_store
 from scalewright.train.given import Overrides, read_overrides, read_run
 from scalewright.train.record.callbacks import Callback, Callbacks
-from scalewright.train.resolve import Resolved, check_workers, device_kind, plain, resolve, unplain
+from scalewright.train.resolve import Resolved, check_workers, device_kind, resolve
 from scalewright.train.state.choices import keep_choices
 from scalewright.train.state.claim import check_folder, check_free
 
@@ -103,7 +103,7 @@ def train(
     resolved = replace(resolve(spec), variables=variables)
     check_folder(resolved.run, force)
     kind, count = device_kind(resolved.run)
-    data = {**plain(resolved), "device": kind, "until": steps, "quiet": quiet, "busy": busy}
+    job = {"resolved": resolved, "device": kind, "until": steps, "quiet": quiet, "busy": busy}
     try:
         if local:
             check_workers(resolved.run, kind, count, simulate)
@@ -113,10 +113,10 @@ def train(
             check_memory(resolved, kind, context)
         if local:
             threads = None if kind == "cpu" else max(1, cores() // world)
-            data["busy"] = others_busy(busy)  # here, since the fork server works for the run, too
+            job["busy"] = others_busy(busy)  # here, since the fork server works for the run, too
             answer = run_local(
                 enter,
-                (data,),
+                (job,),
                 world,
                 preload=PRELOAD,
                 threads=threads,
@@ -125,7 +125,7 @@ def train(
                 import_main=False,
             )
         else:
-            answer = enter(replace(context, tell=callbacks) if callbacks else context, data)
+            answer = enter(replace(context, tell=callbacks) if callbacks else context, job)
     except Stopped:
         if not (local and callbacks.stopped):  # local workers get a callback's wish as a signal
             raise
@@ -162,19 +162,18 @@ def _note_fault(run: RunSpec, error: Exception) -> None:
 PRELOAD = ("scalewright.train.worker", "torch._dynamo")
 
 
-def enter(context: RankContext, data: dict[str, Any]) -> dict[str, Any]:
-    """One rank's entry, in whatever process it lives."""
+def enter(context: RankContext, job: dict[str, Any]) -> dict[str, Any]:
+    """One rank's entry, in whatever process it lives; `job` has the arguments of `work`."""
     from scalewright.train.worker import work
 
-    resolved = unplain(data)
-    if resolved.run.deterministic:
+    run = job["resolved"].run
+    if run.deterministic:
         make_deterministic()  # here, since the fork server's environment is older than the run
-    if data["device"] == "cuda":
+    if job["device"] == "cuda":
         use_expandable_segments()  # before the first allocation
-    keep_flight_records(resolved.run.folder / "hangs")
+    keep_flight_records(run.folder / "hangs")
     raise_file_limit()
-    busy = data.get("busy")
-    return work(context, resolved, device=data["device"], until=data["until"], quiet=data["quiet"], busy=busy)
+    return work(context, **job)
 
 
 def check_caller(run: RunSpec) -> None:

@@ -6,7 +6,8 @@ loop -> (spike: back to a checkpoint, and again) -> records closed -> answer (ra
 from __future__ import annotations
 
 import time
-from contextlib import nullcontext, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -22,7 +23,7 @@ from scalewright.parallel.mesh import Mesh
 from scalewright.spec.errors import RunError, Stopped, UserError
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.run import RunSpec
-from scalewright.track.metrics import read_metrics
+from scalewright.spec.text.jsonl import read_jsonl
 from scalewright.track.tracker import Status
 from scalewright.train.batches import Place, StepBatches, go_to_place, reading_place
 from scalewright.train.columns import StopReason
@@ -36,6 +37,7 @@ from scalewright.train.loop import Job, loop, seed_step
 from scalewright.train.loss import DEFAULT_LOSS, build_loss
 from scalewright.train.network import Network, load_python, types_explained
 from scalewright.train.optimizer import base_rate
+from scalewright.train.record.callbacks import answer
 from scalewright.train.record.record import Record
 from scalewright.train.signals import StopRequest
 from scalewright.train.state.changes import data_settings, run_settings
@@ -65,8 +67,8 @@ class Session:
     done: int  # steps that the weights have behind them
     guard: Guard
     left_out: list[Range]  # by rewinds
+    watch: Watchdog
     health: Health | None = None
-    watch: Watchdog | None = None
     batches: StepBatches | None = None  # of the loop that runs
     save_problem: str | None = None
 
@@ -86,8 +88,7 @@ class Session:
             job = self._job(last)
             with garbage_at_steps():
                 stopped = self._run(job, stop)
-            if self.watch is not None:
-                self.watch.ends()
+            self.watch.ends()
             if not stopped:
                 job.health.check_end(self.done)
             status = "stopped" if stopped else "finished"
@@ -163,20 +164,19 @@ class Session:
     def _go_back(self, target: Target, health: Health) -> None:
         """Takes all that a checkpoint of this run holds; from there on the target's samples are left out."""
         reader = CheckpointReader(target.folder, verify_files=False)
-        with nullcontext() if self.watch is None else self.watch.phase("resume"):
+        with self.watch.phase("resume"):
             if self.mesh.rank == 0:  # damaged saves, and those of steps that weren't finite
                 set_aside(target.folder.parent, target.step)
             place, _ = self.state.restore(reader)
             go_to_place(self.dataset, reader.state)
         self.guard.load(reader.state["guard"])
         self.left_out.append(target.samples)
-        left_out = LeftOut([*self.run.train.guard.leave_out, *self.left_out])
+        left_out = LeftOut.of([*self.run.train.guard.leave_out, *self.left_out])
         self.place, self.done = replace(place, left_out=left_out), place.step
         health.go_back(self.place)
         if self.record is not None:
             self.record.go_back(self.place)
-        if self.watch is not None:
-            self.watch.begins(self.done, self.record)
+        self.watch.begins(self.done, self.record)
 
     def validate(self, step: int) -> None:
         """Measures the held-out loss and writes it down."""
@@ -230,25 +230,12 @@ class Session:
         if (wanted.at_end or wanted.every) and not from_rank_zero(bool(committed(root)), self.mesh):
             self.save(step)
 
-    def _last_rows(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The newest training and validation rows, also of a run that was finished before this call."""
-        if self.record is None:
-            return {}, {}
-        last = dict(self.record.last)
-        if "train" not in last:  # nothing was left to do
-            last.update((row["kind"], row) for row in read_metrics(self.record.metrics.path))
-        return last.get("train", {}), last.get("valid", {})
-
     def _answer(self, seconds: float) -> dict[str, Any]:
-        row, valid = self._last_rows()
-        return {
-            "out_dir": str(self.run.folder),
-            "step": self.done,
-            "loss": row.get("loss"),
-            "valid_loss": valid.get("loss"),
-            "bits_per_byte": valid.get("bits_per_byte"),
-            "tokens_per_s": row.get("tokens_per_s"),
-            "resumed_from": self.resumed,
-            "seconds": seconds,
-            **(self.record.expectation.outcome() if self.record is not None else {}),
-        }
+        """How the run ended, also one that was finished before this call."""
+        last: Mapping[str, Mapping[str, Any]] = {}
+        outcome: dict[str, float | None] = {}
+        if self.record is not None:
+            last, outcome = self.record.last, self.record.expectation.outcome()
+            if "train" not in last:  # nothing was left to do
+                last = {row["kind"]: row for row in read_jsonl(self.record.metrics.path)}
+        return {**answer(str(self.run.folder), self.done, last, self.resumed, seconds), **outcome}

@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from queue import SimpleQueue
@@ -24,13 +23,12 @@ from statistics import median
 from typing import Any
 
 from scalewright.launch.child import Share, start_child
-from scalewright.launch.local import cores
+from scalewright.launch.local import cores, stop_signals
 from scalewright.launch.settings import tracking_variables
 from scalewright.spec.errors import UserError
 from scalewright.spec.run import MlflowSpec, RunSpec, load_run
 from scalewright.spec.sweep import Point, read_sweep
-from scalewright.track.events import read_events
-from scalewright.track.metrics import read_metrics
+from scalewright.spec.text.jsonl import read_jsonl
 from scalewright.track.store import find_store
 from scalewright.train.resolve import device_kind, resolve
 
@@ -102,7 +100,8 @@ def sweep(
     for share in shares:
         free.put(share)
     lock, done = threading.Lock(), [0]
-    with _Children() as children:
+    children = _Children()
+    with stop_signals(children.interrupt), closing(children):
 
         def run_point(point: Point, spec: RunSpec | UserError) -> Row:
             if isinstance(spec, UserError):
@@ -216,7 +215,7 @@ def _note_in(folder: Path) -> str | None:
 
 
 def _finished(folder: Path, steps: int) -> bool:
-    events = read_events(folder / "events.jsonl")
+    events = read_jsonl(folder / "events.jsonl")
     return any(event.get("kind") == "finish" and event.get("step") == steps for event in events)
 
 
@@ -236,7 +235,7 @@ def _tracking(spec: RunSpec, folder: Path) -> list[str]:
 
 def _read(row: Row, folder: Path) -> Row:
     """The row with what the run's folder has."""
-    rows = read_metrics(folder / "metrics.jsonl")
+    rows = read_jsonl(folder / "metrics.jsonl")
     train = [line for line in rows if line["kind"] == "train"]
     valid = [line for line in rows if line["kind"] == "valid"]
     if train:
@@ -276,7 +275,7 @@ class _Children:
         last = (lines or stderr.strip().splitlines() or [f"exit code {process.returncode}"])[-1]
         return process.returncode, last.removeprefix("error: ")
 
-    def stop(self) -> None:
+    def close(self) -> None:
         """Asks all to save and leave."""
         with self._lock:
             self.stopping = True
@@ -284,30 +283,6 @@ class _Children:
                 with suppress(OSError):
                     process.terminate()
 
-    def __enter__(self) -> _Children:
-        self._handlers = (
-            _handlers(self.stop) if threading.current_thread() is threading.main_thread() else None
-        )
-        if self._handlers is not None:
-            self._handlers.__enter__()
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self.stop()
-        if self._handlers is not None:
-            self._handlers.__exit__(None, None, None)
-
-
-@contextmanager
-def _handlers(stop: Callable[[], None]) -> Iterator[None]:
-    """SIGTERM and SIGINT stop the runs, which save; the sweep then ends by itself."""
-
-    def handle(number: int, frame: Any) -> None:
-        threading.Thread(target=stop, daemon=True).start()  # the interrupted thread may hold the lock
-
-    before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    def interrupt(self, number: int) -> None:
+        """At a signal: the runs save, and the sweep then ends by itself."""
+        threading.Thread(target=self.close, daemon=True).start()  # the interrupted thread may hold the lock

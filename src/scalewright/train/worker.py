@@ -10,16 +10,15 @@ from typing import Any
 import torch
 
 from scalewright.launch.rank import RankContext
-from scalewright.machine.load import CpuMark
+from scalewright.machine.load import CpuMark, others_busy, too_many_threads
+from scalewright.machine.processor import read_processor
 from scalewright.parallel.mesh import join_world, leave_world
-from scalewright.spec.errors import Stopped
+from scalewright.spec.errors import Stopped, UserError
 from scalewright.train.build import build
-from scalewright.train.device import own_device
 from scalewright.train.hangs.patience import Patience
 from scalewright.train.memory.out_of_memory import memory_explained
 from scalewright.train.resolve import Resolved
 from scalewright.train.signals import StopRequest
-from scalewright.train.threads import thread_remark
 
 
 def work(
@@ -35,7 +34,7 @@ def work(
     """Trains as one rank; the answer has the keys of `train.run.Result`. Raises Stopped after a signal, not
     after a callback's "stop", on all ranks alike.
 
-    `busy`: how busy others keep this machine (`train/threads.py`). `patience`: the watchdog's.
+    `busy`: how busy others keep this machine (see `_thread_remark`). `patience`: the watchdog's.
     """
     started = time.perf_counter()
     place = own_device(device, context)
@@ -66,7 +65,7 @@ def work(
         ):
             session = build(resolved, context, place, quiet, kept, patience)
             if session.record is not None and device == "cpu":
-                session.record.remark(thread_remark(context, busy))
+                session.record.remark(_thread_remark(context, busy))
             answer = session.train(stop, until, started)
         together = True
         return answer
@@ -75,3 +74,30 @@ def work(
         raise
     finally:
         leave_world(together=together)
+
+
+def own_device(kind: str, context: RankContext) -> torch.device:
+    """This rank's own device. Some starters show each rank one GPU (srun --gpus-per-task=1)."""
+    if kind != "cuda":
+        return torch.device(kind)
+    count = torch.cuda.device_count()
+    if context.local_rank < count:
+        return torch.device(kind, context.local_rank)
+    if count == 1:
+        return torch.device(kind, 0)
+    raise UserError(
+        f"rank {context.rank} is number {context.local_rank} (from 0) of a node that shows it {count} GPUs",
+        "device",
+        f"start {count} ranks a node, or show each rank its own GPU",
+    )
+
+
+def _thread_remark(context: RankContext, busy: CpuMark | float | None) -> str | None:
+    """A line where this run's threads don't fit into the cores that are idle; else None.
+
+    `busy`: cores that others keep busy, or the mark since which that is counted. The number of threads isn't
+    changed for it: sums of another number of threads differ in their last bits, and a resume on a quieter
+    machine would no longer be the same run.
+    """
+    others = others_busy(busy, alike=context.local_world) if isinstance(busy, CpuMark) else busy
+    return too_many_threads(read_processor(), torch.get_num_threads(), context.local_world, others)

@@ -35,15 +35,14 @@ def test_a_group_over_nodes_drives_all_its_nics() -> None:
     assert wide[0] == pytest.approx(15 / 16 * 1e9 / 80e9)
 
 
-def test_delays_grow_with_the_ring_and_pieces() -> None:
+def test_delays_grow_with_the_ring() -> None:
     short, long = (x.gather(ONE, n * ONE, ONE, wires(hop=1e-5)) for n in (16, 64))
     assert long[0] > 3 * short[0]
-    assert x.gather(ONE, 16 * ONE, ONE, wires(hop=1e-5), 4.0)[0] == pytest.approx(4 * short[0], rel=1e-3)
 
 
 def test_dispatch_by_domain_sends_less() -> None:
     all_copies = x.all_to_all(1e9 * ONE, 64 * ONE, ONE, wires())
-    once = x.all_to_all(1e9 * ONE, 64 * ONE, ONE, wires(), 0.5)
+    once = x.all_to_all(1e9 * ONE, 64 * ONE, ONE, wires(), leaves=0.5)
     assert once[0] == pytest.approx(all_copies[0] / 2)
 
 

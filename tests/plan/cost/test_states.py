@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.rank_traffic import step_traffic
 
 from scalewright.plan.cost.memory import GIB
 from scalewright.plan.predict import predict, predict_table
@@ -16,7 +17,6 @@ from scalewright.spec.layout import Layout
 from scalewright.spec.memory import state_bytes
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.presets import load_model_spec
-from scalewright.spec.traffic import step_traffic
 
 CLUSTER = load_cluster({"like": "dgx-h100", "nodes": 64})
 SEQ_LEN = 1024

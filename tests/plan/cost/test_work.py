@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from scalewright.plan.cost import work as w
-from scalewright.spec.block import Sizes
 from scalewright.spec.layout import Layout
 from scalewright.spec.operators import activation_bytes, forward_flops
 from scalewright.spec.presets import load_model_spec
+from scalewright.spec.primitives import Sizes
 from scalewright.spec.tensors import count
 
 MODELS = [

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from levels import level_for
 from scalewright.spec.base import parse_yaml, to_yaml
 from scalewright.spec.errors import UserError
 from scalewright.spec.hardware.cluster import ClusterSpec, cluster_names, cluster_presets, load_cluster
@@ -82,24 +83,24 @@ def test_levels_of_three_systems() -> None:
         ("domain", 8),
         ("fabric", None),
     ]
-    assert h100.level_for(8).bytes_per_s == 450e9
-    assert h100.level_for(9).bytes_per_s == 50e9
+    assert level_for(h100, 8).bytes_per_s == 450e9
+    assert level_for(h100, 9).bytes_per_s == 50e9
     rack = load_cluster("gb200-nvl72")
-    assert (rack.devices_per_node, rack.level_for(72).kind, rack.level_for(73).kind) == (
+    assert (rack.devices_per_node, level_for(rack, 72).kind, level_for(rack, 73).kind) == (
         4,
         "nvlink",
         "infiniband",
     )
     pod = load_cluster("tpu-v5e")
-    assert (pod.level_for(256).torus_axes, pod.level_for(256).wraps_at) == (2, 16)
-    assert pod.level_for(256).bytes_per_s == 4 * 45e9
-    assert load_cluster("a100-pcie").level_for(8).kind == "pcie"
+    assert (level_for(pod, 256).torus_axes, level_for(pod, 256).wraps_at) == (2, 16)
+    assert level_for(pod, 256).bytes_per_s == 4 * 45e9
+    assert level_for(load_cluster("a100-pcie"), 8).kind == "pcie"
 
 
 def test_half_a_node_has_half_the_domain() -> None:
     cluster = load_cluster({"device": "h100-sxm", "devices_per_node": 4})
-    assert cluster.level_for(4).kind == "nvlink"
-    assert cluster.level_for(5).kind == "infiniband"
+    assert level_for(cluster, 4).kind == "nvlink"
+    assert level_for(cluster, 5).kind == "infiniband"
 
 
 def test_device_names_give_the_usual_system() -> None:
@@ -120,16 +121,16 @@ def test_a_cluster_file(tmp_path: Path) -> None:
     cluster = load_cluster(str(path))
     assert (cluster.name, cluster.devices, cluster.device.memory_bytes) == ("mine", 8, 48e9)
     assert cluster.device.peak("bf16") == 165.2e12
-    assert cluster.level_for(2).kind == "pcie"
-    assert cluster.level_for(8).bytes_per_s == 12.5e9
+    assert level_for(cluster, 2).kind == "pcie"
+    assert level_for(cluster, 8).bytes_per_s == 12.5e9
 
 
 def test_like_changes_a_preset() -> None:
     cluster = load_cluster({"like": "dgx-h100", "nodes": 16, "name": "ours"})
     assert (cluster.name, cluster.devices) == ("ours", 128)
     rewired = load_cluster({"like": "dgx-h100", "fabric": {"bytes_per_s": 25e9}})
-    assert rewired.level_for(16).bytes_per_s == 25e9
-    assert rewired.level_for(8).bytes_per_s == 450e9
+    assert level_for(rewired, 16).bytes_per_s == 25e9
+    assert level_for(rewired, 8).bytes_per_s == 450e9
 
 
 def test_measured_rates_stand_beside_published_ones() -> None:
@@ -141,10 +142,10 @@ def test_measured_rates_stand_beside_published_ones() -> None:
     }
     cluster = load_cluster(profile)
     assert cluster.device.peak("bf16") == 989.4e12
-    assert cluster.level_for(8).bytes_per_s == 3.7e11
-    assert cluster.level_for(8).source == "measured"
-    assert cluster.level_for(1).bytes_per_s == 3.0e12
-    assert cluster.level_for(9).bytes_per_s == 50e9
+    assert level_for(cluster, 8).bytes_per_s == 3.7e11
+    assert level_for(cluster, 8).source == "measured"
+    assert level_for(cluster, 1).bytes_per_s == 3.0e12
+    assert level_for(cluster, 9).bytes_per_s == 50e9
     assert load_cluster(cluster.dump()) == cluster
 
 
@@ -206,7 +207,7 @@ def test_a_slower_network_is_a_fabric(data: dict[str, Any]) -> None:
     with pytest.raises(UserError, match=r"fabric: \{bytes_per_s: 12500000000.0\}"):
         load_cluster({"like": "dgx-a100-80g", **data})
     slower = load_cluster({"like": "dgx-a100-80g", "fabric": {"bytes_per_s": 12.5e9}})
-    assert slower.level_for(16).bytes_per_s == 12.5e9
+    assert level_for(slower, 16).bytes_per_s == 12.5e9
 
 
 def test_a_changed_memory_replaces_what_the_base_reports() -> None:

@@ -12,7 +12,6 @@ from scalewright.spec.hardware.devices import (
     devices,
     find_device,
     load_device,
-    require_peak,
 )
 
 TERA = 1e12
@@ -59,8 +58,6 @@ def test_peak_is_the_published_dense_one(name: str, precision: str, tflops: floa
 def test_devices_before_ampere_have_no_bf16(name: str) -> None:
     assert load_device(name).peak("bf16") is None
     assert load_device(name).peak("tf32") is None
-    with pytest.raises(UserError, match="fp16"):
-        require_peak(load_device(name), "bf16")
 
 
 def test_missing_precisions_are_none_and_unknown_ones_are_errors() -> None:
@@ -99,7 +96,7 @@ def test_links_are_one_way() -> None:
     ]:
         link = load_device(name).link
         assert link is not None
-        assert (link.bytes_per_s, link.two_way_bytes_per_s) == (two_way / 2, two_way)
+        assert link.bytes_per_s == two_way / 2
 
 
 def test_one_pair_of_mi300x_gets_one_link_of_seven() -> None:

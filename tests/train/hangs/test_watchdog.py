@@ -31,7 +31,7 @@ from scalewright.train.hangs.patience import Patience
 from scalewright.train.hangs.position import position, source_line
 from scalewright.train.hangs.verdict import Position, Waiting
 from scalewright.train.hangs.watchdog import STEADY, Watchdog
-from scalewright.train.resolve import plain, resolve, unplain
+from scalewright.train.resolve import Resolved, resolve
 from scalewright.train.run import PRELOAD
 from scalewright.train.worker import work
 from worlds import one_rank
@@ -39,9 +39,9 @@ from worlds import one_rank
 SHORT = {"tick_s": 0.1, "step_s": 1.0, "answer_s": 1.0, "stalled_s": 2.0, "grace_s": 6.0}
 
 
-def watched(context: RankContext, data: dict[str, Any], patience: dict[str, float]) -> Any:
+def watched(context: RankContext, resolved: Resolved, patience: dict[str, float]) -> Any:
     """A rank's life with little patience."""
-    return work(context, unplain(data), device="cpu", quiet=True, patience=Patience(**patience))
+    return work(context, resolved, device="cpu", quiet=True, patience=Patience(**patience))
 
 
 def train_wrong(folder: Path, how: str, steady_s: float, **changes: Any) -> Any:
@@ -53,7 +53,7 @@ def train_wrong(folder: Path, how: str, steady_s: float, **changes: Any) -> Any:
         folder, layout=layout, train={"steps": 12, "timeouts": timeouts}, loss={**loss, "folder": str(folder)}
     )
     resolved = resolve(RunSpec.parse(merge(data, changes)))
-    return run_local(watched, (plain(resolved), SHORT), 3, preload=PRELOAD, threads=1)
+    return run_local(watched, (resolved, SHORT), 3, preload=PRELOAD, threads=1)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="stops a process by a signal")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import typer
 
 from scalewright.cli.app import Verbs
@@ -23,12 +25,16 @@ from scalewright.cli.verbs.score import score
 from scalewright.cli.verbs.sweep import sweep
 from scalewright.cli.verbs.train import train
 
+Verb = Callable[..., None]
+
 
 def register(app: typer.Typer) -> None:
     """Adds every verb to the application, in the order in which a newcomer meets them."""
     app.command("demo", rich_help_panel="Start here")(demo)
     app.command("doctor", rich_help_panel="Start here")(doctor)
-    app.add_typer(_presets(), name="presets", rich_help_panel="Start here")
+    known: dict[str, Verb] = {"models": presets.models, "clusters": presets.clusters, "new": presets.new}
+    group = _group("The models and clusters known by name.", known)
+    app.add_typer(group, name="presets", rich_help_panel="Start here")
     app.command("plan", rich_help_panel="Plan")(plan)
     app.command("predict", rich_help_panel="Plan")(predict)
     app.command("score", rich_help_panel="Plan")(score)
@@ -36,7 +42,9 @@ def register(app: typer.Typer) -> None:
     app.command("prepare", rich_help_panel="Train")(prepare)
     app.command("train", rich_help_panel="Train")(train)
     app.command("sweep", rich_help_panel="Train")(sweep)
-    app.add_typer(_checkpoint(), name="checkpoint", rich_help_panel="Train")
+    saved: dict[str, Verb] = {"ls": list_checkpoints, "verify": verify_checkpoints}
+    group = _group("What a run has saved, and whether it is sound.", saved)
+    app.add_typer(group, name="checkpoint", rich_help_panel="Train")
     app.command("parity", rich_help_panel="Train")(parity)
     app.command("compare", rich_help_panel="Use what was trained")(compare)
     app.command("report", rich_help_panel="Use what was trained")(report)
@@ -45,23 +53,8 @@ def register(app: typer.Typer) -> None:
     app.command("convert", rich_help_panel="Use what was trained")(convert)
 
 
-def _presets() -> typer.Typer:
-    group = typer.Typer(
-        cls=Verbs, rich_markup_mode=None, no_args_is_help=True, help="The models and clusters known by name."
-    )
-    group.command("models")(presets.models)
-    group.command("clusters")(presets.clusters)
-    group.command("new")(presets.new)
-    return group
-
-
-def _checkpoint() -> typer.Typer:
-    group = typer.Typer(
-        cls=Verbs,
-        rich_markup_mode=None,
-        no_args_is_help=True,
-        help="What a run has saved, and whether it is sound.",
-    )
-    group.command("ls")(list_checkpoints)
-    group.command("verify")(verify_checkpoints)
+def _group(help: str, verbs: dict[str, Verb]) -> typer.Typer:
+    group = typer.Typer(cls=Verbs, rich_markup_mode=None, no_args_is_help=True, help=help)
+    for name, verb in verbs.items():
+        group.command(name)(verb)
     return group

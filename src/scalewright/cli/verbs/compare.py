@@ -30,37 +30,23 @@ def compare(
     from scalewright.report.runs import find_runs
 
     comparison = lay_side_by_side(find_runs(runs))
-    if json:
-        print_json(comparison.dump())
-    else:
-        _show(comparison)
+    print_json(comparison) if json else _show(comparison)
 
 
 def _show(comparison: Comparison) -> None:
     """Three tables: what the runs reached, what differs, and their losses at the same tokens."""
     from scalewright.cli.output import print_table
-    from scalewright.report.runs import setting
-    from scalewright.spec.text.words import count, decimal, printable, short_time
+    from scalewright.report.runs import UNREMARKABLE, cells, setting
+    from scalewright.spec.text.words import count, decimal, printable
 
     names = [entry.name for entry in comparison.runs]
-    print_table(
-        ["run", "valid loss", "loss", "steps", "tokens", "tokens/s", "step", "GiB"],
-        [
-            [
-                f"{entry.name} (best)" if entry.name == comparison.best else entry.name,
-                decimal(entry.valid_loss),
-                decimal(entry.loss),
-                entry.steps,
-                count(entry.tokens),
-                count(entry.tokens_per_s),
-                short_time(entry.step_time_s),
-                decimal(entry.memory_gib, 3),
-            ]
-            for entry in comparison.runs
-        ],
-    )
+    rows = [
+        [f"{entry.name} (best)" if entry.name == comparison.best else entry.name, *cells(entry).values()]
+        for entry in comparison.runs
+    ]
+    print_table(["run", *cells(comparison.runs[0])], rows)
     for entry in comparison.runs:
-        if entry.status not in ("finished", "no events"):
+        if entry.status not in UNREMARKABLE:
             print(f"{printable(entry.name)}: {entry.status}, at step {entry.steps:,}")
     if comparison.differences:
         print()

@@ -7,9 +7,7 @@ from typing import Annotated
 
 import typer
 
-from scalewright.cli.options import Json, NoVerify, one_of
-
-_DTYPES = ("float32", "bfloat16", "float16")
+from scalewright.cli.options import DTYPES, Json, NoVerify, choice
 
 
 def convert(
@@ -18,12 +16,7 @@ def convert(
     ],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="The folder to write.")],
     dtype: Annotated[
-        str | None,
-        typer.Option(
-            metavar="|".join(_DTYPES),
-            callback=one_of("dtype", _DTYPES),
-            help="Of the Hugging Face folder; default float32.",
-        ),
+        str | None, choice("dtype", DTYPES, "Of the Hugging Face folder; default float32.")
     ] = None,
     no_verify: NoVerify = False,
     json: Json = False,
@@ -33,8 +26,8 @@ def convert(
     What was written is read back and compared.
     """
     from scalewright.checkpoint.convert import convert as convert_folder
-    from scalewright.cli.output import only_answer, print_json, short, working
-    from scalewright.spec.text.words import printable
+    from scalewright.cli.output import only_answer, print_json, working
+    from scalewright.spec.text.words import count, printable
 
     with only_answer(json), working("converting, and reading back what was written"):
         made = convert_folder(source, out, dtype, verify=not no_verify)
@@ -42,6 +35,6 @@ def convert(
         print_json(made.dump())
         return
     kind = "Hugging Face folder" if made.kind == "huggingface" else "checkpoint"
-    parameters = f"{short(made.parameters)} parameters in {made.dtype}"
+    parameters = f"{count(made.parameters)} parameters in {made.dtype}"
     print(printable(f"{made.out}: {kind} of {made.model}, {parameters}"))
     print(f"{made.tensors_checked} tensors read back, all equal")

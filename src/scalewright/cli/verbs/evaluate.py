@@ -156,7 +156,6 @@ def _run_of(model: Path) -> RunSpec | None:
 
 
 def _data(model: Path, run: RunSpec | None, data: Path | None, seq_len: int | None) -> DataSpec | PythonRef:
-    """The validation data: the folder given, or the run's own."""
     from scalewright.spec.run import DataSpec
 
     source = run.data if run else None

@@ -10,9 +10,7 @@ from typing import Annotated
 
 import typer
 
-from scalewright.cli.options import Device, Json, NoVerify, TrustCode, check_device, one_of
-
-_DTYPES = ("float32", "bfloat16", "float16")
+from scalewright.cli.options import DTYPES, Device, Json, NoVerify, TrustCode, check_device, choice
 
 
 def generate(
@@ -31,23 +29,21 @@ def generate(
     seed: Annotated[int, typer.Option(min=0, help="The same seed writes the same text.")] = 0,
     stop: Annotated[list[str] | None, typer.Option(help="Stop before this text; may be given again.")] = None,
     device: Device = "cpu",
-    dtype: Annotated[
-        str,
-        typer.Option(metavar="|".join(_DTYPES), callback=one_of("dtype", _DTYPES), help="Of the weights."),
-    ] = "float32",
+    dtype: Annotated[str, choice("dtype", DTYPES, "Of the weights.")] = "float32",
     trust_code: TrustCode = False,
     no_verify: NoVerify = False,
     json: Json = False,
 ) -> None:
     """Write on from a prompt with what was trained."""
-    from scalewright.cli.output import on_terminal, only_answer, print_json
+    from scalewright.cli.output import only_answer, print_json
     from scalewright.serve.generate import generate_text
+    from scalewright.spec.text.words import printable
 
     shown: list[str] = []
 
     def show(piece: str) -> None:
         shown.append(piece)
-        print(on_terminal(piece, sys.stdout), end="", flush=True)
+        print(printable(piece) if sys.stdout.isatty() else piece, end="", flush=True)
 
     check_device(device)
     with only_answer(json), _line_ended(shown):

@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scalewright.cli.options import Json, one_of
+from scalewright.cli.options import Json, choice
 from scalewright.cli.verbs.train import missing_run
 
 if TYPE_CHECKING:
     from scalewright.parity.result import Parity
-
-PLACES = ("cpu", "cuda")
 
 
 def parity(
@@ -22,14 +20,7 @@ def parity(
         list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Keys to set, such as layout.tp=2.")
     ] = None,
     steps: Annotated[int, typer.Option(min=1, help="Steps to compare.")] = 10,
-    device: Annotated[
-        str,
-        typer.Option(
-            metavar="|".join(PLACES),
-            callback=one_of("device", PLACES),
-            help="CPU processes, or the GPUs here.",
-        ),
-    ] = "cpu",
+    device: Annotated[str, choice("device", ("cpu", "cuda"), "CPU processes, or the GPUs here.")] = "cpu",
     tolerance: Annotated[
         float | None, typer.Option(min=0, help="Largest relative deviation; default 1e-5 in fp32.")
     ] = None,
@@ -50,16 +41,12 @@ def parity(
     spec = load_run(run, overrides or [])
     with only_answer(json), working("comparing") as tell:
         result = compare(spec, steps=steps, device=device, tolerance=tolerance, tell=tell)
-    if json:
-        print_json(result)
-    else:
-        show(result)
+    print_json(result) if json else show(result)
     if not result.ok:
         raise typer.Exit(1)
 
 
 def show(result: Parity) -> None:
-    """The comparison as a table, and one line with the verdict."""
     from scalewright.cli.output import print_table
 
     print(f"layout     {axes(result.layout)}")

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from scalewright.cli.options import Force, Json, one_of
+from scalewright.cli.options import Force, Json, choice
 from scalewright.cli.verbs.predict import (
     LAYOUT,
     Cluster,
@@ -39,9 +39,7 @@ def plan(
     seq_len: Annotated[int | None, typer.Option(help="Tokens of a sequence.")] = None,
     global_batch: Annotated[int | None, typer.Option(help="Sequences of a step.")] = None,
     global_batch_tokens: Annotated[int | None, typer.Option(help="The same, in tokens.")] = None,
-    objective: Annotated[
-        str, typer.Option(metavar="|".join(AIMS), callback=one_of("objective", AIMS), help="What is best.")
-    ] = "time",
+    objective: Annotated[str, choice("objective", AIMS, "What is best.")] = "time",
     fix: Annotated[
         str | None, typer.Option(metavar="KEY=VALUE,...", help="Hold axes: tp=8,pp=4 or tp=[4,8].")
     ] = None,
@@ -87,9 +85,10 @@ def plan(
     counts = read_counts(scaling) if scaling else None
     from scalewright.api import plan as search
     from scalewright.cli.output import only_answer, print_json
+    from scalewright.cli.search_tables import show_plan
     from scalewright.cli.searching import searching
 
-    with only_answer(json), searching() as shown:
+    with only_answer(json), searching() as (tell, stop):
         answer = search(
             name, place, devices, seq_len, global_batch, nodes=nodes,
             global_batch_tokens=global_batch_tokens, objective=objective, fix=read_pairs(fix, "--fix", AXES),
@@ -97,14 +96,9 @@ def plan(
             software_version=software_version, options=option_words(options), optimizer=optimizer,
             tokens=tokens, price=price, currency=currency, goodput=goodput, scaling=counts, out=out,
             why_not=read_pairs(why_not, "--why-not", AXES) if why_not else None, data=data, force=force,
-            tell=shown.tell, stop=shown.stop,
+            tell=tell, stop=stop,
         )  # fmt: skip
-    if json:
-        print_json(answer)
-    else:
-        from scalewright.cli.search_tables import show_plan
-
-        show_plan(answer)
+    print_json(answer) if json else show_plan(answer)
     if not answer["complete"]:
         raise typer.Exit(INTERRUPTED)
 

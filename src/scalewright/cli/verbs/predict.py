@@ -112,19 +112,16 @@ def predict(
     scalewright predict llama-3.1-8b --cluster a100-pcie --seq-len 4096 --layout devices=8,recompute=full
     scalewright predict --batch runs.csv > predicted.jsonl
     """
-    given = {key: value for key, value in locals().items() if key in LAYOUT | set(AS_WELL)}
+    flags = dict(locals())
     if batch is not None:
-        rest = {**given, "model": model, "cluster": cluster, "seq_len": seq_len, "layout": layout,
-                "framework": framework, "software_version": software_version, "options": options,
-                "optimizer": optimizer, "tokens": tokens, "price": price, "currency": currency,
-                "goodput": goodput}  # fmt: skip
-        _batch(batch, rest)
+        _batch(batch, {key: value for key, value in flags.items() if key not in ("batch", "json")})
         return
     how = "write `scalewright predict MODEL --cluster CLUSTER --seq-len 4096`, or --batch FILE"
     name, place = check_given(model, cluster, "scalewright predict", how)
-    keys = layout_keys(given, layout)
+    keys = layout_keys({key: flags[key] for key in flags if key in {*LAYOUT, *AS_WELL}}, layout)
     from scalewright.api import predict as ask
     from scalewright.cli.output import only_answer, print_json, working
+    from scalewright.cli.plan_tables import show_prediction
 
     with only_answer(json), working("predicting"):
         answer = ask(
@@ -132,12 +129,7 @@ def predict(
             options=option_words(options), optimizer=optimizer, tokens=tokens, price=price,
             currency=currency, goodput=goodput,
         )  # fmt: skip
-    if json:
-        print_json(answer)
-        return
-    from scalewright.cli.plan_tables import show_prediction
-
-    show_prediction(answer)
+    print_json(answer) if json else show_prediction(answer)
 
 
 def check_given(model: str | None, cluster: str | None, command: str, how: str) -> tuple[str, str]:
@@ -164,10 +156,9 @@ def layout_keys(flags: dict[str, Any], pairs: str | None, flag: str = "--layout"
     from scalewright.cli.pairs import merge
 
     from_flags = dict(flags)
-    if from_flags.get("recompute"):
-        from_flags["recompute"] = read_recompute(from_flags["recompute"])
-    if from_flags.get("stage_layers"):
-        from_flags["stage_layers"] = _counts(from_flags["stage_layers"])
+    for key, read in (("recompute", read_recompute), ("stage_layers", _counts)):
+        if from_flags.get(key):
+            from_flags[key] = read(from_flags[key])
     return merge(from_flags, read_pairs(pairs, flag, LAYOUT | set(AS_WELL)), flag)
 
 

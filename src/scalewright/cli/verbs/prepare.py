@@ -62,10 +62,7 @@ def prepare(
             overwrite=overwrite,
             skip_bad=skip_bad,
         )
-    if json:
-        print_json(summary.plain())
-    else:
-        _show(summary)
+    print_json(summary.plain()) if json else _show(summary)
 
 
 def _show(summary: Summary) -> None:

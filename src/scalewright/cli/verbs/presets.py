@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from scalewright.cli.options import Force, Json, starting_with
+from scalewright.spec.text.words import count
 
 if TYPE_CHECKING:
     from scalewright.spec.hardware.cluster import ClusterSpec
@@ -37,7 +37,7 @@ def models(
     json: Json = False,
 ) -> None:
     """List the known models with their parameter counts, or show one."""
-    from scalewright.cli.output import print_json, print_table, short
+    from scalewright.cli.output import print_json, print_table
     from scalewright.spec.base import to_yaml
     from scalewright.spec.presets import load_model_spec, model_presets
 
@@ -50,22 +50,20 @@ def models(
         print_json(rows)
         return
     columns = ("name", "params", "active", "layers", "hidden", "heads / kv", "context", "train")
-    print_table(columns, [_cells(row, short) for row in rows])
-
-
-def _cells(row: dict[str, Any], short: Callable[[float], str]) -> list[Any]:
-    """A row of the table; parameters in three digits."""
-    sizes = [short(row[key]) for key in ("params", "active_params")]
-    heads = f"{row['heads']}/{row['kv_heads']}"
-    trains = "yes" if row["trains"] else "no"
-    return [row["name"], *sizes, row["layers"], row["hidden"], heads, row["context"], trains]
+    table = []
+    for row in rows:
+        sizes = [count(row[key]) for key in ("params", "active_params")]
+        heads = f"{row['heads']}/{row['kv_heads']}"
+        trains = "yes" if row["trains"] else "no"
+        table.append([row["name"], *sizes, row["layers"], row["hidden"], heads, row["context"], trains])
+    print_table(columns, table)
 
 
 def _model_row(spec: ModelSpec) -> dict[str, Any]:
     from scalewright.spec.huggingface import why_not_running
-    from scalewright.spec.tensors import count
+    from scalewright.spec.tensors import count as count_parameters
 
-    total = count(spec)
+    total = count_parameters(spec)
     return {
         "name": spec.name,
         "family": spec.family,
@@ -110,7 +108,7 @@ def clusters(
             row["device"],
             row["devices_per_node"],
             f"{row['memory_bytes'] / 1e9:.0f}",
-            _peak(row["peak_bf16_flops"] or row["peak_fp16_flops"]),
+            f"{flops / 1e12:.4g}" if (flops := row["peak_bf16_flops"] or row["peak_fp16_flops"]) else "none",
             row["link"],
             f"{row['link_bytes_per_s'] / 1e9:.0f}",
         ]
@@ -134,10 +132,6 @@ def _cluster_row(name: str, spec: ClusterSpec) -> dict[str, Any]:
     }
 
 
-def _peak(flops: float | None) -> str:
-    return "none" if flops is None else f"{flops / 1e12:.4g}"
-
-
 def new(
     params: Annotated[float, typer.Option(help="Parameters wanted, such as 13e9.")],
     like: Annotated[
@@ -149,7 +143,7 @@ def new(
     json: Json = False,
 ) -> None:
     """Print a sensible model shape of a wanted size, as YAML that `model:` takes."""
-    from scalewright.cli.output import print_json, short
+    from scalewright.cli.output import print_json
     from scalewright.spec.base import to_yaml
     from scalewright.spec.shapes import new_preset
     from scalewright.spec.text.files import write_signed
@@ -157,7 +151,7 @@ def new(
     spec = new_preset(params, like, vocab)
     row = _model_row(spec)
     keys = spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
-    text = f"# {row['params']:,} parameters ({short(row['params'])})\n" + to_yaml(keys)
+    text = f"# {row['params']:,} parameters ({count(row['params'])})\n" + to_yaml(keys)
     if out is not None:
         write_signed(out, text, force)
     if json:
@@ -165,4 +159,4 @@ def new(
     elif out is None:
         print(text, end="")
     else:
-        print(f"{out}: {short(row['params'])} parameters")
+        print(f"{out}: {count(row['params'])} parameters")

@@ -42,14 +42,10 @@ def report(
 
     with only_answer(json), working("writing the report"):
         path = _write(subjects, out, force)
-    if json:
-        print_json({"report": str(path)})
-    else:
-        print(path)
+    print_json({"report": str(path)}) if json else print(path)
 
 
 def _write(subjects: list[Path], out: Path | None, force: bool) -> Path:
-    """The page about a plan, a run, or several runs."""
     from scalewright.report import write_plan_file, write_report
     from scalewright.report.overlay import write_overlay
     from scalewright.report.runs import find_runs, is_run

@@ -41,15 +41,11 @@ def score(
     scalewright score my-runs.csv --fit 8
     """
     from scalewright.cli.output import only_answer, print_json, working
+    from scalewright.cli.score_tables import show_score
 
     with only_answer(json), working("pricing measured runs"):
         figures = compare(file, oom, fit, left_out)
-    if json:
-        print_json(figures)
-        return
-    from scalewright.cli.score_tables import show_score
-
-    show_score(figures)
+    print_json(figures) if json else show_score(figures)
 
 
 def compare(file: str | None, oom: str | None, fit: int | None, left_out: bool) -> Row:

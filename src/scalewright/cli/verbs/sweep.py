@@ -45,10 +45,7 @@ def sweep(
 
     with only_answer(json):
         result = run_sweep(run, values, jobs=jobs, tell=_tell)
-    if json:
-        print_json(result.dump())
-    else:
-        _show(result)
+    print_json(result) if json else _show(result)
     count = {status: sum(row.status == status for row in result.rows) for status in ("stopped", "failed")}
     if count["stopped"]:
         unfinished = counted(count["stopped"], "runs")
@@ -70,20 +67,19 @@ def _tell(done: int, total: int, row: Row) -> None:
 
 
 def _show(result: Sweep) -> None:
-    """The table, best first."""
     from scalewright.cli.output import print_table
-    from scalewright.spec.text.words import count
+    from scalewright.spec.text.words import count, decimal
 
     keys = list(result.rows[0].values)
     columns = [*_short(keys), "valid loss", "loss", "step", "tokens/s", "GiB", "status"]
     table = [
         [
             *row.values.values(),
-            _number(row.valid_loss),
-            _number(row.loss),
+            decimal(row.valid_loss, 5),
+            decimal(row.loss, 5),
             row.step,
-            count(row.tokens_per_s) if row.tokens_per_s else "",
-            f"{row.memory_gib:.2f}" if row.memory_gib else "",
+            count(row.tokens_per_s),
+            decimal(row.memory_gib, 3),
             "best" if row.run == result.best else row.status,
         ]
         for row in result.rows
@@ -108,7 +104,3 @@ def _short(keys: Sequence[str]) -> list[str]:
     """The keys' last parts, as in the runs' labels; whole where two would be the same."""
     last = [key.rpartition(".")[2] for key in keys]
     return last if len(set(last)) == len(last) else list(keys)
-
-
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.4f}"

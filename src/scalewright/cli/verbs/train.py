@@ -11,6 +11,8 @@ import typer
 from scalewright.cli.options import Force, Json
 from scalewright.spec.errors import RunError, Stopped, UserError, nearest
 
+SUFFIXES = (".yaml", ".yml")
+
 
 def train(
     run: Annotated[Path, typer.Argument(metavar="RUN.yaml", help="The run file.")],
@@ -76,17 +78,13 @@ def train(
 
 
 def rehearse(run: Path, overrides: list[str], json: bool) -> None:
-    """A dry run, on stdout."""
     from scalewright.cli.dry_run import show_dry_run
     from scalewright.cli.output import only_answer, print_json, working
     from scalewright.dry_run.dry_run import dry_run
 
     with only_answer(json), working("playing one rank of every kind"):
         document = dry_run(run, overrides).dump()
-    if json:
-        print_json(document)
-    else:
-        show_dry_run(document)
+    print_json(document) if json else show_dry_run(document)
 
 
 def write_page(folder: Path, force: bool = False) -> None:
@@ -122,18 +120,10 @@ def missing_run(run: Path) -> UserError:
         return UserError(
             "this is a folder, not a run file", str(run), f"name a file, such as {run / 'run.yaml'}"
         )
-    folder = run.parent if run.parent.is_dir() else Path()
-    files = {
-        str(path)
-        for pattern in ("*.yaml", "*.yml")
-        for place in (folder, Path())
-        for path in place.glob(pattern)
-    }
+    places = (run.parent if run.parent.is_dir() else Path(), Path())
+    files = {str(path) for place in places for path in place.glob("*.y*ml") if path.suffix in SUFFIXES}
     near = nearest(str(run), files) or sorted(files)[:3]
+    how = "check the path; `scalewright demo` writes a run file to start from"
     if near:
-        return UserError(
-            "no such file", str(run), "did you mean " + " or ".join(f"'{name}'" for name in near) + "?"
-        )
-    return UserError(
-        "no such file", str(run), "check the path; `scalewright demo` writes a run file to start from"
-    )
+        how = "did you mean " + " or ".join(f"'{name}'" for name in near) + "?"
+    return UserError("no such file", str(run), how)

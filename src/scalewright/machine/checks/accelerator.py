@@ -7,26 +7,31 @@ import subprocess
 from collections.abc import Mapping
 from typing import Any
 
-from scalewright.machine.findings import Finding, gib
+from scalewright.machine.findings import Finding, Severity, gib
 from scalewright.machine.names import match_gpu
 
 GROUP = "accelerator"
 FIELDS = (
-    "name",
-    "driver_version",
-    "memory.total",
-    "memory.used",
-    "persistence_mode",
-    "ecc.mode.current",
-    "ecc.errors.uncorrected.volatile.total",
-    "mig.mode.current",
-    "temperature.gpu",
-    "power.limit",
-    "clocks_throttle_reasons.hw_slowdown",
-    "pcie.link.width.current",
-    "pcie.link.width.max",
-)
-
+    "name", "driver_version", "memory.total", "memory.used",
+    "persistence_mode", "ecc.mode.current", "ecc.errors.uncorrected.volatile.total", "mig.mode.current",
+    "temperature.gpu", "power.limit", "clocks_throttle_reasons.hw_slowdown",
+    "pcie.link.width.current", "pcie.link.width.max",
+)  # fmt: skip
+# Findings by one field: its value, how bad that is, what it means, and the fix.
+STATES: dict[str, tuple[str, str, Severity, str, str]] = {
+    "persistence": (
+        "persistence_mode", "disabled", "note",
+        "has no persistence mode: each start waits for the driver to load", "sudo nvidia-smi -pm 1",
+    ),
+    "mig": (
+        "mig.mode.current", "enabled", "note",
+        "is cut into instances (MIG): peaks of the whole don't hold, rates are measured", "",
+    ),
+    "throttling": (
+        "clocks_throttle_reasons.hw_slowdown", "active", "warn",
+        "slows itself down (heat or power)", "check cooling and power: nvidia-smi -q -d PERFORMANCE",
+    ),
+}  # fmt: skip
 BASIC = 4  # the first of these, which every driver supports
 
 
@@ -65,7 +70,10 @@ def driver(gpus: list[dict[str, str]] | None) -> list[Finding]:
     first = gpus[0]
     what = f"{len(gpus)} x {names}, driver {first['driver_version']}, {_mib(first['memory.total'])} each"
     findings = [Finding(GROUP, "driver", "ok", what, data={"gpus": gpus})]
-    for check in (_persistence, _errors, _mig, _throttled, _width, _used):
+    for name, (key, value, severity, meaning, fix) in STATES.items():
+        if which := _which(gpus, key, value):
+            findings.append(Finding(GROUP, name, severity, f"GPU {', '.join(which)} {meaning}", fix))
+    for check in (_errors, _width, _used):
         if (finding := check(gpus)) is not None:
             findings.append(finding)
     return findings
@@ -79,21 +87,17 @@ def _which(gpus: list[dict[str, str]], key: str, value: str) -> list[str]:
     return [str(index) for index, gpu in enumerate(gpus) if gpu[key].lower() == value]
 
 
-def _persistence(gpus: list[dict[str, str]]) -> Finding | None:
-    off = _which(gpus, "persistence_mode", "disabled")
-    if not off:
-        return None
-    what = f"persistence mode is off on GPU {', '.join(off)}: each start waits for the driver to load"
-    return Finding(GROUP, "persistence", "note", what, "sudo nvidia-smi -pm 1")
+def _above(gpus: list[dict[str, str]], key: str, limit: int) -> dict[int, int]:
+    """The whole numbers above `limit` of a field, by GPU."""
+    numbers = {index: int(gpu[key]) for index, gpu in enumerate(gpus) if gpu[key].isdigit()}
+    return {index: number for index, number in numbers.items() if number > limit}
 
 
 def _errors(gpus: list[dict[str, str]]) -> Finding | None:
     key = "ecc.errors.uncorrected.volatile.total"
-    bad = [
-        f"{index} ({gpu[key]})" for index, gpu in enumerate(gpus) if gpu[key].isdigit() and int(gpu[key]) > 0
-    ]
-    if bad:
-        what = f"uncorrected memory errors on GPU {', '.join(bad)}"
+    if bad := _above(gpus, key, 0):
+        counts = ", ".join(f"{index} ({errors})" for index, errors in bad.items())
+        what = f"uncorrected memory errors on GPU {counts}"
         fix = "take it out of service: results can be wrong (nvidia-smi -q -d ECC)"
         return Finding(GROUP, "ecc", "problem", what, fix)
     off = _which(gpus, "ecc.mode.current", "disabled")
@@ -102,24 +106,6 @@ def _errors(gpus: list[dict[str, str]]) -> Finding | None:
         return Finding(GROUP, "ecc", "note", what, "sudo nvidia-smi -e 1, and restart, for long runs")
     on = _which(gpus, "ecc.mode.current", "enabled")
     return Finding(GROUP, "ecc", "ok", "error correction on, no uncorrected errors") if on else None
-
-
-def _mig(gpus: list[dict[str, str]]) -> Finding | None:
-    on = _which(gpus, "mig.mode.current", "enabled")
-    if not on:
-        return None
-    what = (
-        f"GPU {', '.join(on)} is cut into instances (MIG): peaks of the whole don't hold, rates are measured"
-    )
-    return Finding(GROUP, "mig", "note", what)
-
-
-def _throttled(gpus: list[dict[str, str]]) -> Finding | None:
-    slow = _which(gpus, "clocks_throttle_reasons.hw_slowdown", "active")
-    if not slow:
-        return None
-    what = f"GPU {', '.join(slow)} slows itself down (heat or power)"
-    return Finding(GROUP, "throttling", "warn", what, "check cooling and power: nvidia-smi -q -d PERFORMANCE")
 
 
 def _width(gpus: list[dict[str, str]]) -> Finding | None:
@@ -138,14 +124,11 @@ def _width(gpus: list[dict[str, str]]) -> Finding | None:
 
 
 def _used(gpus: list[dict[str, str]]) -> Finding | None:
-    busy = [
-        f"{index} ({_mib(gpu['memory.used'])})"
-        for index, gpu in enumerate(gpus)
-        if gpu["memory.used"].isdigit() and int(gpu["memory.used"]) > 1024
-    ]
+    busy = _above(gpus, "memory.used", 1024)
     if not busy:
         return None
-    what = f"memory of GPU {', '.join(busy)} is in use already"
+    sizes = ", ".join(f"{index} ({gib(mib * 2**20)})" for index, mib in busy.items())
+    what = f"memory of GPU {sizes} is in use already"
     return Finding(GROUP, "in use", "warn", what, "see who it is: nvidia-smi; a run has only what is left")
 
 

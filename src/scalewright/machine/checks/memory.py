@@ -64,7 +64,6 @@ def shared_memory(path: Path = Path("/dev/shm")) -> Finding:
 
 
 def open_files() -> Finding:
-    """The limit of open files (Unix)."""
     try:
         resource = importlib.import_module("resource")
     except ImportError:

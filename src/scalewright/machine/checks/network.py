@@ -77,12 +77,8 @@ def _loopback_only(name: str, address: str) -> Finding:
 
 
 def _loopback() -> str:
-    import psutil  # late: what it imports differs from system to system
-
-    for interface, entries in psutil.net_if_addrs().items():
-        if any(entry.address == "127.0.0.1" for entry in entries):
-            return interface
-    return "lo"
+    interface, _ = interface_of(["127.0.0.1"]) or ("lo", "")
+    return interface
 
 
 def named_interfaces(environ: Mapping[str, str]) -> list[Finding]:

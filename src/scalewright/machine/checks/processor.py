@@ -8,6 +8,7 @@ from pathlib import Path
 from scalewright.machine.findings import Finding
 from scalewright.machine.load import too_many_threads
 from scalewright.machine.processor import Processor
+from scalewright.spec.text.words import counted
 
 GROUP = "processor"
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
@@ -59,10 +60,8 @@ def threads(
     source = next((name for name, count in wanted.items() if count == each), "the library's default")
     data = {"threads": each, "workers": workers, "usable_cores": usable, "source": source}
     fair = max(1, usable // workers)
-    per = (
-        f"{workers} workers x {each} threads" if workers > 1 else f"{each} thread" + ("s" if each > 1 else "")
-    )
-    on = f"{usable} usable core" + ("s" if usable > 1 else "")
+    per = f"{workers} workers x {each} threads" if workers > 1 else counted(each, "threads")
+    on = counted(usable, "usable cores")
     busy = too_many_threads(processor, each, workers, others) if workers * each <= usable else None
     if busy is not None:
         what, _, fix = busy.partition("; ")
@@ -92,7 +91,8 @@ def clocks(root: Path = Path("/")) -> Finding:
     """The frequency governor and the clock, where they are readable."""
     import psutil  # late: what it imports differs from system to system
 
-    governors = {path.read_text().strip() for path in _governor_files(root)}
+    files = sorted((root / "sys/devices/system/cpu").glob("cpu[0-9]*/cpufreq/scaling_governor"))[:256]
+    governors = {path.read_text().strip() for path in files}
     frequency = psutil.cpu_freq() if hasattr(psutil, "cpu_freq") else None
     speed = f", {frequency.current / 1000:.2f} GHz now" if frequency and frequency.current else ""
     if frequency and frequency.current and frequency.max and frequency.max > frequency.current:
@@ -106,10 +106,6 @@ def clocks(root: Path = Path("/")) -> Finding:
         what = f"frequency governor {name}{speed}: the clock may lag behind bursts"
         return Finding(GROUP, "clocks", "note", what, fix)
     return Finding(GROUP, "clocks", "ok", f"frequency governor {name}{speed}")
-
-
-def _governor_files(root: Path) -> list[Path]:
-    return sorted((root / "sys/devices/system/cpu").glob("cpu[0-9]*/cpufreq/scaling_governor"))[:256]
 
 
 def load(processor: Processor, others: float | None = None) -> Finding | None:

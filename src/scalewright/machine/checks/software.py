@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import platform
+from collections.abc import Sequence
 from typing import Any
 
 from scalewright.machine.findings import Finding
@@ -11,36 +13,33 @@ from scalewright.spec.errors import install
 
 GROUP = "software"
 PACKAGES = (
-    "scalewright",
-    "numpy",
-    "pydantic",
-    "torch",
-    "safetensors",
-    "tokenizers",
-    "pyarrow",
-    "transformers",
+    "scalewright", "numpy", "pydantic", "torch", "safetensors", "tokenizers", "pyarrow", "transformers",
     "mlflow",
-)
+)  # fmt: skip
 OLDEST_TORCH = (2, 11)
 TRAINING = ("torch", "safetensors", "tokenizers", "pyarrow")
 
 
+def installed(names: Sequence[str]) -> dict[str, str | None]:
+    """The installed versions of packages, none of which is imported for it; None for what isn't there."""
+    found: dict[str, str | None] = dict.fromkeys(names)
+    for name in names:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found
+
+
 def versions(torch: Any | None) -> dict[str, str | None]:
     """Every version that a bug report needs; None for what isn't there."""
-    installed: dict[str, str | None] = {"python": platform.python_version(), "system": platform.platform()}
-    for name in PACKAGES:
-        try:
-            installed[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            installed[name] = None
-    installed |= {"cuda": None, "cudnn": None, "nccl": None, "hip": None}
+    known: dict[str, str | None] = {"python": platform.python_version(), "system": platform.platform()}
+    known |= installed(PACKAGES) | {"cuda": None, "cudnn": None, "nccl": None, "hip": None}
     if torch is not None:
-        installed["torch"] = torch.__version__
-        installed["cuda"], installed["hip"] = torch.version.cuda, torch.version.hip
+        known["torch"] = torch.__version__
+        known["cuda"], known["hip"] = torch.version.cuda, torch.version.hip
         if torch.cuda.is_available():
-            installed["cudnn"] = str(torch.backends.cudnn.version())
-            installed["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
-    return installed
+            known["cudnn"] = str(torch.backends.cudnn.version())
+            known["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
+    return known
 
 
 def python() -> Finding:
@@ -64,7 +63,6 @@ def training(installed: dict[str, str | None]) -> Finding:
 
 
 def broken_torch(torch: Any | None, installed: dict[str, str | None]) -> Finding | None:
-    """torch is installed but doesn't import."""
     if torch is None and installed.get("torch") is not None:
         what = f"torch {installed['torch']} is installed but doesn't import"
         return Finding(GROUP, "torch", "problem", what, "python -c 'import torch' shows why; install it anew")
@@ -72,7 +70,6 @@ def broken_torch(torch: Any | None, installed: dict[str, str | None]) -> Finding
 
 
 def backends(torch: Any | None) -> Finding | None:
-    """The communication backends of this torch."""
     if torch is None:
         return None
     distributed = torch.distributed

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
-from scalewright.machine.findings import Finding, rate
+from scalewright.machine.findings import Finding
 from scalewright.machine.names import match_gpu
 from scalewright.machine.probe import compare_bf16, copy_rate, matmul_rate
+from scalewright.spec.text.words import metric
 
 GROUP = "speed"
 
@@ -31,21 +33,20 @@ def matmul(torch: Any | None, device: str) -> list[Finding]:
         measured = matmul_rate(precision, device, seconds=0.2)
         if measured is None:
             continue
-        what = f"{rate(measured.per_s, 'FLOP/s')} in {precision}"
+        what = f"{metric(measured.per_s, 'FLOP/s')} in {precision}"
         peak = known.peak(precision) if known else None
         if peak:
-            what += f", {100 * measured.per_s / peak:.0f}% of the published {rate(peak, 'FLOP/s')}"
+            what += f", {100 * measured.per_s / peak:.0f}% of the published {metric(peak, 'FLOP/s')}"
         findings.append(
-            Finding(GROUP, f"matmul {precision}", "ok", f"{what} ({measured.how})", data=measured.dump())
+            Finding(GROUP, f"matmul {precision}", "ok", f"{what} ({measured.how})", data=asdict(measured))
         )
     return findings
 
 
 def copies(device: str) -> Finding:
-    """Memory bandwidth by a large copy."""
     measured = copy_rate(device, seconds=0.1)
-    what = f"{rate(measured.per_s, 'B/s')} ({measured.how})"
-    return Finding(GROUP, "copy", "ok", what, data=measured.dump())
+    what = f"{metric(measured.per_s, 'B/s')} ({measured.how})"
+    return Finding(GROUP, "copy", "ok", what, data=asdict(measured))
 
 
 def bf16(device: str) -> Finding:

@@ -8,23 +8,14 @@ import tempfile
 import time
 from pathlib import Path
 
-from scalewright.machine.findings import Finding, gib, rate
+from scalewright.machine.findings import Finding, gib
+from scalewright.spec.text.words import metric
 
 GROUP = "storage"
 BLOCK = 4 << 20
 NETWORK = {
-    "nfs",
-    "nfs4",
-    "cifs",
-    "smbfs",
-    "lustre",
-    "beegfs",
-    "gpfs",
-    "ceph",
-    "fuse.sshfs",
-    "9p",
-    "glusterfs",
-}
+    "nfs", "nfs4", "cifs", "smbfs", "lustre", "beegfs", "gpfs", "ceph", "fuse.sshfs", "9p", "glusterfs",
+}  # fmt: skip
 
 
 def space(folder: Path) -> Finding:
@@ -63,7 +54,7 @@ def write_speed(folder: Path, seconds: float = 0.4) -> list[Finding]:
 
 
 def _speed(per_s: float, written: int) -> Finding:
-    what = f"{rate(per_s, 'B/s')} written and synced ({written >> 20} MiB)"
+    what = f"{metric(per_s, 'B/s')} written and synced ({written >> 20} MiB)"
     data = {"write_bytes_per_s": per_s}
     if per_s < 50e6:
         fix = "save less often, or to a faster disk: a 1e9-parameter checkpoint takes minutes here"
@@ -84,7 +75,7 @@ def file_system(folder: Path) -> Finding | None:
     import psutil  # late: what it imports differs from system to system
 
     place = folder.resolve()
-    mounts = [part for part in psutil.disk_partitions(all=True) if _under(place, part.mountpoint)]
+    mounts = [part for part in psutil.disk_partitions(all=True) if place.is_relative_to(part.mountpoint)]
     if not mounts:
         return None
     nearest = max(mounts, key=lambda part: len(part.mountpoint))
@@ -96,10 +87,6 @@ def file_system(folder: Path) -> Finding | None:
         what = what + ": it is memory, and gone after a restart"
         return Finding(GROUP, "file system", "warn", what, "set out_dir elsewhere")
     return Finding(GROUP, "file system", "ok", what)
-
-
-def _under(place: Path, mount: str) -> bool:
-    return place == Path(mount) or Path(mount) in place.parents
 
 
 def clock(root: Path = Path("/")) -> Finding:

@@ -22,9 +22,10 @@ from scalewright.plan.cost.parts import PARTS, REST
 from scalewright.plan.cost.table import RECOMPUTE, Facts, Table
 from scalewright.plan.frameworks import ATTENTION, KERNELS
 from scalewright.plan.request import SCHEDULES
-from scalewright.spec.block import Sizes, block
+from scalewright.spec.block import block
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.operators import layer_kinds
+from scalewright.spec.primitives import Sizes
 from scalewright.spec.recompute_budget import choose
 from scalewright.spec.schedules.kinds import KINDS
 

@@ -31,25 +31,23 @@ MEASURED_DEVICES = frozenset({
 
 def spread(outcome: Outcome, requests: Sequence[Request], unknown: np.ndarray, c: Constants) -> np.ndarray:
     """The standard deviation of log seconds, a number a row."""
-    t, parts = outcome.table, outcome.step.parts
-    seconds = outcome.step.seconds
-    trainer, chips, works = outcome.facts.trainers, outcome.facts.chips, outcome.facts.works
+    at, parts, seconds = outcome.step.at, outcome.step.parts, outcome.step.seconds
     links = sum(
         parts[name] for name in ("tp_exposed", "dp_exposed", "cp_exposed", "ep_exposed", "pp_exposed")
     )
-    wide = t.devices > t.gather(chips["domain"])
+    known, wide = at.trainer("known"), at.table.devices > at.chip("domain")
     timed = np.array([request.chip.timings is not None for request in requests])  # its own probe says enough
-    never = (t.gather(trainer["known"]) > 0) & (t.gather(trainer["measured"]) == 0) & ~timed
+    never = (known > 0) & (at.trainer("measured") == 0) & ~timed
     siblings = np.array([request.chip.name not in MEASURED_DEVICES for request in requests])
     measured = _measured_kernels()
     strange = np.array([request.chip.family.kernels not in measured for request in requests])
     guesses = np.array([_guesses(request.assumed) for request in requests], dtype=float)
     square = (
         c["band.base"] ** 2
-        + (c["band.trainer"] * (1 - t.gather(trainer["known"]))) ** 2
+        + (c["band.trainer"] * (1 - known)) ** 2
         + (c["band.unmeasured"] * never) ** 2
         + (c["band.recompute"] * unknown) ** 2
-        + (c["band.experts"] * (t.gather(works["sparse"]) > 0)) ** 2
+        + (c["band.experts"] * (at.work("sparse") > 0)) ** 2
         + (c["band.links"] * links / seconds * np.where(wide, 1.0, 0.5)) ** 2
         + (c["band.host"] * np.minimum(outcome.step.host, 1.0)) ** 2
         + (c["band.guess"] ** 2) * guesses

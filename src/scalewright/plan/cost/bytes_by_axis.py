@@ -41,11 +41,8 @@ def bytes_by_axis(at: Columns) -> dict[str, np.ndarray]:
 
 def _bytes(volumes: Volumes, place: Place) -> dict[str, np.ndarray]:
     sizes: dict[str, np.ndarray] = {}
-    for transfer in (
-        *volumes.data_parallel(place),
-        *volumes.tensor_parallel(place),
-        *volumes.pipeline(place),
-    ):
+    sent = (*volumes.data_parallel(place), *volumes.tensor_parallel(place), *volumes.pipeline(place))
+    for transfer in sent:
         axis = _AXIS.get(transfer.axis, transfer.axis)
         sizes[axis] = sizes.get(axis, 0.0) + np.asarray(transfer.total, dtype=float)
     return sizes

@@ -88,18 +88,13 @@ def inside_rate(group: np.ndarray, stride: np.ndarray, links: Wires) -> np.ndarr
     return np.asarray(links.fast * links.torus.share(group, stride))
 
 
-def gather(
-    size: np.ndarray, group: np.ndarray, stride: np.ndarray, links: Wires, pieces: np.ndarray | float = 1.0
-) -> np.ndarray:
-    """Seconds of an all-gather that makes `size` bytes on every rank, or of a reduce-scatter of as many.
-
-    `pieces`: collectives that the bytes are cut into, one after the other.
-    """
+def gather(size: np.ndarray, group: np.ndarray, stride: np.ndarray, links: Wires) -> np.ndarray:
+    """Seconds of an all-gather that makes `size` bytes on every rank, or of a reduce-scatter of as many."""
     k, nodes = inside(group, stride, links), group / inside(group, stride, links)
     share, fast = (group - 1) / group, inside_rate(group, stride, links)
     rate = np.where(nodes > 1, np.minimum(np.where(k > 1, fast, np.inf), links.slow * k), fast)
     hops = np.where(nodes > 1, np.minimum(group - 1, LONGEST) * links.hop, (k - 1) * links.fast_delay)
-    return np.where((group > 1) & (size > 0), size * share / rate + pieces * (links.start + hops), 0.0)
+    return np.where((group > 1) & (size > 0), size * share / rate + (links.start + hops), 0.0)
 
 
 def all_reduce(size: np.ndarray, group: np.ndarray, stride: np.ndarray, links: Wires) -> np.ndarray:

@@ -81,14 +81,6 @@ class Columns:
         """A unit's number of one region [units, REGIONS] as a column."""
         return np.asarray(values[:, region][self.table.unit])
 
-    def dense(self, region: int) -> np.ndarray:
-        """This rank's parameters of a region that data parallelism shares."""
-        return self.region(self.facts.works["dense"], region)
-
-    def expert(self, region: int) -> np.ndarray:
-        """This rank's parameters of a region's experts."""
-        return self.region(self.facts.works["expert"], region)
-
     def _gather(self, group: str, name: str, values: dict[str, np.ndarray]) -> np.ndarray:
         key = (group, name)
         if key not in self._found:
@@ -134,7 +126,7 @@ class Columns:
     def rerun(self) -> np.ndarray:
         """The share of the blocks whose whole forward runs again in the backward."""
         kind, c = self.table.recompute, self.c
-        whole = np.array([_WHOLE.get(name, 0.0) for name in RECOMPUTE])
+        whole = np.array([float(name == "full") for name in RECOMPUTE])
         shares = np.where(kind == RECOMPUTE.index("share"), self.table.share, whole[kind])
         if (policy := kind == RECOMPUTE.index("policy")).any():
             compiled = self.trainer("kernels") == KERNELS.index("xla")
@@ -153,7 +145,6 @@ class Columns:
         )
 
 
-_WHOLE = {"full": 1.0}
 _CORE = np.array(
     [[float(name in ("core", "selective") and part == "core") for part in PARTS] for name in RECOMPUTE]
 )

@@ -16,9 +16,9 @@ import numpy as np
 from scalewright.plan.cost import work as w
 from scalewright.plan.cost.parts import REST, part_of
 from scalewright.plan.curves import Curves, curves_of
-from scalewright.spec.block import Operator, Sizes
 from scalewright.spec.hardware.timings import Timings
 from scalewright.spec.model import ModelSpec
+from scalewright.spec.primitives import Operator, Sizes
 
 FP32 = 4.0
 WEIGHT_SHARE = 0.5  # of a product's backward: two products of the same FLOPs

@@ -23,7 +23,7 @@ import numpy as np
 
 from scalewright.plan.cost.columns import Columns
 from scalewright.plan.cost.price_list import PriceList
-from scalewright.spec.volumes import Transfer
+from scalewright.spec.volumes import During, Transfer
 
 BACKWARD = 2 / 3  # of a micro-batch's time
 LEAST = 0.05  # of the traffic that stays exposed: the last bucket
@@ -58,14 +58,17 @@ class _Priced:
         self.edge = np.minimum(self.rounds * call, self.seconds)  # the first gather, the last reduction
 
 
-def _behind(priced: Sequence[_Priced], during: str, cover: np.ndarray) -> np.ndarray:
+def _behind(priced: Sequence[_Priced], during: During, cover: np.ndarray) -> np.ndarray:
     """What a pass of a micro-batch doesn't hide of its traffic."""
-    chosen = [part for part in priced if part.transfer.during == during]
-    if not chosen:
-        return np.zeros(len(cover))
-    traffic = np.sum([part.seconds for part in chosen], axis=0)
-    rounds = np.max([part.rounds for part in chosen], axis=0)
+    traffic, rounds = _traffic(priced, during)
     return np.asarray(np.maximum(traffic - rounds * cover, LEAST * traffic))
+
+
+def _traffic(priced: Sequence[_Priced], during: During) -> tuple[np.ndarray, np.ndarray]:
+    """Seconds of all transfers beside this pass, and how often a step makes it with them."""
+    chosen = [part for part in priced if part.transfer.during == during]
+    seconds = np.sum([part.seconds for part in chosen], axis=0)
+    return seconds, np.max([part.rounds for part in chosen], axis=0, initial=0.0)
 
 
 def _copies(at: Columns, priced: Sequence[_Priced]) -> np.ndarray:
@@ -81,12 +84,8 @@ def _copies(at: Columns, priced: Sequence[_Priced]) -> np.ndarray:
 
 def _by_block(at: Columns, priced: Sequence[_Priced], micro: np.ndarray) -> np.ndarray:
     """FSDP's gathers and reductions beside whole micro-batches."""
-    chosen = [part for part in priced if part.transfer.during == "all"]
-    if not chosen:
-        return np.zeros(len(micro))
-    traffic = np.sum([part.seconds for part in chosen], axis=0)
-    rounds = np.max([part.rounds for part in chosen], axis=0)
+    traffic, rounds = _traffic(priced, "all")
     cover = rounds * micro * at.c["overlap.fsdp"]
-    edges = np.sum([part.edge for part in chosen], axis=0)
+    edges = np.sum([part.edge for part in priced if part.transfer.during == "all"], axis=0)
     slowed = at.c["overlap.slow"] * np.minimum(traffic, cover)
     return np.asarray(np.maximum(traffic - cover, edges) + slowed)

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from scalewright.plan.constants import Constants, constants
-from scalewright.plan.cost.kernels import Flat, Prices, flatten, price
+from scalewright.plan.cost.kernel_table import Flat, flatten
+from scalewright.plan.cost.kernels import price
 from scalewright.plan.cost.memory import Memory, memory
 from scalewright.plan.cost.table import RECOMPUTE, Facts, Table, table, unit_facts
 from scalewright.plan.cost.timeline import Step, step
@@ -33,18 +34,15 @@ class Prepared:
 
 @dataclass
 class Outcome:
-    """Time and memory of every row of a table."""
+    """Time and memory of every row of a table, `step.at`."""
 
-    table: Table
-    facts: Facts
     step: Step
-    memory: Memory | None
-    prices: Prices
+    memory: Memory
 
 
-def prepare(requests: Sequence[Request] | Table, c: Constants | None = None) -> Prepared:
+def prepare(requests: Sequence[Request], c: Constants | None = None) -> Prepared:
     """The table of these requests; a run that doesn't state its recomputation gets the least that fits."""
-    built = requests if isinstance(requests, Table) else table(requests)
+    built = table(requests)
     facts = unit_facts(built.units)
     unknown = built.recompute == RECOMPUTE.index("unknown")
     if unknown.any():
@@ -52,13 +50,14 @@ def prepare(requests: Sequence[Request] | Table, c: Constants | None = None) -> 
     return Prepared(built, facts, flatten(built.units, facts), unknown)
 
 
-def evaluate(prepared: Prepared, c: Constants | None = None, with_memory: bool = True) -> Outcome:
+def evaluate(prepared: Prepared, c: Constants) -> Outcome:
     """Prices everything."""
-    c = c or constants()
-    prices = price(prepared.flat, c)
-    timed = step(prepared.table, prepared.facts, prices, c)
-    held = memory(prepared.table, prepared.facts, c) if with_memory else None
-    return Outcome(prepared.table, prepared.facts, timed, held, prices)
+    return Outcome(evaluate_time(prepared, c), memory(prepared.table, prepared.facts, c))
+
+
+def evaluate_time(prepared: Prepared, c: Constants) -> Step:
+    """Prices the time alone."""
+    return step(prepared.table, prepared.facts, price(prepared.flat, c), c)
 
 
 def _least(built: Table, facts: Facts, unknown: np.ndarray, c: Constants) -> np.ndarray:

@@ -80,7 +80,7 @@ def expert_parallel(at: Columns, prices: PriceList) -> np.ndarray:
     reached = np.maximum(domains * at.work("reached"), 1.0)
     met = reached * (1 - (1 - 1 / reached) ** top_k) / top_k
     far = np.where((at.trainer("dedup") > 0) & (domains > 1), met, 1.0)
-    once = prices.network.all_to_all(_routed(at), t.ep, stride, far)
+    once = prices.network.all_to_all(_routed(at), t.ep, stride, leaves=far)
     gathered = at.trainer("gathers_tokens") > 0  # every rank gets all tokens, and sums up as many
     if gathered.any():
         once = np.where(gathered, prices.network.gather(_all_tokens(at), t.ep, stride), once)

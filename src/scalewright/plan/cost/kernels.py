@@ -19,13 +19,11 @@ import numpy as np
 from scalewright.plan.constants import Constants
 from scalewright.plan.cost import work as w
 from scalewright.plan.cost.cpu_kernels import unit_seconds
-from scalewright.plan.cost.kernel_table import PHASES, TILE, Arrays, Flat, flatten
+from scalewright.plan.cost.kernel_table import PHASES, TILE, Arrays, Flat
 from scalewright.plan.cost.parts import PARTS, REST
 from scalewright.plan.cost.switch_effects import RECIPES
 from scalewright.plan.frameworks import ATTENTION, KERNELS
 from scalewright.spec.hardware.device_families import PRICED
-
-__all__ = ["Flat", "Prices", "flatten", "immature", "price", "roof"]
 
 BITS = ("bits32", "bits16", "bits8", "bits4")
 EXPERT_ACT = PARTS.index("expert_act")

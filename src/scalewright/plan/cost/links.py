@@ -13,7 +13,7 @@ pp             a sender and a receiver        collectives.py: `send`
 
 from __future__ import annotations
 
-from typing import Protocol
+from functools import partial
 
 import numpy as np
 
@@ -22,25 +22,13 @@ from scalewright.plan.cost.columns import Columns
 from scalewright.spec.volumes import Transfer
 
 
-class Network(Protocol):
-    """Seconds of one call of a transfer, or of one of its kind over groups that are given; a number a row."""
-
-    def __call__(self, transfer: Transfer) -> np.ndarray: ...
-
-    def send(self, size: np.ndarray, stride: np.ndarray, span: np.ndarray) -> np.ndarray: ...
-
-    def gather(self, size: np.ndarray, group: np.ndarray, stride: np.ndarray) -> np.ndarray: ...
-
-    def all_to_all(
-        self, size: np.ndarray, group: np.ndarray, stride: np.ndarray, leaves: np.ndarray | float = 1.0
-    ) -> np.ndarray: ...
-
-
 class Links:
-    """The links under a table's rows."""
+    """The links under a table's rows; of groups that are given, the collectives over them."""
 
     def __init__(self, at: Columns) -> None:
         self.at = at
+        self.send, self.gather = partial(x.send, links=at.links), partial(x.gather, links=at.links)
+        self.all_to_all = partial(x.all_to_all, links=at.links)
         self._priced: dict[tuple[str, bool, int], tuple[np.ndarray, np.ndarray]] = {}
 
     def __call__(self, transfer: Transfer) -> np.ndarray:
@@ -50,20 +38,6 @@ class Links:
         if key not in self._priced:
             self._priced[key] = size, self._seconds(transfer, size)  # the size keeps its id
         return self._priced[key][1]
-
-    def send(self, size: np.ndarray, stride: np.ndarray, span: np.ndarray) -> np.ndarray:
-        """See collectives.py."""
-        return x.send(size, stride, span, self.at.links)
-
-    def gather(self, size: np.ndarray, group: np.ndarray, stride: np.ndarray) -> np.ndarray:
-        """See collectives.py."""
-        return x.gather(size, group, stride, self.at.links)
-
-    def all_to_all(
-        self, size: np.ndarray, group: np.ndarray, stride: np.ndarray, leaves: np.ndarray | float = 1.0
-    ) -> np.ndarray:
-        """See collectives.py."""
-        return x.all_to_all(size, group, stride, self.at.links, leaves)
 
     def _seconds(self, transfer: Transfer, size: np.ndarray) -> np.ndarray:
         if transfer.kind == "send":
@@ -103,8 +77,3 @@ def message_bytes(at: Columns) -> np.ndarray:
     t = at.table
     whole = (at.trainer("whole_p2p") > 0) | ((at.trainer("own") > 0) & (t.sp == 0))
     return np.floor(at.work("stream") / np.where(whole, 1.0, t.tp))
-
-
-def message_seconds(at: Columns, network: Network) -> np.ndarray:
-    """Seconds of one message to the next stage."""
-    return network(Transfer("pp", "send", message_bytes(at), 1.0, "all"))

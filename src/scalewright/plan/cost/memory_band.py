@@ -19,7 +19,6 @@ from scalewright.plan.cost.table import Facts, Table
 
 SIGMA = 1.2816  # of a normal: 10% lie below -1.2816 s
 Risk = Literal["fits", "likely", "unlikely", "no"]
-RISKS: tuple[Risk, ...] = ("fits", "likely", "unlikely", "no")
 
 
 def memory_band(table: Table, facts: Facts, peak: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

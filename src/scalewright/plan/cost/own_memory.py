@@ -89,14 +89,7 @@ class _Rank:
     """Sizes of one pipeline rank of every row, and its moments."""
 
     def __init__(
-        self,
-        table: Table,
-        facts: Facts,
-        at: Place,
-        held: States,
-        sums: Padded,
-        kept: Kept,
-        alive: np.ndarray,
+        self, table: Table, facts: Facts, at: Place, held: States, sums: Padded, kept: Kept, alive: np.ndarray
     ) -> None:
         u, works, t = table.unit, facts.works, table
         self.t, self.kept, self.alive, self.shard_gradients = t, kept, alive, held.gradients

@@ -57,12 +57,7 @@ def _local_shapes(
     layout = Layout(devices=tp, tp=tp, sp=sp, zero_stage=0)
     coords, sizes = {"tp": 0}, {"tp": tp}
     return tuple(
-        (
-            local_shape(held, coords, sizes),
-            held.tensor.layer,
-            bool(held.tensor.tied_to),
-            held.grad_sum,
-        )
+        (local_shape(held, coords, sizes), held.tensor.layer, bool(held.tensor.tied_to), held.grad_sum)
         for held in place(model, layout)
         if not held.tensor.role.startswith("expert")
     )

@@ -7,7 +7,7 @@ latent       MLA's up projections                shared               the shared
 
 from __future__ import annotations
 
-from scalewright.spec.block import Operator
+from scalewright.spec.primitives import Operator
 
 # Parts of a block that trainers recompute by themselves; the rest of it is in none
 PARTS = ("core", "norms", "latent", "dense", "dense_act", "shared", "experts", "expert_act")

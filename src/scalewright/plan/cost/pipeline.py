@@ -13,12 +13,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from scalewright.plan.cost.columns import Columns, Place
-from scalewright.plan.cost.links import message_seconds
+from scalewright.plan.cost.links import message_bytes
 from scalewright.plan.cost.microbatch import Micro
 from scalewright.plan.cost.price_list import PriceList
 from scalewright.plan.cost.volumes import Volumes
 from scalewright.plan.request import SCHEDULES
 from scalewright.spec.schedules.unequal import RankCost, step_columns
+from scalewright.spec.volumes import Transfer
 
 
 def bubble(at: Columns, ranks: tuple[Micro, Micro, Micro], slowest: np.ndarray) -> np.ndarray:
@@ -62,6 +63,11 @@ def unhidden(at: Columns, prices: PriceList) -> np.ndarray:
     return np.asarray(1 - prices.beside * at.c["overlap.p2p"] * at.trainer("overlap_p2p"))
 
 
+def message_seconds(at: Columns, prices: PriceList) -> np.ndarray:
+    """Seconds of one message to the next stage."""
+    return prices.network(Transfer("pp", "send", message_bytes(at), 1.0, "all"))
+
+
 def messages(
     at: Columns, seats: Sequence[Place], totals: np.ndarray, volumes: Volumes, prices: PriceList
 ) -> np.ndarray:
@@ -73,7 +79,7 @@ def messages(
     t = at.table
     if not (t.pp > 1).any():
         return np.zeros(len(t))
-    message, waited = message_seconds(at, prices.network), unhidden(at, prices) + 1 - prices.beside
+    message, waited = message_seconds(at, prices), unhidden(at, prices) + 1 - prices.beside
     ranks = []
     for seat, total in zip(seats, totals, strict=True):
         sent = volumes.pipeline(seat)

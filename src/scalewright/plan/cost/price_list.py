@@ -9,59 +9,40 @@ Seconds of operators are in `Prices` already, by unit; a row's list is that of i
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import numpy as np
 
 from scalewright.plan.cost.columns import Columns
 from scalewright.plan.cost.cpu import Cpu
 from scalewright.plan.cost.host import waits
-from scalewright.plan.cost.links import Links, Network
+from scalewright.plan.cost.links import Links
 from scalewright.plan.cost.optimizer import optimizer
 from scalewright.plan.cost.shares import Shares
 
 TPU_STEP = 0.3  # of host.step: XLA's host has the next step ready
 
 
-class PriceList(Protocol):
-    """Seconds that a step takes on one kind of device; a number a row."""
-
-    beside: float  # 1 where transfers run beside the computation, 0 where they stop it
-
-    @property
-    def network(self) -> Network:
-        """Seconds of transfers."""
-
-    def waits(self, blocks: np.ndarray, device: np.ndarray) -> np.ndarray:
-        """Of a micro-batch through so many blocks: what the host adds to the device's seconds."""
-
-    def update(self, held: Shares) -> np.ndarray:
-        """Of the optimizer's update."""
-
-    def fixed(self, held: Shares) -> np.ndarray:
-        """Of what a step always costs beside its micro-batches."""
-
-
 class Accelerator:
     """GPUs and TPUs: peaks, links, and a host that launches kernels."""
 
-    beside = 1.0
+    beside = 1.0  # 1 where transfers run beside the computation, 0 where they stop it
 
     def __init__(self, at: Columns) -> None:
-        self.at = at
-        self.network: Network = Links(at)
+        self.at, self.network = at, Links(at)
 
     def waits(self, blocks: np.ndarray, device: np.ndarray) -> np.ndarray:
-        """See host.py."""
+        """Of a micro-batch through so many blocks: what the host adds to the device's seconds."""
         return waits(self.at, blocks, device)
 
     def update(self, held: Shares) -> np.ndarray:
-        """See optimizer.py."""
+        """Of the optimizer's update."""
         return optimizer(self.at, held)
 
     def fixed(self, held: Shares) -> np.ndarray:
-        """The host's part of every step."""
+        """Of what a step always costs beside its micro-batches: the host's part."""
         return np.asarray(self.at.c["host.step"] * np.where(self.at.chip("tpu") > 0, TPU_STEP, 1.0))
+
+
+PriceList = Accelerator | Cpu  # seconds that a step takes on one kind of device; a number a row
 
 
 def price_list(at: Columns) -> PriceList:

@@ -25,12 +25,13 @@ class Shares:
 def shares(at: Columns) -> Shares:
     """What the fullest rank holds, whole, and over how many ranks it may be shared."""
     t, n = at.table, at.fullest
-    before, after, extra = (at.dense(region) for region in (w.BEFORE, w.AFTER, w.EXTRA))
+    works = at.facts.works
+    before, block, after, extra = (at.region(works["dense"], region) for region in range(w.REGIONS))
     ends = np.where(t.pp > 1, np.maximum(before, after + at.work("tied")), before + after)
     group = t.dp * t.cp
     return Shares(
-        dense=n * at.dense(w.BLOCK) + ends + extra,
-        expert=n * at.expert(w.BLOCK) + at.expert(w.EXTRA),
+        dense=n * block + ends + extra,
+        expert=n * at.region(works["expert"], w.BLOCK) + at.region(works["expert"], w.EXTRA),
         group=group,
         shard=group / t.dp_replicate,
     )

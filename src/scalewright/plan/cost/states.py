@@ -41,7 +41,7 @@ def elements(table: Table, facts: Facts, at: Place) -> tuple[np.ndarray, np.ndar
     """Parameters on a rank: those that data parallelism shares, and those of experts."""
     u, works = table.unit, facts.works
     count = _regions(table, at)
-    copy = np.where(_apart(table, at), works["tied"][u], 0.0)
+    copy = np.where(_apart(at), works["tied"][u], 0.0)
     dense, expert = (
         sum(count[region] * works[kind][:, region][u] for region in count) for kind in ("dense", "expert")
     )
@@ -87,7 +87,7 @@ def _regions(table: Table, at: Place) -> dict[int, np.ndarray]:
     return {w.BEFORE: first, w.BLOCK: times * at.blocks, w.AFTER: last, w.EXTRA: last}
 
 
-def _apart(table: Table, at: Place) -> np.ndarray:
+def _apart(at: Place) -> np.ndarray:
     """Where a tied head's matrix is on a rank that doesn't hold the embedding."""
     return np.asarray((at.last > 0) & (at.first == 0))
 
@@ -145,7 +145,7 @@ def _own(table: Table, facts: Facts, at: Place, sums: Padded) -> States:
 def _dense(table: Table, at: Place, regions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """A rank's padded elements of dense tensors, and how many tensors."""
     count = _regions(table, at)
-    copy = _apart(table, at).astype(float)
+    copy = _apart(at).astype(float)
     size, many = (
         sum(count[region] * regions[:, region, what] for region in count) + copy * regions[:, TIED, what]
         for what in (ALL, TENSORS)

@@ -7,14 +7,16 @@ recompute_modules=moe_act   parts that run again            fp8_parts=experts   
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from scalewright.plan.cost.parts import PARTS
-from scalewright.plan.frameworks import HOSTS, KERNELS, Framework
-from scalewright.plan.switches import WORDS, Switches
-from scalewright.spec.model import ModelSpec
+from scalewright.plan.frameworks import HOSTS, KERNELS
+from scalewright.plan.switches import WORDS
+
+if TYPE_CHECKING:
+    from scalewright.plan.cost.units import Unit
 
 NODE_WISE = ("deepep", "hybridep", "flex")  # dispatchers that send a token to a node once
 # What a word of `recompute_modules` runs again, in parts of a block (work.PARTS)
@@ -30,19 +32,6 @@ RECIPES = WORDS["fp8_recipe"]
 PERMUTES_FUSED = 2025.1  # as a year: Megatron Core 0.11 permutes tokens in one kernel
 
 
-class Unit(Protocol):
-    """What of a unit (units.py) is read here."""
-
-    @property
-    def model(self) -> ModelSpec: ...
-    @property
-    def framework(self) -> Framework: ...
-    @property
-    def switches(self) -> Switches: ...
-    @property
-    def precision(self) -> str: ...
-
-
 def column(units: Sequence[Unit], of: Callable[[Unit], float]) -> np.ndarray:
     """A number of every unit."""
     return np.array([float(of(unit)) for unit in units])
@@ -50,36 +39,35 @@ def column(units: Sequence[Unit], of: Callable[[Unit], float]) -> np.ndarray:
 
 def switched(units: Sequence[Unit]) -> dict[str, np.ndarray]:
     """What a run's switches decide, or its trainer's habit where it states none."""
-    return {
-        "kernels": column(units, lambda u: KERNELS.index(_kernels(u))),
-        "host": column(units, lambda u: HOSTS.index(_host(u))),
-        "overlap_grads": column(units, lambda u: _stated(u.switches.dp_overlap, u.framework.overlap_grads)),
-        "overlap_params": column(units, lambda u: _stated(u.switches.dp_overlap, u.framework.overlap_params)),
-        "overlap_tp": column(units, _overlaps_tp),
-        "overlap_ep": column(units, lambda u: bool(u.switches.ep_overlap)),
-        "partitions": column(units, lambda u: bool(u.switches.partition_activations)),
-        "fp8_gather": column(units, lambda u: bool(u.switches.fp8_gather)),
-        "dedup": column(units, lambda u: _dispatcher(u) in NODE_WISE),
-        "gathers_tokens": column(units, lambda u: _dispatcher(u) == "allgather"),
-        "fp8_inputs": column(units, lambda u: u.framework.fp8_kept in ("inputs", "inputs+gates")),
-        "fp8_gates": column(units, lambda u: u.framework.fp8_kept == "inputs+gates"),
-        "capacity_factor": column(units, lambda u: u.switches.capacity or 1.0),
-        "permutes_fused": column(
-            units, lambda u: _stated(u.switches.permute_fusion, u.framework.year >= PERMUTES_FUSED)
-        ),
-        "low_linear": column(units, lambda u: _is_low(u, "linear")),
-        "low_experts": column(units, lambda u: _is_low(u, "experts")),
-        "low_attention": column(units, lambda u: "attention" in u.switches.fp8_parts),
-        "recipe": column(units, lambda u: RECIPES.index(_recipe(u))),
-        "one_by_one": column(units, lambda u: u.switches.grouped_gemm is False),
-        "offload_layers": column(units, lambda u: u.switches.offload_layers or 0.0),
-        "launches_mixer": column(units, _launched_mixer),
-        "launches_mlp": column(units, lambda u: 0.0 if _captures(u, "mlp") else MLP),
-        "launches_experts": column(units, _launched_experts),
-        "counts_tokens": column(units, _counts_tokens),
-        "fused_experts": column(units, lambda u: bool(u.switches.fused_experts)),
-        "reruns": np.array([[part in _reruns(u) for part in PARTS] for u in units], dtype=float),
+    numbers: dict[str, Callable[[Unit], float]] = {
+        "kernels": lambda u: KERNELS.index(_kernels(u)),
+        "host": lambda u: HOSTS.index(_host(u)),
+        "overlap_grads": lambda u: _stated(u.switches.dp_overlap, u.framework.overlap_grads),
+        "overlap_params": lambda u: _stated(u.switches.dp_overlap, u.framework.overlap_params),
+        "overlap_tp": _overlaps_tp,
+        "overlap_ep": lambda u: bool(u.switches.ep_overlap),
+        "partitions": lambda u: bool(u.switches.partition_activations),
+        "fp8_gather": lambda u: bool(u.switches.fp8_gather),
+        "dedup": lambda u: _dispatcher(u) in NODE_WISE,
+        "gathers_tokens": lambda u: _dispatcher(u) == "allgather",
+        "fp8_inputs": lambda u: u.framework.fp8_kept in ("inputs", "inputs+gates"),
+        "fp8_gates": lambda u: u.framework.fp8_kept == "inputs+gates",
+        "capacity_factor": lambda u: u.switches.capacity or 1.0,
+        "permutes_fused": lambda u: _stated(u.switches.permute_fusion, u.framework.year >= PERMUTES_FUSED),
+        "low_linear": lambda u: _is_low(u, "linear"),
+        "low_experts": lambda u: _is_low(u, "experts"),
+        "low_attention": lambda u: "attention" in u.switches.fp8_parts,
+        "recipe": lambda u: RECIPES.index(_recipe(u)),
+        "one_by_one": lambda u: u.switches.grouped_gemm is False,
+        "offload_layers": lambda u: u.switches.offload_layers or 0.0,
+        "launches_mixer": _launched_mixer,
+        "launches_mlp": lambda u: 0.0 if _captures(u, "mlp") else MLP,
+        "launches_experts": _launched_experts,
+        "counts_tokens": _counts_tokens,
+        "fused_experts": lambda u: bool(u.switches.fused_experts),
     }
+    reruns = np.array([[part in _reruns(u) for part in PARTS] for u in units], dtype=float)
+    return {**{name: column(units, of) for name, of in numbers.items()}, "reruns": reruns}
 
 
 def _kernels(unit: Unit) -> str:

@@ -33,23 +33,11 @@ __all__ = [
 ]
 RECOMPUTE = ("none", "core", "selective", "full", "share", "budget", "modules", "policy", "unknown")
 STAGE_COLUMNS = 7
-NUMBERS = (  # columns that a request has by the same name
-    "seq_len",
-    "devices",
-    "tp",
-    "sp",
-    "pp",
-    "virtual_stages",
-    "cp",
-    "ep",
-    "etp",
-    "dp",
-    "dp_replicate",
-    "zero_stage",
-    "micro_batch",
-    "accumulation",
-    "share",
-)
+# columns that a request has by the same name
+NUMBERS = (
+    "seq_len", "devices", "tp", "sp", "pp", "virtual_stages", "cp", "ep", "etp", "dp", "dp_replicate",
+    "zero_stage", "micro_batch", "accumulation", "share",
+)  # fmt: skip
 
 
 @dataclass

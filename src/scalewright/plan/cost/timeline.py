@@ -15,7 +15,7 @@ logarithm of n, whatever their distribution's exponential tail (Gumbel 1958), he
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -35,17 +35,9 @@ from scalewright.plan.cost.table import Facts, Table
 __all__ = ["AXES", "PARTS", "Step", "step"]
 
 PARTS = (
-    "compute",
-    "tp_exposed",
-    "dp_exposed",
-    "cp_exposed",
-    "ep_exposed",
-    "pp_bubble",
-    "pp_exposed",
-    "optimizer",
-    "recompute",
-    "other",
-)
+    "compute", "tp_exposed", "dp_exposed", "cp_exposed", "ep_exposed", "pp_bubble", "pp_exposed",
+    "optimizer", "recompute", "other",
+)  # fmt: skip
 
 
 @dataclass
@@ -58,7 +50,7 @@ class Step:
     hardware: np.ndarray  # with recomputation
     host: np.ndarray  # share of the computation that waits for the host
     at: Columns
-    detail: dict[str, np.ndarray] = field(default_factory=dict)
+    detail: dict[str, np.ndarray]  # seconds of the slowest micro-batch, of stragglers, of what is fixed
 
     @cached_property
     def bytes(self) -> dict[str, np.ndarray]:
@@ -100,10 +92,8 @@ def _step(at: Columns) -> Step:
     ranks = [micro(at, place, sent) for place in seats]
     totals = np.stack([rank.total for rank in ranks])
     slow, which = totals.max(0), totals.argmax(0)
-    fill, message = (
-        bubble(at, (ranks[0], ranks[1], ranks[2]), slow),
-        messages(at, seats, totals, volumes, prices),
-    )
+    fill = bubble(at, (ranks[0], ranks[1], ranks[2]), slow)
+    message = messages(at, seats, totals, volumes, prices)
     # what other trainers' ranks share is taken of the fullest, whichever it is
     counted = seats if volumes.any_own and (table.pp > 1).any() else seats[:1]
     shared = [data_parallel(at, volumes.data_parallel(place), slow, prices) for place in counted]

@@ -8,22 +8,23 @@ A search of a million layouts has some hundred units.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 
 import numpy as np
 
 from scalewright.plan.chips import WIDTHS, Chip
 from scalewright.plan.constants import constants
 from scalewright.plan.cost import work as w
-from scalewright.plan.cost.switch_effects import switched
-from scalewright.plan.frameworks import ATTENTION, OURS, SPLITS, Framework
+from scalewright.plan.cost.switch_effects import column, switched
+from scalewright.plan.frameworks import ATTENTION, OURS, Framework
 from scalewright.plan.request import Request
 from scalewright.plan.switches import Switches
-from scalewright.spec.block import Sizes
+from scalewright.spec.hardware.device_families import PRICED
 from scalewright.spec.memory import FP32
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.optimizers import ADAMW, Optimizer
+from scalewright.spec.primitives import Sizes
 
 
 @dataclass(frozen=True)
@@ -47,16 +48,7 @@ class Unit:
 
 def unit_of(request: Request) -> Unit:
     """The unit that a request's operators belong to."""
-    return Unit(
-        request.model,
-        request.sizes,
-        request.chip,
-        request.framework,
-        request.precision,
-        request.attention,
-        request.optimizer,
-        request.switches,
-    )
+    return Unit(**{field.name: getattr(request, field.name) for field in fields(Unit)})
 
 
 @dataclass(frozen=True)
@@ -73,76 +65,39 @@ def unit_facts(units: Sequence[Unit]) -> Facts:
     return Facts(_chip_facts(units), _trainer_facts(units), _work_facts(units))
 
 
-def _array(units: Sequence[Unit], of: Callable[[Unit], float]) -> np.ndarray:
-    return np.array([float(of(u)) for u in units])
-
-
 def _columns(parts: Sequence[object], names: Sequence[str]) -> dict[str, np.ndarray]:
     """Attributes of one part of every unit, as arrays."""
     return {name: np.array([float(getattr(part, name)) for part in parts]) for name in names}
 
 
 _CHIP = (
-    "priced",
-    "newer_attention",
-    "fast_exponentials",
-    "bound_by_power",
-    "memory_rate",
-    "units",
-    "capacity",
-    "domain",
-    "link_rate",
-    "link_delay",
-    "pair_rate",
-    "staged",
-    "node",
-    "fabric_rate",
-    "fabric_delay",
-    "host_rate",
-    "measured",
-    "torus_axes",
-    "wraps_at",
-)
+    "memory_rate", "units",
+    "capacity", "domain", "link_rate", "link_delay", "staged", "node", "fabric_rate",
+    "fabric_delay", "host_rate", "measured", "torus_axes", "wraps_at",
+)  # fmt: skip
 _TRAINER = (
-    "overlap_zero1",
-    "fsdp_copies",
-    "pipe_engine",
-    "overlap_p2p",
-    "grads",
-    "logits",
-    "year",
-    "known",
-    "dropout",
-    "buffers_gib",
-    "eager_kept",
-    "shared",
-    "usable",
-    "memory_spread",
-    "measured",
-)
+    "overlap_zero1", "fsdp_copies", "pipe_engine", "overlap_p2p", "grads", "logits", "year", "known",
+    "dropout", "buffers_gib", "eager_kept", "shared", "usable", "memory_spread", "measured",
+)  # fmt: skip
 _WORK = ("stream", "sparse", "routed", "key_value", "blocks", "logits", "masks")
 
 
 def _chip_facts(units: Sequence[Unit]) -> dict[str, np.ndarray]:
     facts = _columns([u.chip for u in units], _CHIP)
-    for name, of in (("", _precision), ("16", _plain_precision)):
-        peaks = [of(unit) for unit in units]
+    # the family whose constants price it, and traits that explain these
+    facts |= _columns([u.chip.family.kernels for u in units], ("newer_attention", "bound_by_power"))
+    facts |= _columns([u.chip.family for u in units], ("fast_exponentials",))
+    facts["priced"] = column(units, lambda u: PRICED.index(u.chip.family.kernels.name))
+    # what never runs in less than 16 bits runs in
+    plain = ["fp32" if u.precision in ("fp32", "tf32") else "bf16" for u in units]
+    for name, wanted in (("", [u.precision for u in units]), ("16", plain)):
+        peaks = [u.chip.peak(precision) for u, precision in zip(units, wanted, strict=True)]
         facts[f"peak{name}"] = np.array([rate for _, rate in peaks])
         facts[f"width{name}"] = np.array([float(WIDTHS[precision]) for precision, _ in peaks])
-    facts["power"] = _array(units, _power)
-    facts["tpu"] = _array(units, lambda u: u.chip.kind == "tpu")
-    facts["gpu"] = _array(units, lambda u: u.chip.kind == "gpu")
+    facts["power"] = column(units, _power)
+    facts["tpu"] = column(units, lambda u: u.chip.kind == "tpu")
+    facts["gpu"] = column(units, lambda u: u.chip.kind == "gpu")
     return facts
-
-
-def _precision(unit: Unit) -> tuple[str, float]:
-    """What matrix products run in, and its FLOP/s."""
-    return unit.chip.peak(unit.precision)
-
-
-def _plain_precision(unit: Unit) -> tuple[str, float]:
-    """What never runs in less than 16 bits runs in."""
-    return unit.chip.peak("fp32" if unit.precision in ("fp32", "tf32") else "bf16")
 
 
 def _power(unit: Unit) -> float:
@@ -156,13 +111,12 @@ def _trainer_facts(units: Sequence[Unit]) -> dict[str, np.ndarray]:
     facts = _columns([u.framework for u in units], _TRAINER)
     own = [u.framework.name == OURS for u in units]
     facts |= switched(units) | {
-        "attention": _array(units, lambda u: ATTENTION.index(u.attention)),
-        "split": _array(units, lambda u: SPLITS.index(u.framework.split)),
-        "by_block": _array(units, lambda u: u.framework.buckets == "block"),
-        "whole_p2p": _array(units, lambda u: u.framework.p2p == "whole"),
+        "attention": column(units, lambda u: ATTENTION.index(u.attention)),
+        "by_block": column(units, lambda u: u.framework.buckets == "block"),
+        "whole_p2p": column(units, lambda u: u.framework.p2p == "whole"),
         "own": np.array(own, dtype=float),
         # this package's own: 16-bit copies beside the fp32 masters
-        "copies": np.where(own, _array(units, lambda u: 2.0 * (WIDTHS[u.precision] > 0)), 0.0),
+        "copies": np.where(own, column(units, lambda u: 2.0 * (WIDTHS[u.precision] > 0)), 0.0),
     }
     for index, name in enumerate(("held_weights", "held_grads", "held_optimizer")):
         facts[name] = np.array([u.framework.held[index] for u in units])
@@ -197,13 +151,13 @@ def _work_facts(units: Sequence[Unit]) -> dict[str, np.ndarray]:
     facts["parts"] = np.array([work.parts for work in works])  # [units, PARTS]
     facts["inputs"] = np.array([work.inputs for work in works])  # [units, PARTS + 1]
     facts["gates"] = np.array([work.gates for work in works])  # likewise
-    facts["reached"] = _array(units, _reached_groups)
-    facts["local_experts"] = _array(units, _local_experts)
+    facts["reached"] = column(units, _reached_groups)
+    facts["local_experts"] = column(units, _local_experts)
     facts["tied"] = np.array([w.tied_elements(u.model, u.sizes.tp) for u in units])
-    facts["top_k"] = _array(units, lambda u: u.model.moe.top_k if u.model.moe else 1.0)
-    facts["exchanges"] = _array(units, lambda u: _exchanges(u.model))
-    facts["post_norm"] = _array(units, lambda u: u.model.norm_position in ("post", "both"))
-    facts["statistics"] = _array(units, lambda u: _statistics(u.model))
+    facts["top_k"] = column(units, lambda u: u.model.moe.top_k if u.model.moe else 1.0)
+    facts["exchanges"] = column(units, lambda u: _exchanges(u.model))
+    facts["post_norm"] = column(units, lambda u: u.model.norm_position in ("post", "both"))
+    facts["statistics"] = column(units, lambda u: _statistics(u.model))
     return facts
 
 

@@ -10,7 +10,7 @@ gate and up) are one product, as every trainer worth timing writes them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -18,9 +18,9 @@ import numpy as np
 
 from scalewright.plan.cost.parts import REST, freed, gate, input_of_product, part_of
 from scalewright.spec import block
-from scalewright.spec.block import Operator, Sizes
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.operators import layer_kinds
+from scalewright.spec.primitives import Operator, Sizes
 from scalewright.spec.tensors import TensorSpec, block_tensors, outer_tensors
 
 # regions
@@ -32,19 +32,17 @@ FORWARD, INPUT, WEIGHT = range(3)
 MATMUL, GROUPED, ATTENTION, MOVE, LOSS, PERMUTE = range(6)
 # Projections of one input, which trainers write as one matrix product: those of equal number.
 _FUSED = {
-    "attention.q": 1,
-    "attention.k": 1,
-    "attention.v": 1,
-    "mlp.gate": 2,
-    "mlp.up": 2,
-    "experts.gate": 3,
-    "experts.up": 3,
-    "shared.gate": 4,
-    "shared.up": 4,
-    "attention.out_gate": 1,
-    **{f"mamba.{name}": 5 for name in ("z", "x", "b", "c", "dt")},
-    **{f"deltanet.{name}": 6 for name in ("q", "k", "v", "z")},
-    **{f"deltanet.{name}": 7 for name in ("b", "a")},
+    f"{owner}.{name}": number
+    for number, owner, names in (
+        (1, "attention", "q k v out_gate"),
+        (2, "mlp", "gate up"),
+        (3, "experts", "gate up"),
+        (4, "shared", "gate up"),
+        (5, "mamba", "z x b c dt"),
+        (6, "deltanet", "q k v z"),
+        (7, "deltanet", "b a"),
+    )
+    for name in names.split()
 }
 # The columns of a kernel
 Kernel = tuple[float, ...]
@@ -79,6 +77,10 @@ class Work:
     masks: float  # bytes of the masks that a stage's forward makes
 
 
+# What grows with the batch
+GROWS = ("kernels", "kept", "parts", "inputs", "gates", "stream", "routed", "key_value", "logits", "masks")
+
+
 @lru_cache(maxsize=65536)
 def work(model: ModelSpec, sizes: Sizes) -> Work:
     """The work of a model cut to these sizes.
@@ -91,19 +93,7 @@ def work(model: ModelSpec, sizes: Sizes) -> Work:
     single, double = (work(model, replace(sizes, batch=batch)) for batch in (1, 2))
     more = sizes.batch - 1
     changed = {
-        name: getattr(single, name) + more * (getattr(double, name) - getattr(single, name))
-        for name in (
-            "kernels",
-            "kept",
-            "parts",
-            "inputs",
-            "gates",
-            "stream",
-            "routed",
-            "key_value",
-            "logits",
-            "masks",
-        )
+        name: getattr(single, name) + more * (getattr(double, name) - getattr(single, name)) for name in GROWS
     }
     return replace(single, **changed)
 
@@ -140,10 +130,8 @@ def _listed(model: ModelSpec, sizes: Sizes) -> Work:
     stream = float(sizes.rows * model.hidden_size * sizes.width)
     moe = model.moe
     sparse = sum(model.is_moe(layer) for layer in range(layers)) / layers if moe else 0.0
-    seen = (
-        (moe.latent_size or model.hidden_size) / model.hidden_size if moe else 0.0
-    )  # by experts, of a token
-    routed = stream / sizes.tp * moe.top_k * seen if moe else 0.0
+    width = (moe.latent_size if moe else None) or model.hidden_size  # of a token, as experts see it
+    routed = stream / sizes.tp * moe.top_k * (width / model.hidden_size) if moe else 0.0
     key_value = sum(alike * _key_value(model, sizes, first) for first, alike in layer_kinds(model)) / layers
     logits = float(sizes.rows * -(-model.vocab_size // sizes.tp))
     return Work(
@@ -239,44 +227,34 @@ def _kept(operators: Sequence[Operator]) -> tuple[float, ...]:
     pairs = sum(rows * keys * heads for rows, keys, heads in shapes)
     products = [o for o in operators if o.kind in PRODUCTS]
     outputs = sum(o.written for o in products) + norms  # whose gradients wait for a weight part
-    weight = max((_weight_elements(o) for o in products), default=0.0)
+    weight = max((float(o.groups * o.shape[1] * o.shape[2]) for o in products if o.shape), default=0.0)
     widest = max((o.written for o in operators if o.kind == "activation"), default=0.0)
     last = sum(o.saved for o in operators if o.name.endswith("experts.down"))
     return none, core, selective, full, norms + gates, float(pairs), outputs, widest, weight, last
 
 
-def _weight_elements(o: Operator) -> float:
-    _, out, into = o.shape or (0, 0, 0)
-    return float(o.groups * out * into)
-
-
 @lru_cache(maxsize=4096)
-def _totals(model: ModelSpec) -> tuple[dict[tuple[int, str], float], ...]:
-    """Elements by region and role: of the model's tensors, one dict; blocks as an average block."""
+def _totals(model: ModelSpec) -> Mapping[tuple[int, str], float]:
+    """Elements of the model's tensors by region and role; blocks as an average block."""
+    placed = [(tensor, _outer_region(tensor), 1.0) for tensor in outer_tensors(model, mtp=True)]
+    for layer, alike in layer_kinds(model):
+        placed += [(x, BLOCK, alike / model.num_hidden_layers) for x in block_tensors(model, layer)]
     totals: dict[tuple[int, str], float] = {}
-    layers = model.num_hidden_layers
-
-    def add(tensor: TensorSpec, region: int, share: float) -> None:
+    for tensor, region, share in placed:
         role = "tied" if tensor.tied_to and region == BEFORE else tensor.role
         totals[region, role] = totals.get((region, role), 0.0) + tensor.size * share
+    return totals
 
-    for tensor in outer_tensors(model, mtp=True):
-        if tensor.name.startswith("mtp."):
-            add(tensor, EXTRA, 1.0)
-        elif tensor.layer < 0:
-            add(tensor, BEFORE, 1.0)
-        else:
-            add(tensor, AFTER, 1.0)
-    for layer, alike in layer_kinds(model):
-        for tensor in block_tensors(model, layer):
-            add(tensor, BLOCK, alike / layers)
-    return (totals,)
+
+def _outer_region(tensor: TensorSpec) -> int:
+    """The region of a tensor outside of the blocks."""
+    return EXTRA if tensor.name.startswith("mtp.") else BEFORE if tensor.layer < 0 else AFTER
 
 
 def _parameters(model: ModelSpec, s: Sizes) -> tuple[np.ndarray, np.ndarray]:
     """This rank's elements of every region: dense, and of experts."""
     dense, expert = np.zeros(REGIONS), np.zeros(REGIONS)
-    for (region, role), size in _totals(model)[0].items():
+    for (region, role), size in _totals(model).items():
         if role in ("expert_column", "expert_row"):
             expert[region] += size / (s.ep * s.etp)
         elif role == "expert_plain":

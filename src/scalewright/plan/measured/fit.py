@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from scalewright.plan.constants import FILE, Constants, Fact, constants, facts
-from scalewright.plan.cost.evaluate import Prepared, evaluate, prepare
+from scalewright.plan.cost.evaluate import Prepared, evaluate_time, prepare
 from scalewright.plan.frameworks import OTHER
 from scalewright.plan.measured.runs import MEASURED, Runs, once_a_layout, read_table, runs_of
 from scalewright.plan.rows.cells import text
@@ -130,7 +130,7 @@ def _jacobian(f: Callable[[np.ndarray], np.ndarray], z: np.ndarray, value: np.nd
 
 def evaluate_seconds(prepared: Prepared, c: Constants) -> np.ndarray:
     """Predicted seconds of every row."""
-    return evaluate(prepared, c, with_memory=False).step.seconds
+    return evaluate_time(prepared, c).seconds
 
 
 def groups_of(runs: Runs, kind: str) -> np.ndarray:

@@ -36,6 +36,7 @@ LAYOUT = (
     "model", "precision", "seq_len", "devices", "tp", "sp", "pp", "virtual_stages", "schedule", "cp", "ep",
     "etp", "dp_replicate", "zero_stage", "micro_batch", "accumulation", "recompute", "share", "offload",
 )  # fmt: skip
+COLUMNS = ("seconds", "memory", "memory_kind", "apart", "converted", "source")  # of Runs, as arrays
 OOM_COLUMNS = (
     "id", "layers", "hidden", "heads", "ffn", "vocab", "seq", "n_devices", "dp", "tp", "pp", "mbs", "gbs",
 )  # fmt: skip
@@ -77,17 +78,9 @@ class Runs:
     def take(self, index: np.ndarray) -> Runs:
         """These rows, by index or mask."""
         index = np.flatnonzero(index) if index.dtype == bool else index
-        return Runs(
-            rows=[self.rows[i] for i in index],
-            requests=[self.requests[i] for i in index],
-            seconds=self.seconds[index],
-            memory=self.memory[index],
-            memory_kind=self.memory_kind[index],
-            apart=self.apart[index],
-            converted=self.converted[index],
-            source=self.source[index],
-            refused=self.refused,
-        )
+        rows, requests = [self.rows[i] for i in index], [self.requests[i] for i in index]
+        columns = {name: getattr(self, name)[index] for name in COLUMNS}
+        return Runs(rows=rows, requests=requests, refused=self.refused, **columns)
 
 
 def once_a_layout(values: np.ndarray, layout: np.ndarray) -> np.ndarray:
@@ -111,26 +104,25 @@ def runs_of(rows: Iterable[Row]) -> Runs:
     rows = list(rows)
     kept: list[Row] = []
     requests, refused = [], []
-    times: list[tuple[float, float, bool]] = []
+    numbers: list[tuple[float, bool, float]] = []
     for row, request in zip(rows, resolve_rows(rows), strict=True):
         try:
             if isinstance(request, UserError):
                 raise request
-            seconds, converted = measured_seconds(row, request)
-            times.append((seconds, number(row, "peak_mem_gib") or np.nan, converted))
+            numbers.append((*measured_seconds(row, request), number(row, "peak_mem_gib") or np.nan))
             kept.append(row)
             requests.append(request)
         except UserError as error:
             refused.append({"id": text(row, "id"), "error": str(error)})
-    faults = [text(row, "stall") == "1" or text(row, "suspect") == "1" for row in kept]
+    seconds, converted, memory = np.array(numbers).reshape(-1, 3).T
     return Runs(
         rows=kept,
         requests=requests,
-        seconds=np.array([time[0] for time in times]),
-        memory=np.array([time[1] for time in times]),
+        seconds=seconds,
+        memory=memory,
         memory_kind=np.array([kind_of(text(row, "notes")) for row in kept]),
-        apart=np.array(faults, dtype=bool),
-        converted=np.array([time[2] for time in times], dtype=bool),
+        apart=np.array(["1" in (text(row, "stall"), text(row, "suspect")) for row in kept], dtype=bool),
+        converted=converted > 0,
         source=np.array([text(row, "source") for row in kept]),
         refused=refused,
     )

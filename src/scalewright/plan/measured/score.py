@@ -4,6 +4,9 @@
     of a source: median and mean of its absolute value, its median (bias), its p90
     overall: the mean over sources with at least five rows, so that large sweeps don't dominate
 
+    baselines: seconds = FLOPs / (devices · half of peak), whatever the layout; FLOPs the model's, or with
+    full recomputation, attention unmasked; with the bubble: · (1 + (p - 1) / (m v))
+
 Rows marked `stall` or `suspect`, and rows converted from TFLOP/s or MFU, are scored apart.
 """
 
@@ -16,8 +19,9 @@ from typing import Any
 import numpy as np
 
 from scalewright.plan.constants import Constants
+from scalewright.plan.cost.evaluate import Outcome
 from scalewright.plan.cost.memory import GIB
-from scalewright.plan.measured.baselines import baselines
+from scalewright.plan.cost.table import RECOMPUTE
 from scalewright.plan.measured.calibrate import held_out_error
 from scalewright.plan.measured.rank import rankings
 from scalewright.plan.measured.runs import (
@@ -32,6 +36,7 @@ from scalewright.plan.measured.runs import (
 from scalewright.plan.predict import Predictions, predict_table
 
 LEAST = 5  # rows a source needs to count in the mean
+BASELINES = ("model", "hardware", "model_and_bubble", "hardware_and_bubble")
 
 
 def summary(error: np.ndarray, layout: np.ndarray, within: np.ndarray | None = None) -> dict[str, float]:
@@ -127,10 +132,9 @@ def _overall(sources: Mapping[str, Mapping[str, float]], rivals: Mapping[str, An
 
 def memory_of_kind(runs: Runs, predictions: Predictions) -> np.ndarray:
     """Predicted GiB of the kind that each row states: allocated, reserved, or nvidia-smi's."""
-    memory = predictions.outcome.memory
-    assert memory is not None
-    kinds = [list(memory.kinds).index(kind) for kind in runs.memory_kind]
-    return np.asarray(np.choose(kinds, list(memory.kinds.values())) / GIB)
+    found = predictions.outcome.memory.kinds
+    kinds = [list(found).index(kind) for kind in runs.memory_kind]
+    return np.asarray(np.choose(kinds, list(found.values())) / GIB)
 
 
 def _memory(runs: Runs, predictions: Predictions) -> dict[str, Any]:
@@ -163,37 +167,32 @@ def _worst(runs: Runs, predicted: np.ndarray, most: int = 20) -> list[dict[str, 
     """The rows with the largest errors."""
     error = predicted / runs.seconds - 1
     use = np.flatnonzero(np.isfinite(error) & runs.plain)
-    worst = []
-    for i in use[np.argsort(-np.abs(np.log1p(error[use])))][:most]:
-        request = runs.requests[i]
-        worst.append(
-            {
-                "id": str(runs.rows[i].get("id", "")),
-                "source": str(runs.source[i]),
-                "model": request.model.name,
-                "device": request.chip.name,
-                "devices": request.devices,
-                "measured_s": float(runs.seconds[i]),
-                "predicted_s": float(predicted[i]),
-                "error_pct": 100 * float(error[i]),
-            }
-        )
-    return worst
+    return [
+        {
+            "id": str(runs.rows[i].get("id", "")),
+            "source": str(runs.source[i]),
+            "model": runs.requests[i].model.name,
+            "device": runs.requests[i].chip.name,
+            "devices": runs.requests[i].devices,
+            "measured_s": float(runs.seconds[i]),
+            "predicted_s": float(predicted[i]),
+            "error_pct": 100 * float(error[i]),
+        }
+        for i in use[np.argsort(-np.abs(np.log1p(error[use])))][:most]
+    ]
 
 
 def fits(
     runs: Runs, predictions: Predictions, oom: Iterable[Mapping[str, Any]], c: Constants | None = None
 ) -> dict[str, float]:
     """The shares of nanotron's runs, and of its runs out of memory, for which `fits` is right."""
-    memory = predictions.outcome.memory
-    assert memory is not None
     ran = np.isfinite(runs.memory) & np.array([r.framework.name == "nanotron" for r in runs.requests])
     failed = runs_of([oom_row(row) for row in oom if row.get("outcome") == "oom_or_crashed"])
     if not ran.any() or not len(failed):
         return {}
     out = predict_table(failed.requests, c).outcome.memory
-    assert out is not None
-    right_ran, right_out = float(memory.fits[ran].mean()), float((~out.fits).mean())
+    right_ran = float(predictions.outcome.memory.fits[ran].mean())
+    right_out = float((~out.fits).mean())
     return {
         "ran": int(ran.sum()),
         "out_of_memory": len(failed),
@@ -201,3 +200,18 @@ def fits(
         "out_of_memory_right_pct": 100 * right_out,
         "balanced_pct": 50 * (right_ran + right_out),
     }
+
+
+def baselines(outcome: Outcome) -> dict[str, np.ndarray]:
+    """Seconds of a step of every row by each baseline of `BASELINES`."""
+    at, t = outcome.step.at, outcome.step.at.table
+    block, ends = at.prices.square[t.unit, 1], at.prices.square[t.unit][:, (0, 2, 3)].sum(1)
+    ranks = t.tp * t.cp * t.dp * t.accumulation
+    layers = at.work("blocks")
+    model = 3 * (block * layers + ends) * ranks
+    full = t.recompute == RECOMPUTE.index("full")
+    hardware = model + np.where(full, block * layers * ranks, 0.0)
+    rate = at.chip("peak") * 0.5 * t.devices
+    bubble = 1 + (t.pp - 1) / (t.accumulation * t.virtual_stages)
+    seconds = (model / rate, hardware / rate, model / rate * bubble, hardware / rate * bubble)
+    return dict(zip(BASELINES, seconds, strict=True))

@@ -65,11 +65,6 @@ def text(row: Row, key: str) -> str:
     return "" if value is None else str(value).strip()
 
 
-def is_on(options: Mapping[str, str], key: str) -> bool:
-    """Whether an option is given and on."""
-    return options.get(key, "").lower() in ("1", "true")
-
-
 def check_sizes(row: Row) -> None:
     """Raises UserError for a size that is no whole number within its limits."""
     for key, most in MOST.items():

@@ -87,13 +87,10 @@ def _file(name: str) -> ModelSpec | None:
 def _build(name: str, dims: Dims) -> tuple[ModelSpec, tuple[str, ...]]:
     named = _file(name) or _preset(known_name(name))
     if named is not None and (dims.hidden is None or int(dims.hidden) == named.hidden_size):
-        changes: dict[str, Any] = {"context": int(dims.seq or named.context)}
-        if dims.layers:
-            changes["num_hidden_layers"] = int(dims.layers)
-        if dims.vocab:
-            changes["vocab_size"] = int(dims.vocab)
+        stated = {"context": dims.seq, "num_hidden_layers": dims.layers, "vocab_size": dims.vocab}
+        changes = {key: int(value) for key, value in stated.items() if value}
         notes = () if dims.hidden else (f"dims of {named.name} (from the model's name)",)
-        return _structured(named.replace(**changes), dims), notes
+        return _structured(named.replace(**changes) if changes else named, dims), notes
     if dims.hidden is None:
         return _of_size(name, dims)
     blanks: list[str] = []
@@ -108,18 +105,13 @@ def _build(name: str, dims: Dims) -> tuple[ModelSpec, tuple[str, ...]]:
 
 def _structured(model: ModelSpec, dims: Dims) -> ModelSpec:
     """The model with the expert and multi-token settings of the row's options."""
-    changes: dict[str, Any] = {}
-    if dims.mtp is not None:
-        changes["mtp_layers"] = int(dims.mtp)
+    changes: dict[str, Any] = {} if dims.mtp is None else {"mtp_layers": int(dims.mtp)}
     if model.moe is not None:
-        experts: dict[str, Any] = {}
-        if dims.shared_ffn is not None:
-            experts["num_shared_experts"] = 1 if dims.shared_ffn else 0
-            experts["shared_intermediate_size"] = int(dims.shared_ffn) or None
-        if dims.moe_every is not None:
-            experts["every"] = int(dims.moe_every)
-        if dims.dense_layers is not None:
-            experts["first_k_dense"] = int(dims.dense_layers)
+        stated = {"every": dims.moe_every, "first_k_dense": dims.dense_layers}
+        experts: dict[str, Any] = {key: int(value) for key, value in stated.items() if value is not None}
+        if (shared := dims.shared_ffn) is not None:
+            experts["num_shared_experts"] = 1 if shared else 0
+            experts["shared_intermediate_size"] = int(shared) or None
         if experts:
             changes["moe"] = model.moe.replace(**experts)
         if dims.dense_ffn is not None:

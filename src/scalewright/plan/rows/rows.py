@@ -9,22 +9,13 @@ Defaults follow the table's notes (sharding zero1, micro-batch 1 with a pipeline
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 from scalewright.plan.chips import Chip, chip_of
 from scalewright.plan.frameworks import Framework, find_framework
 from scalewright.plan.request import SCHEDULES, Request, auto_precision
-from scalewright.plan.rows.cells import (
-    ROW_OPTIONS,
-    Assumptions,
-    Row,
-    check_sizes,
-    is_on,
-    number,
-    read_options,
-    text,
-)
+from scalewright.plan.rows.cells import ROW_OPTIONS, Assumptions, Row, check_sizes, number, read_options, text
 from scalewright.plan.rows.row_model import model_of
 from scalewright.plan.switches import FLAGS, NAMES, Switches, read_switches
 from scalewright.spec.errors import UserError, unknown
@@ -34,25 +25,6 @@ from scalewright.spec.model import ModelSpec
 SHARDING = {"none": 0, "ddp": 0, "zero0": 0, "zero1": 1, "zero2": 2, "zero3": 3, "fsdp": 3, "hsdp": 3}
 SHARDING |= {str(stage): stage for stage in range(4)}
 DEVICES = 256  # where neither devices nor dp is stated
-
-
-@dataclass(frozen=True)
-class Split:
-    """The sizes of a row's axes and batch."""
-
-    devices: int
-    idle_devices: int
-    tp: int
-    pp: int
-    cp: int
-    ep: int
-    etp: int
-    zero_stage: int
-    dp_replicate: int
-    micro_batch: int
-    accumulation: float  # micro-batches of a step on one data-parallel rank
-    virtual_stages: int
-    sp: bool
 
 
 def request_of(row: Row) -> Request:
@@ -69,7 +41,7 @@ def request_of(row: Row) -> Request:
     if not framework.known:
         assumed.append("framework (not known: its date's usual trainer)")
     seq = assumed.fill(row, "seq", 4096 if model.context >= 4096 else model.context)
-    if is_on(options, "parallel_block"):
+    if FLAGS.get(options.get("parallel_block", "").lower()):
         model = model.replace(residual="parallel")
     split = _split(row, framework, chip, assumed, options)
     if model.moe is not None and number(row, "ep") is None:
@@ -83,20 +55,8 @@ def request_of(row: Row) -> Request:
         framework=framework,
         precision=precision,
         seq_len=seq,
-        devices=split.devices,
-        idle_devices=split.idle_devices,
-        tp=split.tp,
-        sp=split.sp,
-        pp=split.pp,
-        virtual_stages=split.virtual_stages,
-        schedule=_schedule(options, split.virtual_stages),
-        cp=split.cp,
-        ep=split.ep,
-        etp=split.etp,
-        dp_replicate=split.dp_replicate,
-        zero_stage=split.zero_stage,
-        micro_batch=split.micro_batch,
-        accumulation=split.accumulation,
+        **split,
+        schedule=_schedule(options, split["virtual_stages"]),
         recompute=recompute,
         share=share,
         offload="all" if "offload" in text(row, "framework").lower() else "none",
@@ -176,8 +136,8 @@ def _flash(row: Row, framework: Framework, assumed: Assumptions) -> bool | None:
 
 def _split(
     row: Row, framework: Framework, chip: Chip, assumed: Assumptions, options: Mapping[str, str]
-) -> Split:
-    """Sizes of the axes and the batch, with defaults."""
+) -> dict[str, Any]:
+    """Sizes of the axes and the batch as a request has them, with defaults."""
     devices, sizes = _axes(row, chip, assumed)
     tp, pp, cp = sizes["tp"], sizes["pp"], sizes["cp"]
     dp = devices // (tp * pp * cp)
@@ -192,14 +152,18 @@ def _split(
     sp, chunks = number(row, "sp"), number(row, "vpp")
     if chunks is None and pp > 1:
         assumed.append("vpp 1")
-    return Split(
-        devices, idle, tp, pp, cp, ep=max(1, int(number(row, "ep") or 1)), etp=int(options.get("etp", 1)),
-        zero_stage=_zero(text(row, "sharding").lower(), framework, chip.kind, assumed),
-        dp_replicate=_replicas(text(row, "sharding"), options, dp, tp * cp, chip, assumed),
-        micro_batch=micro, accumulation=max(1.0, batch / (micro * dp)),
-        virtual_stages=max(1, int(chunks or 1)) if pp > 1 else 1,
-        sp=bool(sp) if sp is not None else tp > 1 and framework.year >= 2023,
-    )  # fmt: skip
+    return sizes | {
+        "devices": devices,
+        "idle_devices": idle,
+        "ep": max(1, int(number(row, "ep") or 1)),
+        "etp": int(options.get("etp", 1)),
+        "zero_stage": _zero(text(row, "sharding").lower(), framework, chip.kind, assumed),
+        "dp_replicate": _replicas(text(row, "sharding"), options, dp, tp * cp, chip, assumed),
+        "micro_batch": micro,
+        "accumulation": max(1.0, batch / (micro * dp)),
+        "virtual_stages": max(1, int(chunks or 1)) if pp > 1 else 1,
+        "sp": bool(sp) if sp is not None else tp > 1 and framework.year >= 2023,
+    }
 
 
 def _axes(row: Row, chip: Chip, assumed: Assumptions) -> tuple[int, dict[str, int]]:
@@ -266,14 +230,13 @@ def _zero(word: str, framework: Framework, kind: str, assumed: Assumptions) -> i
     return zero
 
 
-def _check_split(model: ModelSpec, split: Split, seq: int) -> None:
+def _check_split(model: ModelSpec, split: Mapping[str, int], seq: int) -> None:
     """Raises UserError for an axis larger than the model allows."""
-    limits: dict[str, tuple[int, int, str]] = {
-        "pp": (split.pp, model.num_hidden_layers, "layers"),
-        "tp": (split.tp, model.num_attention_heads, "heads"),
-        "cp": (split.cp, seq, "tokens"),
-        "ep": (split.ep, model.moe.num_experts if model.moe else 1, "experts"),
-    }
-    for axis, (size, most, unit) in limits.items():
-        if size > most:
+    for axis, most, unit in (
+        ("pp", model.num_hidden_layers, "layers"),
+        ("tp", model.num_attention_heads, "heads"),
+        ("cp", seq, "tokens"),
+        ("ep", model.moe.num_experts if model.moe else 1, "experts"),
+    ):
+        if (size := split[axis]) > most:
             raise UserError(f"{axis} {size} is more than {most} {unit}", "row", f"use {axis} {most} or less")

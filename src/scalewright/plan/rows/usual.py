@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from scalewright.plan.constants import Constants
+from scalewright.plan.constants import Constants, constants
 from scalewright.plan.cost.evaluate import evaluate, prepare
 from scalewright.plan.request import Request
 from scalewright.plan.rows.cells import number
@@ -24,16 +24,15 @@ def best_usual(
 ) -> list[Request]:
     """Each request (given with its row) in its fastest usual layout that fits; the leanest if none does."""
     candidates = [list(_candidates(r, number(row, "gbs"), number(row, "mbs"))) or [r] for r, row in bare]
+    c = c or constants()
     outcome = evaluate(prepare([r for group in candidates for r in group], c), c)
-    memory = outcome.memory
-    assert memory is not None
     chosen, start = [], 0
     for (request, _), group in zip(bare, candidates, strict=True):
         part = slice(start, start + len(group))
         start += len(group)
         rate = np.array([r.global_batch for r in group]) / outcome.step.seconds[part]
-        fits = memory.fits[part]
-        best = np.argmax(np.where(fits, rate, 0.0)) if fits.any() else np.argmin(memory.peak[part])
+        fits = outcome.memory.fits[part]
+        best = np.argmax(np.where(fits, rate, 0.0)) if fits.any() else np.argmin(outcome.memory.peak[part])
         chosen.append(_noted(request, group[int(best)]))
     return chosen
 
@@ -43,11 +42,8 @@ def _noted(request: Request, chosen: Request) -> Request:
     words = f"layout tp {chosen.tp}, pp {chosen.pp}, zero {chosen.zero_stage}, mbs {chosen.micro_batch}"
     words += f", ep {chosen.ep}" if chosen.ep > 1 else ""
     words += " (the planner's choice)"
-    kept = [
-        line
-        for line in request.assumed
-        if not line.startswith(("tp ", "pp ", "cp ", "mbs ", "gbs ", "sharding"))
-    ]
+    replaced = ("tp ", "pp ", "cp ", "mbs ", "gbs ", "sharding")
+    kept = [line for line in request.assumed if not line.startswith(replaced)]
     return replace(chosen, assumed=(*kept, words))
 
 

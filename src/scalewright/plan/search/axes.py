@@ -18,11 +18,11 @@ import numpy as np
 
 from scalewright.plan.capabilities import Capabilities
 from scalewright.plan.cost.table import Unit, stage_blocks, unit_of
-from scalewright.plan.request import CP_KINDS, OFFLOADS, SCHEDULES, Request
+from scalewright.plan.request import CP_KINDS, OFFLOADS, SCHEDULES, Request, recompute_of
 from scalewright.plan.search.space import Space
+from scalewright.spec import layout_check
 from scalewright.spec.errors import UserError
 from scalewright.spec.layout import Layout
-from scalewright.spec.layout_check import check_layout
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.schedule import KINDS, check_sizes
 
@@ -68,10 +68,9 @@ def divisors(number: int) -> tuple[int, ...]:
 def is_legal(model: ModelSpec, seq_len: int, **keys: Any) -> bool:
     """Whether the spec allows a layout with these keys."""
     try:
-        check_layout(Layout(**keys), model, seq_len)
+        return layout_check.is_legal(Layout(**keys), model, seq_len)
     except ValueError:
         return False
-    return True
 
 
 def make_space(
@@ -89,19 +88,11 @@ def make_space(
     shard, shards = _shards(cores, axes)
     offloads = tuple(OFFLOADS.index(o) for o in axes.get("offload", OFFLOADS))
     recomputes = axes.get("recompute", ("none", "selective", "full", *({"every": n} for n in EVERY_NTH)))
-    entries = tuple(_recompute_entry(template, value) for value in recomputes)
+    given = [Layout.parse({"recompute": value}) for value in recomputes]
+    kinds = [recompute_of(layout, template.framework, template.switches) for layout in given]
+    entries = tuple((*kind, value) for kind, value in zip(kinds, recomputes, strict=True))
     never = axes.trainer.never
     return Space(template, global_batch, units, cores, pipe, pipes, shard, shards, entries, offloads, never)
-
-
-def _recompute_entry(template: Request, value: Any) -> tuple[str, float, Any]:
-    """A layout's `recompute` as (the table's kind, share of the blocks or budget, the value itself)."""
-    if isinstance(value, dict):
-        every = value.get("every")
-        return ("share", 1.0 / every, value) if every else ("budget", value["budget"], value)
-    if value == "selective" and template.framework.name != "scalewright":
-        return template.framework.selective, 1.0, value
-    return value, 1.0, value
 
 
 def tensor_sizes(template: Request) -> tuple[int, ...]:

@@ -7,11 +7,10 @@ ChoiceMaker    converts rows of a space to choices
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from scalewright.plan.capabilities import why_untrainable
-from scalewright.plan.constants import Constants
 from scalewright.plan.predict import Prediction, layout_keys, predict_table
 from scalewright.plan.request import Request, from_layout
 from scalewright.plan.search.objective import Objective
@@ -62,10 +61,6 @@ class Beyond:
     needs: list[str]  # features of the layout that the trainer lacks
     gain_pct: float  # of speed, over the trainer's fastest
 
-    def dump(self) -> dict[str, Any]:
-        """Plain data: the keys of `predict`, the missing features and the gain."""
-        return {**self.choice.dump(), "needs": self.needs, "gain_pct": self.gain_pct}
-
 
 @dataclass
 class Plan:
@@ -89,9 +84,8 @@ class Plan:
     seconds: float
     complete: bool
     template: Request
-    assumed: list[str] = field(default_factory=list)
-    constants: Constants | None = None
-    arguments: dict[str, Any] = field(default_factory=dict)  # of the search, to search again
+    assumed: list[str]
+    arguments: dict[str, Any]  # of the search, to search again
     fastest: Choice | None = None  # set where best[0] is a simpler layout within the margin of it
     beyond: list[Beyond] = field(default_factory=list)  # faster layouts that the trainer can't run
 
@@ -104,7 +98,7 @@ class Plan:
         return {"layout": self.fastest.keys, "step_time_s": seconds, "cost_pct": cost}
 
     def dump(self) -> dict[str, Any]:
-        """Plain data: the keys of `plan --json`."""
+        """Plain data: the keys of `plan --json` except those of its layouts."""
         return {
             "model": self.model.name,
             "cluster": self.cluster.name,
@@ -121,11 +115,7 @@ class Plan:
             "feasible": self.feasible,
             "seconds": self.seconds,
             "complete": self.complete,
-            "margin": self.arguments.get("margin", 0.0),
-            "best": [choice.dump() for choice in self.best],
-            "beyond": [layout.dump() for layout in self.beyond],
-            "best_trainable": self.trainable.dump() if self.trainable else None,
-            "pareto": [choice.dump() for choice in self.pareto],
+            "margin": self.arguments["margin"],
             "why_not": self.why_not,
             "assumed": self.assumed,
         }
@@ -141,10 +131,6 @@ class ChoiceMaker:
     space: Space
     objective: Objective
     arguments: Mapping[str, Any]  # of the search
-
-    def with_space(self, space: Space) -> ChoiceMaker:
-        """A maker for the rows of another space."""
-        return replace(self, space=space)
 
     def choices(self, priced: Priced) -> list[Choice]:
         """Choices in the rows' order."""

@@ -9,10 +9,9 @@ One search per candidate, where the count isn't a power of two of whole nodes or
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
-from scalewright.plan.search.choices import Choice, Plan
+from scalewright.plan.search.choices import Plan
 from scalewright.plan.search.search import search_again
 from scalewright.spec.errors import UserError
 
@@ -21,47 +20,30 @@ MIN_SHARE = 0.75  # of the devices and of the batch that a candidate keeps
 MAX_COUNTS = 3
 
 
-@dataclass(frozen=True)
-class Nearby:
-    """The same run on fewer devices, or with a batch that they divide."""
+def nearby(plan: Plan) -> list[dict[str, Any]]:
+    """The device count and the batch that gain most, if they gain; largest gain first.
 
-    devices: int
-    global_batch: int
-    choice: Choice
-    gain_pct: float  # of tokens/s
-
-    def dump(self) -> dict[str, Any]:
-        """Plain data."""
-        seconds = self.choice.prediction.step_time_s
-        return {
-            "devices": self.devices,
-            "global_batch": self.global_batch,
-            "step_time_s": seconds,
-            "tokens_per_s": self.choice.prediction.tokens / seconds,
-            "gain_pct": self.gain_pct,
-            "layout": self.choice.keys,
-        }
-
-
-def nearby(plan: Plan) -> list[Nearby]:
-    """The device count and the batch that gain most, if they gain; largest gain first."""
-    rate = _rate(plan.best[0])
-    largest: dict[bool, Nearby] = {}
+    {devices, global_batch, step_time_s, tokens_per_s, gain_pct, layout}; `gain_pct`: of tokens/s.
+    """
+    rate = plan.best[0].prediction.tokens_per_s
+    largest: dict[bool, dict[str, Any]] = {}
     for devices, batch in _candidates(plan.devices, plan.global_batch, plan.template.chip.node):
         try:
             best = search_again(plan, devices=devices, global_batch=batch, top=1).best[0]
         except UserError:
             continue
-        candidate = Nearby(devices, batch, best, 100 * (_rate(best) / rate - 1))
-        all_devices = devices == plan.devices
-        previous = largest.get(all_devices)
-        if candidate.gain_pct >= 100 * MIN_GAIN and (not previous or candidate.gain_pct > previous.gain_pct):
-            largest[all_devices] = candidate
-    return sorted(largest.values(), key=lambda candidate: -candidate.gain_pct)
-
-
-def _rate(choice: Choice) -> float:
-    return choice.prediction.tokens / choice.prediction.step_time_s
+        candidate = {
+            "devices": devices,
+            "global_batch": batch,
+            "step_time_s": best.prediction.step_time_s,
+            "tokens_per_s": best.prediction.tokens_per_s,
+            "gain_pct": 100 * (best.prediction.tokens_per_s / rate - 1),
+            "layout": best.keys,
+        }
+        least = largest.get(devices == plan.devices, {"gain_pct": 100 * MIN_GAIN})
+        if candidate["gain_pct"] >= least["gain_pct"]:
+            largest[devices == plan.devices] = candidate
+    return sorted(largest.values(), key=lambda candidate: -candidate["gain_pct"])
 
 
 def _candidates(devices: int, batch: int, node: int) -> Iterator[tuple[int, int]]:

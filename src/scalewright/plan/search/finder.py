@@ -27,8 +27,8 @@ WINDOW, MAX_WINDOW = 1.10, 1.5
 # A schedule's order among layouts of equal score: 1F1B, the usual one, before GPipe, then the complex ones
 SCHEDULE_ORDER = np.array([2 * kind.complexity + (name != "1f1b") for name, kind in KINDS.items()])
 MAX_SEEDS = 60_000  # rows that are priced for a first cutoff
-Tell = Callable[[int, int], None]
-Stop = Callable[[], bool]
+Tell = Callable[[int, int], None]  # (layouts done, of so many)
+Stop = Callable[[], bool]  # true ends the search
 
 
 @dataclass

@@ -8,7 +8,7 @@ best:  tp 4  pp 4  zero 1  ...
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
 import numpy as np
 
@@ -21,14 +21,6 @@ AXES = (*CORE_AXES, "schedule", "virtual_stages", "zero_stage", "dp_replicate", 
 SEARCHED_AXES = ("tp", "pp", "cp", "ep", "micro_batch")  # searched again if no candidate has another value
 
 
-@dataclass
-class Losers:
-    """Rows, and for each the public names of the axes in which it differs from the best."""
-
-    axes: list[str]
-    rows: Priced
-
-
 def columns(space: Space, rows: Rows) -> dict[str, np.ndarray]:
     """The value of every axis in every row, as numbers."""
     values = {axis: space.core[axis][rows.core] for axis in CORE_AXES}
@@ -37,8 +29,11 @@ def columns(space: Space, rows: Rows) -> dict[str, np.ndarray]:
     return values | {"recompute": rows.recompute, "offload": rows.offload}
 
 
-def near_losers(finder: Finder, candidates: Priced, best: Priced) -> Losers:
-    """The near losers of the first row of `best`: at most two of each axis, fastest first."""
+def near_losers(finder: Finder, candidates: Priced, best: Priced) -> tuple[list[str], Priced]:
+    """The near losers of the first row of `best`: at most two of each axis, fastest first.
+
+    The names of the axes in which each differs from the best, and the rows.
+    """
     space = finder.space
     reference = {axis: values[0] for axis, values in columns(space, best.rows).items()}
     differs = {axis: values != reference[axis] for axis, values in columns(space, candidates.rows).items()}
@@ -59,7 +54,7 @@ def near_losers(finder: Finder, candidates: Priced, best: Priced) -> Losers:
                 key = tuple(int(getattr(row.rows, part.name)[0]) for part in fields(Rows))
                 losers.setdefault(key, (row, []))[1].append(axis)
     ranked = sorted(losers.values(), key=lambda loser: float(loser[0].score[0]))
-    return Losers([", ".join(axes) for _, axes in ranked], Priced.join([row for row, _ in ranked]))
+    return [", ".join(axes) for _, axes in ranked], Priced.join([row for row, _ in ranked])
 
 
 def _fastest(priced: Priced, mask: np.ndarray) -> Priced | None:

@@ -13,10 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from math import isfinite
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -68,16 +66,10 @@ def make_objective(name: str, chip: Chip, devices: int, price: float | None) -> 
 
 def power(chip: Chip) -> tuple[float, dict[str, float], tuple[str, ...]]:
     """Watts of a device under load, the share of them that each kind of part draws, and the assumptions."""
-    data = _data()
+    data = read_yaml(FILE)
     names = [name for name in data["power_w"] if chip.name.lower().startswith(name)]
     watts = data["power_w"][max(names, key=len) if names else "other"]
     shares = {name: float(entry["value"]) for name, entry in data["share"].items()}
     lines = [f"{chip.name} draws {watts['value']} W under load ({watts['source']})"]
     lines += [f"{name} draws {value:.0%} of it" for name, value in shares.items()]
     return float(watts["value"]), shares, tuple(lines)
-
-
-@lru_cache(maxsize=1)
-def _data() -> dict[str, Any]:
-    data: dict[str, Any] = read_yaml(FILE)
-    return data

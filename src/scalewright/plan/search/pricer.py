@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from scalewright.plan.constants import Constants, constants
-from scalewright.plan.cost.kernels import Prices, flatten, price
+from scalewright.plan.cost.kernel_table import flatten
+from scalewright.plan.cost.kernels import Prices, price
 from scalewright.plan.cost.memory import Memory, memory
 from scalewright.plan.cost.table import Facts, Table, unit_facts
 from scalewright.plan.cost.timeline import step

@@ -1,6 +1,6 @@
 """A plan's layout as a `run.yaml` that `train` takes.
 
-    plan, choice --> model, cluster, layout, data (one marked line when no folder is given), optimizer
+    plan --> model, cluster, layout, data (one marked line when no folder is given), optimizer
 
 Only keys that differ from run.yaml's defaults are written; those that a plan doesn't decide (learning rate,
 steps) keep their defaults.
@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from scalewright.spec.base import to_yaml
-from scalewright.spec.errors import UserError
 from scalewright.spec.hardware.cluster import LOCAL, ClusterSpec, cluster_names, load_cluster
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.optimizers import ADAMW
@@ -24,17 +23,11 @@ FILL = "FILL-IN: a folder of token shards, as `scalewright prepare` writes it"
 PLACEHOLDER = "DATA_FOLDER"
 
 
-def run_file(plan: Plan, choice: Choice | None = None, *, data: str | None = None) -> str:
-    """The YAML of a run with this layout (default: the best that `train` runs).
-
-    Raises UserError for a layout that `train` can't run, and when no layout of the plan can be trained.
-    """
-    choice = choice or plan.trainable
+def run_file(plan: Plan, data: str | None = None) -> str | None:
+    """The YAML of a run with the best layout that `train` runs; None where it runs none of the plan's."""
+    choice = plan.trainable
     if choice is None:
-        why = plan.best[0].untrainable
-        raise UserError(f"`train` runs no layout of this plan: {why}", "plan", "plan it only")
-    if choice.untrainable is not None:
-        raise UserError(f"`train` can't run this layout yet: {choice.untrainable}", "plan", _instead(plan))
+        return None
     head = {"version": 1, "name": _name(plan), "model": _model(plan.model), "cluster": _cluster(plan.cluster)}
     layout = {"layout": choice.layout.written()}
     record = plan.template.optimizer
@@ -51,10 +44,6 @@ def _comment(plan: Plan, choice: Choice) -> str:
     prediction = choice.prediction
     figures = f"{prediction.step_time_s:.4g} s a step, {prediction.peak_gib:.1f} GiB on the worst rank"
     return f"# Planned for {plan.devices} devices of {plan.cluster.name}: {figures} predicted."
-
-
-def _instead(plan: Plan) -> str:
-    return "take the plan's best trainable layout" if plan.trainable else "plan it only"
 
 
 def _name(plan: Plan) -> str:

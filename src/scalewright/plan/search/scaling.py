@@ -3,13 +3,12 @@
     seconds(n) ~ w (s + (1 - s) / n)      Amdahl 1967: s is the serial share of one device's work w
                                           fitted by least squares on relative errors over the counts that fit
 
-`serial_parts`: the parts of a step that are farthest from perfect scaling.
+`serial_part`: the parts of a step that are farthest from perfect scaling.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,116 +20,74 @@ from scalewright.spec.hardware.cluster import ClusterSpec
 from scalewright.spec.model import ModelSpec
 
 
-@dataclass(frozen=True)
-class Row:
-    """One device count: the best layout, or why there is none."""
-
-    devices: int
-    choice: Choice | None
-    problem: str | None
-    speedup: float | None  # over the smallest count that fits
-    efficiency: float | None  # speedup over the ratio of the counts
-
-    def dump(self) -> dict[str, Any]:
-        """Plain data; the keys of `predict` under `prediction`."""
-        prediction = self.choice.prediction if self.choice else None
-        return {
-            "devices": self.devices,
-            "step_time_s": prediction.step_time_s if prediction else None,
-            "tokens_per_s": prediction.tokens / prediction.step_time_s if prediction else None,
-            "speedup": self.speedup,
-            "efficiency": self.efficiency,
-            "problem": self.problem,
-            "prediction": self.choice.dump() if self.choice else None,
-        }
-
-
-@dataclass(frozen=True)
-class Scaling:
-    """The best layout of each device count, and Amdahl's law fitted to their times."""
-
-    rows: list[Row]
-    global_batch: int
-    serial_share: float | None  # of one device's work; None with fewer than two counts that fit
-    one_device_s: float | None  # seconds of a step on one device, by the fit
-    fit_error: float | None  # the largest relative error of the fit
-    serial_parts: list[dict[str, Any]]  # parts of the serial time, largest first: part, words, seconds, share
-
-    @property
-    def limit(self) -> float | None:
-        """The speed-up over one device that no count exceeds."""
-        return 1.0 / self.serial_share if self.serial_share else None
-
-    def dump(self) -> dict[str, Any]:
-        """Plain data: the keys of `plan --scaling --json`."""
-        return {
-            "global_batch": self.global_batch,
-            "rows": [row.dump() for row in self.rows],
-            "serial_share": self.serial_share,
-            "one_device_s": self.one_device_s,
-            "fit_error": self.fit_error,
-            "limit": self.limit,
-            "serial_part": self.serial_parts,
-        }
-
-
-def counts_between(first: int, last: int) -> list[int]:
-    """The counts of `8..4096`: 8, 16, 32, ... 4096; always with the last. Raises UserError."""
-    if not 1 <= first <= last:
-        raise UserError(f"scaling {first}..{last} goes nowhere", "scaling", "smaller count first: 8..4096")
-    counts = [first]
-    while counts[-1] * 2 <= last:
-        counts.append(counts[-1] * 2)
-    return counts if counts[-1] == last else [*counts, last]
-
-
 def scaling(
     model: ModelSpec,
     cluster: ClusterSpec,
     counts: Sequence[int],
     *,
     global_batch: int,
-    tell: Callable[[int, int], None] | None = None,
     stop: Callable[[], bool] | None = None,
     **arguments: Any,
-) -> Scaling:
-    """The best layout of every count at one global batch (strong scaling); `arguments` as for `search`."""
+) -> dict[str, Any]:
+    """The best layout of every count at one global batch (strong scaling); `arguments` as for `search`.
+
+    {global_batch, rows, serial_share, one_device_s, fit_error, limit, serial_part}: the keys of `scaling` in
+    `plan --json`. `serial_share` is of one device's work, `fit_error` the largest relative one, `limit` the
+    speed-up over one device that no count exceeds; None with fewer than two counts that fit.
+    """
     if not counts:
         raise UserError("no device counts to plan for", "scaling", "give a range such as 8..4096")
-    results: list[tuple[int, Choice | None, str | None]] = []
+    found: dict[int, Choice | UserError] = {}
     keys = {**arguments, "global_batch": global_batch, "top": 1, "explain": False, "stop": stop}
-    for done, devices in enumerate(counts):
+    for devices in counts:
         if stop is not None and stop():
             break
         try:
-            plan = search(model, cluster, devices=devices, **keys)
-            results.append((devices, plan.best[0], None))
+            found[devices] = search(model, cluster, devices=devices, **keys).best[0]
         except UserError as error:
-            results.append((devices, None, str(error)))
-        if tell is not None:
-            tell(done + 1, len(counts))
-    if all(choice is None for _, choice, _ in results):
-        how = str(results[-1][2]) if results else "let it run on"
+            found[devices] = error
+    fitting = {devices: choice for devices, choice in found.items() if isinstance(choice, Choice)}
+    if not fitting:
+        how = str(list(found.values())[-1]) if found else "let it run on"
         raise UserError("no count has a layout that fits", "scaling", how)
-    return _fit_curve(results, global_batch)
+    base = next(iter(fitting))
+    rows = [_row(devices, choice, base, fitting[base]) for devices, choice in found.items()]
+    return {"global_batch": global_batch, "rows": rows, **_fit_curve(fitting)}
 
 
-def _fit_curve(results: list[tuple[int, Choice | None, str | None]], global_batch: int) -> Scaling:
-    """Speed-ups over the first count that fits, and the fit."""
-    fitting = [(devices, choice) for devices, choice, _ in results if choice is not None]
-    base, first = fitting[0]
-    rows = []
-    for devices, choice, problem in results:
-        speedup = first.prediction.step_time_s / choice.prediction.step_time_s if choice else None
-        rows.append(Row(devices, choice, problem, speedup, speedup * base / devices if speedup else None))
+def _row(devices: int, choice: Choice | UserError, base: int, first: Choice) -> dict[str, Any]:
+    """One device count: the best layout and its gain over `first` on `base` devices, or why there is none."""
+    row: dict[str, Any] = {"devices": devices}
+    if isinstance(choice, UserError):
+        missing = ("step_time_s", "tokens_per_s", "speedup", "efficiency", "prediction")
+        return row | dict.fromkeys(missing) | {"problem": str(choice)}
+    prediction = choice.prediction
+    speedup = first.prediction.step_time_s / prediction.step_time_s
+    return row | {
+        "step_time_s": prediction.step_time_s,
+        "tokens_per_s": prediction.tokens_per_s,
+        "speedup": speedup,
+        "efficiency": speedup * base / devices,
+        "problem": None,
+        "prediction": choice.dump(),
+    }
+
+
+def _fit_curve(fitting: Mapping[int, Choice]) -> dict[str, Any]:
+    """Amdahl's law fitted to the times of the counts that fit."""
     if len(fitting) < 2:
-        return Scaling(rows, global_batch, None, None, None, [])
-    n = np.array([devices for devices, _ in fitting], dtype=float)
-    seconds = np.array([choice.prediction.step_time_s for _, choice in fitting])
+        return {**dict.fromkeys(("serial_share", "one_device_s", "fit_error", "limit")), "serial_part": []}
+    n = np.array(list(fitting), dtype=float)
+    seconds = np.array([choice.prediction.step_time_s for choice in fitting.values()])
     constant, work = fit_amdahl(n, seconds)
-    error = float(np.abs((constant + work / n) / seconds - 1).max())
-    parts = _serial_parts(base, first, fitting[-1][0], fitting[-1][1])
-    return Scaling(rows, global_batch, constant / (constant + work), constant + work, error, parts)
+    (few, first), *_, (many, last) = fitting.items()
+    return {
+        "serial_share": constant / (constant + work),
+        "one_device_s": constant + work,
+        "fit_error": float(np.abs((constant + work / n) / seconds - 1).max()),
+        "limit": (constant + work) / constant if constant else None,
+        "serial_part": _serial_parts(few, first, many, last),
+    }
 
 
 def fit_amdahl(n: np.ndarray, seconds: np.ndarray) -> tuple[float, float]:

@@ -9,7 +9,7 @@ model, cluster, devices, batch --> Space (axes.py) --> Finder (finder.py) --> Pl
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from scalewright.plan.capabilities import Capabilities, find_capabilities, trainers_on
@@ -21,7 +21,7 @@ from scalewright.plan.search.axes import Fixed, make_space
 from scalewright.plan.search.beyond import beyond
 from scalewright.plan.search.choices import Choice, ChoiceMaker, Plan
 from scalewright.plan.search.compare import compare
-from scalewright.plan.search.finder import WINDOW, Finder
+from scalewright.plan.search.finder import WINDOW, Finder, Stop, Tell
 from scalewright.plan.search.fixed import check_capable, no_layout, read_fixed
 from scalewright.plan.search.losers import near_losers
 from scalewright.plan.search.objective import make_objective
@@ -60,8 +60,8 @@ def search(
     headroom: float | None = None,
     top: int = 5,
     price: float | None = None,
-    tell: Callable[[int, int], None] | None = None,
-    stop: Callable[[], bool] | None = None,
+    tell: Tell | None = None,
+    stop: Stop | None = None,
     c: Constants | None = None,
     explain: bool = True,
     margin: float = 0.0,
@@ -115,8 +115,8 @@ def search(
         if trainer.known and trainer.runs_on(maker.template.chip.kind) and finder.complete:
             plan.beyond = beyond(maker, finder, axes, trainer, float(fastest.score[0]), margin, stop)
         plan.trainable = _best_trainable(plan)
-        losers = near_losers(finder, candidates, chosen)
-        pairs = zip(losers.axes, maker.choices(losers.rows), strict=True)
+        names, losers = near_losers(finder, candidates, chosen)
+        pairs = zip(names, maker.choices(losers), strict=True)
         plan.why_not = [compare(axis, choice, plan.best[0], plan.headroom) for axis, choice in pairs]
     plan.seconds = time.perf_counter() - began
     return plan
@@ -202,7 +202,6 @@ def _plan(maker: ChoiceMaker, finder: Finder, best: list[Choice], front: list[Ch
         complete=finder.complete,
         template=maker.template,
         assumed=[*maker.objective.assumed, *_host_assumed([*best, *front])],
-        constants=arguments["c"],
         arguments=arguments,
     )
 

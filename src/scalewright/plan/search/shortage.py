@@ -12,6 +12,7 @@ import numpy as np
 from scalewright.plan.cost.memory import GIB
 from scalewright.plan.request import OFFLOADS
 from scalewright.plan.search.axes import Fixed, make_space
+from scalewright.plan.search.compare import value_words
 from scalewright.plan.search.pricer import HOST_BYTES, Pricer, make_pricer
 from scalewright.plan.search.space import Rows, Space
 from scalewright.spec.errors import UserError
@@ -25,7 +26,7 @@ def too_large(pricer: Pricer, fixed: Fixed) -> UserError:
     short, where, keys = _leanest(pricer)
     model, device = space.template.model.name, space.template.chip.name
     shape = f"tp {keys['tp']}, pp {keys['pp']}, zero_stage {keys['zero_stage']}, "
-    shape += f"recompute {_text(keys['recompute'])}"
+    shape += f"recompute {value_words(keys['recompute'])}"
     if keys["offload"] != "none":
         shape += f", offload {keys['offload']}"
     what = f"{model} fits on no layout of {space.template.devices} {device}: "
@@ -37,13 +38,6 @@ def too_large(pricer: Pricer, fixed: Fixed) -> UserError:
     hints += ["a smaller headroom"] if pricer.headroom else []
     hints = hints or ["use devices with more memory", "a smaller model"]
     return UserError(what, "memory", ", or ".join(hints))
-
-
-def _text(recompute: object) -> str:
-    """A recompute value as in a layout's line: `full`, `every 2`."""
-    if not isinstance(recompute, dict):
-        return str(recompute)
-    return " ".join(str(part) for pair in recompute.items() for part in pair)
 
 
 def _lean_rows(space: Space) -> Rows:

@@ -19,7 +19,6 @@ from scalewright.plan.search.pricer import Priced
 from scalewright.plan.search.space import Rows, Space
 from scalewright.spec.schedules.kinds import KINDS
 
-MARGIN = 0.02
 AXES = ("tp", "pp", "cp", "ep", "dp", "dp_replicate")
 
 

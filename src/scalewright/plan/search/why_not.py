@@ -51,7 +51,7 @@ def why_not(plan: Plan, layout: Mapping[str, Any]) -> dict[str, Any]:
             why += f"; {fitting.untrainable}"
         return {"asked": given, "verdict": verdict, **entry, "why": why}
     entry = compare("", unlimited, best, plan.headroom)
-    fix = smallest_fix(unlimited.prediction, plan.constants)
+    fix = smallest_fix(unlimited.prediction, plan.arguments["c"])
     why = f"{_layout_words(given, filled, unlimited, best)}: {entry['why']}"
     if fix is not None and fix["fits"]:
         more = 100 * (fix["step_time_s"] / best.prediction.step_time_s - 1)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeGuard
+from typing import Any
 
-from scalewright.report.folder import RunFolder
+from scalewright.report.folder import RunFolder, number
 from scalewright.report.page import Section
 from scalewright.report.scale import Kind, say
 from scalewright.report.sections.overview import Steady
@@ -31,7 +31,6 @@ class Pair:
 
 
 def section(run: RunFolder) -> Section | None:
-    """The pairs; None when nothing was predicted."""
     compared, note = pairs(run), str(predicted_event(run).get("note") or "")
     if not compared:
         return None
@@ -43,29 +42,27 @@ def section(run: RunFolder) -> Section | None:
 def pairs(run: RunFolder) -> list[Pair]:
     """Every `predicted_x` of the summary with its `measured_x`, or with the median of the steps."""
     steady, event = Steady.of(run), predicted_event(run)
-    known: dict[str, Any] = {
+    raw: dict[str, Any] = {
         "measured_step_time_s": steady.step_time_s, "measured_tokens_per_s": steady.tokens_per_s,
         "predicted_step_time_s": event.get("p50"),
+        "predicted_p10_s": event.get("p10"), "predicted_p90_s": event.get("p90"),
     }  # fmt: skip
-    known |= {key: value for key, value in run.summary.items() if value is not None}
-    ends = [known.get(f"predicted_{end}_s", event.get(end)) for end in ("p10", "p90")]
-    band = [float(end) for end in ends if _is_positive(end)]
+    raw |= {key: value for key, value in run.summary.items() if value is not None}
+    known = {key: value for key, each in raw.items() if (value := number(each)) is not None and value > 0}
+    band = [known[key] for key in ("predicted_p10_s", "predicted_p90_s") if key in known]
     compared = []
     for key, predicted in known.items():
         name = key.removeprefix("predicted_")
         measured = known.get(f"measured_{name}")
-        if name != key and _is_positive(predicted) and _is_positive(measured):
+        if name != key and measured is not None:
             known_band = band if name == "step_time_s" and len(band) == 2 else None
-            compared.append(_pair(name, float(predicted), float(measured), known_band))
+            compared.append(_pair(name, predicted, measured, known_band))
     return compared
 
 
 def _pair(name: str, predicted: float, measured: float, band: Sequence[float] | None = None) -> Pair:
     kind: Kind = next((kind for end, kind in reversed(KINDS.items()) if name.endswith(end)), "number")
-    label = name
-    for end in ("_s", "_gib"):
-        if kind in ("seconds", "gib"):
-            label = label.removesuffix(end)
+    label = name.removesuffix("_s").removesuffix("_gib") if kind in ("seconds", "gib") else name
     longest = max(predicted, measured, *(band or ()))
     return Pair(
         label.replace("_", " ").replace("per s", "per second"),
@@ -90,7 +87,3 @@ def _verdict(measured: float, band: Sequence[float], kind: Kind) -> str:
         + f"The measured step is {'slower' if slow else 'faster'} than that."
         + (" Other work on the same machine counts, too." if slow else "")
     )
-
-
-def _is_positive(value: object) -> TypeGuard[float]:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -24,8 +24,6 @@ TITLES = {"lr_schedule": "Learning rate", "train": "Training", "track": "Trackin
 
 @dataclass(frozen=True)
 class Card:
-    """A titled list of keys and values."""
-
     title: str
     rows: list[tuple[str, str]]
 
@@ -94,16 +92,23 @@ def _defaults(spec: type[Spec], prefix: str) -> dict[str, str]:
     return defaults
 
 
-def flat(data: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
-    """Nested keys joined by dots, with their values in words; what is null is left out."""
-    rows: list[tuple[str, str]] = []
+def dotted(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Nested keys joined by dots, with their values."""
     for key, value in data.items():
         if isinstance(value, Mapping) and value:
-            rows += flat(value, f"{prefix}{key}.")
-        elif isinstance(value, (list, tuple)) and value and all(isinstance(item, Mapping) for item in value):
-            rows += [(f"{prefix}{key}", source(item, alone=len(value) == 1)) for item in value]
+            yield from dotted(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def flat(data: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The same with values in words; what is null is left out."""
+    rows: list[tuple[str, str]] = []
+    for key, value in dotted(data):
+        if isinstance(value, (list, tuple)) and value and all(isinstance(item, Mapping) for item in value):
+            rows += [(key, source(item, alone=len(value) == 1)) for item in value]
         elif value is not None:
-            rows.append((f"{prefix}{key}", say(value)))
+            rows.append((key, say(value)))
     return rows
 
 

@@ -12,7 +12,7 @@ from scalewright.report.folder import Column, RunFolder
 from scalewright.report.lives import resumes
 from scalewright.report.page import Section
 from scalewright.report.scale import Kind
-from scalewright.report.sections.peak import peak_note
+from scalewright.report.sections.overview import peak_note
 from scalewright.report.series import rolling_median, smooth
 
 SMOOTH_FROM = 20  # fewer steps are their own best summary

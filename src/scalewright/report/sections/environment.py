@@ -12,7 +12,6 @@ from scalewright.report.sections.configuration import Card, flat, say
 
 
 def section(run: RunFolder) -> Section | None:
-    """The cards; None when the run noted no environment."""
     filled = [card for card in cards(run.environment) if card.rows]
     if not filled:
         return None
@@ -31,7 +30,6 @@ def summary(environment: Mapping[str, Any]) -> str:
 
 
 def cards(environment: Mapping[str, Any]) -> list[Card]:
-    """Machine, software, source and variables."""
     cpu, torch = _mapping(environment.get("cpu")), _mapping(environment.get("torch"))
     gpus = [gpu for gpu in environment.get("gpus") or [] if isinstance(gpu, Mapping)]
     machine = {

@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
-from scalewright.report.folder import RunFolder
+from scalewright.report.folder import RunFolder, Table, number
 from scalewright.report.lives import STARTS
 from scalewright.report.page import Section
-from scalewright.spec.text.words import decimal, short_time
+from scalewright.spec.text.words import counted, decimal, short_time
 
 Severity = Literal["bad", "warn", "good"]
 ORDER = {"bad": 0, "warn": 1, "good": 2}
@@ -51,19 +52,19 @@ def status(run: RunFolder) -> tuple[str, str]:
         return "diverged, and stopped", "bad"
     if non_finite_since(run) is not None:
         return ("diverged" if kind == "good" else f"diverged, {text}"), "bad"
-    if _count(run, "hang") and kind != "good" and not _after(run, "hang", STARTS):
+    if _events(run, "hang") and kind != "good" and not _after(run, "hang", STARTS):
         return f"hung, {text}" if text != "running, or killed" else "hung", "bad"
     skipped = len(skipped_steps(run))
     if kind == "good" and skipped:
-        return f"{text}, {skipped:,} step{_s(skipped)} skipped", "warn"
+        return f"{text}, {counted(skipped, 'steps')} skipped", "warn"
     return text, kind
 
 
 def findings(run: RunFolder) -> list[Finding]:
     """Every finding, worst first; in the order below where equally bad."""
     results = [
-        _diverged(run), _hangs(run), _failed(run), _skipped(run), _non_finite(run), _rising(run),
-        _spikes(run), _stalls(run), _survived(run), _changed(run),
+        _diverged(run), _hangs(run), _skipped(run), _non_finite(run), _rising(run), _spikes(run),
+        _stalls(run), *_failures(run), _changed(run),
     ]  # fmt: skip
     return sorted(
         (finding for finding in results if finding is not None), key=lambda finding: ORDER[finding.severity]
@@ -71,7 +72,6 @@ def findings(run: RunFolder) -> list[Finding]:
 
 
 def healthy(run: RunFolder) -> Finding:
-    """The line of a run in which nothing went wrong."""
     steps = len(run.train)
     text = f"All {steps:,} steps have a finite loss and gradient norm; none was skipped and no rank failed."
     return Finding("good", "Nothing to report", text)
@@ -82,14 +82,18 @@ def non_finite_since(run: RunFolder) -> int | None:
     train = run.train
     if not len(train):
         return None
-    bad = ~np.isfinite(train.get("loss")) & (train.has("loss") | bool(_events(run, "nonfinite")))
-    if np.isfinite(train.get("grad_norm")).any():
-        bad |= ~np.isfinite(train.get("grad_norm"))
+    bad = _not_finite(train, train.has("loss") or bool(_events(run, "nonfinite")))
     bad &= ~(train.get("skipped") == 1)
     if not bad[-1]:
         return None
     good = np.flatnonzero(~bad)
     return int(train.steps[good[-1] + 1 if len(good) else 0])
+
+
+def _not_finite(train: Table, has_loss: bool) -> NDArray[np.bool_]:
+    """Where the loss, or the gradient norm of a run that has some, isn't finite."""
+    bad = ~np.isfinite(train.get("loss")) & has_loss
+    return bad | ~np.isfinite(train.get("grad_norm")) & train.has("grad_norm")
 
 
 def skipped_steps(run: RunFolder) -> list[int]:
@@ -131,7 +135,7 @@ def _skipped(run: RunFolder) -> Finding | None:
         return None
     where = next((_place(event) for event in _events(run, "nonfinite") if event.get("where")), "")
     text = f"The update of {_named(steps)} was skipped on all ranks{where and f'; first{where}'}."
-    return Finding("warn", f"{len(steps):,} step{_s(len(steps))} skipped", text)
+    return Finding("warn", f"{counted(len(steps), 'steps')} skipped", text)
 
 
 def _non_finite(run: RunFolder) -> Finding | None:
@@ -139,9 +143,7 @@ def _non_finite(run: RunFolder) -> Finding | None:
     train, since, skipped = run.train, non_finite_since(run), set(skipped_steps(run))
     if not len(train):
         return None
-    bad = ~np.isfinite(train.get("loss")) & np.isfinite(train.get("loss")).any()
-    if np.isfinite(train.get("grad_norm")).any():
-        bad |= ~np.isfinite(train.get("grad_norm"))
+    bad = _not_finite(train, train.has("loss"))
     steps = [int(s) for s in train.steps[bad] if int(s) not in skipped and (since is None or s < since)]
     if not steps:
         return None
@@ -173,15 +175,15 @@ def _spikes(run: RunFolder) -> Finding | None:
     events = _events(run, "spike")
     if not events:
         return None
-    largest = max(events, key=lambda event: _number(event.get("z")) or 0.0)
-    value, usual = _number(largest.get("value")), _number(largest.get("usual"))
+    largest = max(events, key=lambda event: number(event.get("z")) or 0.0)
+    value, usual = number(largest.get("value")), number(largest.get("usual"))
     what = "gradient norm" if largest.get("of") == "grad_norm" else "loss"
     text = f"The largest is at step {_step(largest)}: {what} {decimal(value, 4)}"
     text += f", usually {decimal(usual, 4)}" if usual is not None else ""
     actions = dict.fromkeys(str(event.get("action")) for event in events if event.get("action"))
     text += f" ({', '.join(actions)})." if actions else "."
     text += _rewinds(events)
-    return Finding("warn", f"{len(events):,} spike{_s(len(events))}", text)
+    return Finding("warn", counted(len(events), "spikes"), text)
 
 
 def _rewinds(events: Sequence[Mapping[str, Any]]) -> str:
@@ -204,8 +206,9 @@ def _rewinds(events: Sequence[Mapping[str, Any]]) -> str:
         return ""
     shown = ", ".join(f"{first:,} to {end - 1:,}" for first, end in joined[:MOST_STEPS])
     more = f" and {len(joined) - MOST_STEPS:,} ranges more" if len(joined) > MOST_STEPS else ""
-    times = f"{len(ranges):,} time{_s(len(ranges))}"
-    return f" The run was rewound {times}; it was trained without samples {shown}{more}."
+    return (
+        f" The run was rewound {counted(len(ranges), 'times')}; it was trained without samples {shown}{more}."
+    )
 
 
 def _stalls(run: RunFolder) -> Finding | None:
@@ -213,11 +216,11 @@ def _stalls(run: RunFolder) -> Finding | None:
     if not events:
         return None
     by_step = {_step(event): event for event in events}  # a heartbeat repeats: the longest counts
-    longest = max(by_step.values(), key=lambda event: _number(event.get("seconds")) or 0.0)
-    seconds, usual = _number(longest.get("seconds")), _number(longest.get("usual_s"))
+    longest = max(by_step.values(), key=lambda event: number(event.get("seconds")) or 0.0)
+    seconds, usual = number(longest.get("seconds")), number(longest.get("usual_s"))
     text = f"The longest: step {_step(longest)} took over {short_time(seconds)}"
     text += f", usually {short_time(usual)}." if usual else "."
-    return Finding("warn", f"Stalled {len(by_step):,} time{_s(len(by_step))}", text)
+    return Finding("warn", f"Stalled {counted(len(by_step), 'times')}", text)
 
 
 def _hangs(run: RunFolder) -> Finding | None:
@@ -235,29 +238,23 @@ def _hangs(run: RunFolder) -> Finding | None:
     )
 
 
-def _failed(run: RunFolder) -> Finding | None:
-    if _ending(run)[1] != "bad":
-        return None
-    return Finding("bad", "Failed", _message(_events(run, "fault")[-1]))
-
-
-def _survived(run: RunFolder) -> Finding | None:
-    faults = _events(run, "fault")
-    if _ending(run)[1] == "bad":
-        faults = faults[:-1]
-    if not faults:
-        return None
-    title = f"{len(faults):,} failure{_s(len(faults))}, resumed"
-    return Finding("warn", title, _message(faults[-1]))
+def _failures(run: RunFolder) -> list[Finding]:
+    """The fault that ended the newest life, and those that the run outlived."""
+    faults, ended = _events(run, "fault"), _ending(run)[1] == "bad"
+    survived = faults[:-1] if ended else faults
+    failed = [Finding("bad", "Failed", _message(faults[-1]))] if ended else []
+    if not survived:
+        return failed
+    title = f"{counted(len(survived), 'failures')}, resumed"
+    return [*failed, Finding("warn", title, _message(survived[-1]))]
 
 
 def _changed(run: RunFolder) -> Finding | None:
-    """The settings that a resume changed, key by key."""
     lines = []
     for event in _events(run, "changed"):
         changes = event.get("changes")
         if isinstance(changes, Mapping) and changes:
-            pairs = ", ".join(f"{key} {_pair(pair)}" for key, pair in changes.items())
+            pairs = ", ".join(f"{key} {change(pair)}" for key, pair in changes.items())
             lines.append(f"at step {_step(event)}: {pairs}")
     if not lines:
         return None
@@ -280,10 +277,6 @@ def _ending(run: RunFolder) -> tuple[str, str]:
 
 def _events(run: RunFolder, *kinds: str) -> list[Mapping[str, Any]]:
     return [event for event in run.events if event["kind"] in kinds]
-
-
-def _count(run: RunFolder, kind: str) -> int:
-    return len(_events(run, kind))
 
 
 def _after(run: RunFolder, kind: str, later: Sequence[str]) -> bool:
@@ -311,26 +304,13 @@ def _message(event: Mapping[str, Any]) -> str:
     return text[0].upper() + text[1:] + ("" if text.endswith(".") else ".")
 
 
-def _pair(pair: Any) -> str:
-    if isinstance(pair, (list, tuple)) and len(pair) == 2:
-        return f"{_value(pair[0])} → {_value(pair[1])}"
-    return _value(pair)
-
-
-def _value(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+def change(pair: Any) -> str:
+    values = pair if isinstance(pair, (list, tuple)) else [pair]
+    return " → ".join(f"{value:g}" if isinstance(value, float) else str(value) for value in values)
 
 
 def _named(steps: Sequence[int]) -> str:
     """`step 3`, `steps 3, 4, 9 and 12 more`."""
     shown = ", ".join(f"{step:,}" for step in steps[:MOST_STEPS])
     more = f" and {len(steps) - MOST_STEPS:,} more" if len(steps) > MOST_STEPS else ""
-    return f"step{_s(len(steps))} {shown}{more}"
-
-
-def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
-
-
-def _s(number: int) -> str:
-    return "" if number == 1 else "s"
+    return f"step{'' if len(steps) == 1 else 's'} {shown}{more}"

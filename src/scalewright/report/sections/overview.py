@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from scalewright.report.folder import RunFolder, Table
-from scalewright.report.lives import STARTS, elapsed
+from scalewright.report.folder import RunFolder, Table, number
+from scalewright.report.lives import elapsed
 from scalewright.report.page import Section
-from scalewright.report.sections.peak import peak_note
-from scalewright.spec.text.words import count, decimal, duration, share, short_time
+from scalewright.spec.text.words import count, counted, decimal, duration, gib, share, short_time
 
 
 @dataclass(frozen=True)
@@ -25,13 +24,11 @@ class Tile:
 
 
 def section(run: RunFolder) -> Section | None:
-    """The tiles; None before there is a number to show."""
     shown = tiles(run)
     return Section("overview", "What it reached", "overview.html", {"tiles": shown}) if shown else None
 
 
 def facts(run: RunFolder) -> list[str]:
-    """The run in a few words: model, devices, precision, length."""
     layout = run.config.get("layout") or {}
     model = run.config.get("model")
     name = model.get("name") or model.get("python") if isinstance(model, dict) else model
@@ -51,16 +48,16 @@ def facts(run: RunFolder) -> list[str]:
 def tiles(run: RunFolder) -> list[Tile]:
     """The main numbers; those that are not known are left out."""
     train, steady = run.train, Steady.of(run)
-    memory, peak = _maximum(run, "memory_gib"), peak_note(run)
-    seconds = elapsed(run.events) or _maybe(run.summary.get("seconds"))
+    memory, peak = train.highest("memory_gib"), peak_note(run)
+    seconds = elapsed(run.events) or number(run.summary.get("seconds"))
     tokens = train.last_finite("tokens")
     candidates = [
         *_validation(run),
         _newest(train, "loss", "Training loss", "nats per token"),
-        _tile("Throughput", steady.tokens_per_s, count(steady.tokens_per_s), "tokens/s, median"),
-        _tile("Step time", steady.step_time_s, short_time(steady.step_time_s), steady.spread),
-        _tile("MFU", steady.mfu, share(steady.mfu), f"median, of {peak}" if peak else "median"),
-        _tile("Memory", memory, f"{decimal(memory, 3)} GiB", "the fullest rank, highest"),
+        tile("Throughput", steady.tokens_per_s, count(steady.tokens_per_s), "tokens/s, median"),
+        tile("Step time", steady.step_time_s, short_time(steady.step_time_s), steady.spread),
+        tile("MFU", steady.mfu, share(steady.mfu), f"median, of {peak}" if peak else "median"),
+        tile("Memory", memory, gib(memory), "the fullest rank, highest"),
     ]
     if tokens is not None:
         took = f"in {duration(seconds)}" if seconds else ""
@@ -72,9 +69,9 @@ def _validation(run: RunFolder) -> list[Tile | None]:
     """The run's own validations, and the evaluation of the whole held-out part where there was one."""
     batches = (run.config.get("train") or {}).get("valid_batches")
     over = f", {batches:,} batches" if isinstance(batches, int) else ""
-    whole = _maybe(run.summary.get("validation_bits_per_byte"))
+    whole = number(run.summary.get("validation_bits_per_byte"))
     return [
-        _tile("Evaluation", whole, decimal(whole, 4), "bits per byte of the whole held-out text"),
+        tile("Evaluation", whole, decimal(whole, 4), "bits per byte of the whole held-out text"),
         _newest(run.valid, "bits_per_byte", "Validation", "bits per byte", over),
         None if whole is not None else _newest(run.valid, "loss", "Validation loss", "nats per token", over),
     ]
@@ -93,7 +90,7 @@ def _newest(table: Table, column: str, label: str, unit: str, over: str = "") ->
     )
 
 
-def _tile(label: str, value: float | None, text: str, note: str) -> Tile | None:
+def tile(label: str, value: float | None, text: str, note: str) -> Tile | None:
     return None if value is None else Tile(label, text, note)
 
 
@@ -109,10 +106,7 @@ class Steady:
     @classmethod
     def of(cls, run: RunFolder) -> Steady:
         """The steady numbers of a run; those of all steps where there are too few."""
-        warm = [0.0] + [float(step) for step in run.steps_of(*STARTS)]
-        mask = (
-            ~np.isin(run.train.steps - 1, warm) if len(run.train) > 4 else np.ones(len(run.train), dtype=bool)
-        )
+        mask = run.warm() if len(run.train) > 4 else np.ones(len(run.train), dtype=bool)
 
         def middle(name: str, quantile: float = 50) -> float | None:
             values = run.train.get(name)[mask]
@@ -124,26 +118,27 @@ class Steady:
         return cls(middle("tokens_per_s"), middle("step_time_s"), middle("mfu"), spread)
 
 
-def _devices(number: Any, device: Any) -> str:
-    if not isinstance(number, int):
+def _devices(count: Any, device: Any) -> str:
+    if not isinstance(count, int):
         return ""
     if isinstance(device, str) and device != "auto":
-        return f"{number} × {device}"
-    return f"{number} device{'' if number == 1 else 's'}"
+        return f"{count} × {device}"
+    return counted(count, "devices")
 
 
 def _progress(run: RunFolder, total: Any) -> str:
     done = int(run.train.steps[-1]) if len(run.train) else 0
     if isinstance(total, int):
-        return f"{done:,} of {total:,} step{'' if total == 1 else 's'}"
-    return f"{done:,} step{'' if done == 1 else 's'}" if done else ""
+        return f"{done:,} of {counted(total, 'steps')}"
+    return counted(done, "steps") if done else ""
 
 
-def _maximum(run: RunFolder, name: str) -> float | None:
-    values = run.train.get(name)
-    values = values[np.isfinite(values)]
-    return float(values.max()) if len(values) else None
-
-
-def _maybe(value: Any) -> float | None:
-    return float(value) if isinstance(value, (int, float)) else None
+def peak_note(run: RunFolder) -> str:
+    """What MFU refers to: `989 TFLOP/s a device (H100 SXM, bf16, vendor)`; empty where no peak was noted."""
+    flops = run.said("peak_flops")
+    if not isinstance(flops, (int, float)) or flops <= 0:
+        return ""
+    details = [run.said("peak_device"), run.said("precision"), run.said("peak_source")]
+    inside = ", ".join(str(detail) for detail in details if detail)
+    value = f"{flops / 1e12:.4g} TFLOP/s" if flops >= 1e12 else f"{flops / 1e9:.4g} GFLOP/s"
+    return f"{value} a device" + (f" ({inside})" if inside else "")

@@ -23,6 +23,7 @@ from scalewright.report.scale import say, say_tick, ticks
 from scalewright.spec.errors import UserError
 from scalewright.spec.schedule import COMPUTE, Schedule, StageCost, bubble_fraction, schedule, simulate
 from scalewright.spec.text.untrusted import read_json
+from scalewright.spec.text.words import counted
 
 NAMES = {
     "forward": "forward",
@@ -64,11 +65,12 @@ def section(run: RunFolder) -> Section | None:
         return Section("pipeline", "Pipeline", "pipeline.html", {"broken": paths[-1].name})
     ideal = idealised(trace)
     end = max(length(trace.ranks), length(ideal))
+    kinds = {span.kind for spans in trace.ranks for span in spans}
     data = {
         "broken": "",
         "facts": facts(trace, len(paths) - 1),
         "numbers": numbers(trace, ideal),
-        "kinds": [{"class": kind, "name": name} for kind, name in NAMES.items() if _has(trace, kind)],
+        "kinds": [{"class": kind, "name": name} for kind, name in NAMES.items() if kind in kinds],
         "chunks": chunks(trace.plan),
         "pictures": [
             picture(trace, trace.ranks, end, "Measured", "as it ran"),
@@ -92,9 +94,11 @@ def read(path: Path) -> Trace | None:
         if whole != [sorted(span[:3] for span in spans) for spans in ranks]:
             return None
         start = min(span.start for spans in ranks for span in spans)
-        return Trace(
-            plan, int(data["step"]), tuple(tuple(_since(start, s) for s in spans) for spans in ranks)
+        shifted = (
+            tuple(span._replace(start=span.start - start, end=span.end - start) for span in spans)
+            for spans in ranks
         )
+        return Trace(plan, int(data["step"]), tuple(shifted))
     except (OSError, ValueError, KeyError, TypeError, UserError):
         return None
 
@@ -113,14 +117,6 @@ def _spans(actions: Sequence[Mapping[str, Any]]) -> tuple[Span, ...]:
         for a in actions
         if a["kind"] in COMPUTE
     )
-
-
-def _since(start: float, span: Span) -> Span:
-    return span._replace(start=span.start - start, end=span.end - start)
-
-
-def _has(trace: Trace, kind: str) -> bool:
-    return any(span.kind == kind for spans in trace.ranks for span in spans)
 
 
 def idealised(trace: Trace) -> tuple[tuple[Span, ...], ...]:
@@ -174,33 +170,28 @@ def formula(trace: Trace) -> float:
 
 
 def numbers(trace: Trace, ideal: Sequence[Sequence[Span]]) -> list[dict[str, str]]:
-    """The bubble three times, and the step."""
-
-    def tile(name: str, value: str, note: str) -> dict[str, str]:
-        return {"name": name, "value": value, "note": note}
-
     measured, ideally = length(trace.ranks), length(ideal)
-    return [
-        tile("Bubble, measured", say(bubble(trace.ranks), "percent"), "of the rank that waits most"),
-        tile("Bubble, formula", say(formula(trace), "percent"), "all stages alike"),
-        tile("Bubble, ideal clock", say(bubble(ideal), "percent"), "stages as measured"),
-        tile("Step", say(measured, "seconds"), f"{say(ideally, 'seconds')} by the ideal clock"),
+    tiles = [
+        ("Bubble, measured", say(bubble(trace.ranks), "percent"), "of the rank that waits most"),
+        ("Bubble, formula", say(formula(trace), "percent"), "all stages alike"),
+        ("Bubble, ideal clock", say(bubble(ideal), "percent"), "stages as measured"),
+        ("Step", say(measured, "seconds"), f"{say(ideally, 'seconds')} by the ideal clock"),
     ]
+    return [{"name": name, "value": value, "note": note} for name, value, note in tiles]
 
 
 def facts(trace: Trace, others: int) -> list[str]:
-    """The line above the picture."""
     plan = trace.plan
     stages = len(plan.rank_of)
     parts = [plan.kind, f"{plan.ranks} ranks"]
     if stages > plan.ranks:
         parts.append(f"{stages} stages")
     parts += [
-        f"{plan.micro_batches} micro-batch{'' if plan.micro_batches == 1 else 'es'}",
+        counted(plan.micro_batches, "micro-batches"),
         f"step {trace.step:,}",
     ]
     if others:
-        parts.append(f"{others} other recorded step{'' if others == 1 else 's'} in traces/")
+        parts.append(f"{counted(others, 'other recorded steps')} in traces/")
     return parts
 
 

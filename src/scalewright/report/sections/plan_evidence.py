@@ -37,7 +37,6 @@ def outside(evidence: Reader) -> list[str]:
 
 
 def row(run: Reader, measured: float, predicted: float) -> dict[str, Any]:
-    """One measured run with the planner's prediction."""
     devices, longest = run.number("n_devices"), max(measured, predicted)
     where = f"{devices:,.0f} × {run.text('device')}" if devices else run.text("device")
     layout = run.part("layout").data

@@ -11,7 +11,7 @@ from typing import Any
 
 from scalewright.plan.terms import RISK_TERMS
 from scalewright.report.document import Estimate, PlanDocument
-from scalewright.spec.text.words import decimal, share, short_time
+from scalewright.spec.text.words import decimal, gib, share, short_time
 
 TIGHT = 0.1  # of the usable memory: with less to spare and no band, what a plan leaves out may not fit
 COLOURS = {"fits": "good", "likely": "warn", "unlikely": "bad", "no": "bad"}
@@ -78,12 +78,12 @@ def _memory(document: PlanDocument, estimate: Estimate) -> dict[str, Any] | None
     note += f"; p10–p90 {decimal(band[0], 3)} – {decimal(band[1], 3)} GiB" if band else ""
     return {
         "label": "Memory of the fullest rank",
-        "value": f"{decimal(estimate.peak_gib, 3)} GiB",
+        "value": gib(estimate.peak_gib),
         "fill": estimate.peak_gib / end,
         "band": (band[0] / end, (band[1] - band[0]) / end) if band else None,
         "middle": None,
         "marks": [],
-        "limit": (usable / end, f"{decimal(usable, 3)} GiB"),
+        "limit": (usable / end, gib(usable)),
         "note": note,
         "kind": risk(document, estimate)[1],
     }

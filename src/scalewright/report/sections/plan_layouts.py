@@ -15,7 +15,7 @@ from scalewright.report.document import Estimate, PlanDocument, Reader
 from scalewright.report.layout_words import layout_words, recompute_words
 from scalewright.report.page import Section
 from scalewright.report.trainers import is_ours, runs_in, untrainable
-from scalewright.spec.text.words import decimal, share, short_time
+from scalewright.spec.text.words import decimal, gib, share, short_time
 
 MOST_LINES = 40
 OPEN_LINES = 5  # lines of why_not; the rest is folded
@@ -114,7 +114,7 @@ def row(rank: int, estimate: Estimate, best: Estimate, columns: Sequence[str]) -
         "behind": f"{100 * behind:+.1f}%".replace("-", "−") if rank > 1 else "",
         "band": _band(short_time(low), short_time(high)) if low and high else "",
         "mfu": share(estimate.read.number("mfu")),
-        "memory": f"{decimal(estimate.peak_gib, 3)} GiB",
+        "memory": gib(estimate.peak_gib),
         "value": decimal(estimate.read.number("objective_value"), 4),
         "bottleneck": estimate.read.text("bottleneck"),
         "runs_in": ", ".join(runs_in(estimate)) or "none of the trainers that are known",
@@ -151,7 +151,6 @@ def why(option: Reader, ours: bool) -> dict[str, str]:
 
 
 def written(document: PlanDocument) -> str:
-    """Which run file was written, and of which layout."""
     file = document.read.text("run_file")
     if not file:
         return ""

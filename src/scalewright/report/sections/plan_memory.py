@@ -13,7 +13,7 @@ from typing import Any
 from scalewright.report.document import KINDS, Estimate, PlanDocument, Stage
 from scalewright.report.page import Section
 from scalewright.report.scale import ticks
-from scalewright.spec.text.words import decimal
+from scalewright.spec.text.words import counted, decimal, gib
 
 MOST_ROWS = 48
 
@@ -35,7 +35,7 @@ class Group:
         which = f"{self.what} {self.first}" if single else f"{self.what}s {self.first}–{self.last}"
         if self.layers is None:
             return which
-        return f"{which} ({self.layers} layer{'' if self.layers == 1 else 's'}{'' if single else ' each'})"
+        return f"{which} ({counted(self.layers, 'layers')}{'' if single else ' each'})"
 
 
 def section(document: PlanDocument) -> Section | None:
@@ -102,10 +102,9 @@ def alike(first: Mapping[str, float], second: Mapping[str, float]) -> bool:
 def bar(
     name: str, parts: Mapping[str, float], total: float, end: float, usable: float | None
 ) -> dict[str, Any]:
-    """One bar: its pieces as shares of the width."""
     return {
         "name": name,
-        "total": f"{decimal(total, 3)} GiB",
+        "total": gib(total),
         "over": usable is not None and total > usable,
         "pieces": [
             {

@@ -7,11 +7,11 @@ from typing import Any
 from scalewright.report.document import Estimate, PlanDocument, Reader
 from scalewright.report.layout_words import layout_words
 from scalewright.report.page import Section
-from scalewright.report.sections.overview import Tile
+from scalewright.report.sections.overview import Tile, tile
 from scalewright.report.sections.plan_gauges import gauges, risk
 from scalewright.report.sections.plan_start import start
 from scalewright.report.trainers import is_ours, untrainable
-from scalewright.spec.text.words import count, decimal, share, short_time
+from scalewright.spec.text.words import count, decimal, gib, share, short_time
 
 
 def section(document: PlanDocument) -> Section | None:
@@ -56,7 +56,6 @@ def simpler(best: Estimate) -> str:
 
 
 def lacks(best: Estimate) -> str:
-    """That a layout was priced which its trainer can't run."""
     parts = ", ".join(best.read.lines("lacks"))
     if not parts or untrainable(best):  # which is shown
         return ""
@@ -83,7 +82,6 @@ def near(option: Reader, document: PlanDocument, best: Estimate) -> dict[str, st
 
 
 def status(document: PlanDocument) -> tuple[str, str]:
-    """Whether it fits, as surely as that is known, and its colour."""
     best = document.first
     return ("no layout fits", "bad") if best is None else risk(document, best)
 
@@ -97,7 +95,6 @@ def title(document: PlanDocument) -> str:
 
 
 def facts(document: PlanDocument) -> list[str]:
-    """The workload in a few words."""
     best = document.first
     size = best.read.part("model") if best else document.read.part("none")
     params, active = size.number("params"), size.number("active_params")
@@ -122,7 +119,6 @@ def facts(document: PlanDocument) -> list[str]:
 
 
 def notes(document: PlanDocument) -> list[str]:
-    """Warnings above the page."""
     lines = []
     if document.read.data.get("complete") is False:
         lines.append("The search was stopped before its end: a better layout may exist.")
@@ -144,16 +140,11 @@ def tiles(document: PlanDocument, best: Estimate) -> list[Tile | None]:
     total = best.read.part("total")
     days, hours, cost = total.number("days"), total.number("device_hours"), total.number("cost")
 
-    def tile(label: str, value: float | None, text: str, note: str = "") -> Tile | None:
-        return None if value is None else Tile(label, text, note)
-
     return [
-        None if banded else tile("Step time", best.seconds, short_time(best.seconds)),
+        None if banded else tile("Step time", best.seconds, short_time(best.seconds), ""),
         tile("Tokens", rate, f"{count(rate)}/s", f"{count(per_device)}/s per device" if per_device else ""),
         tile("MFU", number("mfu"), share(number("mfu")), ", ".join(rates)),
-        None
-        if usable
-        else tile("Memory", best.peak_gib, f"{decimal(best.peak_gib, 3)} GiB", "the fullest rank"),
+        None if usable else tile("Memory", best.peak_gib, gib(best.peak_gib), "the fullest rank"),
         tile("Days", days, decimal(days, 3), "for all tokens"),
         tile("Device-hours", hours, count(hours), "for all tokens"),
         tile("Cost", cost, count(cost), total.text("currency") or "in the currency of the price"),
@@ -168,6 +159,6 @@ def fix(best: Estimate) -> str:
         return ""
     peak, seconds = smallest.number("peak_gib"), smallest.number("step_time_s")
     verdict = "The smallest change that fits" if smallest.data.get("fits") else "Leanest, but still too large"
-    costs = [f"{decimal(peak, 3)} GiB" if peak else "", f"{short_time(seconds)} a step" if seconds else ""]
+    costs = [gib(peak) if peak else "", f"{short_time(seconds)} a step" if seconds else ""]
     note = ", ".join(part for part in costs if part)
     return f"{verdict}: {change}" + (f" ({note})." if note else ".")

@@ -52,7 +52,6 @@ def section(document: PlanDocument) -> Section | None:
 
 
 def memory(estimate: Estimate) -> float:
-    """GiB of the fullest rank."""
     return estimate.peak_gib or 0.0
 
 
@@ -64,7 +63,6 @@ def framed(values: list[float]) -> tuple[float, float]:
 
 
 def at(value: float, frame: tuple[float, float]) -> float:
-    """Position on an axis, 0 to 1."""
     return (value - frame[0]) / (frame[1] - frame[0])
 
 

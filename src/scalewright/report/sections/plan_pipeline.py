@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from scalewright.report.document import Estimate, PlanDocument, Stage
 from scalewright.report.page import Section
 from scalewright.report.scale import say
+from scalewright.report.sections.pipeline import NAMES
 from scalewright.spec.errors import RunError, UserError
 from scalewright.spec.schedule import COMPUTE, Schedule, Timing, schedule, simulate
 
-KINDS = ("forward", "backward", "backward_input", "backward_weight")
-NAMES = ("forward", "backward", "backward, inputs", "backward, weights")
+KINDS = tuple(NAMES)
 MOST_BOXES = 40_000  # a browser redraws so many in a few hundredths of a second
 MOST_ACTIONS = 120_000  # computations that are put on the clock: some seconds
 MOST_STAGES = 1024
@@ -54,7 +54,7 @@ def section(document: PlanDocument) -> Section | None:
         "notes": notes(pipeline, gap),
         "kinds": [
             {"class": kind, "name": name}
-            for kind, name in zip(KINDS, NAMES, strict=True)
+            for kind, name in NAMES.items()
             if any(action.kind == kind for actions in pipeline.plan.actions for action in actions)
         ],
         "chunked": len(pipeline.plan.stages_of(0)) > 1,
@@ -66,7 +66,7 @@ def section(document: PlanDocument) -> Section | None:
         "type": "pipeline",
         "seconds": pipeline.timing.makespan,
         "ticks": TICKS,
-        "names": NAMES,
+        "names": list(NAMES.values()),
         "ranks": boxes,
         "gap": gap,
         "fold": fold(pipeline),
@@ -192,7 +192,6 @@ def _row(pipeline: Pipeline, rank: int) -> list[tuple[int, int, int, int, int]]:
 
 
 def numbers(pipeline: Pipeline, best: Estimate) -> list[dict[str, str]]:
-    """The simulated schedule's numbers."""
     plan, timing = pipeline.plan, pipeline.timing
     stages = f" × {plan.virtual_stages} stages each" if plan.virtual_stages > 1 else ""
     tiles = [
@@ -207,7 +206,6 @@ def numbers(pipeline: Pipeline, best: Estimate) -> list[dict[str, str]]:
 
 
 def notes(pipeline: Pipeline, gap: list[float] | None) -> list[str]:
-    """The notes under the picture."""
     drawn, more = ("Computation and messages", "") if pipeline.messages else ("Computation", "messages, ")
     lines = [
         f"{drawn} alone: {more}the exchange of gradients and the optimizer's step come on top; "
@@ -226,7 +224,6 @@ def notes(pipeline: Pipeline, gap: list[float] | None) -> list[str]:
 
 
 def describe(pipeline: Pipeline) -> str:
-    """The picture in a sentence."""
     plan, timing = pipeline.plan, pipeline.timing
     return (
         f"Timeline of {plan.kind} on {plan.ranks} pipeline ranks with {plan.micro_batches} micro-batches: "

@@ -16,6 +16,7 @@ from scalewright.spec.errors import UserError
 from scalewright.spec.grid import AXES, Grid, make_grid
 from scalewright.spec.layout import Layout
 from scalewright.spec.schedule import KINDS
+from scalewright.spec.text.words import metric
 
 MOST_DEVICES = 1_000_000
 MOST_RANKS = 4096  # squares on the map
@@ -92,7 +93,6 @@ def section(document: PlanDocument) -> Section | None:
 
 
 def missing(why: str) -> Section:
-    """A sentence in the map's place."""
     return Section("ranks", "Who talks to whom", "plan_ranks.html", {"missing": f"No map: {why}."})
 
 
@@ -148,7 +148,7 @@ def axis(grid: Grid, dimension: Axis, best: Estimate, levels: list[Level]) -> di
         "digits": parts,
         "talk": ("ring" if loop else "chain") if dimension is PIPELINE else "all",
         "link": links_of(parts, grid.world, levels),
-        "bytes": None if sent is None else byte_words(sent),
+        "bytes": None if sent is None else metric(sent, "B"),
         "first": example(parts, size),
     }
 
@@ -167,14 +167,6 @@ def link(rank: int, other: int, levels: list[Level]) -> str:
     """The innermost link that joins two ranks."""
     inside = (level for level in levels if level.size is None or rank // level.size == other // level.size)
     return next(inside, levels[-1]).name
-
-
-def byte_words(number: float) -> str:
-    """Bytes in decimal units, as links are rated: `8.59 GB`."""
-    for size, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
-        if number >= 0.9995 * size:
-            return f"{number / size:.3g} {unit}"
-    return f"{number:.3g} bytes"
 
 
 def example(parts: list[list[int]], size: int) -> str:
@@ -202,7 +194,6 @@ def shown(layout: Layout, node: int) -> list[list[int]]:
 
 
 def notes(layout: Layout, node: int, parts: list[list[int]], levels: list[Level]) -> list[str]:
-    """The parts that the map leaves out."""
     lines = []
     if len(parts) > 1 or parts[0][1] < layout.devices:
         each = parts[0][1] - parts[0][0]

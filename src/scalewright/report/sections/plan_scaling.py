@@ -37,7 +37,6 @@ def row(entry: Reader) -> dict[str, Any]:
 
 
 def lines(scaling: Reader) -> list[str]:
-    """Amdahl's serial share, and its parts."""
     serial, limit, error = (scaling.number(key) for key in ("serial_share", "limit", "fit_error"))
     if serial is None:
         return []

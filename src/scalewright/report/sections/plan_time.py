@@ -16,7 +16,6 @@ PARTS = {key: PART_TERMS[key] for key in (*ORDER, *(key for key in PART_TERMS if
 
 
 def section(document: PlanDocument) -> Section | None:
-    """The parts; None where the plan has none."""
     best = document.first
     if best is None or not best.parts:
         return None

@@ -9,7 +9,6 @@ LONGEST = 4000  # characters: a page's worth
 
 
 def section(run: RunFolder) -> Section | None:
-    """The sample; None when there is none."""
     text = run.sample.strip("\n")
     if not text:
         return None

@@ -14,14 +14,12 @@ from typing import Any
 import numpy as np
 
 from scalewright.report.folder import RunFolder
-from scalewright.report.lives import STARTS
 from scalewright.report.page import Section
 from scalewright.spec.step_parts import PARTS, together
 from scalewright.spec.text.words import share, short_time
 
 
 def section(run: RunFolder) -> Section | None:
-    """The parts; None where the run timed none."""
     measured, predicted = measured_parts(run), together(predicted_event(run).get("breakdown_s"))
     if not measured:
         return None
@@ -56,8 +54,7 @@ def measured_parts(run: RunFolder) -> dict[str, float]:
     names = [name for name in run.train.columns if name.startswith("breakdown_s.")]
     if not names:
         return {}
-    warm = [0.0, *(float(step) for step in run.steps_of(*STARTS))]
-    steady = ~np.isin(run.train.steps - 1, warm)
+    steady = run.warm()
     seconds = run.train.get("step_time_s")
     if not (steady & np.isfinite(seconds)).any():
         steady = np.ones(len(seconds), dtype=bool)

@@ -15,18 +15,20 @@ from typing import Any
 from scalewright.report.folder import RunFolder
 from scalewright.report.lives import resumes, spans
 from scalewright.report.page import Section
-from scalewright.spec.text.words import decimal, duration
+from scalewright.report.sections.health import change
+from scalewright.spec.text.words import counted, decimal, duration
 
-WORDS = {
-    "start": "started", "resume": "resumed", "save": "saved a checkpoint", "stop": "stopped on request",
-    "fault": "fault", "restart": "restarted", "skip": "skipped a step", "nonfinite": "value not finite",
-    "tracker": "tracker", "finish": "finished", "spike": "spike", "stalled": "stalled", "hang": "a rank hung",
-    "changed": "settings changed", "predicted": "prediction",
+KINDS = {  # of events: their word and colour
+    "start": ("started", "plain"), "resume": ("resumed", "accent"), "restart": ("restarted", "accent"),
+    "save": ("saved a checkpoint", "plain"), "stop": ("stopped on request", "warn"),
+    "fault": ("fault", "bad"), "skip": ("skipped a step", "warn"), "nonfinite": ("value not finite", "bad"),
+    "spike": ("spike", "warn"), "stalled": ("stalled", "warn"), "hang": ("a rank hung", "bad"),
+    "changed": ("settings changed", "accent"), "predicted": ("prediction", "plain"),
+    "tracker": ("tracker", "warn"), "finish": ("finished", "good"),
 }  # fmt: skip
-COLOURS = {
-    "start": "plain", "resume": "accent", "save": "plain", "stop": "warn", "fault": "bad",
-    "restart": "accent", "skip": "warn", "nonfinite": "bad", "tracker": "warn", "finish": "good",
-    "spike": "warn", "stalled": "warn", "hang": "bad", "changed": "accent", "predicted": "plain",
+COUNTED = {
+    "save": "saves", "resume": "resumes", "fault": "faults", "skip": "skipped steps",
+    "nonfinite": "bad values", "spike": "spikes", "stalled": "stalls", "hang": "hangs",
 }  # fmt: skip
 # Told elsewhere on the page, or of no use to a reader.
 HIDDEN = {
@@ -51,7 +53,6 @@ class Moment:
 
 
 def section(run: RunFolder) -> Section | None:
-    """The bar and the list; None without events."""
     events = [event for event in run.events if isinstance(event.get("time"), (int, float))]
     if not events:
         return None
@@ -87,13 +88,13 @@ def grouped(moments: Sequence[Moment]) -> list[Moment]:
 
 
 def _moment(event: Mapping[str, Any], begin: float, length: float) -> Moment:
-    kind = event["kind"]
-    step = event.get("step")
+    kind, step = event["kind"], event.get("step")
+    word, colour = KINDS.get(kind, (kind, "plain"))
     return Moment(
         at=(event["time"] - begin) / length,
         kind=kind,
-        word=WORDS.get(kind, kind),
-        colour=COLOURS.get(kind, "plain"),
+        word=word,
+        colour=colour,
         after=duration(event["time"] - begin),
         step=f"{step:,}" if isinstance(step, int) else "",
         details=", ".join(_details(event)),
@@ -113,7 +114,7 @@ def _details(event: Mapping[str, Any]) -> list[str]:
 
 def _detail(key: str, value: Any) -> str:
     if key == "changes" and isinstance(value, Mapping):
-        return ", ".join(f"{name} {_change(pair)}" for name, pair in value.items())
+        return ", ".join(f"{name} {change(pair)}" for name, pair in value.items())
     if key in ("message", "error", "reason", "name"):
         return str(value)
     if key == "seconds" and isinstance(value, (int, float)):
@@ -125,28 +126,11 @@ def _detail(key: str, value: Any) -> str:
     return f"{LABELS.get(key, key.replace('_', ' '))}: {value}"
 
 
-def _change(pair: Any) -> str:
-    return " → ".join(map(str, pair)) if isinstance(pair, (list, tuple)) else str(pair)
-
-
 def _counts(events: Sequence[Mapping[str, Any]]) -> list[str]:
     """`2 resumes`, `14 saves`: how often the telling kinds happened."""
-    names = {
-        "save": "save",
-        "resume": "resume",
-        "fault": "fault",
-        "skip": "skipped step",
-        "nonfinite": "bad value",
-        "spike": "spike",
-        "stalled": "stall",
-        "hang": "hang",
-    }
-    counts = []
-    for kind, name in names.items():
-        number = len(resumes(events)) if kind == "resume" else sum(e["kind"] == kind for e in events)
-        if number:
-            counts.append(f"{number} {name}{'' if number == 1 else 's'}")
-    return counts
+    counts = {kind: sum(event["kind"] == kind for event in events) for kind in COUNTED}
+    counts["resume"] = len(resumes(events))
+    return [counted(number, COUNTED[kind]) for kind, number in counts.items() if number]
 
 
 def _clock(seconds: float) -> str:

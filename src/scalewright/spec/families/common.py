@@ -105,9 +105,9 @@ def shape(c: Config) -> Keys:
     }
 
 
-def write_shape(m: ModelSpec) -> Keys:
-    """The inverse of `shape`."""
-    return {
+def write_shape(m: ModelSpec, without: Sequence[str] = (), **other: Any) -> Keys:
+    """The inverse of `shape`, and `other` keys; `without` those that the family's config.json lacks."""
+    keys = {
         "vocab_size": m.vocab_size,
         "hidden_size": m.hidden_size,
         "intermediate_size": m.intermediate_size,
@@ -120,6 +120,33 @@ def write_shape(m: ModelSpec) -> Keys:
         "tie_word_embeddings": m.tie_word_embeddings,
         "hidden_act": hidden_act(m.mlp_type),
     }
+    return {key: value for key, value in keys.items() if key not in without} | other
+
+
+EXPERTS = {"num_local_experts": "num_experts", "n_routed_experts": "num_experts"}  # aliases
+
+
+def experts(c: Config, size: str = "intermediate_size", **other: Any) -> Keys:
+    """The keys of a mixture that every family has, and `other` ones; `size`: the key of an expert's width."""
+    return {
+        "num_experts": c["num_experts"],
+        "top_k": c["num_experts_per_tok"],
+        "moe_intermediate_size": c[size],
+        **other,
+    }
+
+
+def grouped_experts(c: Config, **other: Any) -> Keys:
+    """DeepSeek's mixture: small experts, chosen by group, whose sum is scaled."""
+    return experts(
+        c,
+        "moe_intermediate_size",
+        normalize_top_k=bool(c["norm_topk_prob"]),
+        routed_scale=c["routed_scaling_factor"],
+        groups=c["n_group"] or 1,
+        top_groups=c["topk_group"] or 1,
+        **other,
+    )
 
 
 # -- sliding windows ------------------------------------------------------------------------------

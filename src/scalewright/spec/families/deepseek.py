@@ -6,10 +6,19 @@ k, v = up_kv(norm(c)),  [c, k_rope] = down_kv(x)        only c and k_rope are ca
 
 from __future__ import annotations
 
-from scalewright.spec.families.common import Config, Keys, ModelFamily, mlp_type, rope, shape
+from scalewright.spec.families.common import (
+    EXPERTS,
+    Config,
+    Keys,
+    ModelFamily,
+    grouped_experts,
+    mlp_type,
+    rope,
+    shape,
+)
 
 
-def _common(c: Config) -> Keys:
+def _read_v2(c: Config) -> Keys:
     mla = {
         "q_lora_rank": c["q_lora_rank"],
         "kv_lora_rank": c["kv_lora_rank"],
@@ -17,17 +26,9 @@ def _common(c: Config) -> Keys:
         "qk_rope_head_dim": c["qk_rope_head_dim"],
         "v_head_dim": c["v_head_dim"],
     }
-    moe = {
-        "num_experts": c["n_routed_experts"],
-        "top_k": c["num_experts_per_tok"],
-        "moe_intermediate_size": c["moe_intermediate_size"],
-        "num_shared_experts": c["n_shared_experts"] or 0,
-        "first_k_dense": c["first_k_dense_replace"],
-        "normalize_top_k": bool(c["norm_topk_prob"]),
-        "routed_scale": c["routed_scaling_factor"],
-        "groups": c["n_group"] or 1,
-        "top_groups": c["topk_group"] or 1,
-    }
+    moe = grouped_experts(
+        c, num_shared_experts=c["n_shared_experts"] or 0, first_k_dense=c["first_k_dense_replace"]
+    )
     return {
         **shape({**c, "head_dim": None}),
         "num_key_value_heads": c["num_attention_heads"],  # every head has its own, made from the latent
@@ -36,16 +37,12 @@ def _common(c: Config) -> Keys:
         "qkv_bias": c["attention_bias"],
         "o_bias": c["attention_bias"],
         "mla": mla,
-        "moe": moe if c["n_routed_experts"] else None,
+        "moe": moe if c["num_experts"] else None,
     }
 
 
-def _read_v2(c: Config) -> Keys:
-    return _common(c)
-
-
 def _read_v3(c: Config) -> Keys:
-    keys = _common(c)
+    keys = _read_v2(c)
     if keys["moe"]:
         # the bias corrects the choice of experts, without gradients
         keys["moe"] |= {"router_bias": True, "score": "sigmoid"}
@@ -53,11 +50,7 @@ def _read_v3(c: Config) -> Keys:
 
 
 ONLY: Keys = {"moe_layer_freq": 1, "mlp_bias": False}
-NAMES = {
-    "num_mtp_layers": "num_nextn_predict_layers",
-    "num_experts": "n_routed_experts",
-    "num_local_experts": "n_routed_experts",
-}
+NAMES = {"num_mtp_layers": "num_nextn_predict_layers", **EXPERTS}
 
 FAMILIES = (
     ModelFamily("deepseek_v2", _read_v2, aliases=NAMES, refused=ONLY),

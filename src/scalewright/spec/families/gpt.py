@@ -10,11 +10,11 @@ from scalewright.spec.families.common import (
     Config,
     Keys,
     ModelFamily,
-    hidden_act,
     mlp_type,
     rope,
     shape,
     write_rope,
+    write_shape,
 )
 from scalewright.spec.model import ModelSpec
 
@@ -24,17 +24,11 @@ BIASES: Keys = {"qkv_bias": True, "o_bias": True, "mlp_bias": True, "norm_type":
 def _read_gpt2(c: Config) -> Keys:
     return {
         **BIASES,
-        "vocab_size": c["vocab_size"],
-        "hidden_size": c["n_embd"],
-        "intermediate_size": c["n_inner"] or 4 * c["n_embd"],
-        "num_hidden_layers": c["n_layer"],
-        "num_attention_heads": c["n_head"],
-        "context": c["n_positions"],
+        **shape({**c, "intermediate_size": c["intermediate_size"] or 4 * c["hidden_size"]}),
         "mlp_type": mlp_type(c["activation_function"], gated=False),
         "norm_eps": c["layer_norm_epsilon"],
         "positions": "learned",
-        "learned_positions": c["n_positions"],
-        "tie_word_embeddings": bool(c["tie_word_embeddings"]),
+        "learned_positions": c["max_position_embeddings"],
         "query_scale": None if c["scale_attn_weights"] else 1.0,
     }
 
@@ -68,36 +62,24 @@ def _read_neox(c: Config) -> Keys:
 
 
 def _write_neox(m: ModelSpec) -> Keys:
-    return {
-        "vocab_size": m.vocab_size,
-        "hidden_size": m.hidden_size,
-        "intermediate_size": m.intermediate_size,
-        "num_hidden_layers": m.num_hidden_layers,
-        "num_attention_heads": m.num_attention_heads,
-        "max_position_embeddings": m.context,
-        "hidden_act": hidden_act(m.mlp_type),
-        "layer_norm_eps": m.norm_eps,
-        "attention_bias": m.qkv_bias,
-        "use_parallel_residual": m.residual == "parallel",
-        "tie_word_embeddings": m.tie_word_embeddings,
+    return write_shape(
+        m,
+        without=("num_key_value_heads", "head_dim", "rms_norm_eps"),
+        layer_norm_eps=m.norm_eps,
+        attention_bias=m.qkv_bias,
+        use_parallel_residual=m.residual == "parallel",
         **write_rope(m, "rotary_emb_base", "rotary_pct"),
-    }
+    )
 
 
 def _read_bloom(c: Config) -> Keys:
     return {
         **BIASES,
-        "vocab_size": c["vocab_size"],
-        "hidden_size": c["hidden_size"],
-        "intermediate_size": 4 * c["hidden_size"],
-        "num_hidden_layers": c["n_layer"],
-        "num_attention_heads": c["n_head"],
-        "context": c["seq_length"],
+        **shape({**c, "intermediate_size": 4 * c["hidden_size"]}),
         "mlp_type": "gelu_tanh",
         "norm_eps": c["layer_norm_epsilon"],
         "positions": "alibi",
         "embedding_norm": True,
-        "tie_word_embeddings": bool(c["tie_word_embeddings"]),
     }
 
 
@@ -115,17 +97,17 @@ def _write_bloom(m: ModelSpec) -> Keys:
 
 def _read_falcon(c: Config) -> Keys:
     grouped, heads = c["new_decoder_architecture"], c["num_attention_heads"]
-    kv_heads = (c["num_kv_heads"] or heads) if grouped or not c["multi_query"] else 1
+    kv_heads = (c["num_key_value_heads"] or heads) if grouped else 1 if c["multi_query"] else heads
     norms = c["num_ln_in_parallel_attn"] or (2 if grouped else 1)
     parallel = "parallel" if norms == 2 else "parallel_shared"
     return {
-        "vocab_size": c["vocab_size"],
-        "hidden_size": c["hidden_size"],
-        "intermediate_size": c["ffn_hidden_size"] or 4 * c["hidden_size"],
-        "num_hidden_layers": c["num_hidden_layers"],
-        "num_attention_heads": heads,
-        "num_key_value_heads": kv_heads if grouped or c["multi_query"] else heads,
-        "context": c["max_position_embeddings"],
+        **shape(
+            {
+                **c,
+                "intermediate_size": c["intermediate_size"] or 4 * c["hidden_size"],
+                "num_key_value_heads": kv_heads,
+            }
+        ),
         "mlp_type": mlp_type(c["activation"], gated=False),
         "norm_type": "layernorm",
         "norm_eps": c["layer_norm_epsilon"],
@@ -135,7 +117,6 @@ def _read_falcon(c: Config) -> Keys:
         "mlp_bias": c["bias"],
         "positions": "alibi" if c["alibi"] else "rope",
         "rope": rope(c),
-        "tie_word_embeddings": bool(c["tie_word_embeddings"]),
     }
 
 
@@ -146,10 +127,11 @@ FAMILIES = (
         "GPT2LMHeadModel",
         _write_gpt2,
         aliases={
-            "hidden_size": "n_embd",
-            "max_position_embeddings": "n_positions",
-            "num_attention_heads": "n_head",
-            "num_hidden_layers": "n_layer",
+            "n_embd": "hidden_size",
+            "n_inner": "intermediate_size",
+            "n_positions": "max_position_embeddings",
+            "n_head": "num_attention_heads",
+            "n_layer": "num_hidden_layers",
         },
         refused={"scale_attn_by_inverse_layer_idx": False, "add_cross_attention": False},
     ),
@@ -164,12 +146,21 @@ FAMILIES = (
         _read_bloom,
         "BloomForCausalLM",
         _write_bloom,
-        aliases={"n_embed": "hidden_size", "num_hidden_layers": "n_layer", "num_attention_heads": "n_head"},
+        aliases={
+            "n_embed": "hidden_size",
+            "n_layer": "num_hidden_layers",
+            "n_head": "num_attention_heads",
+            "seq_length": "max_position_embeddings",
+        },
         refused={"apply_residual_connection_post_layernorm": False},
     ),
     ModelFamily(
         "falcon",
         _read_falcon,
-        aliases={"n_embed": "hidden_size"},
+        aliases={
+            "n_embed": "hidden_size",
+            "ffn_hidden_size": "intermediate_size",
+            "num_kv_heads": "num_key_value_heads",
+        },
     ),
 )

@@ -62,9 +62,7 @@ def _read_qwen2(c: Config) -> Keys:
 
 
 def _write_qwen2(m: ModelSpec) -> Keys:
-    keys = {**write_shape(m), **write_rope(m), **_write_late_windows(m)}
-    del keys["head_dim"]
-    return keys
+    return {**write_shape(m, without=["head_dim"]), **write_rope(m), **_write_late_windows(m)}
 
 
 def _read_qwen3(c: Config) -> Keys:
@@ -113,13 +111,8 @@ def rope_layers(c: Config) -> tuple[list[bool], int | None]:
 
 def _write_smollm3(m: ModelSpec) -> Keys:
     has_rope = [int(m.has_rope(layer)) for layer in range(m.num_hidden_layers)]
-    keys = {**_write_llama(m), **_write_late_windows(m), "no_rope_layers": has_rope}
-    del keys["head_dim"]
-    return keys
-
-
-def _read_phi3(c: Config) -> Keys:
-    return {**gated(c), **all_layers(c)}
+    own = {**write_rope(m), "attention_bias": m.qkv_bias, "mlp_bias": m.mlp_bias, "no_rope_layers": has_rope}
+    return write_shape(m, without=["head_dim"], **own, **_write_late_windows(m))
 
 
 def _read_olmo(c: Config) -> Keys:
@@ -128,9 +121,8 @@ def _read_olmo(c: Config) -> Keys:
 
 
 def _write_olmo(m: ModelSpec) -> Keys:
-    keys = {**write_shape(m), **write_rope(m), "attention_bias": m.qkv_bias, "clip_qkv": m.clip_qkv}
-    del keys["head_dim"], keys["rms_norm_eps"]
-    return keys
+    own = {**write_rope(m), "attention_bias": m.qkv_bias, "clip_qkv": m.clip_qkv}
+    return write_shape(m, without=["head_dim", "rms_norm_eps"], **own)
 
 
 def _read_olmo2(c: Config) -> Keys:
@@ -138,32 +130,27 @@ def _read_olmo2(c: Config) -> Keys:
 
 
 def _write_olmo2(m: ModelSpec) -> Keys:
-    keys = {**write_shape(m), **write_rope(m), "attention_bias": m.qkv_bias}
-    del keys["head_dim"]
-    return keys
+    return write_shape(m, without=["head_dim"], **write_rope(m), attention_bias=m.qkv_bias)
 
 
 def _read_starcoder2(c: Config) -> Keys:
     bias = c["use_bias"]
-    keys = {
+    return {
         **shape({**c, "head_dim": None}),
         **all_layers(c),
         "qkv_bias": bias,
         "o_bias": bias,
         "mlp_bias": bias,
-    }
-    keys |= {
         "mlp_type": mlp_type(c["hidden_act"], gated=False),
         "norm_type": "layernorm",
         "norm_eps": c["norm_epsilon"],
+        "rope": rope(c),
     }
-    return {**keys, "rope": rope(c)}
 
 
 def _write_starcoder2(m: ModelSpec) -> Keys:
-    keys = {**write_shape(m), **write_rope(m), "use_bias": m.mlp_bias, "norm_epsilon": m.norm_eps}
-    del keys["head_dim"], keys["rms_norm_eps"]
-    return {**keys, "sliding_window": m.sliding_window}
+    own = {"use_bias": m.mlp_bias, "norm_epsilon": m.norm_eps, "sliding_window": m.sliding_window}
+    return write_shape(m, without=["head_dim", "rms_norm_eps"], **write_rope(m), **own)
 
 
 FAMILIES = (
@@ -172,7 +159,7 @@ FAMILIES = (
     ModelFamily("qwen2", _read_qwen2, "Qwen2ForCausalLM", _write_qwen2),
     ModelFamily("qwen3", _read_qwen3, "Qwen3ForCausalLM", _write_qwen3),
     ModelFamily("smollm3", _read_smollm3, "SmolLM3ForCausalLM", _write_smollm3),
-    ModelFamily("phi3", _read_phi3),
+    ModelFamily("phi3", _read_mistral),
     ModelFamily("olmo", _read_olmo, "OlmoForCausalLM", _write_olmo),
     ModelFamily("olmo2", _read_olmo2, "Olmo2ForCausalLM", _write_olmo2),
     ModelFamily("starcoder2", _read_starcoder2, "Starcoder2ForCausalLM", _write_starcoder2),

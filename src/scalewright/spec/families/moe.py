@@ -8,12 +8,15 @@ They differ in how weights follow from scores, in shared experts, and in which l
 from __future__ import annotations
 
 from scalewright.spec.families.common import (
+    EXPERTS,
     Config,
     Keys,
     ModelFamily,
     all_layers,
     by_layer_types,
+    experts,
     first,
+    grouped_experts,
     mlp_type,
     repeating,
     rope,
@@ -24,38 +27,32 @@ from scalewright.spec.families.llama import biases, gated, rope_layers
 
 
 def _read_mixtral(c: Config) -> Keys:
-    moe = {
-        "num_experts": c["num_local_experts"],
-        "top_k": c["num_experts_per_tok"],
-        "moe_intermediate_size": c["intermediate_size"],
-    }
-    return {**gated(c), **all_layers(c), "moe": moe}
+    return {**gated(c), **all_layers(c), "moe": experts(c)}
 
 
-def _qwen_moe(c: Config) -> Keys:
-    return {
-        "num_experts": c["num_experts"],
-        "top_k": c["num_experts_per_tok"],
-        "moe_intermediate_size": c["moe_intermediate_size"],
-        "every": c["decoder_sparse_step"],
-        "dense_layers": tuple(c["mlp_only_layers"] or ()),
-        "normalize_top_k": c["norm_topk_prob"],
-    }
+def _qwen_moe(c: Config, shared: bool = False) -> Keys:
+    """Qwen's mixture; `shared`: with an expert for every token, behind a gate."""
+    moe = experts(
+        c,
+        "moe_intermediate_size",
+        every=c["decoder_sparse_step"],
+        dense_layers=tuple(c["mlp_only_layers"] or ()),
+        normalize_top_k=c["norm_topk_prob"],
+    )
+    if shared:
+        width = c["shared_expert_intermediate_size"]
+        moe |= {"num_shared_experts": 1, "shared_intermediate_size": width, "shared_gate": True}
+    return moe
 
 
 def _read_qwen2_moe(c: Config) -> Keys:
-    shared = {
-        "num_shared_experts": 1,
-        "shared_intermediate_size": c["shared_expert_intermediate_size"],
-        "shared_gate": True,
-    }
     early = [(i + 1) % 2 == 1 and i < c["max_window_layers"] for i in range(c["num_hidden_layers"])]
     window = by_layer_types(c, early) if c["use_sliding_window"] else windows((), None)
     return {
         **gated({**c, "head_dim": None}),
         **window,
         "qkv_bias": c["qkv_bias"],
-        "moe": {**_qwen_moe(c), **shared},
+        "moe": _qwen_moe(c, shared=True),
     }
 
 
@@ -68,11 +65,6 @@ def _read_qwen3_next(c: Config) -> Keys:
     every = c["full_attention_interval"]
     default = ["linear_attention" if (i + 1) % every else "" for i in range(c["num_hidden_layers"])]
     is_linear = [kind == "linear_attention" for kind in c["layer_types"] or default]
-    shared = {
-        "num_shared_experts": 1,
-        "shared_intermediate_size": c["shared_expert_intermediate_size"],
-        "shared_gate": True,
-    }
     return {
         **gated(c),
         **biases(c),
@@ -88,17 +80,12 @@ def _read_qwen3_next(c: Config) -> Keys:
             "value_head_dim": c["linear_value_head_dim"],
             "conv_kernel": c["linear_conv_kernel_dim"],
         },
-        "moe": {**_qwen_moe(c), **shared},
+        "moe": _qwen_moe(c, shared=True),
     }
 
 
 def _read_olmoe(c: Config) -> Keys:
-    moe = {
-        "num_experts": c["num_experts"],
-        "top_k": c["num_experts_per_tok"],
-        "moe_intermediate_size": c["intermediate_size"],
-        "normalize_top_k": c["norm_topk_prob"],
-    }
+    moe = experts(c, normalize_top_k=c["norm_topk_prob"])
     return {**gated(c), **biases(c), "qk_norm": "full", "clip_qkv": c["clip_qkv"], "moe": moe}
 
 
@@ -113,37 +100,23 @@ def _read_dbrx(c: Config) -> Keys:
     }
     act = (ffn.get("ffn_act_fn") or {}).get("name", "silu")
     return {
-        "vocab_size": c["vocab_size"],
-        "hidden_size": c["d_model"],
-        "intermediate_size": size,
-        "num_hidden_layers": c["n_layers"],
-        "num_attention_heads": c["n_heads"],
-        "num_key_value_heads": attention.get("kv_n_heads", 1),
-        "context": c["max_position_embeddings"],
+        **shape({**c, "intermediate_size": size, "num_key_value_heads": attention.get("kv_n_heads", 1)}),
         "mlp_type": mlp_type(act),
         "norm_type": "layernorm_nobias",
-        "norm_eps": 1e-5,
         "clip_qkv": attention.get("clip_qkv"),
         "rope": rope(c, first(attention.get("rope_theta"), 10000.0)),
-        "tie_word_embeddings": bool(c["tie_word_embeddings"]),
         "moe": moe,
     }
 
 
 def _read_glm4_moe(c: Config) -> Keys:
-    moe = {
-        "num_experts": c["n_routed_experts"],
-        "top_k": c["num_experts_per_tok"],
-        "moe_intermediate_size": c["moe_intermediate_size"],
-        "num_shared_experts": c["n_shared_experts"],
-        "first_k_dense": c["first_k_dense_replace"],
-        "router_bias": True,  # the correction of the choice, learned without gradients
-        "score": "sigmoid",
-        "normalize_top_k": c["norm_topk_prob"],
-        "routed_scale": c["routed_scaling_factor"],
-        "groups": c["n_group"],
-        "top_groups": c["topk_group"],
-    }
+    moe = grouped_experts(
+        c,
+        num_shared_experts=c["n_shared_experts"],
+        first_k_dense=c["first_k_dense_replace"],
+        router_bias=True,  # the correction of the choice, learned without gradients
+        score="sigmoid",
+    )
     return {
         **gated(c),
         "head_dim": first(c.get("head_dim"), c["hidden_size"] // c["num_attention_heads"]),
@@ -156,24 +129,12 @@ def _read_glm4_moe(c: Config) -> Keys:
 
 
 def _read_minimax_m2(c: Config) -> Keys:
-    moe = {
-        "num_experts": c["num_local_experts"],
-        "top_k": c["num_experts_per_tok"],
-        "moe_intermediate_size": c["intermediate_size"],
-        "router_bias": True,  # the correction of the choice, learned without gradients
-        "score": "sigmoid",
-    }
+    moe = experts(c, router_bias=True, score="sigmoid")  # the bias corrects the choice, without gradients
     fraction = c["rotary_dim"] / c["head_dim"] if c["rotary_dim"] else 1.0
     return {**gated(c), "rope": rope(c, c["default_theta"], fraction), "qk_norm": "full", "moe": moe}
 
 
 def _read_gpt_oss(c: Config) -> Keys:
-    moe = {
-        "num_experts": c["num_local_experts"],
-        "top_k": c["num_experts_per_tok"],
-        "moe_intermediate_size": c["intermediate_size"],
-        "router_bias": True,
-    }
     parameters = None if c.get("rope_scaling") or c.get("rope_parameters") else GPT_OSS_YARN
     return {
         **shape(c),
@@ -183,7 +144,7 @@ def _read_gpt_oss(c: Config) -> Keys:
         "mlp_bias": True,
         "attention_sinks": True,
         "rope": rope({**c, "rope_parameters": parameters or c.get("rope_parameters")}, 150000.0),
-        "moe": moe,
+        "moe": experts(c, router_bias=True),
     }
 
 
@@ -191,14 +152,7 @@ def _read_llama4(c: Config) -> Keys:
     layers = c["num_hidden_layers"]
     has_rope, without = rope_layers(c)
     chunked = [kind == "chunked_attention" for kind in c["layer_types"]] if c["layer_types"] else has_rope
-    moe = {
-        "num_experts": c["num_local_experts"],
-        "top_k": c["num_experts_per_tok"],
-        "moe_intermediate_size": c["intermediate_size"],
-        "num_shared_experts": 1,
-        "score": "sigmoid",
-        "normalize_top_k": False,
-    }
+    moe = experts(c, num_shared_experts=1, score="sigmoid", normalize_top_k=False)
     if c["moe_layers"] is None:
         moe["every"] = c["interleave_moe_layer_step"]
     else:
@@ -216,19 +170,13 @@ def _read_llama4(c: Config) -> Keys:
 
 
 def _read_grok1(c: Config) -> Keys:
-    moe = {
-        "num_experts": c["num_local_experts"],
-        "top_k": c["num_experts_per_tok"],
-        "moe_intermediate_size": c["intermediate_size"],
-        "normalize_top_k": False,
-    }
     return {
         **gated(c),
         "norm_position": "both",
         "embedding_scale": c["embedding_multiplier_scale"],
         "query_scale": c["attn_output_multiplier"],
         "attention_softcap": c["max_attn_value"],
-        "moe": moe,
+        "moe": experts(c, normalize_top_k=False),
     }
 
 
@@ -242,28 +190,26 @@ GPT_OSS_YARN: Keys = {
 }
 
 FAMILIES = (
-    ModelFamily("mixtral", _read_mixtral, aliases={"num_experts": "num_local_experts"}),
-    ModelFamily("qwen2_moe", _read_qwen2_moe, aliases={"num_local_experts": "num_experts"}),
-    ModelFamily("qwen3_moe", _read_qwen3_moe, aliases={"num_local_experts": "num_experts"}),
-    ModelFamily("qwen3_next", _read_qwen3_next, aliases={"num_local_experts": "num_experts"}),
-    ModelFamily("olmoe", _read_olmoe, aliases={"num_local_experts": "num_experts"}),
+    ModelFamily("mixtral", _read_mixtral, aliases=EXPERTS),
+    ModelFamily("qwen2_moe", _read_qwen2_moe, aliases=EXPERTS),
+    ModelFamily("qwen3_moe", _read_qwen3_moe, aliases=EXPERTS),
+    ModelFamily("qwen3_next", _read_qwen3_next, aliases=EXPERTS),
+    ModelFamily("olmoe", _read_olmoe, aliases=EXPERTS),
     ModelFamily(
         "dbrx",
         _read_dbrx,
         aliases={
-            "hidden_size": "d_model",
-            "num_attention_heads": "n_heads",
-            "num_hidden_layers": "n_layers",
+            "d_model": "hidden_size",
+            "n_heads": "num_attention_heads",
+            "n_layers": "num_hidden_layers",
             "max_seq_len": "max_position_embeddings",
         },
     ),
     ModelFamily(
-        "glm4_moe",
-        _read_glm4_moe,
-        aliases={"num_mtp_layers": "num_nextn_predict_layers", "num_local_experts": "n_routed_experts"},
+        "glm4_moe", _read_glm4_moe, aliases={"num_mtp_layers": "num_nextn_predict_layers", **EXPERTS}
     ),
-    ModelFamily("minimax_m2", _read_minimax_m2, aliases={"num_experts": "num_local_experts"}),
-    ModelFamily("gpt_oss", _read_gpt_oss, aliases={"num_experts": "num_local_experts"}),
-    ModelFamily("llama4_text", _read_llama4),
-    ModelFamily("grok-1", _read_grok1, aliases={"num_experts": "num_local_experts"}),
+    ModelFamily("minimax_m2", _read_minimax_m2, aliases=EXPERTS),
+    ModelFamily("gpt_oss", _read_gpt_oss, aliases=EXPERTS),
+    ModelFamily("llama4_text", _read_llama4, aliases=EXPERTS),
+    ModelFamily("grok-1", _read_grok1, aliases=EXPERTS),
 )

@@ -7,7 +7,17 @@ Nemotron-H   RMSNorm, no positions; a layer is a single part: M Mamba  * attenti
 from __future__ import annotations
 
 from scalewright.spec.errors import unknown
-from scalewright.spec.families.common import Config, Keys, ModelFamily, mlp_type, repeating, rope, shape
+from scalewright.spec.families.common import (
+    EXPERTS,
+    Config,
+    Keys,
+    ModelFamily,
+    grouped_experts,
+    mlp_type,
+    repeating,
+    rope,
+    shape,
+)
 from scalewright.spec.families.llama import biases
 from scalewright.spec.model import LayerKind
 
@@ -69,21 +79,15 @@ def _mamba(c: Config) -> Keys:
 
 
 def _experts(c: Config, dense: list[int]) -> Keys:
-    return {
-        "num_experts": c["n_routed_experts"],
-        "top_k": c["num_experts_per_tok"],
-        "moe_intermediate_size": c["moe_intermediate_size"],
-        "latent_size": c["moe_latent_size"],
-        "num_shared_experts": 1,
-        "shared_intermediate_size": c["moe_shared_expert_intermediate_size"],
-        "dense_layers": tuple(dense),
-        "router_bias": True,  # the correction of the choice, learned without gradients
-        "score": "sigmoid",
-        "normalize_top_k": c["norm_topk_prob"],
-        "routed_scale": c["routed_scaling_factor"],
-        "groups": c["n_group"],
-        "top_groups": c["topk_group"],
-    }
+    return grouped_experts(
+        c,
+        latent_size=c["moe_latent_size"],
+        num_shared_experts=1,
+        shared_intermediate_size=c["moe_shared_expert_intermediate_size"],
+        dense_layers=tuple(dense),
+        router_bias=True,  # the correction of the choice, learned without gradients
+        score="sigmoid",
+    )
 
 
 FAMILIES = (
@@ -93,7 +97,7 @@ FAMILIES = (
         _read_nemotron_h,
         aliases={
             "layer_types": "layers_block_type",
-            "num_local_experts": "n_routed_experts",
+            **EXPERTS,
             "mamba_n_groups": "n_groups",
             "mamba_d_conv": "conv_kernel",
             "mamba_conv_bias": "use_conv_bias",

@@ -162,14 +162,6 @@ class ClusterSpec(Spec):
             changed.append(level.replace(**rates, source="measured") if rates else level)
         return tuple(changed)
 
-    def level_for(self, span: int) -> Level:
-        """The smallest level whose instances contain `span` neighbouring devices; measured rates first.
-
-        Raises UserError when the cluster is smaller.
-        """
-        self.check_devices(span)
-        return next(level for level in self.effective_levels() if level.size is None or level.size >= span)
-
 
 def _device(data: Any) -> DeviceSpec:
     """A device given by name, in full, or as `{like: NAME, ...changes}`."""

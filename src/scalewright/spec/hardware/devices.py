@@ -21,7 +21,7 @@ from typing import Literal
 from pydantic import Field, field_validator
 
 from scalewright.spec.base import Spec, read_yaml
-from scalewright.spec.errors import UserError, unknown
+from scalewright.spec.errors import unknown
 from scalewright.spec.hardware.device_families import OTHER, Family, find_family
 
 DATA = Path(__file__).parent / "data"
@@ -66,11 +66,6 @@ class Link(Spec):
     def bytes_per_link(self) -> float | None:
         """Bytes/s one way over one of the links; None where their number isn't known."""
         return self.bytes_per_s / self.links if self.links else None
-
-    @property
-    def two_way_bytes_per_s(self) -> float:
-        """Bytes/s of both directions together, as vendors publish it."""
-        return 2 * self.bytes_per_s
 
 
 class DeviceSpec(Spec):
@@ -187,13 +182,3 @@ def load_device(name: str) -> DeviceSpec:
     if device is None:
         raise unknown("device", name, device_names(), more="`scalewright presets clusters` lists them")
     return device
-
-
-def require_peak(device: DeviceSpec, precision: str) -> float:
-    """The peak in `precision`; raises UserError naming the precisions that the device has."""
-    peak = device.peak(precision)
-    if peak is None:
-        raise UserError(
-            f"{device.name} has no {precision}", "precision", "use one of " + ", ".join(device.precisions)
-        )
-    return peak

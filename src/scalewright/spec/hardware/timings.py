@@ -24,6 +24,8 @@ Timed = Literal[
 ]  # fmt: skip
 Phase = Literal["forward", "backward"]
 
+BF16_MARGIN = 1.1  # that bf16 products must gain: copies of fp32 weights and element-wise code cost more
+
 
 class TimingCurve(Spec):
     """The times of one kernel or message.

@@ -18,7 +18,6 @@ from functools import cached_property
 
 from scalewright.spec.errors import RunError
 from scalewright.spec.schedules.action import COMPUTE, RECEIVES, SENDS, Action
-from scalewright.spec.schedules.memory import peak_activations
 from scalewright.spec.schedules.order import Schedule
 
 
@@ -77,11 +76,6 @@ class Timing:
     def active(self) -> tuple[float, ...]:
         """Seconds from each rank's first computation to the end of its last (as Qi et al. 2023 count)."""
         return tuple(self._active(rank) for rank in range(self.schedule.ranks))
-
-    @property
-    def peak_activations(self) -> tuple[float, ...]:
-        """The most micro-batches x stages that each rank holds; a whole backward or the weight part frees."""
-        return peak_activations(self.schedule)
 
     def _active(self, rank: int) -> float:
         actions = self.schedule.actions[rank]

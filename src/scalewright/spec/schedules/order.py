@@ -44,11 +44,6 @@ class Schedule:
         return find_kind(self.kind).flushes
 
     @property
-    def weight_versions(self) -> tuple[int, ...]:
-        """Copies of its weights that each rank keeps (PipeDream stashes one for every forward under way)."""
-        return tuple(1 if self.flush else self.ranks - rank for rank in range(self.ranks))
-
-    @property
     def model_stages(self) -> int:
         """Parts that the model is cut into: the stages, or half as many where each exists twice."""
         return find_kind(self.kind).parts(self.ranks, self.virtual_stages)
@@ -68,13 +63,6 @@ class Schedule:
     def after(self, stage: int) -> int | None:
         """The stage that this one feeds; None for one that ends in the loss."""
         return None if self.model_stage(stage) == self.model_stages - 1 else stage + 1
-
-    def micros_of(self, stage: int) -> range:
-        """The micro-batches that pass through a stage."""
-        if not find_kind(self.kind).both_ways:
-            return range(self.micro_batches)
-        half = self.micro_batches // 2
-        return range(half) if stage < self.ranks else range(half, self.micro_batches)
 
     def compute(self, rank: int) -> tuple[Action, ...]:
         """A rank's actions without its messages."""

@@ -7,6 +7,10 @@ import re
 import unicodedata
 
 MISSING = "–"
+NOUNS = (  # of `counted`
+    "core", "device", "document", "failure", "file", "folder", "layer", "line", "link", "problem", "rank",
+    "resume", "run", "save", "spike", "stall", "step", "thing", "thread", "time", "value", "fault",
+)  # fmt: skip
 
 
 def count(value: float | None) -> str:
@@ -59,6 +63,19 @@ def decimal(value: float | None, digits: int = 4) -> str:
     return f"{value:.{max(digits - whole, 0)}f}"
 
 
+def gib(value: float | None) -> str:
+    """A size in GiB: `50.7 GiB`."""
+    return f"{decimal(value, 3)} GiB"
+
+
+def metric(value: float, unit: str) -> str:
+    """An amount with a decimal prefix: 2.04e11 FLOP/s is `204 GFLOP/s`."""
+    for size, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= 0.9995 * size:
+            return f"{value / size:.3g} {prefix}{unit}"
+    return f"{value:.3g} {unit}"
+
+
 def share(value: float | None) -> str:
     """A fraction in percent."""
     return MISSING if value is None or not math.isfinite(value) else f"{100 * value:.1f}%"
@@ -79,7 +96,8 @@ def counted(number: int, things: str) -> str:
     >>> counted(1, "empty files"), counted(2, "files with bytes that aren't UTF-8")
     ('1 empty file', "2 files with bytes that aren't UTF-8")
     """
-    singular = re.sub(r"\b(document|file|folder|line|link|rank|run)s\b", r"\1", things, count=1)
+    nouns = "|".join(NOUNS)
+    singular = re.sub(rf"\b({nouns})s\b", r"\1", things, count=1).replace("micro-batches", "micro-batch")
     return f"{number:,} {singular if number == 1 else things}"
 
 

@@ -12,6 +12,7 @@ import sys
 import threading
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from math import prod
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -20,8 +21,9 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 import scalewright
-from scalewright.parallel.mesh import Mesh, reported_axis
+from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.messages import Messages
+from scalewright.parallel.timers import reported_axis
 from scalewright.train.hangs.verdict import Position, Waiting
 
 OURS = Path(scalewright.__file__).parent
@@ -173,10 +175,4 @@ def _kind(entry: Mapping[str, Any]) -> str:
 
 def _sizes(entry: Mapping[str, Any]) -> tuple[int, ...]:
     """Elements of each input."""
-    sizes = []
-    for shape in entry.get("input_sizes") or []:
-        count = 1
-        for length in shape:
-            count *= int(length)
-        sizes.append(count)
-    return tuple(sizes)
+    return tuple(prod(int(length) for length in shape) for shape in entry.get("input_sizes") or [])

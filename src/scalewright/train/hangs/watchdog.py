@@ -82,9 +82,8 @@ class Watchdog:
         self._failed = False  # whether a failure of this thread has been reported
         self._progress = (-1, -1)  # steps and phases done, collectives begun
         self._progress_at = self._looked_at = self._now()
-        self._told: tuple[str, float] | None = (
-            None  # what this rank has reported and is not over: kind, since
-        )
+        # What this rank has reported and is not over: kind, since.
+        self._told: tuple[str, float] | None = None
         self._beat = -1  # the step that was last reported as stalled
 
     # -- called by the main thread ---------------------------------------------------------------------

@@ -55,13 +55,8 @@ def is_out_of_memory(error: BaseException) -> bool:
 def explain(error: BaseException, run: RunSpec, seq_len: int, rank: int, device: torch.device) -> str:
     """The line."""
     step, phase = where(error.__traceback__)
-    when = (
-        f"in {phase} of step {step}"
-        if step is not None
-        else f"while {phase}"
-        if phase == BUILDING
-        else f"in {phase}"
-    )
+    when = f"while {phase}" if phase == BUILDING else f"in {phase}"
+    when += "" if step is None else f" of step {step}"
     requested = wanted(str(error))
     much = f", asking for {requested / GIB:.2f} GiB more" if requested else ""
     return f"rank {rank} ran out of {device.type} memory {when}{much}: try {_advice(run, seq_len, device)}"

@@ -46,15 +46,22 @@ class Callbacks:
 
     def result(self, out_dir: str, seconds: float) -> dict[str, Any]:
         """How a run that a callback has stopped ended, with the keys of `train.run.Result`."""
-        row: Mapping[str, Any] = self.last.get("train", {})
-        valid: Mapping[str, Any] = self.last.get("valid", {})
-        return {
-            "out_dir": out_dir,
-            "step": int(row.get("step", 0)),
-            "loss": row.get("loss"),
-            "valid_loss": valid.get("loss"),
-            "bits_per_byte": valid.get("bits_per_byte"),
-            "tokens_per_s": row.get("tokens_per_s"),
-            "resumed_from": self.last.get("resume", {}).get("step"),
-            "seconds": seconds,
-        }
+        step = int(self.last.get("train", {}).get("step", 0))
+        return answer(out_dir, step, self.last, self.last.get("resume", {}).get("step"), seconds)
+
+
+def answer(
+    out_dir: str, step: int, last: Mapping[str, Mapping[str, Any]], resumed: int | None, seconds: float
+) -> dict[str, Any]:
+    """How a run ended, from its newest row of each kind, with the keys of `train.run.Result`."""
+    row, valid = last.get("train", {}), last.get("valid", {})
+    return {
+        "out_dir": out_dir,
+        "step": step,
+        "loss": row.get("loss"),
+        "valid_loss": valid.get("loss"),
+        "bits_per_byte": valid.get("bits_per_byte"),
+        "tokens_per_s": row.get("tokens_per_s"),
+        "resumed_from": resumed,
+        "seconds": seconds,
+    }

@@ -8,18 +8,8 @@ On a CPU there is nothing to wait for, and each step's numbers are read at once.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
-
 import torch
 from torch import Tensor
-
-
-@dataclass
-class _Pending:
-    step: int
-    values: Tensor
-    ready: Any
 
 
 class Readback:
@@ -27,7 +17,7 @@ class Readback:
 
     def __init__(self, device: torch.device) -> None:
         self._late = device.type == "cuda"
-        self._pending: _Pending | None = None
+        self._pending: tuple[int, Tensor, torch.cuda.Event] | None = None
 
     def push(self, step: int, report: Tensor) -> list[tuple[int, list[float]]]:
         """Takes a step's report; gives those that can be read without waiting for it."""
@@ -38,7 +28,7 @@ class Readback:
         values.copy_(report, non_blocking=True)
         ready = torch.cuda.Event()  # type: ignore[no-untyped-call]
         ready.record()
-        self._pending = _Pending(step, values, ready)
+        self._pending = step, values, ready
         return before
 
     def flush(self) -> list[tuple[int, list[float]]]:
@@ -46,5 +36,6 @@ class Readback:
         pending, self._pending = self._pending, None
         if pending is None:
             return []
-        pending.ready.synchronize()
-        return [(pending.step, pending.values.tolist())]
+        step, values, ready = pending
+        ready.synchronize()
+        return [(step, values.tolist())]

@@ -81,11 +81,8 @@ class Record:
         if report[SKIPPED]:
             row["skipped"] = True
         self.expectation.measured(seconds, parts)
-        self.metrics.write(row)
         self.console.step(row)
-        self.trackers.log(row)
-        self.last["train"] = row
-        self._hand_on("train", row)
+        self._write(row)
 
     def _mfu(self, tokens_per_s: float, step: int) -> float | None:
         """Model FLOP/s over the peak; None without a peak, or with a measured one that a step surpasses."""
@@ -107,11 +104,14 @@ class Record:
     def valid(self, step: int, loss: float, bits_per_byte: float | None) -> None:
         """Writes one validation row."""
         row = {"kind": "valid", "step": step, "loss": loss, "bits_per_byte": bits_per_byte}
-        self.metrics.write(row)
         self.console.valid(row)
+        self._write(row)
+
+    def _write(self, row: dict[str, Any]) -> None:
+        self.metrics.write(row)
         self.trackers.log(row)
-        self.last["valid"] = row
-        self._hand_on("valid", row)
+        self.last[row["kind"]] = row
+        self._hand_on(row["kind"], row)
 
     def _hand_on(self, kind: str, row: dict[str, Any]) -> None:
         """Gives a row to the caller's callback, which may ask to stop."""
@@ -120,11 +120,8 @@ class Record:
 
     def event(self, kind: str, message: str = "", **fields: Any) -> None:
         """Writes an event; `message` is also shown."""
-        entry = self.events.write(kind, **fields, **({"message": message} if message else {}))
-        self.trackers.event(entry)
-        self._hand_on("event", entry)
-        if message:
-            self.console.message(message)
+        self.event_from_thread(kind, message, **fields)
+        self._hand_on_pending()
 
     def event_from_thread(self, kind: str, message: str = "", **fields: Any) -> None:
         """The same from another thread: trackers and callbacks get the event with the next step.
@@ -159,9 +156,8 @@ class Record:
 
     def close(self, status: Status, step: int, seconds: float) -> None:
         """Ends every writer; the trackers get a little time to catch up."""
-        with (
-            suppress(Exception) if status == "failed" else nullcontext()
-        ):  # a callback's; the run has its own
+        # A callback's error isn't that of a failed run, which has its own.
+        with suppress(Exception) if status == "failed" else nullcontext():
             self._hand_on_pending()
         step = max(step, int(self.last.get("train", {}).get("step", 0)))
         if status != "failed":  # a failure's event comes from the supervisor or the caller, with its cause

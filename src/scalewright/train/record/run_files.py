@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from scalewright.data.dataset import Dataset
+from scalewright.launch.settings import present_environment
 from scalewright.spec.base import write_yaml
 from scalewright.spec.errors import UserError
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.operators import flops_per_token
 from scalewright.spec.run import RunSpec
-from scalewright.spec.tensors import count
+from scalewright.spec.tensors import count as count_parameters
+from scalewright.spec.text.words import count
 from scalewright.track.console import Console
 from scalewright.track.environment import environment
 from scalewright.track.events import EventsFile
@@ -30,9 +32,7 @@ from scalewright.train.resolve import Resolved
 from scalewright.train.state.changes import Changes
 
 
-def write_folder(
-    run: RunSpec, dataset: Dataset, resumed: int | None = None, changes: Changes | None = None
-) -> None:
+def write_folder(run: RunSpec, dataset: Dataset, resumed: int | None, changes: Changes) -> None:
     """The resolved run file and the tokenizer, so that the folder stands alone; raises UserError.
 
     A run that goes on (`resumed`: from that step) keeps its tokenizer.json; one that was allowed to change it
@@ -41,12 +41,13 @@ def write_folder(
     folder = run.folder
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        write_yaml(folder / "run.yaml", run.replace(environment=environment()).dump())
+        seen = environment(environ=present_environment())
+        write_yaml(folder / "run.yaml", run.replace(environment=seen).dump())
         tokenizer: Path | None = dataset.tokenizer_path
         if tokenizer is not None and tokenizer.exists():
             kept = folder / "tokenizer.json"
             if resumed is not None and kept.exists():
-                if changes is None or "tokenizer" not in changes.values:
+                if "tokenizer" not in changes.values:
                     return
                 os.replace(kept, folder / f"tokenizer.until-step-{resumed}.json")
             shutil.copyfile(tokenizer, kept)
@@ -71,16 +72,14 @@ def open_record(
 ) -> Record:
     """Rank 0's writers, opened to go on from `place`; `notes` and then start or resume become events."""
     folder, done = run.folder, place.step
-    parameters = _parameters(resolved, network)
-    flops = _flops_per_token(resolved, parameters)
+    parameters, flops = _counts(resolved, network)
     events = EventsFile(folder / "events.jsonl")
     metrics = MetricsFile(folder / "metrics.jsonl", resume_step=done, events=events)
     console = Console(
         resolved.steps, run.name, _description(run, parameters, peak), enabled=not quiet, start_step=done
     )
-    copies = open_trackers(
-        run, folder, environment=environment(), resume_step=done, variables=resolved.variables
-    )
+    seen = environment(environ=present_environment())
+    copies = open_trackers(run, folder, environment=seen, resume_step=done, variables=resolved.variables)
     trackers = Fanout(copies, events, tell=console.message)
     record = Record(
         metrics,
@@ -117,18 +116,15 @@ def _facts(run: RunSpec, peak: Peak) -> dict[str, Any]:
     }
 
 
-def _parameters(resolved: Resolved, network: Network) -> int:
-    """Parameters of the whole model: a pipeline's rank holds some of them, a user's own module all."""
-    if isinstance(resolved.model, ModelSpec):
-        return count(resolved.model).total
-    return sum(weight.placement.tensor.size for weight in network.parallel.weights)
+def _counts(resolved: Resolved, network: Network) -> tuple[int, float]:
+    """Parameters of the whole model, of which a pipeline's rank holds some, and training FLOPs a token.
 
-
-def _flops_per_token(resolved: Resolved, parameters: int) -> float:
-    """Training FLOPs per token; for a user's module 6 per parameter, since its operators are not known."""
+    A user's own module is whole on every rank; its operators aren't known, and 6 FLOPs a parameter are taken.
+    """
     if isinstance(resolved.model, ModelSpec):
-        return flops_per_token(resolved.model, resolved.seq_len)
-    return 6.0 * parameters
+        return count_parameters(resolved.model).total, flops_per_token(resolved.model, resolved.seq_len)
+    parameters = sum(weight.placement.tensor.size for weight in network.parallel.weights)
+    return parameters, 6.0 * parameters
 
 
 def _description(run: RunSpec, parameters: int, peak: Peak) -> list[str]:
@@ -140,7 +136,7 @@ def _description(run: RunSpec, parameters: int, peak: Peak) -> list[str]:
     kind = ", ".join([*sizes, f"zero {layout.zero_stage}"]) if layout.devices > 1 else ""
     best = f"peak {peak.flops / 1e12:.3g} TFLOP/s a device ({peak.source})" if peak.flops else "peak unknown"
     parts = [
-        f"{name} {_short(parameters)}".strip(),
+        f"{name} {count(parameters)}".strip(),
         split,
         str(layout.precision),
         kind,
@@ -148,10 +144,3 @@ def _description(run: RunSpec, parameters: int, peak: Peak) -> list[str]:
         best,
     ]
     return [part for part in parts if part]
-
-
-def _short(number: float) -> str:
-    for limit, unit in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
-        if number >= limit:
-            return f"{number / limit:.3g}{unit}"
-    return str(int(number))

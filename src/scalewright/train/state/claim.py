@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from scalewright.checkpoint.format import free_name
 from scalewright.spec.base import read_yaml
 from scalewright.spec.errors import UserError
 from scalewright.spec.run import RunSpec
@@ -55,16 +56,9 @@ def claim_folder(run: RunSpec) -> Iterator[None]:
     folder = run.folder.resolve()  # one that is "." has no name to rename
     if run.resume == "never" and any((folder / name).exists() for name in ("metrics.jsonl", "checkpoints")):
         with _locked(folder):
-            folder.rename(_free_name(folder))
+            folder.rename(free_name(folder, "old"))
     with _locked(folder):
         yield
-
-
-def _free_name(folder: Path) -> Path:
-    number = 1
-    while (aside := folder.with_name(f"{folder.name}.old-{number}")).exists():
-        number += 1
-    return aside
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from torch import Tensor
 from scalewright.parallel.collectives import gather_json
 from scalewright.parallel.mesh import Mesh
 from scalewright.spec.errors import UserError
-from scalewright.train.state.plain_values import decode, encode
+from scalewright.train.state.plain_values import decode, encode, same
 
 _OTHERS = frozenset({"params", "lr", "initial_lr"})  # set by `build_optimizer` and by the schedule each step
 
@@ -49,14 +49,7 @@ class GroupState:
     def write(self, saved: dict[str, Any], mesh: Mesh) -> None:
         """Brings saved values back; raises UserError when they are of other groups, or of other ranks."""
         if "ranks" in saved:
-            if len(saved["ranks"]) != mesh.world:
-                raise UserError(
-                    f"the optimizer's group state differs between the {len(saved['ranks'])} ranks that saved "
-                    f"it, and there are {mesh.world} now",
-                    "optimizer",
-                    "resume on the layout of the checkpoint",
-                )
-            saved = saved["ranks"][mesh.rank]
+            saved = own_values(saved["ranks"], mesh, "group state", "optimizer")
         groups = self.optimizer.param_groups
         for group, first in zip(groups, self._first, strict=False):
             _reset(group, first)
@@ -94,7 +87,7 @@ class GroupState:
             if isinstance(key, Tensor):
                 continue
             try:
-                entries[_text(key)] = encode(dict(value) if isinstance(value, dict) else value)
+                entries.update(encode({key: value})["dict"])
             except TypeError:
                 raise _refused(f"state '{key}'", value) from None
         return {"groups": groups, "entries": entries}
@@ -113,7 +106,7 @@ def _values(group: dict[str, Any]) -> dict[str, Any]:
 
 
 def _changed_keys(now: dict[str, Any], first: dict[str, Any]) -> list[str]:
-    return [key for key, value in now.items() if not _same(value, first.get(key))]
+    return [key for key, value in now.items() if not same(value, first.get(key))]
 
 
 def _reset(group: dict[str, Any], first: dict[str, Any]) -> None:
@@ -126,14 +119,16 @@ def _reset(group: dict[str, Any], first: dict[str, Any]) -> None:
             del group[key]
 
 
-def _same(a: Any, b: Any) -> bool:
-    return repr(a) == repr(b)  # a NaN equals itself
-
-
-def _text(key: Any) -> str:
-    if not isinstance(key, str):
-        raise TypeError("not a text")
-    return key
+def own_values(ranks: list[Any], mesh: Mesh, what: str, where: str) -> Any:
+    """This rank's part of values that every rank saved its own of; raises UserError for other ranks."""
+    if len(ranks) != mesh.world:
+        raise UserError(
+            f"the optimizer's {what} differs between the {len(ranks)} ranks that saved it, "
+            f"and there are {mesh.world} now",
+            where,
+            "resume on the layout of the checkpoint",
+        )
+    return ranks[mesh.rank]
 
 
 def _refused(what: str, value: Any) -> UserError:

@@ -11,7 +11,6 @@ optimizer keeps of its groups.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -22,7 +21,7 @@ from scalewright.parallel.collectives import gather_json
 from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.weights import Weight, Weights
 from scalewright.spec.errors import UserError
-from scalewright.train.state.plain_values import decode, encode
+from scalewright.train.state.plain_values import decode, encode, same
 
 Named = dict[str, dict[str, Tensor]]  # {weight: {kind: tensor}}
 Numbers = dict[str, dict[str, Any]]  # {kind: {weight: encoded number}}; "*" stands for every trained weight
@@ -106,7 +105,7 @@ def gather_numbers(numbers: Numbers, weights: Weights, mesh: Mesh) -> tuple[Numb
     everywhere = {
         kind: {"*": value[0]}
         for kind, value in answers[0].items()
-        if value and all(_same(answer.get(kind), value) for answer in answers)
+        if value and all(same(answer.get(kind), value) for answer in answers)
     }
     if len(everywhere) == len({kind for answer in answers for kind in answer}):
         return everywhere, []
@@ -116,28 +115,24 @@ def gather_numbers(numbers: Numbers, weights: Weights, mesh: Mesh) -> tuple[Numb
     for rank in ranks:
         for kind, by_name in rank.items():
             for name, value in by_name.items():
-                if not _same(merged.setdefault(kind, {}).setdefault(name, value), value):
+                if not same(merged.setdefault(kind, {}).setdefault(name, value), value):
                     differing.setdefault(kind, set()).add(name)
     if not differing:
         return merged, []
-    return merged, [
-        {kind: _only(rank.get(kind, {}), differing[kind]) for kind in differing} for rank in ranks
+    own = [
+        {
+            kind: {name: value for name, value in rank.get(kind, {}).items() if name in names}
+            for kind, names in differing.items()
+        }
+        for rank in ranks
     ]
-
-
-def _only(by_name: Mapping[str, Any], names: set[str]) -> dict[str, Any]:
-    return {name: value for name, value in by_name.items() if name in names}
+    return merged, own
 
 
 def _shared(by_name: Mapping[str, Any], names: list[str]) -> list[Any]:
     """[the number that all these weights have], or []."""
     first = next(iter(by_name.values()))
-    return [first] if set(by_name) == set(names) and all(_same(v, first) for v in by_name.values()) else []
-
-
-def _same(a: Any, b: Any) -> bool:
-    """Equal as JSON text: a NaN equals itself."""
-    return json.dumps(a) == json.dumps(b)
+    return [first] if set(by_name) == set(names) and all(same(v, first) for v in by_name.values()) else []
 
 
 def write_states(

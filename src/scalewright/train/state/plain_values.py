@@ -10,6 +10,7 @@ A float's text has the digits that give the same bits back, and Python's JSON ha
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import torch
@@ -35,6 +36,11 @@ def encode(value: Any) -> Any:
     if isinstance(value, dict) and all(isinstance(key, str) for key in value):
         return {"dict": {key: encode(item) for key, item in value.items()}}
     raise TypeError(f"a {type(value).__name__}")
+
+
+def same(a: Any, b: Any) -> bool:
+    """Whether two encoded values are equal: as JSON text, where a NaN equals itself."""
+    return json.dumps(a) == json.dumps(b)
 
 
 def decode(value: Any, device: torch.device | None = None) -> Any:

@@ -39,9 +39,8 @@ def find_resume(run: RunSpec, mesh: Mesh) -> tuple[CheckpointReader | None, list
     if run.resume != "auto":
         given = find_checkpoint(run.resume)
         if (newest := _further(given, root, mesh)) is not None:
-            return CheckpointReader(newest, verify_files=False), [
-                f"this run has come further than {given}: it goes on from {newest.name}"
-            ]
+            note = f"this run has come further than {given}: it goes on from {newest.name}"
+            return CheckpointReader(newest, verify_files=False), [note]
         if problem := damage(given, mesh):
             raise UserError(
                 f"the checkpoint is damaged: {problem}", str(given), "resume an older one, or auto"

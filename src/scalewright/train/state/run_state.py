@@ -14,14 +14,14 @@ from typing import Any
 import torch
 
 from scalewright.checkpoint.read import CheckpointReader
-from scalewright.checkpoint.write import as_states, save
+from scalewright.checkpoint.write import save
 from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.parallelize import fill
 from scalewright.spec.errors import UserError
 from scalewright.spec.run import PythonRef, RunSpec
 from scalewright.train.batches import Place
 from scalewright.train.network import Network, checkpoint_source
-from scalewright.train.state.group_state import GroupState
+from scalewright.train.state.group_state import GroupState, own_values
 from scalewright.train.state.optimizer_state import check_states, gather_numbers, read_states, write_states
 
 
@@ -64,12 +64,12 @@ class RunState:
         save(
             self.run.folder / "checkpoints",
             self.weights,
-            as_states(tensors),
+            tensors,
             self.mesh,
             step=place.step,
             samples=place.samples,
             run_id=run_id,
-            model=plain_model(self.run),
+            model={} if isinstance(self.run.model, str) else self.run.model.dump(),
             layout=self.run.layout.dump(),
             state=state,
             buffers=self.buffers.named(),
@@ -94,14 +94,7 @@ class RunState:
         state = reader.state
         numbers = state.get("optimizer", {})
         if by_rank := state.get("optimizer_ranks"):
-            if len(by_rank) != self.mesh.world:
-                raise UserError(
-                    f"the optimizer's {next(iter(by_rank[0]))} differs between the {len(by_rank)} ranks that "
-                    f"saved it, and there are {self.mesh.world} now",
-                    str(reader.folder),
-                    "resume on the layout of the checkpoint",
-                )
-            of_rank = by_rank[self.mesh.rank]
+            of_rank = own_values(by_rank, self.mesh, next(iter(by_rank[0])), str(reader.folder))
             numbers = {kind: {**by_name, **of_rank.get(kind, {})} for kind, by_name in numbers.items()}
         self.optimizer.state.clear()  # a run that goes back has some
         write_states(self.optimizer, self.weights, reader.optimizer_states(), read, numbers)
@@ -123,11 +116,6 @@ class RunState:
             f"the checkpoint is of a release that saved no buffers: {', '.join(missing[:3])} "
             f"{'begins' if len(missing) == 1 else 'begin'} anew"
         ]
-
-
-def plain_model(run: RunSpec) -> dict[str, Any]:
-    """The model as a checkpoint writes it down."""
-    return {} if isinstance(run.model, str) else run.model.dump()
 
 
 def optimizer_name(run: RunSpec) -> str:

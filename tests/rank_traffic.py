@@ -1,8 +1,9 @@
-"""Bytes that one rank sends in an optimizer step, by axis and kind, exactly as the trainer sends them.
+"""Bytes that one rank sends in an optimizer step, by `spec/volumes.py`'s formulas, tensor by tensor.
 
     placements of a rank's tensors  -->  Rank (volumes.py)  -->  transfers  -->  {(axis, kind): calls, bytes}
 
-The list of transfers, and how bytes are counted: `volumes.py`. The papers' closed forms: `learn/traffic.py`.
+The planner fills `Rank` from sums over regions of the model, for all rows of a table at once; tests hold both
+against this, and this against what a trainer and a dry run send.
 """
 
 from __future__ import annotations
@@ -12,17 +13,27 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
+from scalewright.learn.communication import PASSES
 from scalewright.spec.grid import Grid, make_grid
 from scalewright.spec.layout import Layout, RecomputeBudget, RecomputeEvery
-from scalewright.spec.memory import FP32, before_sharding, is_sharded, offloads_activations, padded_rows
+from scalewright.spec.memory import FP32, before_sharding, is_sharded, padded_rows
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.placement import Placement, holders, local_shape, place, stage_layers
 from scalewright.spec.recompute_budget import keep
 from scalewright.spec.schedules.build import schedule
 from scalewright.spec.schedules.kinds import find_kind, stage_ranks
-from scalewright.spec.volumes import BUCKET_BYTES, Exchanges, Group, Rank, transfers
-
-SUMMED_ALONE = 2**20  # bytes of a partial gradient: copying more costs more than another call
+from scalewright.spec.volumes import (
+    BUCKET_BYTES,
+    SUMMED_ALONE,
+    Exchanges,
+    Group,
+    Rank,
+    data_parallel,
+    messages,
+    partial_sums,
+    regathers,
+    tensor_parallel,
+)
 
 
 @dataclass(frozen=True)
@@ -49,11 +60,17 @@ def step_traffic(
     local = _rank_tensors(model, layout, rank)
     count: Counter[tuple[str, str]] = Counter()
     total: Counter[tuple[str, str]] = Counter()
-    for transfer in transfers(_rank(local, seq_len, 2 if low else FP32)):
+    sends = _rank(local, seq_len, 2 if low else FP32)
+    for transfer in (*data_parallel(sends), *tensor_parallel(sends), *partial_sums(sends), messages(sends)):
         key = local.axis(transfer.axis), transfer.kind
         count[key] += int(transfer.calls)
         total[key] += int(transfer.total)
     return {key: Traffic(count[key], total[key]) for key in sorted(count) if count[key]}
+
+
+def wire_bytes(table: Mapping[tuple[str, str], Traffic], axis: str) -> int:
+    """The traffic of `step_traffic` on one axis as the papers count it, without the share (n - 1) / n."""
+    return sum(PASSES[kind] * traffic.bytes for (on, kind), traffic in table.items() if on == axis)
 
 
 @dataclass(frozen=True)
@@ -181,14 +198,6 @@ def _exchanges(local: _RankTensors, seq_len: int) -> Exchanges:
         first=int(0 in local.stages),
         last=int(layout.stages - 1 in local.stages),
     )
-
-
-def regathers(layout: Layout) -> bool:
-    """Whether a block keeps only its part of the tokens, and gathers them again in the backward.
-
-    Korthikanti et al. 2022 §4.2.2. Recomputation gathers again anyway; offload saves them on the host.
-    """
-    return layout.sp and layout.recompute == "none" and not offloads_activations(layout)
 
 
 def _runs_again(local: _RankTensors, seq_len: int, layer: int, index: int) -> bool:

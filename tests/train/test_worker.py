@@ -11,10 +11,10 @@ from runs import run_data
 from scalewright.launch.rank import RankContext
 from scalewright.spec.errors import UserError
 from scalewright.train import worker
-from scalewright.train.device import own_device
 from scalewright.train.given import read_run
-from scalewright.train.resolve import plain, resolve
+from scalewright.train.resolve import resolve
 from scalewright.train.run import enter
+from scalewright.train.worker import own_device
 
 
 @pytest.mark.parametrize(
@@ -44,5 +44,5 @@ def test_each_rank_settles_its_own_environment(monkeypatch, tmp_path, asked):
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG")
     monkeypatch.setattr(worker, "work", lambda *_, **__: os.environ.get("CUBLAS_WORKSPACE_CONFIG"))
     run = read_run(run_data(tmp_path, deterministic=asked), [])
-    data = {**plain(resolve(run)), "device": "cpu", "until": None, "quiet": True}
-    assert enter(RankContext(), data) == (":4096:8" if asked else None)
+    job = {"resolved": resolve(run), "device": "cpu", "quiet": True}
+    assert enter(RankContext(), job) == (":4096:8" if asked else None)

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from scalewright.track.trend import Trend, sparkline
+from scalewright.track.progress import Trend, sparkline
 
 
 def test_a_long_history_stays_small_and_keeps_its_shape() -> None:
