@@ -20,6 +20,7 @@ VERBS = (
     "plan",
     "predict",
     "score",
+    "diagnose",
     "prepare",
     "train",
     "checkpoint",

@@ -46,7 +46,9 @@ class Job:
 
 
 # What `scalewright diagnose example` reads: rank 2 computes a third slower, clocks differ by up to 0.3 ms.
-EXAMPLE = Job(layers=8, steps=2, kernel=90.0, host=12.0, compute_of={2: 1.35}, skew=(0.0, 300.0, -200.0, 50.0))
+EXAMPLE = Job(
+    layers=8, steps=2, kernel=90.0, host=12.0, compute_of={2: 1.35}, skew=(0.0, 300.0, -200.0, 50.0)
+)
 
 
 class _Rank:
@@ -149,5 +151,7 @@ def write(job: Job, folder: Path) -> float:
             "traceEvents": own,
             "traceName": f"rank{rank}.json",
         }
-        (folder / f"rank{rank}.pt.trace.json.gz").write_bytes(gzip.compress(json.dumps(document).encode(), 9, mtime=0))
+        (folder / f"rank{rank}.pt.trace.json.gz").write_bytes(
+            gzip.compress(json.dumps(document).encode(), 9, mtime=0)
+        )
     return length

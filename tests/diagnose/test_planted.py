@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from tests.diagnose.job import Job, simulate, write
+from tests.diagnose.job import EXAMPLE, Job, simulate, write
 
 from scalewright.diagnose.answer import answer
+from scalewright.diagnose.diagnose import diagnose
+from scalewright.diagnose.inputs import EXAMPLE as PACKAGED
 from scalewright.diagnose.ranks import Ranks, read_ranks
 from scalewright.diagnose.replay import Change
 
@@ -117,3 +120,17 @@ def test_parts_of_steps_and_idle_causes_add_up(tmp_path: Path) -> None:
         assert sum(rank.idle.totals().values()) == rank.breakdown.idle
         assert np.array_equal(sum(rank.idle.by_cause.values()), rank.idle.gaps[:, 1] - rank.idle.gaps[:, 0])
         assert len(rank.steps) == 3
+
+
+def test_the_packaged_example_is_what_the_generator_makes(tmp_path: Path) -> None:
+    write(EXAMPLE, tmp_path)
+    for path in sorted(tmp_path.iterdir()):
+        packaged = PACKAGED / path.name
+        assert gzip.decompress(packaged.read_bytes()) == gzip.decompress(path.read_bytes())
+    assert len([*PACKAGED.iterdir()]) == EXAMPLE.ranks
+
+
+def test_the_example_is_read_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = diagnose([Path("example")])
+    assert [(some["rank"], some["why"]) for some in result["stragglers"]] == [(2, "compute")]

@@ -5,7 +5,7 @@
                                    0x80     a pickle: its keys decide
                                    others   refused by name; in a folder left out
 
-All files must be of one kind: they are the ranks of one run.
+All files must be of one kind: they are the ranks of one run. `example` is a run that comes with the package.
 """
 
 from __future__ import annotations
@@ -19,13 +19,15 @@ from scalewright.spec.errors import UserError
 
 TRACE, FLIGHT, MEMORY = "trace", "flight_recorder", "memory"
 READ = "a trace of PyTorch's profiler or Nsight Systems, a flight recorder's dumps or a memory snapshot"
+EXAMPLE = Path(__file__).parent / "data" / "example"  # four ranks' traces, generated: one computes slowly
 START = 1 << 16  # bytes in which a file shows what it is
 
 
 def inputs(paths: Sequence[Path]) -> tuple[str, list[Path]]:
     """The kind and the files; raises UserError for one that is missing, unknown, or of another kind."""
     kinds: dict[Path, str] = {}
-    for path in paths:
+    for given in paths:
+        path = EXAMPLE if str(given) == EXAMPLE.name and not given.exists() else given
         if not path.exists():
             raise UserError("no such file", str(path), f"give {READ}")
         inside = sorted(some for some in path.rglob("*") if some.is_file()) if path.is_dir() else [path]

@@ -13,15 +13,22 @@ from scalewright.cli.options import Json
 def diagnose(
     paths: Annotated[
         list[Path],
-        typer.Argument(metavar="PATH...", help="Traces of PyTorch's profiler, one a rank, or their folder."),
+        typer.Argument(
+            metavar="PATH...",
+            help="Traces of PyTorch's profiler or Nsight Systems, one a rank, or their folder; flight "
+            "recorder dumps; memory snapshots; `example`.",
+        ),
     ],
     json: Json = False,
 ) -> None:
     """Where the time of a run went, what bounds it, and what would help.
 
-    Traces of several ranks are matched: waiting for a slow rank is told from transfer. Needs no torch.
+    Traces of several ranks are matched, so that waiting for a slow rank is told from transfer. From flight
+    recorder dumps: the rank that a hang began with. From a memory snapshot: the peak and its owners. Needs no
+    torch, and runs nothing that is in a file.
 
     \b
+    scalewright diagnose example            # four ranks, made up
     scalewright diagnose trace.json.gz
     scalewright diagnose traces/            # a file a rank
     """
