@@ -19,9 +19,12 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+import msgspec
+
 from scalewright.diagnose.pickles import NotPlainData, read_pickle
 
 LIBRARY = re.compile(r"(?:^|/)(?:torch|site-packages|dist-packages|lib/python[\d.]+)/|^<", re.IGNORECASE)
+FREE = "inactive"
 NATIVE = "(no frame of Python)"
 
 
@@ -48,57 +51,87 @@ class Snapshot:
         return 100 * self.in_pieces / self.reserved if self.reserved else 0.0
 
 
+class Block(msgspec.Struct):
+    """A piece of a segment, in use or free."""
+
+    size: int
+    address: int = 0
+    state: str = ""
+    frames: Any = None
+
+
+class Segment(msgspec.Struct):
+    """Memory taken from the driver in one piece."""
+
+    device: int = 0
+    total_size: int = 0
+    allocated_size: int = 0
+    active_size: int = 0
+    blocks: list[Block] = []
+
+
+class Event(msgspec.Struct):
+    """An allocation, a free, or running out of memory."""
+
+    action: str = ""
+    addr: int = 0
+    size: int = 0
+    frames: Any = None
+
+
+class _File(msgspec.Struct):
+    segments: list[Segment]
+    device_traces: list[list[Event]] = []
+    allocator_settings: dict[str, Any] = {}
+
+
 def read_snapshot(path: Path) -> list[Snapshot]:
     """One a device that has any; raises NotPlainData where the file isn't a snapshot."""
-    data = read_pickle(path)
-    if not isinstance(data, Mapping) or not isinstance(data.get("segments"), list):
-        raise NotPlainData("it has no list of segments")
-    traces = data.get("device_traces")
-    traces = traces if isinstance(traces, list) else []
-    devices = sorted(
-        {int(segment.get("device", 0)) for segment in data["segments"]}
-        | {number for number, trace in enumerate(traces) if trace}
-    )
-    settings = data.get("allocator_settings")
+    try:
+        data = msgspec.convert(read_pickle(path), _File)
+    except msgspec.ValidationError as error:
+        raise NotPlainData(f"it isn't a memory snapshot: {error}") from None
+    devices = {segment.device for segment in data.segments}
+    devices |= {number for number, trace in enumerate(data.device_traces) if trace}
+    traces = dict(enumerate(data.device_traces))
     return [
         _device(
-            [segment for segment in data["segments"] if int(segment.get("device", 0)) == device],
-            traces[device] if device < len(traces) else [],
-            dict(settings) if isinstance(settings, Mapping) else {},
+            [segment for segment in data.segments if segment.device == device],
+            traces.get(device, []),
+            data.allocator_settings,
         )
-        for device in devices
+        for device in sorted(devices)
     ]
 
 
-def _device(segments: Sequence[Any], trace: Sequence[Any], settings: dict[str, Any]) -> Snapshot:
-    blocks = [block for segment in segments for block in segment.get("blocks", ())]
-    free = [int(block["size"]) for block in blocks if block.get("state") == "inactive"]
-    held = [block for block in blocks if block.get("state") != "inactive"]
-    allocated = sum(int(segment.get("allocated_size", 0)) for segment in segments)
+def _device(segments: Sequence[Segment], trace: Sequence[Event], settings: dict[str, Any]) -> Snapshot:
+    blocks = [block for segment in segments for block in segment.blocks]
+    free = [block.size for block in blocks if block.state == FREE]
+    allocated = sum(segment.allocated_size for segment in segments)
     level, peak, at = _level(trace, allocated)
     return Snapshot(
-        reserved=sum(int(segment.get("total_size", 0)) for segment in segments),
+        reserved=sum(segment.total_size for segment in segments),
         allocated=allocated,
-        active=sum(int(segment.get("active_size", 0)) for segment in segments),
+        active=sum(segment.active_size for segment in segments),
         inactive=sum(free),
         in_pieces=sum(_in_pieces(segment) for segment in segments),
         largest_free=max(free, default=0),
         segments=len(segments),
         peak=peak,
-        owners=_owners(trace, at, held),
-        out_of_memory=[int(event.get("size", 0)) for event in trace if event.get("action") == "oom"],
+        owners=_owners(trace, at, [block for block in blocks if block.state != FREE]),
+        out_of_memory=[event.size for event in trace if event.action == "oom"],
         settings=settings,
         covered=level <= 0,
     )
 
 
-def _in_pieces(segment: Mapping[str, Any]) -> int:
+def _in_pieces(segment: Segment) -> int:
     """Free bytes of a segment that is partly in use."""
-    free = [int(block["size"]) for block in segment.get("blocks", ()) if block.get("state") == "inactive"]
-    return sum(free) if sum(free) < int(segment.get("total_size", 0)) else 0
+    free = sum(block.size for block in segment.blocks if block.state == FREE)
+    return free if free < segment.total_size else 0
 
 
-def _level(trace: Sequence[Any], allocated: int) -> tuple[int, int, int]:
+def _level(trace: Sequence[Event], allocated: int) -> tuple[int, int, int]:
     """Allocated bytes before the trace begins, at its peak, and the number of events before the peak."""
     changes = [_change(event) for event in trace]
     before = level = allocated - sum(changes)
@@ -110,23 +143,20 @@ def _level(trace: Sequence[Any], allocated: int) -> tuple[int, int, int]:
     return before, peak, at
 
 
-def _change(event: Mapping[str, Any]) -> int:
+def _change(event: Event) -> int:
     """Bytes that an event adds to the level; a block is free when its last stream is done with it."""
-    sign = {"alloc": 1, "free_completed": -1}.get(str(event.get("action")), 0)
-    return sign * int(event.get("size", 0))
+    return {"alloc": 1, "free_completed": -1}.get(event.action, 0) * event.size
 
 
-def _owners(trace: Sequence[Any], at: int, held: Sequence[Any]) -> list[tuple[str, int]]:
+def _owners(trace: Sequence[Event], at: int, held: Sequence[Block]) -> list[tuple[str, int]]:
     """Bytes at the peak by owner, the largest first: the blocks held now, followed back to then."""
-    live = {int(block.get("address", 0)): (int(block["size"]), _owner(block.get("frames"))) for block in held}
-    allocations = {int(event["addr"]): event for event in trace[:at] if event.get("action") == "alloc"}
+    live = {block.address: (block.size, _owner(block.frames)) for block in held}
+    allocations = {event.addr: event for event in trace[:at] if event.action == "alloc"}
     for event in reversed(trace[at:]):
-        address = int(event.get("addr", 0))
-        if event.get("action") == "alloc":
-            live.pop(address, None)
-        elif event.get("action") == "free_completed":
-            source = allocations.get(address, event)
-            live[address] = (int(event.get("size", 0)), _owner(source.get("frames")))
+        if event.action == "alloc":
+            live.pop(event.addr, None)
+        elif event.action == "free_completed":
+            live[event.addr] = (event.size, _owner(allocations.get(event.addr, event).frames))
     totals: dict[str, int] = {}
     for size, owner in live.values():
         totals[owner] = totals.get(owner, 0) + size
