@@ -1,8 +1,9 @@
-"""What the given paths are, by their content: traces of ranks, flight recorder dumps, memory snapshots.
+"""What the given paths are, by their content: traces of ranks, recorders' dumps, memory snapshots, logs.
 
     PATH... ──► files ──► kind     { or [   JSON: a trace, or a dump with entries
                                    SQLite   an export of Nsight Systems: traces
                                    0x80     a pickle: its keys decide
+                                   NCCL     a log with lines of NCCL's
                                    others   refused by name; in a folder left out
 
 All files must be of one kind: they are the ranks of one run.
@@ -10,15 +11,20 @@ All files must be of one kind: they are the ranks of one run.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from scalewright.diagnose.nccl.lines import is_nccl_log
 from scalewright.diagnose.traces.nsys import MAGIC
 from scalewright.diagnose.traces.unpack import Unpacked
 from scalewright.spec.errors import UserError
 
-TRACE, FLIGHT, MEMORY = "trace", "flight_recorder", "memory"
-READ = "a trace of PyTorch's profiler or Nsight Systems, a flight recorder's dumps or a memory snapshot"
+TRACE, FLIGHT, MEMORY, NCCL = "trace", "flight_recorder", "memory", "nccl"
+READ = "a trace of PyTorch's profiler or Nsight Systems, a flight recorder's dumps, a memory snapshot or a log of NCCL"
+LOG_START = re.compile(
+    rb"\[\s*[\w:,\- ./]{1,40}\][ \t]*[\w<]"
+)  # a line that begins with a rank or a time: `[rank0]: `
 START = 1 << 16  # bytes in which a file shows what it is
 
 
@@ -56,4 +62,6 @@ def kind_of_file(path: Path) -> str:
         return FLIGHT
     if text[:1] == b"{" and b'"segments"' in text and b'"traceEvents"' not in text:
         return MEMORY
-    return TRACE if text[:1] in (b"{", b"[") else ""
+    if text[:1] == b"{" or text[:1] == b"[" and not LOG_START.match(text):
+        return TRACE
+    return NCCL if is_nccl_log(path) else ""

@@ -1,0 +1,7 @@
+"""Logs of NCCL and RCCL (`NCCL_DEBUG=INFO`): what the ranks were connected with, and what slows or stops them.
+
+lines.py           NCCL's lines, apart from the rest        communicators.py   whose line it is
+forms.py           what a line says: a table of forms       log.py             all of a run's lines together
+problems.py        warnings and errors: a table             rules.py           causes with evidence and fix
+links.py           what `via NET/IB/1/GDRDMA` means         answer.py          the keys of `diagnose --json`
+"""
