@@ -1,4 +1,4 @@
-"""What a log of NCCL says, on the terminal: a line for the run, one for what goes over what, one for settings.
+"""What a log of NCCL says, on the terminal: its size, what goes over what, what was set.
 
 NCCL 2.21.5+cuda12.4: 16 ranks on 2 nodes, 24 channels
 within a node   P2P/CUMEM/read 336
@@ -89,7 +89,7 @@ def _one_or_many(by_host: Mapping[str, Sequence[str]]) -> str:
     """What all hosts have; of hosts that differ the first's, and how many have something else."""
     if not by_host:
         return ""
-    first = [*by_host.values()][0]
+    first = next(iter(by_host.values()))
     others = sum(some != first for some in by_host.values())
     return ", ".join(first) + (f"; {others} of {len(by_host)} hosts have others" if others else "")
 

@@ -21,10 +21,11 @@ from scalewright.diagnose.traces.unpack import Unpacked
 from scalewright.spec.errors import UserError
 
 TRACE, FLIGHT, MEMORY, NCCL = "trace", "flight_recorder", "memory", "nccl"
-READ = "a trace of PyTorch's profiler or Nsight Systems, a flight recorder's dumps, a memory snapshot or a log of NCCL"
-LOG_START = re.compile(
-    rb"\[\s*[\w:,\- ./]{1,40}\][ \t]*[\w<]"
-)  # a line that begins with a rank or a time: `[rank0]: `
+READ = (
+    "a trace of PyTorch's profiler or Nsight Systems, a flight recorder's dumps, a memory snapshot, "
+    "or a log of NCCL"
+)
+ARRAY = re.compile(rb"\[\s*(?:[{\]]|$)")  # of JSON; a log may begin with `[rank0]: `
 START = 1 << 16  # bytes in which a file shows what it is
 
 
@@ -62,6 +63,6 @@ def kind_of_file(path: Path) -> str:
         return FLIGHT
     if text[:1] == b"{" and b'"segments"' in text and b'"traceEvents"' not in text:
         return MEMORY
-    if text[:1] == b"{" or text[:1] == b"[" and not LOG_START.match(text):
+    if text[:1] == b"{" or ARRAY.match(text):
         return TRACE
     return NCCL if is_nccl_log(path) else ""

@@ -1,4 +1,4 @@
-"""What is read from logs: every version's form of a line, damage, and lines that other programs print around."""
+"""What is read from logs: every version's form of a line, damage, lines of other programs around."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def test_old_lines_without_an_id_or_a_start(tmp_path: Path) -> None:
                 says(
                     host,
                     rank,
-                    f"comm 0x{rank}{ord(host)} rank {rank} nranks 2 cudaDev {rank} busId 1a00{rank} - Init COMPLETE",
+                    f"comm 0x{rank}{ord(host)} rank {rank} nranks 2 cudaDev {rank} busId 1a - Init COMPLETE",
                 )
             )
     groups = answer(tmp_path, lines)["nccl"]["communicators"]
@@ -161,7 +161,7 @@ def test_old_lines_without_an_id_or_a_start(tmp_path: Path) -> None:
 
 
 def test_several_communicators_by_their_ids(tmp_path: Path) -> None:
-    lines = run() + [started("a", 0, 0, 2, "0xbeef"), started("b", 0, 1, 2, "0xbeef")]
+    lines = [*run(), started("a", 0, 0, 2, "0xbeef"), started("b", 0, 1, 2, "0xbeef")]
     nccl = answer(tmp_path, lines)["nccl"]
     assert [(group["id"], group["ranks"]) for group in nccl["communicators"]] == [
         ("0xfeed01", 4),
@@ -179,7 +179,7 @@ def test_an_excerpt_says_what_is_missing(tmp_path: Path) -> None:
 def test_ranks_that_never_get_ready_are_noted(tmp_path: Path) -> None:
     lines = [line for line in run() if not (line.startswith("b:") and "COMPLETE" in line)]
     assert (
-        "2 ranks of communicator 0xfeed01 begin and don't get ready in this log"
+        "2 ranks of communicator 0xfeed01 began and didn't get ready in this log"
         in answer(tmp_path, lines)["warnings"]
     )
 
@@ -252,8 +252,8 @@ def test_an_exceptions_version_and_a_shells_variables(tmp_path: Path) -> None:
         ("Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1000", "two ranks on one GPU"),
         ("Cuda failure 'out of memory'", "out of GPU memory"),
         ("Cuda failure 700 'an illegal memory access was encountered'", "CUDA failure"),
-        ("Error: failed to extend /dev/shm/nccl-a1 to 9637892 bytes, error: No space left on device", "shared memory too small"),
-        ("NET/IB : Got completion from peer 10.0.0.1<578> with error 12, opcode 0, len 0", "InfiniBand transport error"),
+        ("Error: failed to extend /dev/shm/a, error: No space left on device", "shared memory too small"),
+        ("NET/IB : Got completion from peer 10.0.0.1<578> with error 12", "InfiniBand transport error"),
         ("Net : Call to recv from 10.0.0.2<5423> failed : Connection reset by peer", "connection lost"),
         ("TUNER/Plugin: Could not find: libnccl-tuner.so", None),
     ],

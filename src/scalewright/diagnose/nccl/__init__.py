@@ -1,4 +1,4 @@
-"""Logs of NCCL and RCCL (`NCCL_DEBUG=INFO`): what the ranks were connected with, and what slows or stops them.
+"""Logs of NCCL and RCCL (`NCCL_DEBUG=INFO`): how ranks were connected, what slows or stops them.
 
 lines.py           NCCL's lines, apart from the rest        communicators.py   whose line it is
 forms.py           what a line says: a table of forms       log.py             all of a run's lines together

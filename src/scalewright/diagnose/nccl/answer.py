@@ -1,4 +1,4 @@
-"""The answer of `diagnose` for logs of NCCL: what was chosen, the communicators, what slows or stops the run."""
+"""The answer of `diagnose` for logs of NCCL: what was chosen, what slows or stops the run."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ def nccl_part(run: Summary) -> dict[str, Any]:
         "ranks": run.ranks,
         "nodes": run.nodes,
         "hosts": run.hosts,
-        "transports": {"net": run.net, "intra": run.intra, "within": _links(run.within), "between": _links(run.between)},
+        "transports": {"net": run.net, "intra": run.intra, "within": _links(run.within),
+                       "between": _links(run.between)},
         "gdr": run.gdr,
         "channels": run.channels,
         "plugin": log.plugin or None,
@@ -98,7 +99,8 @@ def _known(number: int) -> int | None:
 def _messages(log: Log) -> list[dict[str, Any]]:
     return [
         {"problem": name, "gravity": message.problem.gravity, "count": message.count, "file": message.file,
-         "line": message.line, "text": message.text, "hosts": sorted(message.hosts), "peers": sorted(message.peers)}
+         "line": message.line, "text": message.text, "hosts": sorted(message.hosts),
+         "peers": sorted(message.peers)}
         for name, message in log.messages.items()
     ]  # fmt: skip
 
@@ -113,8 +115,6 @@ def _missing(run: Summary) -> list[str]:
     for some in run.log.communicators.all:
         waiting = len(some.members) - len(some.complete)
         if run.log.communicators.started and waiting:
-            notes.append(
-                f"{waiting:,} ranks of communicator {some.name} begin and don't get ready in this log"
-                if waiting > 1 else f"a rank of communicator {some.name} begins and doesn't get ready in this log"
-            )  # fmt: skip
+            who = "a rank" if waiting == 1 else f"{waiting:,} ranks"
+            notes.append(f"{who} of communicator {some.name} began and didn't get ready in this log")
     return notes

@@ -4,9 +4,9 @@
     rank 1   comm 0x77bb rank 1 nranks 4 ... commId 0x7f - Init START      (a pointer is a process' own)
     2.7      comm 0x55aa rank 0 nranks 4 cudaDev 0 busId 1000 - Init COMPLETE     no id, and no start
 
-Without an id, a rank belongs to the oldest communicator of its size that lacks this rank, one on its host before
-the others: groups of the same size may change places, and nothing in such a log tells. Without a start, what a rank
-prints before its `Init COMPLETE` (channels, links) belongs to the communicator that this line names.
+Without an id, a rank belongs to the oldest communicator of its size that lacks this rank, one on its host
+before the others: groups of one size may change places, and nothing in such a log tells. Without a start,
+what a rank prints before its `Init COMPLETE` (channels, links) belongs to the communicator of that line.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from scalewright.diagnose.nccl.lines import Source
 
 @dataclass(frozen=True)
 class Member:
-    """A rank's place: its host, CUDA's and NVML's number of its GPU, the bus id; -1 and "" where not printed."""
+    """A rank's place: its host, its GPU's number in CUDA and NVML, the bus id; -1 and "" if not printed."""
 
     rank: int
     host: str
@@ -39,6 +39,7 @@ class Communicator:
     nodes: int | None = None
     channels: dict[int, int] = field(default_factory=dict)  # by rank
     rings: set[int] = field(default_factory=set)
+    ring_channels: int | None = None
     trees: int = 0
     nvls: bool | None = None
     gdr: bool | None = None
@@ -51,7 +52,7 @@ class Communicator:
 
     def most_channels(self) -> int | None:
         """Channels of the rank that has most; all ranks print the same unless something is wrong."""
-        return max(self.channels.values()) if self.channels else None
+        return max(self.channels.values()) if self.channels else self.ring_channels
 
 
 class Communicators:
@@ -101,7 +102,7 @@ class Communicators:
         return [*self._pending.values()]
 
     def holding(self, source: Source, place: int, rank: int, other: int) -> Communicator | None:
-        """The communicator in which a GPU is `rank`: its `place`-th if that fits, else the first that does."""
+        """The communicator in which a GPU is `rank`: its `place`-th if that fits, else the first."""
         mine = self._of.get(source, [])
         first = mine[place : place + 1]
         for communicator, number in [*first, *mine]:
@@ -129,7 +130,7 @@ class Communicators:
         return same
 
     def _of_size(self, source: Source, rank: int, ranks: int) -> Communicator | None:
-        """A communicator without an id that lacks this rank; full ones are forgotten, so that this is quick."""
+        """A communicator without an id that lacks this rank; full ones are forgotten, which is quicker."""
         lacking = [some for some in self._by_size.get(ranks, ()) if len(some.members) < some.ranks]
         self._by_size[ranks] = lacking
         lacking = [some for some in lacking if rank not in some.members]
@@ -141,7 +142,10 @@ def _take_over(communicator: Communicator, pending: Communicator, rank: int) -> 
     """What a rank printed before its communicator had a name."""
     communicator.rings |= pending.rings
     communicator.trees = max(communicator.trees, pending.trees)
-    communicator.channels |= {rank: count for count in pending.channels.values()}
+    if pending.channels:
+        communicator.channels[rank] = max(pending.channels.values())
+    if pending.ring_channels is not None:
+        communicator.ring_channels = pending.ring_channels
     if pending.gdr is not None:
         communicator.gdr = pending.gdr
     if pending.nvls is not None:

@@ -39,8 +39,8 @@ def _networks(run: Summary) -> Verdict | None:
     return Verdict(
         "ranks use different networks",
         [f"{_gpus(counts[name])} use {name}: {names(by_network[name])}" for name, _ in counts.most_common()],
-        f"look at why {names(by_network[counts.most_common()[-1][0]])} chose otherwise: its adapters, its image, its "
-        "variables", 0.85,
+        f"look at why {names(by_network[counts.most_common()[-1][0]])} chose otherwise: its adapters, "
+        "its image, its variables", 0.85,
     )  # fmt: skip
 
 
@@ -55,7 +55,7 @@ def _mixed(run: Summary) -> Verdict | None:
     return Verdict(
         "mixed transports within a node",
         [f"links within a node: {shares}; a ring is as fast as its slowest link"],
-        "see `nvidia-smi topo -m` for the pairs that aren't connected; a job on one half of the machine may be faster",
+        "see `nvidia-smi topo -m` for the pairs that aren't connected; half of the machine may be faster",
         0.6,
     )  # fmt: skip
 
@@ -86,19 +86,21 @@ def _environment(run: Summary) -> Verdict | None:
             evidence.append(f"{name} is " + ", ".join(f"{value} on {hosts}" for value, hosts in where))
     if not evidence:
         return None
-    return Verdict("hosts have different variables", evidence,
-                   "set NCCL's variables alike on all nodes: in the job, not in a host's profile", 0.7)  # fmt: skip
+    fix = "set NCCL's variables alike on all nodes: in the job, not in a host's profile"
+    return Verdict("hosts have different variables", evidence, fix, 0.7)
 
 
 def _channels(run: Summary) -> Verdict | None:
     counts = Counter(run.world.channels.values()) if run.world else Counter[int]()
     if len(counts) < 2 or run.world is None:
         return None
-    usual = counts.most_common(1)[0][0]
-    odd = [str(rank) for rank, count in sorted(run.world.channels.items()) if count != usual]
-    return Verdict("ranks have different numbers of channels",
-                   [f"{usual} on most, others on rank {names(odd)}"],
-                   "set NCCL_MIN_NCHANNELS and NCCL_MAX_NCHANNELS alike on all ranks, or unset them", 0.6)  # fmt: skip
+    ranks = {
+        count: [str(rank) for rank, its in sorted(run.world.channels.items()) if its == count]
+        for count in counts
+    }
+    evidence = [f"{count} channels on ranks {names(ranks[count])}" for count, _ in counts.most_common()]
+    fix = "set NCCL_MIN_NCHANNELS and NCCL_MAX_NCHANNELS alike on all ranks, or unset them"
+    return Verdict("ranks have different numbers of channels", evidence, fix, 0.6)
 
 
 def _odd(cause: str, what: str, by_host: Mapping[str, str], fix: str, confidence: float) -> Verdict | None:

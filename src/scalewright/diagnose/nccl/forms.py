@@ -39,7 +39,7 @@ FORMS = (
     _form("nvls", "Connected", r"Connected NVLS tree"),
     # A communicator's line: `rest` are pairs of a name and a value, and what was begun or done.
     _form("comm", ("comm", "ncclCommInitRank", "ncclCommInitAll", "ncclCommInitRankConfig", "ncclCommSplit",
-                   "ncclCommInitRankScalable", "ncclCommInitRankDev", "ncclCommShrink", "ncclCommInitRankFunc"),
+                   "ncclCommInitRankScalable", "ncclCommInitRankDev", "ncclCommShrink"),
           r"(?:\w+ )?comm (?P<pointer>0x\w+) rank (?P<rank>\d+) n[rR]anks (?P<ranks>\d+) (?P<rest>.*)$"),
     _form("version", ("NCCL", "RCCL"), r"(?P<library>[NR]CCL) version\s*:?\s*(?P<version>[\w.+\-]+)"),
     _form("environment", ("NCCL", "RCCL"),
@@ -61,7 +61,7 @@ FORMS = (
           r"Pattern (?P<pattern>\d+), .*n?Channels (?P<channels>\d+), \w+ (?P<bandwidth>[\d.]+)/[\d.]+, "
           r"type (?P<inside>\w+)/(?P<to_adapter>\w+)"),
     _form("tuning", COLLECTIVES,
-          r"(?:(?P<collective>\w+): )?(?P<bytes>\d+) Bytes -> Algo (?P<algorithm>\w+) proto (?P<protocol>\w+)"),
+          r"(?:(?P<collective>\w+): )?\d+ Bytes -> Algo (?P<algorithm>\w+) proto (?P<protocol>\w+)"),
 )  # fmt: skip
 
 BY_WORD: dict[str, tuple[Form, ...]] = {

@@ -3,9 +3,9 @@
     3: node07:4711:4802 [1] NCCL INFO Channel 00/0 : 1[1] -> 0[0] via P2P/IPC
        host   pid  tid  GPU     level text
 
-What stands before the host is somebody else's: a task's number from srun, mpirun's `[1,0]<stdout>:`, a time. Lines
-without a head are kept where they name NCCL (`NCCL version 2.7.8`, an exception of PyTorch): their level is empty.
-Two messages that ran together in one line can't be told apart; they are counted and left out.
+What stands before the host is somebody else's: a task's number from srun, mpirun's `[1,0]<stdout>:`, a time.
+Lines without a head are kept where they name NCCL (`NCCL version 2.7.8`, an exception of PyTorch's): these
+have no level. Two messages that ran together in one line can't be told apart; they are counted and left out.
 """
 
 from __future__ import annotations
@@ -24,6 +24,9 @@ MARKS = (b"CCL", b"nccl")
 COLOUR = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]")
 # The look-behind lets the search start at words only: without it a long word would cost its square.
 SOURCE = re.compile(r"(?<![\w.\-])([\w.\-]+)(?::(\d+):\d+)? \[([^\[\]]{0,32})\](?: \S+)?$")
+# A line of NCCL's, not its library, which holds `[%d] NCCL INFO ` among its strings.
+WRITTEN = re.compile(rb"\[[\w \-]{0,32}\](?: \S{1,300})? NCCL (?:INFO|WARN) ")
+BINARY = 512  # bytes: a null byte within is no text's
 SOURCES = 50_000  # heads that are remembered: with a time in each, no two lines have the same
 
 
@@ -110,14 +113,14 @@ def _raw_lines(pieces: Unpacked) -> Iterator[tuple[int, bytes]]:
 
 
 def is_nccl_log(path: Path, within: int = 64 << 20) -> bool:
-    """Whether NCCL wrote a line in the first `within` bytes; a file with a null byte at its start is no log."""
+    """Whether NCCL wrote a line in the first `within` bytes; with a null byte at its start it is no log."""
     read, end = 0, b""
     for piece in Unpacked(path):
-        if not read and b"\0" in piece[:LONGEST]:
+        if not read and b"\0" in piece[:BINARY]:
             return False
-        if any(b" NCCL " + level in end + piece for level in (b"INFO ", b"WARN ")):
+        if WRITTEN.search(end + piece):
             return True
-        read, end = read + len(piece), piece[-16:]
+        read, end = read + len(piece), piece[-LONGEST:]
         if read >= within:
             break
     return False

@@ -13,8 +13,8 @@
     NET/AWS Libfabric/0          the OFI plugin
     COLLNET/SHARP/0              reduced in the switch
 
-Of a channel's line all but the channel's number is the same for each of its 2 to 32 channels: `repeated` is that
-part, and a reader counts it before it takes it apart.
+All but the channel's number is the same for each of 2 to 32 channels: `repeated` is that part, and a reader
+counts it before it takes it apart.
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ NETWORKS = (  # a network's name as printed begins with, and what people call it
 )  # fmt: skip
 STARTS = ("Channel ", "Ring ", "Coll")
 LINK = re.compile(
-    r"(\d{1,9})(?:\[\w+\])?(?: -> (\d{1,9})\[\w+\])? (?:\[(send|receive)\] )?via (.+?)(?: comm 0x\w+ nRanks \d+)?$"
+    r"(\d{1,9})(?:\[\w+\])?(?: -> (\d{1,9})\[\w+\])? (?:\[(send|receive)\] )?"
+    r"via (.+?)(?: comm 0x\w+ nRanks \d+)?$"
 )
 DEVICE = re.compile(r"(\d+)(?:\(\d+\))?$")
 
 
 class Via(NamedTuple):
-    """`kind`: P2P, SHM, NET, COLLNET or NVLS; `name`: what people call it; `adapter`: -1 where there is none."""
+    """`kind`: P2P, SHM, NET, COLLNET or NVLS; `name`: what people call it; `adapter`: -1 if there is none."""
 
     kind: str
     name: str

@@ -132,9 +132,9 @@ class _Reader:
             message.peers.add(peer(line.text))
 
     def _ring(self, source: Source, fields: Fields) -> None:
-        communicator, rank = self.log.communicators.of(source)
+        communicator, _ = self.log.communicators.of(source)
         communicator.rings.add(_small(fields["channel"]))
-        communicator.channels.setdefault(rank, _small(fields["of"]))
+        communicator.ring_channels = _small(fields["of"])
 
     def _trees(self, source: Source, fields: Fields) -> None:
         communicator, _ = self.log.communicators.of(source)
@@ -155,9 +155,9 @@ class _Reader:
 
     def _comm(self, source: Source, fields: Fields) -> None:
         rank, ranks = _small(fields["rank"]), _small(fields["ranks"])
-        self.log.communicators.line(
-            source, fields["pointer"] or "", rank, ranks, f.pairs(fields["rest"] or "")
-        )
+        if rank < ranks <= MOST_RANKS:
+            rest = f.pairs(fields["rest"] or "")
+            self.log.communicators.line(source, fields["pointer"] or "", rank, ranks, rest)
 
     def _version(self, source: Source, fields: Fields) -> None:
         self.log.library = fields["library"] or "NCCL"

@@ -2,7 +2,7 @@
 
     "Connect to 10.0.0.7<3456> failed : Connection refused"  ──► connection refused, peer 10.0.0.7
 
-A line is a problem's where it holds all of its marks (in small letters); the first in the table wins. How grave:
+A line is a problem's where it holds all of its marks (in small letters); the first wins. How grave:
 
     cause      something to mend: it becomes a verdict
     symptom    says only that something failed elsewhere: a verdict where no cause is known
@@ -53,7 +53,7 @@ PROBLEMS = (
             (("connection closed by remote peer",), ("connection reset by peer",), ("broken pipe",)),
             "look for the first rank that ended: the others only notice that it is gone"),
     Problem("out of GPU memory", CAUSE, (("cuda failure", "out of memory"),),
-            "leave NCCL some memory: a smaller micro-batch, fewer communicators or NCCL_BUFFSIZE below 4 MiB"),
+            "leave NCCL some memory: a smaller micro-batch, fewer communicators, a small NCCL_BUFFSIZE"),
     Problem("shared memory too small", CAUSE,
             (("/dev/shm", "no space"), ("failed to extend /dev/shm",), ("creating shared memory segment",)),
             "give the container more of /dev/shm: `docker run --shm-size=16g` or --ipc=host"),

@@ -4,8 +4,8 @@
     within a node   the network or shared memory instead of P2P · PCIe instead of NVLink
     anywhere        few channels · differences between hosts (differences.py) · errors (problems.py)
 
-NCCL chooses on its own, and says why only in passing: a rule looks for the reason among the variables that were set
-and the messages, and its confidence falls where there is none.
+NCCL chooses on its own, and says why only in passing: a rule looks for the reason among the variables and
+messages, and its confidence falls where there is none.
 """
 
 from __future__ import annotations
@@ -160,8 +160,8 @@ def _network_within(run: Summary) -> Verdict | None:
     disabled = _set(run.log, "NCCL_SHM_DISABLE", "1")
     return Verdict(
         "the network within a node", evidence + [disabled] * bool(disabled),
-        "unset NCCL_SHM_DISABLE and NCCL_P2P_DISABLE; ranks in containers of their own need --ipc=host and one "
-        "/dev/shm", 0.9,
+        "unset NCCL_SHM_DISABLE and NCCL_P2P_DISABLE; ranks in their own containers need --ipc=host and "
+        "one /dev/shm", 0.9,
     )  # fmt: skip
 
 
@@ -173,8 +173,8 @@ def _pcie(run: Summary) -> Verdict | None:
     return Verdict(
         "PCIe instead of NVLink within a node",
         [f"NCCL's graphs connect GPUs over {way} where NVLink would read NVL"],
-        "check `nvidia-smi topo -m` and `nvidia-smi nvlink -s`: the machine has none, a bridge is down, or the "
-        "job's GPUs aren't those that are linked", 0.8,
+        "check `nvidia-smi topo -m` and `nvidia-smi nvlink -s`: the machine has none, a bridge is down, or "
+        "the job's GPUs aren't those that are linked", 0.8,
     )  # fmt: skip
 
 
@@ -195,20 +195,20 @@ def _few_adapters(run: Summary) -> Verdict | None:
     alone = len(used) == 1
     return Verdict(
         f"{'one adapter' if alone else 'few adapters'} used of several", evidence,
-        "give NCCL all of them (NCCL_IB_HCA), the machine's topology (NCCL_TOPO_FILE in a virtual machine), and "
-        "more channels (NCCL_MIN_NCHANNELS)", 0.7 if alone else 0.5,
+        "give NCCL all of them (NCCL_IB_HCA), the machine's topology (NCCL_TOPO_FILE in a virtual machine), "
+        "and more channels (NCCL_MIN_NCHANNELS)", 0.7 if alone else 0.5,
     )  # fmt: skip
 
 
 def _few_channels(run: Summary) -> Verdict | None:
-    if run.channels is None or run.net == "Socket" and run.many_nodes or (run.ranks or 0) < 2:
+    if run.channels is None or (run.net == "Socket" and run.many_nodes) or (run.ranks or 0) < 2:
         return None
     limit = _set(run.log, "NCCL_MAX_NCHANNELS") or _set(run.log, "NCCL_MAX_CTAS")
     if run.channels > FEW_CHANNELS and not (limit and run.channels <= 2 * FEW_CHANNELS):
         return None
     return Verdict(
         "few channels",
-        [f"collectives run on {run.channels} channels, each a block of the GPU: few to fill NVLink or fast adapters",
+        [f"collectives run on {run.channels} channels, each a block of the GPU: few for fast links",
          *([limit] if limit else [])],
         "unset it" if limit else "try NCCL_MIN_NCHANNELS=8, and measure with nccl-tests",
         0.85 if limit else 0.4,
@@ -229,10 +229,11 @@ def _wrong_interface(run: Summary) -> Verdict | None:
         if run.many_nodes or run.log.messages.keys() & {"connection refused", "connection timed out"}
         else 0.5
     )
-    host, interface = next(iter(wrong.items()))
+    interface = next(iter(wrong.values()))
+    use = "uses" if len(wrong) == 1 else "use"
     return Verdict(
         "the wrong interface",
-        [f"{names(list(wrong))} {'uses' if len(wrong) == 1 else 'use'} {interface}, which other hosts can't reach"],
+        [f"{names(list(wrong))} {use} {interface}, which other hosts can't reach"],
         "set NCCL_SOCKET_IFNAME to the interface that the nodes share (`ip addr`), or exclude this one: "
         f"NCCL_SOCKET_IFNAME=^{interface},lo", sure,
     )  # fmt: skip
