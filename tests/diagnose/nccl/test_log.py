@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gzip
+import time
 from pathlib import Path
 
 import pytest
+from tests.diagnose.nccl.write import answer, run, says, started
 
 from scalewright.diagnose.diagnose import diagnose
 from scalewright.diagnose.inputs import inputs
@@ -13,8 +15,6 @@ from scalewright.diagnose.nccl import forms
 from scalewright.diagnose.nccl.links import Ends, Via, ends, repeated, via
 from scalewright.diagnose.nccl.problems import peer, problem
 from scalewright.spec.errors import UserError
-
-from .write import answer, run, says, started
 
 
 @pytest.mark.parametrize(
@@ -63,6 +63,12 @@ def test_what_a_link_goes_over(text: str, expected: Via) -> None:
         ("Bootstrap: Using ib0:10.0.0.1<0>", "bootstrap", "interfaces", "ib0:10.0.0.1<0>"),
         ("12 coll channels, 16 p2p channels, 4 p2p channels per peer", "channels", "channels", "12"),
         ("2 coll channels, 0 collnet channels, 4 nvls channels, 8 p2p channels", "channels", "nvls", "4"),
+        (
+            "comm:0x2b, nRanks:2, nNodes:1, coll channels:3 collnet channels:2, nvls channels:0",
+            "channels",
+            "channels",
+            "3",
+        ),
         ("Connected all rings, use ring PXN 0 GDR 1", "rings_connected", "gdr", "1"),
         ("NET/IB : GPU Direct RDMA Disabled for HCA 0 'mlx5_0'", "gdr_of_adapter", "state", "Disabled"),
         ("NET/IB : GPU Direct RDMA (DMABUF) enabled for HCA 0 'mlx5_0", "gdr_of_adapter", "how", "DMABUF"),
@@ -220,12 +226,16 @@ def test_other_files_are_refused_in_a_sentence(tmp_path: Path, content: bytes) -
         "x" * 300_000 + " NCCL INFO Using network IB",
         "a:" * 100_000 + "1:2 [0] NCCL INFO Using network IB",
         says("a", 0, "NET/OFI Selected Provider is " + "efa;" * 50_000),
+        says("a", 0, "Bootstrap : Using " + "a:" * 4000),
+        says("a", 0, "comm 0x1 rank 0 nranks 4 " + "a" * 8000),
         says("a", 0, "Pattern 4, " + "nChannels 1, " * 20_000),
         says("\udce9".encode("utf-8", "surrogateescape").decode("latin-1"), 0, "\x00\x07 set to \x9b31m"),
     ],
 )  # fmt: skip
 def test_hostile_lines_neither_crash_nor_hang(tmp_path: Path, line: str) -> None:
-    assert answer(tmp_path, [*run(), line, "NCCL version " + "9" * 9999])["nccl"]["ranks"] == 4
+    begun = time.process_time()
+    assert answer(tmp_path, [*run(), *[line] * 20, "NCCL version " + "9" * 9999])["nccl"]["ranks"] == 4
+    assert time.process_time() - begun < 2  # seconds: 0.1 for a line of 8 KiB would be ten minutes for 50 MB
 
 
 def test_a_log_is_known_by_its_content(tmp_path: Path) -> None:

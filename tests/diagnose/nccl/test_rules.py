@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.diagnose.nccl.write import answer, causes, run, says, started
 
 from scalewright.cli.diagnosis import show
-
-from .write import answer, causes, run, says, started
 
 
 def first(folder: Path, lines: list[str]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+# Every repetition that another one follows is bounded: a stranger's line must not cost the square of its length.
 FIRST = re.compile(r"[A-Za-z]*")
 COLLECTIVES = ("AllReduce", "AllGather", "ReduceScatter", "Broadcast", "Reduce", "AllToAll", "")
 
@@ -35,6 +36,8 @@ FORMS = (
     _form("channels", "",
           r"(?P<channels>\d+) coll channels, (?:(?P<collnet>\d+) collnet channels, )?"
           r"(?:(?P<nvls>\d+) nvls channels, )?(?P<p2p>\d+) p2p channels"),
+    _form("channels", "comm",  # RCCL's since 2.27
+          r"comm:[\w:, ]{1,90}? coll channels:(?P<channels>\d+) collnet channels:\d+, nvls channels:(?P<nvls>\d+)"),
     _form("rings_connected", "Connected", r"Connected all rings, use ring PXN (?P<pxn>\d) GDR (?P<gdr>\d)"),
     _form("nvls", "Connected", r"Connected NVLS tree"),
     # A communicator's line: `rest` are pairs of a name and a value, and what was begun or done.
@@ -72,8 +75,8 @@ BY_WORD: dict[str, tuple[Form, ...]] = {
 ALGORITHMS = ("TREE", "RING", "COLLNET_DIRECT", "COLLNET_CHAIN", "NVLS", "NVLS_TREE", "PAT")
 PROTOCOLS = ("LL", "LL128", "SIMPLE")
 
-PAIR = re.compile(r"(\w+) (\w+)")
-INTERFACE = re.compile(r"(?:\[\d+\])?([^:\s\[\]<>]+):[^\s<>]+<\d+>")
+PAIR = re.compile(r"\b(\w{1,40}) (\w{1,40})")
+INTERFACE = re.compile(r"(?:\[\d+\])?([^:\s\[\]<>]{1,40}):[^\s<>]{1,90}<\d+>")
 ADAPTER = re.compile(r"\[(\d+)\] ?([^:\s\[\]]+):(?:\w+:)?\d+/(\w+)")
 EXPORT = re.compile(r"(?:^|\bexport |\s)([NR]CCL_[A-Z0-9_]+)=([^\s'\";]+)")
 VERSION_WITHIN = re.compile(r"(?P<library>[NR]CCL) version\s*:?\s*(?P<version>\d[\w.+\-]*)")

@@ -110,6 +110,8 @@ def _gdr(run: Summary) -> Verdict | None:
         fix = (
             "Omni-Path offers it to its own libraries only: use the OFI plugin with the provider opx or psm2"
         )
+    if run.net == "OFI":
+        fix = "over EFA only p4d, p5 and later have it, and older plugins need FI_EFA_USE_DEVICE_RDMA=1"
     off = sorted({f"{host} {adapter}" for (host, adapter), on in log.gdr_adapters.items() if not on})
     if off:
         evidence.append(f"NCCL says that it is disabled for {names(off)}")
