@@ -75,6 +75,14 @@ def test_gpudirect_is_off_on_some_ranks_only(tmp_path: Path) -> None:
     assert result["verdicts"][0]["evidence"] == ["4 of 8 links between nodes lack the mark GDRDMA"]
 
 
+def test_gpudirect_by_the_rings_alone(tmp_path: Path) -> None:
+    ready = [started(host, 0, rank, 2) for rank, host in enumerate("ab")]
+    for gdr in (0, 1):
+        lines = [*ready, says("a", 0, f"Connected all rings, use ring PXN 0 GDR {gdr}")]
+        lines.insert(0, started("a", 0, 0, 2, state="START"))
+        assert answer(tmp_path, lines)["nccl"]["gdr"] is bool(gdr)
+
+
 def test_shared_memory_and_why(tmp_path: Path) -> None:
     lines = run(inside="SHM/direct/direct")
     assert first(tmp_path, lines)["cause"] == "shared memory instead of P2P within a node"

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-# Every repetition that another one follows is bounded: a stranger's line must not cost the square of its length.
+# A repetition that another follows is bounded: a stranger's line must not cost the square of its length.
 FIRST = re.compile(r"[A-Za-z]*")
 COLLECTIVES = ("AllReduce", "AllGather", "ReduceScatter", "Broadcast", "Reduce", "AllToAll", "")
 
@@ -37,7 +37,8 @@ FORMS = (
           r"(?P<channels>\d+) coll channels, (?:(?P<collnet>\d+) collnet channels, )?"
           r"(?:(?P<nvls>\d+) nvls channels, )?(?P<p2p>\d+) p2p channels"),
     _form("channels", "comm",  # RCCL's since 2.27
-          r"comm:[\w:, ]{1,90}? coll channels:(?P<channels>\d+) collnet channels:\d+, nvls channels:(?P<nvls>\d+)"),
+          r"comm:[\w:, ]{1,90}? coll channels:(?P<channels>\d+) collnet channels:\d+, "
+          r"nvls channels:(?P<nvls>\d+)"),
     _form("rings_connected", "Connected", r"Connected all rings, use ring PXN (?P<pxn>\d) GDR (?P<gdr>\d)"),
     _form("nvls", "Connected", r"Connected NVLS tree"),
     # A communicator's line: `rest` are pairs of a name and a value, and what was begun or done.

@@ -173,10 +173,12 @@ class _Reader:
                 values.setdefault(value, set()).update({source.host} - {""})
 
     def _bootstrap(self, source: Source, fields: Fields) -> None:
-        self.log.bootstrap.setdefault(source.host, f.interfaces(fields["interfaces"] or ""))
+        if source.host not in self.log.bootstrap:
+            self.log.bootstrap[source.host] = f.interfaces(fields["interfaces"] or "")
 
     def _sockets(self, source: Source, fields: Fields) -> None:
-        self.log.sockets.setdefault(source.host, f.interfaces(fields["interfaces"] or ""))
+        if source.host not in self.log.sockets:
+            self.log.sockets[source.host] = f.interfaces(fields["interfaces"] or "")
 
     def _adapters(self, source: Source, fields: Fields) -> None:
         if listed := f.adapters(fields["adapters"] or ""):

@@ -121,10 +121,12 @@ def _intra(within: Counter[Via]) -> str | None:
 def _gdr(log: Log, ways: list[Via]) -> bool | None:
     """False where only some links have the mark: then the log shows that this version prints it."""
     marks = [way.gdr for way in ways if way.kind == "NET"]
-    stated = [some.gdr for some in log.communicators.all if some.gdr is not None]
-    if marks and any(marks):
+    # Rings of one node have nothing to say about the network.
+    rings = [some for some in log.communicators.all if (some.nodes or len(some.hosts)) > 1]
+    stated = [some.gdr for some in rings if some.gdr is not None]
+    if any(marks):
         return all(marks)
-    if stated and marks:  # rings of one node have nothing to say about the network
+    if stated:
         return all(stated)
     if log.gdr_gpus or log.gdr_distance:
         return not log.gdr_distance and not marks
