@@ -26,7 +26,7 @@ def nccl_lines(nccl: Mapping[str, Any]) -> list[str]:
     """The lines of a run, as wide as the screen; those of which the log says nothing are left out."""
     ways = nccl["transports"]
     network = [f"network {ways['net']}"] if ways["net"] else []
-    if ways["net"] or ways["between"]:
+    if ways["net"] not in (None, "Socket"):
         network.append(f"GPUDirect RDMA {ON_OFF[nccl['gdr']]}")
     plugin = [some for some in (nccl["plugin"], nccl["provider"] and f"provider {nccl['provider']}") if some]
     said = {

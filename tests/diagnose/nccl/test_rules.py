@@ -57,6 +57,10 @@ def test_gpudirect_is_off(tmp_path: Path) -> None:
     verdict = first(tmp_path, run(mark=""))
     assert verdict["cause"] == "GPUDirect RDMA is off between nodes"
     assert verdict["evidence"] == ["8 of 8 links between nodes lack the mark GDRDMA"]
+    disabled = on_all("NET/IB : GPU Direct RDMA Disabled for HCA 0 'mlx5_0'")
+    result = answer(tmp_path, [*disabled, *run(mark="")])
+    assert result["nccl"]["gdr"] is False
+    assert "NCCL says that it is disabled for a 0 'mlx5_0', b 0 'mlx5_0'" in result["verdicts"][0]["evidence"]
 
 
 def test_gpudirect_is_off_because_of_the_distance(tmp_path: Path) -> None:
@@ -66,6 +70,12 @@ def test_gpudirect_is_off_because_of_the_distance(tmp_path: Path) -> None:
     assert (
         "4 pairs of a GPU and an adapter are too far apart (distance 5)" in result["verdicts"][0]["evidence"]
     )
+
+
+def test_gpudirect_is_off_because_of_a_variable(tmp_path: Path) -> None:
+    verdict = first(tmp_path, [*on_all("NCCL_NET_GDR_LEVEL set by environment to LOC"), *run(mark="")])
+    assert verdict["evidence"][1:] == ["NCCL_NET_GDR_LEVEL is set to LOC on a, b"]
+    assert verdict["fix"] == "unset NCCL_NET_GDR_LEVEL"
 
 
 def test_gpudirect_is_off_on_some_ranks_only(tmp_path: Path) -> None:
