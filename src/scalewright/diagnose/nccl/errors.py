@@ -10,13 +10,16 @@ from scalewright.diagnose.nccl.problems import CAUSE, SYMPTOM
 from scalewright.diagnose.nccl.verdict import Verdict, names
 
 
+MOST_UNKNOWN = 5  # warnings that the table doesn't know: the first tell most, the rest is among the messages
+
+
 def errors(log: Log) -> list[Verdict]:
     """Warnings of the table; those that only say that something failed where nothing tells what."""
     causes = [message for message in log.messages.values() if message.problem.gravity == CAUSE]
     known = [message for message in causes if message.problem.any_of]
     symptoms = [message for message in log.messages.values() if message.problem.gravity == SYMPTOM]
-    chosen = known + [message for message in causes if message not in known] + ([] if known else symptoms)
-    return [_error(message) for message in chosen]
+    unknown = [message for message in causes if not message.problem.any_of]
+    return [_error(message) for message in [*known, *unknown[:MOST_UNKNOWN], *([] if known else symptoms)]]
 
 
 def _error(message: Message) -> Verdict:

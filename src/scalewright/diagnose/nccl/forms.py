@@ -59,7 +59,8 @@ FORMS = (
           r"NET/[^:]+: GPU Direct RDMA (?P<state>[ED]\w+) for GPU \w+ / HCA (?P<adapter>\w+) "
           r"\(distance (?P<distance>\d+) (?P<sign>[<>=]+) (?P<most>\d+)\)"),
     _form("gdr_of_adapter", "NET",
-          r"NET/[^:]+: GPU Direct RDMA (?:\((?P<how>\w+)\) )?(?P<state>[EeDd]\w+) for HCA (?P<adapter>.+)$"),
+          r"NET/[^:]+: GPU Direct RDMA (?:\((?P<how>\w+)\) )?(?P<state>[EeDd]\w+) for HCA \d+[ :]*'?"
+          r"(?P<adapter>[^']*)"),
     # A graph of NCCL_DEBUG_SUBSYS=GRAPH: the longest way between two GPUs, and from a GPU to its adapter.
     _form("graph", "Pattern",
           r"Pattern (?P<pattern>\d+), .*n?Channels (?P<channels>\d+), \w+ (?P<bandwidth>[\d.]+)/[\d.]+, "

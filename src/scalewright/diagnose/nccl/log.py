@@ -7,6 +7,7 @@ One file of all ranks, one a rank (NCCL_DEBUG_FILE) or an excerpt: what isn't pr
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -20,6 +21,8 @@ from scalewright.diagnose.nccl.links import network, repeated
 from scalewright.diagnose.nccl.problems import CAUSE, HINT, PEER, Problem, peer, problem
 
 Fields = dict[str, str | None]
+NUMBER = re.compile(r"0x[0-9a-f]+|\d+")  # warnings that differ only in them are one
+LONGEST_NAME = 80  # characters
 LONGEST_TEXT = 240  # characters of a message that are kept
 MOST_RANKS = 1 << 24  # more are no communicator's but damage
 MOST = 200  # different warnings, peers or values that are kept: a log may have no end of them
@@ -107,7 +110,7 @@ class _Reader:
         if level in ("WARN", "ERROR", "ABORT", "") or (matched is None and HINT.search(text)):
             row = problem(text)
         if row is None and level == "WARN":
-            row = Problem(f"warning: {text[:LONGEST_TEXT]}", CAUSE, ())
+            row = Problem(f"warning: {NUMBER.sub('#', text)[:LONGEST_NAME]}", CAUSE, ())
         if row is not None:
             self._message(row, line, file)
 
