@@ -9,7 +9,6 @@ from scalewright.diagnose.nccl.log import Log, Message
 from scalewright.diagnose.nccl.problems import CAUSE, SYMPTOM
 from scalewright.diagnose.nccl.verdict import Verdict, names
 
-
 MOST_UNKNOWN = 5  # warnings that the table doesn't know: the first tell most, the rest is among the messages
 
 
