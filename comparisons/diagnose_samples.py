@@ -1,6 +1,6 @@
 """What `diagnose` makes of real traces, beside exact counts and the answers of other tools.
 
-    python comparisons/diagnose_samples.py FOLDER            a minute
+    python comparisons/diagnose_samples.py FOLDER [--nccl-logs FOLDER]      a minute
 
 FOLDER holds a folder for each set of traces with a reference beside it: `hta_reference.json` (an exact count in whole
 nanoseconds, HTA, TraceLens), `fr_trace_reference.json` (who a hang began with), `memory_viz_reference.json`. These
@@ -39,6 +39,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--out", type=Path, help="where the result goes")
+    parser.add_argument("--nccl-logs", type=Path, help="a folder of NCCL's logs with truths beside them")
     options = parser.parse_args()
     result = Result("diagnose-samples", "What `diagnose` makes of real traces", facts(), options.out)
     result.say(facts_text(result.data["facts"]))
@@ -62,6 +63,8 @@ def main() -> None:
     hangs(options.folder / "flight_recorder", result)
     snapshots(options.folder / "memory_snapshots", result)
     edges(options.folder / "edge_cases", result)
+    if options.nccl_logs:
+        nccl_logs(options.nccl_logs, result)
     assert worst <= NEAR
     result.close()
 
@@ -168,6 +171,43 @@ def edges(folder: Path, result: Result) -> None:
             rows.append([path.name, "refused", str(error.what)])
     result.put("edge_cases", rows)
     result.say("**Traces that break parsers.**", table(["trace", "bound by", "notes"], rows))
+
+
+# Where a truth has what its sample doesn't: the sample was thinned out after the truth was written.
+NCCL_TRUTHS_ERRORS = {
+    ("2.27.7-2xa100-pcie-direct", "gdr"): "the sample has no line about GPUDirect",
+    ("2.27.7-2xa100-pcie-direct", "intra"): "the sample prints /read behind it, which the other truths keep",
+}
+
+
+def nccl_logs(folder: Path, result: Result) -> None:
+    """Every field of the truths that were written by hand beside logs of NCCL."""
+    rows = []
+    for path in sorted(folder.glob("*.log")):
+        truth = json.loads(path.with_name(f"{path.stem}.truth.json").read_text())
+        answer = diagnose([path])
+        nccl = answer["nccl"]
+        ours = {
+            "nccl_version": nccl["version"], "net": nccl["transports"]["net"],
+            "intra": nccl["transports"]["intra"], "problems": sorted(nccl["problems"]),
+            **{key: nccl[key] for key in ("ranks", "nodes", "gdr", "channels")},
+        }  # fmt: skip
+        theirs = truth | truth["transports"] | {"problems": sorted(truth["problems"])}
+        for key, value in ours.items():
+            equal = value == theirs[key]
+            why = "equal" if equal else NCCL_TRUTHS_ERRORS.get((path.stem, key), "DIFFERENT")
+            rows.append([path.stem, key, _cell(value), _cell(theirs[key]), why])
+    different = [row for row in rows if row[-1] != "equal"]
+    result.put("nccl_logs", rows)
+    result.say(
+        f"**NCCL's logs**: {len(rows) - len(different)} of {len(rows)} fields as written by hand; others:",
+        table(["log", "field", "here", "by hand", "why"], different),
+    )
+    assert not any(row[-1] == "DIFFERENT" for row in rows)
+
+
+def _cell(value: object) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 if __name__ == "__main__":

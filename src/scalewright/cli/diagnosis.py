@@ -10,6 +10,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from scalewright.cli.nccl_lines import COMMUNICATOR, communicator_rows, nccl_lines
 from scalewright.cli.output import print_table
 from scalewright.spec.text.words import printable, short_time
 
@@ -26,7 +27,8 @@ CAUSES = {
 
 def show(answer: Mapping[str, Any]) -> None:
     """Prints the answer of `diagnose`."""
-    {"trace": _trace, "flight_recorder": _flight, "memory": _memory}[answer["kind"]](answer)
+    kinds = {"trace": _trace, "flight_recorder": _flight, "memory": _memory, "nccl": _nccl}
+    kinds[answer["kind"]](answer)
     for line in answer["warnings"]:
         print(f"note: {printable(line)}")
 
@@ -70,6 +72,18 @@ def _memory(answer: Mapping[str, Any]) -> None:
     print()
     rows = [[some["owner"], f"{some['bytes'] / GIB:.3f}"] for some in memory["top_stacks"][:MOST_KERNELS]]
     print_table(["at the peak, allocated by", "GiB"], rows)
+
+
+def _nccl(answer: Mapping[str, Any]) -> None:
+    print("\n".join(nccl_lines(answer["nccl"])))
+    if not answer["verdicts"]:
+        print("\nnothing in these lines slows or stops the run")
+    for number, verdict in enumerate(answer["verdicts"], 1):
+        print(f"\n{number}. {printable(verdict['cause'])} ({100 * verdict['confidence']:.0f}% sure)")
+        _paragraphs([*verdict["evidence"], "→ " + verdict["fix"]])
+    print()
+    if rows := communicator_rows(answer["nccl"]["communicators"]):
+        print_table(COMMUNICATOR, rows)
 
 
 def _paragraphs(lines: Sequence[str]) -> None:

@@ -1,6 +1,7 @@
 """From paths to an answer: what they are decides who reads them.
 
 trace            ranks.py, answer.py        flight_recorder   flight/        memory   memory/
+nccl             nccl/
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from typing import Any
 
 from scalewright.diagnose.answer import answer
 from scalewright.diagnose.flight.answer import flight_answer
-from scalewright.diagnose.inputs import FLIGHT, READ, TRACE, inputs
+from scalewright.diagnose.inputs import FLIGHT, NCCL, READ, TRACE, inputs
 from scalewright.diagnose.memory.answer import memory_answer
+from scalewright.diagnose.nccl.answer import nccl_answer
 from scalewright.diagnose.pickles import NotPlainData
 from scalewright.diagnose.ranks import read_ranks
 from scalewright.diagnose.traces.json_array import NotATrace
@@ -25,6 +27,8 @@ def diagnose(paths: Sequence[Path]) -> dict[str, Any]:
     try:
         if kind == TRACE:
             return answer(read_ranks(files))
+        if kind == NCCL:
+            return nccl_answer(files)
         return flight_answer(files) if kind == FLIGHT else memory_answer(files)
     except (NotATrace, NotPlainData) as error:
         raise UserError(str(error), ", ".join(map(str, paths[:3])), f"give {READ}") from None

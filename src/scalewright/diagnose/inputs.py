@@ -1,8 +1,9 @@
-"""What the given paths are, by their content: traces of ranks, flight recorder dumps, memory snapshots.
+"""What the given paths are, by their content: traces of ranks, recorders' dumps, memory snapshots, logs.
 
     PATH... ──► files ──► kind     { or [   JSON: a trace, or a dump with entries
                                    SQLite   an export of Nsight Systems: traces
                                    0x80     a pickle: its keys decide
+                                   NCCL     a log with lines of NCCL's
                                    others   refused by name; in a folder left out
 
 All files must be of one kind: they are the ranks of one run. `example` is a run that comes with the package.
@@ -10,16 +11,22 @@ All files must be of one kind: they are the ranks of one run. `example` is a run
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from scalewright.diagnose.nccl.lines import is_nccl_log
 from scalewright.diagnose.traces.nsys import MAGIC
 from scalewright.diagnose.traces.unpack import Unpacked
 from scalewright.spec.errors import UserError
 
-TRACE, FLIGHT, MEMORY = "trace", "flight_recorder", "memory"
-READ = "a trace of PyTorch's profiler or Nsight Systems, a flight recorder's dumps or a memory snapshot"
+TRACE, FLIGHT, MEMORY, NCCL = "trace", "flight_recorder", "memory", "nccl"
+READ = (
+    "a trace of PyTorch's profiler or Nsight Systems, a flight recorder's dumps, a memory snapshot, "
+    "or a log of NCCL"
+)
 EXAMPLE = Path(__file__).parent / "data" / "example"  # four ranks' traces, generated: one computes slowly
+ARRAY = re.compile(rb"\[\s*(?:[{\]]|$)")  # of JSON; a log may begin with `[rank0]: `
 START = 1 << 16  # bytes in which a file shows what it is
 
 
@@ -58,4 +65,6 @@ def kind_of_file(path: Path) -> str:
         return FLIGHT
     if text[:1] == b"{" and b'"segments"' in text and b'"traceEvents"' not in text:
         return MEMORY
-    return TRACE if text[:1] in (b"{", b"[") else ""
+    if text[:1] == b"{" or ARRAY.match(text):
+        return TRACE
+    return NCCL if is_nccl_log(path) else ""

@@ -31,6 +31,7 @@ def diagnose(
     scalewright diagnose example            # four ranks, made up
     scalewright diagnose trace.json.gz
     scalewright diagnose traces/            # a file a rank
+    scalewright diagnose nccl.log           # of a run with NCCL_DEBUG=INFO
     """
     from scalewright.api import diagnose as ask
     from scalewright.cli.output import only_answer, print_json, working

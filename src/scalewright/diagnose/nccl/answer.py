@@ -1,0 +1,120 @@
+"""The answer of `diagnose` for logs of NCCL: what was chosen, what slows or stops the run."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from scalewright.diagnose.nccl.communicators import Communicator
+from scalewright.diagnose.nccl.links import Via
+from scalewright.diagnose.nccl.log import Log, read_logs
+from scalewright.diagnose.nccl.rules import verdicts
+from scalewright.diagnose.nccl.summary import Summary, summary
+
+
+def nccl_answer(files: Sequence[Path]) -> dict[str, Any]:
+    """What the logs of one run show; raises OSError where a file can't be read."""
+    run = summary(read_logs(files))
+    return {
+        "kind": "nccl",
+        "nccl": nccl_part(run),
+        "verdicts": [verdict.dump() for verdict in verdicts(run)],
+        "warnings": run.log.notes + _missing(run),
+    }
+
+
+def nccl_part(run: Summary) -> dict[str, Any]:
+    """The figures of a run's lines, also for a log of training that has NCCL's lines in it."""
+    log = run.log
+    return {
+        "library": log.library,
+        "version": next(iter(sorted(log.versions, key=len, reverse=True)), None),
+        "versions": {version: sorted(hosts) for version, hosts in log.versions.items()},
+        "ranks": run.ranks,
+        "nodes": run.nodes,
+        "hosts": run.hosts,
+        "transports": {"net": run.net, "intra": run.intra, "within": _links(run.within),
+                       "between": _links(run.between)},
+        "gdr": run.gdr,
+        "channels": run.channels,
+        "plugin": log.plugin or None,
+        "provider": log.provider or None,
+        "interfaces": log.bootstrap,
+        "adapters": {
+            host: [f"{name} ({link})" for _, (name, link) in sorted(listed.items())]
+            for host, listed in log.adapters.items()
+        },
+        "communicators": [_communicator(some) for some in log.communicators.all],
+        "tuning": [
+            {"collective": collective, "algorithm": algorithm, "protocol": protocol, "count": count}
+            for (collective, algorithm, protocol), count in log.tuning.most_common()
+        ],
+        "environment": {name: " | ".join(values) for name, values in log.environment.items()},
+        "problems": [*log.messages],
+        "messages": _messages(log),
+    }  # fmt: skip
+
+
+def _links(counts: Counter[Via]) -> dict[str, int]:
+    """Links by what they go over: `NET/IB/GDRDMA`, with the adapters together."""
+    merged: Counter[str] = Counter()
+    for way, count in counts.items():
+        name = f"{way.kind}/{way.name}" if way.kind in ("NET", "COLLNET") else way.name
+        merged[name + ("/GDRDMA" if way.gdr else "")] += count
+    return dict(merged.most_common())
+
+
+def _communicator(some: Communicator) -> dict[str, Any]:
+    return {
+        "id": some.name,
+        "ranks": some.ranks,
+        "ranks_seen": len(some.members),
+        "ranks_ready": len(some.complete),
+        "nodes": some.nodes if some.nodes is not None else None,
+        "hosts": some.hosts,
+        "channels": some.most_channels(),
+        "rings": len(some.rings) or None,
+        "trees": some.trees or None,
+        "nvls": some.nvls,
+        "gdr": some.gdr,
+        "links": _by_count(some.links),
+        "members": [
+            {"rank": member.rank, "host": member.host, "cuda_device": _known(member.cuda_device),
+             "nvml_device": _known(member.nvml_device), "bus_id": member.bus_id or None}
+            for _, member in sorted(some.members.items())
+        ],
+    }  # fmt: skip
+
+
+def _by_count(counts: Mapping[str, int]) -> dict[str, int]:
+    return dict(sorted(counts.items(), key=lambda item: -item[1]))
+
+
+def _known(number: int) -> int | None:
+    return number if number >= 0 else None
+
+
+def _messages(log: Log) -> list[dict[str, Any]]:
+    return [
+        {"problem": name, "gravity": message.problem.gravity, "count": message.count, "file": message.file,
+         "line": message.line, "text": message.text, "hosts": sorted(message.hosts),
+         "peers": sorted(message.peers)}
+        for name, message in log.messages.items()
+    ]  # fmt: skip
+
+
+def _missing(run: Summary) -> list[str]:
+    """What a reader should know about ranks that aren't in the log."""
+    world, notes = run.world, []
+    if world is None:
+        notes.append("no line tells a communicator's ranks: the log is cut, or from before they met")
+    elif len(world.members) < world.ranks:
+        notes.append(f"{len(world.members):,} of {world.ranks:,} ranks print their place in this log")
+    for some in run.log.communicators.all:
+        waiting = len(some.members) - len(some.complete)
+        if run.log.communicators.started and waiting:
+            who = "a rank" if waiting == 1 else f"{waiting:,} ranks"
+            notes.append(f"{who} of communicator {some.name} began and didn't get ready in this log")
+    return notes

@@ -1,0 +1,38 @@
+"""Warnings and errors as verdicts: what they say, how often, whose they are, and which are only consequences.
+
+ncclSystemError on 31 ranks, "Connect to 10.0.0.7 failed : Connection refused" on one  ──► the one
+"""
+
+from __future__ import annotations
+
+from scalewright.diagnose.nccl.log import Log, Message
+from scalewright.diagnose.nccl.problems import CAUSE, SYMPTOM
+from scalewright.diagnose.nccl.verdict import Verdict, names
+
+MOST_UNKNOWN = 5  # warnings that the table doesn't know: the first tell most, the rest is among the messages
+
+
+def errors(log: Log) -> list[Verdict]:
+    """Warnings of the table; those that only say that something failed where nothing tells what."""
+    causes = [message for message in log.messages.values() if message.problem.gravity == CAUSE]
+    known = [message for message in causes if message.problem.any_of]
+    symptoms = [message for message in log.messages.values() if message.problem.gravity == SYMPTOM]
+    unknown = [message for message in causes if not message.problem.any_of]
+    return [_error(message) for message in [*known, *unknown[:MOST_UNKNOWN], *([] if known else symptoms)]]
+
+
+def _error(message: Message) -> Verdict:
+    evidence = [f"{message.file}, line {message.line}: {message.text}"]
+    if message.count > 1 or message.hosts:
+        times = "once" if message.count == 1 else f"{message.count:,} times"
+        evidence.append(
+            f"printed {times}" + (f", by {names(sorted(message.hosts))}" if message.hosts else "")
+        )
+    if message.peers:
+        evidence.append(f"the other end: {names(sorted(message.peers))}")
+    fix = (
+        message.problem.fix
+        or "NCCL's own words: its documentation's chapter on troubleshooting has most of them"
+    )
+    return Verdict(message.problem.name, evidence, fix,
+                   0.9 if message.problem.gravity == CAUSE and message.problem.any_of else 0.5)  # fmt: skip
