@@ -2,9 +2,9 @@
 
     python comparisons/diagnose_samples.py FOLDER [--nccl-logs FOLDER]      a minute
 
-FOLDER holds a folder for each set of traces with a reference beside it: `hta_reference.json` (an exact count in whole
-nanoseconds, HTA, TraceLens), `fr_trace_reference.json` (who a hang began with), `memory_viz_reference.json`. These
-samples are other people's and aren't part of this repository.
+FOLDER holds a folder for each set of traces with a reference beside it: `hta_reference.json` (an exact count in
+whole nanoseconds, HTA, TraceLens), `fr_trace_reference.json` (who a hang began with),
+`memory_viz_reference.json`. These samples are other people's and aren't part of this repository.
 """
 
 from __future__ import annotations
@@ -47,13 +47,14 @@ def main() -> None:
     result.put("partitions", rows)
     worst = max(row["worst_points"] for row in rows)
     result.say(
-        f"**{len(rows)} traces against the exact count**: the worst part of any is {worst:.5f} points of percent "
-        f"off; {sum(row['equal'] for row in rows)} are equal to the nanosecond. Parts in percent of the window.",
+        f"**{len(rows)} traces against the exact count**: the worst part of any is {worst:.5f} points of "
+        f"percent off; {sum(row['equal'] for row in rows)} are equal to the nanosecond. Parts in percent of "
+        "the window.",
         table(
             ["trace", "idle", "compute", "exposed comm.", "exposed copies", "worst, points", "CPU s"],
             [
-                [row["trace"], *(f"{row[part]:.2f}" for part in ("idle", *PARTS)), f"{row['worst_points']:.5f}",
-                 f"{row['cpu_s']:.2f}"]
+                [row["trace"], *(f"{row[part]:.2f}" for part in ("idle", *PARTS)),
+                 f"{row['worst_points']:.5f}", f"{row['cpu_s']:.2f}"]
                 for row in rows
             ],
         ),
@@ -109,8 +110,8 @@ def tensor_parallel(folder: Path, result: Result) -> None:
     named = " and ".join(f"rank {rank} ({cause})" for rank, cause in late.items())
     result.say(
         f"**Tensor parallelism over 8 A100**: {transfer:.1f} ms of transfer in "
-        f"{sum(map(len, ranks.matched))} collectives (exact: 50.1 of 84); late are {named} (known: 0 and 6, their "
-        "hosts)."
+        f"{sum(map(len, ranks.matched))} collectives (exact: 50.1 of 84); late are {named} (known: 0 and 6, "
+        "their hosts)."
     )
 
 
@@ -123,9 +124,9 @@ def loading(folder: Path, result: Result) -> None:
     gain = first["gain_pct"]
     result.say(
         f"**ResNet-50 without and with 4 workers**: loading holds up {shares['workers0']:.1f}% and "
-        f"{shares['workers4']:.1f}% of the steps (tb_plugin: 22.9 and 0.8); first cause: {first['cause']}, expected "
-        f"gain {gain['p50']:.1f}% ({gain['p10']:.1f} to {gain['p90']:.1f}); measured between the two runs: 8.9% of "
-        "the mean step, 17% of the median one (two of six steps with workers stall)."
+        f"{shares['workers4']:.1f}% of the steps (tb_plugin: 22.9 and 0.8); first cause: {first['cause']}, "
+        f"expected gain {gain['p50']:.1f}% ({gain['p10']:.1f} to {gain['p90']:.1f}); measured between the "
+        "two runs: 8.9% of the mean step, 17% of the median one (two of six steps with workers stall)."
     )
 
 
