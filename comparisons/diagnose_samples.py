@@ -2,8 +2,8 @@
 
     python comparisons/diagnose_samples.py FOLDER [--nccl-logs FOLDER]      a minute
 
-FOLDER holds a folder for each set of traces with a reference beside it: `hta_reference.json` (an exact count in
-whole nanoseconds, HTA, TraceLens), `fr_trace_reference.json` (who a hang began with),
+FOLDER holds a folder for each set of traces with a reference beside it: `hta_reference.json` (an exact count
+in whole nanoseconds, HTA, TraceLens), `fr_trace_reference.json` (who a hang began with),
 `memory_viz_reference.json`. These samples are other people's and aren't part of this repository.
 """
 

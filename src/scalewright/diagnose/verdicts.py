@@ -236,6 +236,9 @@ def _mean(ranks: Ranks, figure: Callable[[Rank], float]) -> float:
 
 def bound_by(ranks: Ranks) -> str:
     """One line for a run without a cause above its threshold."""
+    idle = _mean(ranks, lambda r: 100 * r.breakdown.idle / r.breakdown.window)
+    if idle > 50:
+        return "idle: nothing in the trace tells why"
     kinds = by_kind(ranks.ranks[0].trace)
     most = ", ".join(f"{kind} {share:.0f}%" for kind, share in list(kinds.items())[:3])
     return f"compute: {most}" if most else "nothing in particular"
