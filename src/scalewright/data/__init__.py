@@ -3,7 +3,8 @@
 prepare   prepare.py: inputs.py, plan.py, sample.py, pieces.py, workers.py, encode.py, join.py
           documents.py (bad_lines.py, corpora.py)    tokenizer.py, words.py    progress.py, statistics.py
 read      readers.py, shards.py, tokens.py: any maker's token files as one TokenStore    identity.py
-batch     dataset.py: sample number to Batch (batch.py)    order.py, packing.py, prefetch.py
+batch     dataset.py: sample number to Batch (batch.py), so a resume needs one number
+          order.py: shuffled without a table    packing.py, prefetch.py
           mixture.py, mixture_positions.py: several sources    left_out.py: samples that a run passes over
 own data  custom.py: items.py, sources.py, indexed.py, reading.py              stand_in.py: for dry runs
 """

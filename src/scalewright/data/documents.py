@@ -1,4 +1,4 @@
-"""The text of a part of the input, in bounded bites: no file, however large, is held in memory.
+"""The text of a part of the input, in chunks of bounded size: no file, however large, is held in memory.
 
 A document comes as one or more fragments of about a megabyte; a fragment ends where a tokenizer's words end,
 so that cutting changes no token:

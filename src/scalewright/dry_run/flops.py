@@ -1,4 +1,4 @@
-"""FLOPs of an operator that runs: matmuls and attention, as everyone counts them; the rest is free.
+"""FLOPs of an operator that runs: matmuls and attention; the rest counts as none, as usual.
 
     [m, k] @ [k, n]              2 m n k
     attention, forward           2 matmuls over the full square of scores

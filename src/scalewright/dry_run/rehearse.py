@@ -1,4 +1,4 @@
-"""Plays one rank of a world that isn't there: its real program, on tensors without numbers, watched.
+"""Plays one rank of a world that isn't there: its real program, on fake tensors, watched.
 
     fake process group    every collective returns at once, and is counted
     fake tensors          shapes, dtypes and life times, no memory

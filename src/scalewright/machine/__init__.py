@@ -1,6 +1,7 @@
 """This computer: its devices as a cluster, its rates as measured, and what is set up badly.
 
 local.py    the cluster `local` (names.py, processor.py)     load.py    what others keep busy
-probe.py    matmul rates, copies, bf16                       timings.py kernels.py, ranks.py: curves of a CPU
+probe.py    quick rates: matmuls, copies, bf16               kernels.py times every kernel, ranks.py messages;
+                                                             timings.py keeps the curves
 doctor.py   findings.py, checks/: a file for each part of a machine
 """

@@ -3,7 +3,7 @@
     cpu_timings(2) ──► in ~/.cache/scalewright? ──► yes: read
                               │ no
                               ▼
-        ranks.py, ranks.py: processes that time at once ──► Timings ──► written there
+        kernels.py, ranks.py: processes that time at once ──► Timings ──► written there
 
 What is kept is for one processor, thread count, torch and version of this probe; what was probed on a busy
 machine is believed for minutes only, a quiet one's for a month.

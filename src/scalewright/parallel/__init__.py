@@ -8,7 +8,7 @@ vocabulary.py    cross-entropy of logits cut by tp     weights.py    a rank's pa
 replicate.py     DDP                                   shard.py      ZeRO 1 to 3 and HSDP, by FSDP2
                                                        shard_gradients.py: when it gathers, reduces, frees
 pipeline.py      a schedule's actions, run in order    stages.py, messages.py   what a rank holds and sends
-backward.py      a backward, whole or in two parts     execute.py    without or with a pipeline
+backward.py      a backward, whole or in two parts     execute.py    micro-batches: gradients accumulated
 recompute.py     activations run again                 budget.py     under a budget of memory
 offload_states.py, offload_activations.py   on the host (host.py: host memory on a CPU)
 compile.py, collectives.py, inputs.py, buffers.py; timers.py, shard_timers.py, timeline.py: where time went

@@ -1,6 +1,6 @@
 """Recomputation under a memory budget: keeps the outputs that the spec's knapsack chose.
 
-    spec/recompute.keep(model, layout, T, budget) -> {"attention.core", "mlp.gate", ...}      pure data
+    spec/recompute_budget.keep(model, layout, T, budget) -> {"attention.core", "mlp.gate", ...}      pure data
     here: the n-th matrix product of a block is the n-th of its spec's products               policy
 
 An operator is identified by its index among the block's matrix products, which is the same in eager and

@@ -1,4 +1,4 @@
-"""From a user's run to the two runs that are compared: its layout, and one device; small enough for here.
+"""From a user's run to the two runs that are compared: its layout, and one device, scaled to this machine.
 
 run ──model, layout, data that fit──► layout's run     out_dir, tracking, saves: none of the user's
                                  └──► control's run    the same on one device

@@ -1,4 +1,4 @@
-"""The lives of a run, from its events: each from a start or resume to its end, without the time in between.
+"""The attempts of a run, from its events: each from a start or resume to its end, without the time between.
 
 start ── save ── fault      resume ── save ── finish      resume ── finish     (nothing was left to do)
 └──── a life ───────┘       └───────── a life ────────┘   └── idle: none ──┘

@@ -5,7 +5,7 @@ a model     model.py, presets.py (shapes.py, huggingface.py), families/
             tensors.py: every tensor    operators.py, block.py (primitives.py, mixers.py): every operator
 a layout    layout.py, layout_check.py, layout_fix.py          grid.py: ranks and groups
             trains.py: what `train` runs                       schedule.py, schedules/: pipelines
-its costs   placement.py: what a rank holds                    memory.py, optimizers.py: bytes of it
-            volumes.py, traffic.py: what a rank sends          recompute_budget.py: what a block keeps
+its costs   placement.py: which part of each tensor            memory.py, optimizers.py: bytes a rank holds
+            volumes.py: bytes that a rank sends                recompute_budget.py: what a block keeps
 hardware/   devices, clusters, links                           text/   numbers as words, files, JSON lines
 """

@@ -1,4 +1,4 @@
-"""A polite stop: SIGTERM or the first Ctrl-C asks the loop to save and leave; a second Ctrl-C insists."""
+"""Graceful shutdown: after SIGTERM or one Ctrl-C the loop saves and ends; a second Ctrl-C ends it at once."""
 
 from __future__ import annotations
 

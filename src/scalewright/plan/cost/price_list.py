@@ -1,4 +1,4 @@
-"""What the step model asks of a kind of device: two price lists, by peaks and links or by measured curves.
+"""Prices of a kind of device, one interface: by peaks and links, or by measured curves.
 
                   operators        transfers   waits        update         beside the computation
     Accelerator   kernels.py       links.py    host.py      optimizer.py   transfers, as far as they overlap

@@ -1,4 +1,4 @@
-"""What decides the price of an operator list, and the numbers that the formulas read of it.
+"""The keys that decide the price of an operator list, and the numbers that the formulas read of it.
 
     unit = (model, sizes, device, trainer, precision, attention, switches)
     facts: a number a unit, of its device, its trainer and its operators; arrays over the units of a table

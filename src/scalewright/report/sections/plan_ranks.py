@@ -1,4 +1,4 @@
-"""Who talks to whom: every device in its node, its group along each axis, and the link that joins them.
+"""Process groups and links: every device in its node, its group on each axis, and the link between them.
 
 node 0  ■ ■ ■ ■ ■ ■ ■ ■     tp 8: a node's NVLink          a rank's number = digits, one an axis
 node 1  ■ ■ ■ ■ ■ ■ ■ ■     dp 16: one device of 16 nodes  (spec/grid.py), so that sizes and strides

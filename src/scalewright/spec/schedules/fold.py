@@ -1,4 +1,4 @@
-"""The schedules in which every rank holds an early and a late stage: the V, and DeepSeek's two ways.
+"""Schedules whose ranks hold an early and a late stage: the V (ZB-V, DualPipeV), bidirectional DualPipe.
 
     rank 0   stage 0         stage 7        a V: near = the early stage, far = the late one
     rank 1     stage 1     stage 6

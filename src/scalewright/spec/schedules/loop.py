@@ -1,4 +1,4 @@
-"""The schedules whose stages go round the ranks: one walk with three parameters.
+"""Schedules with round-robin stages (GPipe, 1F1B, interleaved, ZB-H1): one order with three parameters.
 
     warm      forwards before the first backward       (gpipe: all of them; the others: until one comes back)
     split     whole backwards, or input and weight parts apart

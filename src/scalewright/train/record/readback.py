@@ -1,4 +1,4 @@
-"""Numbers leave a GPU one step late, so that the host never waits for the step that it has just launched.
+"""Asynchronous readback: numbers leave a GPU one step late, so that the host never waits for the newest step.
 
     host     launch 1 | launch 2 | read 1 | launch 3 | read 2 | ...
     device          step 1    |   step 2      |   step 3
