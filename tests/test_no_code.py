@@ -21,6 +21,8 @@ SAFE_LOADERS = {"_Loader", "_Fastest", "loader"}  # subclasses, or names, of yam
 ENVIRONMENT = {"os.environ", "os.getenv", "os.putenv"}
 # Bytes that torch's flight recorder makes in this very process: they come from no file and no other rank
 OWN_BYTES = {("train/hangs/position.py", "pickle.loads(dump(True, stacks, False))")}
+# Its opcodes of data alone, in an interpreter that lacks those that import and call (tests/diagnose/test_pickles.py)
+OPCODES = {("diagnose/pickles.py", "pickle")}
 # Variables that are set for a library, in a process of ours, before it is imported
 WRITES = {"machine/ranks.py", "data/workers.py"}
 
@@ -55,8 +57,8 @@ def found_in(text: str, where: str) -> Iterator[str]:
 
 
 def _own(where: str) -> set[str]:
-    """Modules that a file may import for the calls of OWN_BYTES."""
-    return {call.split(".")[0] for file, call in OWN_BYTES if file == where}
+    """Modules that a file may import: for the calls of OWN_BYTES, or for a pickle's opcodes."""
+    return {call.split(".")[0] for file, call in OWN_BYTES | OPCODES if file == where}
 
 
 def refuses_pickles(name: str, keys: dict[str | None, str]) -> bool:

@@ -1,6 +1,6 @@
 """A diagnosis on the terminal: a bar a rank, the causes with their gain, the kernels that took the time.
 
-rank 0  ██████████▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒░········    compute 22%  communication 41%  copies 0%  idle 37%
+rank 0  ██████████▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒░········    compute 22%  communication 41%  memcpy 0%  idle 37%
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ BAR = 40
 GIB = 1 << 30
 MOST_RANKS, MOST_KERNELS = 16, 8
 PARTS = (("compute", "█", "compute"), ("exposed_communication", "▒", "communication"),
-         ("exposed_copy", "░", "copies"), ("idle", "·", "idle"))  # fmt: skip
+         ("exposed_copy", "░", "memcpy"), ("idle", "·", "idle"))  # fmt: skip
 CAUSES = {
     "host": "the host launches too slowly", "launch": "launch latency", "data": "loading data",
     "sync": "after a synchronisation", "other": "waiting for another stream, or unknown",
