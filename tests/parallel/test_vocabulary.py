@@ -116,7 +116,7 @@ def test_nothing_is_larger_than_the_local_logits():
 
 
 def test_a_second_backward_is_refused_not_wrong():
-    """The gradient is made where the probabilities were."""
+    """The gradient lies where the logits were, and is scaled there."""
     dist.init_process_group("fake", rank=0, world_size=2)
     try:
         columns = VocabularyColumns(AxisGroup(dist.group.WORLD.group_name, 2, 0), 64)
@@ -152,7 +152,7 @@ def smoothed(logits: Tensor, targets: Tensor) -> Tensor:
 
 def test_a_users_own_loss_gets_whole_logits():
     ranks = run_world(own_on_rank, {"devices": 2, "tp": 2})
-    for index, loss in enumerate((smoothed, lambda logits, targets: cross_entropy(logits, targets)[0])):
+    for index, loss in enumerate((smoothed, lambda logits, targets: cross_entropy(logits, targets, 0.1)[0])):
         logits, targets = sample(67, torch.float32)
         total = loss(logits.requires_grad_(), targets)
         total.backward()

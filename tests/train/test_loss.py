@@ -66,7 +66,7 @@ def test_the_gradient_is_pytorchs(dtype, z_loss):
 
 
 def test_a_second_backward_is_refused_not_wrong():
-    """The gradient is made where the log-probabilities were."""
+    """The gradient lies where the logits were, and is scaled there."""
     logits, targets = sample()
     total, _ = cross_entropy(logits.requires_grad_(), targets)
     total.backward(retain_graph=True)

@@ -51,7 +51,8 @@ def after(m: ModelSpec, s: Sizes) -> Iterator[Operator]:
     yield matmul(m, s, "head", last, s.rows, vocab, m.hidden_size, kind="head", weights=weights)
     logits = float(s.rows * vocab)
     capped = logits * s.width if m.logit_softcap else 0.0  # tanh keeps its output
-    kept = 4 * logits + capped  # probabilities in fp32
+    # ours keeps the logits' gradient in their place (train/loss.py), others probabilities in fp32
+    kept = logits * (4.0 if s.kernels == "fused" else s.width) + capped
     yield Operator(
         "loss", "loss", last, read=logits * s.width, written=4 * logits,
         saved=kept, saved_selective=kept, saved_full=kept,

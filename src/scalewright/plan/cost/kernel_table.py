@@ -35,7 +35,7 @@ _CHIP = (
     "peak", "width", "peak16", "width16", "measured", "tpu",
 )  # fmt: skip
 _TRAINER = (
-    "kernels", "attention", "dropout", "year", "held_grads", "capacity_factor", "permutes_fused",
+    "own", "kernels", "attention", "dropout", "year", "held_grads", "capacity_factor", "permutes_fused",
     "low_linear", "low_experts", "low_attention", "recipe", "one_by_one", "fused_experts",
 )  # fmt: skip
 

@@ -42,8 +42,10 @@ UNFUSED_PERMUTE = 2.0  # bytes of a permutation by single index operations, over
 #             quotient (4 + 4); its gradient in place (4 + 4), cast back (4 + 2)
 #   modern    one kernel: two reads (2 + 2), the gradient in place (2); scaled by the loss's (2 + 2)
 #   compiled  cast in the first of two reads (2 + 4 + 4); the gradient in one pass, cast (4 + 2)
+#   ours      cast, log-softmax (2 + 4, 4 + 4), exponent (4 + 4), the gradient in place (4 + 2); scaled (2 + 2)
 #   xla       two reads (2 + 2); one more and the gradient (2 + 2)
 LOSS_BYTES = {"eager": (14, 22), "fused": (38, 14), "modern": (6, 4), "compiled": (10, 6), "xla": (4, 4)}
+OWN_LOSS_BYTES = np.array((28.0, 4.0))
 LISTED_LOSS = 6.0  # bytes a logit that spec/block.py lists
 _LOSS = np.array([LOSS_BYTES[kind] for kind in KERNELS], dtype=float)
 MOVE_BACK = 1.5  # bytes of a memory-bound kernel's backward over its forward's
@@ -151,7 +153,8 @@ def _move(k: Arrays, u: Arrays, c: Constants) -> np.ndarray:
     passes = c.row("passes", KERNELS)[u["kernels"]]
     loose = np.where(u["permutes_fused"] > 0, 1.0, UNFUSED_PERMUTE)
     permute = c["memory.permute"] * loose * immature(u["year"], u["kernels"], c)
-    loss = _LOSS[u["kernels"], np.minimum(k["phase"].astype(int), 1)] / LISTED_LOSS
+    phase = np.minimum(k["phase"].astype(int), 1)
+    loss = np.where(u["own"] > 0, OWN_LOSS_BYTES[phase], _LOSS[u["kernels"], phase]) / LISTED_LOSS
     factor = np.select([k["kind"] == w.LOSS, k["kind"] == w.PERMUTE], [loss, permute], passes)
     back = np.where((k["phase"] > 0) & (k["kind"] != w.LOSS), MOVE_BACK, 1.0)
     inside = (k["part"] == EXPERT_ACT) & (u["fused_experts"] > 0)  # of the products' kernel

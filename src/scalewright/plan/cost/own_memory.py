@@ -1,7 +1,7 @@
 """Bytes that this package's own trainer holds on a pipeline rank, at the moments when they may be highest.
 
     moment     activations                       beside the states
-    loss       all under way, logits thrice      what is gathered, gradients not yet reduced
+    loss       all under way, a chunk in fp32    what is gathered, gradients not yet reduced
     head       all under way                     the same; gradients of the head and its input
     block      all under way, one block rebuilt  the same; the block's weights and its neighbour's; once more
                                                  a block later, while the first is reduced
@@ -30,6 +30,7 @@ from scalewright.plan.cost.padded import ALL, TIED
 from scalewright.plan.cost.states import Padded, States
 from scalewright.plan.cost.table import Facts, Table
 from scalewright.plan.request import SCHEDULES
+from scalewright.spec.loss_chunks import LOGITS_AT_ONCE
 from scalewright.spec.memory import FP32
 
 GPIPE = SCHEDULES.index("gpipe")
@@ -118,8 +119,9 @@ class _Rank:
         self.after, self.stream = region[:, w.AFTER, 0], works["stream"][u]
         self.widest = region[:, w.BLOCK, column("widest")]
         self.logits = last * works["logits"][u]  # numbers
-        # log_softmax copies 16-bit logits to fp32; parallel/vocabulary.py makes no such copy
-        self.copied = (self.width < FP32) & (t.tp == 1)
+        # probabilities of a chunk in fp32: log_softmax makes them from an fp32 copy, vocabulary.py from none
+        copies = np.where((self.width < FP32) & (t.tp == 1), 2.0, 1.0)
+        self.chunk = copies * FP32 * np.minimum(self.logits, last * LOGITS_AT_ONCE)
         self.capped = np.array([x.model.logit_softcap is not None for x in table.units])[u]
         self.head = last * region[:, w.AFTER, column("weight")]
         self.weight = region[:, w.BLOCK, column("weight")]
@@ -170,17 +172,15 @@ class _Rank:
     # -- the moments ------------------------------------------------------------------------------
 
     def loss(self) -> Moment:
-        """The logits, and beside their log-probabilities the copy in fp32 from which these are made."""
-        logits = self.logits * (self.width + np.where(self.copied, FP32, 0.0))
-        acts = self.under_way + self.losses * self.after + logits
+        """The logits, in whose place their gradient is made, and the probabilities of a chunk."""
+        acts = self.under_way + self.losses * self.after + self.chunk
         return Moment(acts, self.gathered + self.reducing, self.gradients, self.waiting)
 
     def backward_of_head(self) -> Moment:
-        """Without what the loss kept; the gradients of the head's weight and input are made."""
-        gone, logits = (self.width < FP32) | self.capped, self.width * self.logits
-        acts = self.under_way + self.losses * self.after - np.where(gone, FP32 * self.logits, 0.0)
-        acts = acts - np.where(self.capped, logits, 0.0)
-        made = np.where(gone, logits, 0.0) + self.width * self.head + self.last * self.stream
+        """The gradients of the head's weight and input are made; those of softcapped logits before, twice."""
+        acts = self.under_way + self.losses * self.after
+        logits, products = self.width * self.logits, self.width * self.head + self.last * self.stream
+        made = np.where(self.capped, np.maximum(logits, products - logits), products)
         return Moment(acts, self.gathered + self.reducing, self.gradients, self.waiting + made)
 
     def backward_of_block(self) -> Moment:

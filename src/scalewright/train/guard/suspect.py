@@ -140,8 +140,9 @@ class _Notes:
         """The loss function, watched."""
 
         def watched(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+            finite = _finite(logits)  # before their gradient takes their place
             total, extra = inner(logits, targets)
-            if _finite(logits):
+            if finite:
                 self._note(LOSS, 0, "loss", total)
                 self._note(LOSS, 0, "loss", extra)
             return total, extra
