@@ -1,0 +1,52 @@
+"""Hugging Face's `trainer_state.json`: a document with the steps under `log_history`.
+
+    {"global_step": 240, "log_history": [{"step": 5, "loss": 2.09, "grad_norm": 1.95, ...}, ...]}
+
+The last entry is the run's summary, and evaluations stand between the steps: neither has a `loss`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from scalewright.diagnose.logs.facts import Facts
+from scalewright.diagnose.logs.steps import Step, Steps
+from scalewright.diagnose.traces.unpack import Unpacked
+from scalewright.spec.text.untrusted import JSON_BYTES, parse_json
+
+HISTORY = b'"log_history"'
+KEYS = {"step": "step", "loss": "loss", "grad_norm": "grad_norm", "learning_rate": "lr", "epoch": "epoch"}
+START = 1 << 16  # bytes: its keys are sorted, and few stand before `log_history`
+
+
+def is_trainer_state(start: bytes) -> bool:
+    """Whether the first bytes of a file are those of a trainer_state.json."""
+    return start.lstrip()[:1] == b"{" and HISTORY in start
+
+
+def read_trainer_state(path: Path) -> tuple[list[Step], Facts, list[str]] | None:
+    """Steps, facts and notes; None where the file is something else."""
+    content = b""
+    for piece in Unpacked(path):
+        content += piece
+        if not is_trainer_state(content[:START]) or len(content) > JSON_BYTES:
+            return None
+    try:
+        document = parse_json(content)
+    except ValueError:
+        return [], {}, ["it is no whole JSON: the file was cut off or damaged"]
+    history = document.get("log_history") if isinstance(document, dict) else None
+    if not isinstance(history, list):
+        return None
+    steps = Steps()
+    for entry in history:
+        if isinstance(entry, dict) and "loss" in entry:
+            values = {ours: float(entry[key]) for key, ours in KEYS.items() if _is_number(entry.get(key))}
+            steps.add(values)
+    batch = document.get("train_batch_size")
+    return steps.all, {"micro_batch": batch} if isinstance(batch, int) else {}, []
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)

@@ -1,0 +1,167 @@
+"""All lines of a run's log together: its steps, its facts, and whose log it is.
+
+    file ──► marked lines ──► a step's? forms.py ──► steps of that form      the first form of the table that
+                          └─► a fact?   facts.py ──► facts                   has steps is the trainer's own
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from scalewright.diagnose.logs.documents import read_trainer_state
+from scalewright.diagnose.logs.facts import AGAIN, FACTS, Facts
+from scalewright.diagnose.logs.forms import FORMS, Form
+from scalewright.diagnose.logs.lines import Line, MarkedLines
+from scalewright.diagnose.logs.steps import Step, Steps
+from scalewright.diagnose.logs.values import clock, number
+
+DEEPSPEED = (b"OVERFLOW! Rank 0 Skipping step", b"memory (MB)", b"[deepspeed]")
+NCCL = (b" NCCL INFO ", b" NCCL WARN ")
+MARKS = tuple(dict.fromkeys(
+    [form.mark for form in FORMS] + [fact.mark for fact in FACTS] + [*AGAIN, *DEEPSPEED, b"tokens. per. second"]
+))  # fmt: skip
+WITHIN = 64 << 20  # bytes in which a log of training has its first step
+AFTER = re.compile(r"after (\d{1,12}) iterations\) memory \(MB\).{0,200}?max allocated: " + r"([\d.]{1,30})")
+BRIDGE = re.compile(r"learning rate: \d\.\d{6}E[-+]\d+ \|")
+FORM_OF = {form.mark: form for form in FORMS}
+
+
+@dataclass
+class Log:
+    """What the files of a run state. `framework` is a word of `predict --framework`, or of forms.py."""
+
+    framework: str | None = None
+    facts: Facts = field(default_factory=dict)
+    steps: list[Step] = field(default_factory=list)
+    restarts: int = 0
+    overflows: int = 0
+    nccl: bool = False
+    notes: list[str] = field(default_factory=list)
+
+
+class Reader:
+    """Takes in lines, and makes a Log of them."""
+
+    def __init__(self) -> None:
+        self.steps: dict[str, Steps] = {}
+        self.first: dict[str, str] = {}  # the first line of each form
+        self.facts: Facts = {}
+        self.tpus = 0
+        self.overflows = 0
+        self.deepspeed = False
+        self.memory: dict[int, float] = {}
+
+    def take(self, line: Line) -> None:
+        """A line in which a mark occurs; most states one thing, and some nothing after all."""
+        text = line.text
+        for form in FORMS:
+            if form.mark.decode() in text and (values := form.read(text)) is not None:
+                self._step(form, values, text)
+                return
+        for fact in FACTS:
+            if fact.mark.decode() in text:
+                self._learn(fact.read(text))
+        self._rest(text)
+
+    def _step(self, form: Form, values: dict[str, float], text: str) -> None:
+        steps = self.steps.setdefault(form.name, Steps(form.joins))
+        self.first.setdefault(form.name, text)
+        steps.add(values, clock(text))
+        for key in ("global_batch", "seq_len"):
+            if key in values:
+                self.facts[key] = int(values[key])
+
+    def _learn(self, facts: Facts) -> None:
+        if "device_index" in facts:
+            facts["devices"] = self.tpus = max(self.tpus, facts.pop("device_index") + 1)
+        self.facts |= facts
+
+    def _rest(self, text: str) -> None:
+        if any(mark.decode() in text for mark in AGAIN):
+            for steps in self.steps.values():
+                steps.begin()
+        self.deepspeed = self.deepspeed or "[deepspeed]" in text
+        self.overflows += DEEPSPEED[0].decode() in text
+        if (match := AFTER.search(text)) and (amount := number(match[2])) is not None:
+            self.memory[int(match[1])] = amount / 1024
+
+    def log(self) -> Log:
+        """What all lines state together."""
+        names = list(dict.fromkeys(form.name for form in FORMS))
+        form = next((some for some in FORMS if some.name in self.steps), None)
+        if form is None:
+            return Log(_framework_of(self.facts), self.facts, overflows=self.overflows)
+        steps = self.steps[form.name]
+        self._memory(form.name, steps.all)
+        notes = []
+        if steps.left_out:
+            notes.append(f"{steps.left_out:,} more steps are in the log and weren't kept")
+        others = [name for name in names if name in self.steps and name not in (form.name, "deepspeed")]
+        if others:
+            notes.append(f"lines of {' and '.join(others)} repeat the same steps, and were left out")
+        return Log(self._framework(form), self.facts, steps.all, steps.restarts, self.overflows, notes=notes)
+
+    def _memory(self, name: str, steps: Sequence[Step]) -> None:
+        """Adds what DeepSpeed's timers and Megatron's report print of memory on lines of their own."""
+        timers = self.steps.get("deepspeed")
+        known = {s.step: s.memory_gib for s in timers.all if s.step is not None} if timers else {}
+        for step in steps if name != "deepspeed" else ():
+            if step.memory_gib is None and step.step is not None:
+                step.memory_gib = known.get(step.step) or self.memory.get(step.step)
+
+    def _framework(self, form: Form) -> str:
+        """Trainers that grew out of Megatron-LM print its line; small things in it tell them apart.
+
+        Megatron-LM prints learning rates with six digits only since it begins the line with a time:
+        six digits and no time are Megatron-Bridge's.
+        """
+        if form.name != "megatron":
+            return form.framework
+        first = self.first[form.name]
+        if "samples/sec:" in first or "approx flops per GPU" in first:
+            return "gpt-neox"
+        if self.deepspeed or "deepspeed" in self.steps or "consumed tokens:" in first:
+            return "megatron-deepspeed"
+        if BRIDGE.search(first) and clock(first) is None:
+            return "megatron-bridge"
+        return form.framework
+
+
+def _framework_of(facts: Facts) -> str | None:
+    """The trainer of a log that ends before its first step."""
+    return "megatron-lm" if "tp" in facts and "layers" in facts else None
+
+
+def read_logs(files: Sequence[Path]) -> Log:
+    """The run's log; of several files, those of one run's ranks or its parts in the order of names.
+
+    Raises OSError where a file can't be read.
+    """
+    if len(files) == 1 and (state := read_trainer_state(files[0])) is not None:
+        steps, facts, notes = state
+        return Log("hf-trainer", facts, steps, notes=notes)
+    reader, notes, nccl = Reader(), [], False
+    for path in files:
+        lines = MarkedLines(path, MARKS)
+        for line in lines:
+            reader.take(line)
+        notes += [f"{path.name}: {lines.damage}"] * bool(lines.damage)
+        nccl = nccl or any(True for _ in MarkedLines(path, NCCL, WITHIN))
+    log = reader.log()
+    log.notes, log.nccl = notes + log.notes, nccl
+    return log
+
+
+def is_training_log(path: Path) -> bool:
+    """Whether one of the forms is in the first part of the file."""
+    lines = MarkedLines(path, tuple(FORM_OF), WITHIN)
+    return any(form.mark.decode() in line.text and form.read(line.text) for line in lines for form in FORMS)
+
+
+def stated(facts: Facts, keys: Sequence[str]) -> dict[str, Any]:
+    """These facts, in this order, as far as they are there."""
+    return {key: facts[key] for key in keys if key in facts}
