@@ -3,9 +3,11 @@
     PATH... ──► files ──► kind     { or [   JSON: a trace, or a dump with entries
                                    SQLite   an export of Nsight Systems: traces
                                    0x80     a pickle: its keys decide
+                                   steps    a log of training, also in JSON
                                    NCCL     a log with lines of NCCL's
                                    others   refused by name; in a folder left out
 
+A folder that `train` wrote is a run; a text that is named itself and nothing above is a log, too.
 All files must be of one kind: they are the ranks of one run. `example` is a run that comes with the package.
 """
 
@@ -15,15 +17,19 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from scalewright.diagnose.logs.documents import is_trainer_state
+from scalewright.diagnose.logs.lines import is_text
+from scalewright.diagnose.logs.log import is_training_log
+from scalewright.diagnose.logs.run_folder import is_run_folder
 from scalewright.diagnose.nccl.lines import is_nccl_log
 from scalewright.diagnose.traces.nsys import MAGIC
 from scalewright.diagnose.traces.unpack import Unpacked
 from scalewright.spec.errors import UserError
 
-TRACE, FLIGHT, MEMORY, NCCL = "trace", "flight_recorder", "memory", "nccl"
+TRACE, FLIGHT, MEMORY, NCCL, LOG, RUN = "trace", "flight_recorder", "memory", "nccl", "log", "run"
 READ = (
     "a trace of PyTorch's profiler or Nsight Systems, a flight recorder's dumps, a memory snapshot, "
-    "or a log of NCCL"
+    "a log of training or of NCCL, or a run's folder"
 )
 EXAMPLE = Path(__file__).parent / "data" / "example"  # four ranks' traces, generated: one computes slowly
 ARRAY = re.compile(rb"\[\s*(?:[{\]]|$)")  # of JSON; a log may begin with `[rank0]: `
@@ -37,8 +43,13 @@ def inputs(paths: Sequence[Path]) -> tuple[str, list[Path]]:
         path = EXAMPLE if str(given) == EXAMPLE.name and not given.exists() else given
         if not path.exists():
             raise UserError("no such file", str(path), f"give {READ}")
+        if is_run_folder(path):
+            kinds[path] = RUN
+            continue
         inside = sorted(some for some in path.rglob("*") if some.is_file()) if path.is_dir() else [path]
         known = {file: kind for file in inside if (kind := kind_of_file(file))}
+        if not known and not path.is_dir() and is_text(path):
+            known = {path: LOG}
         if not known:
             where = "nothing in it can be read" if path.is_dir() else "it can't be read"
             raise UserError(where, str(path), f"give {READ}")
@@ -65,6 +76,12 @@ def kind_of_file(path: Path) -> str:
         return FLIGHT
     if text[:1] == b"{" and b'"segments"' in text and b'"traceEvents"' not in text:
         return MEMORY
+    if is_trainer_state(text):
+        return LOG
+    if (text[:1] in b"{[" or b"'loss'" in text) and is_training_log(path):
+        return LOG
     if text[:1] == b"{" or ARRAY.match(text):
         return TRACE
+    if is_training_log(path):
+        return LOG
     return NCCL if is_nccl_log(path) else ""

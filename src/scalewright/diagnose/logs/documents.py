@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from scalewright.diagnose.logs.facts import Facts
+from scalewright.diagnose.logs.arguments import Facts
 from scalewright.diagnose.logs.steps import Step, Steps
 from scalewright.diagnose.traces.unpack import Unpacked
 from scalewright.spec.text.untrusted import JSON_BYTES, parse_json

@@ -1,11 +1,11 @@
 """What a step's line looks like: a table, the first row that has steps in a log is its trainer's own.
 
-    form          framework          mark: bytes in every such line, and in few others
-    megatron      Megatron-LM        " iteration  27/  30 | consumed samples: 108 | elapsed time per iteration (ms): 690.8 |"
-    nemo          NeMo               "... | reduced_train_loss: 11.03 | train_step_timing in s: 7.549 | ..."
-    torchtitan    torchtitan         "step: 10  loss: 10.42  memory: 30.89GiB(32.51%)  tps: 6,344  tflops: 367.39"
+    megatron      iteration  27/  30 | elapsed time per iteration (ms): 690.8 | lm loss: 3.198841E+00 | ...
+    nemo          ... | global_step: 1 | reduced_train_loss: 11.03 | train_step_timing in s: 7.549 | ...
+    torchtitan    step: 10  loss: 10.42  memory: 30.89GiB(32.51%)  tps: 6,344  tflops: 367.39  mfu: 37.15%
 
-`fields` leads from the trainer's word to ours and the factor to our unit: seconds, tokens/s, TFLOP/s a device, GiB.
+`mark` is in every such line, and in few others. `fields` leads from the trainer's word to ours, with the
+factor to our unit: seconds, tokens/s, TFLOP/s a device, GiB.
 A row with `joins` spreads a step over several lines. To read another trainer, add a row.
 """
 
@@ -21,16 +21,17 @@ Fields = Mapping[str, tuple[str, float]]
 ANY = re.compile("")
 TITAN = re.compile(r"(?<!validate )\bstep:\s{1,9}(\d+)\s{1,9}loss:")
 MEGATRON: Fields = {
-    "elapsed time per iteration (ms)": ("step_time_s", 1e-3), "learning rate": ("lr", 1), "lm loss": ("loss", 1),
-    "lm_loss": ("loss", 1), "loss": ("loss", 1), "grad norm": ("grad_norm", 1),
+    "elapsed time per iteration (ms)": ("step_time_s", 1e-3), "learning rate": ("lr", 1),
+    "lm loss": ("loss", 1), "lm_loss": ("loss", 1), "loss": ("loss", 1), "grad norm": ("grad_norm", 1),
     "throughput per GPU (TFLOP/s/GPU)": ("tflops", 1), "TFLOPs": ("tflops", 1),
     "approx flops per GPU": ("tflops", 1), "tokens per gpu per second (tgs)": ("tokens_per_s_per_device", 1),
-    "tokens per gpu per second(tgs)": ("tokens_per_s_per_device", 1), "tokens/sec/gpu": ("tokens_per_s_per_device", 1),
+    "tokens per gpu per second(tgs)": ("tokens_per_s_per_device", 1),
     "number of skipped iterations": ("skipped", 1), "number of nan iterations": ("nan", 1),
     "global batch size": ("global_batch", 1), "actual seqlen": ("seq_len", 1),
 }  # fmt: skip
 NEMO: Fields = {
-    "global_step": ("step", 1), "reduced_train_loss": ("loss", 1), "train_step_timing in s": ("step_time_s", 1),
+    "global_step": ("step", 1), "reduced_train_loss": ("loss", 1),
+    "train_step_timing in s": ("step_time_s", 1),
     "lr": ("lr", 1), "grad_norm": ("grad_norm", 1), "global_batch_size": ("global_batch", 1),
     "TFLOPS_per_GPU": ("tflops", 1),
 }  # fmt: skip
@@ -77,7 +78,7 @@ class Form:
 
     name: str
     framework: str
-    mark: bytes
+    mark: str
     pairs: Callable[[str], Iterator[tuple[str, str]]]
     fields: Fields
     head: re.Pattern[str] = ANY
@@ -96,9 +97,9 @@ class Form:
             if group is not None
         }
         for word, value in self.pairs(text):
-            if (field := self.fields.get(word)) is not None and field[0] not in values:
-                if (amount := number(value, self.units)) is not None:
-                    values[field[0]] = amount * field[1]
+            key, factor = self.fields.get(word, ("", 1.0))
+            if key and key not in values and (amount := number(value, self.units)) is not None:
+                values[key] = amount * factor
         return values or None
 
 
@@ -114,34 +115,36 @@ def _none(text: str) -> Iterator[tuple[str, str]]:
 STEP = (("step", 1.0),)
 FLOAT = r"(\d{1,12}(?:\.\d{1,12})?)"
 FORMS: tuple[Form, ...] = (
-    Form("megatron", "megatron-lm", b"elapsed time per iteration (ms)", barred, MEGATRON,
+    Form("megatron", "megatron-lm", "elapsed time per iteration (ms)", barred, MEGATRON,
          re.compile(r"iteration\s{1,20}(\d+)\s{0,9}/"), STEP),
-    Form("nemo", "nemo", b"train_step_timing in s", words, NEMO),
-    Form("nanotron", "nanotron", b"time_per_iteration_ms", barred, NANOTRON,
+    Form("nemo", "nemo", "train_step_timing in s", words, NEMO),
+    Form("nanotron", "nanotron", "time_per_iteration_ms", barred, NANOTRON,
          re.compile(r"iteration: (\d+) /"), STEP, units=True),
-    Form("maxtext", "maxtext", b"completed step: ", words, MAXTEXT),
-    Form("litgpt", "litgpt", b"iter time: ", _none, {},
-         re.compile(r"iter (\d+) step \d+(?: \| loss train: |: loss )(?:([\d.]{1,20})|nan),.{0,60}?iter time: " + FLOAT),
+    Form("maxtext", "maxtext", "completed step: ", words, MAXTEXT),
+    Form("litgpt", "litgpt", "iter time: ", _none, {},
+         re.compile(r"iter (\d+) step \d+(?: \| loss train: |: loss )(?:([\d.]{1,20})|nan),"
+                    r".{0,60}?iter time: " + FLOAT),
          (("step", 1), ("loss", 1), ("step_time_s", 1e-3))),
-    Form("hf-trainer", "hf-trainer", b"'loss': ", quoted, TRAINER, re.compile(r"\{.{0,300}'loss': ")),
-    Form("llama-factory", "hf-trainer", b'"current_steps": ', quoted, TRAINER, re.compile('"loss": ')),
-    Form("ours", "scalewright", b'"kind": "train"', quoted, OURS),
-    Form("composer", "composer", b"[batch=", _none, {},
+    Form("hf-trainer", "hf-trainer", "'loss': ", quoted, TRAINER, re.compile(r"\{.{0,300}'loss': ")),
+    Form("llama-factory", "hf-trainer", '"current_steps": ', quoted, TRAINER, re.compile('"loss": ')),
+    Form("ours", "scalewright", '"kind": "train"', quoted, OURS),
+    Form("composer", "composer", "[batch=", _none, {},
          re.compile(r"\[batch=(\d+)/\d+\]"), STEP, joins=True),
-    Form("composer", "composer", b" Train ", _train, COMPOSER, re.compile(r"^\s{0,40}Train \S{1,80}: "), joins=True),
-    Form("step time", "megatron-bridge", b"GPU utilization: ", _none, {},
+    Form("composer", "composer", " Train ", _train, COMPOSER,
+         re.compile(r"^\s{0,40}Train \S{1,80}: "), joins=True),
+    Form("step time", "megatron-bridge", "GPU utilization: ", _none, {},
          re.compile(r"Step Time : " + FLOAT + r"s GPU utilization: " + FLOAT + r"\s?(?:MODEL_)?TFLOP/s/GPU"),
          (("step_time_s", 1), ("tflops", 1))),
-    Form("torchtitan", "torchtitan", b"step: ", words, TORCHTITAN, TITAN, STEP),
-    Form("deepspeed", "deepspeed", b"SamplesPerSec=", words, DEEPSPEED,
+    Form("torchtitan", "torchtitan", "step: ", words, TORCHTITAN, TITAN, STEP),
+    Form("deepspeed", "deepspeed", "SamplesPerSec=", words, DEEPSPEED,
          re.compile("global_step="), joins=True),
-    Form("deepspeed", "deepspeed", b", skipped=", words, DEEPSPEED,
+    Form("deepspeed", "deepspeed", ", skipped=", words, DEEPSPEED,
          re.compile(r" step=\d+, skipped=\d+, lr=\[" + r"([-+\d.e]{1,40})"), (("lr", 1),), joins=True),
-    Form("deepspeed pipeline", "deepspeed", b"iter time (s): ", words, DEEPSPEED,
+    Form("deepspeed pipeline", "deepspeed", "iter time (s): ", words, DEEPSPEED,
          re.compile(r"steps: \d+ loss: .{1,60}? iter time \(s\): " + FLOAT), (("step_time_s", 1),)),
 )  # fmt: skip
 NAMES = (
-    "Megatron-LM", "Megatron-DeepSpeed", "GPT-NeoX", "NeMo", "Megatron-Bridge", "torchtitan", "nanotron", "MaxText",
-    "LitGPT", "Hugging Face Trainer (LLaMA-Factory, trainer_state.json)", "DeepSpeed", "Composer (LLM Foundry)",
-    "our metrics.jsonl",
+    "Megatron-LM", "Megatron-DeepSpeed", "GPT-NeoX", "NeMo", "Megatron-Bridge", "torchtitan", "nanotron",
+    "MaxText", "LitGPT", "Hugging Face Trainer (LLaMA-Factory, trainer_state.json)", "DeepSpeed",
+    "Composer (LLM Foundry)", "our metrics.jsonl",
 )  # fmt: skip

@@ -2,8 +2,8 @@
 
     8 MiB ──► find(mark) for each mark ──► the line around each place ──► without colours, with its source
 
-Most lines of a log are no step's. Splitting 100 MB into lines and looking at each costs seconds; searching the
-bytes for a few words costs tenths, so that nothing is split but the lines in which a mark was found.
+Most lines of a log are no step's. Splitting 100 MB into lines and looking at each costs seconds; a search of
+the bytes for some words costs less, so that nothing is split but the lines in which a mark was found.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ class Line(NamedTuple):
 class MarkedLines:
     """Iterates over a file's marked lines; afterwards `damage` is empty or why it ended early."""
 
-    def __init__(self, path: Path, marks: Sequence[bytes], most: int | None = None) -> None:
-        self.path, self.marks, self.most, self.damage = path, marks, most, ""
+    def __init__(self, path: Path, marks: Sequence[str], most: int | None = None) -> None:
+        self.path, self.most, self.damage = path, most, ""
+        self.marks = tuple(dict.fromkeys(mark.encode() for mark in marks))
 
     def __iter__(self) -> Iterator[Line]:
         """Lines in order, those of the first `most` bytes; raises OSError where the file can't be read."""

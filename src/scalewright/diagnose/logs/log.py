@@ -1,7 +1,7 @@
 """All lines of a run's log together: its steps, its facts, and whose log it is.
 
-    file ──► marked lines ──► a step's? forms.py ──► steps of that form      the first form of the table that
-                          └─► a fact?   facts.py ──► facts                   has steps is the trainer's own
+file ──► marked lines ──► a step's? forms.py ──► steps of that form      the first form of the table that
+                      └─► a fact?   facts.py ──► facts                   has steps is the trainer's own
 """
 
 from __future__ import annotations
@@ -12,22 +12,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from scalewright.diagnose.logs.arguments import Facts
 from scalewright.diagnose.logs.documents import read_trainer_state
-from scalewright.diagnose.logs.facts import AGAIN, FACTS, Facts
+from scalewright.diagnose.logs.facts import AGAIN, FACTS
 from scalewright.diagnose.logs.forms import FORMS, Form
 from scalewright.diagnose.logs.lines import Line, MarkedLines
 from scalewright.diagnose.logs.steps import Step, Steps
 from scalewright.diagnose.logs.values import clock, number
 
-DEEPSPEED = (b"OVERFLOW! Rank 0 Skipping step", b"memory (MB)", b"[deepspeed]")
-NCCL = (b" NCCL INFO ", b" NCCL WARN ")
-MARKS = tuple(dict.fromkeys(
-    [form.mark for form in FORMS] + [fact.mark for fact in FACTS] + [*AGAIN, *DEEPSPEED, b"tokens. per. second"]
-))  # fmt: skip
+OVERFLOW, MEMORY, ENGINE = "OVERFLOW! Rank 0 Skipping step", "memory (MB)", "[deepspeed]"
+NCCL = (" NCCL INFO ", " NCCL WARN ")
+MARKS = (*(form.mark for form in FORMS), *(fact.mark for fact in FACTS), *AGAIN, OVERFLOW, MEMORY, ENGINE)
 WITHIN = 64 << 20  # bytes in which a log of training has its first step
 AFTER = re.compile(r"after (\d{1,12}) iterations\) memory \(MB\).{0,200}?max allocated: " + r"([\d.]{1,30})")
 BRIDGE = re.compile(r"learning rate: \d\.\d{6}E[-+]\d+ \|")
-FORM_OF = {form.mark: form for form in FORMS}
 
 
 @dataclass
@@ -59,11 +57,11 @@ class Reader:
         """A line in which a mark occurs; most states one thing, and some nothing after all."""
         text = line.text
         for form in FORMS:
-            if form.mark.decode() in text and (values := form.read(text)) is not None:
+            if form.mark in text and (values := form.read(text)) is not None:
                 self._step(form, values, text)
                 return
         for fact in FACTS:
-            if fact.mark.decode() in text:
+            if fact.mark in text:
                 self._learn(fact.read(text))
         self._rest(text)
 
@@ -81,11 +79,11 @@ class Reader:
         self.facts |= facts
 
     def _rest(self, text: str) -> None:
-        if any(mark.decode() in text for mark in AGAIN):
+        if any(mark in text for mark in AGAIN):
             for steps in self.steps.values():
                 steps.begin()
-        self.deepspeed = self.deepspeed or "[deepspeed]" in text
-        self.overflows += DEEPSPEED[0].decode() in text
+        self.deepspeed = self.deepspeed or ENGINE in text
+        self.overflows += OVERFLOW in text
         if (match := AFTER.search(text)) and (amount := number(match[2])) is not None:
             self.memory[int(match[1])] = amount / 1024
 
@@ -158,8 +156,8 @@ def read_logs(files: Sequence[Path]) -> Log:
 
 def is_training_log(path: Path) -> bool:
     """Whether one of the forms is in the first part of the file."""
-    lines = MarkedLines(path, tuple(FORM_OF), WITHIN)
-    return any(form.mark.decode() in line.text and form.read(line.text) for line in lines for form in FORMS)
+    lines = MarkedLines(path, [form.mark for form in FORMS], WITHIN)
+    return any(form.mark in line.text and form.read(line.text) for line in lines for form in FORMS)
 
 
 def stated(facts: Facts, keys: Sequence[str]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The steps of a log, each once: ranks that print the same are one, a step number that goes back is a restart.
+"""The steps of a log, each once: ranks that print the same are one, a number that goes back is a restart.
 
     1: step 20  loss 3.1      ┐ one step                       step 20
     3: step 20  loss 3.1      ┘                                step 30
@@ -45,8 +45,10 @@ class Step:
 
 
 STEP_KEYS = frozenset(some.name for some in fields(Step)) - {"life", "step"}
-SHOWN = ("step", "step_time_s", "tokens_per_s", "tokens_per_s_per_device", "tflops", "loss", "grad_norm", "lr",
-         "memory_gib")  # fmt: skip
+SHOWN = (
+    "step", "step_time_s", "tokens_per_s", "tokens_per_s_per_device", "tflops", "loss", "grad_norm", "lr",
+    "memory_gib",
+)  # fmt: skip
 
 
 @dataclass
@@ -73,10 +75,11 @@ class Steps:
         if self.joins and self.all and order in (None, newest) and not self._fresh:
             self.all[-1].fill(values)
             return
-        if order is not None and newest is not None and not self._fresh:
-            if order == newest or (order < newest and (order, values.get("loss")) in self._recent):
-                return  # another rank's
-        if self.all and (self._fresh or (order is not None and newest is not None and order < newest)):
+        back = order is not None and newest is not None and order < newest
+        again = order == newest or (back and (order, values.get("loss")) in self._recent)
+        if order is not None and again and not self._fresh:
+            return  # another rank's
+        if self.all and (self._fresh or back):
             self.restarts += 1
             self._recent.clear()
         self._fresh = False

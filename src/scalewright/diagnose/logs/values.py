@@ -13,7 +13,9 @@ import re
 from collections.abc import Iterator
 from contextlib import suppress
 
-NUMBER = re.compile(r"[-+]?(?:\d[\d,]{0,30}(?:\.\d{0,30})?|\.\d{1,30})(?:[eE][-+]?\d{1,4})?|[-+]?(?:nan|inf)\b", re.I)
+NUMBER = re.compile(
+    r"[-+]?(?:\d[\d,]{0,30}(?:\.\d{0,30})?|\.\d{1,30})(?:[eE][-+]?\d{1,4})?|[-+]?(?:nan|inf)\b", re.I
+)
 UNITS = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 QUOTED = re.compile(r"['\"]([\w/]{1,80})['\"]: ['\"]?([-+]?[\w.]{1,40}(?:[-+]\d{1,4})?)")
 WORDS = re.compile(r"([A-Za-z][\w/]{0,60}(?: in s)?)\s{0,4}[:=]\s{0,4}([-+]?[\w.,]{1,40}(?:[-+]\d{1,4})?)")
@@ -28,6 +30,8 @@ def number(text: str, units: bool = False) -> float | None:
     >>> number("6,344"), number("8.79K", units=True), number("68.57GiB(87%)"), number("n/a")
     (6344.0, 8790.0, 68.57, None)
     """
+    with suppress(ValueError):
+        return float(text)  # most are plain, and the pattern costs four times as much
     match = NUMBER.match(text)
     if match is None:
         return None
