@@ -1,8 +1,8 @@
 """A log of training on the terminal: the answer first, then what the run is, then a few of its steps.
 
-296 TFLOP/s a device on 128 x H100: as expected
-megatron-lm     llama-3-8b; tp 8 · pp 4 · micro-batch 1 · batch 1,024 x 4,096
-a step          4.2 s (median of 98, without the first 2), expected 4.1 s (3.8 to 4.6)
+296 TFLOP/s a device on 128 dgx-h100 with megatron-lm: as expected
+layout          tp 8 · pp 4 · zero 1 · micro-batch 1 · batch 1,024 · sequences of 4,096 · bf16
+a step          4.2 s: the median of 98 lines, without the first 2; expected 4.1 s (3.8 to 4.6 s)
 """
 
 from __future__ import annotations
@@ -17,6 +17,10 @@ from scalewright.spec.text.words import MISSING, against, counted, decimal, prin
 STEPS = ("step", "time", "tokens/s", "TFLOP/s", "loss", "grad norm")
 LABEL = 16  # columns before what a line says
 FIRST, LAST = 3, 3  # steps of the table
+WORDS = {
+    "zero_stage": "zero {}", "micro_batch": "micro-batch {}", "global_batch": "batch {:,}",
+    "seq_len": "sequences of {:,}", "precision": "{}", "recompute": "recompute {}",
+}  # fmt: skip
 SIZES = ("tp", "pp", "virtual_stages", "dp", "dp_shard", "dp_replicate", "cp", "ep", "etp")
 
 
@@ -24,9 +28,8 @@ def log_lines(answer: Mapping[str, Any]) -> list[str]:
     """The lines of a log, as wide as the screen; those of which it states nothing are left out."""
     log, expected = answer["log"], answer["expected"]
     said = {
-        printable(log["framework"] or "unknown"): "; ".join(
-            some for some in (_model(log), _layout(log)) if some
-        ),
+        "model": _model(log),
+        "layout": _layout(log),
         "a step": _step(log["measured"], expected),
         "assumed": ", ".join(expected["assumed"]) if expected else "",
         "restarts": f"{log['restarts']:,}" if log["restarts"] else "",
@@ -61,17 +64,26 @@ def _row(step: Mapping[str, Any]) -> list[str]:
 
 def _first(log: Mapping[str, Any], expected: Mapping[str, Any] | None) -> str:
     """How fast, on what, and whether that is what one should get."""
+    device = printable(log["device"] or (expected or {}).get("cluster") or "")
+    count = log["devices"] or (expected or {}).get("devices")
+    where = f"{count:,} {device or counted(count, 'devices').split()[1]}" if count else device
+    trainer = f" with {printable(log['framework'])}" if log["framework"] else ""
+    verdict = f": {expected['verdict']}" if expected else ""
+    return _speed(log) + (f" on {where}" if where else "") + trainer + verdict
+
+
+def _speed(log: Mapping[str, Any]) -> str:
+    """The first of the figures that a log states, as people quote them."""
     measured = log["measured"]
-    speed = (
-        f"{decimal(measured['tflops'])} TFLOP/s a device" if measured["tflops"]
-        else f"{measured['tokens_per_s_per_device']:,.0f} tokens/s a device" if measured["tokens_per_s_per_device"]
-        else f"{measured['tokens_per_s']:,.0f} tokens/s" if measured["tokens_per_s"]
-        else f"{short_time(measured['step_time_s'])} a step" if measured["step_time_s"]
-        else counted(len(log["steps"]), "steps") + (", no times" if log["steps"] else "")
-    )  # fmt: skip
-    device = printable(log["device"] or "devices" if log["devices"] != 1 else log["device"] or "device")
-    where = f" on {log['devices']:,} {device}" if log["devices"] else f" on {device}" if log["device"] else ""
-    return f"{speed}{where}" + (f": {expected['verdict']}" if expected else "")
+    if measured["tflops"]:
+        return f"{decimal(measured['tflops'])} TFLOP/s a device"
+    if measured["tokens_per_s_per_device"]:
+        return f"{measured['tokens_per_s_per_device']:,.0f} tokens/s a device"
+    if measured["tokens_per_s"]:
+        return f"{measured['tokens_per_s']:,.0f} tokens/s"
+    if measured["step_time_s"]:
+        return f"{short_time(measured['step_time_s'])} a step"
+    return counted(len(log["steps"]), "steps") + (" without their times" if log["steps"] else "")
 
 
 def _model(log: Mapping[str, Any]) -> str:
@@ -83,28 +95,21 @@ def _model(log: Mapping[str, Any]) -> str:
 def _layout(log: Mapping[str, Any]) -> str:
     layout = log["layout"]
     parts = [f"{key.replace('_', ' ')} {layout[key]}" for key in SIZES if layout.get(key, 1) != 1]
-    if "zero_stage" in layout:
-        parts.append(f"zero {layout['zero_stage']}")
-    if "micro_batch" in layout:
-        parts.append(f"micro-batch {layout['micro_batch']}")
-    if "global_batch" in layout:
-        parts.append(f"batch {layout['global_batch']:,}")
-    if "seq_len" in layout:
-        parts.append(f"sequences of {layout['seq_len']:,}")
-    for key in ("precision", "recompute"):
-        if key in layout:
-            parts.append(layout[key] if key == "precision" else f"recompute {layout[key]}")
-    return " · ".join(map(str, parts))
+    parts += [words.format(layout[key]) for key, words in WORDS.items() if key in layout]
+    return " · ".join(parts)
 
 
 def _step(measured: Mapping[str, Any], expected: Mapping[str, Any] | None) -> str:
-    text = ""
+    parts = []
     if measured["step_time_s"] is not None:
         clock = ", by the clock of the lines" if measured["source"] == "clock" else ""
-        text = f"{short_time(measured['step_time_s'])}: the median of {counted(measured['steps'], 'lines')}{clock}"
-        text += f", without the first {measured['left_out']}" if measured["left_out"] else ""
+        first = f", without the first {measured['left_out']}" if measured["left_out"] else ""
+        lines = counted(measured["steps"], "lines")
+        parts.append(f"{short_time(measured['step_time_s'])}: the median of {lines}{clock}{first}")
     if expected is not None:
         band = f"{short_time(expected['p10'])} to {short_time(expected['p90'])}"
         off = against(expected["measured_s"], expected["p50"])
-        text += f"{'; ' if text else ''}expected {short_time(expected['p50'])} ({band}), by {expected['compared_by']} {off}"
-    return text
+        parts.append(
+            f"expected {short_time(expected['p50'])} ({band}); by {expected['compared_by']} it is {off}"
+        )
+    return "; ".join(parts)

@@ -44,8 +44,8 @@ def recomputed(text: str) -> str | None:
 
 def floored(text: str) -> int | None:
     """MaxText's per_device_batch_size may be 4.0, and is below one where devices share a sequence."""
-    whole, _, rest = text.strip().partition(".")
-    return whole(whole) if set(rest) <= {"0"} else None
+    count, _, rest = text.strip().partition(".")
+    return whole(count) if set(rest) <= {"0"} else None
 
 
 Read = tuple[str, Callable[[str], Any]]

@@ -1,6 +1,6 @@
 """What a log's steps show to be wrong, worst first: one function a cause, each silent where all is well.
 
-    loss not finite     slower than expected     periodic slow steps, stalls     skipped updates     loss spikes
+    loss not finite    slower than expected    periodic slow steps, stalls    skipped updates    loss spikes
 
 Gains are percent of the run's time; what spoils the training and costs no time has gains of zero.
 """
@@ -8,6 +8,7 @@ Gains are percent of the run's time; what spoils the training and costs no time 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from scalewright.diagnose.logs.curve import not_finite, skipped, spikes
@@ -20,15 +21,15 @@ LEAST_SHARE = 0.01  # of the time, that slow or skipped steps must cost to be na
 MOST_NAMED = 5
 FIX = {
     "slower than expected": "record a trace of a few steps on every rank and diagnose that: it tells whether "
-    "kernels, communication, the host or a slow rank takes the time",
-    "periodic slow steps": "save asynchronously or less often, evaluate less, and collect garbage at the same "
-    "steps on all ranks",
-    "stalls": "look at what else happened then: the storage, the network, a device that throttled, the data "
-    "loader; a trace of such a step shows it",
-    "skipped updates": "begin with a lower loss scale (2^16), or train in bf16, which needs none; if it goes on "
-    "after some twenty steps, lower the learning rate",
-    "loss not finite": "go back to a checkpoint before it, leave out the batches of these steps, and lower the "
-    "learning rate or clip gradients if it comes again",
+    "kernels, communication, the host or a slow rank takes it",
+    "periodic slow steps": "save asynchronously or less often, evaluate less, and collect garbage at the "
+    "same steps on all ranks",
+    "stalls": "look at what else happened then: the storage, the network, a device that throttled, the "
+    "data loader; a trace of such a step shows it",
+    "skipped updates": "begin with a lower loss scale (2^16), or train in bf16, which needs none; if it goes "
+    "on after some twenty steps, lower the learning rate",
+    "loss not finite": "go back to a checkpoint before it, leave out the batches of these steps, and lower "
+    "the learning rate or clip gradients if it comes again",
     "loss spikes": "look at the batches of these steps; clip gradients, or lower the learning rate or Adam's "
     "beta2 if they come more often",
 }
@@ -90,8 +91,8 @@ def _skipped(log: Log) -> Cause | None:
     if share < LEAST_SHARE:
         return None
     line = (
-        f"{counted(count, 'steps')} of {_passed(log.steps):,} changed no weight: fp16 gradients overflowed at "
-        "their loss scale, which is halved each time"
+        f"{counted(count, 'steps')} of {_passed(log.steps):,} changed no weight: fp16 gradients overflowed "
+        "at their loss scale, which is halved each time"
     )
     return _cause("skipped updates", [line], 0.8, 0, 50 * share, 100 * share)
 
@@ -101,7 +102,7 @@ def _passed(steps: Sequence[Step]) -> int:
     numbers = [step.step for step in steps if step.step is not None]
     if len(numbers) < 2:
         return len(steps)
-    a_line = min((b - a for a, b in zip(numbers, numbers[1:], strict=False) if b > a), default=1)
+    a_line = min((b - a for a, b in pairwise(numbers) if b > a), default=1)
     return a_line * len(steps)
 
 

@@ -60,7 +60,8 @@ def expected(log: Log, measured: Usual, given: Given) -> tuple[dict[str, Any] | 
             None,
             f"it can't be predicted: {prediction['error']}; --model, --cluster and --layout change it",
         )
-    return _answer(prediction, measured, _has_batch(facts)), ""
+    machine = {"cluster": place, "devices": facts["devices"]}
+    return _answer(prediction, measured, _has_batch(facts)) | machine, ""
 
 
 def _facts(log: Log, given: Given) -> Facts:
@@ -146,8 +147,7 @@ def _row(log: Log, facts: Facts, place: str | None) -> dict[str, Any]:
         row["sp"] = int(facts["sp"])
     if facts.get("zero_stage") is not None:
         row["sharding"] = "hsdp" if facts.get("dp_replicate", 1) > 1 else str(facts["zero_stage"])
-    schedule = facts.get("schedule")
-    options = [f"schedule={schedule}"] * bool(schedule) + [f"etp={facts['etp']}"] * ("etp" in facts)
+    options = [f"{key}={facts[key]}" for key in ("schedule", "etp") if facts.get(key)]
     return row | {
         "framework": log.framework or "",
         "device": place,

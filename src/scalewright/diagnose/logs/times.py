@@ -3,8 +3,8 @@
     warm-up   usual steps               stall     usual            usual: the median, without the first
     ██████    ██ ██ ██ ██ ██ ██ ██ ██   ███████   ██ ██ ██ ██      ones after each start
 
-A step's time is what its line states. Where the clock of the lines shows a longer gap (a save or an evaluation
-between two steps isn't in their times), or no time is stated, it is the gap, shared among the steps in it.
+A step's time is what its line states. Where the clock of the lines shows a longer gap (a save or an
+evaluation between two steps isn't in their times), or no time is stated, it is the gap over its steps.
 """
 
 from __future__ import annotations
