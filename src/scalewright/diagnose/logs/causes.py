@@ -19,6 +19,7 @@ from scalewright.spec.text.words import counted, decimal, short_time
 
 LEAST_SHARE = 0.01  # of the time, that slow or skipped steps must cost to be named
 MOST_NAMED = 5
+MATTERS = ("recompute", "layout", "precision", "sharding", "mbs", "tp ", "pp ")  # assumptions that cost much
 FIX = {
     "slower than expected": "record a trace of a few steps on every rank and diagnose that: it tells whether "
     "kernels, communication, the host or a slow rank takes it",
@@ -59,7 +60,11 @@ def _slow(expected: Mapping[str, Any] | None) -> Cause | None:
         f"a step takes {short_time(seconds)} where {short_time(expected['p50'])} is expected "
         f"({short_time(expected['p10'])} to {short_time(expected['p90'])}), by {expected['compared_by']}"
     )
-    return _cause("slower than expected", [line], 0.7, low, middle, most)
+    guessed = [some for some in expected["assumed"] if some.startswith(MATTERS)]
+    if not guessed:
+        return _cause("slower than expected", [line], 0.7, low, middle, most)
+    unsure = f"this assumes {'; '.join(guessed)}: --layout states it otherwise"
+    return _cause("slower than expected", [line, unsure], 0.4, low, middle, most)
 
 
 def _uneven(log: Log) -> Cause | None:

@@ -19,6 +19,8 @@ from scalewright.diagnose.logs.values import barred, number, quoted, words
 
 Fields = Mapping[str, tuple[str, float]]
 ANY = re.compile("")
+COUNTS = {"step", "epoch", "global_batch", "seq_len", "skipped", "nan"}
+LARGEST = 1e15  # of a count: more is damage
 TITAN = re.compile(r"(?<!validate )\bstep:\s{1,9}(\d+)\s{1,9}loss:")
 MEGATRON: Fields = {
     "elapsed time per iteration (ms)": ("step_time_s", 1e-3), "learning rate": ("lr", 1),
@@ -100,6 +102,9 @@ class Form:
             key, factor = self.fields.get(word, ("", 1.0))
             if key and key not in values and (amount := number(value, self.units)) is not None:
                 values[key] = amount * factor
+        for key in COUNTS & values.keys():
+            if not abs(values[key]) < LARGEST:  # also true of NaN
+                del values[key]
         return values or None
 
 

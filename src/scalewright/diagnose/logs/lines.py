@@ -8,6 +8,7 @@ the bytes for some words costs less, so that nothing is split but the lines in w
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -81,6 +82,10 @@ def _line(raw: bytes) -> Line:
 
 
 def is_text(path: Path) -> bool:
-    """Whether the file begins with bytes and none of the first ones is null."""
+    """Whether the file begins as a text does: in UTF-8, without a null byte."""
     start = next(iter(Unpacked(path)), b"")[:BINARY]
-    return bool(start.strip()) and b"\0" not in start
+    try:
+        text = codecs.getincrementaldecoder("utf-8")().decode(start)
+    except UnicodeDecodeError:
+        return False
+    return bool(text.strip()) and "\0" not in text

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
 RECENT = 4  # steps behind the newest that a late rank may still print
+LATE = 10.0  # seconds that it may be late
 MOST = 1_000_000  # steps that are kept: 200 MB of memory
 
 
@@ -60,7 +61,9 @@ class Steps:
     lines: int = 0
     restarts: int = 0
     left_out: int = 0  # beyond MOST
-    _recent: deque[tuple[float, float | None]] = field(default_factory=lambda: deque(maxlen=RECENT))
+    _recent: deque[tuple[float, float | None, float | None]] = field(
+        default_factory=lambda: deque(maxlen=RECENT)
+    )  # number, loss, clock
     _fresh: bool = False  # a line since the last step said that the run begins
 
     def begin(self) -> None:
@@ -76,7 +79,7 @@ class Steps:
             self.all[-1].fill(values)
             return
         back = order is not None and newest is not None and order < newest
-        again = order == newest or (back and (order, values.get("loss")) in self._recent)
+        again = order == newest or (back and self._late(order, values.get("loss"), clock))
         if order is not None and again and not self._fresh:
             return  # another rank's
         if self.all and (self._fresh or back):
@@ -84,7 +87,7 @@ class Steps:
             self._recent.clear()
         self._fresh = False
         if order is not None:
-            self._recent.append((order, values.get("loss")))
+            self._recent.append((order, values.get("loss"), clock))
         if len(self.all) >= MOST:
             self.left_out += 1
             return
@@ -92,3 +95,11 @@ class Steps:
         step = Step(int(number) if number is not None else None, clock=clock, life=self.restarts)
         step.fill(values)
         self.all.append(step)
+
+    def _late(self, order: float | None, loss: float | None, clock: float | None) -> bool:
+        """Whether a rank prints a recent step once more: with the same loss, and not long after it."""
+        return any(
+            (order, loss) == (number, before)
+            and (clock is None or printed is None or abs(clock - printed) <= LATE)
+            for number, before, printed in self._recent
+        )

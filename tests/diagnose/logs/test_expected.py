@@ -1,0 +1,105 @@
+"""The planner's expectation beside a log's usual step; one line on what is missing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.diagnose.logs.write import bridge_step_time, megatron_2021, titan, write
+
+from scalewright.api import diagnose, predict
+from scalewright.spec.errors import UserError
+
+BLOCK = """using world size: 64, data-parallel size: 8, context-parallel size: 1, tensor-model-parallel size: 8
+------------------------ arguments ------------------------
+  bf16 ............................................ True
+  ffn_hidden_size ................................. 14336
+  global_batch_size ............................... 64
+  hidden_size ..................................... 4096
+  micro_batch_size ................................ 1
+  num_attention_heads ............................. 32
+  num_layers ...................................... 32
+  num_query_groups ................................ 8
+  padded_vocab_size ............................... 128256
+  pipeline_model_parallel_size .................... 1
+  seq_length ...................................... 8192
+  sequence_parallel ............................... True
+  swiglu .......................................... True
+  tensor_model_parallel_size ...................... 8
+  use_distributed_optimizer ....................... True
+-------------------- end of arguments ---------------------
+"""
+
+
+def ask(folder: Path, seconds: float = 1.0, **given: Any) -> dict[str, Any]:
+    path = write(folder, lambda step, _, loss: megatron_2021(step, seconds, loss), before=BLOCK)
+    return diagnose(path, **given)
+
+
+def test_a_block_of_arguments_and_a_cluster_are_enough(tmp_path: Path) -> None:
+    expected = ask(tmp_path, cluster="dgx-h100")["expected"]
+    layout = {"devices": 64, "tp": 8, "zero_stage": 1, "micro_batch": 1, "global_batch": 64}
+    alone = predict("llama-3-8b", "dgx-h100", layout, 8192, framework="megatron")["step_time_s"]
+    assert expected["p50"] == pytest.approx(alone["p50"], rel=0.05)
+    assert expected["p10"] < expected["p50"] < expected["p90"]
+    assert (expected["compared_by"], expected["measured_s"]) == ("step time", 1.0)
+
+
+def test_slow_as_expected_and_fast(tmp_path: Path) -> None:
+    band = ask(tmp_path, cluster="dgx-h100")["expected"]
+    slow = ask(tmp_path, 1.5 * band["p90"], cluster="dgx-h100")
+    assert slow["expected"]["verdict"] == "slow: 50% beyond p90"
+    [cause] = slow["verdicts"]
+    assert cause["cause"] == "slower than expected"
+    assert cause["gain_pct"]["p10"] == pytest.approx(100 / 3, abs=0.2)
+    assert cause["gain_pct"]["p10"] < cause["gain_pct"]["p50"] < cause["gain_pct"]["p90"] < 100
+    usual = ask(tmp_path, band["p50"], cluster="dgx-h100")
+    assert (usual["expected"]["verdict"], usual["verdicts"]) == ("as expected", [])
+    assert ask(tmp_path, band["p10"] / 2, cluster="dgx-h100")["expected"]["verdict"] == "faster than expected"
+
+
+def test_what_is_missing_is_one_line_with_the_flags(tmp_path: Path) -> None:
+    answer = ask(tmp_path)
+    assert answer["expected"] is None
+    assert answer["warnings"] == [
+        "not in the log: kind of device; to compare with what it should take, add --cluster CLUSTER"
+    ]
+    [line] = diagnose(write(tmp_path, titan))["warnings"]
+    assert line.endswith("add --model MODEL --cluster CLUSTER --seq-len TOKENS --layout devices=N")
+
+
+def test_rates_need_no_batch(tmp_path: Path) -> None:
+    given: dict[str, Any] = {"model": "llama-3.1-8b", "cluster": "dgx-h100", "seq_len": 8192}
+    by_tokens = diagnose(write(tmp_path, titan), layout={"devices": 8}, **given)["expected"]
+    assert by_tokens["compared_by"] == "tokens/s"
+    alone = predict("llama-3.1-8b", "dgx-h100", {"devices": 8}, 8192, framework="torchtitan")
+    assert by_tokens["tokens_per_s_per_device"] == pytest.approx(alone["tokens_per_s_per_device"], rel=0.3)
+    assert by_tokens["measured_s"] == pytest.approx(
+        by_tokens["p50"] * by_tokens["tokens_per_s_per_device"] / 6344
+    )
+    by_flops = diagnose(write(tmp_path, bridge_step_time), layout={"devices": 8}, **given)["expected"]
+    assert by_flops["compared_by"] == "TFLOP/s"
+
+
+def test_the_device_that_a_log_names(tmp_path: Path) -> None:
+    head = (
+        "[titan] CUDA capacity: NVIDIA H100 80GB HBM3 with 79.10GiB memory\n"
+        "[titan] Building llama3 8B with TransformerModelArgs(dim=4096)\n"
+        "[titan] Building device mesh with parallelism: pp=1, dp_replicate=1, dp_shard=8, cp=1, tp=1, ep=1, etp=1\n"
+        "[titan] Applied selective activation checkpointing to the model\n"
+        "[titan] Applied FSDP to the model\n"
+        "[titan] Training starts at step 1, with local batch size 1, global batch size 8, sequence length 8192\n"
+    )
+    answer = diagnose(write(tmp_path, titan, before=head))
+    assert answer["warnings"] == []
+    assert (answer["expected"]["cluster"], answer["expected"]["devices"]) == ("H100", 8)
+
+
+@pytest.mark.parametrize(
+    ("given", "word"),
+    [({"cluster": "dgx-h1000"}, "dgx-h100"), ({"cluster": "dgx-h100", "layout": {"tp": 3}}, "tp")],
+)
+def test_a_wrong_flag_is_an_error_in_a_sentence(tmp_path: Path, given: dict[str, Any], word: str) -> None:
+    with pytest.raises(UserError, match=word):
+        ask(tmp_path, **given)
