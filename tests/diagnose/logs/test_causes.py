@@ -39,7 +39,7 @@ def test_a_quiet_run_has_none(tmp_path: Path) -> None:
 
 
 def test_periodic_slow_steps(tmp_path: Path) -> None:
-    answer = run(tmp_path, {step: 6.0 for step in range(20, 201, 20)})
+    answer = run(tmp_path, dict.fromkeys(range(20, 201, 20), 6.0))
     [verdict] = answer["verdicts"]
     assert verdict["cause"] == "periodic slow steps"
     assert "every 20 lines" in " ".join(verdict["evidence"])
@@ -53,8 +53,10 @@ def test_stalls(tmp_path: Path) -> None:
 
 
 def test_a_pause_between_steps_is_seen_by_the_clock(tmp_path: Path) -> None:
-    lines = [megatron_2026(step + 30 * (step > 25), 1.0, 3.0).replace(f"{step + 30 * (step > 25):8d}/", f"{step:8d}/")
-             for step in range(1, 51)]  # fmt: skip
+    lines = []
+    for step in range(1, 51):
+        line = megatron_2026(step + 30 * (step > 25), 1.0, 3.0)
+        lines.append(line.replace(f"{step + 30 * (step > 25):8d}/", f"{step:8d}/"))
     (tmp_path / "run.log").write_text("\n".join(lines))
     [verdict] = diagnose([tmp_path / "run.log"])["verdicts"]
     assert (verdict["cause"], "step 26" in verdict["evidence"][0]) == ("stalls", True)
@@ -111,8 +113,8 @@ def test_step_times_by_the_clock_of_the_lines(tmp_path: Path) -> None:
 def test_a_log_with_lines_of_nccl_gets_both(tmp_path: Path) -> None:
     nccl = (
         "node1:11:22 [0] NCCL INFO NCCL version 2.21.5+cuda12.4\n"
-        "node1:11:22 [0] NCCL INFO ncclCommInitRank comm 0x1 rank 0 nranks 2 cudaDev 0 nvmlDev 0 busId 1 commId 0x2 - "
-        "Init START\n"
+        "node1:11:22 [0] NCCL INFO ncclCommInitRank comm 0x1 rank 0 nranks 2 cudaDev 0 nvmlDev 0 busId 1 "
+        "commId 0x2 - Init START\n"
     )
     text = nccl + "\n".join(megatron_2021(step, 1.0, 3.0) for step in range(1, 9))
     (tmp_path / "run.log").write_text(text)

@@ -11,7 +11,7 @@ from tests.diagnose.logs.write import bridge_step_time, megatron_2021, titan, wr
 from scalewright.api import diagnose, predict
 from scalewright.spec.errors import UserError
 
-BLOCK = """using world size: 64, data-parallel size: 8, context-parallel size: 1, tensor-model-parallel size: 8
+BLOCK = """using world size: 64, data-parallel size: 8, tensor-model-parallel size: 8
 ------------------------ arguments ------------------------
   bf16 ............................................ True
   ffn_hidden_size ................................. 14336
@@ -86,10 +86,12 @@ def test_the_device_that_a_log_names(tmp_path: Path) -> None:
     head = (
         "[titan] CUDA capacity: NVIDIA H100 80GB HBM3 with 79.10GiB memory\n"
         "[titan] Building llama3 8B with TransformerModelArgs(dim=4096)\n"
-        "[titan] Building device mesh with parallelism: pp=1, dp_replicate=1, dp_shard=8, cp=1, tp=1, ep=1, etp=1\n"
+        "[titan] Building device mesh with parallelism: pp=1, dp_replicate=1, dp_shard=8, cp=1, tp=1, "
+        "ep=1, etp=1\n"
         "[titan] Applied selective activation checkpointing to the model\n"
         "[titan] Applied FSDP to the model\n"
-        "[titan] Training starts at step 1, with local batch size 1, global batch size 8, sequence length 8192\n"
+        "[titan] Training starts at step 1, with local batch size 1, global batch size 8, sequence "
+        "length 8192\n"
     )
     answer = diagnose(write(tmp_path, titan, before=head))
     assert answer["warnings"] == []

@@ -10,10 +10,13 @@ import pytest
 from scalewright.diagnose.logs.log import read_logs
 
 CASES: list[tuple[str, dict[str, Any]]] = [
-    ("using world size: 64, data-parallel-size: 1, tensor-model-parallel size: 4, pipeline-model-parallel size: 16",
+    ("using world size: 64, data-parallel-size: 1, tensor-model-parallel size: 4, "
+     "pipeline-model-parallel size: 16",
      {"devices": 64, "dp": 1, "tp": 4, "pp": 16}),
-    ("[rank0]:using world size: 8, data-parallel size: 4, context-parallel size: 2, hierarchical context-parallel "
-     "sizes: None, tensor-model-parallel size: 1, pipeline-model-parallel size: 1", {"devices": 8, "dp": 4, "cp": 2}),
+    ("[rank0]:using world size: 8, data-parallel size: 4, context-parallel size: 2, hierarchical "
+     "context-parallel "
+     "sizes: None, tensor-model-parallel size: 1, pipeline-model-parallel size: 1",
+     {"devices": 8, "dp": 4, "cp": 2}),
     ("  tensor_model_parallel_size ...................... 8", {"tp": 8}),
     ("0:   bf16 ............................................ True", {"precision": "bf16"}),
     ("  virtual_pipeline_model_parallel_size ............ None", {}),
@@ -27,18 +30,24 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("> initialized tensor model parallel with size 8", {"tp": 8}),
     ("[NeMo I] All tensor model parallel group ranks: [[0, 1], [2, 3]]", {"tp": 2}),
     ("[default3]:Initializing distributed: GLOBAL_RANK: 3, MEMBER: 4/8", {"devices": 8}),
-    ("[titan] Building 2-D device mesh with ['dp_shard', 'tp'], [4, 2]", {"devices": 8, "dp_shard": 4, "tp": 2}),
-    ("[titan] Building device mesh with parallelism: pp=2, dp_replicate=1, dp_shard=4, cp=1, tp=2, ep=1, etp=1",
+    ("[titan] Building 2-D device mesh with ['dp_shard', 'tp'], [4, 2]",
+     {"devices": 8, "dp_shard": 4, "tp": 2}),
+    ("[titan] Building device mesh with parallelism: pp=2, dp_replicate=1, dp_shard=4, cp=1, tp=2, "
+     "ep=1, etp=1",
      {"pp": 2, "dp_shard": 4, "dp_replicate": 1, "tp": 2}),
     ("[titan] Building llama3 8B with TransformerModelArgs(dim=4096)", {"model": "llama3 8B"}),
-    ("[titan] CUDA capacity: NVIDIA H100 80GB HBM3 with 79.10GiB memory", {"device": "NVIDIA H100 80GB HBM3"}),
-    ("[titan] Training starts at step 1, with local batch size 5, global batch size 20, sequence length 8192, total",
+    ("[titan] CUDA capacity: NVIDIA H100 80GB HBM3 with 79.10GiB memory", {"device": "NVIDIA H100 80GB "
+                                                                                     "HBM3"}),
+    ("[titan] Training starts at step 1, with local batch size 5, global batch size 20, sequence length "
+     "8192, total",
      {"micro_batch": 5, "global_batch": 20, "seq_len": 8192}),
-    ("[titan] Training starts at step 1, with local batch size: 1, global batch size: 8, gradient accumulation steps: "
+    ("[titan] Training starts at step 1, with local batch size: 1, global batch size: 8, gradient "
+     "accumulation steps: "
      "1, sequence length: 2048", {"micro_batch": 1, "global_batch": 8, "seq_len": 2048}),
     ("[titan] Applied selective activation checkpointing to the model", {"recompute": "selective"}),
     ("[INFO] >>   Instantaneous batch size per device = 4", {"micro_batch": 4}),
-    ("[INFO] >>   Total train batch size (w. parallel, distributed & accumulation) = 1,024", {"global_batch": 1024}),
+    ("[INFO] >>   Total train batch size (w. parallel, distributed & accumulation) = 1,024",
+     {"global_batch": 1024}),
     ('  "hidden_size": 3072,', {"hidden": 3072}),
     ("Config param per_device_batch_size: 4.0", {"micro_batch": 4}),
     ("Config param model_name: llama2-7b", {"model": "llama2-7b"}),

@@ -1,4 +1,5 @@
-"""Ranks that print the same step are one; a number that goes back, or a new block of arguments, is a restart."""
+"""Ranks that print the same step are one; a number that goes back, or a new block of arguments, is a "
+"restart."""
 
 from __future__ import annotations
 

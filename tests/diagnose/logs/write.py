@@ -10,9 +10,11 @@ Line = Callable[[int, float, float], str]  # step, seconds, loss
 
 def megatron_2021(step: int, seconds: float, loss: float) -> str:
     return (
-        f" iteration {step:8d}/    1000 | consumed samples: {step * 64:12d} | elapsed time per iteration (ms): "
+        f" iteration {step:8d}/    1000 | consumed samples: {step * 64:12d} | elapsed time per "
+        f"iteration (ms): "
         f"{seconds * 1000:.1f} | learning rate: 1.500E-04 | global batch size:    64 | lm loss: {loss:.6E} | "
-        "loss scale: 65536.0 | grad norm: 0.500 | number of skipped iterations:   0 | number of nan iterations:"
+        "loss scale: 65536.0 | grad norm: 0.500 | number of skipped iterations:   0 | number of nan "
+        "iterations:"
         "   0 |"
     )
 
@@ -20,9 +22,11 @@ def megatron_2021(step: int, seconds: float, loss: float) -> str:
 def megatron_2026(step: int, seconds: float, loss: float) -> str:
     stamp = f"2026-09-23 03:{step // 60 % 60:02}:{step % 60:02}.284603"
     return f" [{stamp}]" + (
-        f" iteration {step:8d}/    1000 | consumed samples: {step * 64:12d} | elapsed time per iteration (ms): "
+        f" iteration {step:8d}/    1000 | consumed samples: {step * 64:12d} | elapsed time per "
+        f"iteration (ms): "
         f"{seconds * 1000:.1f} | throughput per GPU (TFLOP/s/GPU): 400.0 | learning rate: 1.500000E-04 | "
-        f"global batch size:    64 | lm loss: {loss:.6E} | grad norm: 0.500 | number of skipped iterations:   0 |"
+        f"global batch size:    64 | lm loss: {loss:.6E} | grad norm: 0.500 | number of skipped "
+        f"iterations:   0 |"
     )
 
 
@@ -51,8 +55,10 @@ def nemo_bar(step: int, seconds: float, loss: float) -> str:
 
 def titan(step: int, seconds: float, loss: float) -> str:
     return (
-        f"[rank0]:[titan] 2025-06-04 11:{step // 60 % 60:02}:{step % 60:02},404 - root - INFO - step: {step:2d}  "
-        f"loss: {loss:7.4f}  grad_norm:  0.5000  memory: 30.89GiB(32.51%)  tps: 6,344  tflops: 400.00  mfu: 40.0%"
+        f"[rank0]:[titan] 2025-06-04 11:{step // 60 % 60:02}:{step % 60:02},404 - root - INFO - step: "
+        f"{step:2d}  "
+        f"loss: {loss:7.4f}  grad_norm:  0.5000  memory: 30.89GiB(32.51%)  tps: 6,344  tflops: 400.00  "
+        f"mfu: 40.0%"
     )
 
 
@@ -88,7 +94,8 @@ def litgpt_2023(step: int, seconds: float, loss: float) -> str:
 
 def maxtext(step: int, seconds: float, loss: float) -> str:
     return (
-        f"completed step: {step}, seconds: {seconds:.3f}, TFLOP/s/device: 400.000, Tokens/s/device: 6344.000, "
+        f"completed step: {step}, seconds: {seconds:.3f}, TFLOP/s/device: 400.000, Tokens/s/device: "
+        f"6344.000, "
         f"total_weights: 196608, loss: {loss:.3f}"
     )
 
@@ -96,7 +103,8 @@ def maxtext(step: int, seconds: float, loss: float) -> str:
 def composer(step: int, seconds: float, loss: float) -> str:
     return (
         f"[batch={step}/1000]:\n\t Train time/epoch: 0\n\t Train loss/train/total: {loss:.4f}\n"
-        f"\t Train metrics/train/LanguageCrossEntropy: {loss:.4f}\n\t Train throughput/device/tokens_per_sec: 6344.0"
+        f"\t Train metrics/train/LanguageCrossEntropy: {loss:.4f}\n\t Train "
+        f"throughput/device/tokens_per_sec: 6344.0"
     )
 
 
@@ -113,7 +121,7 @@ def factory(step: int, seconds: float, loss: float) -> str:
 
 def ours(step: int, seconds: float, loss: float) -> str:
     return (
-        f'{{"kind": "train", "step": {step}, "samples": 8, "loss": {loss!r}, "grad_norm": 0.5, "lr": 0.00015, '
+        f'{{"kind": "train", "step": {step}, "loss": {loss!r}, "grad_norm": 0.5, "lr": 0.00015, '
         f'"step_time_s": {seconds!r}, "tokens_per_s": 50752.0, "memory_gib": 1.5}}'
     )
 
@@ -121,8 +129,10 @@ def ours(step: int, seconds: float, loss: float) -> str:
 def deepspeed(step: int, seconds: float, loss: float) -> str:
     stamp = "2023-04-18 01:46:59,142"
     return (
-        f"[{stamp}] [INFO] [logging.py:96:log_dist] [Rank 0] step={step}, skipped=0, lr=[0.00015], mom=[(0.9, 0.95)]\n"
-        f"[{stamp}] [INFO] [timer.py:199:stop] epoch=0/micro_step={step}/global_step={step}, RunningAvgSamplesPerSec="
+        f"[{stamp}] [INFO] [logging.py:96:log_dist] [Rank 0] step={step}, skipped=0, lr=[0.00015], "
+        f"mom=[(0.9, 0.95)]\n"
+        f"[{stamp}] [INFO] [timer.py:199:stop] epoch=0/micro_step={step}/global_step={step}, "
+        f"RunningAvgSamplesPerSec="
         "173.4, CurrSamplesPerSec=171.9, MemAllocated=3.96GB, MaxMemAllocated=22.95GB"
     )
 
@@ -137,8 +147,10 @@ def megatron_deepspeed(step: int, seconds: float, loss: float) -> str:
 
 def neox(step: int, seconds: float, loss: float) -> str:
     return (
-        f" samples/sec: 51.2 | iteration {step:8d}/    1000 | elapsed time per iteration (ms): {seconds * 1000:.1f} | "
-        f"learning rate: 1.500E-04 | approx flops per GPU: 400.0TFLOPS | lm_loss: {loss:.6E} | number of skipped "
+        f" samples/sec: 51.2 | iteration {step:8d}/    1000 | elapsed time per iteration (ms): "
+        f"{seconds * 1000:.1f} | "
+        f"learning rate: 1.500E-04 | approx flops per GPU: 400.0TFLOPS | lm_loss: {loss:.6E} | number "
+        f"of skipped "
         "iterations:   0 | number of nan iterations:   0 |"
     )
 
