@@ -99,13 +99,13 @@ class Form:
             if group is not None
         }
         for word, value in self.pairs(text):
-            key, factor = self.fields.get(word, ("", 1.0))
-            if key and key not in values and (amount := number(value, self.units)) is not None:
+            if word not in self.fields:
+                continue
+            key, factor = self.fields[word]
+            if key not in values and (amount := number(value, self.units)) is not None:
                 values[key] = amount * factor
-        for key in COUNTS & values.keys():
-            if not abs(values[key]) < LARGEST:  # also true of NaN
-                del values[key]
-        return values or None
+        damaged = [key for key in COUNTS if not abs(values.get(key, 0)) < LARGEST]  # also true of NaN
+        return {key: values[key] for key in values if key not in damaged} if damaged else values or None
 
 
 def _train(text: str) -> Iterator[tuple[str, str]]:

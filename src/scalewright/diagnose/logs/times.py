@@ -70,13 +70,9 @@ def usual(steps: Sequence[Step]) -> Usual:
 
 def warm(steps: Sequence[Step]) -> list[Step]:
     """The steps without the first ones of each life, as many as leave enough of them."""
-    place, life, kept = 0, -1, []
-    for step in steps:
-        place = place + 1 if step.life == life else 0
-        life = step.life
-        kept.append((place, step))
+    starts = [0] + [n for n, (a, b) in enumerate(pairwise(steps), 1) if a.life != b.life] + [len(steps)]
     for least in range(WARM_UP, 0, -1):
-        rest = [step for place, step in kept if place >= least]
+        rest = [step for a, b in pairwise(starts) for step in steps[a + least : b]]
         if len(rest) >= LEAST:
             return rest
     return list(steps)

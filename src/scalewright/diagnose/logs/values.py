@@ -8,10 +8,11 @@ Every pattern is bounded or has one way to match, so that no line costs more tha
 
 from __future__ import annotations
 
-import calendar
 import re
 from collections.abc import Iterator
 from contextlib import suppress
+from datetime import datetime, timezone
+from functools import lru_cache
 
 NUMBER = re.compile(
     r"[-+]?(?:\d[\d,]{0,30}(?:\.\d{0,30})?|\.\d{1,30})(?:[eE][-+]?\d{1,4})?|[-+]?(?:nan|inf)\b", re.I
@@ -30,9 +31,10 @@ def number(text: str, units: bool = False) -> float | None:
     >>> number("6,344"), number("8.79K", units=True), number("68.57GiB(87%)"), number("n/a")
     (6344.0, 8790.0, 68.57, None)
     """
-    with suppress(ValueError):
+    try:
         return float(text)  # most are plain, and the pattern costs four times as much
-    match = NUMBER.match(text)
+    except ValueError:
+        match = NUMBER.match(text)
     if match is None:
         return None
     value = float(match[0].replace(",", ""))
@@ -62,7 +64,14 @@ def clock(text: str) -> float | None:
     match = STAMP.search(text, 0, 300)
     if match is None:
         return None
+    day = _midnight(match[1], match[2], match[3])
+    seconds = 3600 * int(match[4]) + 60 * int(match[5]) + int(match[6]) + float(f"0.{match[7] or 0}")
+    return None if day is None else day + seconds
+
+
+@lru_cache(maxsize=64)
+def _midnight(year: str, month: str, day: str) -> float | None:
+    """Seconds since 1970 at the start of a day; None for one that no calendar has."""
     with suppress(ValueError, OverflowError):
-        parts = [int(group) for group in match.groups()[:6]]
-        return calendar.timegm((*parts, 0, 1, 0)) + float(f"0.{match[7] or 0}")
+        return datetime(int(year), int(month), int(day), tzinfo=timezone.utc).timestamp()
     return None
