@@ -1,6 +1,6 @@
 """A log of training on the terminal: the answer first, then what the run is, then a few of its steps.
 
-296 TFLOP/s a device on 128 dgx-h100 with megatron-lm: as expected
+296 TFLOP/s a device on 128 devices of dgx-h100 with megatron-lm: as expected, 301.2 TFLOP/s
 layout          tp 8 · pp 4 · zero 1 · micro-batch 1 · batch 1,024 · sequences of 4,096 · bf16
 a step          4.2 s: the median of 98 lines, without the first 2; expected 4.1 s (3.8 to 4.6 s)
 """
@@ -64,11 +64,15 @@ def _row(step: Mapping[str, Any]) -> list[str]:
 
 def _first(log: Mapping[str, Any], expected: Mapping[str, Any] | None) -> str:
     """How fast, on what, and whether that is what one should get."""
-    device = printable(log["device"] or (expected or {}).get("cluster") or "")
-    count = log["devices"] or (expected or {}).get("devices")
-    where = f"{count:,} {device or counted(count, 'devices').split()[1]}" if count else device
+    wanted = expected or {}
+    count = log["devices"] or wanted.get("devices")
+    kind = printable(log["device"] or wanted.get("cluster") or "")
+    where = f"{count:,} {kind}" if count and log["device"] else counted(count, "devices") if count else kind
+    where += f" of {kind}" if count and kind and not log["device"] else ""
     trainer = f" with {printable(log['framework'])}" if log["framework"] else ""
     verdict = f": {expected['verdict']}" if expected else ""
+    if wanted.get("tflops") and log["measured"]["tflops"]:
+        verdict += f", {decimal(wanted['tflops'])} TFLOP/s"
     return _speed(log) + (f" on {where}" if where else "") + trainer + verdict
 
 

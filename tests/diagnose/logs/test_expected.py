@@ -9,6 +9,7 @@ import pytest
 from tests.diagnose.logs.write import bridge_step_time, megatron_2021, titan, write
 
 from scalewright.api import diagnose, predict
+from scalewright.cli.diagnosis import show
 from scalewright.spec.errors import UserError
 
 BLOCK = """using world size: 64, data-parallel size: 8, tensor-model-parallel size: 8
@@ -32,7 +33,7 @@ BLOCK = """using world size: 64, data-parallel size: 8, tensor-model-parallel si
 """
 
 
-def ask(folder: Path, seconds: float = 1.0, **given: Any) -> dict[str, Any]:
+def ask(folder: Path, seconds: float = 1.5, **given: Any) -> dict[str, Any]:
     path = write(folder, lambda step, _, loss: megatron_2021(step, seconds, loss), before=BLOCK)
     return diagnose(path, **given)
 
@@ -43,7 +44,7 @@ def test_a_block_of_arguments_and_a_cluster_are_enough(tmp_path: Path) -> None:
     alone = predict("llama-3-8b", "dgx-h100", layout, 8192, framework="megatron")["step_time_s"]
     assert expected["p50"] == pytest.approx(alone["p50"], rel=0.05)
     assert expected["p10"] < expected["p50"] < expected["p90"]
-    assert (expected["compared_by"], expected["measured_s"]) == ("step time", 1.0)
+    assert (expected["compared_by"], expected["measured_s"]) == ("step time", 1.5)
 
 
 def test_slow_as_expected_and_fast(tmp_path: Path) -> None:
@@ -100,8 +101,23 @@ def test_the_device_that_a_log_names(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("given", "word"),
-    [({"cluster": "dgx-h1000"}, "dgx-h100"), ({"cluster": "dgx-h100", "layout": {"tp": 3}}, "tp")],
+    [
+        ({"cluster": "dgx-h1000"}, "dgx-h100"),
+        ({"model": "lama-3.1-8b"}, "llama-3.1-8b"),
+        ({"cluster": "dgx-h100", "layout": {"tp": 3}}, "tp"),
+    ],
 )
 def test_a_wrong_flag_is_an_error_in_a_sentence(tmp_path: Path, given: dict[str, Any], word: str) -> None:
     with pytest.raises(UserError, match=word):
         ask(tmp_path, **given)
+
+
+def test_flags_for_a_log_are_refused_with_anything_else() -> None:
+    with pytest.raises(UserError, match="add to a log of training"):
+        diagnose("example", model="llama-3-8b")
+
+
+def test_the_first_line_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    show(ask(tmp_path, cluster="dgx-h100"))
+    first = capsys.readouterr().out.split("\n")[0]
+    assert first == "1.5 s a step on 64 devices of dgx-h100 with megatron-lm: as expected"

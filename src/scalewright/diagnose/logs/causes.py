@@ -87,7 +87,8 @@ def _named(steps: Sequence[int | None]) -> str:
     """` (steps 10, 20, 30, 40, 50, ...)`; nothing where the log has no numbers."""
     numbers = [f"{step:,}" for step in steps if step is not None]
     rest = ", ..." if len(numbers) > MOST_NAMED else ""
-    return f" (step {', '.join(numbers[:MOST_NAMED])}{rest})" if numbers else ""
+    word = "step" if len(numbers) == 1 else "steps"
+    return f" ({word} {', '.join(numbers[:MOST_NAMED])}{rest})" if numbers else ""
 
 
 def _skipped(log: Log) -> Cause | None:

@@ -21,7 +21,7 @@ from scalewright.plan.predict import predict_rows
 from scalewright.plan.rows.row_model import known_name
 from scalewright.spec.errors import UserError
 from scalewright.spec.hardware.cluster import load_cluster
-from scalewright.spec.presets import is_preset
+from scalewright.spec.presets import is_preset, load_model_spec
 
 COLUMNS = {
     "devices": "n_devices", "virtual_stages": "vpp", "micro_batch": "mbs", "global_batch": "gbs",
@@ -68,6 +68,7 @@ def _facts(log: Log, given: Given) -> Facts:
     """The log's facts with the user's over them, and what follows from them."""
     facts = log.facts | {key: value for key, value in given.layout.items() if value is not None}
     if given.model is not None:
+        load_model_spec(given.model)
         facts = {key: value for key, value in facts.items() if key not in DIMS} | {"model": given.model}
     if given.seq_len is not None:
         facts["seq_len"] = given.seq_len
