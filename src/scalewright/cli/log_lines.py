@@ -1,6 +1,6 @@
 """A log of training on the terminal: the answer first, then what the run is, then a few of its steps.
 
-296 TFLOP/s a device on 128 devices of dgx-h100 with megatron-lm: as expected, 301.2 TFLOP/s
+296.0 TFLOP/s a device (301.2 expected) on 128 devices of dgx-h100 with megatron-lm: as expected
 layout          tp 8 · pp 4 · zero 1 · micro-batch 1 · batch 1,024 · sequences of 4,096 · bf16
 a step          4.2 s: the median of 98 lines, without the first 2; expected 4.1 s (3.8 to 4.6 s)
 """
@@ -71,9 +71,10 @@ def _first(log: Mapping[str, Any], expected: Mapping[str, Any] | None) -> str:
     where += f" of {kind}" if count and kind and not log["device"] else ""
     trainer = f" with {printable(log['framework'])}" if log["framework"] else ""
     verdict = f": {expected['verdict']}" if expected else ""
+    speed = _speed(log)
     if wanted.get("tflops") and log["measured"]["tflops"]:
-        verdict += f", {decimal(wanted['tflops'])} TFLOP/s"
-    return _speed(log) + (f" on {where}" if where else "") + trainer + verdict
+        speed += f" ({decimal(wanted['tflops'])} expected)"
+    return speed + (f" on {where}" if where else "") + trainer + verdict
 
 
 def _speed(log: Mapping[str, Any]) -> str:

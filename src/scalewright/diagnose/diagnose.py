@@ -30,11 +30,15 @@ def diagnose(paths: Sequence[Path], given: Given | None = None) -> dict[str, Any
     `given` adds to a log of training what it doesn't state.
     """
     kind, files = inputs(paths)
+    given = given or Given()
+    if kind != LOG and given != Given():
+        what = "model, cluster, layout and seq_len are for a log of training"
+        raise UserError(what, f"{paths[0]} is none", "leave them out")
     try:
         if kind == TRACE:
             return answer(read_ranks(files))
         if kind == LOG:
-            return log_answer(files, given or Given())
+            return log_answer(files, given)
         if kind == RUN:
             return run_answer(files[0])
         if kind == NCCL:

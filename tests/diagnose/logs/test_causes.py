@@ -81,7 +81,7 @@ def test_a_loss_that_is_not_finite(tmp_path: Path) -> None:
     assert causes(answer)[0] == "loss not finite"
     evidence = " ".join(answer["verdicts"][0]["evidence"])
     assert "81 steps" in evidence
-    assert "step 120" in evidence
+    assert "steps 120, 121" in evidence
     assert "time since then is lost" in evidence
 
 

@@ -113,7 +113,7 @@ def test_a_wrong_flag_is_an_error_in_a_sentence(tmp_path: Path, given: dict[str,
 
 
 def test_flags_for_a_log_are_refused_with_anything_else() -> None:
-    with pytest.raises(UserError, match="add to a log of training"):
+    with pytest.raises(UserError, match="are for a log of training"):
         diagnose("example", model="llama-3-8b")
 
 
