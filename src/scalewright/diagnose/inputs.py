@@ -8,7 +8,8 @@
                                    others   refused by name; in a folder left out
 
 A folder that `train` wrote is a run; a text that is named itself and nothing above is a log, too.
-All files must be of one kind: they are the ranks of one run. `example` is a run that comes with the package.
+All files must be of one kind: they are the ranks of one run. `example` and `example-log` come with the
+package.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ READ = (
     "a log of training or of NCCL, or a run's folder"
 )
 EXAMPLE = Path(__file__).parent / "data" / "example"  # four ranks' traces, generated: one computes slowly
+EXAMPLE_LOG = EXAMPLE.with_name("example.log.gz")  # of 128 H100, generated: slow, and it saves often
+EXAMPLES = {"example": EXAMPLE, "example-log": EXAMPLE_LOG}
 ARRAY = re.compile(rb"\[\s*(?:[{\]]|$)")  # of JSON; a log may begin with `[rank0]: `
 START = 1 << 16  # bytes in which a file shows what it is
 
@@ -40,7 +43,7 @@ def inputs(paths: Sequence[Path]) -> tuple[str, list[Path]]:
     """The kind and the files; raises UserError for one that is missing, unknown, or of another kind."""
     kinds: dict[Path, str] = {}
     for given in paths:
-        path = EXAMPLE if str(given) == EXAMPLE.name and not given.exists() else given
+        path = given if given.exists() else EXAMPLES.get(str(given), given)
         if not path.exists():
             raise UserError("no such file", str(path), f"give {READ}")
         if is_run_folder(path):

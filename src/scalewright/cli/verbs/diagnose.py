@@ -16,7 +16,8 @@ def diagnose(
         typer.Argument(
             metavar="PATH...",
             help="Traces of PyTorch's profiler or Nsight Systems, one a rank, or their folder; flight "
-            "recorder dumps; memory snapshots; a log of training, a run's folder; `example`.",
+            "recorder dumps; memory snapshots; a log of training, a run's folder; `example`, "
+            "`example-log`.",
         ),
     ],
     model: Annotated[
