@@ -35,7 +35,8 @@ READ = (
 EXAMPLE = Path(__file__).parent / "data" / "example"  # four ranks' traces, generated: one computes slowly
 EXAMPLE_LOG = EXAMPLE.with_name("example.log.gz")  # of 128 H100, generated: slow, and it saves often
 EXAMPLES = {"example": EXAMPLE, "example-log": EXAMPLE_LOG}
-ARRAY = re.compile(rb"\[\s*(?:[{\]]|$)")  # of JSON; a log may begin with `[rank0]: `
+# Of JSON; a log may begin with `[rank0]: ` or with Python's `{'loss': `.
+DOCUMENT = re.compile(rb"\{\s*(?:[\"}]|$)|\[\s*(?:[{\]]|$)")
 START = 1 << 16  # bytes in which a file shows what it is
 
 
@@ -81,10 +82,8 @@ def kind_of_file(path: Path) -> str:
         return MEMORY
     if is_trainer_state(text):
         return LOG
-    if (text[:1] in b"{[" or b"'loss'" in text) and is_training_log(path):
-        return LOG
-    if text[:1] == b"{" or ARRAY.match(text):
-        return TRACE
+    if DOCUMENT.match(text):  # or lines of JSON: a trace of gigabytes isn't searched for them
+        return LOG if is_training_log(path, START) else TRACE
     if is_training_log(path):
         return LOG
     return NCCL if is_nccl_log(path) else ""

@@ -21,9 +21,9 @@ ARGUMENTS = {
     "ffn_hidden_size": 28672, "global_batch_size": BATCH, "group_query_attention": True, "hidden_size": 8192,
     "kv_channels": 128, "micro_batch_size": 1, "num_attention_heads": 64, "num_experts": None,
     "num_layers": 80, "num_query_groups": 8, "padded_vocab_size": 128256,
-    "pipeline_model_parallel_size": 4, "recompute_granularity": None, "save_interval": SAVE_EVERY, "seq_length": SEQ_LEN,
-    "sequence_parallel": True,
-    "swiglu": True, "tensor_model_parallel_size": 8, "untie_embeddings_and_output_weights": True,
+    "pipeline_model_parallel_size": 4, "recompute_granularity": None, "save_interval": SAVE_EVERY,
+    "seq_length": SEQ_LEN, "sequence_parallel": True, "swiglu": True,
+    "tensor_model_parallel_size": 8, "untie_embeddings_and_output_weights": True,
     "use_distributed_optimizer": True, "virtual_pipeline_model_parallel_size": 5, "world_size": DEVICES,
 }  # fmt: skip
 

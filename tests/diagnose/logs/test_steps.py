@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from tests.diagnose.logs.write import megatron_2021, titan, trainer
 
-from scalewright.diagnose.logs.log import Log, read_logs
+from scalewright.diagnose.logs.log import Log
+from scalewright.diagnose.logs.several import read_logs
 from scalewright.diagnose.logs.steps import Steps
 
 BLOCK = "------------------------ arguments ------------------------\n"
@@ -74,6 +75,23 @@ def test_parts_of_a_run_in_several_files_are_one(tmp_path: Path) -> None:
         (tmp_path / f"part{part}.log").write_text("\n".join(lines) + "\n")
     log = read_logs(sorted(tmp_path.iterdir()))
     assert [step.step for step in log.steps] == list(range(1, 11))
+    assert log.restarts == 0
+
+
+def test_files_of_ranks_are_one_run(tmp_path: Path) -> None:
+    for rank in range(3):
+        lines = [f"[rank{rank}]: {titan(step, 1.0, 3.0 - step / 100)}" for step in range(1, 21 - rank)]
+        (tmp_path / f"rank{rank}.log").write_text("\n".join(lines) + "\n")
+    log = read_logs(sorted(tmp_path.iterdir()))
+    assert ([step.step for step in log.steps], log.restarts) == (list(range(1, 21)), 0)
+
+
+def test_the_next_job_s_file_is_a_restart(tmp_path: Path) -> None:
+    for job, first in ((1, 1), (2, 16)):
+        lines = [megatron_2021(step, 1.0, 3.0 - step / 100 - job / 7) for step in range(first, first + 20)]
+        (tmp_path / f"job-{job}.log").write_text(BLOCK + "\n".join(lines) + "\n")
+    log = read_logs(sorted(tmp_path.iterdir()))
+    assert (len(log.steps), log.restarts, log.steps[-1].life) == (40, 1, 1)
 
 
 def test_more_steps_than_are_kept_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:

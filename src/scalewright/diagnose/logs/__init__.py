@@ -6,5 +6,6 @@ values.py     numbers and `key: value` pairs                    curve.py       t
 arguments.py  names of trainers' settings: a table              expected.py    what the planner expects
 facts.py      model, layout, devices: a table                   causes.py      what is wrong, in words
 documents.py  trainer_state.json                                answer.py      the keys of `--json`
-log.py        all of a run's files together                     run_folder.py  a run of our own
+log.py        all lines of a file together                      run_folder.py  a run of our own
+several.py    files of ranks, or of parts of a run
 """

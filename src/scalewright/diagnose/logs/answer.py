@@ -11,7 +11,8 @@ from scalewright.diagnose.logs.arguments import DIMS, LAYOUT
 from scalewright.diagnose.logs.causes import causes
 from scalewright.diagnose.logs.expected import Given, expected
 from scalewright.diagnose.logs.forms import NAMES
-from scalewright.diagnose.logs.log import Log, read_logs, stated
+from scalewright.diagnose.logs.log import Log, stated
+from scalewright.diagnose.logs.several import read_logs
 from scalewright.diagnose.logs.steps import SHOWN
 from scalewright.diagnose.logs.times import usual
 from scalewright.diagnose.nccl.answer import nccl_part

@@ -1,4 +1,4 @@
-"""All lines of a run's log together: its steps, its facts, and whose log it is.
+"""All lines of a log together: its steps, its facts, and whose log it is.
 
 file ──► marked lines ──► a step's? forms.py ──► steps of that form      the first form of the table that
                       └─► a fact?   facts.py ──► facts                   has steps is the trainer's own
@@ -30,13 +30,14 @@ BRIDGE = re.compile(r"learning rate: \d\.\d{6}E[-+]\d+ \|")
 
 @dataclass
 class Log:
-    """What the files of a run state. `framework` is a word of `predict --framework`, or of forms.py."""
+    """What a run's files state. `framework` is a word of `predict --framework`, or of forms.py."""
 
     framework: str | None = None
     facts: Facts = field(default_factory=dict)
     steps: list[Step] = field(default_factory=list)
     restarts: int = 0
     overflows: int = 0
+    again: bool = False  # it begins with words that begin a run
     nccl: bool = False
     notes: list[str] = field(default_factory=list)
 
@@ -50,6 +51,7 @@ class Reader:
         self.facts: Facts = {}
         self.tpus = 0
         self.overflows = 0
+        self.again = False
         self.deepspeed = False
         self.memory: dict[int, float] = {}
 
@@ -80,6 +82,7 @@ class Reader:
 
     def _rest(self, text: str) -> None:
         if any(mark in text for mark in AGAIN):
+            self.again = True
             for steps in self.steps.values():
                 steps.begin()
         self.deepspeed = self.deepspeed or ENGINE in text
@@ -101,7 +104,15 @@ class Reader:
         others = [name for name in names if name in self.steps and name not in (form.name, "deepspeed")]
         if others:
             notes.append(f"lines of {' and '.join(others)} repeat the same steps, and were left out")
-        return Log(self._framework(form), self.facts, steps.all, steps.restarts, self.overflows, notes=notes)
+        return Log(
+            self._framework(form),
+            self.facts,
+            steps.all,
+            steps.restarts,
+            self.overflows,
+            self.again,
+            notes=notes,
+        )
 
     def _memory(self, name: str, steps: Sequence[Step]) -> None:
         """Adds what DeepSpeed's timers and Megatron's report print of memory on lines of their own."""
@@ -134,29 +145,23 @@ def _framework_of(facts: Facts) -> str | None:
     return "megatron-lm" if "tp" in facts and "layers" in facts else None
 
 
-def read_logs(files: Sequence[Path]) -> Log:
-    """The run's log; of several files, those of one run's ranks or its parts in the order of names.
-
-    Raises OSError where a file can't be read.
-    """
-    if len(files) == 1 and (state := read_trainer_state(files[0])) is not None:
+def read_log(path: Path) -> Log:
+    """What a file states; raises OSError where it can't be read."""
+    if (state := read_trainer_state(path)) is not None:
         steps, facts, notes = state
-        return Log("hf-trainer", facts, steps, notes=notes)
-    reader, notes, nccl = Reader(), [], False
-    for path in files:
-        lines = MarkedLines(path, MARKS)
-        for line in lines:
-            reader.take(line)
-        notes += [f"{path.name}: {lines.damage}"] * bool(lines.damage)
-        nccl = nccl or any(True for _ in MarkedLines(path, NCCL, WITHIN))
+        return Log("hf-trainer", facts, steps, notes=[f"{path.name}: {note}" for note in notes])
+    reader, lines = Reader(), MarkedLines(path, MARKS)
+    for line in lines:
+        reader.take(line)
     log = reader.log()
-    log.notes, log.nccl = notes + log.notes, nccl
+    log.notes += [f"{path.name}: {lines.damage}"] * bool(lines.damage)
+    log.nccl = any(True for _ in MarkedLines(path, NCCL, WITHIN))
     return log
 
 
-def is_training_log(path: Path) -> bool:
-    """Whether one of the forms is in the first part of the file."""
-    lines = MarkedLines(path, [form.mark for form in FORMS], WITHIN)
+def is_training_log(path: Path, within: int = WITHIN) -> bool:
+    """Whether one of the forms is in the first `within` bytes of the file."""
+    lines = MarkedLines(path, [form.mark for form in FORMS], within)
     return any(form.mark in line.text and form.read(line.text) for line in lines for form in FORMS)
 
 
