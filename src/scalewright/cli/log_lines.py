@@ -88,7 +88,11 @@ def _speed(log: Mapping[str, Any]) -> str:
         return f"{measured['tokens_per_s']:,.0f} tokens/s"
     if measured["step_time_s"]:
         return f"{short_time(measured['step_time_s'])} a step"
-    return counted(len(log["steps"]), "steps") + (" without their times" if log["steps"] else "")
+    return (
+        f"{counted(len(log['steps']), 'steps')} without their times"
+        if log["steps"]
+        else "no steps of training"
+    )
 
 
 def _model(log: Mapping[str, Any]) -> str:
@@ -109,8 +113,11 @@ def _step(measured: Mapping[str, Any], expected: Mapping[str, Any] | None) -> st
     if measured["step_time_s"] is not None:
         clock = ", by the clock of the lines" if measured["source"] == "clock" else ""
         first = f", without the first {measured['left_out']}" if measured["left_out"] else ""
-        lines = counted(measured["steps"], "lines")
-        parts.append(f"{short_time(measured['step_time_s'])}: the median of {lines}{clock}{first}")
+        median = f"the median of {counted(measured['steps'], 'lines')}{clock}{first}"
+        whole = "the mean of the whole run, by its summary"
+        parts.append(
+            f"{short_time(measured['step_time_s'])}: {whole if measured['source'] == 'mean' else median}"
+        )
     if expected is not None:
         band = f"{short_time(expected['p10'])} to {short_time(expected['p90'])}"
         off = against(expected["measured_s"], expected["p50"])

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.diagnose.logs.write import bridge_step_time, megatron_2021, titan, write
+from tests.diagnose.logs.write import bridge_step_time, megatron_2021, titan, trainer, write
 
 from scalewright.api import diagnose, predict
 from scalewright.cli.diagnosis import show
@@ -105,6 +106,11 @@ def test_the_device_that_a_log_names(tmp_path: Path) -> None:
         ({"cluster": "dgx-h1000"}, "dgx-h100"),
         ({"model": "lama-3.1-8b"}, "llama-3.1-8b"),
         ({"cluster": "dgx-h100", "layout": {"tp": 3}}, "tp"),
+        ({"layout": {"tp": "eight"}}, "whole number"),
+        ({"layout": {"nodes": 8}}, "--cluster"),
+        ({"layout": {"offload": "all"}}, "offload"),
+        ({"layout": {"recompute": {"every": 2}}}, "selective"),
+        ({"seq_len": 0}, "seq_len"),
     ],
 )
 def test_a_wrong_flag_is_an_error_in_a_sentence(tmp_path: Path, given: dict[str, Any], word: str) -> None:
@@ -121,3 +127,29 @@ def test_the_first_line_answers(tmp_path: Path, capsys: pytest.CaptureFixture[st
     show(ask(tmp_path, cluster="dgx-h100"))
     first = capsys.readouterr().out.split("\n")[0]
     assert first == "1.5 s a step on 64 devices of dgx-h100 with megatron-lm: as expected"
+
+
+def test_nodes_and_a_model_s_file_of_the_user_s(tmp_path: Path) -> None:
+    shape = {"model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
+             "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256}  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(shape))
+    given: dict[str, Any] = {"cluster": "dgx-h100", "seq_len": 8192, "layout": {"nodes": 1}}
+    own = diagnose(write(tmp_path, titan), model=str(tmp_path / "config.json"), **given)["expected"]
+    preset = diagnose(write(tmp_path, titan), model="llama-3-8b", **given)["expected"]
+    assert (own["devices"], own["p50"]) == (8, pytest.approx(preset["p50"], rel=0.01))
+
+
+def test_a_path_that_a_log_names_isn_t_opened(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("no JSON: whoever opens it fails")
+    before = f"cmd = x --model_name_or_path {tmp_path}/config.json --max_seq_len 512\n"
+    answer = diagnose(write(tmp_path, titan, before=before), cluster="dgx-h100", layout={"devices": 8})
+    assert answer["expected"] is None
+    assert f"the shape of {tmp_path}/config.json" in answer["warnings"][0]
+
+
+def test_the_summary_of_a_run_without_times(tmp_path: Path) -> None:
+    path = write(tmp_path, trainer)
+    with path.open("a") as file:
+        file.write("{'train_runtime': 1273.9, 'train_steps_per_second': 0.25, 'train_loss': 0.2}\n")
+    measured = diagnose(path)["log"]["measured"]
+    assert (measured["step_time_s"], measured["source"]) == (4.0, "mean")

@@ -27,7 +27,7 @@ def log_answer(files: Sequence[Path], given: Given) -> dict[str, Any]:
     Raises OSError where a file can't be read, UserError for a wrong flag.
     """
     log = read_logs(files)
-    measured = usual(log.steps)
+    measured = usual(log.steps, log.facts.get("mean_step_s"))
     expectation, why = expected(log, measured, given) if log.steps else (None, "")
     answer: dict[str, Any] = {
         "kind": "log",
@@ -54,7 +54,7 @@ def log_part(log: Log) -> dict[str, Any]:
         "layout": stated(log.facts, LAYOUT),
         "devices": log.facts.get("devices"),
         "device": log.facts.get("device"),
-        "measured": asdict(usual(log.steps)),
+        "measured": asdict(usual(log.steps, log.facts.get("mean_step_s"))),
         "steps": [{key: getattr(step, key) for key in SHOWN} for step in log.steps],
         "restarts": log.restarts,
     }
@@ -64,7 +64,7 @@ def _missing(log: Log) -> list[str]:
     """For a log without steps, how far it came and which formats are known."""
     if log.steps:
         return []
-    known = f"known are those of {', '.join(NAMES)}"
+    known = f"known are {', '.join(NAMES)}"
     if log.facts:
         return [f"no step's line in it: the log ends before the first step, or is of another kind ({known})"]
-    return [f"nothing in it is a line of a known trainer: {known}"]
+    return [f"no line of a known trainer is in it; {known}"]

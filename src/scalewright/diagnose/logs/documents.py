@@ -16,6 +16,7 @@ from scalewright.diagnose.traces.unpack import Unpacked
 from scalewright.spec.text.untrusted import JSON_BYTES, parse_json
 
 HISTORY = b'"log_history"'
+RATE = "train_steps_per_second"  # of the summary
 KEYS = {"step": "step", "loss": "loss", "grad_norm": "grad_norm", "learning_rate": "lr", "epoch": "epoch"}
 START = 1 << 16  # bytes: its keys are sorted, and few stand before `log_history`
 
@@ -44,8 +45,13 @@ def read_trainer_state(path: Path) -> tuple[list[Step], Facts, list[str]] | None
         if isinstance(entry, dict) and "loss" in entry:
             values = {ours: float(entry[key]) for key, ours in KEYS.items() if _is_number(entry.get(key))}
             steps.add(values)
-    batch = document.get("train_batch_size")
-    return steps.all, {"micro_batch": batch} if isinstance(batch, int) else {}, []
+    facts: Facts = {}
+    if isinstance(batch := document.get("train_batch_size"), int):
+        facts["micro_batch"] = batch
+    rates = [entry[RATE] for entry in history if isinstance(entry, dict) and _is_number(entry.get(RATE))]
+    if rates and rates[-1] > 0:
+        facts["mean_step_s"] = 1 / rates[-1]
+    return steps.all, facts, []
 
 
 def _is_number(value: Any) -> bool:

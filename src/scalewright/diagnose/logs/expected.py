@@ -12,11 +12,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from scalewright.diagnose.logs.arguments import DIMS, Facts
 from scalewright.diagnose.logs.log import Log
 from scalewright.diagnose.logs.times import Usual
+from scalewright.plan.defaults import check_whole, resolve_sizes
 from scalewright.plan.predict import predict_rows
 from scalewright.plan.rows.row_model import known_name
 from scalewright.spec.errors import UserError
@@ -27,6 +29,10 @@ COLUMNS = {
     "devices": "n_devices", "virtual_stages": "vpp", "micro_batch": "mbs", "global_batch": "gbs",
     "seq_len": "seq",
 } | {key: key for key in ("tp", "pp", "cp", "ep", "precision", "recompute", *DIMS)}  # fmt: skip
+KEYS = {*COLUMNS, "sp", "zero_stage", "dp_replicate", "schedule", "etp", "nodes", "global_batch_tokens"} - {
+    *DIMS
+}
+ANY_CLUSTER = "dgx-h100"  # sizes are checked; only `nodes` asks how many devices are in one
 FLAG = {"model": "--model MODEL", "device": "--cluster CLUSTER", "devices": "--layout devices=N",
         "seq_len": "--seq-len TOKENS", "batch": "--layout global_batch=SEQUENCES"}  # fmt: skip
 WORD = {"model": "model", "device": "kind of device", "devices": "number of devices",
@@ -45,33 +51,34 @@ class Given:
 
 def expected(log: Log, measured: Usual, given: Given) -> tuple[dict[str, Any] | None, str]:
     """`expected` of the answer, or None and a line on why; raises UserError for a flag that can't be."""
-    facts = _facts(log, given)
-    place = _place(facts, given)
-    absent = _absent(facts, place, measured)
+    place = _place(log.facts, given)
+    facts = _facts(log, given, place)
+    absent = _absent(facts, place, measured, given)
     if absent:
         names = ", ".join(WORD[key] for key in absent)
+        if "model" in absent and facts.get("model"):
+            names = names.replace(WORD["model"], f"the shape of {facts['model']}")
         return None, f"not in the log: {names}; to compare with what it should take, add {_flags(absent)}"
-    row = _row(log, facts, place)
+    row = _row(log, facts, place, given)
     [prediction] = predict_rows([row])
     if "error" in prediction:
         if given != Given():
             raise UserError(f"it can't be predicted: {prediction['error']}", "diagnose", "change the flags")
-        return (
-            None,
-            f"it can't be predicted: {prediction['error']}; --model, --cluster and --layout change it",
-        )
+        why = f"it can't be predicted: {prediction['error']}"
+        return None, f"{why}; --model, --cluster and --layout change it"
     machine = {"cluster": place, "devices": facts["devices"]}
     return _answer(prediction, measured, _has_batch(facts)) | machine, ""
 
 
-def _facts(log: Log, given: Given) -> Facts:
+def _facts(log: Log, given: Given, place: str | None) -> Facts:
     """The log's facts with the user's over them, and what follows from them."""
-    facts = log.facts | {key: value for key, value in given.layout.items() if value is not None}
+    facts = dict(log.facts)
     if given.model is not None:
         load_model_spec(given.model)
         facts = {key: value for key, value in facts.items() if key not in DIMS} | {"model": given.model}
     if given.seq_len is not None:
-        facts["seq_len"] = given.seq_len
+        facts["seq_len"] = check_whole("seq_len", given.seq_len)
+    facts |= _layout(given.layout, place, facts.get("seq_len"))
     ranks = [facts.get(key, 1) for key in ("tp", "pp", "cp")]
     if "dp_shard" in facts:
         facts["dp"] = facts["dp_shard"] * facts.get("dp_replicate", 1)
@@ -89,6 +96,20 @@ def _facts(log: Log, given: Given) -> Facts:
     return facts
 
 
+def _layout(layout: Mapping[str, Any], place: str | None, seq_len: int | None) -> Facts:
+    """The user's layout, checked; nodes and tokens of a batch as devices and sequences."""
+    for key in layout.keys() - KEYS:
+        raise UserError(f"a log isn't compared with {key}", "--layout", "leave it out")
+    for key, other, flag in (("nodes", place, "--cluster"), ("global_batch_tokens", seq_len, "--seq-len")):
+        if key in layout and other is None:
+            raise UserError(f"{key} needs {flag}, as the log doesn't state it", "--layout", f"add {flag}")
+    if not isinstance(layout.get("recompute", ""), str):
+        raise UserError(
+            "recompute is compared as a word", "--layout recompute", "use none, selective or full"
+        )
+    return resolve_sizes(layout, load_cluster(place or ANY_CLUSTER), seq_len or 1)
+
+
 def _place(facts: Facts, given: Given) -> str | None:
     """The cluster or the device; of a driver's long name the longest beginning that is known."""
     if given.cluster is not None:
@@ -104,10 +125,10 @@ def _place(facts: Facts, given: Given) -> str | None:
     return None
 
 
-def _absent(facts: Facts, place: str | None, measured: Usual) -> list[str]:
+def _absent(facts: Facts, place: str | None, measured: Usual, given: Given) -> list[str]:
     rate = measured.tokens_per_s_per_device or measured.tokens_per_s or measured.tflops
     known = {
-        "model": _has_model(facts),
+        "model": given.model is not None or _has_model(facts),
         "device": place is not None,
         "devices": "devices" in facts,
         "seq_len": "seq_len" in facts,
@@ -117,9 +138,10 @@ def _absent(facts: Facts, place: str | None, measured: Usual) -> list[str]:
 
 
 def _has_model(facts: Facts) -> bool:
-    name = str(facts.get("model") or "")
-    named = is_preset(_model_name(name)) or name.endswith((".json", ".yaml", ".yml")) or "/" in name[:1]
-    return bool(name and named) or {"layers", "hidden", "heads"} <= facts.keys()
+    """Whether a log names a preset or states a shape; a path that it names isn't opened."""
+    return (
+        is_preset(_model_name(str(facts.get("model", "")))) or {"layers", "hidden", "heads"} <= facts.keys()
+    )
 
 
 def _model_name(name: str) -> str:
@@ -139,11 +161,14 @@ def _flags(absent: list[str]) -> str:
     return " ".join(rest + [f"--layout {layout}"] * bool(layout))
 
 
-def _row(log: Log, facts: Facts, place: str | None) -> dict[str, Any]:
+def _row(log: Log, facts: Facts, place: str | None, given: Given) -> dict[str, Any]:
+    """The facts as a row of a table of runs; a model of the user's own is a file."""
     row = {column: facts[key] for key, column in COLUMNS.items() if facts.get(key) is not None}
-    name = str(facts.get("model") or "")
-    if name:
-        row["model"] = _model_name(name) if is_preset(_model_name(name)) else name
+    name = _model_name(str(facts.get("model", "")))
+    if is_preset(name):
+        row["model"] = name
+    elif given.model is not None:
+        row["model"] = str(Path(given.model).expanduser().resolve())
     if facts.get("sp") is not None:
         row["sp"] = int(facts["sp"])
     if facts.get("zero_stage") is not None:

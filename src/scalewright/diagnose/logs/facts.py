@@ -114,6 +114,12 @@ def _nvidia(text: str) -> Facts:
     return {"device": match[1]} if match else {}
 
 
+def _steps_per_second(text: str) -> Facts:
+    """The summary at the end of a run, of Hugging Face's trainer."""
+    match = re.search(r"train_steps_per_second'?\s{0,20}[:=]\s{0,20}'?(\d{1,9}(?:\.\d{1,9})?)", text)
+    return {"mean_step_s": 1 / float(match[1])} if match and float(match[1]) > 0 else {}
+
+
 class Fact(NamedTuple):
     """A kind of line: its mark, and what it states."""
 
@@ -161,6 +167,7 @@ FACTS: tuple[Fact, ...] = (
     Fact("ds_stage", _folder),
     Fact("out/finetune/", _finetuned),
     Fact("out/pretrain/", _finetuned),
+    Fact("train_steps_per_second", _steps_per_second),
     Fact("DeepSpeed info: version=", _plain(r"version=([\w.+-]{1,40})", "version", convert=word)),
 )  # fmt: skip
 AGAIN = (

@@ -34,7 +34,7 @@ class Usual:
     tflops: float | None
     steps: int
     left_out: int
-    source: str  # stated, clock, or empty
+    source: str  # stated, clock, mean (of the whole run), or empty
 
 
 @dataclass(frozen=True)
@@ -51,20 +51,20 @@ class Slow:
     period: int | None
 
 
-def usual(steps: Sequence[Step]) -> Usual:
-    """The medians after warm-up."""
+def usual(steps: Sequence[Step], mean: float | None = None) -> Usual:
+    """The medians after warm-up; `mean` is the whole run's, in seconds, where a log states no more."""
     kept = warm(steps)
     stated = _median(kept, lambda step: step.step_time_s)
     clocks = _gaps(steps) if stated is None else []
     by_clock = float(np.median(clocks)) if clocks else None
     return Usual(
-        step_time_s=stated if stated is not None else by_clock,
+        step_time_s=next((some for some in (stated, by_clock, mean) if some is not None), None),
         tokens_per_s=_median(kept, lambda step: step.tokens_per_s),
         tokens_per_s_per_device=_median(kept, lambda step: step.tokens_per_s_per_device),
         tflops=_median(kept, lambda step: step.tflops),
         steps=len(kept),
         left_out=len(steps) - len(kept),
-        source="stated" if stated is not None else "clock" if clocks else "",
+        source="stated" if stated is not None else "clock" if clocks else "mean" if mean else "",
     )
 
 
