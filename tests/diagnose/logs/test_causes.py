@@ -135,5 +135,7 @@ def test_a_trainer_state(tmp_path: Path) -> None:
     log = diagnose([path])["log"]
     assert [(step["step"], step["loss"]) for step in log["steps"]] == [(5, 2.95), (10, 2.9)]
     assert (log["framework"], log["layout"]) == ("hf-trainer", {"micro_batch": 4})
+    path.write_text(path.read_text().replace('"step": 5', f'"step": 1{"0" * 400}').replace("2.9,", "NaN,"))
+    assert [step["step"] for step in diagnose([path])["log"]["steps"]] == [None, 10]
     path.write_bytes(path.read_bytes()[:-30])
     assert "cut off" in diagnose([path])["warnings"][0]

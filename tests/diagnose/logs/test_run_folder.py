@@ -80,5 +80,7 @@ def test_broken_files_of_a_run(tmp_path: Path) -> None:
     (tmp_path / "events.jsonl").write_text('{"kind": "predicted", "p50": "x"}\n{"ki')
     answer = diagnose([tmp_path])
     assert (len(answer["log"]["steps"]), answer["expected"]) == (20, None)
+    (tmp_path / "metrics.jsonl").write_text(f'{{"kind": "train", "step": 1{"0" * 400}, "loss": Infinity}}\n')
+    assert len(diagnose([tmp_path])["log"]["steps"]) == 1
     (tmp_path / "metrics.jsonl").write_text("")
     assert diagnose([tmp_path])["log"]["steps"] == []

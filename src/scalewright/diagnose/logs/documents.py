@@ -7,11 +7,12 @@ The last entry is the run's summary, and evaluations stand between the steps: ne
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
-from typing import Any
 
 from scalewright.diagnose.logs.arguments import Facts
 from scalewright.diagnose.logs.steps import Step, Steps
+from scalewright.diagnose.logs.values import real
 from scalewright.diagnose.traces.unpack import Unpacked
 from scalewright.spec.text.untrusted import JSON_BYTES, parse_json
 
@@ -43,16 +44,13 @@ def read_trainer_state(path: Path) -> tuple[list[Step], Facts, list[str]] | None
     steps = Steps()
     for entry in history:
         if isinstance(entry, dict) and "loss" in entry:
-            values = {ours: float(entry[key]) for key, ours in KEYS.items() if _is_number(entry.get(key))}
-            steps.add(values)
+            values = {ours: real(entry.get(key)) for key, ours in KEYS.items()}
+            known = {key: value for key, value in values.items() if value is not None}
+            steps.add(known if math.isfinite(known.get("step", 0)) else {"loss": known.get("loss", math.nan)})
     facts: Facts = {}
     if isinstance(batch := document.get("train_batch_size"), int):
         facts["micro_batch"] = batch
-    rates = [entry[RATE] for entry in history if isinstance(entry, dict) and _is_number(entry.get(RATE))]
-    if rates and rates[-1] > 0:
-        facts["mean_step_s"] = 1 / rates[-1]
+    rates = [real(entry[RATE]) for entry in history if isinstance(entry, dict) and RATE in entry]
+    if rates and (rate := rates[-1] or 0.0) > 0:
+        facts["mean_step_s"] = 1 / rate
     return steps.all, facts, []
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)

@@ -6,6 +6,7 @@ run.yaml        model, layout, data
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from scalewright.diagnose.logs.expected import verdict
 from scalewright.diagnose.logs.log import Log
 from scalewright.diagnose.logs.steps import Step
 from scalewright.diagnose.logs.times import usual
+from scalewright.diagnose.logs.values import real
 from scalewright.spec.base import read_yaml
 from scalewright.spec.errors import UserError
 from scalewright.spec.text.jsonl import read_jsonl
@@ -59,7 +61,7 @@ def _row(row: Mapping[str, Any], begun: list[int], broken: set[int]) -> Step:
     """A line of metrics.jsonl; the first steps after a resume are warm-up again."""
     number = _step(row)
     step = Step(number, life=sum(at < number for at in begun))
-    step.fill({key: float(row[key]) for key in SAME if _is_number(row.get(key))})
+    step.fill({key: value for key in SAME if (value := real(row.get(key))) is not None})
     if number in broken:
         step.nan = 1.0
     return step
@@ -82,11 +84,11 @@ def _facts(path: Path) -> tuple[dict[str, Any], list[str]]:
 
 def _expected(events: list[dict[str, Any]], log: Log) -> dict[str, Any] | None:
     """The newest prediction that has a band, beside the usual step."""
-    bands = [event for event in events if event.get("kind") == "predicted" and _is_number(event.get("p50"))]
+    bands = [event for event in events if event.get("kind") == "predicted" and real(event.get("p50"))]
     measured = usual(log.steps)
     if not bands or measured.step_time_s is None:
         return None
-    band = {key: float(bands[-1][key]) for key in ("p10", "p50", "p90") if _is_number(bands[-1].get(key))}
+    band = {key: value for key in ("p10", "p50", "p90") if (value := real(bands[-1].get(key))) and value > 0}
     if len(band) < 3:
         return None
     return {**band, "verdict": verdict(band, measured.step_time_s), "measured_s": measured.step_time_s,
@@ -99,9 +101,5 @@ def _why(events: list[dict[str, Any]]) -> str:
 
 
 def _step(row: Mapping[str, Any]) -> int:
-    value = row.get("step")
-    return int(value) if _is_number(value) and value is not None else 0
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and value - value == 0
+    value = real(row.get("step"))
+    return int(value) if value is not None and math.isfinite(value) else 0

@@ -41,6 +41,20 @@ def number(text: str, units: bool = False) -> float | None:
     return value * UNITS.get(text[match.end() : match.end() + 1], 1.0) if units else value
 
 
+def real(value: object) -> float | None:
+    """A number of a JSON document as a float; None for anything else, and for one that no float holds.
+
+    >>> real(2), real(True), real("2"), real(10**400)
+    (2.0, None, None, None)
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return None
+
+
 def barred(text: str) -> Iterator[tuple[str, str]]:
     """The pairs of `key: value | key: value |`; a key may hold words, brackets and slashes."""
     for part in text.split("|"):
