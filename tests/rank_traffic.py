@@ -16,6 +16,7 @@ from math import prod
 from scalewright.learn.communication import PASSES
 from scalewright.spec.grid import Grid, make_grid
 from scalewright.spec.layout import Layout, RecomputeBudget, RecomputeEvery
+from scalewright.spec.loss_chunks import chunk_tokens
 from scalewright.spec.memory import FP32, before_sharding, is_sharded, padded_rows
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.placement import Placement, holders, local_shape, place, stage_layers
@@ -129,7 +130,7 @@ def _rank(local: _RankTensors, seq_len: int, width: int) -> Rank:
         groups=tuple(_groups(local)) if sharded else (),
         buckets=() if sharded or sizes["gradient"] == 1 else tuple(_buckets(local)),
         partial=tuple(_partial(local)),
-        exchanges=_exchanges(local, seq_len),
+        exchanges=_exchanges(local, seq_len, tokens),
         stream=stream,
         tokens=tokens,
         message=stream // layout.tp if layout.sp else stream,
@@ -153,17 +154,28 @@ def _buckets(local: _RankTensors) -> Iterator[tuple[int, int]]:
 
 
 def _groups(local: _RankTensors) -> Iterator[Group]:
-    """FSDP's groups: each block, and all other tensors of a stage (the root)."""
-    groups: dict[tuple[int, int | None], list[Placement]] = {}
+    """FSDP's units: each block; without a pipeline an untied head; a stage's other tensors (the root)."""
+    units: dict[tuple[int, int | str], list[Placement]] = {}
+    unit: int | str
     for stage, placement in local.tensors:
-        inside = placement.tensor.name.startswith("layers.")
-        groups.setdefault((stage, placement.tensor.layer if inside else None), []).append(placement)
+        name = placement.tensor.name
+        unit = "root"
+        if name.startswith("layers."):
+            unit = placement.tensor.layer
+        elif (
+            local.layout.pp == 1
+            and not local.model.tie_word_embeddings
+            and name.startswith(("norm.", "head."))
+        ):
+            unit = "head"
+        units.setdefault((stage, unit), []).append(placement)
     ranks, stages = local.grid.size_of["fsdp"], set(local.stages)
-    for (stage, block), group in groups.items():
+    for (stage, unit), group in units.items():
         whole = [local_shape(before_sharding(p), local.coords, local.grid.size_of) for p in group]
         both_ends = any(len(p.stages) > 1 and set(p.stages) <= stages for p in group)
         size = sum(padded_rows(shape, ranks) for shape in whole)
-        yield Group(size, 1, _computations(local, stage), block is None, both_ends)
+        stays = unit in ("head", "root")
+        yield Group(size, 1, _computations(local, stage), stays, unit == "root", both_ends)
 
 
 def _partial(local: _RankTensors) -> Iterator[tuple[str, int, int]]:
@@ -182,8 +194,9 @@ def _partial(local: _RankTensors) -> Iterator[tuple[str, int, int]]:
 # -- blocks and stages ----------------------------------------------------------------------------
 
 
-def _exchanges(local: _RankTensors, seq_len: int) -> Exchanges:
+def _exchanges(local: _RankTensors, seq_len: int, tokens: int) -> Exchanges:
     model, layout = local.model, local.layout
+    columns = -(-model.vocab_size // layout.tp)
     layers = [(layer, index) for s in local.stages for index, layer in enumerate(local.layers(s))]
     statistics = 0
     if model.qk_norm == "full":  # squares; for a LayerNorm the mean too
@@ -197,6 +210,7 @@ def _exchanges(local: _RankTensors, seq_len: int) -> Exchanges:
         statistics=statistics,
         first=int(0 in local.stages),
         last=int(layout.stages - 1 in local.stages),
+        loss_chunks=-(-tokens // chunk_tokens(columns)),
     )
 
 

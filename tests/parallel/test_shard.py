@@ -102,17 +102,17 @@ SIZES = [
 
 @pytest.mark.parametrize(("stage", "replicas", "bf16"), SIZES)
 def test_traffic_is_the_papers(stage, replicas, bf16):
-    """Psi numbers gathered once a step (ZeRO-3: twice a micro-batch, the root once), gradients scattered once
-    or after each micro-batch, in fp32; HSDP sums 1/n of them over the replicas, once a step."""
+    """Psi numbers gathered once a step (ZeRO-3: twice a micro-batch, head and root once), gradients scattered
+    once or after each micro-batch, in fp32; HSDP sums 1/n of them over the replicas, once a step."""
     ranks, micro = 2, 2
     layout = zero(
         stage, ranks * replicas, dp_replicate=replicas, micro_batch=ROWS // (ranks * replicas * micro)
     )
     blocks, whole = padded(ranks, "layers."), padded(ranks, "")
-    units = SPEC.num_hidden_layers + 1
+    units = SPEC.num_hidden_layers + 2  # the head, the root
     gathers = (units, whole)
     if stage == 3:
-        gathers = (micro * (2 * units - 1), micro * (whole + blocks))
+        gathers = (micro * (2 * units - 2), micro * (whole + blocks))
     scatters = micro if stage >= 2 else 1
     expected = {
         "dp_shard all_gather": [gathers[0], gathers[1] * (2 if bf16 else 4)],

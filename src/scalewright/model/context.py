@@ -109,7 +109,7 @@ class _Masks:
             return visible, False
         if alibi:
             bias = alibi_bias(query, key, spec.num_attention_heads, self.heads)
-            return bias.masked_fill(~visible, float("-inf")).to(self.dtype), False
+            return torch.where(visible, bias.to(self.dtype), float("-inf")), False
         # Once for all layers: from a bool mask, fused attention would make this tensor in each of them, and
         # keep it for the backward.
         added = torch.zeros(visible.shape, dtype=self.dtype, device=self.device)

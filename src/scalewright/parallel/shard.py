@@ -10,9 +10,10 @@ optimizer's state. A step of n micro-batches gathers the parameters and reduces 
     HSDP     as its ZeRO stage, among its shards     as its stage; after the last micro-batch, an all-reduce
                                                      of the rank's own part over the replicas
 
-A stage's root (embedding, last norm, head) is gathered once for forward and backward together; in a pipeline,
-where some micro-batch is always between the two, once a step. `parallel/shard_gradients.py` sets the flags of
-every backward.
+Units, each gathered and reduced at once: every block; the last norm and the head, where they share no
+weight with an embedding in their stage; the root, which is the rest. Head and root are gathered once for
+forward and backward together; in a pipeline, where some micro-batch is always between the two, once a step.
+`parallel/shard_gradients.py` sets the flags of every backward.
 
 Every module sums: nothing divides by the number of ranks, since the loss is already divided by the tokens of
 the whole global batch. In bf16 (and fp16) copies for compute are gathered in that, gradients summed in fp32.
@@ -35,6 +36,7 @@ from torch.distributed.fsdp import (
     fully_shard,
 )
 
+from scalewright.model.decoder import Decoder
 from scalewright.parallel.mesh import Mesh, backend_for
 from scalewright.parallel.shard_timers import time_shards
 from scalewright.spec.layout import Layout
@@ -44,12 +46,14 @@ from scalewright.spec.memory import offloads_parameters
 def apply_shard(
     model: nn.Module, blocks: Iterable[nn.Module], mesh: Mesh, layout: Layout, *, half: torch.dtype | None
 ) -> None:
-    """Shards every block, then the rest, over the mesh's `fsdp` axis, in place.
+    """Shards every block, the head, then the rest, over the mesh's `fsdp` axis, in place.
 
-    Under ZeRO-3 a block's gathered tensors are freed after its forward; the root's stay for the backward.
+    Under ZeRO-3 a block's gathered tensors are freed after its forward; those of head and root stay for the
+    backward.
     With parameters offloaded, the shards lie in host memory, and travel to the device to be gathered.
     """
-    # torch warns for every model that ends in a linear layer; nothing of ours works in place on its output.
+    # torch warns for every model that ends in a linear layer; no operator of ours that autograd records works
+    # in place on its output.
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view", category=UserWarning)
     precision = MixedPrecisionPolicy(
         param_dtype=half,
@@ -61,13 +65,15 @@ def apply_shard(
         offload = CPUOffloadPolicy(pin_memory=mesh.device.type == "cuda")
     device_mesh = _device_mesh(mesh)
     blocks = list(blocks)
-    for module in (*blocks, model):
+    head = head_modules(model)
+    units: list[nn.Module | list[nn.Module]] = [*blocks, *([head] if head else []), model]
+    for number, unit in enumerate(units):
         fully_shard(
-            module,
+            unit,
             mesh=device_mesh,
             mp_policy=precision,
             offload_policy=offload,
-            reshard_after_forward=layout.zero_stage == 3 and module is not model,
+            reshard_after_forward=layout.zero_stage == 3 and number < len(blocks),
         )
     if layout.pp > 1:
         _prefetch_backward(model, blocks)
@@ -82,9 +88,26 @@ def apply_shard(
         time_shards(sharded, mesh)
 
 
+def head_modules(stage: nn.Module) -> list[nn.Module]:
+    """The last norm and the head of a stage that begins with an embedding of its own; otherwise none.
+
+    By themselves they are gathered and reduced beside the blocks. A stage without an embedding has no root
+    but them, and a tied head needs the embedding's unit.
+    """
+    if (
+        not isinstance(stage, Decoder)
+        or stage.embed is None
+        or stage.head is None
+        or stage.head.weight is None
+    ):
+        return []
+    return [module for module in (stage.norm, stage.head) if module is not None]
+
+
 def sharded_modules(stage: nn.Module) -> list[FSDPModule]:
-    """The modules that FSDP handles, the root first."""
-    return [module for module in stage.modules() if isinstance(module, FSDPModule)]
+    """A module of each of FSDP's units, the root first."""
+    modules = [module for module in stage.modules() if isinstance(module, FSDPModule)]
+    return list({id(module._get_fsdp_state()): module for module in modules}.values())
 
 
 def reduces_unused(layout: Layout) -> bool:

@@ -1,17 +1,19 @@
 """The transfers of a rank in an optimizer step, each with the computation that may hide it.
 
-    axis          kind                    bytes of a call              calls a step      during
-    gradient      all_reduce              fp32 gradients, in buckets   once (zero 0)     backward
-    fsdp          all_gather              a block's parameters         `_block_gathers`  forward (3: all)
-                  all_gather              those of a stage's root      `_root_gathers`   nothing
-                  reduce_scatter          a block's fp32 gradients     once, or m        backward (3: all)
-                  reduce_scatter          those of a stage's root      the same          nothing
-    dp_replicate  all_reduce              the rank's own part (HSDP)   once              nothing
-    tp            all_reduce, or gather   activations [B, T, D] where  m                 the pass that waits
+    axis          kind                    bytes of a call              calls a step        during
+    gradient      all_reduce              fp32 gradients, in buckets   once (zero 0)       backward
+    fsdp          all_gather              a block's parameters         `_block_gathers`    forward (3: all)
+                  all_gather              those of a head              `_lasting_gathers`  forward (3: all)
+                  all_gather              those of a stage's root      `_lasting_gathers`  nothing
+                  reduce_scatter          fp32 gradients of a block    once, or m          backward (3: all)
+                                          or a head
+                  reduce_scatter          those of a stage's root      the same            nothing
+    dp_replicate  all_reduce              the rank's own part (HSDP)   once                nothing
+    tp            all_reduce, or gather   activations [B, T, D] where  m                   the pass that waits
                   and scatter (sp)        a sharded part begins or ends
-                  all_gather              two numbers a token: loss    m                 forward
-    tp, kv, tie   all_reduce              gradients still partial      once              nothing
-    pp            send                    activations, gradients       m                 all
+                  all_gather              two numbers a token: loss    m * chunks          forward
+    tp, kv, tie   all_reduce              gradients still partial      once                nothing
+    pp            send                    activations, gradients       m                   all
 
 m: micro-batches. Bytes: all-reduce the tensor; all-gather its output; reduce-scatter its input; send the
 message. Control traffic (loss and norm, some scalars) is left out.
@@ -58,7 +60,7 @@ class Transfer:
 
 @dataclass(frozen=True)
 class Group:
-    """FSDP groups of one kind: blocks, or a stage's root (all tensors outside of blocks).
+    """FSDP units of one kind: blocks, a head, or a stage's root (all other tensors).
 
     `elements` are padded to a multiple of the ranks, each tensor in its rows.
     """
@@ -66,6 +68,7 @@ class Group:
     elements: Number
     count: Number
     computations: Number = 0  # forwards and backwards of their stage in a step, parts of split ones counted
+    stays: bool = False  # gathered from forward to backward: head and root
     root: bool = False
     both_ends: Number = False  # an embedding whose tied head is on this rank too, in another stage
 
@@ -82,6 +85,7 @@ class Exchanges:
     statistics: Number  # numbers a token that a norm over all heads sums
     first: Number  # whether the embedding is here
     last: Number  # whether the head is here
+    loss_chunks: Number  # of a micro-batch: spec/loss_chunks.py
 
 
 @dataclass(frozen=True)
@@ -121,7 +125,7 @@ def _sharded(rank: Rank, group: Group) -> Iterator[Transfer]:
     """The gathers and reductions of FSDP groups of one kind."""
     m, three = rank.accumulation, rank.zero_stage == 3
     count, shared = group.count * rank.sharded, rank.fsdp > 1
-    gathers = shared * count * (_root_gathers(rank) if group.root else _block_gathers(rank, group))
+    gathers = shared * count * (_lasting_gathers(rank) if group.stays else _block_gathers(rank, group))
     rounds = np.where((rank.zero_stage == 1) | (group.both_ends & (rank.pp > 1)), 1, m)
     reductions = shared * count * rounds
     weights, gradients = group.elements * rank.width, group.elements * FP32
@@ -145,8 +149,8 @@ def _block_gathers(rank: Rank, group: Group) -> Number:
     return np.where(rank.zero_stage == 3, group.computations, 1)
 
 
-def _root_gathers(rank: Rank) -> Number:
-    """The same for a stage's root: it is kept from forward to backward, in a pipeline to the step's end."""
+def _lasting_gathers(rank: Rank) -> Number:
+    """The same for a head or a stage's root: kept until the backward, in a pipeline to the step's end."""
     return np.where((rank.zero_stage == 3) & (rank.pp == 1), rank.accumulation, 1)
 
 
@@ -182,8 +186,8 @@ def tensor_parallel(rank: Rank) -> Iterator[Transfer]:
     for kind, used, phases in kinds:
         for during, calls in phases:
             yield Transfer("tp", kind, rank.stream, calls * m * used * cut, during, m)
-    loss = rank.tp * 2 * rank.tokens * FP32
-    yield Transfer("tp", "all_gather", loss, e.last * m * cut, "forward", m)
+    loss = rank.tp * 2 * rank.tokens * FP32 / e.loss_chunks
+    yield Transfer("tp", "all_gather", loss, e.last * e.loss_chunks * m * cut, "forward", m)
     norms: tuple[tuple[During, Number], ...] = (("forward", n), ("recompute", rerun), ("backward", n))
     for during, blocks in norms:  # of q and of k
         calls = 2 * e.statistics * blocks * m * cut

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
 from scalewright.dry_run.dry_run import Group, dry_run
+from scalewright.plan.cost import own_memory
+from scalewright.plan.cost.columns import Place
 from scalewright.plan.cost.memory import GIB
+from scalewright.plan.cost.own_memory import Moment, own_moments
+from scalewright.plan.cost.states import States
+from scalewright.plan.cost.table import Facts, Table
 from scalewright.plan.predict import predict
 from scalewright.plan.request import run_facts
 from scalewright.spec.hardware.cluster import load_cluster
@@ -85,6 +92,22 @@ def counted(model: ModelSpec, layout: Layout, documents: bool) -> Group:
     return max(dry_run(run).groups, key=lambda group: group.step.peak)
 
 
+@contextmanager
+def recorded(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[float, float]]]:
+    """The peak of every moment that the planner compares, on every rank, and its activations, in GiB."""
+    moments: list[tuple[float, float]] = []
+
+    def recording(table: Table, facts: Facts, at: Place, held: States, *more: Any) -> tuple[Moment, ...]:
+        compared = own_moments(table, facts, at, held, *more)
+        states = held.parameters + held.optimizer
+        moments.extend(((x.total + states)[0] / GIB, x.activations[0] / GIB) for x in compared)
+        return compared
+
+    with monkeypatch.context() as patch:
+        patch.setattr(own_memory, "own_moments", recording)
+        yield moments
+
+
 def peaks(name: str, keys: dict[str, Any], documents: bool) -> tuple[dict[str, float], Group]:
     """The planned GiB of the fullest rank, and that rank of the dry run."""
     model, layout = small(name), Layout.parse({"precision": "bf16", **keys})
@@ -94,24 +117,31 @@ def peaks(name: str, keys: dict[str, Any], documents: bool) -> tuple[dict[str, f
     return planned, group
 
 
-def check(name: str, index: int, documents: bool) -> None:
-    planned, group = peaks(name, LAYOUTS[index], documents)
+def check(name: str, index: int, documents: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    with recorded(monkeypatch) as moments:
+        planned, group = peaks(name, LAYOUTS[index], documents)
     peak = group.step.peak / GIB
     assert planned["peak"] == pytest.approx(peak, rel=0.03)
-    # 1% of the peak: where two moments are as high, either may be the highest
+    # Where moments are as high, to 1%, any may be the highest: the loss's chunk in fp32 and the gradient of
+    # the head that follows it often are.
     activations = group.step.at_peak["activations"] / GIB
-    assert planned["activations"] == pytest.approx(activations, rel=0.05, abs=0.01 * peak)
+    highest = [held for total, held in moments if total > 0.99 * planned["peak"]]
+    assert min(highest, key=lambda held: abs(held - activations)) == pytest.approx(activations, rel=0.05)
 
 
 @pytest.mark.parametrize(("name", "index", "documents"), QUICK)
-def test_the_plans_memory_is_the_dry_runs(name: str, index: int, documents: bool) -> None:
-    check(name, index, documents)
+def test_the_plans_memory_is_the_dry_runs(
+    name: str, index: int, documents: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check(name, index, documents, monkeypatch)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "index", "documents"), ALL)
-def test_of_every_model_and_layout(name: str, index: int, documents: bool) -> None:
-    check(name, index, documents)
+def test_of_every_model_and_layout(
+    name: str, index: int, documents: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check(name, index, documents, monkeypatch)
 
 
 @pytest.mark.slow

@@ -76,7 +76,7 @@ def _copies(at: Columns, priced: Sequence[_Priced]) -> np.ndarray:
     moved = np.zeros(len(at.table))
     for part in priced:
         transfer = part.transfer
-        if transfer.during in ("all", "nothing") and transfer.axis in ("fsdp", "expert"):
+        if transfer.axis == "fsdp" or (transfer.axis == "expert" and transfer.during == "all"):
             times = 2.0 if transfer.kind == "all_gather" else 1.5 * at.c["overlap.slow"]
             moved = moved + times * transfer.calls * transfer.bytes
     return np.asarray(at.trainer("fsdp_copies") * moved / at.memory_rate)

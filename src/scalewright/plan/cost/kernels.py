@@ -42,7 +42,7 @@ UNFUSED_PERMUTE = 2.0  # bytes of a permutation by single index operations, over
 #             quotient (4 + 4); its gradient in place (4 + 4), cast back (4 + 2)
 #   modern    one kernel: two reads (2 + 2), the gradient in place (2); scaled by the loss's (2 + 2)
 #   compiled  cast in the first of two reads (2 + 4 + 4); the gradient in one pass, cast (4 + 2)
-#   ours      cast, log-softmax (2 + 4, 4 + 4), exponent (4 + 4), the gradient in place (4 + 2); scaled (2 + 2)
+#   ours      cast, log-softmax (2 + 4, 4 + 4), exponent (4 + 4), the gradient (4 + 2); scaled (2 + 2)
 #   xla       two reads (2 + 2); one more and the gradient (2 + 2)
 LOSS_BYTES = {"eager": (14, 22), "fused": (38, 14), "modern": (6, 4), "compiled": (10, 6), "xla": (4, 4)}
 OWN_LOSS_BYTES = np.array((28.0, 4.0))

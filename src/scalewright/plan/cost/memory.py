@@ -110,19 +110,23 @@ def rank_memory(
     }
     if sums is None:
         return usual
-    own = own_memory(table, facts, at, held, sums, _own_kept(table, at, kept, rebuilt), alive)
+    own = own_memory(table, facts, at, held, sums, _own_kept(table, at, kept, rebuilt, alive), alive)
     return {kind: np.where(sums.own, own[kind], usual[kind]) for kind in KINDS}
 
 
-def _own_kept(table: Table, at: Place, kept: np.ndarray, rebuilt: np.ndarray) -> Kept:
-    """What this package's own blocks keep; where every k-th recomputes, the first of each stage does."""
+def _own_kept(table: Table, at: Place, kept: np.ndarray, rebuilt: np.ndarray, alive: np.ndarray) -> Kept:
+    """What this package's own blocks keep; where every k-th recomputes, the first of each stage does.
+
+    Offloaded blocks keep nothing but two: one that leaves or comes back while another runs.
+    """
     shared = table.recompute == RECOMPUTE.index("share")
     share = np.where(shared, table.share, 1.0)
     whole = rebuilt / share
     index = np.maximum(np.ceil(at.blocks / table.virtual_stages), 1.0) - 1
     again = index % np.rint(1 / share) == 0
     last = np.where(shared, kept + rebuilt - np.where(again, whole, 0.0), kept)
-    scale = np.where(offloaded(table.offload, "activations"), ON_WAY, 1.0)
+    two = np.minimum(2.0 / np.maximum(alive * at.blocks, 1.0), 1.0)
+    scale = np.where(offloaded(table.offload, "activations"), two, 1.0)
     return Kept(kept * scale, np.where(again, whole, 0.0), last * scale)
 
 

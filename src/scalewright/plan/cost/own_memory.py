@@ -5,8 +5,9 @@
     head       all under way                     the same; gradients of the head and its input
     block      all under way, one block rebuilt  the same; the block's weights and its neighbour's; once more
                                                  a block later, while the first is reduced
-    reduce     all but one block's               the same; the block's gradients, and the copy that is sent
-    root       all but one micro-batch's         the same of embedding and head; ZeRO-1: beside its sum
+    reduce     all but one block's               the same; the block's gradients, and the copy that is sent;
+                                                 before the blocks, those of a head that is a unit of its own
+    root       all but one micro-batch's         the same of the root; ZeRO-1: beside its sum
     gather     the next micro-batch's input      ZeRO-3: root and block gathered, the last reduction's input
     update     none                              all gradients; what the optimizer makes and frees (Lion)
 
@@ -26,6 +27,7 @@ import numpy as np
 
 from scalewright.plan.cost import work as w
 from scalewright.plan.cost.columns import Place
+from scalewright.plan.cost.optimizer import offloaded
 from scalewright.plan.cost.padded import ALL, TIED
 from scalewright.plan.cost.states import Padded, States
 from scalewright.plan.cost.table import Facts, Table
@@ -64,10 +66,25 @@ def own_memory(
     table: Table, facts: Facts, at: Place, held: States, sums: Padded, kept: Kept, alive: np.ndarray
 ) -> dict[str, np.ndarray]:
     """Bytes by kind at the highest moment; `alive`: micro-batches under way on the rank."""
+    moments = own_moments(table, facts, at, held, sums, kept, alive)
+    highest = np.stack([moment.total for moment in moments]).argmax(0)
+
+    def bytes_of(kind: str) -> np.ndarray:
+        return np.asarray(np.choose(highest, [getattr(moment, kind) for moment in moments]))
+
+    beside = {kind: bytes_of(kind) for kind in ("activations", "buffers", "gradients", "other")}
+    return {"parameters": held.parameters, "optimizer": held.optimizer, **beside}
+
+
+def own_moments(
+    table: Table, facts: Facts, at: Place, held: States, sums: Padded, kept: Kept, alive: np.ndarray
+) -> tuple[Moment, ...]:
+    """The moments of a step when a rank may hold the most."""
     rank = _Rank(table, facts, at, held, sums, kept, alive)
-    moments = (
+    return (
         rank.loss(),
         rank.backward_of_head(),
+        rank.reduction_of_head(),
         rank.backward_of_block(),
         rank.backward_of_next_block(),
         rank.reduction_of_block(),
@@ -77,13 +94,6 @@ def own_memory(
         rank.gather(),
         rank.update(),
     )
-    highest = np.stack([moment.total for moment in moments]).argmax(0)
-
-    def bytes_of(kind: str) -> np.ndarray:
-        return np.asarray(np.choose(highest, [getattr(moment, kind) for moment in moments]))
-
-    beside = {kind: bytes_of(kind) for kind in ("activations", "buffers", "gradients", "other")}
-    return {"parameters": held.parameters, "optimizer": held.optimizer, **beside}
 
 
 class _Rank:
@@ -110,10 +120,13 @@ class _Rank:
         self.start = (at.first > 0) * size[:, w.BEFORE]
         apart = last & (at.first == 0) & (works["tied"][u] > 0)
         self.end = last * size[:, w.AFTER] + apart * size[:, TIED]
-        learned = np.array([x.model.positions == "learned" for x in table.units])[u]
-        self.last_made = np.where(learned, 0.0, self.start)
-        self.roots, self.larger_root = self.start + self.end, np.maximum(self.start, self.end)
-        self.elements = self.blocks * self.block + self.roots
+        beside = [x.model.positions == "learned" or x.model.embedding_norm for x in table.units]
+        self.last_made = np.where(np.array(beside)[u], 0.0, self.start)
+        # one rank's head is a unit beside its root, unless the embedding is tied to it
+        unit = (self.stage > 0) & (t.pp == 1) & (works["tied"][u] == 0)
+        self.head_unit, end = np.where(unit, self.end, 0.0), np.where(unit, 0.0, self.end)
+        self.roots, self.larger_root = self.start + end, np.maximum(self.start, end)
+        self.elements = self.blocks * self.block + self.roots + self.head_unit
         # bytes of a micro-batch
         region, column = works["kept"][u], w.KEPT.index
         self.after, self.stream = region[:, w.AFTER, 0], works["stream"][u]
@@ -128,15 +141,23 @@ class _Rank:
         self.gradients_kept = np.where(np.array([x.model.gated for x in table.units])[u], 3.0, 2.0)
         each = kept.block * self.blocks + works["masks"][u] * self.virtual_stages
         self.under_way = alive * (each + (at.first > 0) * region[:, w.BEFORE, 0])
+        # offloaded ones have left by the time that the head is done
+        self.beside_head = np.where(offloaded(t.offload, "activations"), 0.0, self.under_way)
         losses = np.where((t.schedule == GPIPE) & self.piped, t.accumulation, 1.0)
         self.losses = np.where(last, losses, 0.0)  # whose backward hasn't begun
         # gradients of outputs that wait for a weight part, when the most activations are alive
-        outputs = region[:, w.BLOCK, column("products")] * self.blocks + self.logits * self.width
-        self.outputs = np.where(self.split, outputs, 0.0)
-        self.waiting = np.minimum(at.rank, t.accumulation) * self.outputs
-        # gathered parameters that stay for the whole pass: all in ZeRO 1 and 2, the roots in 3
+        self.outputs = np.where(self.split, region[:, w.BLOCK, column("products")] * self.blocks, 0.0)
+        self.late_logits = np.where(self.split, self.logits * self.width, 0.0)  # theirs lie in their place
+        waiting = np.where(t.schedules("folded"), 0.0, np.minimum(at.rank, t.accumulation))  # micro-batches
+        self.waiting, self.waiting_logits = waiting * self.outputs, waiting * self.late_logits
+        # gathered parameters that stay for the whole pass: all in ZeRO 1 and 2, the roots in 3, a head until
+        # its backward
         stays = np.select([self.stage == 3, self.stage >= 1], [self.roots, self.elements], 0.0)
         self.gathered = self.width * stays
+        freed = self.stage == 3
+        self.gathered_head = np.where(freed, self.width * self.head_unit, 0.0)
+        # the last block, for its backward
+        self.prefetched = np.where(freed & ~self.piped, self.width * self.block, 0.0)
 
     @cached_property
     def reduces_each(self) -> np.ndarray:
@@ -149,6 +170,11 @@ class _Rank:
         root = np.where(self.piped & (self.start > 0), self.start, self.roots)
         size = np.where(self.roots > 0, root, self.block)
         return np.where((self.stage >= 2) & self.several, FP32 * size, 0.0)
+
+    @cached_property
+    def sending(self) -> np.ndarray:
+        """The input of the reduction that is under way beside the first block's backward."""
+        return np.where((self.head_unit > 0) & self.reduces_each, FP32 * self.head_unit, self.reducing)
 
     @cached_property
     def gradients(self) -> np.ndarray:
@@ -166,22 +192,38 @@ class _Rank:
 
     @cached_property
     def head_gradient(self) -> np.ndarray:
-        """The head's waits for its root's reduction; a replica adds it to the sums at once."""
-        return np.where(self.stage > 0, self.width * self.head, 0.0)
+        """The head's waits for the root's reduction; its own unit sends it at once, a replica sums it."""
+        waits = (self.stage > 0) & ((self.head_unit == 0) | ~self.reduces_each)
+        return np.where(waits, self.width * self.head, 0.0)
+
+    @cached_property
+    def first_gradient(self) -> np.ndarray:
+        """The rank's part of the head's gradient, which a first micro-batch has before the blocks'."""
+        made = (self.head_unit > 0) & self.reduces_each & ~self.several
+        return np.where(made, self.shard_gradients * self.head_unit / np.maximum(self.elements, 1.0), 0.0)
 
     # -- the moments ------------------------------------------------------------------------------
 
     def loss(self) -> Moment:
         """The logits, in whose place their gradient is made, and the probabilities of a chunk."""
-        acts = self.under_way + self.losses * self.after + self.chunk
-        return Moment(acts, self.gathered + self.reducing, self.gradients, self.waiting)
+        acts = self.beside_head + self.waiting_logits + self.losses * self.after + self.chunk
+        return Moment(acts, self.gathered + self.gathered_head + self.reducing, self.gradients, self.waiting)
 
     def backward_of_head(self) -> Moment:
         """The gradients of the head's weight and input are made; those of softcapped logits before, twice."""
-        acts = self.under_way + self.losses * self.after
+        acts = self.beside_head + self.waiting_logits + self.losses * self.after
         logits, products = self.width * self.logits, self.width * self.head + self.last * self.stream
         made = np.where(self.capped, np.maximum(logits, products - logits), products)
-        return Moment(acts, self.gathered + self.reducing, self.gradients, self.waiting + made)
+        buffers = self.gathered + self.gathered_head + self.reducing + self.prefetched
+        return Moment(acts, buffers, self.gradients, self.waiting + made)
+
+    def reduction_of_head(self) -> Moment:
+        """The gradients of a head that is a unit, their copy that is sent, and the part that comes back."""
+        here = (self.head_unit > 0) & self.reduces_each
+        acts = self.beside_head + np.maximum(self.losses - 1.0, 0.0) * self.after
+        made = self.width * self.head_unit + self.stream
+        buffers = self.gathered + self.prefetched + FP32 * self.head_unit * (1 + 1 / self.ranks)
+        return Moment(here * acts, here * buffers, here * self.gradients, here * made)
 
     def backward_of_block(self) -> Moment:
         """The block rebuilt; the widest gradients of its MLP, and one weight's.
@@ -190,19 +232,20 @@ class _Rank:
         """
         acts = self.under_way + np.maximum(self.losses - 1.0, 0.0) * self.after
         acts = acts + self.kept.rebuilt - np.where(self.split, 0.0, self.widest)
+        acts = acts + self.late_logits + self.waiting_logits
         made = self.gradients_kept * self.widest + self.width * self.weight + self.head_gradient
         made = np.where(self.split, self.outputs + self.width * self.head + self.stream, made)
         blocks = np.where(self.stage == 3, np.minimum(self.blocks, 2.0), 0.0)
-        buffers = self.gathered + self.reducing + self.width * self.block * blocks
-        return Moment(acts, buffers, self.gradients, self.waiting + made)
+        buffers = self.gathered + self.sending + self.width * self.block * blocks
+        return Moment(acts, buffers, self.gradients + self.first_gradient, self.waiting + made)
 
     def backward_of_next_block(self) -> Moment:
         """The same one block later, while the first one's reduction is under way."""
         first = self.backward_of_block()
         here = self.reduces_each & ~self.split & (self.blocks > 1)
         shard = self.shard_gradients * self.block / np.maximum(self.elements, 1.0)
-        buffers = first.buffers - self.reducing + FP32 * self.block
-        gradients = np.where(self.several, self.gradients, shard)
+        buffers = first.buffers - self.sending + FP32 * self.block
+        gradients = np.where(self.several, self.gradients, shard + self.first_gradient)
         acts = first.activations - self.kept.last
         return Moment(here * acts, here * buffers, here * gradients, here * first.other)
 
@@ -218,13 +261,18 @@ class _Rank:
         blocks = np.where(late, self.blocks / self.virtual_stages, self.blocks > 1) * (self.stage == 3)
         buffers = self.gathered + self.width * self.block * blocks + sent
         done = np.where(late, self.blocks / self.virtual_stages * self.kept.block, self.kept.last)
-        return Moment(self.under_way - done, buffers, self.gradients, self.waiting + made)
+        return Moment(
+            self.under_way + self.waiting_logits - done,
+            buffers,
+            self.gradients + self.first_gradient,
+            self.waiting + made,
+        )
 
     def reduction_of_root(self, sent: bool) -> Moment:
         """Embedding and head, once their blocks are done; in ZeRO-1 after the last micro-batch.
 
-        `sent`: their copy is on its way, into a sum beside it; autograd still holds what it made last, the
-        embedding's own, or that of learned positions, which is small.
+        `sent`: their copy is on its way, into a sum beside it; autograd still holds the embedding's own
+        gradient where the root has no other (learned positions, a norm).
         """
         copies = 1.0 + sent / self.ranks
         folded, several = self.t.schedules("folded"), self.t.accumulation > 1
@@ -237,7 +285,8 @@ class _Rank:
         stays = ((self.stage == 2) & several) | ((self.stage == 3) & self.piped)
         buffers = np.where(stays, self.gathered, 0.0) + np.where(self.stage > 0, FP32 * size * copies, 0.0)
         total = np.maximum(self.elements, 1.0)
-        first = np.where(self.stage > 0, self.blocks * self.block, self.elements - self.larger_root) / total
+        first = self.elements - np.where(self.stage > 0, self.roots, self.larger_root)
+        first = first / total
         first = np.where((self.stage == 0) & (self.width < FP32), 1.0, first)
         gradients = self.shard_gradients * np.where(several, 1.0, first)
         return Moment(left, buffers, gradients, made)

@@ -32,6 +32,7 @@ from scalewright.plan.cost.shares import shares, weight_bytes
 from scalewright.plan.cost.states import fsdp
 from scalewright.plan.cost.table import RECOMPUTE
 from scalewright.spec import volumes
+from scalewright.spec.loss_chunks import LOGITS_AT_ONCE
 from scalewright.spec.memory import FP32
 from scalewright.spec.volumes import BUCKET_BYTES, Collective, During, Exchanges, Group, Rank, Transfer
 
@@ -120,18 +121,21 @@ class Volumes:
         )
 
     def _groups(self, place: Place) -> tuple[Group, ...]:
-        """Blocks, and what is held outside of them at either end; on one rank both ends are one group."""
-        t = self.at.table
+        """Blocks, and what is held outside of them: a root at either end of a pipeline; otherwise a root and
+        a head, or one root where they are tied."""
+        t, tied = self.at.table, self.at.work("tied") > 0
         start, end = self._roots(place, ALL)
-        both = np.where(t.pp == 1, end, 0.0)
-        tied = (self.at.work("tied") > 0) & t.schedules("folded")
+        both, head = np.where((t.pp == 1) & tied, end, 0.0), np.where((t.pp == 1) & ~tied, end, 0.0)
+        apart = end - both - head
+        both_ends = tied & t.schedules("folded")
         # DualPipeV splits 2 p - 1 - r of the backwards of rank r, over both of its stages
         halves = np.where(t.schedules("paired"), (2 * t.pp - 1 - place.rank) / 2, 0.0)
         computations = np.where(t.schedules("split_all"), 3 * t.accumulation, 2 * t.accumulation + halves)
         return (
             Group(self._sums[2][:, w.BLOCK, ALL], place.blocks, computations),
-            Group(start + both, 1.0 * (start + both > 0), root=True, both_ends=tied),
-            Group(end - both, 1.0 * (end - both > 0), root=True),
+            Group(head, 1.0 * (head > 0), stays=True),
+            Group(start + both, 1.0 * (start + both > 0), stays=True, root=True, both_ends=both_ends),
+            Group(apart, 1.0 * (apart > 0), stays=True, root=True),
         )
 
     def _roots(self, place: Place, what: int) -> tuple[np.ndarray, np.ndarray]:
@@ -155,6 +159,7 @@ class Volumes:
     def _exchanges(self, place: Place) -> Exchanges:
         at, t, n = self.at, self.at.table, place.blocks
         stages = np.maximum(t.virtual_stages, 1.0)
+        tokens = t.micro_batch * t.seq_len
         none = t.recompute == RECOMPUTE.index("none")
         some = stages * np.ceil(n / stages * t.share - 1e-9)  # every k-th of a stage; under a budget all
         again = np.where(t.recompute == RECOMPUTE.index("share"), some, n)
@@ -167,6 +172,7 @@ class Volumes:
             statistics=at.work("statistics"),
             first=1.0 * (place.first > 0),
             last=1.0 * (place.last > 0),
+            loss_chunks=np.ceil(tokens / np.maximum(LOGITS_AT_ONCE // (at.work("logits") / tokens), 1.0)),
         )
 
     # -- trainers in general ----------------------------------------------------------------------
