@@ -123,10 +123,11 @@ def check(name: str, index: int, documents: bool, monkeypatch: pytest.MonkeyPatc
     peak = group.step.peak / GIB
     assert planned["peak"] == pytest.approx(peak, rel=0.03)
     # Where moments are as high, to 1%, any may be the highest: the loss's chunk in fp32 and the gradient of
-    # the head that follows it often are.
+    # the head that follows it often are. 1% of the peak is what a few small tensors are.
     activations = group.step.at_peak["activations"] / GIB
     highest = [held for total, held in moments if total > 0.99 * planned["peak"]]
-    assert min(highest, key=lambda held: abs(held - activations)) == pytest.approx(activations, rel=0.05)
+    closest = min(highest, key=lambda held: abs(held - activations))
+    assert closest == pytest.approx(activations, rel=0.05, abs=0.01 * peak)
 
 
 @pytest.mark.parametrize(("name", "index", "documents"), QUICK)

@@ -27,7 +27,7 @@ def techniques(result: Plan) -> int:
 
 
 def test_the_simplest_within_the_margin_comes_first() -> None:
-    fastest, simplest = plan("llama-3.1-70b", 0.0), plan("llama-3.1-70b", 0.02)
+    fastest, simplest = plan("llama-3.1-70b", 0.0, 128), plan("llama-3.1-70b", 0.02, 128)
     assert fastest.simpler_than() is None
     assert fastest.best[0].score <= simplest.best[0].score <= 1.02 * fastest.best[0].score * (1 + 1e-9)
     assert techniques(simplest) < techniques(fastest)
