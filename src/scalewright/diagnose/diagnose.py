@@ -1,7 +1,7 @@
 """From paths to an answer: what they are decides who reads them.
 
 trace            ranks.py, answer.py        flight_recorder   flight/        memory   memory/
-nccl             nccl/                      log, run          logs/
+nccl             nccl/                      log, run          logs/       operations   operations/
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ from typing import Any
 
 from scalewright.diagnose.answer import answer
 from scalewright.diagnose.flight.answer import flight_answer
-from scalewright.diagnose.inputs import FLIGHT, LOG, NCCL, READ, RUN, TRACE, inputs
+from scalewright.diagnose.inputs import FLIGHT, LOG, NCCL, OPERATIONS, READ, RUN, TRACE, inputs
 from scalewright.diagnose.logs.answer import log_answer
 from scalewright.diagnose.logs.expected import Given
 from scalewright.diagnose.logs.run_folder import run_answer
 from scalewright.diagnose.memory.answer import memory_answer
 from scalewright.diagnose.nccl.answer import nccl_answer
+from scalewright.diagnose.operations.answer import operations_answer
 from scalewright.diagnose.pickles import NotPlainData
 from scalewright.diagnose.ranks import read_ranks
 from scalewright.diagnose.traces.json_array import NotATrace
@@ -37,6 +38,8 @@ def diagnose(paths: Sequence[Path], given: Given | None = None) -> dict[str, Any
     try:
         if kind == TRACE:
             return answer(read_ranks(files))
+        if kind == OPERATIONS:
+            return operations_answer(files)
         if kind == LOG:
             return log_answer(files, given)
         if kind == RUN:
