@@ -166,14 +166,13 @@ def _split_held(blocks: Sequence[Life], stacks: Sequence[Stack], category: list[
     nameless = [row for row, block in enumerate(blocks)
                 if block.born == BEFORE and block.dies is None and stacks[row].phase == UNKNOWN]  # fmt: skip
     seen = {kind: _most(blocks, category, kind) for kind in (GRADIENTS, OPTIMIZER)}
-    model = seen[GRADIENTS] or Counter({size: count // STATES for size, count in seen[OPTIMIZER].items()})
-    if not model:
-        return
-    quotas = [(PARAMETERS, Counter(model))]
-    if not seen[GRADIENTS]:
-        quotas.append((GRADIENTS, Counter(model)))
-    if not seen[OPTIMIZER]:
-        quotas.append((OPTIMIZER, Counter({size: STATES * count for size, count in model.items()})))
+    by_states = Counter({size: count // STATES for size, count in seen[OPTIMIZER].items()})
+    model = max(seen[GRADIENTS], by_states, key=_bytes)
+    quotas = [
+        (PARAMETERS, Counter(model)),
+        (GRADIENTS, model - seen[GRADIENTS]),
+        (OPTIMIZER, model + model - seen[OPTIMIZER]),
+    ]
     for row in nameless:
         size = blocks[row].size
         for kind, quota in quotas:
@@ -181,6 +180,10 @@ def _split_held(blocks: Sequence[Life], stacks: Sequence[Stack], category: list[
                 quota[size] -= 1
                 category[row] = kind
                 break
+
+
+def _bytes(sizes: Counter[int]) -> int:
+    return sum(size * count for size, count in sizes.items())
 
 
 def _most(blocks: Sequence[Life], category: Sequence[int], kind: int) -> Counter[int]:
