@@ -47,6 +47,7 @@ def _trace(answer: Mapping[str, Any]) -> None:
         print(_line(answer, name="mean"))
     print("\n" + "   ".join(f"{sign} {word}" for _, sign, word in PARTS) + "  (exposed: nothing hides them)")
     _idle(answer)
+    _traced_memory(answer.get("memory"))
     _verdicts(answer["verdicts"])
     _kernels(answer["top_kernels"])
 
@@ -137,6 +138,18 @@ def _idle(answer: Mapping[str, Any]) -> None:
             f"  {printable(group['group'])}: {group['collectives']:,} collectives, transfer "
             f"{short_time(group['transfer_s'])}, waiting up to {short_time(waits)} a rank"
         )
+
+
+def _traced_memory(memory: Mapping[str, Any] | None) -> None:
+    """One line, where the trace follows memory."""
+    if memory is None:
+        return
+    since = " more than at the start" if memory["since_the_recording"] else ""
+    parts = [f"{some['bytes'] / GIB:.2f} {printable(some['owner'])}" for some in memory["top_stacks"][:3]]
+    held = f": {', '.join(parts)}" if parts else ""
+    print(
+        textwrap.shorten(f"memory: peak {memory['peak_gib']:.2f} GiB{since}{held}", 110, placeholder=" ...")
+    )
 
 
 def _verdicts(verdicts: Sequence[Mapping[str, Any]]) -> None:

@@ -78,16 +78,21 @@ def _memory(snapshot: Snapshot) -> tuple[dict[str, Any], list[dict[str, Any]]]:
 
 
 def _curve(total: np.ndarray, snapshot: Snapshot) -> dict[str, list[Any]]:
-    """Allocated bytes over the trace: the largest of each of `POINTS` pieces, so that the peak is in it."""
+    """Allocated bytes over the trace."""
     times = snapshot.time_us
     if not times:
         return {"time_s": [], "allocated_bytes": []}
-    pieces = np.array_split(np.arange(len(times)), min(POINTS, len(times)))
-    rows = [int(piece[np.argmax(total[1:][piece])]) for piece in pieces]
+    rows = peaks_of(total[1:])
     return {
         "time_s": [(times[row] - times[0]) / 1e6 for row in rows],
         "allocated_bytes": [int(total[row + 1]) for row in rows],
     }
+
+
+def peaks_of(level: np.ndarray, points: int = POINTS) -> list[int]:
+    """Places to draw a curve by: the largest of each of `points` pieces, so that the peak is among them."""
+    pieces = np.array_split(np.arange(len(level)), min(points, max(len(level), 1)))
+    return [int(piece[np.argmax(level[piece])]) for piece in pieces if len(piece)]
 
 
 def _doubts(snapshots: Sequence[Snapshot]) -> list[str]:
