@@ -12,6 +12,7 @@ from typing import Any
 
 from scalewright.cli.log_lines import STEPS, log_lines, step_rows
 from scalewright.cli.nccl_lines import COMMUNICATOR, communicator_rows, nccl_lines
+from scalewright.cli.ncu_lines import HEADS, first_line, kernel_rows
 from scalewright.cli.output import print_table
 from scalewright.spec.text.words import printable, short_time
 
@@ -29,7 +30,7 @@ CAUSES = {
 def show(answer: Mapping[str, Any]) -> None:
     """Prints the answer of `diagnose`."""
     kinds = {"trace": _trace, "flight_recorder": _flight, "memory": _memory, "nccl": _nccl,
-             "log": _log, "run": _log}  # fmt: skip
+             "log": _log, "run": _log, "kernels": _ncu}  # fmt: skip
     kinds[answer["kind"]](answer)
     for line in answer["warnings"]:
         print(f"note: {printable(line)}")
@@ -101,6 +102,13 @@ def _log(answer: Mapping[str, Any]) -> None:
     print()
     if rows := step_rows(answer["log"]["steps"]):
         print_table(STEPS, rows)
+
+
+def _ncu(answer: Mapping[str, Any]) -> None:
+    print(first_line(answer))
+    _verdicts(answer["verdicts"])
+    print()
+    print_table(HEADS, kernel_rows(answer["kernels"]))
 
 
 def _paragraphs(lines: Sequence[str]) -> None:

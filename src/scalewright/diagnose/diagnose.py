@@ -2,6 +2,7 @@
 
 trace            ranks.py, answer.py        flight_recorder   flight/        memory   memory/
 nccl             nccl/                      log, run          logs/       operations   operations/
+kernels          ncu/
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ from typing import Any
 
 from scalewright.diagnose.answer import answer
 from scalewright.diagnose.flight.answer import flight_answer
-from scalewright.diagnose.inputs import FLIGHT, LOG, NCCL, OPERATIONS, READ, RUN, TRACE, inputs
+from scalewright.diagnose.inputs import FLIGHT, KERNELS, LOG, NCCL, OPERATIONS, READ, RUN, TRACE, inputs
 from scalewright.diagnose.logs.answer import log_answer
 from scalewright.diagnose.logs.expected import Given
 from scalewright.diagnose.logs.run_folder import run_answer
 from scalewright.diagnose.memory.answer import memory_answer
 from scalewright.diagnose.nccl.answer import nccl_answer
+from scalewright.diagnose.ncu.answer import ncu_answer
 from scalewright.diagnose.operations.answer import operations_answer
 from scalewright.diagnose.pickles import NotPlainData
 from scalewright.diagnose.ranks import read_ranks
@@ -38,6 +40,8 @@ def diagnose(paths: Sequence[Path], given: Given | None = None) -> dict[str, Any
     try:
         if kind == TRACE:
             return answer(read_ranks(files))
+        if kind == KERNELS:
+            return ncu_answer(files)
         if kind == OPERATIONS:
             return operations_answer(files)
         if kind == LOG:
