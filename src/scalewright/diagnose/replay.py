@@ -30,6 +30,8 @@ from scalewright.diagnose.traces import trace as t
 from scalewright.diagnose.traces.trace import Trace
 
 BLOCKED = 100_000  # ns in a call of the runtime beyond which it waited for the GPU rather than worked
+# Calls that work however long they take: a graph's capture.
+CAPTURES = ("begincapture", "endcapture", "graphinstantiate", "graphcreate")
 COMPUTES, COPIES, TALKS = 0, 1, 2
 LONGEST = 5  # times the usual latency of a launch: beyond, something else held the kernel
 LAUNCH, WAIT, QUEUED = 0, 1, 2  # QUEUED: launched before the recording, so that no call is known
@@ -78,7 +80,7 @@ class Recorded:
     calls     (kind, work since the call before, of that in the data loader, kernel, rest)
     kernels   by the order of their launches: start, duration, role; the kernel before it on its stream,
               the one it waits for (-1: none), latency of its launch, rest; the collective it belongs to (-1:
-              none)
+              none); when it was launched
     """
 
     calls: list[tuple[int, int, int, int, int]] = field(default_factory=list)
@@ -90,6 +92,7 @@ class Recorded:
     latency: list[int] = field(default_factory=list)
     rest: list[int] = field(default_factory=list)
     collective: list[int] = field(default_factory=list)
+    called: list[int] = field(default_factory=list)
     begin: int = 0
 
 
@@ -127,6 +130,7 @@ def record(trace: Trace, talks: np.ndarray, collective: np.ndarray) -> Recorded:
         latency=latency.tolist(),
         rest=np.where(known, start - ready, start).tolist(),
         collective=collective[rows].tolist(),
+        called=called.tolist(),
         begin=begin,
     )
 
@@ -135,7 +139,8 @@ def _calls(
     trace: Trace, rows: np.ndarray, launch: np.ndarray, end: np.ndarray
 ) -> tuple[list[tuple[int, int, int, int, int]], np.ndarray, int]:
     """The host's calls in order, when each kernel was launched on the host's line of time, and its begin."""
-    waits = np.flatnonzero((trace.category == t.CALL) & (trace.end - trace.start > BLOCKED))
+    long = (trace.category == t.CALL) & (trace.end - trace.start > BLOCKED)
+    waits = np.flatnonzero(long & ~trace.containing(CAPTURES))
     by_end = np.argsort(end, kind="stable")
     last = by_end[np.maximum(np.searchsorted(end[by_end], trace.end[waits], side="right") - 1, 0)]
     waited = (end[last] > trace.start[waits]) & (end[last] <= trace.end[waits])
