@@ -204,7 +204,7 @@ def _stragglers(ranks: Ranks) -> Verdict | None:
     if not late:
         return None
     most = max(ranks.gain(*(_without(some) for some in late)), 0.0)
-    usual = min(max(ranks.gain(*(_as_the_median(ranks, some) for some in late)), 0.0), most)
+    usual = min(max(ranks.gain(*(as_the_median(ranks, some) for some in late)), 0.0), most)
     evidence = [
         f"the others wait {some.imposed / 1e6:,.1f} ms for {name(ranks, some.rank)}, late in {some.last_in} "
         f"of {some.of} collectives: {WHY[some.cause]}"
@@ -250,7 +250,7 @@ def _without(late: Straggler) -> Change:
     return Change(host=0.0, waits=late.cause != "sync", ranks=only)
 
 
-def _as_the_median(ranks: Ranks, late: Straggler) -> Change:
+def as_the_median(ranks: Ranks, late: Straggler) -> Change:
     """The change that makes a late rank as fast as the median one in what it is late by."""
     only = frozenset({late.rank})
     if late.cause == "compute":
