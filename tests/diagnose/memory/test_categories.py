@@ -119,3 +119,10 @@ def test_strange_frames_are_nobodys(tmp_path: Path, frames: Any) -> None:
     for event in job.events:
         event["frames"] = frames
     assert diagnose([job.write(tmp_path / "odd.pickle")])["memory"]["peak_bytes"] == job.peak
+
+
+def test_blocks_larger_than_what_was_asked_for_keep_the_sum(tmp_path: Path) -> None:
+    job = Job().run()
+    job.live = {address: (size + 512, frames) for address, (size, frames) in job.live.items()}
+    memory = diagnose([job.write(tmp_path / "rounded.pickle")])["memory"]
+    assert sum(memory["by_category"].values()) == memory["peak_bytes"]

@@ -18,6 +18,7 @@ import numpy as np
 from scalewright.diagnose.memory.form import FREE, Block, Event
 
 BEFORE = -1  # born before the trace began
+UNIT = 512  # bytes to which the allocator rounds up
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class Life:
     """A block: bytes, frames of its allocation (None where they are lost), the events of its birth and end.
 
     `born`: BEFORE, or the event's number. `dies`: the event's number, or None where it is still held;
-    `freed`: the frames of that.
+    `freed`: the frames of that. `whole`: bytes of the block, which may be more than were asked for.
     """
 
     size: int
@@ -33,6 +34,7 @@ class Life:
     born: int
     dies: int | None
     freed: Any = None
+    whole: int = 0
 
     def alive(self, event: int) -> bool:
         """Whether it is held after an event."""
@@ -49,13 +51,15 @@ def lives(trace: Sequence[Event], held: Sequence[Block]) -> list[Life]:
         elif event.action == "free_completed":
             born, allocation = open_blocks.pop(event.addr, (BEFORE, None))
             frames = allocation.frames if allocation else None
-            result.append(Life(event.size, frames, born, number, event.frames))
+            result.append(Life(event.size, frames, born, number, event.frames, -(-event.size // UNIT) * UNIT))
     for block in held:
         if block.state == FREE:
             continue
         born, allocation = open_blocks.pop(block.address, (BEFORE, None))
-        frames = allocation.frames if allocation else block.frames
-        result.append(Life(block.size, frames, born, None))
+        if allocation is None:
+            result.append(Life(block.size, block.frames, BEFORE, None, None, block.size))
+        else:  # by the trace's size, as its free would have: a block may be larger
+            result.append(Life(allocation.size, allocation.frames, born, None, None, block.size))
     return result
 
 

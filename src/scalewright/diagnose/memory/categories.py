@@ -174,7 +174,7 @@ def _split_held(blocks: Sequence[Life], stacks: Sequence[Stack], category: list[
         (OPTIMIZER, model + model - seen[OPTIMIZER]),
     ]
     for row in nameless:
-        size = blocks[row].size
+        size = blocks[row].whole
         for kind, quota in quotas:
             if quota[size] > 0:
                 quota[size] -= 1
@@ -187,10 +187,15 @@ def _bytes(sizes: Counter[int]) -> int:
 
 
 def _most(blocks: Sequence[Life], category: Sequence[int], kind: int) -> Counter[int]:
-    """The sizes of a category's blocks when it holds most: those of one step, not of all."""
+    """The sizes of a category's blocks: of those that are held, or when it holds most, of one step.
+
+    Those that are held are better known: the others' blocks may be larger than the trace has them.
+    """
     mine = [block for block, own in zip(blocks, category, strict=True) if own == kind]
     if not mine:
         return Counter()
     last = max(max(block.born, block.dies or 0) for block in mine)
     most = int(levels(mine, [0] * len(mine), 1, last + 1)[0].argmax()) - 1
-    return Counter(block.size for block in mine if block.alive(most))
+    sizes = Counter(block.whole for block in mine if block.alive(most))
+    held = Counter(block.whole for block in mine if block.dies is None)
+    return held if _bytes(held) >= _bytes(sizes) / 2 else sizes
