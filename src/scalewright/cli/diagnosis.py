@@ -10,6 +10,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from scalewright.cli.comparison import show_against, show_what_if
 from scalewright.cli.log_lines import STEPS, log_lines, step_rows
 from scalewright.cli.nccl_lines import COMMUNICATOR, communicator_rows, nccl_lines
 from scalewright.cli.ncu_lines import HEADS, first_line, kernel_rows
@@ -32,6 +33,9 @@ def show(answer: Mapping[str, Any]) -> None:
     kinds = {"trace": _trace, "flight_recorder": _flight, "memory": _memory, "nccl": _nccl,
              "log": _log, "run": _log, "kernels": _ncu}  # fmt: skip
     kinds[answer["kind"]](answer)
+    show_what_if(answer.get("what_if", ()))
+    if "against" in answer:
+        show_against(answer["against"])
     for line in answer["warnings"]:
         print(f"note: {printable(line)}")
 

@@ -1,6 +1,6 @@
 """`--what-if NAME=FACTOR`: the step's time with some cost changed, by a replay of the trace.
 
-    compute, copies, transfer      kernels, memory copies, collectives without waiting in them
+    compute, memcpy, transfer      kernels, copies of memory, collectives without waiting in them
     host, data                     the host's work between its calls, the data loader's part of it
     waits                          0: the host never waits for the device
     stragglers                     0: ranks that others wait for are as the median one in what makes them late
@@ -28,12 +28,12 @@ from scalewright.spec.errors import UserError
 
 COSTS: dict[str, Callable[[float], Change]] = {
     "compute": lambda factor: Change(compute=factor),
-    "copies": lambda factor: Change(copies=factor),
+    "memcpy": lambda factor: Change(copies=factor),
     "transfer": lambda factor: Change(transfer=factor),
     "host": lambda factor: Change(host=factor),
     "data": lambda factor: Change(data=factor),
 }
-ALIASES = {"communication": "transfer", "comm": "transfer", "memcpy": "copies"}
+ALIASES = {"communication": "transfer", "copies": "memcpy"}
 WAITS, STRAGGLERS = "waits", "stragglers"
 ONE_RANK = re.compile(r"rank ?(\d+)\.(.+)")
 

@@ -92,8 +92,11 @@ def _document(path: Path) -> dict[str, Any] | None:
     with path.open("rb") as file:
         if file.read(1) != b"{":
             return None
+    text = path.read_bytes()
+    if b'"traceEvents"' in text:
+        return None
     try:
-        document = json.loads(path.read_bytes())
+        document = json.loads(text)
     except (ValueError, RecursionError):
         return None
     return document if isinstance(document, dict) else None

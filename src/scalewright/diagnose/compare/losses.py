@@ -1,7 +1,7 @@
-"""Whether a loss curve parts from another run's beyond its noise.
+"""Whether a loss curve leaves another run's by more than its noise.
 
     d      = loss now - loss then, at the steps that both have
-    noise  = 1.4826 · median |d(k+1) - d(k)| / sqrt(2)        a slow drift leaves neighbours' differences alone
+    noise  = 1.4826 · median |d(k+1) - d(k)| / sqrt(2)        which a slow drift hardly changes
     apart  = mean of d over the last quarter, beyond `DEVIATIONS` · noise / sqrt(steps of it)
              and beyond `LEAST_SHARE` of the loss
 

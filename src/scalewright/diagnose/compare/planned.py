@@ -21,7 +21,7 @@ from scalewright.diagnose.compare import traces
 SAME = {  # of a trace -> of a plan's time_breakdown_s
     "compute": ("compute", "recompute", "optimizer"),
     "exposed_communication": ("tp_exposed", "dp_exposed", "cp_exposed", "ep_exposed", "pp_exposed"),
-    "idle and copies": ("pp_bubble", "other"),
+    "idle and memcpy": ("pp_bubble", "other"),
 }
 
 
@@ -69,7 +69,7 @@ def step_times(answer: Mapping[str, Any]) -> list[float]:
 
 def _parts(answer: Mapping[str, Any], planned: Mapping[str, float]) -> list[dict[str, Any]]:
     measured = {row["part"]: row["now_s"] for row in traces.parts(answer, answer)}
-    measured["idle and copies"] = measured.pop("idle") + measured.pop("exposed_copy")
+    measured["idle and memcpy"] = measured.pop("idle") + measured.pop("exposed_copy")
     rows = []
     for part, keys in SAME.items():
         then = sum(planned.get(key, 0.0) for key in keys)

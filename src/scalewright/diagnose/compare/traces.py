@@ -89,9 +89,13 @@ def differences(before: Answer, now: Answer) -> list[str]:
     if not (before["steps"] and now["steps"]):
         notes.append("one of them has no steps: whole windows are compared")
         return notes
-    then, here = (sum(k["count"] for k in some["top_kernels"]) / len(some["steps"]) for some in (before, now))
+    shared = {k["name"] for k in before["top_kernels"]} & {k["name"] for k in now["top_kernels"]}
+    then, here = (
+        sum(k["count"] for k in some["top_kernels"] if k["name"] in shared) / len(some["steps"])
+        for some in (before, now)
+    )
     if abs(here - then) > LIKE * max(then, here):
-        notes.append(f"the top kernels run {then:,.0f} times a step then, {here:,.0f} now: not the same work")
+        notes.append(f"the same kernels run {then:,.0f} times a step then, {here:,.0f} now: other work")
     return notes
 
 
