@@ -4,7 +4,8 @@
 
 FOLDER holds a folder for each set of traces with a reference beside it: `hta_reference.json` (an exact count
 in whole nanoseconds, HTA, TraceLens), `fr_trace_reference.json` (who a hang began with),
-`memory_viz_reference.json`. These samples are other people's and aren't part of this repository.
+`memory_viz_reference.json`, `wia_reference.json` (what-ifs of pipelines). These samples are other people's
+and aren't part of this repository.
 """
 
 from __future__ import annotations
@@ -17,12 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from harness.facts import facts
+from harness.memory_samples import snapshots, traced
 from harness.result import Result, facts_text, table
 from harness.training_logs import training_logs
+from harness.what_ifs import what_ifs
 
 from scalewright.diagnose.breakdown import activity, breakdown
 from scalewright.diagnose.diagnose import diagnose
-from scalewright.diagnose.memory.snapshot import read_snapshot
 from scalewright.diagnose.ranks import read_ranks
 from scalewright.diagnose.traces.kineto import read_kineto
 from scalewright.spec.errors import UserError
@@ -65,6 +67,8 @@ def main() -> None:
     loading(options.folder / "resnet50_dataloader_v100", result)
     hangs(options.folder / "flight_recorder", result)
     snapshots(options.folder / "memory_snapshots", result)
+    traced(options.folder, result)
+    what_ifs(options.folder / "straggler_bytedance", result)
     edges(options.folder / "edge_cases", result)
     if options.nccl_logs:
         nccl_logs(options.nccl_logs, result)
@@ -143,26 +147,6 @@ def hangs(folder: Path, result: Result) -> None:
         rows.append([f"{path.parent.name}, {path.name}", ", ".join(map(str, root)) or "none", truth])
     result.put("hangs", rows)
     result.say("**Hangs** in flight recorder dumps.", table(["dumps", "root rank", "what was planted"], rows))
-
-
-def snapshots(folder: Path, result: Result) -> None:
-    """Bytes of each snapshot beside those of PyTorch's own viewer."""
-    reference = json.loads((folder / "memory_viz_reference.json").read_text())["files"]
-    keys = {
-        "reserved": "reserved_bytes", "allocated": "allocated_bytes", "inactive": "inactive_block_bytes",
-        "peak": "trace_window_peak_bytes_abs(final_allocated-net+peak)",
-    }  # fmt: skip
-    rows = []
-    for path in sorted(folder.glob("*.pickle.gz")):
-        [snapshot] = read_snapshot(path)
-        equal = all(getattr(snapshot, ours) == reference[path.name][theirs] for ours, theirs in keys.items())
-        owner, size = snapshot.owners[0]
-        rows.append(
-            [path.name, f"{snapshot.peak:,}", "yes" if equal else "no", f"{owner}: {size / 2**30:.2f} GiB"]
-        )
-    result.put("snapshots", rows)
-    heads = ["snapshot", "peak, bytes", "all bytes equal", "most of the peak"]
-    result.say("**Memory snapshots** beside PyTorch's viewer.", table(heads, rows))
 
 
 def edges(folder: Path, result: Result) -> None:

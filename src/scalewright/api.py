@@ -208,14 +208,21 @@ def diagnose(
     cluster: str | None = None,
     layout: Mapping[str, Any] | None = None,
     seq_len: int | None = None,
+    what_if: Sequence[str] = (),
+    against: str | Path | None = None,
 ) -> dict[str, Any]:
     """Where the time of a run went and what would help, with the keys of `scalewright diagnose --json`.
 
     Paths are traces of PyTorch's profiler, flight recorder dumps or memory snapshots, gzipped or not, or
     folders of them; or logs of training, to which `model`, `cluster`, `layout` and `seq_len` add what they
-    don't state, or a run's folder. Raises UserError for a path that holds none.
+    don't state, or a run's folder. `what_if` are costs of a trace to change, as `compute=0.8`; `against` is a
+    path of the same, or JSON of `diagnose`, `predict` or `plan`, to compare with. Raises UserError for a path
+    that holds none.
     """
     from scalewright.diagnose.diagnose import diagnose as read
     from scalewright.diagnose.logs.expected import Given
 
-    return read([Path(path) for path in paths], Given(model, cluster, dict(layout or {}), seq_len))
+    given = Given(model, cluster, dict(layout or {}), seq_len)
+    return read(
+        [Path(path) for path in paths], given, what_if, Path(against) if against is not None else None
+    )

@@ -10,8 +10,10 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from scalewright.cli.comparison import show_against, show_what_if
 from scalewright.cli.log_lines import STEPS, log_lines, step_rows
 from scalewright.cli.nccl_lines import COMMUNICATOR, communicator_rows, nccl_lines
+from scalewright.cli.ncu_lines import HEADS, first_line, kernel_rows
 from scalewright.cli.output import print_table
 from scalewright.spec.text.words import printable, short_time
 
@@ -29,8 +31,11 @@ CAUSES = {
 def show(answer: Mapping[str, Any]) -> None:
     """Prints the answer of `diagnose`."""
     kinds = {"trace": _trace, "flight_recorder": _flight, "memory": _memory, "nccl": _nccl,
-             "log": _log, "run": _log}  # fmt: skip
+             "log": _log, "run": _log, "kernels": _ncu}  # fmt: skip
     kinds[answer["kind"]](answer)
+    show_what_if(answer.get("what_if", ()))
+    if "against" in answer:
+        show_against(answer["against"])
     for line in answer["warnings"]:
         print(f"note: {printable(line)}")
 
@@ -47,6 +52,7 @@ def _trace(answer: Mapping[str, Any]) -> None:
         print(_line(answer, name="mean"))
     print("\n" + "   ".join(f"{sign} {word}" for _, sign, word in PARTS) + "  (exposed: nothing hides them)")
     _idle(answer)
+    _traced_memory(answer.get("memory"))
     _verdicts(answer["verdicts"])
     _kernels(answer["top_kernels"])
 
@@ -102,6 +108,13 @@ def _log(answer: Mapping[str, Any]) -> None:
         print_table(STEPS, rows)
 
 
+def _ncu(answer: Mapping[str, Any]) -> None:
+    print(first_line(answer))
+    _verdicts(answer["verdicts"])
+    print()
+    print_table(HEADS, kernel_rows(answer["kernels"]))
+
+
 def _paragraphs(lines: Sequence[str]) -> None:
     width = min(110, shutil.get_terminal_size((100, 24)).columns)
     for line in lines:
@@ -137,6 +150,18 @@ def _idle(answer: Mapping[str, Any]) -> None:
             f"  {printable(group['group'])}: {group['collectives']:,} collectives, transfer "
             f"{short_time(group['transfer_s'])}, waiting up to {short_time(waits)} a rank"
         )
+
+
+def _traced_memory(memory: Mapping[str, Any] | None) -> None:
+    """One line, where the trace follows memory."""
+    if memory is None:
+        return
+    since = " more than at the start" if memory["since_the_recording"] else ""
+    parts = [f"{some['bytes'] / GIB:.2f} {printable(some['owner'])}" for some in memory["top_stacks"][:3]]
+    held = f": {', '.join(parts)}" if parts else ""
+    print(
+        textwrap.shorten(f"memory: peak {memory['peak_gib']:.2f} GiB{since}{held}", 110, placeholder=" ...")
+    )
 
 
 def _verdicts(verdicts: Sequence[Mapping[str, Any]]) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 from scalewright.diagnose.breakdown import breakdown_of_windows
 from scalewright.diagnose.idle import CAUSES
 from scalewright.diagnose.kernels import by_kind, short_name, top_kernels
+from scalewright.diagnose.memory.traced import traced_memory
 from scalewright.diagnose.ranks import Rank, Ranks, unlaunched
 from scalewright.diagnose.traces import trace as t
 from scalewright.diagnose.traces.kinds import OTHER, kind_of
@@ -43,6 +44,7 @@ def answer(ranks: Ranks) -> dict[str, Any]:
              "total_s": k.total / 1e9, "mean_us": k.mean / 1e3, "share_pct": k.share_pct}
             for k in top_kernels(ranks.ranks[0].trace)
         ],
+        "memory": _memory(ranks),
         "bound_by": found[0].cause if found else bound_by(ranks),
         "verdicts": [verdict.dump() for verdict in found],
         "stragglers": [
@@ -126,6 +128,16 @@ def _doubts(ranks: Ranks) -> list[str]:
     if not any(np.any(rank.trace.category == t.CALL) for rank in ranks.ranks):
         lines.append("no calls of the runtime: idle time has no cause that could be told")
     return lines
+
+
+def _memory(ranks: Ranks) -> dict[str, Any] | None:
+    """Memory of the rank that needed most, where it was recorded."""
+    recorded = [
+        memory | {"rank": rank.trace.rank}
+        for rank in ranks.ranks
+        if (memory := traced_memory(rank.trace)) is not None
+    ]
+    return max(recorded, key=lambda memory: int(memory["peak_bytes"]), default=None)
 
 
 def _means(rows: list[dict[str, Any]], key: str, names: tuple[str, ...]) -> dict[str, float]:

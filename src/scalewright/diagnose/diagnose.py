@@ -1,7 +1,8 @@
 """From paths to an answer: what they are decides who reads them.
 
 trace            ranks.py, answer.py        flight_recorder   flight/        memory   memory/
-nccl             nccl/                      log, run          logs/
+nccl             nccl/                      log, run          logs/       operations   operations/
+kernels          ncu/
 """
 
 from __future__ import annotations
@@ -10,33 +11,58 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from scalewright.diagnose.answer import answer
+from scalewright.diagnose.answer import answer as trace_answer
+from scalewright.diagnose.compare.compare import compare, read_other
 from scalewright.diagnose.flight.answer import flight_answer
-from scalewright.diagnose.inputs import FLIGHT, LOG, NCCL, READ, RUN, TRACE, inputs
+from scalewright.diagnose.inputs import FLIGHT, KERNELS, LOG, NCCL, OPERATIONS, READ, RUN, TRACE, inputs
 from scalewright.diagnose.logs.answer import log_answer
 from scalewright.diagnose.logs.expected import Given
 from scalewright.diagnose.logs.run_folder import run_answer
 from scalewright.diagnose.memory.answer import memory_answer
 from scalewright.diagnose.nccl.answer import nccl_answer
+from scalewright.diagnose.ncu.answer import ncu_answer
+from scalewright.diagnose.operations.answer import operations_answer
 from scalewright.diagnose.pickles import NotPlainData
 from scalewright.diagnose.ranks import read_ranks
 from scalewright.diagnose.traces.json_array import NotATrace
+from scalewright.diagnose.what_if import what_if
 from scalewright.spec.errors import UserError
 
 
-def diagnose(paths: Sequence[Path], given: Given | None = None) -> dict[str, Any]:
+def diagnose(
+    paths: Sequence[Path],
+    given: Given | None = None,
+    changes: Sequence[str] = (),
+    against: Path | None = None,
+) -> dict[str, Any]:
     """The answer, with the keys of its kind; raises UserError for paths that can't be read.
 
-    `given` adds to a log of training what it doesn't state.
+    `given` adds to a log of training what it doesn't state; `changes` are the what-ifs of a trace; `against`
+    is what to compare with.
     """
+    answer = _diagnose(paths, given, changes)
+    if against is None:
+        return answer
+    other = read_other(against, lambda path: _diagnose([path], None, ()))
+    return answer | {"against": compare(answer, other, str(against))}
+
+
+def _diagnose(paths: Sequence[Path], given: Given | None, changes: Sequence[str]) -> dict[str, Any]:
     kind, files = inputs(paths)
     given = given or Given()
     if kind != LOG and given != Given():
         what = "model, cluster, layout and seq_len are for a log of training"
         raise UserError(what, f"{paths[0]} is none", "leave them out")
+    if kind != TRACE and changes:
+        raise UserError("--what-if replays a trace", f"{paths[0]} is none", "leave it out")
     try:
         if kind == TRACE:
-            return answer(read_ranks(files))
+            ranks = read_ranks(files)
+            return trace_answer(ranks) | ({"what_if": what_if(ranks, changes)} if changes else {})
+        if kind == KERNELS:
+            return ncu_answer(files)
+        if kind == OPERATIONS:
+            return operations_answer(files)
         if kind == LOG:
             return log_answer(files, given)
         if kind == RUN:

@@ -3,6 +3,8 @@
     PATH... ──► files ──► kind     { or [   JSON: a trace, or a dump with entries
                                    SQLite   an export of Nsight Systems: traces
                                    0x80     a pickle: its keys decide
+                                   PAR1     parquet: a table of a pipeline's operations
+                                   Kernel   a CSV of Nsight Compute
                                    steps    a log of training, also in JSON
                                    NCCL     a log with lines of NCCL's
                                    others   refused by name; in a folder left out
@@ -23,11 +25,14 @@ from scalewright.diagnose.logs.lines import is_text
 from scalewright.diagnose.logs.log import is_training_log
 from scalewright.diagnose.logs.run_folder import is_run_folder
 from scalewright.diagnose.nccl.lines import is_nccl_log
+from scalewright.diagnose.ncu.table import is_ncu
+from scalewright.diagnose.operations.table import MAGIC as PARQUET
 from scalewright.diagnose.traces.nsys import MAGIC
 from scalewright.diagnose.traces.unpack import Unpacked
 from scalewright.spec.errors import UserError
 
 TRACE, FLIGHT, MEMORY, NCCL, LOG, RUN = "trace", "flight_recorder", "memory", "nccl", "log", "run"
+OPERATIONS, KERNELS = "operations", "kernels"
 READ = (
     "a trace of PyTorch's profiler or Nsight Systems, a flight recorder's dumps, a memory snapshot, "
     "a log of training or of NCCL, or a run's folder"
@@ -73,8 +78,12 @@ def kind_of_file(path: Path) -> str:
             break
     if start.startswith(MAGIC):
         return TRACE
+    if start.startswith(PARQUET):
+        return OPERATIONS
     if start.startswith(b"\x80"):
         return FLIGHT if b"pg_config" in start or b"collective_seq_id" in start else MEMORY
+    if is_ncu(start):
+        return KERNELS
     text = start.removeprefix(b"\xef\xbb\xbf").lstrip()
     if text[:1] == b"{" and b'"collective_seq_id"' in text:
         return FLIGHT

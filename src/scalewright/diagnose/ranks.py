@@ -78,7 +78,8 @@ class Ranks:
         return stragglers(self.matched, activities, idles, self.window)
 
     @cached_property
-    def _recorded(self) -> list[Recorded]:
+    def recorded(self) -> list[Recorded]:
+        """Each rank's calls and kernels with what they depend on."""
         number = numbers([len(rank.trace) for rank in self.ranks], self.matched)
         return [
             record(rank.trace, communicates(rank.trace.names)[rank.trace.name], own)
@@ -88,18 +89,24 @@ class Ranks:
     @property
     def host_work(self) -> list[int]:
         """Nanoseconds of each rank's host between its calls, without loading data and without waiting."""
-        return [sum(work - data for _, work, data, _, _ in some.calls) for some in self._recorded]
+        return [sum(work - data for _, work, data, _, _ in some.calls) for some in self.recorded]
 
     @property
     def on_gpu(self) -> bool:
         """Whether every rank's trace has a GPU's activity; a CPU's has no launches to replay."""
         return all(bool(rank.trace.on_gpu.any()) for rank in self.ranks)
 
+    def gain_with(self, recorded: Sequence[Recorded]) -> float:
+        """Percent of the window that other ranks' records in place of theirs save, by replay."""
+        if not self.on_gpu:
+            return 0.0
+        return 100 * (1 - replay(recorded, self.matched, self.clocks, ()) / self.window)
+
     def gain(self, *changes: Change) -> float:
         """Percent of the window that changes save, by replay; 0 where there is nothing to replay."""
         if not self.on_gpu:
             return 0.0
-        return 100 * (1 - replay(self._recorded, self.matched, self.clocks, changes) / self.window)
+        return 100 * (1 - replay(self.recorded, self.matched, self.clocks, changes) / self.window)
 
 
 def read_ranks(paths: Sequence[Path]) -> Ranks:

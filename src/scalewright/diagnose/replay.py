@@ -18,7 +18,7 @@ after the other stays so, and gains are no larger than they would be.
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -27,9 +27,12 @@ from scalewright.diagnose import intervals
 from scalewright.diagnose.collectives import Clocks, Matched
 from scalewright.diagnose.idle import loading
 from scalewright.diagnose.traces import trace as t
+from scalewright.diagnose.traces.kinds import kinds_of
 from scalewright.diagnose.traces.trace import Trace
 
 BLOCKED = 100_000  # ns in a call of the runtime beyond which it waited for the GPU rather than worked
+# Calls that work however long they take: a graph's capture.
+CAPTURES = ("begincapture", "endcapture", "graphinstantiate", "graphcreate")
 COMPUTES, COPIES, TALKS = 0, 1, 2
 LONGEST = 5  # times the usual latency of a launch: beyond, something else held the kernel
 LAUNCH, WAIT, QUEUED = 0, 1, 2  # QUEUED: launched before the recording, so that no call is known
@@ -42,9 +45,11 @@ class Change:
     host       the host's work between its calls       data      the data loader's part of it
     compute    kernels that compute                    copies    copies between memories
     transfer   collectives, without the waiting inside those that are matched over ranks
+    kinds      kernels of single kinds (traces/kinds.py), beside the factor of their role
+    groups     the transfer of single process groups whose collectives are matched
     waits      whether the host waits for the GPU where it did
     streams    whether a kernel waits for the last one of another stream that ended before it
-    ranks      places in the list of traces to which all but `transfer` apply; None for all
+    ranks      places in the list of traces to which all but `transfer` and `groups` apply; None for all
     """
 
     host: float = 1.0
@@ -52,6 +57,8 @@ class Change:
     compute: float = 1.0
     copies: float = 1.0
     transfer: float = 1.0
+    kinds: Mapping[str, float] = field(default_factory=dict)
+    groups: Mapping[str, float] = field(default_factory=dict)
     waits: bool = True
     streams: bool = True
     ranks: frozenset[int] | None = None
@@ -66,9 +73,19 @@ def combined(changes: Sequence[Change], rank: int) -> Change:
         compute=math.prod(change.compute for change in mine),
         copies=math.prod(change.copies for change in mine),
         transfer=math.prod(change.transfer for change in changes),
+        kinds=_products(change.kinds for change in mine),
         waits=all(change.waits for change in mine),
         streams=all(change.streams for change in mine),
     )
+
+
+def _products(factors: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """The factors of each name, multiplied."""
+    result: dict[str, float] = {}
+    for some in factors:
+        for name, factor in some.items():
+            result[name] = result.get(name, 1.0) * factor
+    return result
 
 
 @dataclass
@@ -76,20 +93,22 @@ class Recorded:
     """One rank's calls in the host's order, and its kernels with what each depends on; nanoseconds.
 
     calls     (kind, work since the call before, of that in the data loader, kernel, rest)
-    kernels   by the order of their launches: start, duration, role; the kernel before it on its stream,
+    kernels   by the order of their launches: start, duration, role, kind; the kernel before it on its stream,
               the one it waits for (-1: none), latency of its launch, rest; the collective it belongs to (-1:
-              none)
+              none); when it was launched
     """
 
     calls: list[tuple[int, int, int, int, int]] = field(default_factory=list)
     start: list[int] = field(default_factory=list)
     duration: list[int] = field(default_factory=list)
     role: list[int] = field(default_factory=list)
+    kind: list[str] = field(default_factory=list)  # of a copy: empty
     before: list[int] = field(default_factory=list)
     waits_for: list[int] = field(default_factory=list)
     latency: list[int] = field(default_factory=list)
     rest: list[int] = field(default_factory=list)
     collective: list[int] = field(default_factory=list)
+    called: list[int] = field(default_factory=list)
     begin: int = 0
 
 
@@ -122,11 +141,13 @@ def record(trace: Trace, talks: np.ndarray, collective: np.ndarray) -> Recorded:
         role=np.where(
             talks[rows], TALKS, np.where(trace.category[rows] == t.KERNEL, COMPUTES, COPIES)
         ).tolist(),
+        kind=np.where(trace.category[rows] == t.KERNEL, kinds_of(trace.names)[trace.name[rows]], "").tolist(),
         before=before.tolist(),
         waits_for=waits_for.tolist(),
         latency=latency.tolist(),
         rest=np.where(known, start - ready, start).tolist(),
         collective=collective[rows].tolist(),
+        called=called.tolist(),
         begin=begin,
     )
 
@@ -135,7 +156,8 @@ def _calls(
     trace: Trace, rows: np.ndarray, launch: np.ndarray, end: np.ndarray
 ) -> tuple[list[tuple[int, int, int, int, int]], np.ndarray, int]:
     """The host's calls in order, when each kernel was launched on the host's line of time, and its begin."""
-    waits = np.flatnonzero((trace.category == t.CALL) & (trace.end - trace.start > BLOCKED))
+    long = (trace.category == t.CALL) & (trace.end - trace.start > BLOCKED)
+    waits = np.flatnonzero(long & ~trace.containing(CAPTURES))
     by_end = np.argsort(end, kind="stable")
     last = by_end[np.maximum(np.searchsorted(end[by_end], trace.end[waits], side="right") - 1, 0)]
     waited = (end[last] > trace.start[waits]) & (end[last] <= trace.end[waits])
@@ -189,7 +211,8 @@ def replay(
     recorded: Sequence[Recorded], matched: Sequence[Matched], clocks: Clocks, changes: Sequence[Change]
 ) -> int:
     """Nanoseconds from the first kernel's start on any rank to the last one's end, with all of `changes`."""
-    ends = _Collectives(matched, clocks, math.prod(change.transfer for change in changes))
+    whole, groups = math.prod(change.transfer for change in changes), _products(c.groups for c in changes)
+    ends = _Collectives(matched, clocks, [whole * groups.get(group.group, 1.0) for group in matched])
     running = {rank: _run(some, combined(changes, rank)) for rank, some in enumerate(recorded)}
     inbox: dict[int, int | None] = dict.fromkeys(running)  # the end of what a rank waits for; None to begin
     spans: list[tuple[int, int]] = []
@@ -233,20 +256,21 @@ def _run(some: Recorded, change: Change) -> Rank:
         if some.collective[place] >= 0:
             end[place] = yield some.collective[place], start
         else:
-            end[place] = start + round(some.duration[place] * factors[some.role[place]])
+            factor = factors[some.role[place]] * change.kinds.get(some.kind[place], 1.0)
+            end[place] = start + round(some.duration[place] * factor)
     return first, max(end, default=first)
 
 
 class _Collectives:
     """Ends of matched collectives, as their ranks arrive; numbered group by group."""
 
-    def __init__(self, matched: Sequence[Matched], clocks: Clocks, factor: float) -> None:
+    def __init__(self, matched: Sequence[Matched], clocks: Clocks, factors: Sequence[float]) -> None:
         self.waiting: dict[int, dict[int, int]] = {}
         self.ranks: list[list[int]] = []
         self.transfer: list[int] = []
         self.rest: list[dict[int, int]] = []
         self.offset = clocks.offset.tolist()
-        for group in matched:
+        for group, factor in zip(matched, factors, strict=True):
             offset = clocks.offset[group.ranks]
             end = (group.start - offset).max(axis=1) + group.transfer
             rest = group.end - offset - end[:, None]

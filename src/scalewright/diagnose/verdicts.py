@@ -15,13 +15,23 @@ from dataclasses import dataclass
 import numpy as np
 
 from scalewright.diagnose import intervals
+from scalewright.diagnose.graphs import compiling, graphed, storms, without
 from scalewright.diagnose.kernels import by_kind, short_kernels
 from scalewright.diagnose.ranks import Rank, Ranks
 from scalewright.diagnose.replay import Change
 from scalewright.diagnose.stragglers import Straggler
 
 # The least share of the window, in percent, at which a cause is worth a line.
-LEAST = {"data": 2.0, "sync": 2.0, "host": 5.0, "communication": 5.0, "copies": 3.0, "straggler": 1.0}
+LEAST = {
+    "data": 2.0,
+    "sync": 2.0,
+    "host": 5.0,
+    "communication": 5.0,
+    "copies": 3.0,
+    "straggler": 1.0,
+    "compiling": 2.0,
+    "short kernels": 25.0,  # of the kernels, not of the window
+}
 LEAST_GAIN = 1.0  # percent: a cause without it isn't on the critical path
 WORKERS_COST = (
     1.15  # of the host's own work once worker processes share its cores: resnet50 on a V100, 4 workers
@@ -107,6 +117,49 @@ def _host(ranks: Ranks) -> Verdict | None:
     )  # fmt: skip
 
 
+def _short_kernels(ranks: Ranks) -> Verdict | None:
+    share = _idle_share(ranks, "host") + _idle_share(ranks, "launch")
+    if not ranks.on_gpu or share < LEAST["host"]:
+        return None
+    runs = [storms(recorded) for recorded in ranks.recorded]
+    kernels, count = sum(run.kernels for run in runs), sum(run.of for run in runs)
+    most = max(runs, key=lambda run: run.kernels)
+    if kernels < LEAST["short kernels"] / 100 * count or most.kernel > most.apart / 2:
+        return None
+    gain = ranks.gain_with([graphed(recorded) for recorded in ranks.recorded])
+    gain = min(gain, share + _waited_share(ranks))  # as that of the host
+    if gain < LEAST["host"]:
+        return None
+    return Verdict(
+        "short kernels",
+        [f"{kernels:,} of {count:,} kernels come in {sum(run.runs for run in runs):,} runs in which the "
+         f"device waits for each: {most.kernel / 1e3:.1f} µs a kernel, {most.apart / 1e3:.1f} between "
+         "launches"],
+        "a CUDA graph a run: torch.compile(mode='reduce-overhead') or torch.cuda.make_graphed_callables; "
+        "shapes must stay the same, and nothing within may wait for the device",
+        gain / 4, gain / 2, gain, 0.7,
+    )  # fmt: skip
+
+
+def _compiling(ranks: Ranks) -> Verdict | None:
+    hidden = [compiling(rank.trace) for rank in ranks.ranks]
+    share = float(np.mean([
+        100 * intervals.length(intervals.overlap(some, rank.activity.idle)) / max(rank.breakdown.window, 1)
+        for some, rank in zip(hidden, ranks.ranks, strict=True)
+    ]))  # fmt: skip
+    if share < LEAST["compiling"]:
+        return None
+    pairs = zip(ranks.recorded, hidden, strict=True)
+    gain = max(ranks.gain_with([without(recorded, some) for recorded, some in pairs]), 0.0)
+    return Verdict(
+        "compilation",
+        [f"{share:.1f}% of the window the device is idle while the host compiles or captures a graph"],
+        "record after warm-up; if it goes on, shapes change from step to step: pad them, or "
+        "torch.compile(dynamic=True), and see TORCH_LOGS=recompiles",
+        gain / 2, gain, gain, 0.8,
+    )  # fmt: skip
+
+
 def _communication(ranks: Ranks) -> Verdict | None:
     exposed = sum(r.breakdown.exposed_communication for r in ranks.ranks)
     whole = sum(r.breakdown.window for r in ranks.ranks)
@@ -151,7 +204,7 @@ def _stragglers(ranks: Ranks) -> Verdict | None:
     if not late:
         return None
     most = max(ranks.gain(*(_without(some) for some in late)), 0.0)
-    usual = min(max(ranks.gain(*(_as_the_median(ranks, some) for some in late)), 0.0), most)
+    usual = min(max(ranks.gain(*(as_the_median(ranks, some) for some in late)), 0.0), most)
     evidence = [
         f"the others wait {some.imposed / 1e6:,.1f} ms for {name(ranks, some.rank)}, late in {some.last_in} "
         f"of {some.of} collectives: {WHY[some.cause]}"
@@ -197,7 +250,7 @@ def _without(late: Straggler) -> Change:
     return Change(host=0.0, waits=late.cause != "sync", ranks=only)
 
 
-def _as_the_median(ranks: Ranks, late: Straggler) -> Change:
+def as_the_median(ranks: Ranks, late: Straggler) -> Change:
     """The change that makes a late rank as fast as the median one in what it is late by."""
     only = frozenset({late.rank})
     if late.cause == "compute":
@@ -245,5 +298,5 @@ def bound_by(ranks: Ranks) -> str:
 
 
 RULES: tuple[Callable[[Ranks], Verdict | None], ...] = (
-    _data, _sync, _host, _communication, _copies, _stragglers,
+    _data, _sync, _host, _short_kernels, _compiling, _communication, _copies, _stragglers,
 )  # fmt: skip

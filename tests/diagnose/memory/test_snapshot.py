@@ -75,6 +75,6 @@ def test_the_answer_names_the_peaks_owner(tmp_path: Path) -> None:
     answer = diagnose([snapshot(tmp_path)])
     assert answer["kind"] == "memory"
     assert answer["memory"]["peak_gib"] == 6
-    assert answer["verdicts"][0]["evidence"] == [
-        "the peak of 6.00 GiB holds 3.00 GiB from logits (model.py:4)"
+    assert answer["verdicts"][0]["evidence"][1:] == [
+        "3.00 GiB of the peak of 6.00 GiB are from logits (model.py:4)"
     ]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from scalewright.cli.options import Json
+from scalewright.spec.errors import UserError
 
 
 def diagnose(
@@ -31,6 +33,24 @@ def diagnose(
         str | None, typer.Option(metavar="KEY=VALUE,...", help="Likewise, of the layout: devices=64,tp=8.")
     ] = None,
     seq_len: Annotated[int | None, typer.Option(help="Likewise, tokens of a sequence.")] = None,
+    what_if: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=FACTOR",
+            help="The step's time with a cost changed: compute=0.8, data=0, rank3.host=0.5, attention=0.5.",
+        ),
+    ] = None,
+    against: Annotated[
+        Path | None,
+        typer.Option(metavar="OTHER", help="Another run, trace or log, an earlier --json, or a plan's."),
+    ] = None,
+    fail_if_slower: Annotated[
+        float | None,
+        typer.Option(
+            metavar="PCT", help="Exit with 1 where a step is slower than OTHER's by more than this."
+        ),
+    ] = None,
+    markdown: Annotated[bool, typer.Option("--markdown", help="As text for a ticket.")] = False,
     json: Json = False,
 ) -> None:
     """Where the time of a run went, what bounds it, and what would help.
@@ -45,16 +65,36 @@ def diagnose(
     scalewright diagnose traces/            # a file a rank
     scalewright diagnose nccl.log           # of a run with NCCL_DEBUG=INFO
     scalewright diagnose train.log --cluster dgx-h100       # of Megatron-LM, torchtitan, NeMo, ...
+    scalewright diagnose new/ --against old/ --fail-if-slower 3
     """
     from scalewright.api import diagnose as ask
     from scalewright.cli.output import only_answer, print_json, working
     from scalewright.cli.verbs.predict import layout_keys
 
+    if json and markdown:
+        raise UserError("one form at a time", "--json and --markdown", "leave one of them out")
+    if fail_if_slower is not None and against is None:
+        raise UserError("slower than what", "--fail-if-slower", "add `--against OTHER`")
     with only_answer(json), working("reading"):
-        answer = ask(*paths, model=model, cluster=cluster, layout=layout_keys({}, layout), seq_len=seq_len)
+        answer = ask(
+            *paths, model=model, cluster=cluster, layout=layout_keys({}, layout), seq_len=seq_len,
+            what_if=what_if or (), against=against,
+        )  # fmt: skip
     if json:
         print_json(answer)
-        return
-    from scalewright.cli.diagnosis import show
+    elif markdown:
+        from scalewright.cli.markdown import markdown as as_markdown
 
-    show(answer)
+        print(as_markdown(answer))
+    else:
+        from scalewright.cli.diagnosis import show
+
+        show(answer)
+    if fail_if_slower is not None and _slower(answer["against"], fail_if_slower):
+        raise typer.Exit(1)
+
+
+def _slower(compared: Mapping[str, Any], percent: float) -> bool:
+    from scalewright.diagnose.compare.compare import slower_than
+
+    return slower_than(compared, percent)

@@ -1,4 +1,4 @@
-"""The answer of `diagnose` for memory snapshots: the peak and its owners, fragmentation, what would help."""
+"""The answer of `diagnose` for memory snapshots: the peak, what it was made of, what would save memory."""
 
 from __future__ import annotations
 
@@ -6,82 +6,103 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from scalewright.diagnose.memory.categories import CATEGORIES, TEMPORARY
+from scalewright.diagnose.memory.savings import STEP_TEMPORARY, curves, savings
 from scalewright.diagnose.memory.snapshot import Snapshot, read_snapshot
+from scalewright.diagnose.memory.verdicts import verdicts
 from scalewright.diagnose.pickles import NotPlainData
 
 GIB = 1 << 30
-FRAGMENTED = 15.0  # percent of reserved bytes, in pieces, from which a setting is worth trying
 OWNERS = 20
+POINTS = 400  # of a curve
 
 
 def memory_answer(files: Sequence[Path]) -> dict[str, Any]:
     """What snapshots show, a device each; raises NotPlainData where none can be read."""
     devices: list[dict[str, Any]] = []
-    snapshots: list[Snapshot] = []
     warnings: list[str] = []
+    largest: tuple[int, dict[str, Any], list[dict[str, Any]]] | None = None
     for file in files:
         try:
-            read = read_snapshot(file)
+            snapshots = read_snapshot(file)
         except NotPlainData as error:
             warnings.append(f"{file.name}: {error}: left out")
             continue
-        snapshots += read
-        devices += [_dump(snapshot) | {"file": file.name} for snapshot in read]
-        if any(not snapshot.covered for snapshot in read):
-            warnings.append(
-                f"{file.name}: its trace begins with memory in use already, so that what was before is seen "
-                "by the blocks that are still held"
-            )
-    if not snapshots:
+        warnings += [f"{file.name}: {line}" for line in _doubts(snapshots)]
+        for snapshot in snapshots:
+            memory, causes = _memory(snapshot)
+            devices.append({**memory, "file": file.name})
+            if largest is None or snapshot.peak > largest[0]:
+                largest = snapshot.peak, memory, causes
+    if largest is None:
         raise NotPlainData(warnings[0] if warnings else "it is empty")
-    most = max(snapshots, key=lambda snapshot: snapshot.peak)
-    verdicts = [verdict for verdict in (_fragmented(most), _largest(most)) if verdict]
     return {
         "kind": "memory",
-        "memory": _dump(most),
+        "memory": largest[1],
         "devices": devices,
-        "verdicts": verdicts,
+        "verdicts": largest[2],
         "warnings": warnings,
     }
 
 
-def _dump(snapshot: Snapshot) -> dict[str, Any]:
-    return {
+def _memory(snapshot: Snapshot) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The keys of a device, and its verdicts."""
+    level = curves(snapshot.blocks, snapshot.judged, len(snapshot.time_us), snapshot.before)
+    at_peak = level[:, snapshot.peak_event].tolist()
+    at_peak[TEMPORARY] += at_peak[STEP_TEMPORARY]
+    by_category = dict(zip(CATEGORIES, at_peak[: len(CATEGORIES)], strict=True))
+    saved = savings(level, snapshot.blocks, snapshot.judged, snapshot.peak_event)
+    memory = {
         "reserved_bytes": snapshot.reserved,
         "allocated_bytes": snapshot.allocated,
         "active_bytes": snapshot.active,
         "inactive_bytes": snapshot.inactive,
         "peak_bytes": snapshot.peak,
         "peak_gib": snapshot.peak / GIB,
+        "peak_phase": snapshot.judged.phases.when(snapshot.peak_event - 1),
+        "by_category": by_category if snapshot.judged.stacked else None,
+        "savings": [
+            {"change": saving.change, "how": saving.how, "peak_bytes": saving.peak,
+             "saves_bytes": saving.saves}
+            for saving in saved
+        ],
         "fragmentation_pct": snapshot.fragmentation_pct,
         "segments": snapshot.segments,
-        "out_of_memory": snapshot.out_of_memory,
+        "out_of_memory": [asked for asked, _ in snapshot.out_of_memory],
         "top_stacks": [{"owner": owner, "bytes": size} for owner, size in snapshot.owners[:OWNERS]],
-    }
+        "curve": _curve(level.sum(axis=0), snapshot),
+    }  # fmt: skip
+    return memory, verdicts(snapshot, by_category, saved)
 
 
-def _fragmented(snapshot: Snapshot) -> dict[str, Any] | None:
-    if snapshot.fragmentation_pct < FRAGMENTED or snapshot.settings.get("expandable_segments"):
-        return None
-    pieces = snapshot.in_pieces
+def _curve(total: np.ndarray, snapshot: Snapshot) -> dict[str, list[Any]]:
+    """Allocated bytes over the trace."""
+    times = snapshot.time_us
+    if not times:
+        return {"time_s": [], "allocated_bytes": []}
+    rows = peaks_of(total[1:])
     return {
-        "cause": "fragmentation",
-        "evidence": [
-            f"{pieces / GIB:.2f} of {snapshot.reserved / GIB:.2f} GiB reserved are free in pieces, the "
-            f"largest free block has {snapshot.largest_free / GIB:.2f} GiB"
-        ],
-        "fix": "set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
-        "saves_gib": pieces / GIB,
+        "time_s": [(times[row] - times[0]) / 1e6 for row in rows],
+        "allocated_bytes": [int(total[row + 1]) for row in rows],
     }
 
 
-def _largest(snapshot: Snapshot) -> dict[str, Any] | None:
-    if not snapshot.owners:
-        return None
-    owner, size = snapshot.owners[0]
-    return {
-        "cause": "peak",
-        "evidence": [f"the peak of {snapshot.peak / GIB:.2f} GiB holds {size / GIB:.2f} GiB from {owner}"],
-        "fix": "recompute activations, a smaller micro-batch or sharding, by what this line allocates",
-        "saves_gib": None,
-    }
+def peaks_of(level: np.ndarray, points: int = POINTS) -> list[int]:
+    """Places to draw a curve by: the largest of each of `points` pieces, so that the peak is among them."""
+    pieces = np.array_split(np.arange(len(level)), min(points, max(len(level), 1)))
+    return [int(piece[np.argmax(level[piece])]) for piece in pieces if len(piece)]
+
+
+def _doubts(snapshots: Sequence[Snapshot]) -> list[str]:
+    """What the snapshots of a file can't tell."""
+    lines = []
+    if any(not snapshot.covered for snapshot in snapshots):
+        lines.append(
+            "its trace begins with memory in use already, so that what was before is seen by the blocks that "
+            "are still held"
+        )
+    if any(snapshot.blocks and not snapshot.judged.stacked for snapshot in snapshots):
+        lines.append("it has no stacks: what memory was for can't be told; record with stacks='python'")
+    return lines

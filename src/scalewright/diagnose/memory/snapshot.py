@@ -5,7 +5,7 @@
 
     peak       the level of allocated bytes, followed through the trace of allocations; that is a ring buffer,
                so that the level is found backwards: its end is what is allocated now
-    owners     of the peak: the user's innermost frame at each block's allocation
+    owners     of the peak: the user's innermost frame at each block's allocation (blocks.py)
 
 `torch.cuda.memory._dump_snapshot(file)` writes it. Bytes throughout. A block's size is rounded to 512 bytes
 and may be larger than what was asked for; the trace holds the sizes of blocks too.
@@ -13,24 +13,27 @@ and may be larger than what was asked for; the trace holds the sizes of blocks t
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from scalewright.diagnose.memory.blocks import Life, lives
+from scalewright.diagnose.memory.categories import Judged, judge
+from scalewright.diagnose.memory.form import FREE, Event, Segment, SnapshotFile
+from scalewright.diagnose.memory.stacks import Stacks
 from scalewright.diagnose.pickles import NotPlainData, read_pickle
-
-LIBRARY = re.compile(r"(?:^|/)(?:torch|site-packages|dist-packages|lib/python[\d.]+)/|^<", re.IGNORECASE)
-FREE = "inactive"
-NATIVE = "(no frame of Python)"
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Bytes of one device's allocator. `owners`: bytes at the peak by the frame that allocated them."""
+    """Bytes of one device's allocator. `owners`: bytes at the peak by the frame that allocated them.
+
+    `before`: allocated when the trace begins. `peak_event`: events before the peak. `blocks`: all lives.
+    `out_of_memory`: bytes asked for in vain, and free on the device then (-1: not recorded).
+    """
 
     reserved: int
     allocated: int
@@ -41,9 +44,18 @@ class Snapshot:
     segments: int
     peak: int
     owners: list[tuple[str, int]]
-    out_of_memory: list[int]
+    out_of_memory: list[tuple[int, int]]
     settings: dict[str, Any]
-    covered: bool
+    before: int
+    peak_event: int
+    time_us: list[int]
+    blocks: list[Life]
+    judged: Judged
+
+    @property
+    def covered(self) -> bool:
+        """Whether the trace has the allocation of everything that is held."""
+        return self.before <= 0
 
     @property
     def fragmentation_pct(self) -> float:
@@ -51,44 +63,10 @@ class Snapshot:
         return 100 * self.in_pieces / self.reserved if self.reserved else 0.0
 
 
-class Block(msgspec.Struct):
-    """A piece of a segment, in use or free."""
-
-    size: int
-    address: int = 0
-    state: str = ""
-    frames: Any = None
-
-
-class Segment(msgspec.Struct):
-    """Memory taken from the driver in one piece."""
-
-    device: int = 0
-    total_size: int = 0
-    allocated_size: int = 0
-    active_size: int = 0
-    blocks: list[Block] = []
-
-
-class Event(msgspec.Struct):
-    """An allocation, a free, or running out of memory."""
-
-    action: str = ""
-    addr: int = 0
-    size: int = 0
-    frames: Any = None
-
-
-class _File(msgspec.Struct):
-    segments: list[Segment]
-    device_traces: list[list[Event]] = []
-    allocator_settings: dict[str, Any] = {}
-
-
 def read_snapshot(path: Path) -> list[Snapshot]:
     """One a device that has any; raises NotPlainData where the file isn't a snapshot."""
     try:
-        data = msgspec.convert(read_pickle(path), _File)
+        data = msgspec.convert(read_pickle(path), SnapshotFile)
     except msgspec.ValidationError as error:
         raise NotPlainData(f"it isn't a memory snapshot: {error}") from None
     devices = {segment.device for segment in data.segments}
@@ -108,7 +86,9 @@ def _device(segments: Sequence[Segment], trace: Sequence[Event], settings: dict[
     blocks = [block for segment in segments for block in segment.blocks]
     free = [block.size for block in blocks if block.state == FREE]
     allocated = sum(segment.allocated_size for segment in segments)
-    level, peak, at = _level(trace, allocated)
+    before, peak, peak_event = _level(trace, allocated)
+    alive = lives(trace, blocks)
+    judged = judge(alive)
     return Snapshot(
         reserved=sum(segment.total_size for segment in segments),
         allocated=allocated,
@@ -118,10 +98,14 @@ def _device(segments: Sequence[Segment], trace: Sequence[Event], settings: dict[
         largest_free=max(free, default=0),
         segments=len(segments),
         peak=peak,
-        owners=_owners(trace, at, [block for block in blocks if block.state != FREE]),
-        out_of_memory=[event.size for event in trace if event.action == "oom"],
+        owners=_owners(alive, judged, peak_event),
+        out_of_memory=[(event.size, event.device_free) for event in trace if event.action == "oom"],
         settings=settings,
-        covered=level <= 0,
+        before=before,
+        peak_event=peak_event,
+        time_us=[event.time_us for event in trace],
+        blocks=alive,
+        judged=judged,
     )
 
 
@@ -148,36 +132,12 @@ def _change(event: Event) -> int:
     return {"alloc": 1, "free_completed": -1}.get(event.action, 0) * event.size
 
 
-def _owners(trace: Sequence[Event], at: int, held: Sequence[Block]) -> list[tuple[str, int]]:
-    """Bytes at the peak by owner, the largest first: the blocks held now, followed back to then."""
-    live = {block.address: (block.size, _owner(block.frames)) for block in held}
-    allocations = {event.addr: event for event in trace[:at] if event.action == "alloc"}
-    for event in reversed(trace[at:]):
-        if event.action == "alloc":
-            live.pop(event.addr, None)
-        elif event.action == "free_completed":
-            live[event.addr] = (event.size, _owner(allocations.get(event.addr, event).frames))
+def _owners(blocks: Sequence[Life], judged: Judged, peak_event: int) -> list[tuple[str, int]]:
+    """Bytes at the peak by owner, the largest first: the line that allocated it, or freed it at least."""
     totals: dict[str, int] = {}
-    for size, owner in live.values():
-        totals[owner] = totals.get(owner, 0) + size
+    reader = Stacks()
+    for block, stack in zip(blocks, judged.stacks, strict=True):
+        if block.alive(peak_event - 1):
+            line = reader.read(block.freed).line if block.frames is None else stack.line
+            totals[line] = totals.get(line, 0) + block.size
     return sorted(totals.items(), key=lambda item: -item[1])
-
-
-def _owner(frames: object) -> str:
-    """The innermost frame of the user's own code, else of any Python: `forward (model.py:31)`."""
-    if not isinstance(frames, (list, tuple)):
-        return NATIVE
-    python = [
-        (
-            str(frame.get("name", "?")),
-            str(frame.get("filename", "")).replace("\\", "/"),
-            frame.get("line", "?"),
-        )
-        for frame in frames
-        if isinstance(frame, Mapping) and str(frame.get("filename", "")).endswith(".py")
-    ]
-    owners = [frame for frame in python if not LIBRARY.search(frame[1])] or python
-    if not owners:
-        return NATIVE
-    name, file, line = owners[0]
-    return f"{name} ({PurePosixPath(file).name}:{line})"

@@ -38,6 +38,11 @@ def kind_of(name: str) -> str:
     return next((kind for kind, pattern in _PATTERNS if pattern.search(name)), OTHER)
 
 
+def kinds_of(names: Iterable[str]) -> np.ndarray:
+    """The kind of each name; objects, one a name."""
+    return np.array([kind_of(name) for name in names], dtype=object)
+
+
 def communicates(names: Iterable[str]) -> np.ndarray:
     """Whether each name is a communication kernel's; bool, one a name."""
-    return np.array([kind_of(name) == COMMUNICATION for name in names], dtype=bool)
+    return np.asarray(kinds_of(names) == COMMUNICATION, dtype=bool)

@@ -24,6 +24,7 @@ import numpy as np
 
 from scalewright.diagnose.traces import trace as t
 from scalewright.diagnose.traces.json_array import EventArray
+from scalewright.diagnose.traces.memory_events import Growing
 from scalewright.diagnose.traces.trace import Collective, Trace
 from scalewright.diagnose.traces.unpack import Unpacked
 
@@ -109,10 +110,16 @@ class _Columns:
         self.lanes: dict[tuple[Word, Word], int] = {}
         self.chunks: dict[str, list[np.ndarray]] = {}
         self.collectives: dict[int, Collective] = {}
+        self.memory = Growing()
         self.rows = self.frames = self.strange = 0
 
     def decode(self, text: bytes) -> list[Event]:
         """Events of a JSON list; those of a form that isn't Kineto's are counted and left out."""
+        events = self._decode(text)
+        self.memory.add(text, lambda *line: self.lanes.setdefault(line, len(self.lanes)))
+        return events
+
+    def _decode(self, text: bytes) -> list[Event]:
         try:
             events = FAST.decode(text)
             if any(event.ts > EXACT for event in events) and LONG.search(text):
@@ -175,16 +182,18 @@ class _Columns:
         keys = ("category", "name", "start", "end", "lane", "correlation", "external", "size")
         columns = {key: np.concatenate(self.chunks.get(key, [empty])) for key in keys}
         base = about.get("baseTimeNanoseconds")
-        if isinstance(base, int) and 0 < base < LATEST * 1000:
-            columns["start"] += base
-            columns["end"] += base
+        if not isinstance(base, int) or not 0 < base < LATEST * 1000:
+            base = 0
+        columns["start"] += base
+        columns["end"] += base
         warnings = []
         if self.strange:
             warnings.append(f"{self.strange:,} events aren't of Kineto's form and were left out")
         lanes = [(str(place), str(line)) for place, line in self.lanes]
         about = {**about, "python_frames": self.frames}
+        memory = self.memory.columns(base) if self.memory.rows else None
         return Trace(path, rank, [*self.names], lanes, **columns, collectives=self.collectives,
-                     about=about, warnings=warnings)  # fmt: skip
+                     memory=memory, about=about, warnings=warnings)  # fmt: skip
 
 
 def _nanoseconds(microseconds: list[float]) -> np.ndarray:

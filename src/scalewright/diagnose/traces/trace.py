@@ -20,6 +20,8 @@ from typing import Any
 
 import numpy as np
 
+from scalewright.diagnose.traces.memory_events import MemoryEvents
+
 # Categories of rows. GPU activity first: `category <= MEMSET` is the test for it.
 KERNEL, MEMCPY, MEMSET, CALL, OPERATOR, ANNOTATION, SYNC, FRAME = range(8)
 CATEGORIES = ("kernel", "memcpy", "memset", "call", "operator", "annotation", "sync", "frame")
@@ -62,6 +64,7 @@ class Trace:
     external: np.ndarray  # int64, -1 without
     size: np.ndarray  # int64: bytes of a copy, -1 without
     collectives: dict[int, Collective] = field(default_factory=dict)  # by row
+    memory: MemoryEvents | None = None  # where the recorder followed it
     about: dict[str, Any] = field(
         default_factory=dict
     )  # the recorder's own metadata: devices, world size, ...

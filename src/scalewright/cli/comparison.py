@@ -1,0 +1,97 @@
+"""What `diagnose --what-if` and `--against` print: a step's time with a cost changed, what became slower.
+
+what if compute=0.8: a step takes 5.9 ms, 16% less
+
+against then.json: a step takes 7.03 ms, was 5.86 ms: +20% (95%: +19 to +21%), beyond the steps' spread
+  compute                   5.4 ms  was 4.3 ms    +1.1 ms
+"""
+
+from __future__ import annotations
+
+import shutil
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from scalewright.cli.output import print_table
+from scalewright.spec.text.words import against, decimal, printable, short_time
+
+MOST = 5  # kernels
+LEAST = 0.005  # of a step: smaller changes aren't listed
+PARTS = {
+    "compute": "compute", "exposed_communication": "communication (exposed)",
+    "exposed_copy": "memcpy (exposed)", "idle": "idle", "idle and memcpy": "idle and memcpy",
+}  # fmt: skip
+NOISE = {True: ", beyond the steps' spread", False: ", within the steps' spread", None: ""}
+FEW = "; too few steps to tell that from noise"
+
+
+def show_what_if(effects: Sequence[Mapping[str, Any]]) -> None:
+    """A line a change."""
+    for effect in effects:
+        step, gain = effect["step_time_s"], effect["gain_pct"]
+        takes = f"a step takes {short_time(step)}" if step is not None else short_time(effect["window_s"])
+        change = f"{abs(gain):.1f}% {'less' if gain >= 0 else 'more'}" if abs(gain) >= 0.05 else "as before"
+        print(f"what if {printable(effect['change'])}: {takes}, {change}")
+
+
+def show_against(compared: Mapping[str, Any]) -> None:
+    """The headline, then what changed by more than `LEAST` of a step, and why the two may not be alike."""
+    width = min(110, shutil.get_terminal_size((100, 24)).columns)
+    print("\n" + textwrap.fill(headline(compared), width, subsequent_indent="  "))
+    least = LEAST * compared["before_s"]
+    rows = [
+        [words, short_time(row["now_s"]), short_time(row["before_s"]), signed_time(row["change_s"])]
+        for words, row in changes(compared)
+        if abs(row["change_s"]) >= least
+    ]
+    if rows:
+        print_table(["", "now", "plan" if compared["kind"] == "plan" else "before", "change"], rows)
+    if loss := compared.get("loss"):
+        print(_loss(loss))
+    for note in compared["notes"]:
+        print(f"note: {printable(note)}")
+
+
+def headline(compared: Mapping[str, Any]) -> str:
+    """By how much the whole changed, and whether that is more than noise."""
+    other, now, before = printable(compared["other"]), compared["now_s"], compared["before_s"]
+    if compared["kind"] == "plan":
+        band = f"{short_time(compared['p10_s'])} to {short_time(compared['p90_s'])}"
+        place = "outside" if compared["beyond_noise"] else "within"
+        return (
+            f"against {other}: a step takes {short_time(now)}, planned {short_time(before)} ({band}): "
+            f"{against(now, before)}, {place} the band"
+        )
+    what = "a step takes" if compared["of"] == "step" else "the window is"
+    interval = compared["interval_pct"]
+    spread = f" (95%: {interval[0]:+.1f} to {interval[1]:+.1f}%)" if interval else FEW
+    return (
+        f"against {other}: {what} {short_time(now)}, was {short_time(before)}: "
+        f"{compared['change_pct']:+.1f}%{spread}{NOISE[compared['beyond_noise']]}".replace("-", "−")
+    )
+
+
+def changes(compared: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
+    """The rows of a comparison: parts, causes of idle time, kinds of kernels, kernels that changed most."""
+    rows = [(PARTS[row["part"]], row) for row in compared.get("parts", [])]
+    rows += [(f"  idle: {row['idle']}", row) for row in compared.get("idle_causes", [])]
+    rows += [(f"kernels: {row['kind']}", row) for row in compared.get("kinds", [])]
+    rows += [(f"  {printable(row['short_name'])[:48]}", row) for row in compared.get("kernels", [])[:MOST]]
+    return rows
+
+
+def signed_time(seconds: float) -> str:
+    """`+1.2 ms`, `−30 µs`."""
+    return ("+" if seconds >= 0 else "−") + short_time(abs(seconds))
+
+
+def _loss(loss: Mapping[str, Any]) -> str:
+    apart = loss["now"] - loss["before"]
+    verdict = (
+        "leaves the other's beyond its noise" if loss["beyond_noise"] else "is the other's within its noise"
+    )
+    return (
+        f"loss from step {loss['from_step']:,}: {decimal(loss['now'])}, was {decimal(loss['before'])} "
+        f"({apart:+.4f}, noise {loss['noise']:.4f}): it {verdict}"
+    )

@@ -1,0 +1,83 @@
+"""A diagnosis as Markdown for a ticket: the causes as a list, all else folded below.
+
+### 14.1 ms of 4 ranks on NVIDIA A100-SXM4-80GB; bound by straggler
+
+1. **straggler**: saves 22% (11 to 22%)
+   - the others wait 3.0 ms for rank 2, ...
+   - → look at rank 2: ...
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from scalewright.cli.comparison import changes, headline, signed_time
+from scalewright.cli.diagnosis import show
+from scalewright.spec.text.words import printable, short_time
+
+SPECIAL = re.compile(r"([\\`*_\[\]<>|#~])")
+
+
+def markdown(answer: Mapping[str, Any]) -> str:
+    """The answer of `diagnose`; what comes from a file is escaped."""
+    text = _terminal(answer)
+    first, _, _ = text.partition("\n")
+    return "\n".join([f"### {_plain(first)}", "", *_verdicts(answer), *_against(answer), *_folded(text)])
+
+
+def _verdicts(answer: Mapping[str, Any]) -> Iterator[str]:
+    for number, verdict in enumerate(answer["verdicts"], 1):
+        gain = verdict.get("gain_pct")
+        saves = f": saves {gain['p50']:.0f}% ({gain['p10']:.0f} to {gain['p90']:.0f}%)" if gain else ""
+        yield f"{number}. **{_plain(verdict['cause'])}**{saves}"
+        for line in (*verdict["evidence"], "→ " + verdict["fix"]):
+            yield f"   - {_plain(line)}"
+    if answer["verdicts"]:
+        yield ""
+
+
+def _against(answer: Mapping[str, Any]) -> Iterator[str]:
+    compared = answer.get("against")
+    if not compared:
+        return
+    yield from (_plain(headline(compared)), "")
+    rows = changes(compared)
+    if rows:
+        yield from (
+            f"| | now | {'plan' if compared['kind'] == 'plan' else 'before'} | change |",
+            "| --- | --: | --: | --: |",
+        )
+    for words, row in rows:
+        times = short_time(row["now_s"]), short_time(row["before_s"]), signed_time(row["change_s"])
+        yield f"| {_plain(words.strip())} | {' | '.join(times)} |"
+    yield ""
+
+
+def _folded(text: str) -> Iterator[str]:
+    fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", text)), default=0))
+    yield from (
+        "<details><summary>all of it</summary>",
+        "",
+        f"{fence}text",
+        text.rstrip(),
+        fence,
+        "",
+        "</details>",
+    )
+
+
+def _terminal(answer: Mapping[str, Any]) -> str:
+    """What the terminal shows, without the comparison."""
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        show({key: value for key, value in answer.items() if key not in ("against", "what_if")})
+    return out.getvalue()
+
+
+def _plain(text: str) -> str:
+    """Text without a meaning for Markdown, on one line."""
+    return SPECIAL.sub(r"\\\1", printable(" ".join(text.split())))

@@ -1,0 +1,76 @@
+"""The lives of a snapshot's blocks: how large each is, where it was allocated, when it came and went.
+
+event    0      1      2      3      4       the trace, a ring buffer: the newest events
+held     ████████████████████████████████    born before it, still held: known from the segments
+freed    ██████████                          born before it, freed in it: its stack is lost
+block           █████████████                alloc ... free_completed
+level    what all blocks alive after an event hold; `rest` is what no block explains
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from scalewright.diagnose.memory.form import FREE, Block, Event
+
+BEFORE = -1  # born before the trace began
+UNIT = 512  # bytes to which the allocator rounds up
+
+
+@dataclass(frozen=True)
+class Life:
+    """A block: bytes, frames of its allocation (None where they are lost), the events of its birth and end.
+
+    `born`: BEFORE, or the event's number. `dies`: the event's number, or None where it is still held;
+    `freed`: the frames of that. `whole`: bytes of the block, which may be more than were asked for.
+    """
+
+    size: int
+    frames: Any
+    born: int
+    dies: int | None
+    freed: Any = None
+    whole: int = 0
+
+    def alive(self, event: int) -> bool:
+        """Whether it is held after an event."""
+        return self.born <= event and (self.dies is None or self.dies > event)
+
+
+def lives(trace: Sequence[Event], held: Sequence[Block]) -> list[Life]:
+    """Every block that the trace or the segments show."""
+    open_blocks: dict[int, tuple[int, Event]] = {}
+    result = []
+    for number, event in enumerate(trace):
+        if event.action == "alloc":
+            open_blocks[event.addr] = (number, event)
+        elif event.action == "free_completed":
+            born, allocation = open_blocks.pop(event.addr, (BEFORE, None))
+            frames = allocation.frames if allocation else None
+            result.append(Life(event.size, frames, born, number, event.frames, -(-event.size // UNIT) * UNIT))
+    for block in held:
+        if block.state == FREE:
+            continue
+        born, allocation = open_blocks.pop(block.address, (BEFORE, None))
+        if allocation is None:
+            result.append(Life(block.size, block.frames, BEFORE, None, None, block.size))
+        else:  # by the trace's size, as its free would have: a block may be larger
+            result.append(Life(allocation.size, allocation.frames, born, None, None, block.size))
+    return result
+
+
+def levels(blocks: Sequence[Life], group: Sequence[int], groups: int, events: int) -> np.ndarray:
+    """Bytes held by each group of blocks after every event; int64 [groups, events + 1], first before all.
+
+    `group`: each block's, from 0.
+    """
+    changes = np.zeros((groups, events + 1), dtype=np.int64)
+    for block, number in zip(blocks, group, strict=True):
+        changes[number, block.born + 1] += block.size
+        if block.dies is not None:
+            changes[number, block.dies + 1] -= block.size
+    return np.asarray(np.cumsum(changes, axis=1))

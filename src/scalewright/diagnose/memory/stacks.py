@@ -1,0 +1,161 @@
+"""What an allocation was made for, by the frames of its stack: words in names and files, as data.
+
+    Python      step (torch/optim/adamw.py)      optimizer       cross_entropy (functional.py)     loss
+    native      torch::autograd::Engine          backward        c10d::Reducer                  communication
+    no Python   in a trace whose other events have it: autograd's own thread, the backward
+
+A stack without native frames (stacks="python") is enough for all of it. Each frame is looked at once, as
+snapshots repeat the same ones thousands of times.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Flag, auto
+from pathlib import PurePosixPath
+
+FORWARD, BACKWARD, STEP, SETTING_UP, UNKNOWN = "forward", "backward", "optimizer", "setup", "unknown"
+MOST_FRAMES = 400  # of a stack that are looked at
+MOST_LETTERS = 300  # of a name or file
+
+
+class Mark(Flag):
+    """What a frame is a sign of."""
+
+    NOTHING = 0
+    PYTHON = auto()
+    OPTIMIZER = auto()
+    LOSS = auto()
+    COMMUNICATION = auto()
+    SHARDED = auto()
+    BACKWARD = auto()
+    SETUP = auto()
+    RUN = auto()
+    MODEL = auto()
+
+
+Patterns = tuple[tuple[Mark, re.Pattern[str]], ...]
+
+
+def _compiled(*rows: tuple[Mark, str]) -> Patterns:
+    return tuple((mark, re.compile(pattern, re.IGNORECASE)) for mark, pattern in rows)
+
+
+NAMES = _compiled(  # of Python's functions
+    (Mark.OPTIMIZER, r"^_?(?:single_tensor|multi_tensor|fused)_|^_init_group$"),
+    (Mark.LOSS, r"cross_entropy|log_softmax|nll_loss|logits|compute_loss|loss_f|lossfun|^loss$"),
+    (Mark.COMMUNICATION, r"all_?gather|reduce_?scatter|all_?reduce|all_to_all|unshard|batch_isend|irecv"),
+    (Mark.BACKWARD, r"^backward$|^_engine_run_backward$|^unpack_hook$"),
+    (
+        Mark.SETUP,
+        r"^(?:__init__|_apply|reset_parameters|load_state_dict|init_weights|to_empty|from_pretrained)$",
+    ),
+    (Mark.RUN, r"^(?:forward|_call_impl|backward|step)$"),
+    (Mark.MODEL, r"^forward$"),
+)
+FILES = _compiled(
+    (Mark.OPTIMIZER, r"(?:^|/)optim(?:izers?)?(?:/(?!lr_scheduler)|\.py$)"),
+    (Mark.LOSS, r"(?:^|/)(?:loss\w*|\w*_loss|cross_entropy\w*)\.py$"),
+    (Mark.COMMUNICATION, r"/distributed/(?:fsdp|_composable|distributed_c10d)|/deepspeed/runtime/zero"),
+    (Mark.SHARDED, r"/distributed/(?:fsdp|_composable/fsdp)|/deepspeed/runtime/zero"),
+)
+NATIVE = _compiled(
+    (Mark.BACKWARD, r"autograd::(?:Engine|Node|generated)"),
+    (Mark.COMMUNICATION, r"c10d::|ProcessGroup|Reducer|nccl"),
+)
+LIBRARY = re.compile(r"(?:^|/)(?:torch|site-packages|dist-packages|lib/python[\d.]+)/|^<", re.IGNORECASE)
+NATIVE_ONLY = "(no frame of Python)"
+AUTOGRAD_FUNCTION = "torch/autograd/function.py"  # its `apply` runs in a backward
+
+
+@dataclass(frozen=True)
+class Stack:
+    """`phase`: the part of a step. `python`: whether there is a frame of Python, and `model`: one of forward.
+
+    `line`: the user's innermost frame, as `forward (model.py:31)`.
+    """
+
+    phase: str
+    communicates: bool = False
+    sharded: bool = False
+    loss: bool = False
+    python: bool = False
+    model: bool = False
+    line: str = NATIVE_ONLY
+
+
+class Stacks:
+    """Reads stacks; lists of frames that are the same object are read once."""
+
+    def __init__(self) -> None:
+        self._frames: dict[tuple[str, str], Mark] = {}
+        self._stacks: dict[int, Stack] = {}
+
+    def read(self, frames: object) -> Stack:
+        """What the frames tell; frames in any form that isn't PyTorch's tell nothing.
+
+        The caller keeps the frames, so that no other list gets their id.
+        """
+        key = id(frames)
+        if key not in self._stacks:
+            self._stacks[key] = self._read(frames)
+        return self._stacks[key]
+
+    def _read(self, frames: object) -> Stack:
+        marks = Mark.NOTHING
+        for frame in frames[:MOST_FRAMES] if isinstance(frames, (list, tuple)) else ():
+            if isinstance(frame, Mapping):
+                name, file = str(frame.get("name", "")), str(frame.get("filename", ""))
+                marks |= self._mark(name[:MOST_LETTERS], file[-MOST_LETTERS:])
+        setup = Mark.SETUP in marks and Mark.RUN not in marks
+        phase = (
+            BACKWARD if Mark.BACKWARD in marks
+            else STEP if Mark.OPTIMIZER in marks
+            else SETTING_UP if setup
+            else FORWARD if Mark.PYTHON in marks
+            else UNKNOWN
+        )  # fmt: skip
+        return Stack(phase, Mark.COMMUNICATION in marks, Mark.SHARDED in marks, Mark.LOSS in marks,
+                     Mark.PYTHON in marks, Mark.MODEL in marks, owner(frames))  # fmt: skip
+
+    def _mark(self, name: str, file: str) -> Mark:
+        key = name, file
+        if key not in self._frames:
+            self._frames[key] = _mark(name, file.replace("\\", "/"))
+        return self._frames[key]
+
+
+def _mark(name: str, file: str) -> Mark:
+    marks = Mark.NOTHING
+    if not file.endswith(".py"):
+        for mark, pattern in NATIVE:
+            marks |= mark if pattern.search(name) else Mark.NOTHING
+        return marks
+    for table, text in ((NAMES, name), (FILES, file)):
+        for mark, pattern in table:
+            marks |= mark if pattern.search(text) else Mark.NOTHING
+    if name == "apply" and file.endswith(AUTOGRAD_FUNCTION):
+        marks |= Mark.BACKWARD
+    return marks | Mark.PYTHON
+
+
+def owner(frames: object) -> str:
+    """The innermost frame of the user's own code, else of any Python: `forward (model.py:31)`."""
+    if not isinstance(frames, (list, tuple)):
+        return NATIVE_ONLY
+    python = [
+        (
+            str(frame.get("name", "?")),
+            str(frame.get("filename", "")).replace("\\", "/"),
+            frame.get("line", "?"),
+        )
+        for frame in frames
+        if isinstance(frame, Mapping) and str(frame.get("filename", "")).endswith(".py")
+    ]
+    owners = [frame for frame in python if not LIBRARY.search(frame[1])] or python
+    if not owners:
+        return NATIVE_ONLY
+    name, file, line = owners[0]
+    return f"{name} ({PurePosixPath(file).name}:{line})"

@@ -1,0 +1,128 @@
+"""A snapshot in words: what the peak was made of, why memory ran out, and what would have saved how much.
+
+out of memory    asked for, free, held in pieces; fragmentation, where the pieces were enough
+peak             where in the step, and its categories, with what each change would save
+fragmentation    free bytes between blocks in use
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from scalewright.diagnose.memory.categories import LOSS
+from scalewright.diagnose.memory.savings import Saving
+from scalewright.diagnose.memory.snapshot import Snapshot
+from scalewright.diagnose.memory.stacks import BACKWARD, FORWARD, NATIVE_ONLY, STEP
+
+GIB = 1 << 30
+FRAGMENTED = 15.0  # percent of reserved bytes, in pieces, from which a setting is worth trying
+WORTH = 0.02  # of the peak: a change that saves less isn't named
+A_PART = 0.05  # of the peak: a category below isn't named
+MOST_CHANGES = 3
+MOSTLY = 0.6  # of what ZeRO 3 saves: the lowest stage that reaches it is named
+EXPANDABLE = "set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+WHERE = {FORWARD: "in a forward", BACKWARD: "in a backward", STEP: "in the optimizer's step"}
+NAMES = {"optimizer": "the optimizer's states", "loss": "logits and loss",
+         "communication": "gathered and sent", "other": "the rest"}  # fmt: skip
+
+
+def verdicts(
+    snapshot: Snapshot, by_category: Mapping[str, int], saved: Sequence[Saving]
+) -> list[dict[str, Any]]:
+    """The causes, the gravest first."""
+    result = [_out_of_memory(snapshot, by_category, saved)] if snapshot.out_of_memory else []
+    if fragmented := _fragmented(snapshot):
+        result.append(fragmented)
+    if not snapshot.out_of_memory and snapshot.peak:
+        result.append(_peak(snapshot, by_category, saved))
+    return result
+
+
+def _out_of_memory(
+    snapshot: Snapshot, by_category: Mapping[str, int], saved: Sequence[Saving]
+) -> dict[str, Any]:
+    asked, free = max(snapshot.out_of_memory)
+    there = f", where the device had {_gib(free)} free" if free >= 0 else ""
+    kept = snapshot.reserved - snapshot.allocated
+    evidence = [
+        f"{_gib(asked)} were asked for{there}; the allocator held {_gib(kept)} more than was in use, the "
+        f"largest free block {_gib(snapshot.largest_free)}",
+        *_made_of(snapshot, by_category),
+    ]
+    in_pieces = kept + max(free, 0) >= asked > snapshot.largest_free and not _expandable(snapshot)
+    change = _changes(saved, snapshot.peak)
+    if in_pieces:
+        evidence.append("in one piece that would have been enough: the memory is fragmented")
+        change = f"{EXPANDABLE}; then {change}"
+    largest = saved[0].saves / GIB if saved else None
+    return _verdict("out of memory", evidence, change, largest, 0.9)
+
+
+def _peak(snapshot: Snapshot, by_category: Mapping[str, int], saved: Sequence[Saving]) -> dict[str, Any]:
+    largest = saved[0].saves / GIB if saved else None
+    return _verdict("peak", _made_of(snapshot, by_category), _changes(saved, snapshot.peak), largest, 0.6)
+
+
+def _made_of(snapshot: Snapshot, by_category: Mapping[str, int]) -> list[str]:
+    """Where in the step the peak was, what of, and the line that holds most of it."""
+    where = WHERE.get(snapshot.judged.phases.when(snapshot.peak_event - 1), "")
+    in_loss = _last_is_loss(snapshot)
+    where = "in the logits and the loss" if in_loss else where
+    parts = [
+        f"{NAMES.get(name, name)} {size / GIB:.2f}"
+        for name, size in sorted(by_category.items(), key=lambda item: -item[1])
+        if size >= A_PART * snapshot.peak
+    ]
+    lines = []
+    if snapshot.judged.stacked:
+        place = f" comes {where}" if where else ""
+        lines.append(f"the peak of {_gib(snapshot.peak)}{place}: {', '.join(parts)} GiB")
+    lines_of_code = [pair for pair in snapshot.owners if pair[0] != NATIVE_ONLY]
+    if lines_of_code:
+        owner, size = lines_of_code[0]
+        lines.append(f"{_gib(size)} of the peak of {_gib(snapshot.peak)} are from {owner}")
+    return lines
+
+
+def _last_is_loss(snapshot: Snapshot) -> bool:
+    """Whether the allocation that made the peak was of the logits or the loss."""
+    last = snapshot.peak_event - 1
+    return any(block.born == last and kind == LOSS
+               for block, kind in zip(snapshot.blocks, snapshot.judged.category, strict=True))  # fmt: skip
+
+
+def _changes(saved: Sequence[Saving], peak: int) -> str:
+    sharding = [saving for saving in saved if saving.change.startswith("zero")]
+    enough = [saving for saving in sharding if saving.saves >= MOSTLY * sharding[0].saves][-1:]
+    worth = [saving for saving in saved
+             if saving.saves >= WORTH * peak and (saving not in sharding or saving in enough)]  # fmt: skip
+    worth = worth[:MOST_CHANGES]
+    if not worth:
+        return "record with stacks='python', over a whole step, to see what would save memory"
+    return "; or ".join(f"{saving.how} (saves {_gib(saving.saves)})" for saving in worth)
+
+
+def _fragmented(snapshot: Snapshot) -> dict[str, Any] | None:
+    if snapshot.fragmentation_pct < FRAGMENTED or _expandable(snapshot):
+        return None
+    pieces = snapshot.in_pieces
+    evidence = (
+        f"{_gib(pieces)} of {_gib(snapshot.reserved)} reserved are free in pieces, the largest free block "
+        f"has {_gib(snapshot.largest_free)}"
+    )
+    return _verdict("fragmentation", [evidence], EXPANDABLE, pieces / GIB, 0.7)
+
+
+def _expandable(snapshot: Snapshot) -> bool:
+    return bool(snapshot.settings.get("expandable_segments"))
+
+
+def _verdict(
+    cause: str, evidence: list[str], fix: str, saves_gib: float | None, sure: float
+) -> dict[str, Any]:
+    return {"cause": cause, "evidence": evidence, "fix": fix, "saves_gib": saves_gib, "confidence": sure}
+
+
+def _gib(size: int) -> str:
+    return f"{size / GIB:.2f} GiB"

@@ -1,0 +1,126 @@
+"""What each operation of a step waits for, read from the order in which it was recorded.
+
+    stage 0   F0 F1 F2 ........ B0 F3 ...     computes: one after the other
+                └send──┐        ▲ recv        a send: its compute     a compute: its receive
+    stage 1         recv► F0 F1 ─┘            a receive: the compute before it, as it is posted then
+    replicas  all-gather ► F0 ... reduce-scatter ► clip ► optimizer      after the last compute: a chain
+
+Collectives, and a send with its receive, end when the last of them has come, and its transfer is done. The
+order is that of the first step, which all steps and replicas share.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from scalewright.diagnose.operations.kinds import GATHERS, kind_of
+from scalewright.diagnose.operations.table import Operation, Table
+from scalewright.diagnose.operations.transfers import Transfer, transfers
+from scalewright.diagnose.traces.json_array import NotATrace
+
+SLACK = 5e-4  # seconds by which a clock may tell the end of one operation after the start of the next
+
+
+@dataclass(frozen=True)
+class Order:
+    """`waits_for`: the operations before each. `groups`: operations that end together, most of one alone, in
+    an order in which what is waited for comes first.
+    """
+
+    waits_for: list[list[int]]
+    groups: list[list[int]]
+
+
+def order(table: Table) -> Order:
+    """The dependencies; raises NotATrace where they form a circle."""
+    waits_for: list[set[int]] = [set() for _ in table.operations]
+    ends: dict[Transfer, list[int]] = defaultdict(list)
+    places = [some.place for some in table.operations if some.place >= 0]
+    for stage in table.stages:
+        rows = [row for row, some in enumerate(table.operations) if some.stage == stage]
+        rows.sort(key=lambda row: (table.start[row, 0, 0], row))
+        computes = [row for row in rows if kind_of(table.operations[row].name).compute]
+        _chains(table, rows, computes, waits_for)
+        _gather(table, rows, computes, waits_for)
+        for row, compute, transfer in transfers(table.operations, rows, computes, max(places, default=0)):
+            if kind_of(table.operations[row].name).sends:
+                waits_for[row].add(compute)
+            else:
+                waits_for[compute].add(row)
+            if transfer is not None:
+                ends[transfer].append(row)
+    groups = _groups(table.operations, [rows for rows in ends.values() if len(rows) == 2])
+    return Order([sorted(some) for some in waits_for], _sorted(waits_for, groups))
+
+
+def _chains(table: Table, rows: list[int], computes: list[int], waits_for: list[set[int]]) -> None:
+    """A stage's computes one after the other, its streams, and what follows the last compute."""
+    for before, after in pairwise(computes):
+        waits_for[after].add(before)
+    done = np.array([table.end[row, 0, 0] for row in computes])
+    last = float(table.start[computes[-1], 0, 0]) if computes else -np.inf
+    streams: dict[str, int] = {}  # the last operation of each name
+    chain: list[int] = []
+    for row in rows:
+        name, begun = table.operations[row].name, float(table.start[row, 0, 0])
+        kind = kind_of(name)
+        if kind.compute:
+            continue
+        if begun > last and not kind.passes:
+            local = [some for other, some in streams.items() if not kind_of(other).passes]
+            waits_for[row].update(chain[-1:] or computes[-1:] + local)
+            chain.append(row)
+            continue
+        before = int(np.searchsorted(done, begun + SLACK, side="right")) - 1
+        if before >= 0 and not kind.sends:
+            waits_for[row].add(computes[before])
+        if name in streams:
+            waits_for[row].add(streams[name])
+        streams[name] = row
+
+
+def _gather(table: Table, rows: list[int], computes: list[int], waits_for: list[set[int]]) -> None:
+    """Parameters are gathered before the first compute of their model chunk."""
+    for row in rows:
+        if table.operations[row].name == GATHERS:
+            chunk = table.operations[row].chunk
+            users = (some for some in computes if table.operations[some].chunk == chunk)
+            waits_for[next(users, row)].add(row)
+            waits_for[row].discard(row)
+
+
+def _groups(operations: list[Operation], pairs: list[list[int]]) -> list[list[int]]:
+    """Operations that end together: sends with receives, collectives of stages, each other one alone."""
+    groups = list(pairs)
+    over_stages: dict[tuple[str, int], list[int]] = defaultdict(list)
+    paired = {row for rows in pairs for row in rows}
+    for row, operation in enumerate(operations):
+        if kind_of(operation.name).over_stages:
+            over_stages[operation.name, operation.number].append(row)
+        elif row not in paired:
+            groups.append([row])
+    return groups + list(over_stages.values())
+
+
+def _sorted(waits_for: list[set[int]], groups: list[list[int]]) -> list[list[int]]:
+    """The groups, each after those that it waits for (Kahn's algorithm)."""
+    group = {row: index for index, rows in enumerate(groups) for row in rows}
+    before = [{group[other] for row in rows for other in waits_for[row]} for rows in groups]
+    after: list[list[int]] = [[] for _ in groups]
+    for index, others in enumerate(before):
+        for other in others:
+            after[other].append(index)
+    left = [len(others) for others in before]
+    ready = [index for index, count in enumerate(left) if not count]
+    for index in ready:
+        for later in after[index]:
+            left[later] -= 1
+            if not left[later]:
+                ready.append(later)
+    if len(ready) < len(groups):
+        raise NotATrace("its operations wait for each other in a circle")
+    return [groups[index] for index in ready]

@@ -1,0 +1,139 @@
+"""A table of a pipeline's operations (parquet) as arrays: who did what, in which step, from when to when.
+
+    dp_rank  stage  rank  step  optype            start_ts  duration  seq_id  mc  mb_id  gmc
+    0        3      3     23    forward-compute   0.240     0.134     0       0   0      3
+
+    operations   (stage, name, number within the step), the same in every step and replica
+    start, end   float64 [operations, steps, replicas], seconds
+
+A replica is a data-parallel rank; `rank` stands for its whole tensor-parallel group. Steps or replicas that
+lack an operation are left out, since everything is computed for all of them at a time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from scalewright.diagnose.operations.kinds import COLUMNS, KINDS
+from scalewright.diagnose.traces.json_array import NotATrace
+from scalewright.spec.errors import UserError
+
+MAGIC = b"PAR1"
+MOST_ROWS = 50_000_000
+SPARSE = 4  # times as many cells as rows: the steps don't hold the same operations
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One of a step's operations; `chunk` of the stage, `place` of the chunk in the model, -1 for neither."""
+
+    stage: int
+    name: str
+    number: int
+    chunk: int
+    micro_batch: int
+    place: int
+
+
+@dataclass(frozen=True)
+class Table:
+    """The operations, and when each began and ended; `ranks`: [stages, replicas]."""
+
+    operations: list[Operation]
+    start: np.ndarray
+    end: np.ndarray
+    steps: list[int]
+    stages: list[int]
+    replicas: list[int]
+    ranks: np.ndarray
+    warnings: list[str]
+
+    @property
+    def step_s(self) -> np.ndarray:
+        """Seconds of each step, from the first start to the last end; float64 [steps]."""
+        return np.asarray(self.end.max(axis=(0, 2)) - self.start.min(axis=(0, 2)))
+
+
+def read_table(path: Path) -> Table:
+    """The table of a file; raises NotATrace where columns or steps don't fit, UserError without pyarrow."""
+    columns = _columns(path)
+    names, name = np.unique(columns.pop("optype"), return_inverse=True)
+    keys = np.stack((columns["stage"], name, columns["seq_id"]), axis=1)
+    distinct, first, operation = np.unique(keys, axis=0, return_index=True, return_inverse=True)
+    steps, step = np.unique(columns["step"], return_inverse=True)
+    replicas, replica = np.unique(columns["dp_rank"], return_inverse=True)
+    shape = (len(distinct), len(steps), len(replicas))
+    if np.prod(shape, dtype=float) > SPARSE * len(name) + 1000:
+        raise NotATrace("its steps don't hold the same operations")
+    start, end = np.full(shape, np.nan), np.full(shape, np.nan)
+    cell = (operation.ravel(), step, replica)
+    start[cell] = columns["start_ts"]
+    end[cell] = columns["start_ts"] + columns["duration"]
+    operations = [
+        Operation(int(stage), str(names[index]), int(number), int(columns["mc"][row]),
+                  int(columns["mb_id"][row]), int(columns["gmc"][row]))
+        for (stage, index, number), row in zip(distinct, first, strict=True)
+    ]  # fmt: skip
+    stages, stage = np.unique(columns["stage"], return_inverse=True)
+    ranks = np.full((len(stages), len(replicas)), -1)
+    ranks[stage, replica] = columns["rank"]
+    table = Table(operations, start, end, steps.tolist(), stages.tolist(), replicas.tolist(), ranks, [])
+    return _complete(table, unknown=[str(some) for some in names if some not in KINDS])
+
+
+def _columns(path: Path) -> dict[str, Any]:
+    """Arrays of every column, numbers as float64 or int64."""
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise UserError("reading parquet needs pyarrow", str(path), "run `pip install pyarrow`") from None
+    try:
+        with pyarrow.parquet.ParquetFile(path) as file:
+            missing = sorted(set(COLUMNS) - set(file.schema_arrow.names))
+            if missing:
+                raise NotATrace(f"it has no column {missing[0]}: no table of a pipeline's operations")
+            if not 0 < file.metadata.num_rows <= MOST_ROWS:
+                raise NotATrace(f"it has {file.metadata.num_rows:,} rows")
+            read = file.read(columns=[*COLUMNS])
+        arrays = {}
+        for name, text in COLUMNS.items():
+            whole = name not in ("start_ts", "duration")
+            kind = pyarrow.string() if text else pyarrow.int64() if whole else pyarrow.float64()
+            column = read.column(name).combine_chunks().cast(kind)
+            arrays[name] = column.fill_null("" if text else -1).to_numpy(zero_copy_only=False)
+    except (pyarrow.ArrowException, OSError) as error:
+        raise NotATrace(f"its parquet can't be read: {str(error).splitlines()[0][:120]}") from None
+    if not all(np.isfinite(arrays[name]).all() for name in ("start_ts", "duration")):
+        raise NotATrace("its times aren't all numbers")
+    arrays["optype"] = arrays["optype"].astype(str)
+    return arrays
+
+
+def _complete(table: Table, unknown: list[str]) -> Table:
+    """The steps and replicas in which every operation that most of them have was recorded."""
+    there = ~np.isnan(table.start)
+    usual = there.mean(axis=(1, 2)) >= 0.5
+    whole = there[usual].all(axis=(0, 2))
+    if not whole.any():
+        raise NotATrace("no step holds all operations that the others have")
+    warnings = [f"operations of unknown names count as work: {', '.join(unknown[:5])}"] if unknown else []
+    if not whole.all():
+        warnings.append(f"{int((~whole).sum()):,} of {len(whole):,} steps lack an operation: left out")
+    if not usual.all():
+        warnings.append(f"{int((~usual).sum()):,} operations that few steps have are left out")
+    kept = np.flatnonzero(usual)
+    return Table(
+        [table.operations[row] for row in kept],
+        table.start[usual][:, whole],
+        table.end[usual][:, whole],
+        [step for step, good in zip(table.steps, whole, strict=True) if good],
+        table.stages,
+        table.replicas,
+        table.ranks,
+        warnings,
+    )

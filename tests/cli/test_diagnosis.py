@@ -1,0 +1,54 @@
+"""`diagnose`: its forms for people, the gate's exit codes, and names from a trace that mean nothing."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+from tests.diagnose.job import Job, write
+
+JOB = Job(ranks=1, kernel=100.0, steps=6, layers=4)
+
+
+def folder(path: Path, job: Job) -> Path:
+    path.mkdir()
+    write(job, path)
+    return path
+
+
+def test_the_gate_fails_for_a_slower_run_alone(call_cli, tmp_path: Path) -> None:
+    then, slow = folder(tmp_path / "then", JOB), folder(tmp_path / "slow", JOB.without(kernel=120.0))
+    gate = ("--fail-if-slower", "3")
+    failed = call_cli("diagnose", slow, "--against", then, *gate)
+    assert failed.code == 1
+    assert "matrix product" in failed.out.partition("against ")[2]
+    assert call_cli("diagnose", then, "--against", slow, *gate).code == 0
+    assert call_cli("diagnose", slow, "--against", then, "--fail-if-slower", "40").code == 0
+    assert call_cli("diagnose", slow, *gate).code == 2
+
+
+def test_what_if_prints_a_line_each(call_cli) -> None:
+    answer = call_cli("diagnose", "example", "--what-if", "compute=0.5", "--what-if", "rank2.compute=0.74")
+    lines = [line for line in answer.out.splitlines() if line.startswith("what if")]
+    assert len(lines) == 3
+    assert "less" in lines[0]
+
+
+def test_markdown_escapes_what_a_trace_calls_its_kernels(call_cli, tmp_path: Path) -> None:
+    path = folder(tmp_path / "t", JOB) / "rank0.pt.trace.json.gz"
+    evil = "gemm|`x```\x1b[2J"
+    document = json.loads(gzip.decompress(path.read_bytes()))
+    for event in document["traceEvents"]:
+        if event["cat"] == "kernel" and "gemm" in event["name"]:
+            event["name"] = evil
+    path.write_bytes(gzip.compress(json.dumps(document).encode()))
+    (tmp_path / "then").mkdir()
+    write(JOB, tmp_path / "then")
+    answer = call_cli("diagnose", path, "--markdown", "--against", tmp_path / "then")
+    above, fence, below = answer.out.partition("````text")
+    assert fence
+    assert below.rstrip().endswith("</details>")
+    assert "gemm\\|\\`x" in above
+    assert "\x1b" not in answer.out
+    assert call_cli("diagnose", path, "--markdown", "--json").code == 2
