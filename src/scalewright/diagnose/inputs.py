@@ -35,7 +35,7 @@ TRACE, FLIGHT, MEMORY, NCCL, LOG, RUN = "trace", "flight_recorder", "memory", "n
 OPERATIONS, KERNELS = "operations", "kernels"
 READ = (
     "a trace of PyTorch's profiler or Nsight Systems, a flight recorder's dumps, a memory snapshot, "
-    "a log of training or of NCCL, or a run's folder"
+    "ncu --csv, a pipeline's operations (parquet), a log of training or of NCCL, or a run's folder"
 )
 EXAMPLE = Path(__file__).parent / "data" / "example"  # four ranks' traces, generated: one computes slowly
 EXAMPLE_LOG = EXAMPLE.with_name("example.log.gz")  # of 128 H100, generated: slow, and it saves often
