@@ -13,11 +13,23 @@ from typing import Any
 
 from scalewright.diagnose.answer import answer
 from scalewright.diagnose.flight.answer import flight_answer
-from scalewright.diagnose.inputs import FLIGHT, KERNELS, LOG, NCCL, OPERATIONS, READ, RUN, TRACE, inputs
+from scalewright.diagnose.inputs import (
+    FLIGHT,
+    KERNELS,
+    LOG,
+    NCCL,
+    OPERATIONS,
+    READ,
+    RUN,
+    TIMELINE,
+    TRACE,
+    inputs,
+)
 from scalewright.diagnose.logs.answer import log_answer
 from scalewright.diagnose.logs.expected import Given
 from scalewright.diagnose.logs.run_folder import run_answer
 from scalewright.diagnose.memory.answer import memory_answer
+from scalewright.diagnose.memory.timeline import timeline_answer
 from scalewright.diagnose.nccl.answer import nccl_answer
 from scalewright.diagnose.ncu.answer import ncu_answer
 from scalewright.diagnose.operations.answer import operations_answer
@@ -42,6 +54,8 @@ def diagnose(paths: Sequence[Path], given: Given | None = None) -> dict[str, Any
             return answer(read_ranks(files))
         if kind == KERNELS:
             return ncu_answer(files)
+        if kind == TIMELINE:
+            return timeline_answer(files)
         if kind == OPERATIONS:
             return operations_answer(files)
         if kind == LOG:
