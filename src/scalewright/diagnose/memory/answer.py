@@ -20,7 +20,7 @@ POINTS = 400  # of a curve
 
 
 def memory_answer(files: Sequence[Path]) -> dict[str, Any]:
-    """What snapshots show, a device each; raises NotPlainData where none can be read."""
+    """Memory of each device in snapshots; raises NotPlainData where none can be read."""
     devices: list[dict[str, Any]] = []
     warnings: list[str] = []
     largest: tuple[int, dict[str, Any], list[dict[str, Any]]] | None = None
@@ -94,7 +94,7 @@ def peaks_of(level: np.ndarray, points: int = POINTS) -> list[int]:
 
 
 def _doubts(snapshots: Sequence[Snapshot]) -> list[str]:
-    """What the snapshots of a file can't tell."""
+    """Lines on what a file's snapshots can't tell."""
     lines = []
     if any(not snapshot.covered for snapshot in snapshots):
         lines.append(

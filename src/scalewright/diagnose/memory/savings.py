@@ -1,4 +1,4 @@
-"""What changes would save at a snapshot's peak, by its own curves: the largest of what is left over time.
+"""Bytes that changes would save of a snapshot's peak, by its own curves: the largest of what is left.
 
     level  = parameters + gradients + optimizer + activations + communication + loss + temporary + other
     saved  = max(level) - max(level - (1 - kept) · categories that the change touches)

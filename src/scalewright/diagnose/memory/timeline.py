@@ -1,4 +1,4 @@
-"""What PyTorch's own memory profiler wrote, with its categories: `export_memory_timeline("it.raw.json.gz")`.
+"""Memory by PyTorch's own profiler, with its categories: `export_memory_timeline("memory.raw.json.gz")`.
 
     [[time in ns, action, bytes, category], ...]       actions: 1 was there before, 2 new, 3 changed, 4 freed
 

@@ -64,7 +64,7 @@ def _peak(snapshot: Snapshot, by_category: Mapping[str, int], saved: Sequence[Sa
 
 
 def peak_verdict(evidence: list[str], saved: Sequence[Saving], peak: int, sure: float) -> dict[str, Any]:
-    """What a peak was made of, and what would have saved most of it."""
+    """A peak, its evidence, and the changes that would have saved most of it."""
     return _verdict("peak", evidence, _changes(saved, peak), saved[0].saves / GIB if saved else None, sure)
 
 
