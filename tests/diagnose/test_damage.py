@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import json
 import pickle
 import random
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.diagnose.memory.job import Job as MemoryJob
+from tests.diagnose.memory.test_traced import step
+from tests.diagnose.ncu.test_ncu import details
+from tests.diagnose.operations.job import Job as Pipeline
+from tests.diagnose.operations.job import write as write_pipeline
 from tests.diagnose.traces.test_nsys import export
 
 from scalewright.diagnose.diagnose import diagnose
@@ -66,9 +72,27 @@ def database(folder: Path) -> bytes:
     return export(folder / "whole.sqlite").read_bytes()
 
 
+def step_snapshot(folder: Path) -> bytes:
+    return MemoryJob(layers=2).run().write(folder / "whole.pickle").read_bytes()
+
+
+def operations(folder: Path) -> bytes:
+    write_pipeline(Pipeline(stages=2, micro_batches=2, steps=2), folder / "whole.parquet")
+    return (folder / "whole.parquet").read_bytes()
+
+
+def kernels(folder: Path) -> bytes:
+    return ("==PROF== Connected\n" + details()).encode()
+
+
+def memory_trace(folder: Path) -> bytes:
+    return json.dumps({"schemaVersion": 1, "traceEvents": step() * 3}).encode()
+
+
 KINDS: dict[str, Callable[[Path], bytes]] = {
     "trace_0.json": trace, "trace_0.json.gz": zipped_trace, "dump_0": dump, "snapshot_0": snapshot,
-    "a.sqlite": database,
+    "a.sqlite": database, "step_0": step_snapshot, "a.parquet": operations, "kernels.csv": kernels,
+    "memory_0.json": memory_trace,
 }  # fmt: skip
 
 

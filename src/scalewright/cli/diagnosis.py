@@ -69,17 +69,19 @@ def _flight(answer: Mapping[str, Any]) -> None:
 
 def _memory(answer: Mapping[str, Any]) -> None:
     memory = answer["memory"]
-    allocated, reserved = memory["allocated_bytes"] / GIB, memory["reserved_bytes"] / GIB
-    print(
-        f"peak {memory['peak_gib']:.2f} GiB; at the end {allocated:.2f} GiB allocated of {reserved:.2f} "
-        f"reserved, {memory['fragmentation_pct']:.0f}% of it free in pieces"
-    )
+    reserved = ""
+    if memory["reserved_bytes"] is not None:
+        pieces = memory["fragmentation_pct"]
+        reserved = f" of {memory['reserved_bytes'] / GIB:.2f} reserved, {pieces:.0f}% of it free in pieces"
+    allocated = memory["allocated_bytes"] / GIB
+    print(f"peak {memory['peak_gib']:.2f} GiB; at the end {allocated:.2f} GiB allocated{reserved}")
     for number, verdict in enumerate(answer["verdicts"], 1):
         print(f"\n{number}. {verdict['cause']}")
         _paragraphs([*verdict["evidence"], "→ " + verdict["fix"]])
-    print()
     rows = [[some["owner"], f"{some['bytes'] / GIB:.3f}"] for some in memory["top_stacks"][:MOST_KERNELS]]
-    print_table(["at the peak, allocated by", "GiB"], rows)
+    if rows:
+        print()
+        print_table(["at the peak, allocated by", "GiB"], rows)
 
 
 def _nccl(answer: Mapping[str, Any]) -> None:

@@ -14,11 +14,23 @@ from typing import Any
 from scalewright.diagnose.answer import answer as trace_answer
 from scalewright.diagnose.compare.compare import compare, read_other
 from scalewright.diagnose.flight.answer import flight_answer
-from scalewright.diagnose.inputs import FLIGHT, KERNELS, LOG, NCCL, OPERATIONS, READ, RUN, TRACE, inputs
+from scalewright.diagnose.inputs import (
+    FLIGHT,
+    KERNELS,
+    LOG,
+    NCCL,
+    OPERATIONS,
+    READ,
+    RUN,
+    TIMELINE,
+    TRACE,
+    inputs,
+)
 from scalewright.diagnose.logs.answer import log_answer
 from scalewright.diagnose.logs.expected import Given
 from scalewright.diagnose.logs.run_folder import run_answer
 from scalewright.diagnose.memory.answer import memory_answer
+from scalewright.diagnose.memory.timeline import timeline_answer
 from scalewright.diagnose.nccl.answer import nccl_answer
 from scalewright.diagnose.ncu.answer import ncu_answer
 from scalewright.diagnose.operations.answer import operations_answer
@@ -61,6 +73,8 @@ def _diagnose(paths: Sequence[Path], given: Given | None, changes: Sequence[str]
             return trace_answer(ranks) | ({"what_if": what_if(ranks, changes)} if changes else {})
         if kind == KERNELS:
             return ncu_answer(files)
+        if kind == TIMELINE:
+            return timeline_answer(files)
         if kind == OPERATIONS:
             return operations_answer(files)
         if kind == LOG:

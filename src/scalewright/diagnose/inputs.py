@@ -3,6 +3,7 @@
     PATH... ──► files ──► kind     { or [   JSON: a trace, or a dump with entries
                                    SQLite   an export of Nsight Systems: traces
                                    0x80     a pickle: its keys decide
+                                   [[1,     memory as PyTorch's profiler categorised it
                                    PAR1     parquet: a table of a pipeline's operations
                                    Kernel   a CSV of Nsight Compute
                                    steps    a log of training, also in JSON
@@ -24,6 +25,7 @@ from scalewright.diagnose.logs.documents import is_trainer_state
 from scalewright.diagnose.logs.lines import is_text
 from scalewright.diagnose.logs.log import is_training_log
 from scalewright.diagnose.logs.run_folder import is_run_folder
+from scalewright.diagnose.memory.timeline import is_timeline
 from scalewright.diagnose.nccl.lines import is_nccl_log
 from scalewright.diagnose.ncu.table import is_ncu
 from scalewright.diagnose.operations.table import MAGIC as PARQUET
@@ -32,10 +34,10 @@ from scalewright.diagnose.traces.unpack import Unpacked
 from scalewright.spec.errors import UserError
 
 TRACE, FLIGHT, MEMORY, NCCL, LOG, RUN = "trace", "flight_recorder", "memory", "nccl", "log", "run"
-OPERATIONS, KERNELS = "operations", "kernels"
+OPERATIONS, KERNELS, TIMELINE = "operations", "kernels", "memory timeline"
 READ = (
     "a trace of PyTorch's profiler or Nsight Systems, a flight recorder's dumps, a memory snapshot, "
-    "a log of training or of NCCL, or a run's folder"
+    "ncu --csv, a pipeline's operations (parquet), a log of training or of NCCL, or a run's folder"
 )
 EXAMPLE = Path(__file__).parent / "data" / "example"  # four ranks' traces, generated: one computes slowly
 EXAMPLE_LOG = EXAMPLE.with_name("example.log.gz")  # of 128 H100, generated: slow, and it saves often
@@ -89,6 +91,8 @@ def kind_of_file(path: Path) -> str:
         return FLIGHT
     if text[:1] == b"{" and b'"segments"' in text and b'"traceEvents"' not in text:
         return MEMORY
+    if is_timeline(text):
+        return TIMELINE
     if is_trainer_state(text):
         return LOG
     if DOCUMENT.match(text):  # or lines of JSON: a trace of gigabytes isn't searched for them

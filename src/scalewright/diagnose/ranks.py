@@ -128,7 +128,7 @@ def read_ranks(paths: Sequence[Path]) -> Ranks:
     ranks = []
     for trace in traces:
         what = activity(trace)
-        if what is None:
+        if what is None or what.end <= what.start:
             warnings.append(f"{trace.path.name} contains no kernel, copy or operator: left out")
             continue
         ranks.append(Rank(trace, what, breakdown(what), idle_causes(trace, what), steps(trace)))

@@ -18,7 +18,8 @@ def diagnose(
         typer.Argument(
             metavar="PATH...",
             help="Traces of PyTorch's profiler or Nsight Systems, one a rank, or their folder; flight "
-            "recorder dumps; memory snapshots; a log of training, a run's folder; `example`, "
+            "recorder dumps; memory snapshots; `ncu --csv`; a pipeline's operations (parquet); a log of "
+            "training, a run's folder; `example`, "
             "`example-log`.",
         ),
     ],
@@ -56,8 +57,8 @@ def diagnose(
     """Where the time of a run went, what bounds it, and what would help.
 
     Traces of several ranks are matched, so that waiting for a slow rank is told from transfer. From flight
-    recorder dumps: the rank that a hang began with. From a memory snapshot: the peak and its owners. Needs no
-    torch, and runs nothing that is in a file.
+    recorder dumps: the rank that a hang began with. From a memory snapshot: the peak, what it was made of and
+    what would save memory. Needs no torch, and runs nothing that is in a file.
 
     \b
     scalewright diagnose example            # four ranks, made up

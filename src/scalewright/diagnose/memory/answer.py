@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from scalewright.diagnose.memory.categories import CATEGORIES, TEMPORARY
-from scalewright.diagnose.memory.savings import STEP_TEMPORARY, curves, savings
+from scalewright.diagnose.memory.savings import STEP_TEMPORARY, curves, layers_of, savings
 from scalewright.diagnose.memory.snapshot import Snapshot, read_snapshot
 from scalewright.diagnose.memory.verdicts import verdicts
 from scalewright.diagnose.pickles import NotPlainData
@@ -20,7 +20,7 @@ POINTS = 400  # of a curve
 
 
 def memory_answer(files: Sequence[Path]) -> dict[str, Any]:
-    """What snapshots show, a device each; raises NotPlainData where none can be read."""
+    """Memory of each device in snapshots; raises NotPlainData where none can be read."""
     devices: list[dict[str, Any]] = []
     warnings: list[str] = []
     largest: tuple[int, dict[str, Any], list[dict[str, Any]]] | None = None
@@ -53,7 +53,9 @@ def _memory(snapshot: Snapshot) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     at_peak = level[:, snapshot.peak_event].tolist()
     at_peak[TEMPORARY] += at_peak[STEP_TEMPORARY]
     by_category = dict(zip(CATEGORIES, at_peak[: len(CATEGORIES)], strict=True))
-    saved = savings(level, snapshot.blocks, snapshot.judged, snapshot.peak_event)
+    judged = snapshot.judged
+    layers = layers_of(snapshot.blocks, judged, snapshot.peak_event)
+    saved = savings(level, layers, any(stack.sharded for stack in judged.stacks)) if judged.stacked else []
     memory = {
         "reserved_bytes": snapshot.reserved,
         "allocated_bytes": snapshot.allocated,
@@ -61,13 +63,9 @@ def _memory(snapshot: Snapshot) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         "inactive_bytes": snapshot.inactive,
         "peak_bytes": snapshot.peak,
         "peak_gib": snapshot.peak / GIB,
-        "peak_phase": snapshot.judged.phases.when(snapshot.peak_event - 1),
-        "by_category": by_category if snapshot.judged.stacked else None,
-        "savings": [
-            {"change": saving.change, "how": saving.how, "peak_bytes": saving.peak,
-             "saves_bytes": saving.saves}
-            for saving in saved
-        ],
+        "peak_phase": judged.phases.when(snapshot.peak_event - 1),
+        "by_category": by_category if judged.stacked else None,
+        "savings": [saving.dump() for saving in saved],
         "fragmentation_pct": snapshot.fragmentation_pct,
         "segments": snapshot.segments,
         "out_of_memory": [asked for asked, _ in snapshot.out_of_memory],
@@ -96,7 +94,7 @@ def peaks_of(level: np.ndarray, points: int = POINTS) -> list[int]:
 
 
 def _doubts(snapshots: Sequence[Snapshot]) -> list[str]:
-    """What the snapshots of a file can't tell."""
+    """Lines on what a file's snapshots can't tell."""
     lines = []
     if any(not snapshot.covered for snapshot in snapshots):
         lines.append(

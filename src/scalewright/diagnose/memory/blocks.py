@@ -21,7 +21,7 @@ BEFORE = -1  # born before the trace began
 UNIT = 512  # bytes to which the allocator rounds up
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Life:
     """A block: bytes, frames of its allocation (None where they are lost), the events of its birth and end.
 

@@ -1,4 +1,4 @@
-"""What each block of a snapshot was for: a judgement by its stack, its life and its size.
+"""The purpose of each block of a snapshot: a judgement by its stack, its life and its size.
 
     parameters      held since before the recording, or allocated while the model was built
     gradients       came in a backward, and outlived it
@@ -9,8 +9,8 @@
     temporary       came and went within a forward, a backward or an optimizer's step
     other           nothing tells: freed in a forward and allocated before the recording
 
-What was held before the recording has no stack. Where gradients or the optimizer's states were seen, those
-blocks are told apart by sizes: a parameter, its gradient and its states have the same number of elements.
+Blocks that were held before the recording have no stack. Where gradients or the optimizer's states were seen,
+they are told apart by sizes: a parameter, its gradient and its states have the same number of elements.
 """
 
 from __future__ import annotations
@@ -191,7 +191,7 @@ def _most(blocks: Sequence[Life], category: Sequence[int], kind: int) -> Counter
 
     Those that are held are better known: the others' blocks may be larger than the trace has them.
     """
-    mine = [block for block, own in zip(blocks, category, strict=True) if own == kind]
+    mine = [block for block, purpose in zip(blocks, category, strict=True) if purpose == kind]
     if not mine:
         return Counter()
     last = max(max(block.born, block.dies or 0) for block in mine)

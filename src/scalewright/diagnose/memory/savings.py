@@ -1,4 +1,4 @@
-"""What changes would save at a snapshot's peak, by its own curves: the largest of what is left over time.
+"""Bytes that changes would save of a snapshot's peak, by its own curves: the largest of what is left.
 
     level  = parameters + gradients + optimizer + activations + communication + loss + temporary + other
     saved  = max(level) - max(level - (1 - kept) · categories that the change touches)
@@ -47,6 +47,10 @@ class Saving:
     peak: int
     saves: int
 
+    def dump(self) -> dict[str, object]:
+        """The keys of `diagnose --json`."""
+        return {"change": self.change, "how": self.how, "peak_bytes": self.peak, "saves_bytes": self.saves}
+
 
 def curves(blocks: Sequence[Life], judged: Judged, events: int, before: int) -> np.ndarray:
     """Bytes of every category, and of the optimizer's temporaries, after every event.
@@ -63,11 +67,12 @@ def curves(blocks: Sequence[Life], judged: Judged, events: int, before: int) -> 
     return result
 
 
-def savings(level: np.ndarray, blocks: Sequence[Life], judged: Judged, peak_event: int) -> list[Saving]:
-    """Changes that save something, the largest first; without stacks none can be told."""
-    if not judged.stacked:
-        return []
-    layers = _layers(blocks, judged, peak_event)
+def savings(level: np.ndarray, layers: int = 0, sharded: bool = False) -> list[Saving]:
+    """Changes that save something, the largest first.
+
+    `level`: bytes of every category over time, int64 [categories + 1, n]. `layers`: of the model, 0 where
+    that isn't known. `sharded`: whether states are sharded already.
+    """
     options: list[tuple[str, str, dict[int, float]]] = [
         ("loss in chunks", f"compute the loss in {CHUNKS} chunks of the sequence", {LOSS: 1 / CHUNKS}),
         ("micro-batch", "half the micro-batch", {ACTIVATIONS: 0.5, LOSS: 0.5}),
@@ -75,11 +80,11 @@ def savings(level: np.ndarray, blocks: Sequence[Life], judged: Judged, peak_even
     ]
     if layers > 1:
         options.append(("recomputation", "recompute each layer's activations", {ACTIVATIONS: 1 / layers}))
-    if not any(stack.sharded for stack in judged.stacks):
-        sharded: dict[int, float] = {}
-        for stage, kind in enumerate((OPTIMIZER, GRADIENTS, PARAMETERS), 1):
-            sharded = {**sharded, kind: 1 / RANKS}
-            options.append((f"zero {stage}", f"ZeRO stage {stage} over {RANKS} ranks", sharded))
+    shards: dict[int, float] = {}
+    for stage, kind in enumerate((OPTIMIZER, GRADIENTS, PARAMETERS), 1):
+        shards = {**shards, kind: 1 / RANKS}
+        if not sharded:
+            options.append((f"zero {stage}", f"ZeRO stage {stage} over {RANKS} ranks", shards))
     total = level.sum(axis=0)
     peak = int(total.max())
     result = []
@@ -91,7 +96,7 @@ def savings(level: np.ndarray, blocks: Sequence[Life], judged: Judged, peak_even
     return sorted(result, key=lambda saving: -saving.saves)
 
 
-def _layers(blocks: Sequence[Life], judged: Judged, peak_event: int) -> int:
+def layers_of(blocks: Sequence[Life], judged: Judged, peak_event: int) -> int:
     """How often the model's lines allocated the activations of the peak: the least of lines that matter."""
     count: Counter[str] = Counter()
     size: Counter[str] = Counter()

@@ -1,4 +1,4 @@
-"""What an allocation was made for, by the frames of its stack: words in names and files, as data.
+"""The purpose of an allocation by the frames of its stack: words in names and files, as data.
 
     Python      step (torch/optim/adamw.py)      optimizer       cross_entropy (functional.py)     loss
     native      torch::autograd::Engine          backward        c10d::Reducer                  communication
@@ -22,7 +22,7 @@ MOST_LETTERS = 300  # of a name or file
 
 
 class Mark(Flag):
-    """What a frame is a sign of."""
+    """Signs that a frame gives."""
 
     NOTHING = 0
     PYTHON = auto()
@@ -94,7 +94,7 @@ class Stacks:
         self._stacks: dict[int, Stack] = {}
 
     def read(self, frames: object) -> Stack:
-        """What the frames tell; frames in any form that isn't PyTorch's tell nothing.
+        """The signs of all frames; those in any form that isn't PyTorch's give none.
 
         The caller keeps the frames, so that no other list gets their id.
         """

@@ -30,7 +30,7 @@ PHASES = ("before", "forward", "backward", "optimizer")
 
 @dataclass(frozen=True)
 class Held:
-    """What is allocated at the peak: bytes by owner and by phase, and how much is of before the recording."""
+    """Bytes that are allocated at the peak, by owner and by phase."""
 
     by_owner: dict[str, int]
     by_phase: dict[str, int]

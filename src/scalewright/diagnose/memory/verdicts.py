@@ -60,8 +60,12 @@ def _out_of_memory(
 
 
 def _peak(snapshot: Snapshot, by_category: Mapping[str, int], saved: Sequence[Saving]) -> dict[str, Any]:
-    largest = saved[0].saves / GIB if saved else None
-    return _verdict("peak", _made_of(snapshot, by_category), _changes(saved, snapshot.peak), largest, 0.6)
+    return peak_verdict(_made_of(snapshot, by_category), saved, snapshot.peak, 0.6)
+
+
+def peak_verdict(evidence: list[str], saved: Sequence[Saving], peak: int, sure: float) -> dict[str, Any]:
+    """A peak, its evidence, and the changes that would have saved most of it."""
+    return _verdict("peak", evidence, _changes(saved, peak), saved[0].saves / GIB if saved else None, sure)
 
 
 def _made_of(snapshot: Snapshot, by_category: Mapping[str, int]) -> list[str]:
@@ -69,20 +73,22 @@ def _made_of(snapshot: Snapshot, by_category: Mapping[str, int]) -> list[str]:
     where = WHERE.get(snapshot.judged.phases.when(snapshot.peak_event - 1), "")
     in_loss = _last_is_loss(snapshot)
     where = "in the logits and the loss" if in_loss else where
-    parts = [
-        f"{NAMES.get(name, name)} {size / GIB:.2f}"
-        for name, size in sorted(by_category.items(), key=lambda item: -item[1])
-        if size >= A_PART * snapshot.peak
-    ]
-    lines = []
-    if snapshot.judged.stacked:
-        place = f" comes {where}" if where else ""
-        lines.append(f"the peak of {_gib(snapshot.peak)}{place}: {', '.join(parts)} GiB")
+    lines = [parts_of(by_category, snapshot.peak, where)] if snapshot.judged.stacked else []
     lines_of_code = [pair for pair in snapshot.owners if pair[0] != NATIVE_ONLY]
     if lines_of_code:
         owner, size = lines_of_code[0]
         lines.append(f"{_gib(size)} of the peak of {_gib(snapshot.peak)} are from {owner}")
     return lines
+
+
+def parts_of(by_category: Mapping[str, int], peak: int, where: str = "") -> str:
+    """A peak's categories in a sentence, the largest first."""
+    parts = [
+        f"{NAMES.get(name, name)} {size / GIB:.2f}"
+        for name, size in sorted(by_category.items(), key=lambda item: -item[1])
+        if size >= A_PART * peak
+    ]
+    return f"the peak of {_gib(peak)}{f' comes {where}' if where else ''}: {', '.join(parts)} GiB"
 
 
 def _last_is_loss(snapshot: Snapshot) -> bool:
@@ -98,8 +104,10 @@ def _changes(saved: Sequence[Saving], peak: int) -> str:
     worth = [saving for saving in saved
              if saving.saves >= WORTH * peak and (saving not in sharding or saving in enough)]  # fmt: skip
     worth = worth[:MOST_CHANGES]
-    if not worth:
+    if not saved:
         return "record with stacks='python', over a whole step, to see what would save memory"
+    if not worth:
+        return f"none of the usual changes saves {100 * WORTH:.0f}% of it"
     return "; or ".join(f"{saving.how} (saves {_gib(saving.saves)})" for saving in worth)
 
 

@@ -1,4 +1,4 @@
-"""What binds a kernel, by how near it is to the device's limits: Nsight Compute's own thresholds.
+"""The limit that binds a kernel, by how near it is to the device's limits: Nsight Compute's own thresholds.
 
     pct of peak   0 ─────────────── 60 ──────── 80 ──── 100
                   latency: neither  │  near it  │ bound by the higher of compute and memory
@@ -31,7 +31,7 @@ LIMITS = {
 
 @dataclass(frozen=True)
 class Bound:
-    """What binds a kernel (`compute`, `memory`, `latency`, `unknown`), why, and what would help."""
+    """The bound of a kernel (`compute`, `memory`, `latency`, `unknown`), why, and what would help."""
 
     what: str
     why: str

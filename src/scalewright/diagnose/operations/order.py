@@ -1,4 +1,4 @@
-"""What each operation of a step waits for, read from the order in which it was recorded.
+"""The operations that each operation of a step waits for, read from the order in which it was recorded.
 
     stage 0   F0 F1 F2 ........ B0 F3 ...     computes: one after the other
                 └send──┐        ▲ recv        a send: its compute     a compute: its receive

@@ -24,6 +24,7 @@ from scalewright.spec.errors import UserError
 
 MAGIC = b"PAR1"
 MOST_ROWS = 50_000_000
+LATEST = 1e10  # seconds, beyond any clock; more wouldn't fit into nanoseconds either
 SPARSE = 4  # times as many cells as rows: the steps don't hold the same operations
 
 
@@ -106,10 +107,10 @@ def _columns(path: Path) -> dict[str, Any]:
             kind = pyarrow.string() if text else pyarrow.int64() if whole else pyarrow.float64()
             column = read.column(name).combine_chunks().cast(kind)
             arrays[name] = column.fill_null("" if text else -1).to_numpy(zero_copy_only=False)
-    except (pyarrow.ArrowException, OSError) as error:
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError, OverflowError) as error:
         raise NotATrace(f"its parquet can't be read: {str(error).splitlines()[0][:120]}") from None
-    if not all(np.isfinite(arrays[name]).all() for name in ("start_ts", "duration")):
-        raise NotATrace("its times aren't all numbers")
+    if not all((np.abs(arrays[name]) < LATEST).all() for name in ("start_ts", "duration")):
+        raise NotATrace("its times aren't all seconds")
     arrays["optype"] = arrays["optype"].astype(str)
     return arrays
 
