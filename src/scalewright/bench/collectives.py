@@ -84,7 +84,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Buffers:
-    """One collective on one size: `fill` writes the input, `run` sends, `wrong` counts wrong numbers after."""
+    """A collective on one size: `fill` writes the input, `run` sends, `wrong` counts wrong numbers."""
 
     fill: Callable[[], Any]
     run: Callable[[], Any]
@@ -92,7 +92,7 @@ class Buffers:
 
 
 def measure(context: RankContext, job: Job) -> dict[str, Any]:
-    """The times of every collective and size, in every process of a started world; the same answer on each."""
+    """The times of every collective and size, called in every process; the same answer in each."""
     import torch
     import torch.distributed as dist
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scalewright.cli.output import print_table, progress
-from scalewright.spec.text.words import metric, short_time
+from scalewright.cli.output import print_table, progress, working
+from scalewright.spec.text.words import against, metric, share, short_time
 
 if TYPE_CHECKING:
     from scalewright.bench.collectives import Job
@@ -72,6 +74,130 @@ def show_collectives(answer: dict[str, Any]) -> None:
         for fit in answer["fits"]
     ]
     print_table(("collective", "start", "interval", "rate", "interval", "median error"), lines)
+
+
+def rows_of(rows: Iterable[dict[str, Any]], what: str) -> list[dict[str, Any]]:
+    """The rows, while a terminal shows which is the latest."""
+    done = []
+    with working(what) as tell:
+        for row in rows:
+            done.append(row)
+            tell(f"{what}: {row['what']} done")
+    return done
+
+
+def show_rates(rows: list[dict[str, Any]]) -> None:
+    """A table of rates; columns that no row has are left out."""
+    columns: dict[str, Callable[[dict[str, Any]], str | None]] = {
+        "what": lambda row: str(row["what"]),
+        "precision": lambda row: row.get("precision"),
+        "shape": lambda row: " x ".join(map(str, row["shape"])) if "shape" in row else None,
+        "bytes": lambda row: metric(row["bytes"], "B") if "bytes" in row else None,
+        "time": lambda row: short_time(row["time_s"]) if "time_s" in row else None,
+        "rate": lambda row: _rate_of(row, ""),
+        "best": lambda row: _rate_of(row, "best_"),
+        "of the roof": lambda row: share(row["share_of_roof"]) if "share_of_roof" in row else None,
+    }
+    kept = [name for name, cell in columns.items() if any(cell(row) is not None for row in rows)]
+    print_table(kept, [[columns[name](row) for name in kept] for row in rows])
+
+
+def _rate_of(row: dict[str, Any], prefix: str) -> str | None:
+    for unit, words in (("flops", "FLOP/s"), ("bytes", "B/s")):
+        if f"{prefix}{unit}_per_s" in row:
+            return metric(row[f"{prefix}{unit}_per_s"], words)
+    return None
+
+
+def profile_machine(processes: int, out: Path, iterations: int) -> dict[str, Any]:
+    """Times everything that a profile holds, and writes it to `out`."""
+    import os
+
+    from scalewright.bench.collectives import Job
+    from scalewright.bench.device import memory, need_torch, squares
+    from scalewright.bench.profile import make_profile, provenance
+    from scalewright.machine.local import find_cluster, timed_cluster
+    from scalewright.machine.timings import cpu_timings
+    from scalewright.spec.base import write_yaml
+    from scalewright.spec.text.files import check_replaceable
+    from scalewright.track.environment import environment
+
+    check_replaceable(out, force=True)
+    torch = need_torch()
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+    seen = environment()
+    if device == "cuda":
+        cluster = find_cluster("local")
+    else:
+        with working("kernels and messages of every process"):
+            cluster = timed_cluster(processes, cpu_timings(processes, fresh=True))
+    products = rows_of(squares(device), "products")
+    passes = rows_of(memory(device), "memory")
+    job = Job(kinds=("all_reduce",), iterations=iterations, device=device)
+    messages = run_collectives(job, processes) if processes > 1 else None
+    profile = make_profile(
+        cluster, messages=messages, products=products, memory=passes,
+        when=seen["time"], software=provenance(seen, load),
+    )  # fmt: skip
+    write_yaml(out, profile.dump())
+    return {"profile": str(out), "products": products, "memory": passes, "messages": messages}
+
+
+def calibrate_profile(folders: Sequence[Path], source: Path, out: Path | None) -> dict[str, Any]:
+    """Corrects the profile at `source` by run folders; writes it to `out` where one is given."""
+    from scalewright.bench.calibrate import calibrate
+    from scalewright.plan.predict import predict
+    from scalewright.plan.request import run_facts
+    from scalewright.spec.base import write_yaml
+    from scalewright.spec.errors import UserError
+    from scalewright.spec.hardware.cluster import ClusterSpec, load_cluster
+    from scalewright.spec.model import ModelSpec
+    from scalewright.spec.presets import load_model_spec
+    from scalewright.spec.run import DataSpec, load_run
+
+    cluster = load_cluster(str(source))
+
+    def breakdown(folder: Path, place: ClusterSpec) -> Mapping[str, float]:
+        run = load_run(folder / "run.yaml", [])
+        if not isinstance(run.model, (str, ModelSpec)) or not isinstance(run.data, DataSpec):
+            raise UserError("the model or data is the user's own", str(folder), "leave this run out")
+        timings = place.measured.timings if place.measured else None
+        if timings and timings.processes != run.layout.devices:
+            here = f"{run.layout.devices} processes, and the profile was timed with {timings.processes}"
+            how = f"leave it out, or `scalewright bench all --processes {run.layout.devices} --out FILE`"
+            raise UserError(f"this run has {here}", str(folder), how)
+        model = load_model_spec(run.model)
+        return predict(model, place, run.layout, run.data.seq_len, **run_facts(run)).breakdown
+
+    answer, corrected = calibrate(folders, cluster, breakdown)
+    if out is not None:
+        write_yaml(out, corrected.dump())
+        answer["profile"] = str(out)
+    return answer
+
+
+def show_calibration(answer: dict[str, Any]) -> None:
+    rows = [
+        (
+            Path(row["run"]).name,
+            short_time(row["measured_s"]),
+            short_time(row["before_s"]),
+            against(row["before_s"], row["measured_s"]),
+            short_time(row["after_s"]),
+            against(row["after_s"], row["measured_s"]),
+        )
+        for row in answer["scored_on"]
+    ]
+    print_table(("left out", "measured", "before", "error", "after", "error"), rows)
+    fitted = len(answer["fitted_to"])
+    before, after = answer["median_error_before"], answer["median_error_after"]
+    print(f"\nmedian error of these, corrected by the other {fitted}: {before:.0%} before, {after:.0%} after")
+    for name, factor in answer["factors"].items():
+        low, high = answer["interval"][name]
+        print(f"{name} take {factor:.2f} times what the profile has ({low:.2f} to {high:.2f}, by all runs)")
+    if "profile" in answer:
+        print(f"the corrected profile is {answer['profile']}")
 
 
 def _rate(value: float | None) -> str:
