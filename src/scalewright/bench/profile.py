@@ -2,10 +2,11 @@
 
     machine.local      device, levels, a CPU's curves of kernels and messages
     collectives        levels: bytes/s = the bus rate of all-reduce, latency = its start / messages on a ring
-    squares, memory    matmul_flops by precision, memory_bytes_per_s          beside published figures
+    squares, memory    a GPU's matmul_flops by precision, and memory_bytes_per_s, beside published figures
     software           versions, commit, host, command, load                  so that it can be made again
 
-On a CPU the planner's prices are the curves; the levels are shown, and used where there are no curves.
+On a CPU the planner's prices are the curves, timed in every process at once; its levels are shown beside
+them. The planner doesn't price a GPU's products by `matmul_flops` yet.
 """
 
 from __future__ import annotations

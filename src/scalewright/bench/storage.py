@@ -1,4 +1,4 @@
-"""Writing and reading a file of a checkpoint's size, with the page cache treated as what it is.
+"""Writing and reading a file of a checkpoint's size, with the page cache treated as such.
 
     write          into the page cache             how fast a checkpoint's call comes back
     write + sync   until the device has it         how fast a checkpoint is safe

@@ -11,6 +11,7 @@ from scalewright.spec.text.words import against, metric, share, short_time
 
 if TYPE_CHECKING:
     from scalewright.bench.collectives import Job
+    from scalewright.spec.hardware.cluster import ClusterSpec
 
 
 def run_collectives(job: Job, processes: int) -> dict[str, Any] | None:
@@ -132,8 +133,11 @@ def profile_machine(processes: int, out: Path, iterations: int) -> dict[str, Any
     else:
         with working("kernels and messages of every process"):
             cluster = timed_cluster(processes, cpu_timings(processes, fresh=True))
-    products = rows_of(squares(device), "products")
-    passes = rows_of(memory(device), "memory")
+    timed = (
+        cluster.measured is not None
+    )  # each of the processes, all at once: what one alone does is no figure
+    products = [] if timed else rows_of(squares(device), "products")
+    passes = [] if timed else rows_of(memory(device), "memory")
     job = Job(kinds=("all_reduce",), iterations=iterations, device=device)
     messages = run_collectives(job, processes) if processes > 1 else None
     profile = make_profile(
@@ -141,7 +145,18 @@ def profile_machine(processes: int, out: Path, iterations: int) -> dict[str, Any
         when=seen["time"], software=provenance(seen, load),
     )  # fmt: skip
     write_yaml(out, profile.dump())
-    return {"profile": str(out), "products": products, "memory": passes, "messages": messages}
+    rates = [
+        *({"what": "product", "precision": name, "flops_per_s": rate} for name, rate in _peaks(profile)),
+        {"what": "memory", "bytes_per_s": profile.effective_levels()[0].bytes_per_s},
+    ]
+    return {"profile": str(out), "processes": processes, "device": rates, "messages": messages}
+
+
+def _peaks(cluster: ClusterSpec) -> list[tuple[str, float]]:
+    """The rates of a device's products by precision, as measured."""
+    measured = cluster.measured.matmul_flops if cluster.measured else {}
+    peaks = measured or {name: cluster.device.peak(name) for name in cluster.device.precisions}
+    return [(name, rate) for name, rate in peaks.items() if rate]
 
 
 def calibrate_profile(folders: Sequence[Path], source: Path, out: Path | None) -> dict[str, Any]:

@@ -137,7 +137,7 @@ def everything(
     if json:
         print_json(answer)
         return
-    show_rates([*answer["products"], *answer["memory"]])
+    show_rates(answer["device"])
     if answer["messages"]:
         print()
         show_collectives(answer["messages"])
