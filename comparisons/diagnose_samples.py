@@ -1,6 +1,6 @@
 """What `diagnose` makes of real traces, beside exact counts and the answers of other tools.
 
-    python comparisons/diagnose_samples.py FOLDER [--nccl-logs FOLDER]      a minute
+    python comparisons/diagnose_samples.py FOLDER [--nccl-logs FOLDER] [--logs FOLDER]      a minute
 
 FOLDER holds a folder for each set of traces with a reference beside it: `hta_reference.json` (an exact count
 in whole nanoseconds, HTA, TraceLens), `fr_trace_reference.json` (who a hang began with),
@@ -18,6 +18,7 @@ from typing import Any
 
 from harness.facts import facts
 from harness.result import Result, facts_text, table
+from harness.training_logs import training_logs
 
 from scalewright.diagnose.breakdown import activity, breakdown
 from scalewright.diagnose.diagnose import diagnose
@@ -40,6 +41,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--out", type=Path, help="where the result goes")
     parser.add_argument("--nccl-logs", type=Path, help="a folder of NCCL's logs with truths beside them")
+    parser.add_argument("--logs", type=Path, help="a folder of trainers' logs, likewise")
     options = parser.parse_args()
     result = Result("diagnose-samples", "What `diagnose` makes of real traces", facts(), options.out)
     result.say(facts_text(result.data["facts"]))
@@ -66,6 +68,8 @@ def main() -> None:
     edges(options.folder / "edge_cases", result)
     if options.nccl_logs:
         nccl_logs(options.nccl_logs, result)
+    if options.logs:
+        training_logs(options.logs, result)
     assert worst <= NEAR
     result.close()
 

@@ -202,12 +202,20 @@ def train(
     )
 
 
-def diagnose(*paths: str | Path) -> dict[str, Any]:
+def diagnose(
+    *paths: str | Path,
+    model: str | None = None,
+    cluster: str | None = None,
+    layout: Mapping[str, Any] | None = None,
+    seq_len: int | None = None,
+) -> dict[str, Any]:
     """Where the time of a run went and what would help, with the keys of `scalewright diagnose --json`.
 
     Paths are traces of PyTorch's profiler, flight recorder dumps or memory snapshots, gzipped or not, or
-    folders of them. Raises UserError for a path that holds none.
+    folders of them; or logs of training, to which `model`, `cluster`, `layout` and `seq_len` add what they
+    don't state, or a run's folder. Raises UserError for a path that holds none.
     """
     from scalewright.diagnose.diagnose import diagnose as read
+    from scalewright.diagnose.logs.expected import Given
 
-    return read([Path(path) for path in paths])
+    return read([Path(path) for path in paths], Given(model, cluster, dict(layout or {}), seq_len))

@@ -10,6 +10,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from scalewright.cli.log_lines import STEPS, log_lines, step_rows
 from scalewright.cli.nccl_lines import COMMUNICATOR, communicator_rows, nccl_lines
 from scalewright.cli.output import print_table
 from scalewright.spec.text.words import printable, short_time
@@ -27,7 +28,8 @@ CAUSES = {
 
 def show(answer: Mapping[str, Any]) -> None:
     """Prints the answer of `diagnose`."""
-    kinds = {"trace": _trace, "flight_recorder": _flight, "memory": _memory, "nccl": _nccl}
+    kinds = {"trace": _trace, "flight_recorder": _flight, "memory": _memory, "nccl": _nccl,
+             "log": _log, "run": _log}  # fmt: skip
     kinds[answer["kind"]](answer)
     for line in answer["warnings"]:
         print(f"note: {printable(line)}")
@@ -84,6 +86,20 @@ def _nccl(answer: Mapping[str, Any]) -> None:
     print()
     if rows := communicator_rows(answer["nccl"]["communicators"]):
         print_table(COMMUNICATOR, rows)
+
+
+def _log(answer: Mapping[str, Any]) -> None:
+    print("\n".join(log_lines(answer)))
+    for number, verdict in enumerate(answer["verdicts"], 1):
+        gain = verdict["gain_pct"]
+        saves = f": saves {gain['p50']:.0f}% ({gain['p10']:.0f} to {gain['p90']:.0f}%)" if gain["p90"] else ""
+        print(f"\n{number}. {printable(verdict['cause'])}{saves}")
+        _paragraphs([*verdict["evidence"], "→ " + verdict["fix"]])
+    if "nccl" in answer:
+        print("\n" + "\n".join(nccl_lines(answer["nccl"])))
+    print()
+    if rows := step_rows(answer["log"]["steps"]):
+        print_table(STEPS, rows)
 
 
 def _paragraphs(lines: Sequence[str]) -> None:

@@ -3,10 +3,13 @@
     PATH... ──► files ──► kind     { or [   JSON: a trace, or a dump with entries
                                    SQLite   an export of Nsight Systems: traces
                                    0x80     a pickle: its keys decide
+                                   steps    a log of training, also in JSON
                                    NCCL     a log with lines of NCCL's
                                    others   refused by name; in a folder left out
 
-All files must be of one kind: they are the ranks of one run. `example` is a run that comes with the package.
+A folder that `train` wrote is a run; a text that is named itself and nothing above is a log, too.
+All files must be of one kind: they are the ranks of one run. `example` and `example-log` come with the
+package.
 """
 
 from __future__ import annotations
@@ -15,18 +18,25 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from scalewright.diagnose.logs.documents import is_trainer_state
+from scalewright.diagnose.logs.lines import is_text
+from scalewright.diagnose.logs.log import is_training_log
+from scalewright.diagnose.logs.run_folder import is_run_folder
 from scalewright.diagnose.nccl.lines import is_nccl_log
 from scalewright.diagnose.traces.nsys import MAGIC
 from scalewright.diagnose.traces.unpack import Unpacked
 from scalewright.spec.errors import UserError
 
-TRACE, FLIGHT, MEMORY, NCCL = "trace", "flight_recorder", "memory", "nccl"
+TRACE, FLIGHT, MEMORY, NCCL, LOG, RUN = "trace", "flight_recorder", "memory", "nccl", "log", "run"
 READ = (
     "a trace of PyTorch's profiler or Nsight Systems, a flight recorder's dumps, a memory snapshot, "
-    "or a log of NCCL"
+    "a log of training or of NCCL, or a run's folder"
 )
 EXAMPLE = Path(__file__).parent / "data" / "example"  # four ranks' traces, generated: one computes slowly
-ARRAY = re.compile(rb"\[\s*(?:[{\]]|$)")  # of JSON; a log may begin with `[rank0]: `
+EXAMPLE_LOG = EXAMPLE.with_name("example.log.gz")  # of 128 H100, generated: slow, and it saves often
+EXAMPLES = {"example": EXAMPLE, "example-log": EXAMPLE_LOG}
+# Of JSON; a log may begin with `[rank0]: ` or with Python's `{'loss': `.
+DOCUMENT = re.compile(rb"\{\s*(?:[\"}]|$)|\[\s*(?:[{\]]|$)")
 START = 1 << 16  # bytes in which a file shows what it is
 
 
@@ -34,11 +44,16 @@ def inputs(paths: Sequence[Path]) -> tuple[str, list[Path]]:
     """The kind and the files; raises UserError for one that is missing, unknown, or of another kind."""
     kinds: dict[Path, str] = {}
     for given in paths:
-        path = EXAMPLE if str(given) == EXAMPLE.name and not given.exists() else given
+        path = given if given.exists() else EXAMPLES.get(str(given), given)
         if not path.exists():
             raise UserError("no such file", str(path), f"give {READ}")
+        if is_run_folder(path):
+            kinds[path] = RUN
+            continue
         inside = sorted(some for some in path.rglob("*") if some.is_file()) if path.is_dir() else [path]
         known = {file: kind for file in inside if (kind := kind_of_file(file))}
+        if not known and not path.is_dir() and is_text(path):
+            known = {path: LOG}
         if not known:
             where = "nothing in it can be read" if path.is_dir() else "it can't be read"
             raise UserError(where, str(path), f"give {READ}")
@@ -65,6 +80,10 @@ def kind_of_file(path: Path) -> str:
         return FLIGHT
     if text[:1] == b"{" and b'"segments"' in text and b'"traceEvents"' not in text:
         return MEMORY
-    if text[:1] == b"{" or ARRAY.match(text):
-        return TRACE
+    if is_trainer_state(text):
+        return LOG
+    if DOCUMENT.match(text):  # or lines of JSON: a trace of gigabytes isn't searched for them
+        return LOG if is_training_log(path, START) else TRACE
+    if is_training_log(path):
+        return LOG
     return NCCL if is_nccl_log(path) else ""

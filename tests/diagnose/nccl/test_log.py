@@ -209,7 +209,7 @@ def test_gzipped(tmp_path: Path) -> None:
     assert diagnose([tmp_path / "run.log.gz"])["nccl"]["ranks"] == 4
 
 
-@pytest.mark.parametrize("content", [b"", b"\0\1\2 NCCL INFO x\n", b"a plain text\n", b"\xff\xfe" * 99])
+@pytest.mark.parametrize("content", [b"", b"\0\1\2 NCCL INFO x\n", b"\xff\xfe" * 99])
 def test_other_files_are_refused_in_a_sentence(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "other").write_bytes(content)
     with pytest.raises(UserError, match="can't be read"):

@@ -1,0 +1,140 @@
+"""What a log's steps show to be wrong, worst first: one function a cause, each silent where all is well.
+
+    loss not finite    slower than expected    periodic slow steps, stalls    skipped updates    loss spikes
+
+Gains are percent of the run's time; what spoils the training and costs no time has gains of zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+from scalewright.diagnose.logs.curve import not_finite, skipped, spikes
+from scalewright.diagnose.logs.log import Log
+from scalewright.diagnose.logs.steps import Step
+from scalewright.diagnose.logs.times import slow_steps
+from scalewright.spec.text.words import counted, decimal, short_time
+
+LEAST_SHARE = 0.01  # of the time, that slow or skipped steps must cost to be named
+MOST_NAMED = 5
+MATTERS = ("recompute", "layout", "precision", "sharding", "mbs", "tp ", "pp ")  # assumptions that cost much
+FIX = {
+    "slower than expected": "record a trace of a few steps on every rank and diagnose that: it tells whether "
+    "kernels, communication, the host or a slow rank takes it",
+    "periodic slow steps": "save asynchronously or less often, evaluate less, and collect garbage at the "
+    "same steps on all ranks",
+    "stalls": "look at what else happened then: the storage, the network, a device that throttled, the "
+    "data loader; a trace of such a step shows it",
+    "skipped updates": "begin with a lower loss scale (2^16), or train in bf16, which needs none; if it goes "
+    "on after some twenty steps, lower the learning rate",
+    "loss not finite": "go back to a checkpoint before it, leave out the batches of these steps, and lower "
+    "the learning rate or clip gradients if it comes again",
+    "loss spikes": "look at the batches of these steps; clip gradients, or lower the learning rate or Adam's "
+    "beta2 if they come more often",
+}
+Cause = dict[str, Any]
+
+
+def causes(log: Log, expected: Mapping[str, Any] | None) -> list[Cause]:
+    """All causes with the keys of `verdicts`: a loss that isn't finite first, then by gain."""
+    rules = [_not_finite(log), _slow(expected), _uneven(log), _skipped(log), _spikes(log)]
+    present = [cause for cause in rules if cause is not None]
+    return sorted(present, key=lambda cause: (cause["cause"] != "loss not finite", -cause["gain_pct"]["p50"]))
+
+
+def _cause(
+    name: str, evidence: list[str], confidence: float, low: float = 0, middle: float = 0, most: float = 0
+) -> Cause:
+    gain = {"p10": float(low), "p50": float(middle), "p90": float(most)}
+    return {"cause": name, "evidence": evidence, "gain_pct": gain, "fix": FIX[name], "confidence": confidence}
+
+
+def _slow(expected: Mapping[str, Any] | None) -> Cause | None:
+    if expected is None or expected["measured_s"] <= expected["p90"]:
+        return None
+    seconds = expected["measured_s"]
+    low, middle, most = (100 * (1 - expected[key] / seconds) for key in ("p90", "p50", "p10"))
+    line = (
+        f"a step takes {short_time(seconds)} where {short_time(expected['p50'])} is expected "
+        f"({short_time(expected['p10'])} to {short_time(expected['p90'])}), by {expected['compared_by']}"
+    )
+    guessed = [some for some in expected["assumed"] if some.startswith(MATTERS)]
+    if not guessed:
+        return _cause("slower than expected", [line], 0.7, low, middle, most)
+    unsure = f"this assumes {'; '.join(guessed)}: --layout states it otherwise"
+    return _cause("slower than expected", [line, unsure], 0.4, low, middle, most)
+
+
+def _uneven(log: Log) -> Cause | None:
+    slow = slow_steps(log.steps)
+    if slow is None or slow.share < LEAST_SHARE:
+        return None
+    gain = 100 * slow.share
+    steps = "a step is" if len(slow.steps) == 1 else f"{len(slow.steps):,} steps are"
+    line = (
+        f"{steps} far above the median of {short_time(slow.median)}{_named(slow.steps)}, the longest "
+        f"{short_time(max(slow.seconds))}: {gain:.1f}% of the time"
+    )
+    if slow.period is None:
+        return _cause("stalls", [line], 0.6, 0, gain / 2, gain)
+    why = f"every {slow.period:,} lines: something periodic, such as saving, evaluating or collecting garbage"
+    return _cause("periodic slow steps", [line, why], 0.8, 0, gain / 2, gain)
+
+
+def _named(steps: Sequence[int | None]) -> str:
+    """` (steps 10, 20, 30, 40, 50, ...)`; nothing where the log has no numbers."""
+    numbers = [f"{step:,}" for step in steps if step is not None]
+    rest = ", ..." if len(numbers) > MOST_NAMED else ""
+    word = "step" if len(numbers) == 1 else "steps"
+    return f" ({word} {', '.join(numbers[:MOST_NAMED])}{rest})" if numbers else ""
+
+
+def _skipped(log: Log) -> Cause | None:
+    count = skipped(log.steps) + log.overflows
+    share = min(count / _passed(log.steps), 1.0) if log.steps else 0.0
+    if share < LEAST_SHARE:
+        return None
+    line = (
+        f"{counted(count, 'steps')} of {_passed(log.steps):,} changed no weight: fp16 gradients overflowed "
+        "at their loss scale, which is halved each time"
+    )
+    return _cause("skipped updates", [line], 0.8, 0, 50 * share, 100 * share)
+
+
+def _passed(steps: Sequence[Step]) -> int:
+    """Steps that passed by their numbers: a line may stand for ten."""
+    numbers = [step.step for step in steps if step.step is not None]
+    if len(numbers) < 2:
+        return len(steps)
+    a_line = min((b - a for a, b in pairwise(numbers) if b > a), default=1)
+    return a_line * len(steps)
+
+
+def _not_finite(log: Log) -> Cause | None:
+    broken = not_finite(log.steps)
+    if not broken:
+        return None
+    steps = "a step has" if len(broken) == 1 else f"{len(broken):,} steps have"
+    line = f"{steps} a loss or gradient norm that is NaN or infinite{_named([step.step for step in broken])}"
+    last = next((step.loss for step in reversed(log.steps) if step.loss is not None), 0.0)
+    lost = ["no finite loss comes after: the time since then is lost"] if last - last != 0 else []
+    return _cause("loss not finite", [line, *lost], 0.95)
+
+
+def _spikes(log: Log) -> Cause | None:
+    high = spikes(log.steps)
+    if not high:
+        return None
+    largest = sorted(high, key=lambda some: some.usual - some.loss)[:MOST_NAMED]
+    named = [
+        f"step {'?' if some.step is None else format(some.step, ',')} to {decimal(some.loss)} "
+        f"from {decimal(some.usual)}"
+        for some in largest
+    ]
+    line = (
+        f"{counted(len(high), 'spikes')} of the loss, more than 8 deviations above the running median: "
+        + "; ".join(named)
+    )
+    return _cause("loss spikes", [line], 0.7)

@@ -1,0 +1,215 @@
+"""What the planner expects of this trainer, model, layout and machine, beside what the log shows.
+
+    facts of the log, then the flags' ──► a row of a table of runs ──► plan.predict ──► p10, p50, p90
+    the usual step                    ──► as expected | slower: 12% beyond p90 | faster than expected
+
+By step time where the batch is known; else by tokens/s or TFLOP/s a device, which need none. Measured and
+predicted TFLOP/s may count operations differently.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from scalewright.diagnose.logs.arguments import DIMS, Facts
+from scalewright.diagnose.logs.log import Log
+from scalewright.diagnose.logs.times import Usual
+from scalewright.plan.defaults import check_whole, resolve_sizes
+from scalewright.plan.predict import predict_rows
+from scalewright.plan.rows.row_model import known_name
+from scalewright.spec.errors import UserError
+from scalewright.spec.hardware.cluster import load_cluster
+from scalewright.spec.presets import is_preset, load_model_spec
+
+COLUMNS = {
+    "devices": "n_devices", "virtual_stages": "vpp", "micro_batch": "mbs", "global_batch": "gbs",
+    "seq_len": "seq",
+} | {key: key for key in ("tp", "pp", "cp", "ep", "precision", "recompute", *DIMS)}  # fmt: skip
+KEYS = {*COLUMNS, "sp", "zero_stage", "dp_replicate", "schedule", "etp", "nodes", "global_batch_tokens"} - {
+    *DIMS
+}
+ANY_CLUSTER = "dgx-h100"  # sizes are checked; only `nodes` asks how many devices are in one
+FLAG = {"model": "--model MODEL", "device": "--cluster CLUSTER", "devices": "--layout devices=N",
+        "seq_len": "--seq-len TOKENS", "batch": "--layout global_batch=SEQUENCES"}  # fmt: skip
+WORD = {"model": "model", "device": "kind of device", "devices": "number of devices",
+        "seq_len": "sequence length", "batch": "batch"}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Given:
+    """What the user adds to the log, or replaces in it."""
+
+    model: str | None = None
+    cluster: str | None = None
+    layout: Mapping[str, Any] = field(default_factory=dict)
+    seq_len: int | None = None
+
+
+def expected(log: Log, measured: Usual, given: Given) -> tuple[dict[str, Any] | None, str]:
+    """`expected` of the answer, or None and a line on why; raises UserError for a flag that can't be."""
+    place = _place(log.facts, given)
+    facts = _facts(log, given, place)
+    absent = _absent(facts, place, measured, given)
+    if absent:
+        names = ", ".join(WORD[key] for key in absent)
+        if "model" in absent and facts.get("model"):
+            names = names.replace(WORD["model"], f"the shape of {facts['model']}")
+        return None, f"not in the log: {names}; to compare with what it should take, add {_flags(absent)}"
+    row = _row(log, facts, place, given)
+    [prediction] = predict_rows([row])
+    if "error" in prediction:
+        if given != Given():
+            raise UserError(f"it can't be predicted: {prediction['error']}", "diagnose", "change the flags")
+        why = f"it can't be predicted: {prediction['error']}"
+        return None, f"{why}; --model, --cluster and --layout change it"
+    machine = {"cluster": place, "devices": facts["devices"]}
+    return _answer(prediction, measured, _has_batch(facts)) | machine, ""
+
+
+def _facts(log: Log, given: Given, place: str | None) -> Facts:
+    """The log's facts with the user's over them, and what follows from them."""
+    facts = dict(log.facts)
+    if given.model is not None:
+        load_model_spec(given.model)
+        facts = {key: value for key, value in facts.items() if key not in DIMS} | {"model": given.model}
+    if given.seq_len is not None:
+        facts["seq_len"] = check_whole("seq_len", given.seq_len)
+    facts |= _layout(given.layout, place, facts.get("seq_len"))
+    ranks = [facts.get(key, 1) for key in ("tp", "pp", "cp")]
+    if "dp_shard" in facts:
+        facts["dp"] = facts["dp_shard"] * facts.get("dp_replicate", 1)
+    if "devices" not in facts and "dp" in facts and "tp" in facts:
+        facts["devices"] = facts["dp"] * ranks[0] * ranks[1] * ranks[2]
+    if "global_batch" not in facts and {"micro_batch", "devices"} <= facts.keys():
+        dp = max(1, facts["devices"] // (ranks[0] * ranks[1] * ranks[2]))
+        accumulation = facts.get("grad_accum", 1 if log.framework in ("torchtitan", "maxtext") else None)
+        if accumulation is not None:
+            facts["global_batch"] = facts["micro_batch"] * dp * accumulation
+    # A block of arguments has all of them: what isn't in it is off.
+    if "heads" in facts and str(log.framework).startswith("megatron") and given.model is None:
+        facts.setdefault("recompute", "none")
+        facts.setdefault("zero_stage", 0)
+    return facts
+
+
+def _layout(layout: Mapping[str, Any], place: str | None, seq_len: int | None) -> Facts:
+    """The user's layout, checked; nodes and tokens of a batch as devices and sequences."""
+    for key in layout.keys() - KEYS:
+        raise UserError(f"a log isn't compared with {key}", "--layout", "leave it out")
+    for key, other, flag in (("nodes", place, "--cluster"), ("global_batch_tokens", seq_len, "--seq-len")):
+        if key in layout and other is None:
+            raise UserError(f"{key} needs {flag}, as the log doesn't state it", "--layout", f"add {flag}")
+    if not isinstance(layout.get("recompute", ""), str):
+        raise UserError(
+            "recompute is compared as a word", "--layout recompute", "use none, selective or full"
+        )
+    return resolve_sizes(layout, load_cluster(place or ANY_CLUSTER), seq_len or 1)
+
+
+def _place(facts: Facts, given: Given) -> str | None:
+    """The cluster or the device; of a driver's long name the longest beginning that is known."""
+    if given.cluster is not None:
+        load_cluster(given.cluster)
+        return given.cluster
+    words = str(facts.get("device", "")).removeprefix("NVIDIA ").replace("-SXM4", "").split()
+    for count in range(len(words), 0, -1):
+        for joined in (" ".join(words[:count]), "-".join(words[:count])):
+            try:
+                return joined if load_cluster(joined) else None
+            except UserError:
+                continue
+    return None
+
+
+def _absent(facts: Facts, place: str | None, measured: Usual, given: Given) -> list[str]:
+    rate = measured.tokens_per_s_per_device or measured.tokens_per_s or measured.tflops
+    known = {
+        "model": given.model is not None or _has_model(facts),
+        "device": place is not None,
+        "devices": "devices" in facts,
+        "seq_len": "seq_len" in facts,
+        "batch": bool(rate) or _has_batch(facts),
+    }
+    return [key for key, here in known.items() if not here]
+
+
+def _has_model(facts: Facts) -> bool:
+    """Whether a log names a preset or states a shape; a path that it names isn't opened."""
+    return (
+        is_preset(_model_name(str(facts.get("model", "")))) or {"layers", "hidden", "heads"} <= facts.keys()
+    )
+
+
+def _model_name(name: str) -> str:
+    """A model as the presets name it: without an organisation, `llama3 8B` as `llama-3-8b`."""
+    plain = known_name(name)
+    return plain if is_preset(plain) else known_name(re.sub(r"^[\w.-]+/", "", name))
+
+
+def _has_batch(facts: Facts) -> bool:
+    return "global_batch" in facts
+
+
+def _flags(absent: list[str]) -> str:
+    flags = [FLAG[key] for key in absent]
+    layout = ",".join(flag.removeprefix("--layout ") for flag in flags if flag.startswith("--layout"))
+    rest = [flag for flag in flags if not flag.startswith("--layout")]
+    return " ".join(rest + [f"--layout {layout}"] * bool(layout))
+
+
+def _row(log: Log, facts: Facts, place: str | None, given: Given) -> dict[str, Any]:
+    """The facts as a row of a table of runs; a model of the user's own is a file."""
+    row = {column: facts[key] for key, column in COLUMNS.items() if facts.get(key) is not None}
+    name = _model_name(str(facts.get("model", "")))
+    if is_preset(name):
+        row["model"] = name
+    elif given.model is not None:
+        row["model"] = str(Path(given.model).expanduser().resolve())
+    if facts.get("sp") is not None:
+        row["sp"] = int(facts["sp"])
+    if facts.get("zero_stage") is not None:
+        row["sharding"] = "hsdp" if facts.get("dp_replicate", 1) > 1 else str(facts["zero_stage"])
+    options = [f"{key}={facts[key]}" for key in ("schedule", "etp") if facts.get(key)]
+    return row | {
+        "framework": log.framework or "",
+        "device": place,
+        "options": ";".join(options),
+    }
+
+
+def _answer(prediction: Mapping[str, Any], measured: Usual, batch: bool) -> dict[str, Any]:
+    band = prediction["step_time_s"]
+    if batch and measured.step_time_s is not None:
+        seconds, by = measured.step_time_s, "step time"
+    elif measured.tokens_per_s_per_device is not None:
+        rate = prediction["tokens_per_s_per_device"]
+        seconds, by = band["p50"] * rate / measured.tokens_per_s_per_device, "tokens/s"
+    elif measured.tokens_per_s is not None:
+        seconds, by = band["p50"] * prediction["tokens_per_s"] / measured.tokens_per_s, "tokens/s"
+    else:
+        rate = prediction["tflops_per_device"]
+        seconds, by = band["p50"] * rate / (measured.tflops or rate), "TFLOP/s"
+    return {
+        **{key: band[key] for key in ("p10", "p50", "p90")},
+        "verdict": verdict(band, seconds),
+        "measured_s": seconds,
+        "compared_by": by,
+        "tflops": prediction["tflops_per_device"],
+        "tokens_per_s_per_device": prediction["tokens_per_s_per_device"],
+        "assumed": prediction.get("assumed", []),
+    }
+
+
+def verdict(band: Mapping[str, float], seconds: float) -> str:
+    """A measured step time beside a band, in words; all in seconds.
+
+    >>> verdict({"p10": 0.9, "p50": 1.0, "p90": 1.2}, 1.5)
+    'slow: 25% beyond p90'
+    """
+    if seconds > band["p90"]:
+        return f"slow: {100 * (seconds / band['p90'] - 1):.0f}% beyond p90"
+    return "as expected" if seconds >= band["p10"] else "faster than expected"

@@ -1,0 +1,176 @@
+"""What a log states beside its steps: model, layout, devices. A table of lines.
+
+    using world size: 64, data-parallel-size: 1, ...       devices 64, dp 1
+      tensor_model_parallel_size ........ 4                tp 4 (arguments.py)
+    CUDA capacity: NVIDIA H100 with 94.99GiB memory        device NVIDIA H100
+
+A fact that is stated twice counts as the last one: a run that begins again may have changed it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from scalewright.diagnose.logs.arguments import (
+    CONFIG,
+    DOTTED,
+    EQUALS,
+    FLAG,
+    JSON,
+    LAYOUT,
+    PARALLEL,
+    Facts,
+    arguments,
+    whole,
+    word,
+)  # fmt: skip
+
+
+def _plain(pattern: str, *keys: str, convert: Callable[[str], Any] = whole) -> Callable[[str], Facts]:
+    """Reads the groups of a pattern as these facts; a group that took no part is left out."""
+    compiled = re.compile(pattern)
+
+    def read(text: str) -> Facts:
+        match = compiled.search(text)
+        groups = zip(keys, match.groups(), strict=True) if match else ()
+        return {key: value for key, group in groups if group and (value := convert(group)) is not None}
+
+    return read
+
+
+def _world(text: str) -> Facts:
+    axes = {"data": "dp", "context": "cp", "tensor": "tp", "pipeline": "pp", "expert": "ep"}
+    return _plain(r"world size: (\d{1,9})", "devices")(text) | {
+        axes[match[1]]: int(match[2]) for match in PARALLEL.finditer(text)
+    }
+
+
+def _groups(text: str) -> Facts:
+    """The size of an axis from the ranks of its first group: NeMo prints them all."""
+    match = re.search(
+        r"All (tensor|pipeline|context|expert) (?:model )?parallel group ranks: \[\[([\d, ]*)\]", text
+    )
+    axes = {"tensor": "tp", "pipeline": "pp", "context": "cp", "expert": "ep"}
+    return {axes[match[1]]: match[2].count(",") + 1} if match else {}
+
+
+def _data_group(text: str) -> Facts:
+    match = re.search(r"has data parallel group ?: \[([\d, ]*)\]", text)
+    return {"dp": match[1].count(",") + 1} if match else {}
+
+
+def _mesh(text: str) -> Facts:
+    """`Building 2-D device mesh with ['dp_shard', 'tp'], [4, 2]`, of torchtitan; `dp` was the shards then."""
+    match = re.search(r"-D device mesh with \[([\w', ]{1,200})\], \[([\d, ]{1,100})\]", text)
+    if match is None:
+        return {}
+    names, sizes = re.findall(r"\w+", match[1]), [int(size) for size in match[2].split(",") if size.strip()]
+    devices = 1
+    for size in sizes:
+        devices *= size
+    return {"devices": devices} | {
+        name: size for name, size in zip(names, sizes, strict=False) if name in LAYOUT
+    }
+
+
+def _folder(text: str) -> Facts:
+    """A checkpoint's name of Megatron-DeepSpeed: `ds_stage2_nl32_hs4096_mb8_seq4096_gb768_pp1_tp2_fp16`."""
+    keys = {"stage": "zero_stage", "nl": "layers", "hs": "hidden", "mb": "micro_batch", "seq": "seq_len",
+            "gb": "global_batch", "pp": "pp", "tp": "tp"}  # fmt: skip
+    name = text[text.find("ds_stage") + 3 :].split("/")[0].split(" ")[0]
+    parts = (re.fullmatch(r"([a-z]+)(\d{1,9})", part) for part in name.split("_"))
+    facts: Facts = {keys[part[1]]: int(part[2]) for part in parts if part and part[1] in keys}
+    precision = re.search(r"_(fp16|bf16|fp32)\b", name)
+    return facts | ({"precision": precision[1]} if precision else {})
+
+
+def _titan_checkpointing(text: str) -> Facts:
+    match = re.search(r"Applied (full|selective) activation checkpointing", text)
+    return {"recompute": match[1]} if match else {}
+
+
+def _titan_model(text: str) -> Facts:
+    """`Building llama3 8B with TransformerModelArgs(...)`."""
+    match = re.search(r"Building (\w{2,40} \d[\w.]{0,20}) with ", text)
+    return {"model": match[1]} if match else {}
+
+
+def _finetuned(text: str) -> Facts:
+    match = re.search(r"out/(?:finetune|pretrain)/(lora-|qlora-)?([\w.-]{1,80})/", text)
+    return {"model": match[2] + (" (LoRA)" if match[1] else "")} if match else {}
+
+
+def _tpu(text: str) -> Facts:
+    match = re.search(r"on TPU_(\d{1,6})\(", text)
+    return {"device_index": int(match[1])} if match else {}
+
+
+def _nvidia(text: str) -> Facts:
+    match = re.search(
+        r"(NVIDIA (?:GeForce )?[A-Z][\w-]{1,30}(?: \d{1,4}GB| HBM\d\w?| PCIe| NVL| SXM\d){0,3})\b", text
+    )
+    return {"device": match[1]} if match else {}
+
+
+def _steps_per_second(text: str) -> Facts:
+    """The summary at the end of a run, of Hugging Face's trainer."""
+    match = re.search(r"train_steps_per_second'?\s{0,20}[:=]\s{0,20}'?(\d{1,9}(?:\.\d{1,9})?)", text)
+    return {"mean_step_s": 1 / float(match[1])} if match and float(match[1]) > 0 else {}
+
+
+class Fact(NamedTuple):
+    """A kind of line: its mark, and what it states."""
+
+    mark: str
+    read: Callable[[str], Facts]
+
+
+FACTS: tuple[Fact, ...] = (
+    Fact(" ....", arguments(DOTTED)),
+    Fact("--tensor-model-parallel-size ", arguments(FLAG)),
+    Fact("--model_name_or_path ", arguments(FLAG)),
+    Fact("--per_device_train_batch_size ", arguments(FLAG)),
+    Fact("Config param ", arguments(CONFIG)),
+    Fact('"hidden_size": ', arguments(JSON)),
+    Fact('"num_hidden_layers": ', arguments(JSON)),
+    Fact('"num_attention_heads": ', arguments(JSON)),
+    Fact('"num_key_value_heads": ', arguments(JSON)),
+    Fact('"intermediate_size": ', arguments(JSON)),
+    Fact('"vocab_size": ', arguments(JSON)),
+    Fact('"transformers_version": ', 
+         _plain(r'"transformers_version": "([\w.+-]{1,40})"', "version", convert=word)),
+    Fact("arallelism: ", arguments(EQUALS)),
+    Fact("world size: ", _world),
+    Fact(" for parameters ", lambda text: {"precision": "bf16" if "bfloat16" in text else "fp16"}
+         if "torch.bfloat16" in text or "torch.float16" in text else {}),
+    Fact(" to constant ", _plain(r"number of micro-?batches to constant (\d{1,9})", "grad_accum")),
+    Fact("tensor model parallel with size ", _plain(r"parallel with size (\d{1,9})", "tp")),
+    Fact("pipeline model parallel with size ", _plain(r"parallel with size (\d{1,9})", "pp")),
+    Fact("parallel group ranks: [[", _groups),
+    Fact("has data parallel group", _data_group),
+    Fact(", MEMBER: ", _plain(r", MEMBER: \d+/(\d{1,9})", "devices")),
+    Fact("raining starts at step ", _plain(
+        r"local batch size:? (\d{1,9}).{1,40}global batch size:? (\d{1,9}).{1,60}sequence length:? (\d{1,9})",
+        "micro_batch", "global_batch", "seq_len")),
+    Fact("-D device mesh with ", _mesh),
+    Fact("Building ", _titan_model),
+    Fact(" activation checkpointing to the model", _titan_checkpointing),
+    Fact("Applied FSDP to the model", lambda text: {"zero_stage": 3}),
+    Fact("Float8 training active", lambda text: {"precision": "fp8"}),
+    Fact("NVIDIA ", _nvidia),
+    Fact("on TPU_", _tpu),
+    Fact("Instantaneous batch size per device", _plain(r"per device = ([\d,]{1,12})", "micro_batch")),
+    Fact("Total train batch size (w.", _plain(r"accumulation\) = ([\d,]{1,12})", "global_batch")),
+    Fact("Gradient Accumulation steps", _plain(r"steps = ([\d,]{1,12})", "grad_accum")),
+    Fact("ds_stage", _folder),
+    Fact("out/finetune/", _finetuned),
+    Fact("out/pretrain/", _finetuned),
+    Fact("train_steps_per_second", _steps_per_second),
+    Fact("DeepSpeed info: version=", _plain(r"version=([\w.+-]{1,40})", "version", convert=word)),
+)  # fmt: skip
+AGAIN = (
+    "- arguments -",
+    "***** Running training *****",
+)  # a run that begins, once more where steps came before

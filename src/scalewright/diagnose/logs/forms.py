@@ -1,0 +1,155 @@
+"""What a step's line looks like: a table, the first row that has steps in a log is its trainer's own.
+
+    megatron      iteration  27/  30 | elapsed time per iteration (ms): 690.8 | lm loss: 3.198841E+00 | ...
+    nemo          ... | global_step: 1 | reduced_train_loss: 11.03 | train_step_timing in s: 7.549 | ...
+    torchtitan    step: 10  loss: 10.42  memory: 30.89GiB(32.51%)  tps: 6,344  tflops: 367.39  mfu: 37.15%
+
+`mark` is in every such line, and in few others. `fields` leads from the trainer's word to ours, with the
+factor to our unit: seconds, tokens/s, TFLOP/s a device, GiB.
+A row with `joins` spreads a step over several lines. To read another trainer, add a row.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from scalewright.diagnose.logs.values import barred, number, quoted, words
+
+Fields = Mapping[str, tuple[str, float]]
+ANY = re.compile("")
+COUNTS = {"step", "epoch", "global_batch", "seq_len", "skipped", "nan"}
+LARGEST = 1e15  # of a count: more is damage
+TITAN = re.compile(r"(?<!validate )\bstep:\s{1,9}(\d+)\s{1,9}loss:")
+MEGATRON: Fields = {
+    "elapsed time per iteration (ms)": ("step_time_s", 1e-3), "learning rate": ("lr", 1),
+    "lm loss": ("loss", 1), "lm_loss": ("loss", 1), "loss": ("loss", 1), "grad norm": ("grad_norm", 1),
+    "throughput per GPU (TFLOP/s/GPU)": ("tflops", 1), "TFLOPs": ("tflops", 1),
+    "approx flops per GPU": ("tflops", 1), "tokens per gpu per second (tgs)": ("tokens_per_s_per_device", 1),
+    "tokens per gpu per second(tgs)": ("tokens_per_s_per_device", 1),
+    "number of skipped iterations": ("skipped", 1), "number of nan iterations": ("nan", 1),
+    "global batch size": ("global_batch", 1), "actual seqlen": ("seq_len", 1),
+}  # fmt: skip
+NEMO: Fields = {
+    "global_step": ("step", 1), "reduced_train_loss": ("loss", 1),
+    "train_step_timing in s": ("step_time_s", 1),
+    "lr": ("lr", 1), "grad_norm": ("grad_norm", 1), "global_batch_size": ("global_batch", 1),
+    "TFLOPS_per_GPU": ("tflops", 1),
+}  # fmt: skip
+NANOTRON: Fields = {
+    "time_per_iteration_ms": ("step_time_s", 1e-3), "elapsed_time_per_iteration_ms": ("step_time_s", 1e-3),
+    "tokens_per_sec": ("tokens_per_s", 1), "tokens_per_sec_per_gpu": ("tokens_per_s_per_device", 1),
+    "tokens_per_sec_per_device": ("tokens_per_s_per_device", 1), "grad_norm": ("grad_norm", 1),
+    "lm_loss": ("loss", 1), "lr": ("lr", 1), "model_tflops_per_gpu": ("tflops", 1),
+    "model_tflops_per_device": ("tflops", 1),
+}  # fmt: skip
+TORCHTITAN: Fields = {
+    "loss": ("loss", 1), "grad_norm": ("grad_norm", 1), "memory": ("memory_gib", 1),
+    "tps": ("tokens_per_s_per_device", 1), "wps": ("tokens_per_s_per_device", 1), "tflops": ("tflops", 1),
+    "iter": ("step_time_s", 1), "lr": ("lr", 1),
+}  # fmt: skip
+MAXTEXT: Fields = {
+    "step": ("step", 1), "seconds": ("step_time_s", 1), "TFLOP/s/device": ("tflops", 1),
+    "Tokens/s/device": ("tokens_per_s_per_device", 1), "loss": ("loss", 1),
+}  # fmt: skip
+COMPOSER: Fields = {
+    "loss/train/total": ("loss", 1), "metrics/train/LanguageCrossEntropy": ("loss", 1),
+    "LanguageCrossEntropy": ("loss", 1), "throughput/tokens_per_sec": ("tokens_per_s", 1),
+    "throughput/device/tokens_per_sec": ("tokens_per_s_per_device", 1),
+    "throughput/device/flops_per_sec": ("tflops", 1e-12), "l2_norm/grad/global": ("grad_norm", 1),
+    "lr-DecoupledAdamW/group0": ("lr", 1), "memory/peak_reserved_mem": ("memory_gib", 1e9 / 2**30),
+}  # fmt: skip
+TRAINER: Fields = {
+    "loss": ("loss", 1), "grad_norm": ("grad_norm", 1), "learning_rate": ("lr", 1), "epoch": ("epoch", 1),
+    "step": ("step", 1), "current_steps": ("step", 1), "lr": ("lr", 1),
+}  # fmt: skip
+OURS: Fields = {
+    "step": ("step", 1), "loss": ("loss", 1), "grad_norm": ("grad_norm", 1), "lr": ("lr", 1),
+    "step_time_s": ("step_time_s", 1), "tokens_per_s": ("tokens_per_s", 1), "memory_gib": ("memory_gib", 1),
+}  # fmt: skip
+DEEPSPEED: Fields = {
+    "global_step": ("step", 1), "step": ("step", 1), "steps": ("step", 1), "loss": ("loss", 1),
+    "MaxMemAllocated": ("memory_gib", 1), "skipped": ("skipped_before", 1),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Form:
+    """A kind of step line. `head` must match; its groups are the step, or `steps_of_an_epoch` makes one."""
+
+    name: str
+    framework: str
+    mark: str
+    pairs: Callable[[str], Iterator[tuple[str, str]]]
+    fields: Fields
+    head: re.Pattern[str] = ANY
+    heads: tuple[tuple[str, float], ...] = ()  # the keys and factors of head's groups
+    units: bool = False  # K, M, B and T stand behind numbers
+    joins: bool = False  # a step takes several lines
+
+    def read(self, text: str) -> dict[str, float] | None:
+        """The line's values in our words and units; None for a line of another kind."""
+        match = self.head.search(text)
+        if match is None:
+            return None
+        values = {
+            key: float(group.replace(",", "")) * factor
+            for (key, factor), group in zip(self.heads, match.groups(), strict=True)
+            if group is not None
+        }
+        for word, value in self.pairs(text):
+            if word not in self.fields:
+                continue
+            key, factor = self.fields[word]
+            if key not in values and (amount := number(value, self.units)) is not None:
+                values[key] = amount * factor
+        damaged = [key for key in COUNTS if not abs(values.get(key, 0)) < LARGEST]  # also true of NaN
+        return {key: values[key] for key in values if key not in damaged} if damaged else values or None
+
+
+def _train(text: str) -> Iterator[tuple[str, str]]:
+    """`Train loss/train/total: 10.97`, of Composer."""
+    return ((key.removeprefix("Train "), value) for key, value in barred(text))
+
+
+def _none(text: str) -> Iterator[tuple[str, str]]:
+    return iter(())
+
+
+STEP = (("step", 1.0),)
+FLOAT = r"(\d{1,12}(?:\.\d{1,12})?)"
+FORMS: tuple[Form, ...] = (
+    Form("megatron", "megatron-lm", "elapsed time per iteration (ms)", barred, MEGATRON,
+         re.compile(r"iteration\s{1,20}(\d+)\s{0,9}/"), STEP),
+    Form("nemo", "nemo", "train_step_timing in s", words, NEMO),
+    Form("nanotron", "nanotron", "time_per_iteration_ms", barred, NANOTRON,
+         re.compile(r"iteration: (\d+) /"), STEP, units=True),
+    Form("maxtext", "maxtext", "completed step: ", words, MAXTEXT),
+    Form("litgpt", "litgpt", "iter time: ", _none, {},
+         re.compile(r"iter (\d+) step \d+(?: \| loss train: |: loss )(?:([\d.]{1,20})|nan),"
+                    r".{0,60}?iter time: " + FLOAT),
+         (("step", 1), ("loss", 1), ("step_time_s", 1e-3))),
+    Form("hf-trainer", "hf-trainer", "'loss': ", quoted, TRAINER, re.compile(r"\{.{0,300}'loss': ")),
+    Form("llama-factory", "hf-trainer", '"current_steps": ', quoted, TRAINER, re.compile('"loss": ')),
+    Form("ours", "scalewright", '"kind": "train"', quoted, OURS),
+    Form("composer", "composer", "[batch=", _none, {},
+         re.compile(r"\[batch=(\d+)/\d+\]"), STEP, joins=True),
+    Form("composer", "composer", " Train ", _train, COMPOSER,
+         re.compile(r"^\s{0,40}Train \S{1,80}: "), joins=True),
+    Form("step time", "megatron-bridge", "GPU utilization: ", _none, {},
+         re.compile(r"Step Time : " + FLOAT + r"s GPU utilization: " + FLOAT + r"\s?(?:MODEL_)?TFLOP/s/GPU"),
+         (("step_time_s", 1), ("tflops", 1))),
+    Form("torchtitan", "torchtitan", "step: ", words, TORCHTITAN, TITAN, STEP),
+    Form("deepspeed", "deepspeed", "SamplesPerSec=", words, DEEPSPEED,
+         re.compile("global_step="), joins=True),
+    Form("deepspeed", "deepspeed", ", skipped=", words, DEEPSPEED,
+         re.compile(r" step=\d+, skipped=\d+, lr=\[" + r"([-+\d.e]{1,40})"), (("lr", 1),), joins=True),
+    Form("deepspeed pipeline", "deepspeed", "iter time (s): ", words, DEEPSPEED,
+         re.compile(r"steps: \d+ loss: .{1,60}? iter time \(s\): " + FLOAT), (("step_time_s", 1),)),
+)  # fmt: skip
+NAMES = (
+    "Megatron-LM", "Megatron-DeepSpeed", "GPT-NeoX", "NeMo", "Megatron-Bridge", "torchtitan", "nanotron",
+    "MaxText", "LitGPT", "Hugging Face Trainer (LLaMA-Factory, trainer_state.json)", "DeepSpeed",
+    "Composer (LLM Foundry)", "our metrics.jsonl",
+)  # fmt: skip

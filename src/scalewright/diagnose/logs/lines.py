@@ -1,0 +1,91 @@
+"""The lines of a log in which a mark occurs, of a file of any size, in bounded memory.
+
+    8 MiB ──► find(mark) for each mark ──► the line around each place ──► without colours, with its source
+
+Most lines of a log are no step's. Splitting 100 MB into lines and looking at each costs seconds; a search of
+the bytes for some words costs less, so that nothing is split but the lines in which a mark was found.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from scalewright.diagnose.nccl.lines import BINARY, COLOUR
+from scalewright.diagnose.traces.unpack import Unpacked
+
+LONGEST = 1 << 15  # bytes of a line that are looked at: a command line with all its flags is shorter
+# Whose line it is: srun's task number, mpirun's, a launcher's `[rank0]:` or `[default0]:`, `job/0 `.
+SOURCE = re.compile(
+    r"(?:\[\d{1,6},\d{1,6}\]<std\w{3}>: ?|\d{1,6}: |\[(?:rank|default)\d{1,6}\]: ?|\S{1,40}/\d{1,6} )*"
+)
+
+
+class Line(NamedTuple):
+    """A line without colours; `source` is what stands before it, such as `1: [rank0]:`."""
+
+    source: str
+    text: str
+
+
+class MarkedLines:
+    """Iterates over a file's marked lines; afterwards `damage` is empty or why it ended early."""
+
+    def __init__(self, path: Path, marks: Sequence[str], most: int | None = None) -> None:
+        self.path, self.most, self.damage = path, most, ""
+        self.marks = tuple(dict.fromkeys(mark.encode() for mark in marks))
+
+    def __iter__(self) -> Iterator[Line]:
+        """Lines in order, those of the first `most` bytes; raises OSError where the file can't be read."""
+        unpacked, rest, read = Unpacked(self.path), b"", 0
+        for piece in unpacked:
+            data = rest + piece
+            end = data.rfind(b"\n") + 1
+            yield from _marked(data[:end], self.marks)
+            rest = data[end:] if len(data) - end <= unpacked.chunk else data[-LONGEST:]
+            read += len(piece)
+            if self.most is not None and read >= self.most:
+                break
+        yield from _marked(rest, self.marks)
+        self.damage = unpacked.damage
+
+
+def _marked(data: bytes, marks: Sequence[bytes]) -> Iterator[Line]:
+    """The lines of some bytes that hold one of the marks, in order."""
+    spans: dict[int, int] = {}
+    for mark in marks:
+        place = data.find(mark)
+        while place >= 0:
+            end = data.find(b"\n", place)
+            end = end if end >= 0 else len(data)
+            spans[data.rfind(b"\n", 0, place) + 1] = end
+            place = data.find(mark, end)
+    for start in sorted(spans):
+        raw = data[start : spans[start]].rstrip(b"\r")
+        if b"\r" not in raw:
+            yield _line(raw)
+        else:  # a progress bar writes over itself
+            yield from (_line(some) for some in raw.split(b"\r") if any(mark in some for mark in marks))
+
+
+def _line(raw: bytes) -> Line:
+    raw = raw[:LONGEST]
+    if b"\x1b" in raw:
+        raw = COLOUR.sub(b"", raw)
+    text = raw.decode("utf-8", "replace")
+    match = SOURCE.match(text)
+    end = match.end() if match else 0
+    return Line(text[:end], text[end:])
+
+
+def is_text(path: Path) -> bool:
+    """Whether the file begins as a text does: in UTF-8, without a null byte."""
+    start = next(iter(Unpacked(path)), b"")[:BINARY]
+    try:
+        text = codecs.getincrementaldecoder("utf-8")().decode(start)
+    except UnicodeDecodeError:
+        return False
+    return bool(text.strip()) and "\0" not in text

@@ -1,0 +1,170 @@
+"""All lines of a log together: its steps, its facts, and whose log it is.
+
+file ──► marked lines ──► a step's? forms.py ──► steps of that form      the first form of the table that
+                      └─► a fact?   facts.py ──► facts                   has steps is the trainer's own
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from scalewright.diagnose.logs.arguments import Facts
+from scalewright.diagnose.logs.documents import read_trainer_state
+from scalewright.diagnose.logs.facts import AGAIN, FACTS
+from scalewright.diagnose.logs.forms import FORMS, Form
+from scalewright.diagnose.logs.lines import Line, MarkedLines
+from scalewright.diagnose.logs.steps import Step, Steps
+from scalewright.diagnose.logs.values import clock, number
+
+OVERFLOW, MEMORY, ENGINE = "OVERFLOW! Rank 0 Skipping step", "memory (MB)", "[deepspeed]"
+NCCL = (" NCCL INFO ", " NCCL WARN ")
+MARKS = (*(form.mark for form in FORMS), *(fact.mark for fact in FACTS), *AGAIN, OVERFLOW, MEMORY, ENGINE)
+WITHIN = 64 << 20  # bytes in which a log of training has its first step
+AFTER = re.compile(r"after (\d{1,12}) iterations\) memory \(MB\).{0,200}?max allocated: " + r"([\d.]{1,30})")
+BRIDGE = re.compile(r"learning rate: \d\.\d{6}E[-+]\d+ \|")
+
+
+@dataclass
+class Log:
+    """What a run's files state. `framework` is a word of `predict --framework`, or of forms.py."""
+
+    framework: str | None = None
+    facts: Facts = field(default_factory=dict)
+    steps: list[Step] = field(default_factory=list)
+    restarts: int = 0
+    overflows: int = 0
+    again: bool = False  # it begins with words that begin a run
+    nccl: bool = False
+    notes: list[str] = field(default_factory=list)
+
+
+class Reader:
+    """Takes in lines, and makes a Log of them."""
+
+    def __init__(self) -> None:
+        self.steps: dict[str, Steps] = {}
+        self.first: dict[str, str] = {}  # the first line of each form
+        self.facts: Facts = {}
+        self.tpus = 0
+        self.overflows = 0
+        self.again = False
+        self.deepspeed = False
+        self.memory: dict[int, float] = {}
+
+    def take(self, line: Line) -> None:
+        """A line in which a mark occurs; most states one thing, and some nothing after all."""
+        text = line.text
+        for form in FORMS:
+            if form.mark in text and (values := form.read(text)) is not None:
+                self._step(form, values, text)
+                return
+        for fact in FACTS:
+            if fact.mark in text:
+                self._learn(fact.read(text))
+        self._rest(text)
+
+    def _step(self, form: Form, values: dict[str, float], text: str) -> None:
+        steps = self.steps.setdefault(form.name, Steps(form.joins))
+        self.first.setdefault(form.name, text)
+        steps.add(values, clock(text))
+        for key in ("global_batch", "seq_len"):
+            if key in values:
+                self.facts[key] = int(values[key])
+
+    def _learn(self, facts: Facts) -> None:
+        if "device_index" in facts:
+            facts["devices"] = self.tpus = max(self.tpus, facts.pop("device_index") + 1)
+        self.facts |= facts
+
+    def _rest(self, text: str) -> None:
+        if any(mark in text for mark in AGAIN):
+            self.again = True
+            for steps in self.steps.values():
+                steps.begin()
+        self.deepspeed = self.deepspeed or ENGINE in text
+        self.overflows += OVERFLOW in text
+        if (match := AFTER.search(text)) and (amount := number(match[2])) is not None:
+            self.memory[int(match[1])] = amount / 1024
+
+    def log(self) -> Log:
+        """What all lines state together."""
+        names = list(dict.fromkeys(form.name for form in FORMS))
+        form = next((some for some in FORMS if some.name in self.steps), None)
+        if form is None:
+            return Log(_framework_of(self.facts), self.facts, overflows=self.overflows)
+        steps = self.steps[form.name]
+        self._memory(form.name, steps.all)
+        notes = []
+        if steps.left_out:
+            notes.append(f"{steps.left_out:,} more steps are in the log and weren't kept")
+        others = [name for name in names if name in self.steps and name not in (form.name, "deepspeed")]
+        if others:
+            notes.append(f"lines of {' and '.join(others)} repeat the same steps, and were left out")
+        return Log(
+            self._framework(form),
+            self.facts,
+            steps.all,
+            steps.restarts,
+            self.overflows,
+            self.again,
+            notes=notes,
+        )
+
+    def _memory(self, name: str, steps: Sequence[Step]) -> None:
+        """Adds what DeepSpeed's timers and Megatron's report print of memory on lines of their own."""
+        timers = self.steps.get("deepspeed")
+        known = {s.step: s.memory_gib for s in timers.all if s.step is not None} if timers else {}
+        for step in steps if name != "deepspeed" else ():
+            if step.memory_gib is None and step.step is not None:
+                step.memory_gib = known.get(step.step) or self.memory.get(step.step)
+
+    def _framework(self, form: Form) -> str:
+        """Trainers that grew out of Megatron-LM print its line; small things in it tell them apart.
+
+        Megatron-LM prints learning rates with six digits only since it begins the line with a time:
+        six digits and no time are Megatron-Bridge's.
+        """
+        if form.name != "megatron":
+            return form.framework
+        first = self.first[form.name]
+        if "samples/sec:" in first or "approx flops per GPU" in first:
+            return "gpt-neox"
+        if self.deepspeed or "deepspeed" in self.steps or "consumed tokens:" in first:
+            return "megatron-deepspeed"
+        if BRIDGE.search(first) and clock(first) is None:
+            return "megatron-bridge"
+        return form.framework
+
+
+def _framework_of(facts: Facts) -> str | None:
+    """The trainer of a log that ends before its first step."""
+    return "megatron-lm" if "tp" in facts and "layers" in facts else None
+
+
+def read_log(path: Path) -> Log:
+    """What a file states; raises OSError where it can't be read."""
+    if (state := read_trainer_state(path)) is not None:
+        steps, facts, notes = state
+        return Log("hf-trainer", facts, steps, notes=[f"{path.name}: {note}" for note in notes])
+    reader, lines = Reader(), MarkedLines(path, MARKS)
+    for line in lines:
+        reader.take(line)
+    log = reader.log()
+    log.notes += [f"{path.name}: {lines.damage}"] * bool(lines.damage)
+    log.nccl = any(True for _ in MarkedLines(path, NCCL, WITHIN))
+    return log
+
+
+def is_training_log(path: Path, within: int = WITHIN) -> bool:
+    """Whether one of the forms is in the first `within` bytes of the file."""
+    lines = MarkedLines(path, [form.mark for form in FORMS], within)
+    return any(form.mark in line.text and form.read(line.text) for line in lines for form in FORMS)
+
+
+def stated(facts: Facts, keys: Sequence[str]) -> dict[str, Any]:
+    """These facts, in this order, as far as they are there."""
+    return {key: facts[key] for key in keys if key in facts}

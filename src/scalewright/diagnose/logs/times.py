@@ -1,0 +1,140 @@
+"""The usual step of a log, and the steps that took longer.
+
+    warm-up   usual steps               stall     usual            usual: the median, without the first
+    ██████    ██ ██ ██ ██ ██ ██ ██ ██   ███████   ██ ██ ██ ██      ones after each start
+
+A step's time is what its line states. Where the clock of the lines shows a longer gap (a save or an
+evaluation between two steps isn't in their times), or no time is stated, it is the gap over its steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from scalewright.diagnose.logs.steps import Step
+
+WARM_UP = 2  # lines after a start: the first compiles, the second may show only how fast work was queued
+LEAST = 3  # usual lines that must remain, else fewer are left out
+DEVIATIONS, LEAST_FACTOR = 6.0, 1.3  # a slow step: beyond both, in deviations and as a factor of the median
+CLOCK = 1.0  # seconds: the resolution of most loggers' clocks
+PERIODIC = 0.8  # share of the slow steps that the period explains, from which they are periodic
+
+
+@dataclass(frozen=True)
+class Usual:
+    """Medians over the usual steps; None for what the log doesn't state. `source` is of the step's time."""
+
+    step_time_s: float | None
+    tokens_per_s: float | None
+    tokens_per_s_per_device: float | None
+    tflops: float | None
+    steps: int
+    left_out: int
+    source: str  # stated, clock, mean (of the whole run), or empty
+
+
+@dataclass(frozen=True)
+class Slow:
+    """Steps far above the median: their numbers and seconds, the share of the time that they cost beyond it.
+
+    `period` is the number of steps from one to the next where that is regular, else None.
+    """
+
+    steps: list[int | None]
+    seconds: list[float]
+    median: float
+    share: float
+    period: int | None
+
+
+def usual(steps: Sequence[Step], mean: float | None = None) -> Usual:
+    """The medians after warm-up; `mean` is the whole run's, in seconds, where a log states no more."""
+    kept = warm(steps)
+    stated = _median(kept, lambda step: step.step_time_s)
+    clocks = _gaps(steps) if stated is None else []
+    by_clock = float(np.median(clocks)) if clocks else None
+    return Usual(
+        step_time_s=next((some for some in (stated, by_clock, mean) if some is not None), None),
+        tokens_per_s=_median(kept, lambda step: step.tokens_per_s),
+        tokens_per_s_per_device=_median(kept, lambda step: step.tokens_per_s_per_device),
+        tflops=_median(kept, lambda step: step.tflops),
+        steps=len(kept),
+        left_out=len(steps) - len(kept),
+        source="stated" if stated is not None else "clock" if clocks else "mean" if mean else "",
+    )
+
+
+def warm(steps: Sequence[Step]) -> list[Step]:
+    """The steps without the first ones of each life, as many as leave enough of them."""
+    starts = [0] + [n for n, (a, b) in enumerate(pairwise(steps), 1) if a.life != b.life] + [len(steps)]
+    for least in range(WARM_UP, 0, -1):
+        rest = [step for a, b in pairwise(starts) for step in steps[a + least : b]]
+        if len(rest) >= LEAST:
+            return rest
+    return list(steps)
+
+
+def slow_steps(steps: Sequence[Step]) -> Slow | None:
+    """The steps far above the median; None where there are none, or too few steps to tell.
+
+    A step is slow from 6 deviations above the median and 1.3 times it. The deviation is the median one times
+    1.4826, as of a normal distribution; half of the steps may be anything without moving either.
+    """
+    kept = warm(steps)
+    times = np.array([np.nan if some is None else some for some in _times(kept)])
+    seen = np.flatnonzero(np.isfinite(times))
+    if len(seen) < 8:
+        return None
+    times = times[seen]
+    median = float(np.median(times))
+    deviation = 1.4826 * float(np.median(np.abs(times - median)))
+    slow = np.flatnonzero(times > max(median + DEVIATIONS * deviation, LEAST_FACTOR * median))
+    if not len(slow):
+        return None
+    numbers = [kept[seen[place]].step for place in slow]
+    share = float((times[slow] - median).sum() / times.sum())
+    return Slow(numbers, times[slow].tolist(), median, share, _period([int(seen[some]) for some in slow]))
+
+
+def _times(steps: Sequence[Step]) -> list[float | None]:
+    """Seconds of each step, with the pause before it where the clock shows one."""
+    times: list[float | None] = []
+    before: Step | None = None
+    for step in steps:
+        gap = _gap(before, step)
+        stated = step.step_time_s
+        hidden = gap is not None and (stated is None or gap > 1.3 * stated + CLOCK)
+        times.append(gap if hidden else stated)
+        before = step
+    return times
+
+
+def _gaps(steps: Sequence[Step]) -> list[float]:
+    return [gap for before, step in pairwise(steps) if (gap := _gap(before, step)) is not None]
+
+
+def _gap(before: Step | None, step: Step) -> float | None:
+    """Seconds of a step between two lines of the same life, by their clocks."""
+    if before is None or before.life != step.life or before.clock is None or step.clock is None:
+        return None
+    if before.step is None or step.step is None or step.step <= before.step or step.clock <= before.clock:
+        return None
+    return (step.clock - before.clock) / (step.step - before.step)
+
+
+def _period(places: Sequence[int]) -> int | None:
+    """The distance between slow steps where most of them keep to it."""
+    if len(places) < 3:
+        return None
+    gaps = np.diff(places)
+    period = int(np.median(gaps))
+    return period if period > 1 and float(np.mean(gaps == period)) >= PERIODIC else None
+
+
+def _median(steps: Sequence[Step], value: Callable[[Step], float | None]) -> float | None:
+    values = [some for step in steps if (some := value(step)) is not None and some == some and some > 0]
+    return float(np.median(values)) if values else None
