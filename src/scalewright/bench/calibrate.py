@@ -1,14 +1,14 @@
-"""A profile corrected by runs: how much more the kernels and the messages of a step take than it has them.
-
-    measured step = kernels * (compute, recomputation, bubble, optimizer, rest) + messages * (what is exposed)
+"""A profile corrected by runs: how much longer kernels and messages take in a step than it has them.
 
     runs, by predicted time:  1  2  3  4  5  6 ...
     fitted to                 x     x     x         the other half is predicted anew, and scored
     written                   fitted to all of them
 
-Least squares of relative errors, drawn towards 1 as by `PRIOR` runs that were predicted exactly: few runs
-correct little, and runs without messages leave them as they are. The interval is a bootstrap's over runs. The
-factors multiply the seconds of the profile's curves; nothing else of the planner changes.
+    sum over runs (predicted(kernels, messages) / measured - 1)²  +  PRIOR ((kernels - 1)² + (messages - 1)²)
+
+is made least by Gauss-Newton: a few rounds of predictions with the curves' seconds multiplied. The second
+term draws towards 1 what the runs tell little about: without messages, those stay as they are. The interval
+is a bootstrap's over runs. Nothing else of the planner changes.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from scalewright.spec.hardware.cluster import ClusterSpec
 from scalewright.spec.text.untrusted import parse_json, read_bytes
 
 MESSAGES = ("all_reduce", "all_gather", "reduce_scatter", "send")
-EXPOSED = ("tp_exposed", "dp_exposed", "cp_exposed", "ep_exposed", "pp_exposed")
-PRIOR = 0.5
+PRIOR = 0.1**2  # predictions are off by some 10% when both are right, and factors by some 100%
+ROUNDS = 4
+STEP = 0.1  # of a factor, to see what it changes
 FEWEST = 4  # runs: two to fit, two to score
 COLD = 3  # steps of a run that set up memory and kernels
 LIMITS = (0.05, 20.0)
 DRAWS = 300
 METRICS_BYTES = 1 << 28
-Predict = Callable[[Path, ClusterSpec], Mapping[str, float]]  # a run's breakdown, in seconds
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,10 @@ class Factors:
 
     kernels: float = 1.0
     messages: float = 1.0
+
+
+Predict = Callable[[Path, ClusterSpec], float]  # a run's step, in seconds
+Price = Callable[[Factors], Sequence[float]]  # of every run, with a profile corrected so
 
 
 def measured_step(folder: Path) -> float:
@@ -81,16 +85,37 @@ def correct(cluster: ClusterSpec, factors: Factors) -> ClusterSpec:
     return cluster.replace(measured={**cluster.measured.dump(), "timings": new.dump()})
 
 
-def fit(breakdowns: Sequence[Mapping[str, float]], measured: Sequence[float]) -> Factors:
-    """The factors of least relative error; seconds."""
-    whole = np.asarray(measured, dtype=float)
-    exposed = np.array([sum(parts.get(name, 0.0) for name in EXPOSED) for parts in breakdowns])
-    rest = np.array([sum(parts.values()) for parts in breakdowns]) - exposed
-    pull = PRIOR**0.5 * np.eye(2)
-    terms = np.concatenate([np.stack([rest / whole, exposed / whole], axis=1), pull])
-    goal = np.concatenate([np.ones(len(whole)), np.diag(pull)])
-    kernels, messages = np.clip(np.linalg.lstsq(terms, goal, rcond=None)[0], *LIMITS)
-    return Factors(float(kernels), float(messages))
+@dataclass(frozen=True)
+class Tangent:
+    """Predicted seconds of each run near some factors: `seconds` there, and what a factor more adds."""
+
+    factors: np.ndarray  # [2]
+    seconds: np.ndarray  # [runs]
+    slopes: np.ndarray  # [runs, 2]
+
+    def solve(self, measured: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """The factors of least relative error over these rows of the runs."""
+        goal = measured[rows] - self.seconds[rows] + self.slopes[rows] @ self.factors
+        pull = PRIOR**0.5 * np.eye(2)
+        terms = np.concatenate([self.slopes[rows] / measured[rows, None], pull])
+        ends = np.concatenate([goal / measured[rows], np.diag(pull)])
+        return np.asarray(np.clip(np.linalg.lstsq(terms, ends, rcond=None)[0], *LIMITS))
+
+
+def tangent(price: Price, factors: np.ndarray) -> Tangent:
+    """What the predictions are at these factors, and how they change."""
+    here = np.array(price(Factors(*factors)))
+    slopes = [(np.array(price(Factors(*(factors + STEP * side)))) - here) / STEP for side in np.eye(2)]
+    return Tangent(factors, here, np.stack(slopes, axis=1))
+
+
+def fit(price: Price, measured: Sequence[float]) -> tuple[Factors, Tangent]:
+    """The factors of least relative error, and the last round's tangent; seconds."""
+    goal, factors = np.asarray(measured, dtype=float), np.ones(2)
+    for _ in range(ROUNDS):
+        near = tangent(price, factors)
+        factors = near.solve(goal, np.arange(len(goal)))
+    return Factors(*(float(factor) for factor in factors)), near
 
 
 def calibrate(
@@ -100,27 +125,33 @@ def calibrate(
     if len(folders) < FEWEST:
         how = f"give {FEWEST} or more: half of them are left out to score the correction"
         raise UserError(f"{len(folders)} runs are too few to learn from", "RUN_DIR", how)
-    runs = sorted(
-        ((folder, measured_step(folder), predict(folder, cluster)) for folder in folders),
-        key=lambda run: sum(run[2].values()),
-    )
-    half, rest = runs[::2], runs[1::2]
-    learned = fit([parts for _, _, parts in half], [seconds for _, seconds, _ in half])
+    before = {folder: predict(folder, cluster) for folder in folders}
+    runs = sorted(before, key=lambda folder: before[folder])
+    measured = {folder: measured_step(folder) for folder in runs}
+
+    def learn(some: Sequence[Path]) -> tuple[Factors, Tangent]:
+        def price(factors: Factors) -> list[float]:
+            place = correct(cluster, factors)
+            return [predict(folder, place) for folder in some]
+
+        return fit(price, [measured[folder] for folder in some])
+
+    learned, _ = learn(runs[::2])
     trial = correct(cluster, learned)
     scored = [
         {
             "run": str(folder),
-            "measured_s": seconds,
-            "before_s": sum(parts.values()),
-            "after_s": sum(predict(folder, trial).values()),
+            "measured_s": measured[folder],
+            "before_s": before[folder],
+            "after_s": predict(folder, trial),
         }
-        for folder, seconds, parts in rest
+        for folder in runs[1::2]
     ]
-    factors = fit([parts for _, _, parts in runs], [seconds for _, seconds, _ in runs])
+    factors, near = learn(runs)
     answer = {
         "factors": vars(factors),
-        "interval": _interval(runs, seed),
-        "fitted_to": [str(folder) for folder, _, _ in half],
+        "interval": _interval(near, [measured[folder] for folder in runs], seed),
+        "fitted_to": [str(folder) for folder in runs[::2]],
         "fitted_factors": vars(learned),
         "scored_on": scored,
         "median_error_before": _error(scored, "before_s"),
@@ -129,18 +160,15 @@ def calibrate(
     return answer, correct(cluster, factors)
 
 
-def _interval(runs: Sequence[tuple[Path, float, Mapping[str, float]]], seed: int) -> dict[str, list[float]]:
+def _interval(near: Tangent, measured: Sequence[float], seed: int) -> dict[str, list[float]]:
     """The 5th and 95th percentile of fits to runs drawn with replacement."""
-    generator = np.random.default_rng(seed)
-    draws = []
-    for _ in range(DRAWS):
-        drawn = [runs[index] for index in generator.integers(len(runs), size=len(runs))]
-        draws.append(fit([parts for _, _, parts in drawn], [seconds for _, seconds, _ in drawn]))
+    generator, goal = np.random.default_rng(seed), np.asarray(measured, dtype=float)
+    draws = [near.solve(goal, generator.integers(len(goal), size=len(goal))) for _ in range(DRAWS)]
+    low, high = np.percentile(np.stack(draws), (5, 95), axis=0)
     return {
-        name: [float(edge) for edge in np.percentile([getattr(draw, name) for draw in draws], (5, 95))]
-        for name in ("kernels", "messages")
+        name: [float(low[place]), float(high[place])] for place, name in enumerate(("kernels", "messages"))
     }
 
 
 def _error(scored: Sequence[Mapping[str, Any]], key: str) -> float:
-    return statistics.median(abs(row[key] / row["measured_s"] - 1) for row in scored)
+    return float(statistics.median(abs(row[key] / row["measured_s"] - 1) for row in scored))

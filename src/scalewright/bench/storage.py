@@ -6,8 +6,8 @@
     read, cold     after the kernel was asked to   a restart elsewhere or later; left out where the
                    drop the file's pages           system can't be asked (macOS)
 
-The kernel drops only what is written out, hence after the sync; a disk's or hypervisor's cache stays. Bytes are
-random (a file system that compresses gains nothing), and the file is removed.
+The kernel drops only what is written out, hence after the sync; a disk's or hypervisor's cache stays. Bytes
+are random (a file system that compresses gains nothing), and the file is removed.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ BLOCK = 1 << 24
 
 def storage(folder: Path, size: int = 1 << 28) -> Iterator[dict[str, Any]]:
     """Rows of bytes/s for a file of `size` bytes in `folder`; raises UserError where it can't be written."""
-    blocks = max(1, size // BLOCK)
     block = os.urandom(min(size, BLOCK))
+    blocks, rest = divmod(size, len(block))
     try:
         with tempfile.NamedTemporaryFile(dir=folder, prefix="scalewright-bench-") as file:
             start = time.perf_counter()
             for _ in range(blocks):
                 file.write(block)
+            file.write(block[:rest])
             file.flush()
             written = time.perf_counter()
             os.fsync(file.fileno())
             synced = time.perf_counter()
-            total = blocks * len(block)
-            yield _row("write", total, written - start)
-            yield _row("write and sync", total, synced - start)
-            yield _row("read, cached", total, _read(file.name))
+            yield _row("write", size, written - start)
+            yield _row("write and sync", size, synced - start)
+            yield _row("read, cached", size, _read(file.name))
             if hasattr(os, "posix_fadvise"):
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-                yield _row("read, cold", total, _read(file.name))
+                yield _row("read, cold", size, _read(file.name))
     except OSError as error:
         how = "give a folder that can be written to with --folder, or a smaller --bytes"
         raise UserError(f"cannot write a file there: {error.strerror}", str(folder), how) from None

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scalewright.cli.output import print_table, progress, working
 from scalewright.spec.text.words import against, metric, share, short_time
+
+PATIENCE_S = 480.0  # of a probe that was asked for outright: on a busy machine it takes minutes
 
 if TYPE_CHECKING:
     from scalewright.bench.collectives import Job
@@ -110,6 +112,27 @@ def _rate_of(row: dict[str, Any], prefix: str) -> str | None:
     return None
 
 
+def run_step(source: str, overrides: tuple[str, ...], steps: int) -> dict[str, Any] | None:
+    """The answer of `bench.step`; None on ranks other than 0 of a started world."""
+    from scalewright.api import train
+    from scalewright.bench.step import step
+
+    with working("training"):
+        return step(train, source, overrides, steps)
+
+
+def show_step(answer: dict[str, Any]) -> None:
+    time, expected = answer["step_time_s"], answer["predicted_step_time_s"]
+    band = f"{short_time(time['p10'])} to {short_time(time['p90'])}"
+    print(f"a step takes {short_time(time['p50'])} ({band}, {answer['steps']} steps)", end="")
+    print(f", predicted {short_time(expected)} ({against(time['p50'], expected)})" if expected else "")
+    mfu = "" if answer["mfu"] is None else f", MFU {share(answer['mfu'])}"
+    print(f"{metric(answer['tokens_per_s'], 'tokens/s')}{mfu}\n")
+    parts = sorted(answer["breakdown_s"].items(), key=lambda part: -part[1])
+    lines = [(name, short_time(seconds), share(seconds / time["p50"])) for name, seconds in parts if seconds]
+    print_table(("part", "time", "share of the step"), lines)
+
+
 def profile_machine(processes: int, out: Path, iterations: int) -> dict[str, Any]:
     """Times everything that a profile holds, and writes it to `out`."""
     import os
@@ -132,10 +155,8 @@ def profile_machine(processes: int, out: Path, iterations: int) -> dict[str, Any
         cluster = find_cluster("local")
     else:
         with working("kernels and messages of every process"):
-            cluster = timed_cluster(processes, cpu_timings(processes, fresh=True))
-    timed = (
-        cluster.measured is not None
-    )  # each of the processes, all at once: what one alone does is no figure
+            cluster = timed_cluster(processes, cpu_timings(processes, fresh=True, patience=PATIENCE_S))
+    timed = cluster.measured is not None  # in all processes at once: a device alone would be faster
     products = [] if timed else rows_of(squares(device), "products")
     passes = [] if timed else rows_of(memory(device), "memory")
     job = Job(kinds=("all_reduce",), iterations=iterations, device=device)
@@ -155,7 +176,7 @@ def profile_machine(processes: int, out: Path, iterations: int) -> dict[str, Any
 def _peaks(cluster: ClusterSpec) -> list[tuple[str, float]]:
     """The rates of a device's products by precision, as measured."""
     measured = cluster.measured.matmul_flops if cluster.measured else {}
-    peaks = measured or {name: cluster.device.peak(name) for name in cluster.device.precisions}
+    peaks = measured or {name: cluster.device.peak(name) or 0.0 for name in cluster.device.precisions}
     return [(name, rate) for name, rate in peaks.items() if rate]
 
 
@@ -166,14 +187,14 @@ def calibrate_profile(folders: Sequence[Path], source: Path, out: Path | None) -
     from scalewright.plan.request import run_facts
     from scalewright.spec.base import write_yaml
     from scalewright.spec.errors import UserError
-    from scalewright.spec.hardware.cluster import ClusterSpec, load_cluster
+    from scalewright.spec.hardware.cluster import load_cluster
     from scalewright.spec.model import ModelSpec
     from scalewright.spec.presets import load_model_spec
     from scalewright.spec.run import DataSpec, load_run
 
     cluster = load_cluster(str(source))
 
-    def breakdown(folder: Path, place: ClusterSpec) -> Mapping[str, float]:
+    def price(folder: Path, place: ClusterSpec) -> float:
         run = load_run(folder / "run.yaml", [])
         if not isinstance(run.model, (str, ModelSpec)) or not isinstance(run.data, DataSpec):
             raise UserError("the model or data is the user's own", str(folder), "leave this run out")
@@ -183,9 +204,9 @@ def calibrate_profile(folders: Sequence[Path], source: Path, out: Path | None) -
             how = f"leave it out, or `scalewright bench all --processes {run.layout.devices} --out FILE`"
             raise UserError(f"this run has {here}", str(folder), how)
         model = load_model_spec(run.model)
-        return predict(model, place, run.layout, run.data.seq_len, **run_facts(run)).breakdown
+        return predict(model, place, run.layout, run.data.seq_len, **run_facts(run)).step_time_s
 
-    answer, corrected = calibrate(folders, cluster, breakdown)
+    answer, corrected = calibrate(folders, cluster, price)
     if out is not None:
         write_yaml(out, corrected.dump())
         answer["profile"] = str(out)

@@ -117,6 +117,30 @@ def kernels(
     _answer(lambda: measure(precision), "kernels", "cpu", json)
 
 
+def step(
+    source: Annotated[str, typer.Argument(metavar="RUN.yaml|MODEL", help="A run file, or a model's name.")],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Keys to set, such as layout.tp=2.")
+    ] = None,
+    steps: Annotated[int, typer.Option(min=4, help="Steps to train; the first three aren't timed.")] = 13,
+    json: Json = False,
+) -> None:
+    """A real training step: the trainer on a run file, or on a model with random tokens.
+
+    \b
+    scalewright bench step tiny
+    scalewright bench step run.yaml layout.devices=2 layout.tp=2
+    """
+    from scalewright.cli.bench import run_step, show_step
+    from scalewright.cli.output import only_answer, print_json
+
+    with only_answer(json):
+        answer = run_step(source, tuple(overrides or ()), steps)
+    if answer is None:  # another rank prints
+        return
+    print_json(answer) if json else show_step(answer)
+
+
 def everything(
     out: Annotated[Path, typer.Option(metavar="FILE", help="The cluster profile to write.")],
     processes: Processes = 2,
