@@ -94,7 +94,7 @@ def test_folders_without_steps(tmp_path: Path, text: str) -> None:
 
 def test_too_few_runs_no_run_and_no_curves(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="too few"):
-        calibrate([tmp_path] * 3, machine(), lambda folder, place: 1.0)
+        calibrate([tmp_path] * 9, machine(), lambda folder, place: 1.0)
     with pytest.raises(UserError, match="no steps to read"):
         measured_step(tmp_path)
     with pytest.raises(UserError, match="no curves"):

@@ -122,6 +122,7 @@ def calibrate(
     folders: Sequence[Path], cluster: ClusterSpec, predict: Predict, seed: int = 0
 ) -> tuple[dict[str, Any], ClusterSpec]:
     """What the runs teach, and the corrected profile; raises UserError for too few runs."""
+    folders = list(dict.fromkeys(folders))
     if len(folders) < FEWEST:
         how = f"give {FEWEST} or more: half of them are left out to score the correction"
         raise UserError(f"{len(folders)} runs are too few to learn from", "RUN_DIR", how)
