@@ -39,7 +39,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Fake probes, counted."""
     calls: list[Any] = []
 
-    def fake(*arguments: Any) -> Timings:
+    def fake(*arguments: Any, patience: float) -> Timings:
         calls.append(arguments)
         return some()
 

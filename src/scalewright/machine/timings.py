@@ -33,10 +33,13 @@ QUIET_DAYS, BUSY_MINUTES = 30.0, 10.0
 PATIENCE = 120.0  # seconds that a probe may take; it takes a few
 
 
-def cpu_timings(processes: int = 1, folder: Path | None = None, fresh: bool = False) -> Timings:
+def cpu_timings(
+    processes: int = 1, folder: Path | None = None, fresh: bool = False, patience: float = PATIENCE
+) -> Timings:
     """The seconds of kernels and messages in each of `processes` processes that share this machine's CPU.
 
     Read where it was probed before, unless `fresh`. `folder`: where that is kept (null: the user's cache).
+    `patience`: seconds that a probe may take.
     """
     processor = read_processor()
     threads = _threads(processor, processes)
@@ -44,7 +47,7 @@ def cpu_timings(processes: int = 1, folder: Path | None = None, fresh: bool = Fa
     known = None if fresh else _remembered(place, processor)
     if known is not None:
         return known
-    timings = probe(processes, threads)
+    timings = probe(processes, threads, patience=patience)
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
         partial = place.with_suffix(f".{os.getpid()}.part")
@@ -65,7 +68,7 @@ def _cache() -> Path:
     return Path.home() / ".cache" / "scalewright"
 
 
-def probe(processes: int, threads: int, seconds: float = SECONDS) -> Timings:
+def probe(processes: int, threads: int, seconds: float = SECONDS, patience: float = PATIENCE) -> Timings:
     """Starts the processes and waits for their curves; raises RunError when one of them fails."""
     load = _load()
     with tempfile.TemporaryDirectory(prefix="scalewright-probe-") as folder:
@@ -78,12 +81,12 @@ def probe(processes: int, threads: int, seconds: float = SECONDS) -> Timings:
             for rank in range(processes)
         ]
         try:
-            answers = [worker.communicate(timeout=PATIENCE) for worker in workers]
+            answers = [worker.communicate(timeout=patience) for worker in workers]
         except subprocess.TimeoutExpired:
             now = _load()
             busy = f" (load {now:.1f} on {read_processor().usable_cores} cores)" if now is not None else ""
             raise RunError(
-                f"timing this machine's kernels and messages took more than {PATIENCE:.0f} s{busy}: "
+                f"timing this machine's kernels and messages took more than {patience:.0f} s{busy}: "
                 "try again when less other work runs on it"
             ) from None
         finally:

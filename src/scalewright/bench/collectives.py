@@ -1,0 +1,247 @@
+"""Messages between processes: their times, their bandwidths, and whether every number arrived.
+
+    fill ─► barrier ─► [ start ─ collective ─ stop ] ─► the slowest rank's time   x iterations, warm
+                                          └─► after the last: every number compared, wrong ones counted
+
+Gloo on CPUs, NCCL on GPUs (`parallel.mesh` chooses). Numbers are small whole ones in fp32, so that sums are
+exact in any order. Groups: `group` ranks, `stride` apart, all groups at once, as the axes of a layout are
+in a step (tp = neighbours, stride 1; dp = every tp-th rank). A time is the slowest rank's of the slowest
+group, the median over iterations: nccl-tests take the mean of a loop without barriers, which hides starts.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from scalewright.bench.factors import COLLECTIVES
+from scalewright.bench.fit import fit_line
+from scalewright.machine.probe import synchronize
+from scalewright.spec.errors import UserError, unknown
+
+if TYPE_CHECKING:
+    from scalewright.launch.rank import RankContext
+
+WIDTH = 4  # bytes of a number
+PERIOD = 7  # the pattern's values repeat after so many, so that a shifted buffer is seen
+PRELOAD = ("scalewright.parallel.mesh",)
+
+
+@dataclass(frozen=True)
+class Job:
+    """The messages to time: bytes double from `least_bytes` to `most_bytes`."""
+
+    kinds: tuple[str, ...] = tuple(COLLECTIVES)
+    least_bytes: int = 1 << 10
+    most_bytes: int = 1 << 22
+    iterations: int = 20
+    warmup: int = 5
+    device: str = "cpu"
+    group: int | None = None  # ranks of a group; null = all
+    stride: int = 1
+
+    def groups(self, world: int) -> list[tuple[int, ...]]:
+        """Every group of ranks; raises UserError where they don't come out even."""
+        size = self.group or world
+        block = size * self.stride
+        if size < 2 or world % block:
+            how = f"give a size that, times the stride, divides {world}"
+            raise UserError(
+                f"groups of {size} ranks, {self.stride} apart, don't cover {world}", "--group", how
+            )
+        return [
+            tuple(first + offset + self.stride * index for index in range(size))
+            for first in range(0, world, block)
+            for offset in range(self.stride)
+        ]
+
+    def sizes(self, ranks: int) -> list[int]:
+        """Bytes of every message: doubling, rounded up to whole numbers for each rank."""
+        step, sizes, size = WIDTH * ranks, [], self.least_bytes
+        while size <= self.most_bytes:
+            sizes.append(-(-size // step) * step)
+            size *= 2
+        return list(dict.fromkeys(sizes))
+
+    def check(self, world: int) -> None:
+        """Raises UserError for a job that can't be run by so many processes."""
+        for kind in self.kinds:
+            if kind not in COLLECTIVES:
+                raise unknown("collective", kind, COLLECTIVES, "--kinds")
+        if world < 2:
+            raise UserError("a message needs two processes", "--processes", "give 2 or more")
+        if self.least_bytes > self.most_bytes:
+            raise UserError(
+                f"the smallest message, {self.least_bytes} bytes, is above the largest, {self.most_bytes}",
+                "--min-bytes",
+                "give a smaller one",
+            )
+        self.groups(world)
+
+
+@dataclass(frozen=True)
+class Buffers:
+    """A collective on one size: `fill` writes the input, `run` sends, `wrong` counts wrong numbers."""
+
+    fill: Callable[[], Any]
+    run: Callable[[], Any]
+    wrong: Callable[[], int]
+
+
+def measure(context: RankContext, job: Job) -> dict[str, Any]:
+    """The times of every collective and size, called in every process; the same answer in each."""
+    import torch
+    import torch.distributed as dist
+
+    from scalewright.parallel.mesh import join_world
+
+    device = torch.device("cuda", context.local_rank) if job.device == "cuda" else torch.device(job.device)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    if context.threads:
+        torch.set_num_threads(context.threads)
+    join_world(
+        context.rank, context.world, context.rendezvous, device,
+        attempt=context.attempt, shared_store=context.shared_store,
+    )  # fmt: skip
+    try:
+        group, ranks = _own_group(dist, job.groups(context.world), context.rank)
+        rows: list[dict[str, Any]] = []
+        for kind in job.kinds:
+            for size in job.sizes(len(ranks)):
+                row = _row(torch, kind, size, group, ranks, context.rank, device, job)
+                rows.append(row)
+                if context.tell:
+                    context.tell("event", {"kind": kind, "bytes": size})
+        backend = dist.get_backend()
+    finally:
+        dist.destroy_process_group()
+    return {
+        "backend": backend,
+        "device": device.type,
+        "ranks": context.world,
+        "group": len(ranks),
+        "stride": job.stride,
+        "rows": [{key: value for key, value in row.items() if key != "seconds"} for row in rows],
+        "fits": fits(rows, len(ranks)),
+        "torch": str(torch.__version__),
+    }
+
+
+def _own_group(dist: Any, groups: Sequence[tuple[int, ...]], rank: int) -> tuple[Any, tuple[int, ...]]:
+    """This rank's group; every rank makes all of them, in one order."""
+    made = [(dist.new_group(list(ranks)) if len(groups) > 1 else dist.group.WORLD, ranks) for ranks in groups]
+    return next((group, ranks) for group, ranks in made if rank in ranks)
+
+
+def _row(
+    torch: Any, kind: str, size: int, group: Any, ranks: tuple[int, ...], rank: int, device: Any, job: Job
+) -> dict[str, Any]:
+    """One line of the table; `seconds` holds every iteration's time for the fit."""
+    dist = torch.distributed
+    buffers = make_buffers(torch, kind, size // WIDTH, group, ranks, rank, device)
+    times: list[float] = []
+    for _ in range(job.warmup + job.iterations):
+        buffers.fill()
+        synchronize(torch, str(device))
+        dist.barrier()
+        start = time.perf_counter()
+        buffers.run()
+        synchronize(torch, str(device))
+        times.append(time.perf_counter() - start)
+    slowest = torch.tensor(times[job.warmup :], dtype=torch.float64, device=device)
+    dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
+    wrong = torch.tensor(buffers.wrong(), dtype=torch.int64, device=device)
+    dist.all_reduce(wrong)
+    seconds = [float(value) for value in slowest.tolist()]
+    usual = statistics.median(seconds)
+    return {
+        "kind": kind,
+        "bytes": size,
+        "time_s": usual,
+        "fastest_s": min(seconds),
+        "algbw_bytes_per_s": size / usual,
+        "busbw_bytes_per_s": size / usual * COLLECTIVES[kind].factor(len(ranks)),
+        "wrong": int(wrong.item()),
+        "seconds": seconds,
+    }
+
+
+def fits(rows: Sequence[dict[str, Any]], ranks: int) -> list[dict[str, Any]]:
+    """The start and bus bandwidth of every collective, `hop_s` the start of one of its messages on a ring."""
+    lines = []
+    for kind in dict.fromkeys(row["kind"] for row in rows):
+        same, collective = [row for row in rows if row["kind"] == kind], COLLECTIVES[kind]
+        carried = [row["bytes"] * collective.factor(ranks) for row in same]
+        line = fit_line(carried, [row["seconds"] for row in same])
+        if line is not None:
+            lines.append({"kind": kind, **asdict(line), "hop_s": line.start_s / collective.hops(ranks)})
+    return lines
+
+
+def make_buffers(
+    torch: Any, kind: str, count: int, group: Any, ranks: tuple[int, ...], rank: int, device: Any
+) -> Buffers:
+    """The buffers of one collective, whole tensors of `count` fp32 numbers; `count` divides by the ranks."""
+    dist, size, place = torch.distributed, len(ranks), ranks.index(rank)
+    part = count // size
+    pattern = torch.arange(count, device=device, dtype=torch.float32).remainder_(PERIOD).add_(1)
+    whole, share = torch.empty(count, device=device), torch.empty(part, device=device)
+    other = torch.empty(count, device=device)
+    total = size * (size + 1) // 2  # rank i fills with (i + 1) * pattern
+
+    def parts(factor: Callable[[int], int]) -> Any:
+        """The part of every rank in turn, times its factor."""
+        return torch.cat([pattern[i * part : (i + 1) * part] * factor(i) for i in range(size)])
+
+    def differs(result: Any, expected: Any) -> Callable[[], int]:
+        return lambda: int((result != expected).sum().item())
+
+    mine = slice(place * part, (place + 1) * part)
+    filled = pattern * (place + 1)
+    if kind == "all_reduce":
+        return Buffers(
+            lambda: whole.copy_(filled),
+            lambda: dist.all_reduce(whole, group=group),
+            differs(whole, pattern * total),
+        )
+    if kind == "all_gather":
+        gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+        expected = parts(lambda i: i + 1)
+        return Buffers(
+            lambda: share.copy_(filled[mine]),
+            lambda: gather(whole, share, group=group),
+            differs(whole, expected),
+        )
+    if kind == "reduce_scatter":
+        scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+        return Buffers(
+            lambda: whole.copy_(filled),
+            lambda: scatter(share, whole, group=group),
+            differs(share, pattern[mine] * total),
+        )
+    if kind == "all_to_all":
+        expected = torch.cat([pattern[mine] * (i + 1) for i in range(size)])
+        return Buffers(
+            lambda: whole.copy_(filled),
+            lambda: dist.all_to_all_single(other, whole, group=group),
+            differs(other, expected),
+        )
+    if kind == "broadcast":
+        return Buffers(
+            lambda: whole.copy_(filled),
+            lambda: dist.broadcast(whole, src=ranks[0], group=group),
+            differs(whole, pattern),
+        )
+    before, after = ranks[place - 1], ranks[(place + 1) % size]
+
+    def exchange() -> None:
+        sends = dist.P2POp(dist.isend, whole, after, group)
+        receives = dist.P2POp(dist.irecv, other, before, group)
+        for work in dist.batch_isend_irecv([sends, receives]):
+            work.wait()
+
+    return Buffers(lambda: whole.copy_(filled), exchange, differs(other, pattern * (ranks.index(before) + 1)))

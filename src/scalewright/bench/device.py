@@ -1,0 +1,120 @@
+"""One device's rates: matrix products of given shapes, and passes over memory.
+
+    product   (rows, k) x (k, n)       2 rows k n FLOPs
+    copy      b = a                    2 passes over memory
+    triad     a = b + s c              3 passes
+
+Passes are counted as STREAM does (McCalpin 1995): a cache's own fetch of what is written is left out.
+
+Sizes of memory double from inside the caches to beyond them; the last is the memory's own rate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from scalewright.machine.probe import TORCH_TYPES, Rate, load_torch, matmul_rate, synchronize, time_runs
+from scalewright.spec.errors import UserError, install
+from scalewright.spec.model import ModelSpec
+from scalewright.spec.tensors import tensors
+
+PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
+PASSES = {"copy": 2, "triad": 3}
+MEMORY_BYTES = tuple(1 << power for power in range(16, 29, 2))  # of one array
+Shape = tuple[int, int, int]  # rows, k, n
+
+
+def need_torch() -> Any:
+    """torch, or a UserError with the way to install it."""
+    torch = load_torch()
+    if torch is None:
+        raise UserError("a benchmark needs torch, which isn't installed", "bench", install("train"))
+    return torch
+
+
+def model_shapes(model: ModelSpec, tokens: int) -> dict[str, Shape]:
+    """The products of a model's first block and of its head, by the tensor's name; equal shapes once."""
+    shapes: dict[str, Shape] = {}
+    for tensor in tensors(model):
+        if tensor.layer > 0 or len(tensor.shape) != 2:
+            continue
+        shape = (tokens, tensor.shape[1], tensor.shape[0])
+        if shape not in shapes.values():
+            shapes[tensor.name] = shape
+    return shapes
+
+
+def products(
+    shapes: dict[str, Shape],
+    device: str = "cpu",
+    precisions: Sequence[str] = PRECISIONS,
+    seconds: float = 0.2,
+) -> Iterator[dict[str, Any]]:
+    """A row for each shape and precision that the device can multiply; about `seconds` each."""
+    torch = need_torch()
+    for name, (rows, k, n) in shapes.items():
+        for precision in precisions:
+            if precision == "tf32":  # a setting of fp32 on CUDA, which `squares` times
+                continue
+            run = _product(torch, rows, k, n, precision, device)
+            if run is not None:
+                how = f"{rows} x {k} x {n}"
+                rate = Rate.of(f"matmul {precision}", 2.0 * rows * k * n, time_runs(run, seconds), how)
+                yield {"what": name, "precision": precision, **_figures(rate, "flops"), "shape": [rows, k, n]}
+
+
+def squares(
+    device: str = "cpu", precisions: Sequence[str] = PRECISIONS, seconds: float = 0.3
+) -> Iterator[dict[str, Any]]:
+    """A row for each precision: the rate of a square product, large enough to time."""
+    need_torch()
+    for precision in precisions:
+        rate = matmul_rate(precision, device, seconds)
+        if rate is not None:
+            yield {"what": "square", "precision": precision, **_figures(rate, "flops"), "how": rate.how}
+
+
+def _product(torch: Any, rows: int, k: int, n: int, precision: str, device: str) -> Callable[[], None] | None:
+    """One product on random numbers; None where the device has none in this precision."""
+    generator = torch.Generator(device=device).manual_seed(0)
+    dtype = getattr(torch, TORCH_TYPES[precision])
+    left, right = (
+        torch.randn(*shape, device=device, generator=generator).to(dtype) for shape in ((rows, k), (k, n))
+    )
+
+    def run() -> None:
+        torch.mm(left, right)
+        synchronize(torch, device)
+
+    try:
+        run()
+    except (RuntimeError, NotImplementedError):
+        return None
+    return run
+
+
+def memory(
+    device: str = "cpu", sizes: Sequence[int] = MEMORY_BYTES, seconds: float = 0.1
+) -> Iterator[dict[str, Any]]:
+    """A row for each pattern and size of one array, in bytes; about `seconds` each."""
+    torch = need_torch()
+    for size in sizes:
+        first, second, target = (torch.full((size // 4,), value, device=device) for value in (1.0, 2.0, 0.0))
+
+        def copy(first: Any = first, target: Any = target) -> None:
+            target.copy_(first)
+            synchronize(torch, device)
+
+        def triad(first: Any = first, second: Any = second, target: Any = target) -> None:
+            torch.add(first, second, alpha=3.0, out=target)
+            synchronize(torch, device)
+
+        for what, run in (("copy", copy), ("triad", triad)):
+            run()
+            rate = Rate.of(what, float(PASSES[what] * size), time_runs(run, seconds, most=1000), "")
+            yield {"what": what, "bytes": size, **_figures(rate, "bytes")}
+
+
+def _figures(rate: Rate, unit: str) -> dict[str, Any]:
+    return {f"{unit}_per_s": rate.median_per_s, f"best_{unit}_per_s": rate.per_s, "runs": rate.runs}

@@ -1,0 +1,240 @@
+"""The benchmarks' work behind their verbs, and their tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from scalewright.cli.output import print_table, progress, working
+from scalewright.spec.text.words import against, metric, share, short_time
+
+PATIENCE_S = 480.0  # of a probe that was asked for outright: on a busy machine it takes minutes
+
+if TYPE_CHECKING:
+    from scalewright.bench.collectives import Job
+    from scalewright.spec.hardware.cluster import ClusterSpec
+
+
+def run_collectives(job: Job, processes: int) -> dict[str, Any] | None:
+    """The answer of a started world's rank 0 or of local processes; None on the other ranks."""
+    from scalewright.bench.collectives import PRELOAD, measure
+    from scalewright.cli.options import check_device
+    from scalewright.launch.local import run_local
+    from scalewright.launch.rank import find_context
+
+    context = find_context()
+    world = processes if context.alone else context.world
+    job.check(world)
+    check_device(job.device)
+    if not context.alone:
+        answer = measure(context, job)
+        return answer if context.rank == 0 else None
+    total = len(job.kinds) * len(job.sizes(job.group or world))
+    done = 0
+    with progress("messages") as tell:
+
+        def advance(kind: str, row: dict[str, Any]) -> bool:
+            nonlocal done
+            done += 1
+            tell(done, total)
+            return False
+
+        local: dict[str, Any] = run_local(
+            measure, (job,), world, preload=PRELOAD, on_row=advance, import_main=False
+        )
+    return local
+
+
+def show_collectives(answer: dict[str, Any]) -> None:
+    groups = "" if answer["group"] == answer["ranks"] else f", groups of {answer['group']}"
+    apart = f", {answer['stride']} apart" if answer["stride"] > 1 else ""
+    print(f"{answer['ranks']} processes on {answer['device']} over {answer['backend']}{groups}{apart}\n")
+    rows = [
+        (
+            row["kind"],
+            row["bytes"],
+            short_time(row["time_s"]),
+            metric(row["algbw_bytes_per_s"], "B/s"),
+            metric(row["busbw_bytes_per_s"], "B/s"),
+            row["wrong"],
+        )
+        for row in answer["rows"]
+    ]
+    print_table(("collective", "bytes", "time", "algorithm", "bus", "wrong"), rows)
+    if not answer["fits"]:
+        return
+    print("\ntime = start + bus bytes / rate, each with its 90% interval")
+    lines = [
+        (
+            fit["kind"],
+            short_time(fit["start_s"]),
+            " to ".join(short_time(value) for value in fit["start_interval_s"]),
+            _rate(fit["bytes_per_s"]),
+            " to ".join(_rate(value) for value in fit["interval_bytes_per_s"]),
+            f"{fit['error']:.0%}",
+        )
+        for fit in answer["fits"]
+    ]
+    print_table(("collective", "start", "interval", "rate", "interval", "median error"), lines)
+
+
+def rows_of(rows: Iterable[dict[str, Any]], what: str) -> list[dict[str, Any]]:
+    """The rows, while a terminal shows which is the latest."""
+    done = []
+    with working(what) as tell:
+        for row in rows:
+            done.append(row)
+            tell(f"{what}: {row['what']} done")
+    return done
+
+
+def show_rates(rows: list[dict[str, Any]]) -> None:
+    """A table of rates; columns that no row has are left out."""
+    columns: dict[str, Callable[[dict[str, Any]], str | None]] = {
+        "what": lambda row: str(row["what"]),
+        "precision": lambda row: row.get("precision"),
+        "shape": lambda row: " x ".join(map(str, row["shape"])) if "shape" in row else None,
+        "bytes": lambda row: metric(row["bytes"], "B") if "bytes" in row else None,
+        "time": lambda row: short_time(row["time_s"]) if "time_s" in row else None,
+        "rate": lambda row: _rate_of(row, ""),
+        "best": lambda row: _rate_of(row, "best_"),
+        "of the roof": lambda row: share(row["share_of_roof"]) if "share_of_roof" in row else None,
+    }
+    kept = [name for name, cell in columns.items() if any(cell(row) is not None for row in rows)]
+    print_table(kept, [[columns[name](row) for name in kept] for row in rows])
+
+
+def _rate_of(row: dict[str, Any], prefix: str) -> str | None:
+    for unit, words in (("flops", "FLOP/s"), ("bytes", "B/s")):
+        if f"{prefix}{unit}_per_s" in row:
+            return metric(row[f"{prefix}{unit}_per_s"], words)
+    return None
+
+
+def run_step(source: str, overrides: tuple[str, ...], steps: int) -> dict[str, Any] | None:
+    """The answer of `bench.step`; None on ranks other than 0 of a started world."""
+    from scalewright.api import train
+    from scalewright.bench.step import step
+
+    with working("training"):
+        return step(train, source, overrides, steps)
+
+
+def show_step(answer: dict[str, Any]) -> None:
+    time, expected = answer["step_time_s"], answer["predicted_step_time_s"]
+    band = f"{short_time(time['p10'])} to {short_time(time['p90'])}"
+    print(f"a step takes {short_time(time['p50'])} ({band}, {answer['steps']} steps)", end="")
+    print(f", predicted {short_time(expected)} ({against(time['p50'], expected)})" if expected else "")
+    mfu = "" if answer["mfu"] is None else f", MFU {share(answer['mfu'])}"
+    print(f"{metric(answer['tokens_per_s'], 'tokens/s')}{mfu}\n")
+    parts = sorted(answer["breakdown_s"].items(), key=lambda part: -part[1])
+    lines = [(name, short_time(seconds), share(seconds / time["p50"])) for name, seconds in parts if seconds]
+    print_table(("part", "time", "share of the step"), lines)
+
+
+def profile_machine(processes: int, out: Path, iterations: int) -> dict[str, Any]:
+    """Times everything that a profile holds, and writes it to `out`."""
+    import os
+
+    from scalewright.bench.collectives import Job
+    from scalewright.bench.device import memory, need_torch, squares
+    from scalewright.bench.profile import make_profile, provenance
+    from scalewright.machine.local import find_cluster, timed_cluster
+    from scalewright.machine.timings import cpu_timings
+    from scalewright.spec.base import write_yaml
+    from scalewright.spec.text.files import check_replaceable
+    from scalewright.track.environment import environment
+
+    check_replaceable(out, force=True)
+    torch = need_torch()
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+    seen = environment()
+    if device == "cuda":
+        cluster = find_cluster("local")
+    else:
+        with working("kernels and messages of every process"):
+            cluster = timed_cluster(processes, cpu_timings(processes, fresh=True, patience=PATIENCE_S))
+    timed = cluster.measured is not None  # in all processes at once: a device alone would be faster
+    products = [] if timed else rows_of(squares(device), "products")
+    passes = [] if timed else rows_of(memory(device), "memory")
+    job = Job(kinds=("all_reduce",), iterations=iterations, device=device)
+    messages = run_collectives(job, processes) if processes > 1 else None
+    profile = make_profile(
+        cluster, messages=messages, products=products, memory=passes,
+        when=seen["time"], software=provenance(seen, load),
+    )  # fmt: skip
+    write_yaml(out, profile.dump())
+    rates = [
+        *({"what": "product", "precision": name, "flops_per_s": rate} for name, rate in _peaks(profile)),
+        {"what": "memory", "bytes_per_s": profile.effective_levels()[0].bytes_per_s},
+    ]
+    return {"profile": str(out), "processes": processes, "device": rates, "messages": messages}
+
+
+def _peaks(cluster: ClusterSpec) -> list[tuple[str, float]]:
+    """The rates of a device's products by precision, as measured."""
+    measured = cluster.measured.matmul_flops if cluster.measured else {}
+    peaks = measured or {name: cluster.device.peak(name) or 0.0 for name in cluster.device.precisions}
+    return [(name, rate) for name, rate in peaks.items() if rate]
+
+
+def calibrate_profile(folders: Sequence[Path], source: Path, out: Path | None) -> dict[str, Any]:
+    """Corrects the profile at `source` by run folders; writes it to `out` where one is given."""
+    from scalewright.bench.calibrate import calibrate
+    from scalewright.plan.predict import predict
+    from scalewright.plan.request import run_facts
+    from scalewright.spec.base import write_yaml
+    from scalewright.spec.errors import UserError
+    from scalewright.spec.hardware.cluster import load_cluster
+    from scalewright.spec.model import ModelSpec
+    from scalewright.spec.presets import load_model_spec
+    from scalewright.spec.run import DataSpec, load_run
+
+    cluster = load_cluster(str(source))
+
+    def price(folder: Path, place: ClusterSpec) -> float:
+        run = load_run(folder / "run.yaml", [])
+        if not isinstance(run.model, (str, ModelSpec)) or not isinstance(run.data, DataSpec):
+            raise UserError("the model or data is the user's own", str(folder), "leave this run out")
+        timings = place.measured.timings if place.measured else None
+        if timings and timings.processes != run.layout.devices:
+            here = f"{run.layout.devices} processes, and the profile was timed with {timings.processes}"
+            how = f"leave it out, or `scalewright bench all --processes {run.layout.devices} --out FILE`"
+            raise UserError(f"this run has {here}", str(folder), how)
+        model = load_model_spec(run.model)
+        return predict(model, place, run.layout, run.data.seq_len, **run_facts(run)).step_time_s
+
+    answer, corrected = calibrate(folders, cluster, price)
+    if out is not None:
+        write_yaml(out, corrected.dump())
+        answer["profile"] = str(out)
+    return answer
+
+
+def show_calibration(answer: dict[str, Any]) -> None:
+    rows = [
+        (
+            Path(row["run"]).name,
+            short_time(row["measured_s"]),
+            short_time(row["before_s"]),
+            against(row["before_s"], row["measured_s"]),
+            short_time(row["after_s"]),
+            against(row["after_s"], row["measured_s"]),
+        )
+        for row in answer["scored_on"]
+    ]
+    print_table(("left out", "measured", "before", "error", "after", "error"), rows)
+    fitted = len(answer["fitted_to"])
+    before, after = answer["median_error_before"], answer["median_error_after"]
+    print(f"\nmedian error of these, corrected by the other {fitted}: {before:.0%} before, {after:.0%} after")
+    for name, factor in answer["factors"].items():
+        low, high = answer["interval"][name]
+        print(f"{name} take {factor:.2f} times what the profile has ({low:.2f} to {high:.2f}, by all runs)")
+    if "profile" in answer:
+        print(f"the corrected profile is {answer['profile']}")
+
+
+def _rate(value: float | None) -> str:
+    return "–" if value is None else metric(value, "B/s")

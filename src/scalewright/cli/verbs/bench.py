@@ -1,0 +1,199 @@
+"""`scalewright bench WHAT`: what this hardware really does, and a cluster profile of it for `plan`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from scalewright.cli.options import Device, Json, choice
+
+Processes = Annotated[int, typer.Option(min=1, help="Processes, unless torchrun or srun started them.")]
+
+
+def collectives(
+    processes: Processes = 2,
+    kinds: Annotated[str, typer.Option(metavar="NAME,...", help="Collectives; default all six.")] = "",
+    min_bytes: Annotated[int, typer.Option(min=4, help="The smallest message; sizes double from it.")] = 1024,
+    max_bytes: Annotated[int, typer.Option(min=4, help="The largest message.")] = 4 << 20,
+    iterations: Annotated[int, typer.Option(min=3, help="Timed repetitions of each.")] = 20,
+    warmup: Annotated[int, typer.Option(min=0, help="Repetitions before those.")] = 5,
+    group: Annotated[int | None, typer.Option(min=2, help="Ranks of a group; default all.")] = None,
+    stride: Annotated[int, typer.Option(min=1, help="Ranks between neighbours of a group.")] = 1,
+    device: Device = "cpu",
+    json: Json = False,
+) -> None:
+    """Times and bandwidths of messages between processes, in nccl-tests' conventions.
+
+    Every buffer's numbers are compared with what they should be; exit code 1 when one is wrong.
+
+    \b
+    scalewright bench collectives --processes 4
+    scalewright bench collectives --processes 4 --kinds all_reduce --group 2 --stride 2
+    torchrun --nproc-per-node 8 -m scalewright bench collectives --device cuda
+    """
+    from scalewright.bench.collectives import Job
+    from scalewright.cli.bench import run_collectives, show_collectives
+    from scalewright.cli.output import only_answer, print_json
+
+    names = tuple(name.strip().replace("-", "_") for name in kinds.split(",") if name.strip())
+    job = Job(
+        **({"kinds": names} if names else {}), least_bytes=min_bytes, most_bytes=max_bytes,
+        iterations=iterations, warmup=warmup, device=device, group=group, stride=stride,
+    )  # fmt: skip
+    with only_answer(json):
+        answer = run_collectives(job, processes)
+    if answer is None:  # another rank prints
+        return
+    print_json(answer) if json else show_collectives(answer)
+    if any(row["wrong"] for row in answer["rows"]):
+        raise typer.Exit(1)
+
+
+def matmul(
+    model: Annotated[
+        str, typer.Option(metavar="MODEL", help="The shapes of a model's products; default squares.")
+    ] = "",
+    tokens: Annotated[int, typer.Option(min=1, help="Rows of a product, with --model.")] = 1024,
+    device: Device = "cpu",
+    json: Json = False,
+) -> None:
+    """Rates of matrix products, in every precision that the device has.
+
+    \b
+    scalewright bench matmul
+    scalewright bench matmul --model tiny --tokens 512
+    """
+    from scalewright.bench.device import model_shapes, products, squares
+    from scalewright.cli.options import check_device
+    from scalewright.spec.presets import load_model_spec
+
+    shapes = model_shapes(load_model_spec(model), tokens) if model else {}
+    check_device(device)
+    _answer(lambda: products(shapes, device) if model else squares(device), "products", device, json)
+
+
+def memory(device: Device = "cpu", json: Json = False) -> None:
+    """Bandwidth of copies and triads, from sizes inside the caches to beyond them.
+
+    \b
+    scalewright bench memory
+    """
+    from scalewright.bench.device import memory as measure
+    from scalewright.cli.options import check_device
+
+    check_device(device)
+    _answer(lambda: measure(device), "memory", device, json)
+
+
+def storage(
+    folder: Annotated[Path, typer.Option(metavar="DIR", help="Where checkpoints would go.")] = Path(),
+    size: Annotated[int, typer.Option("--bytes", min=1, help="Size of the file, then removed.")] = 1 << 28,
+    json: Json = False,
+) -> None:
+    """Writing and reading a file of a checkpoint's size, from the page cache and beyond it.
+
+    \b
+    scalewright bench storage --folder runs
+    """
+    from scalewright.bench.storage import storage as measure
+
+    _answer(lambda: measure(folder, size), "storage", "storage", json)
+
+
+def kernels(
+    precision: Annotated[str, choice("precision", ("fp32", "bf16"), "What they compute in.")] = "fp32",
+    json: Json = False,
+) -> None:
+    """The operators of a training step on this CPU, beside its roofs.
+
+    \b
+    scalewright bench kernels
+    """
+    from scalewright.bench.kernels import kernels as measure
+
+    _answer(lambda: measure(precision), "kernels", "cpu", json)
+
+
+def step(
+    source: Annotated[str, typer.Argument(metavar="RUN.yaml|MODEL", help="A run file, or a model's name.")],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Keys to set, such as layout.tp=2.")
+    ] = None,
+    steps: Annotated[int, typer.Option(min=4, help="Steps to train; the first three aren't timed.")] = 13,
+    json: Json = False,
+) -> None:
+    """A real training step: the trainer on a run file, or on a model with random tokens.
+
+    \b
+    scalewright bench step tiny
+    scalewright bench step run.yaml layout.devices=2 layout.tp=2
+    """
+    from scalewright.cli.bench import run_step, show_step
+    from scalewright.cli.output import only_answer, print_json
+
+    with only_answer(json):
+        answer = run_step(source, tuple(overrides or ()), steps)
+    if answer is None:  # another rank prints
+        return
+    print_json(answer) if json else show_step(answer)
+
+
+def everything(
+    out: Annotated[Path, typer.Option(metavar="FILE", help="The cluster profile to write.")],
+    processes: Processes = 2,
+    iterations: Annotated[int, typer.Option(min=3, help="Timed repetitions of each message.")] = 20,
+    json: Json = False,
+) -> None:
+    """Time all that a cluster profile holds, and write it for plan and predict.
+
+    \b
+    scalewright bench all --processes 2 --out here.yaml
+    scalewright plan tiny --cluster here.yaml --devices 2 --seq-len 128 --global-batch 8
+    """
+    from scalewright.cli.bench import profile_machine, show_collectives, show_rates
+    from scalewright.cli.output import only_answer, print_json
+
+    with only_answer(json):
+        answer = profile_machine(processes, out, iterations)
+    if json:
+        print_json(answer)
+        return
+    show_rates(answer["device"])
+    if answer["messages"]:
+        print()
+        show_collectives(answer["messages"])
+    print(f"\nthe profile is {answer['profile']}: plan and predict take it as --cluster {answer['profile']}")
+
+
+def calibrate(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN_DIR...", help="Folders that train wrote.")],
+    cluster: Annotated[Path, typer.Option(metavar="FILE", help="The profile to correct.")],
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Where to write the corrected one.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Correct a cluster profile by runs, and score it on those left out.
+
+    \b
+    scalewright calibrate runs/* --cluster here.yaml --out better.yaml
+    """
+    from scalewright.cli.bench import calibrate_profile, show_calibration
+    from scalewright.cli.output import only_answer, print_json, working
+
+    with only_answer(json), working("predicting"):
+        answer = calibrate_profile(runs, cluster, out)
+    print_json(answer) if json else show_calibration(answer)
+
+
+def _answer(measure: Callable[[], Iterator[dict[str, Any]]], what: str, device: str, json: bool) -> None:
+    """The rows of a benchmark, as JSON or as a table."""
+    from scalewright.cli.bench import rows_of, show_rates
+    from scalewright.cli.output import only_answer, print_json
+
+    with only_answer(json):
+        rows = rows_of(measure(), what)
+    print_json({"device": device, "rows": rows}) if json else show_rates(rows)
