@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from scalewright.bench.collectives import Job, fits, make_buffers, measure
-from scalewright.bench.factors import COLLECTIVES
 from scalewright.launch.local import run_local
 from scalewright.launch.rank import RankContext
+from scalewright.spec.collectives import COLLECTIVES
 from scalewright.spec.errors import UserError
 
 QUICK = {"least_bytes": 64, "most_bytes": 256, "iterations": 3, "warmup": 1}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from scalewright.bench.factors import COLLECTIVES
 from scalewright.bench.fit import fit_line
+from scalewright.spec.collectives import COLLECTIVES
 
 SIZES = [2.0**power for power in range(10, 24)]
 

@@ -17,9 +17,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from scalewright.bench.factors import COLLECTIVES
 from scalewright.bench.fit import fit_line
 from scalewright.machine.probe import synchronize
+from scalewright.spec.collectives import COLLECTIVES
 from scalewright.spec.errors import UserError, unknown
 
 if TYPE_CHECKING:
