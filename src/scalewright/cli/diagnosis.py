@@ -15,11 +15,11 @@ from scalewright.cli.log_lines import STEPS, log_lines, step_rows
 from scalewright.cli.nccl_lines import COMMUNICATOR, communicator_rows, nccl_lines
 from scalewright.cli.ncu_lines import HEADS, first_line, kernel_rows
 from scalewright.cli.output import print_table
-from scalewright.spec.text.words import printable, short_time
+from scalewright.spec.text.words import metric, printable, short_time
 
 BAR = 40
 GIB = 1 << 30
-MOST_RANKS, MOST_KERNELS = 16, 8
+MOST_RANKS, MOST_KERNELS, MOST_RATES = 16, 8, 4
 PARTS = (("compute", "█", "compute"), ("exposed_communication", "▒", "communication"),
          ("exposed_copy", "░", "memcpy"), ("idle", "·", "idle"))  # fmt: skip
 CAUSES = {
@@ -152,6 +152,19 @@ def _idle(answer: Mapping[str, Any]) -> None:
             f"  {printable(group['group'])}: {group['collectives']:,} collectives, transfer "
             f"{short_time(group['transfer_s'])}, waiting up to {short_time(waits)} a rank"
         )
+    for rate in answer["communication"].get("bandwidths", [])[:MOST_RATES]:
+        print(f"  {_bandwidth(rate)}")
+
+
+def _bandwidth(rate: Mapping[str, Any]) -> str:
+    """One kind of collective of a group: its size, its bus bandwidth, the link's."""
+    link = f" of a link's {metric(rate['link_bytes_per_s'], 'B/s')}" if rate["link_bytes_per_s"] else ""
+    waiting = ", waiting for other ranks in it" if rate["with_waiting"] else ""
+    group = printable(rate["group"].partition(" [")[0])
+    bus = metric(rate["busbw_bytes_per_s"], "B/s")
+    return (
+        f"{group}: {rate['kind']} of {metric(rate['largest_bytes'], 'B')}, bus bandwidth {bus}{link}{waiting}"
+    )
 
 
 def _traced_memory(memory: Mapping[str, Any] | None) -> None:

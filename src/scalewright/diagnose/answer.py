@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from scalewright.diagnose.bandwidths import bandwidths
 from scalewright.diagnose.breakdown import breakdown_of_windows
 from scalewright.diagnose.idle import CAUSES
 from scalewright.diagnose.kernels import by_kind, short_name, top_kernels
@@ -98,6 +99,9 @@ def _communication(ranks: Ranks) -> dict[str, Any]:
         "total_s": total / max(len(ranks.ranks), 1) / 1e9,
         "clock_error_us": float(ranks.clocks.error.max(initial=0)) / 1e3,
         "per_group": groups,
+        "bandwidths": [
+            some.dump() for some in bandwidths([rank.trace for rank in ranks.ranks], ranks.matched)
+        ],
     }
 
 

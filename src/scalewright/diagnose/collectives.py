@@ -122,14 +122,17 @@ def _by_group(trace: Trace) -> dict[str, np.ndarray]:
     groups: dict[str, list[int]] = {}
     streams: dict[int, str] = {}
     for row in rows.tolist():
-        known = trace.collectives.get(row)
-        if known is not None and known.group:
-            about = f" {known.group_about}" if known.group_about not in ("", "undefined") else ""
-            key = f"group {known.group}{about} {known.ranks}".strip()
-        else:
-            key = streams.setdefault(int(trace.lane[row]), f"communication stream {len(streams)}")
-        groups.setdefault(key, []).append(row)
+        groups.setdefault(group_of(trace, row, streams), []).append(row)
     return {key: np.array(list_of_rows) for key, list_of_rows in groups.items()}
+
+
+def group_of(trace: Trace, row: int, streams: dict[int, str]) -> str:
+    """The name of a kernel's process group; where none is recorded its stream's, kept in `streams`."""
+    known = trace.collectives.get(row)
+    if known is not None and known.group:
+        about = f" {known.group_about}" if known.group_about not in ("", "undefined") else ""
+        return f"group {known.group}{about} {known.ranks}".strip()
+    return streams.setdefault(int(trace.lane[row]), f"communication stream {len(streams)}")
 
 
 def _names(trace: Trace, rows: np.ndarray) -> list[str]:

@@ -13,7 +13,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from scalewright.machine.names import match_gpu
 from scalewright.machine.probe import copy_rate, load_torch, matmul_rate, synchronize, time_runs
 from scalewright.machine.processor import read_processor
 from scalewright.machine.timings import cpu_timings
@@ -21,6 +20,7 @@ from scalewright.spec.errors import UserError
 from scalewright.spec.hardware import cluster as named
 from scalewright.spec.hardware.cluster import ClusterSpec
 from scalewright.spec.hardware.devices import DeviceSpec
+from scalewright.spec.hardware.driver_names import match_gpu
 from scalewright.spec.hardware.timings import Timings
 from scalewright.spec.hardware.topology import LATENCY, Measured
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from scalewright.machine.findings import Finding, Severity, gib
-from scalewright.machine.names import match_gpu
+from scalewright.spec.hardware.driver_names import match_gpu
 
 GROUP = "accelerator"
 FIELDS = (

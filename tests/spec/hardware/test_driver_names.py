@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from scalewright.machine.names import match_gpu
 from scalewright.spec.hardware.devices import devices
+from scalewright.spec.hardware.driver_names import match_gpu
 
 KNOWN = [
     ("NVIDIA H200", "h200-sxm"),

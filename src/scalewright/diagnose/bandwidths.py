@@ -1,0 +1,150 @@
+"""How fast collectives were: algorithm and bus bandwidth by group and kind, beside the device's link.
+
+    bytes     numbers of the buffer that nccl-tests counts (spec/collectives.py) x bytes of the dtype
+    seconds   matched over ranks: the transfer, without waiting for the last rank; else a rank's whole kernel
+    bus       bytes / seconds x factor; of `LARGE` and more of the group's largest, since small ones are delay
+
+Metadata is PyTorch's (2.3 and later): what has none isn't counted. The link is the device's between GPUs, and
+only where the group can lie within its domain: at most so many ranks, consecutive, in one block of that size.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from scalewright.diagnose.collectives import Matched, group_of
+from scalewright.diagnose.traces import trace as t
+from scalewright.diagnose.traces.trace import Collective, Trace
+from scalewright.spec.collectives import COLLECTIVES
+from scalewright.spec.hardware.driver_names import match_gpu
+
+LARGE = 0.5  # of the largest
+BYTES = {
+    "double": 8, "long": 8, "float": 4, "int": 4, "half": 2, "bfloat16": 2, "short": 2, "byte": 1, "char": 1,
+    "bool": 1, "float8_e4m3fn": 1, "float8_e5m2": 1,
+}  # fmt: skip
+# What names contain, in this order -> the collective, and the buffer that counts.
+KINDS = (
+    ("reduce_scatter", "reduce_scatter", "in"), ("reducescatter", "reduce_scatter", "in"),
+    ("allreduce", "all_reduce", "in"), ("all_reduce", "all_reduce", "in"),
+    ("allgather", "all_gather", "out"), ("all_gather", "all_gather", "out"),
+    ("all_to_all", "all_to_all", "in"), ("alltoall", "all_to_all", "in"),
+    ("broadcast", "broadcast", "in"), ("send", "send_recv", "in"), ("recv", "send_recv", "out"),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Bandwidth:
+    """The collectives of one kind in one group; medians over its large ones, bytes/s."""
+
+    group: str
+    kind: str
+    calls: int
+    largest: int  # bytes
+    algorithm: float
+    bus: float
+    waits: bool  # whether waiting for other ranks is in it
+    imbalance: float | None  # largest over mean of the ranks' bytes, median over calls
+    link: float | None
+
+    def dump(self) -> dict[str, Any]:
+        """The keys of `communication.bandwidths` in `diagnose --json`."""
+        return {
+            "group": self.group, "kind": self.kind, "calls": self.calls, "largest_bytes": self.largest,
+            "algbw_bytes_per_s": self.algorithm, "busbw_bytes_per_s": self.bus, "with_waiting": self.waits,
+            "imbalance": self.imbalance, "link_bytes_per_s": self.link,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Call:
+    kind: str
+    ranks: int
+    sizes: list[int]  # bytes on each rank
+    seconds: float
+    about: Collective
+
+
+def bandwidths(traces: Sequence[Trace], matched: Sequence[Matched]) -> list[Bandwidth]:
+    """One for each group and kind, those that sent the most first; groups that aren't matched by one rank."""
+    done = {group.group for group in matched}
+    calls: dict[tuple[str, str], list[_Call]] = {}
+    for group in matched:
+        for call in _matched_calls(traces, group):
+            calls.setdefault((group.group, call.kind), []).append(call)
+    for name, call in _single_calls(traces[0]):
+        if name not in done:
+            calls.setdefault((name, call.kind), []).append(call)
+    result = [_bandwidth(name, some, name not in done, traces[0]) for (name, _), some in calls.items()]
+    return sorted(result, key=lambda some: -some.calls * some.largest)
+
+
+def _bandwidth(group: str, calls: list[_Call], waits: bool, trace: Trace) -> Bandwidth:
+    sizes = np.array([max(call.sizes) for call in calls], dtype=float)
+    large = sizes >= LARGE * sizes.max()
+    rates = sizes[large] / np.array([call.seconds for call in calls])[large]
+    factor = COLLECTIVES[calls[0].kind].factor(calls[0].ranks)
+    several = [max(call.sizes) * len(call.sizes) / sum(call.sizes) for call in calls if len(call.sizes) > 1]
+    algorithm = float(np.median(rates))
+    return Bandwidth(
+        group, calls[0].kind, len(calls), int(sizes.max()), algorithm, algorithm * factor, waits,
+        float(np.median(several)) if several else None, _link(trace, calls[0].about),
+    )  # fmt: skip
+
+
+def _matched_calls(traces: Sequence[Trace], group: Matched) -> Iterator[_Call]:
+    for number, transfer in enumerate(group.transfer.tolist()):
+        about = [traces[index].collectives.get(int(group.row[number, column]))
+                 for column, index in enumerate(group.ranks)]  # fmt: skip
+        known = [some for some in about if some is not None]
+        if len(known) == len(about) and transfer > 0 and (call := _call(known, transfer / 1e9)):
+            yield call
+
+
+def _single_calls(trace: Trace) -> Iterator[tuple[str, _Call]]:
+    streams: dict[int, str] = {}
+    kernels = [row for row in trace.collectives if trace.category[row] == t.KERNEL]
+    for row in sorted(kernels, key=lambda row: int(trace.start[row])):
+        seconds = int(trace.end[row] - trace.start[row]) / 1e9
+        if seconds > 0 and (call := _call([trace.collectives[row]], seconds)):
+            yield group_of(trace, row, streams), call
+
+
+def _call(about: Sequence[Collective], seconds: float) -> _Call | None:
+    """A collective of `about` on each rank; None where its kind, size or ranks aren't known."""
+    first = about[0]
+    kind, buffer = _kind(first.name)
+    if not kind or first.group_size < 2:
+        return None
+    sizes = [_bytes(some, buffer) for some in about]
+    return _Call(kind, first.group_size, sizes, seconds, first) if min(sizes) > 0 else None
+
+
+def _kind(name: str) -> tuple[str, str]:
+    text = name.lower()
+    return next(((kind, buffer) for word, kind, buffer in KINDS if word in text), ("", ""))
+
+
+def _bytes(about: Collective, buffer: str) -> int:
+    elements = about.elements_in if buffer == "in" else about.elements_out
+    return max(elements, 0) * BYTES.get(about.dtype.lower(), 0)
+
+
+def _link(trace: Trace, about: Collective) -> float | None:
+    """Bytes/s one way of the device's link, where the group's ranks may all be on it."""
+    devices = trace.about.get("deviceProperties")
+    first = devices[0] if isinstance(devices, list) and devices else None
+    device = match_gpu(str(first.get("name"))) if isinstance(first, dict) else None
+    if device is None or device.link is None:
+        return None
+    ranks = [int(number) for number in re.findall(r"\d+", about.ranks)] if "..." not in about.ranks else []
+    near = ranks and ranks == list(range(ranks[0], ranks[0] + len(ranks)))
+    size = device.link.domain or about.group_size
+    if not near or len(ranks) != about.group_size or ranks[0] // size != ranks[-1] // size:
+        return None
+    return device.link.bytes_per_s
