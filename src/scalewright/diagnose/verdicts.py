@@ -15,13 +15,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from scalewright.diagnose import intervals
+from scalewright.diagnose.cpu import short_operators
 from scalewright.diagnose.kernels import by_kind, short_kernels
 from scalewright.diagnose.ranks import Rank, Ranks
 from scalewright.diagnose.replay import Change
 from scalewright.diagnose.stragglers import Straggler
 
 # The least share of the window, in percent, at which a cause is worth a line.
-LEAST = {"data": 2.0, "sync": 2.0, "host": 5.0, "communication": 5.0, "copies": 3.0, "straggler": 1.0}
+LEAST = {"data": 2.0, "sync": 2.0, "host": 5.0, "communication": 5.0, "copies": 3.0, "straggler": 1.0,
+         "operators": 40.0}  # fmt: skip
 LEAST_GAIN = 1.0  # percent: a cause without it isn't on the critical path
 WORKERS_COST = (
     1.15  # of the host's own work once worker processes share its cores: resnet50 on a V100, 4 workers
@@ -60,7 +62,7 @@ def _data(ranks: Ranks) -> Verdict | None:
     if share < LEAST["data"]:
         return None
     most = ranks.gain(Change(data=0.0))
-    usual = max(min(ranks.gain(Change(data=0.0, host=WORKERS_COST)), most), 0.0)
+    usual = max(min(ranks.gain(Change(data=0.0, host=WORKERS_COST)), most), 0.0) if ranks.on_gpu else most
     return Verdict(
         "data",
         [f"in {share:.1f}% of the steps the host loads data while the device has nothing to do"],
@@ -84,7 +86,26 @@ def _sync(ranks: Ranks) -> Verdict | None:
     )  # fmt: skip
 
 
+def _operators(ranks: Ranks) -> Verdict | None:
+    if ranks.on_gpu:
+        return None
+    share = _idle_share(ranks, "host")
+    short, count = (sum(some) for some in zip(*(short_operators(r.trace) for r in ranks.ranks), strict=True))
+    if share < LEAST["operators"] or short < count / 2:
+        return None
+    low, middle, most = (max(ranks.gain(Change(host=part)), 0.0) for part in (*REACHES["host"], 0.0))
+    return Verdict(
+        "host",
+        [f"{share:.1f}% of the window no operator runs: Python between them, and what they cost to call",
+         f"{short:,} of {count:,} operators take less than 10 microseconds"],
+        "fewer and larger operators: a larger micro-batch, fused ones, torch.compile",
+        low, middle, most, 0.6,
+    )  # fmt: skip
+
+
 def _host(ranks: Ranks) -> Verdict | None:
+    if not ranks.on_gpu:
+        return None
     share = _idle_share(ranks, "host") + _idle_share(ranks, "launch")
     if share < LEAST["host"]:
         return None
@@ -113,11 +134,11 @@ def _communication(ranks: Ranks) -> Verdict | None:
     share = max(100 * exposed / whole - _waited_share(ranks), 0.0)
     if share < LEAST["communication"]:
         return None
-    if ranks.on_gpu:
+    if ranks.replays:
         low, middle, most = (
             max(ranks.gain(Change(transfer=part)), 0.0) for part in (*REACHES["communication"], 0.0)
         )
-    else:  # nothing tells what a CPU's operators wait for
+    else:
         low, middle, most = 0.0, share / 2, share
     evidence = [f"{share:.1f}% of the window the device communicates and nothing hides it"]
     if not ranks.matched:
@@ -245,5 +266,5 @@ def bound_by(ranks: Ranks) -> str:
 
 
 RULES: tuple[Callable[[Ranks], Verdict | None], ...] = (
-    _data, _sync, _host, _communication, _copies, _stragglers,
+    _data, _sync, _host, _operators, _communication, _copies, _stragglers,
 )  # fmt: skip

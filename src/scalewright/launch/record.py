@@ -1,10 +1,10 @@
 """`scalewright record -- COMMAND`: the command as it is, with a trace of some steps of each rank.
 
-    PYTHONPATH = recording/ : ...        Python imports recording/sitecustomize.py at its start, in the command,
-                                         in what it starts, and on other machines only where a launcher passes
-                                         the environment on
-    DIR/rank00000.json.gz, ...           the traces
-    DIR/.processes/                      what each process came to; read here, then removed
+PYTHONPATH = recording/ : ...        Python imports recording/sitecustomize.py at its start, in the command,
+                                     in what it starts, and on other machines only where a launcher passes
+                                     the environment on
+DIR/rank00000.json.gz, ...           the traces
+DIR/.processes/                      what each process came to; read here, then removed
 """
 
 from __future__ import annotations
@@ -65,9 +65,7 @@ def record(
     return Recording(code, files)
 
 
-def why_none(
-    processes: Sequence[dict[str, Any]], steps: int, after: int, ranks: Sequence[int] | None
-) -> str:
+def why_none(processes: Sequence[dict[str, Any]], steps: int, after: int, ranks: Sequence[int] | None) -> str:
     """The reason, from the reports of the command's processes, and the way out."""
     if not processes:
         return (

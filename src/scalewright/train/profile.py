@@ -4,8 +4,9 @@
                       prepare, meet, start              stop, write
 
 Every rank writes its own file, which `scalewright diagnose`, Perfetto and chrome://tracing open. Beside what
-torch's profiler records it holds names of phases and layers (`ranges.py`), the axis of each process group, and
-which group each collective is of, from torch's flight recorder: Gloo's events don't have it. A pipeline also writes when each of its actions ran: traces/pipeline-step-00000005.json.
+torch's profiler records it holds names of phases and layers (`ranges.py`), the axis of each process group,
+and the group of each collective, from torch's flight recorder: Gloo's events don't have it. A pipeline also
+writes when each of its actions ran: traces/pipeline-step-00000005.json.
 
 A traced step is slower than others, so steps are chosen, and none by default; a run without any pays nothing.
 """
@@ -31,7 +32,7 @@ from scalewright.parallel.parallelize import Parallel
 from scalewright.parallel.pipeline import Pipeline
 from scalewright.parallel.timeline import ActionTimes
 from scalewright.train.hangs.position import Groups, flights
-from scalewright.train.ranges import NamedActions, NamedLayers, named_range
+from scalewright.train.ranges import NamedActions, NamedLayers, named_range, phase_range
 
 T = TypeVar("T")
 
@@ -94,7 +95,7 @@ class Tracer:
         executor = self.parallel.executor
         inner = self._times if isinstance(executor, Pipeline) else Recorder()
         executor.recorder = NamedActions(self.on_gpu, inner)
-        self.mesh.timers.named(partial(named_range, on_gpu=self.on_gpu))
+        self.mesh.timers.named(partial(phase_range, on_gpu=self.on_gpu))
         self._layers = NamedLayers(self.parallel.model, self.on_gpu)
 
     def _write(self) -> None:

@@ -1,10 +1,10 @@
 """Names for what a traced step does: phases, micro-batches, layers, waits for other ranks.
 
-    ProfilerStep#5 ─┬─ data
-                    ├─ compute ─┬─ forward stage 0 micro-batch 0 ─┬─ layers.0
-                    │           │                                 └─ layers.1 ── comm_tp
-                    │           └─ backward stage 0 micro-batch 0
-                    └─ optimizer
+    ProfilerStep#5 ─┬─ data phase
+                    ├─ compute phase ─┬─ forward stage 0 micro-batch 0 ─┬─ layers.0
+                    │                 │                                 └─ layers.1 ── comm_tp
+                    │                 └─ backward stage 0 micro-batch 0
+                    └─ optimizer phase
 
 Each is a range of torch's profiler and, on CUDA, one of NVTX, which Nsight Systems shows. Phases and
 communication are named by the mesh's timers (`parallel/timers.py`), computations by the executor's recorder;
@@ -25,6 +25,7 @@ from torch.utils.hooks import RemovableHandle
 
 from scalewright.parallel.blocks import find_blocks
 from scalewright.parallel.execute import Recorder
+from scalewright.parallel.timers import PHASES
 from scalewright.spec.schedule import Action, Schedule
 
 
@@ -39,6 +40,11 @@ def named_range(name: str, on_gpu: bool = False) -> Iterator[None]:
         finally:
             if on_gpu:
                 torch.cuda.nvtx.range_pop()  # type: ignore[no-untyped-call]
+
+
+def phase_range(name: str, on_gpu: bool = False) -> AbstractContextManager[None]:
+    """A range for a mark of the mesh's timers: `comm_tp`, or `data phase`."""
+    return named_range(f"{name} phase" if name in PHASES else name, on_gpu)
 
 
 class NamedActions(Recorder):

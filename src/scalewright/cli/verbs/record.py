@@ -11,7 +11,7 @@ import typer
 def record(
     command: Annotated[
         list[str],
-        typer.Argument(metavar="-- COMMAND...", help="The training, as you start it: torchrun train.py ..."),
+        typer.Argument(metavar="COMMAND...", help="The training, as you start it: torchrun train.py ..."),
     ],
     steps: Annotated[int, typer.Option(min=1, metavar="K", help="Optimizer steps to trace.")] = 3,
     after: Annotated[int, typer.Option(min=1, metavar="N", help="Optimizer steps before them.")] = 10,
@@ -38,7 +38,9 @@ def record(
     result = run(command, steps, after, _ranks(ranks), out)
     if result.files:
         traces = counted(len(result.files), "traces") if len(result.files) > 1 else "a trace"
-        print(f"{traces} of steps {after + 1} to {after + steps}: scalewright diagnose {out}", file=sys.stderr)
+        print(
+            f"{traces} of steps {after + 1} to {after + steps}: scalewright diagnose {out}", file=sys.stderr
+        )
     if result.code:
         raise typer.Exit(result.code if result.code > 0 else 128 - result.code)
 

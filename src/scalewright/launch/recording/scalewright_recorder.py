@@ -5,9 +5,9 @@
 
     torch.optim is imported ──► a hook after every optimizer's step ──► the first optimizer's steps are counted
 
-Several calls of `step` after one backward (an optimizer for each part of a model, DeepSpeed's ZeRO-3) are one
-step. The file stands alone: the command's Python may be one without this package. Whatever fails here
-is written into the report of the process and leaves the command as it is.
+Several calls of `step` after one backward (an optimizer for each part of a model, DeepSpeed's ZeRO-3) are
+one step. The file stands alone: the command's Python may be one without this package. Whatever fails here is
+written into the report of the process and leaves the command as it is.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ class Recording:
         """Stops, and writes the trace of this rank."""
         from torch import cuda
 
-        if cuda.is_available() and cuda.is_initialized():
+        if cuda.is_initialized():  # type: ignore[no-untyped-call]
             cuda.synchronize()  # kernels that run after the end are not in the trace
         self.profiler.add_metadata_json("collectives", json.dumps(collectives()))
         self.profiler.stop_trace()
@@ -196,7 +196,7 @@ def rank() -> int:
 def collectives() -> list[list[Any]]:
     """Gloo's collectives in the flight recorder: [created, ns since 1970; kind; group; about it; number]."""
     try:
-        from torch._C._distributed_c10d import _dump_fr_trace_json
+        from torch._C._distributed_c10d import _dump_fr_trace_json  # type: ignore[attr-defined]
 
         entries = json.loads(_dump_fr_trace_json()).get("entries", [])
     except (ImportError, AttributeError, ValueError):

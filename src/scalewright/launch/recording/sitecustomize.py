@@ -1,7 +1,7 @@
 """Python imports this file at its start when its folder is on PYTHONPATH: how `scalewright record` gets in.
 
-A sitecustomize that the environment has of its own still runs: it is the next one on the path. Nothing but the
-standard library is imported, since every Python process of the command comes through here.
+A sitecustomize that the environment has of its own still runs: it is the next one on the path. Nothing but
+the standard library is imported, since every Python process of the command comes through here.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def _next_one() -> None:
 
 
 def _start() -> None:
-    from scalewright_recorder import start
+    from scalewright_recorder import start  # type: ignore[import-not-found]
 
     start()
 
