@@ -4,7 +4,7 @@
     Gloo                                all_reduce ▒▒▒▒▒▒▒▒▒▒▒│
     replay        host: py     kernel: mm + mul    collective          a wait of the host for the collective
 
-    wait     a gap between two operators of the main thread, up to the end of the last collective that ends in it
+    wait     a gap between operators of the main thread, up to the end of the last collective that ends in it
     data     the loader's part of the other gaps            host     the rest of them: Python, and sleep
 
 The main thread is the one whose operators take the most time; a backward on a CPU runs in it, too.
@@ -29,7 +29,7 @@ SHORT = 10_000  # ns: an operator that takes less costs its caller about as much
 
 @dataclass
 class _Host:
-    """The main thread: when it computed (int64 [n, 2]), and which rows of Gloo's it waited for, until when."""
+    """The main thread: when it computed (int64 [n, 2]), and its waits for rows of Gloo's."""
 
     compute: np.ndarray
     waits: list[tuple[int, int, int]]  # begin, end, row
@@ -122,8 +122,6 @@ def _host(trace: Trace) -> _Host:
     waits = []
     for (start, _), k in zip(gaps.tolist(), last.tolist(), strict=True):
         if k >= 0 and trace.end[gloo[k]] > start:
-            begun = max(
-                start, int(trace.start[gloo[k]])
-            )  # before that a thread of Gloo's was still to take it
+            begun = max(start, int(trace.start[gloo[k]]))  # before that, none of Gloo's threads had it
             waits.append((begun, int(trace.end[gloo[k]]), int(gloo[k])))
     return _Host(busy, waits, begin, end)

@@ -3,7 +3,7 @@
     step     1   2   ...   N │ N+1   ...   N+K │ ...        N: --after, K: --steps
                      prepare   start       stop, write      then the hook is gone
 
-    torch.optim is imported ──► a hook after every optimizer's step ──► the first optimizer's steps are counted
+    torch.optim is imported ──► a hook after every optimizer's step ──► the first optimizer's are counted
 
 Several calls of `step` after one backward (an optimizer for each part of a model, DeepSpeed's ZeRO-3) are
 one step. The file stands alone: the command's Python may be one without this package. Whatever fails here is
