@@ -231,8 +231,9 @@ def _as_the_median(ranks: Ranks, late: Straggler) -> Change:
 
 
 def _ratio(values: Sequence[int], place: int) -> float:
-    """The median over the value at a place; 1 at most."""
-    return min(float(np.median(values)) / max(values[place], 1), 1.0)
+    """The median of the others over the value at a place; 1 at most."""
+    others = [value for other, value in enumerate(values) if other != place]
+    return min(float(np.median(others)) / max(values[place], 1), 1.0)
 
 
 def name(ranks: Ranks, place: int) -> str:

@@ -28,5 +28,6 @@ def _start() -> None:
     start()
 
 
-_start()
-_next_one()
+if __name__ == "sitecustomize":
+    _start()
+    _next_one()
