@@ -83,6 +83,7 @@ def record_cpu(trace: Trace, collective: np.ndarray) -> Recorded:
         else:
             recorded.calls.append((LAUNCH, when - now, data, add(when, 0, COMPUTES), 0))
 
+    recorded.calls.append((LAUNCH, 0, 0, add(now, 0, COMPUTES), 0))  # where the window begins
     events = [(int(trace.start[row]), 0, int(row)) for row in rows.tolist()]
     events += [(begin, 1 + end, row) for begin, end, row in host.waits]
     for when, until, row in sorted(events):
@@ -115,6 +116,8 @@ def _host(trace: Trace) -> _Host:
     busy = intervals.union(trace.start[rows], trace.end[rows])
     gloo = np.flatnonzero(gloo_rows(trace))
     both = np.concatenate((rows, gloo))
+    if not len(both):
+        both = np.arange(len(trace))  # ranges alone: nothing to change, but a window
     begin, end = int(trace.start[both].min()), int(trace.end[both].max())
     gaps = intervals.gaps(busy, begin, end)
     gloo = gloo[np.argsort(trace.end[gloo], kind="stable")]

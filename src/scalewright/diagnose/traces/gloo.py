@@ -11,7 +11,7 @@ shifted to the latest place at which each is created before its event begins.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -28,7 +28,7 @@ SLACK = 1_000_000  # ns by which the recorder's clock may be ahead of the trace'
 class Entry(msgspec.Struct, array_like=True, frozen=True):
     """One collective, as the recorder has it; `created` in nanoseconds since 1970."""
 
-    created: int
+    created: Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
     kind: str
     group: str
     about: str = ""
