@@ -29,7 +29,7 @@ CAUSES = {
     "slow_rank": "straggler", "sleepy_rank": "straggler", "data_stall": "data", "slow_link": "communication",
     "tiny": "host",
 }  # fmt: skip
-STEPS, FIRST, TRACED = 34, 6, (30, 31, 32, 33)  # steps from FIRST to the traced ones give the median
+STEPS, FIRST, TRACED = 72, 12, (66, 67, 68, 69)  # steps from FIRST to the traced ones give the median
 WAIT_S = 0.05  # of a document, in a data stall
 NEAR = 0.25
 PARTS = ROOT / "comparisons" / "harness" / "faults"  # a folder alone: workers import from where they start
@@ -69,8 +69,8 @@ def case(fault: str, out: Path, ranks: int) -> dict[str, Any]:
         "out_dir": str(out),
         "device": "cpu",
         "model": {"python": "planted:Network", "fault": fault},
-        "data": {"python": "planted:documents", "wait_s": wait, "seq_len": 128},
-        "layout": {"devices": ranks, "zero_stage": 0, "micro_batch": 4, "global_batch": 4 * ranks,
+        "data": {"python": "planted:documents", "wait_s": wait, "seq_len": 32},
+        "layout": {"devices": ranks, "zero_stage": 0, "micro_batch": 2, "global_batch": 2 * ranks,
                    "precision": "fp32"},
         "train": {"steps": STEPS},
         "checkpoint": {"at_end": False},

@@ -2,7 +2,7 @@
 
     slow_rank      rank 1 multiplies more in every block        sleepy_rank    rank 1 sleeps in every block
     data_stall     every document takes long to come            slow_link      every sum is sent nine times
-    tiny           every block adds a small number 200 times
+    tiny           every block adds a small number 1,500 times
 
 The package has no code for faults: all of it is in what the user gives.
 """
@@ -55,13 +55,13 @@ class Block(nn.Module):
         late = dist.is_initialized() and dist.get_rank() == SLOW
         if self.fault == "slow_rank" and late:
             with torch.no_grad():
-                for _ in range(4):
+                for _ in range(20):
                     x.detach() @ self.up.weight
         if self.fault == "sleepy_rank" and late:
             time.sleep(0.01)
         if self.fault == "tiny":
             small = torch.zeros(8)
-            for _ in range(200):
+            for _ in range(1500):
                 small = small + 1
         y: Tensor = self.down(torch.nn.functional.gelu(self.up(self.norm(x))))
         return y

@@ -23,7 +23,7 @@ from scalewright.diagnose.stragglers import Straggler
 
 # The least share of the window, in percent, at which a cause is worth a line.
 LEAST = {"data": 2.0, "sync": 2.0, "host": 5.0, "communication": 5.0, "copies": 3.0, "straggler": 1.0,
-         "operators": 40.0}  # fmt: skip
+         "operators": 30.0}  # fmt: skip
 LEAST_GAIN = 1.0  # percent: a cause without it isn't on the critical path
 WORKERS_COST = (
     1.15  # of the host's own work once worker processes share its cores: resnet50 on a V100, 4 workers
