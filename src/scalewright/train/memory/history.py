@@ -2,7 +2,7 @@
 
     traces/memory-rank00003.pickle ──► scalewright diagnose ──► the peak, and the lines of code that hold it
 
-torch notes every allocation with its stack, which costs a few microseconds each, so only where it was asked for.
+torch notes every allocation with its stack, which costs microseconds each: only where it was asked for.
 """
 
 from __future__ import annotations
