@@ -129,7 +129,7 @@ def _doubts(ranks: Ranks) -> list[str]:
         )
     if not ranks.ranks[0].trace.on_gpu.any():
         lines.append("no GPU activity: operators of the CPU are counted instead")
-    if not any(np.any(rank.trace.category == t.CALL) for rank in ranks.ranks):
+    elif not any(np.any(rank.trace.category == t.CALL) for rank in ranks.ranks):
         lines.append("no calls of the runtime: idle time has no cause that could be told")
     return lines
 

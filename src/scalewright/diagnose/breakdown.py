@@ -96,8 +96,8 @@ def activity(trace: Trace) -> Activity | None:
         talks = communicates(trace.names)[trace.name] & kernels
         rows = {"compute": kernels & ~talks, "communication": talks, "copies": trace.on_gpu & ~kernels}
     else:
-        operators = (trace.category == t.OPERATOR) | (trace.category == t.ANNOTATION)
-        talks = trace.starting(CPU_COMMUNICATION) & operators
+        operators = trace.category == t.OPERATOR
+        talks = trace.starting(CPU_COMMUNICATION) & (operators | (trace.category == t.ANNOTATION))
         rows = {
             "compute": operators & ~talks & ~trace.starting(CPU_WAITS),
             "communication": talks,

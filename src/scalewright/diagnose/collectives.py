@@ -22,6 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from scalewright.diagnose.traces import trace as t
+from scalewright.diagnose.traces.gloo import gloo_rows
 from scalewright.diagnose.traces.kinds import communicates
 from scalewright.diagnose.traces.trace import Trace
 
@@ -118,6 +119,8 @@ def clocks(matched: Sequence[Matched], count: int) -> Clocks:
 def _by_group(trace: Trace) -> dict[str, np.ndarray]:
     """Rows of a rank's communication kernels in order, by process group or else by stream."""
     rows = np.flatnonzero(communicates(trace.names)[trace.name] & (trace.category == t.KERNEL))
+    if not trace.on_gpu.any():  # Gloo's, where the group is known
+        rows = np.array([row for row in np.flatnonzero(gloo_rows(trace)) if row in trace.collectives], int)
     rows = rows[np.argsort(trace.start[rows], kind="stable")]
     groups: dict[str, list[int]] = {}
     streams: dict[int, str] = {}

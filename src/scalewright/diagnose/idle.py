@@ -30,6 +30,7 @@ CAUSES = ("host", "launch", "data", "sync", "other")
 FRONT_END = 10_000  # ns: what a GPU takes between two kernels of a full queue; more means that one waited
 SLACK = 50_000  # ns by which a synchronisation's call may return before or after the GPU ran dry
 SYNCHRONISES = ("synchronize",)
+PHASE = "data phase"  # as our own traces name it
 LOADS = ("enumerate(dataloader", "dataloader", "_dataloaderiter", "data_loader")
 
 
@@ -71,7 +72,7 @@ def idle_causes(trace: Trace, what: Activity) -> Idle:
 
 def loading(trace: Trace) -> np.ndarray:
     """The time that the host spent in the data loader."""
-    rows = trace.containing(LOADS) & ~trace.on_gpu & (trace.category != t.FRAME)
+    rows = (trace.containing(LOADS) | trace.starting((PHASE,))) & ~trace.on_gpu & (trace.category != t.FRAME)
     return intervals.union(trace.start[rows], trace.end[rows])
 
 

@@ -18,11 +18,13 @@ import numpy as np
 from scalewright.diagnose import intervals
 from scalewright.diagnose.breakdown import Activity, Breakdown, activity, breakdown
 from scalewright.diagnose.collectives import Clocks, Matched, clocks, match
+from scalewright.diagnose.cpu import cpu_idle, record_cpu
 from scalewright.diagnose.idle import Idle, idle_causes, loading
 from scalewright.diagnose.replay import Change, Recorded, numbers, record, replay
 from scalewright.diagnose.steps import Steps, steps
 from scalewright.diagnose.stragglers import Straggler, stragglers
 from scalewright.diagnose.traces import trace as t
+from scalewright.diagnose.traces.gloo import name_groups
 from scalewright.diagnose.traces.json_array import NotATrace
 from scalewright.diagnose.traces.kinds import communicates
 from scalewright.diagnose.traces.kineto import read_kineto
@@ -83,6 +85,8 @@ class Ranks:
         number = numbers([len(rank.trace) for rank in self.ranks], self.matched)
         return [
             record(rank.trace, communicates(rank.trace.names)[rank.trace.name], own)
+            if self.on_gpu
+            else record_cpu(rank.trace, own)
             for rank, own in zip(self.ranks, number, strict=True)
         ]
 
@@ -93,18 +97,23 @@ class Ranks:
 
     @property
     def on_gpu(self) -> bool:
-        """Whether every rank's trace has a GPU's activity; a CPU's has no launches to replay."""
+        """Whether every rank's trace has a GPU's activity."""
         return all(bool(rank.trace.on_gpu.any()) for rank in self.ranks)
+
+    @property
+    def replays(self) -> bool:
+        """Whether the traces can be replayed: all with a GPU, or all without one."""
+        return self.on_gpu or not any(bool(rank.trace.on_gpu.any()) for rank in self.ranks)
 
     def gain_with(self, recorded: Sequence[Recorded]) -> float:
         """Percent of the window that other ranks' records in place of theirs save, by replay."""
-        if not self.on_gpu:
+        if not self.replays:
             return 0.0
         return 100 * (1 - replay(recorded, self.matched, self.clocks, ()) / self.window)
 
     def gain(self, *changes: Change) -> float:
         """Percent of the window that changes save, by replay; 0 where there is nothing to replay."""
-        if not self.on_gpu:
+        if not self.replays:
             return 0.0
         return 100 * (1 - replay(self.recorded, self.matched, self.clocks, changes) / self.window)
 
@@ -131,11 +140,15 @@ def read_ranks(paths: Sequence[Path]) -> Ranks:
         if what is None or what.end <= what.start:
             warnings.append(f"{trace.path.name} contains no kernel, copy or operator: left out")
             continue
-        ranks.append(Rank(trace, what, breakdown(what), idle_causes(trace, what), steps(trace)))
+        ranks.append(Rank(trace, what, breakdown(what), _idle(trace, what), steps(trace)))
     if not ranks:
         raise NotATrace("it contains no kernel, copy or operator")
     matched, problems = match([rank.trace for rank in ranks])
     return Ranks(ranks, matched, clocks(matched, len(ranks)), warnings + problems)
+
+
+def _idle(trace: Trace, what: Activity) -> Idle:
+    return idle_causes(trace, what) if trace.on_gpu.any() else cpu_idle(trace, what)
 
 
 def _read(path: Path) -> list[Trace] | str:
@@ -143,7 +156,7 @@ def _read(path: Path) -> list[Trace] | str:
     try:
         with path.open("rb") as file:
             sqlite = file.read(len(MAGIC)) == MAGIC
-        return read_nsys(path) if sqlite else [read_kineto(path)]
+        return read_nsys(path) if sqlite else [name_groups(read_kineto(path))]
     except NotATrace as error:
         return f"{path.name}: {error}"
 

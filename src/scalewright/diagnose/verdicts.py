@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from scalewright.diagnose import intervals
+from scalewright.diagnose.cpu import short_operators
 from scalewright.diagnose.graphs import compiling, graphed, storms, without
 from scalewright.diagnose.kernels import by_kind, short_kernels
 from scalewright.diagnose.ranks import Rank, Ranks
@@ -30,6 +31,7 @@ LEAST = {
     "copies": 3.0,
     "straggler": 1.0,
     "compiling": 2.0,
+    "operators": 30.0,
     "short kernels": 25.0,  # of the kernels, not of the window
 }
 LEAST_GAIN = 1.0  # percent: a cause without it isn't on the critical path
@@ -70,7 +72,7 @@ def _data(ranks: Ranks) -> Verdict | None:
     if share < LEAST["data"]:
         return None
     most = ranks.gain(Change(data=0.0))
-    usual = max(min(ranks.gain(Change(data=0.0, host=WORKERS_COST)), most), 0.0)
+    usual = max(min(ranks.gain(Change(data=0.0, host=WORKERS_COST)), most), 0.0) if ranks.on_gpu else most
     return Verdict(
         "data",
         [f"in {share:.1f}% of the steps the host loads data while the device has nothing to do"],
@@ -94,7 +96,26 @@ def _sync(ranks: Ranks) -> Verdict | None:
     )  # fmt: skip
 
 
+def _operators(ranks: Ranks) -> Verdict | None:
+    if ranks.on_gpu:
+        return None
+    share = _idle_share(ranks, "host")
+    short, count = (sum(some) for some in zip(*(short_operators(r.trace) for r in ranks.ranks), strict=True))
+    if share < LEAST["operators"] or short < count / 2:
+        return None
+    low, middle, most = (max(ranks.gain(Change(host=part)), 0.0) for part in (*REACHES["host"], 0.0))
+    return Verdict(
+        "host",
+        [f"{share:.1f}% of the window no operator runs: Python between them, and what they cost to call",
+         f"{short:,} of {count:,} operators take less than 10 microseconds"],
+        "fewer and larger operators: a larger micro-batch, fused ones, torch.compile",
+        low, middle, most, 0.6,
+    )  # fmt: skip
+
+
 def _host(ranks: Ranks) -> Verdict | None:
+    if not ranks.on_gpu:
+        return None
     share = _idle_share(ranks, "host") + _idle_share(ranks, "launch")
     if share < LEAST["host"]:
         return None
@@ -166,11 +187,11 @@ def _communication(ranks: Ranks) -> Verdict | None:
     share = max(100 * exposed / whole - _waited_share(ranks), 0.0)
     if share < LEAST["communication"]:
         return None
-    if ranks.on_gpu:
+    if ranks.replays:
         low, middle, most = (
             max(ranks.gain(Change(transfer=part)), 0.0) for part in (*REACHES["communication"], 0.0)
         )
-    else:  # nothing tells what a CPU's operators wait for
+    else:
         low, middle, most = 0.0, share / 2, share
     evidence = [f"{share:.1f}% of the window the device communicates and nothing hides it"]
     if not ranks.matched:
@@ -263,8 +284,9 @@ def as_the_median(ranks: Ranks, late: Straggler) -> Change:
 
 
 def _ratio(values: Sequence[int], place: int) -> float:
-    """The median over the value at a place; 1 at most."""
-    return min(float(np.median(values)) / max(values[place], 1), 1.0)
+    """The median of the others over the value at a place; 1 at most."""
+    others = [value for other, value in enumerate(values) if other != place]
+    return min(float(np.median(others)) / max(values[place], 1), 1.0)
 
 
 def name(ranks: Ranks, place: int) -> str:
@@ -298,5 +320,5 @@ def bound_by(ranks: Ranks) -> str:
 
 
 RULES: tuple[Callable[[Ranks], Verdict | None], ...] = (
-    _data, _sync, _host, _short_kernels, _compiling, _communication, _copies, _stragglers,
+    _data, _sync, _host, _short_kernels, _compiling, _operators, _communication, _copies, _stragglers,
 )  # fmt: skip

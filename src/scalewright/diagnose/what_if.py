@@ -41,11 +41,11 @@ ONE_RANK = re.compile(r"rank ?(\d+)\.(.+)")
 def what_if(ranks: Ranks, texts: Sequence[str]) -> list[dict[str, Any]]:
     """Each change by itself, and all of them together where there are several.
 
-    Raises UserError for a name that the trace doesn't have, or for a trace without a device's activity.
+    Raises UserError for a name that the traces don't have, or for traces of GPUs and CPUs together.
     """
-    if not ranks.on_gpu:
-        problem = "a CPU's trace doesn't tell what its operators wait for"
-        raise UserError(problem, "--what-if", "record the job on a GPU")
+    if not ranks.replays:
+        problem = "some ranks have a GPU's activity and some have none: they can't be replayed together"
+        raise UserError(problem, "--what-if", "give traces of one kind")
     changes = [(text, _changes(ranks, text)) for text in texts]
     result = [_effect(ranks, text, some) for text, some in changes]
     if len(changes) > 1:

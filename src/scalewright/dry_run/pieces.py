@@ -8,7 +8,7 @@ from __future__ import annotations
 from scalewright.dry_run.live_bytes import KINDS
 from scalewright.dry_run.replay import Key, Piece, Script, sorts
 from scalewright.dry_run.watch import Watch
-from scalewright.parallel.pipeline import Recorder
+from scalewright.parallel.execute import Recorder
 from scalewright.spec.schedule import Action, Schedule
 
 

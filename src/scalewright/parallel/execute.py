@@ -16,9 +16,26 @@ from torch import Tensor, nn
 
 from scalewright.parallel.inputs import Micro
 from scalewright.parallel.stages import take_auxiliary
+from scalewright.spec.schedule import Action, Schedule
 
 # (the model's logits, targets [B, T]) -> (sum of token losses, sum of auxiliary losses), fp32 scalars
 Loss = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+
+
+class Recorder:
+    """Called when each action starts and ends; this one does nothing."""
+
+    def start(self, plan: Schedule) -> None:
+        """A step of this schedule begins."""
+
+    def before(self, action: Action) -> None:
+        """An action begins."""
+
+    def after(self, action: Action) -> None:
+        """It has ended."""
+
+    def arrived(self) -> None:
+        """All actions are done, and all messages have arrived."""
 
 
 class GradientSync(Protocol):
@@ -38,7 +55,9 @@ class GradientSync(Protocol):
 
 
 class Executor(Protocol):
-    """Runs micro-batches through the model under its layout."""
+    """Runs micro-batches through the model under its layout, and tells its recorder of what it does."""
+
+    recorder: Recorder
 
     def train(self, micros: Sequence[Micro], loss: Loss, divisor: Tensor) -> Tensor:
         """A step's forwards and backwards; fp32 [2]: (loss, auxiliary) / divisor, 0 where a rank has none."""
@@ -52,6 +71,7 @@ class Plain:
 
     def __init__(self, model: nn.Module, gradients: GradientSync) -> None:
         self.model, self.gradients = model, gradients
+        self.recorder = Recorder()
 
     def train(self, micros: Sequence[Micro], loss: Loss, divisor: Tensor) -> Tensor:
         """Micro-batch after micro-batch."""
@@ -60,12 +80,17 @@ class Plain:
         for index, micro in enumerate(micros):
             last = index == len(micros) - 1
             self.gradients.begin(0, last)
+            forward, backward = Action("forward", 0, index), Action("backward", 0, index)
+            self.recorder.before(forward)
             logits = self.model(micro.tokens, **micro.arguments)
             total, extra = loss(logits, micro.targets)
             del logits  # its memory is the largest of all; the graph keeps the tensors for the backward
             if (auxiliary := take_auxiliary(self.model)) is not None:
                 extra = extra + auxiliary
+            self.recorder.after(forward)
+            self.recorder.before(backward)
             ((total + extra) / divisor).backward()  # type: ignore[no-untyped-call]
+            self.recorder.after(backward)
             losses += torch.stack([total.detach(), extra.detach()]) / divisor
             self.gradients.end(0, last)
         self.gradients.finish()

@@ -40,7 +40,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from scalewright.model.decoder import Decoder
 from scalewright.parallel.backward import Pending, backward, backward_input, in_parts
-from scalewright.parallel.execute import GradientSync, Loss
+from scalewright.parallel.execute import GradientSync, Loss, Recorder
 from scalewright.parallel.inputs import Micro
 from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.messages import Messages, acknowledgements
@@ -49,22 +49,6 @@ from scalewright.spec.layout import Layout
 from scalewright.spec.schedule import Action, Schedule, find_kind, schedule
 
 _Unit = tuple[int, int]  # stage, micro-batch
-
-
-class Recorder:
-    """Called when each action starts and ends; this one does nothing."""
-
-    def start(self, plan: Schedule) -> None:
-        """A step of this schedule begins."""
-
-    def before(self, action: Action) -> None:
-        """An action begins."""
-
-    def after(self, action: Action) -> None:
-        """It has ended."""
-
-    def arrived(self) -> None:
-        """All actions are done, and all messages have arrived."""
 
 
 class Pipeline:

@@ -20,8 +20,8 @@ from typing import Any
 import torch
 
 from scalewright.parallel.collectives import barrier, gather_json
+from scalewright.parallel.execute import Recorder
 from scalewright.parallel.mesh import Mesh
-from scalewright.parallel.pipeline import Recorder
 from scalewright.spec.schedule import Action, Schedule
 
 

@@ -16,13 +16,15 @@ of their own there, where time is not exposed time: they aren't marked, and thei
 compute. Inside a compiled block nothing is marked either.
 
 Off (the default, and on all ranks but the one that writes), a mark costs a comparison; on, under 1 µs on a
-CPU (two events, about 10 µs, on a GPU).
+CPU (two events, about 10 µs, on a GPU). In a step that is traced every rank marks, and each mark is a range
+of that name in the trace, too (`named`).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 import torch
@@ -54,19 +56,26 @@ class Timers:
         self.on = False
         self._device: torch.device | None = None  # of the events; None: the host's clock
         self._spans: list[tuple[str, Any, Any]] = []
+        self._named: Callable[[str], AbstractContextManager[Any]] | None = None
+        self._started = False
 
     def start(self, device: torch.device) -> None:
         """Marks from now on; on a GPU by events."""
-        self.on = True
+        self.on = self._started = True
         self._device = device if device.type == "cuda" else None
+
+    def named(self, range_of: Callable[[str], AbstractContextManager[Any]] | None) -> None:
+        """From now on every mark is a range of its name, too; None: no more."""
+        self._named = range_of
+        self.on = self._started or range_of is not None
 
     def comm(self, axis: str) -> Span:
         """`with timers.comm("tp"): ...` around a collective, or a wait for one, over an axis of the mesh."""
-        return Span(self, f"comm_{reported_axis(axis)}") if self.on else NOTHING
+        return self._span(f"comm_{reported_axis(axis)}") if self.on else NOTHING
 
     def phase(self, name: str) -> Span:
         """`with timers.phase("optimizer"): ...`: one of PHASES, without the communication in it."""
-        return Span(self, name) if self.on else NOTHING
+        return self._span(name) if self.on else NOTHING
 
     def each(self, name: str, items: Iterable[T]) -> Iterator[T]:
         """The items, with the wait for each counted as a phase."""
@@ -83,6 +92,9 @@ class Timers:
         """The marks since the last `take`; to be read when the device has passed them."""
         spans, self._spans = self._spans, []
         return Spans(spans)
+
+    def _span(self, name: str) -> Span:
+        return Span(self, name) if self._named is None else NamedSpan(self, name, self._named(name))
 
     def mark(self) -> Any:
         """This moment."""
@@ -113,6 +125,24 @@ class Span:
     def __exit__(self, *error: object) -> None:
         if self._timers is not None:
             self._timers.add(self._name, self._begin, self._timers.mark())
+
+
+class NamedSpan(Span):
+    """A span that is a range of a trace, too."""
+
+    __slots__ = ("_range",)
+
+    def __init__(self, timers: Timers, name: str, range_: AbstractContextManager[Any]) -> None:
+        super().__init__(timers, name)
+        self._range = range_
+
+    def __enter__(self) -> None:
+        self._range.__enter__()
+        super().__enter__()
+
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)
+        self._range.__exit__(None, None, None)
 
 
 NOTHING = Span(None, "")

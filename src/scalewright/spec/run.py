@@ -200,9 +200,10 @@ class TrackSpec(Spec):
 
 
 class ProfileSpec(Spec):
-    """The steps to trace."""
+    """The steps to trace, and whether a GPU's allocations are kept for when one fails."""
 
     steps: tuple[int, ...] = ()
+    memory: bool = False
 
 
 class RunSpec(Spec):

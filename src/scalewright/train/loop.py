@@ -21,7 +21,7 @@ from scalewright.train.guard.health import Health
 from scalewright.train.hangs.watchdog import Watchdog
 from scalewright.train.horizon import Horizon
 from scalewright.train.optimizer import set_rate
-from scalewright.train.profile import traced
+from scalewright.train.profile import Tracer
 from scalewright.train.record.readback import Readback
 from scalewright.train.record.record import Clock, Record
 from scalewright.train.signals import StopRequest
@@ -59,16 +59,17 @@ def loop(job: Job, stop: StopRequest) -> tuple[int, StopReason | None]:
     if job.record is not None:
         timers.start(job.step.mesh.device)
     batches = timers.each("data", job.batches)
-    for step, (micros, counted) in zip(range(job.first, job.last + 1), batches, strict=False):
+    traced = [step for step in job.run.profile.steps if job.first <= step <= job.last]
+    tracer = Tracer(traced, job.run.folder / "traces", job.step.mesh, job.step.parallel)
+    numbered = zip(range(job.first, job.last + 1), batches, strict=False)
+    for step, (micros, counted) in tracer.follow(job.first, numbered):
         rates[step] = job.horizon.rate(job.run.lr_schedule, job.base_rate, step)
         set_rate(job.step.optimizer, job.base_rate, rates[step])
         seed_step(job.run.seed, step, job.step.mesh.index("batch"), job.step.mesh.device)
-        traces, executor = job.run.folder / "traces", job.step.parallel.executor
         job.health.given(step, micros, counted)
-        with traced(step, job.run.profile.steps, traces, job.step.mesh, executor):
-            called = job.record is not None and job.record.stop_asked
-            asked = stop_request(stop.asked, called, world)
-            report = job.step(micros, counted, asked)
+        called = job.record is not None and job.record.stop_asked
+        asked = stop_request(stop.asked, called, world)
+        report = job.step(micros, counted, asked)
         spans[step] = timers.take()
         stopped = _write(job, readback.push(step, report), rates, spans, clock)
         job.watch.stepped(step)

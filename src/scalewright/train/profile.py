@@ -1,48 +1,127 @@
 """Profiler traces of chosen steps: `profile: {steps: [5, 6]}` writes traces/step-00000005-rank00000.json.gz.
 
-A pipeline also writes when each of its actions ran: traces/pipeline-step-00000005.json.
+    step         4    │ 5              │ 6              │    7        one file a rank for steps in a row
+                      prepare, meet, start              stop, write
 
-A traced step is slower than others, so steps are chosen, and none by default. The files open in Perfetto and
-in chrome://tracing.
+Every rank writes its own file, which `scalewright diagnose`, Perfetto and chrome://tracing open. Beside what
+torch's profiler records it holds names of phases and layers (`ranges.py`), the axis of each process group,
+and the group of each collective, from torch's flight recorder: Gloo's events don't have it. A pipeline also
+writes when each of its actions ran: traces/pipeline-step-00000005.json.
+
+A traced step is slower than others, so steps are chosen, and none by default; a run without any pays nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+from itertools import count
 from pathlib import Path
+from typing import Any, TypeVar
 
 import torch
 from torch.profiler import ProfilerActivity, profile
 
 from scalewright.launch.settings import quiet_profiler
-from scalewright.parallel.execute import Executor
+from scalewright.parallel.collectives import barrier
+from scalewright.parallel.execute import Recorder
 from scalewright.parallel.mesh import Mesh
-from scalewright.parallel.pipeline import Pipeline, Recorder
+from scalewright.parallel.parallelize import Parallel
+from scalewright.parallel.pipeline import Pipeline
 from scalewright.parallel.timeline import ActionTimes
+from scalewright.train.hangs.position import Groups, flights
+from scalewright.train.ranges import NamedActions, NamedLayers, named_range, phase_range
+
+T = TypeVar("T")
 
 
-@contextmanager
-def traced(
-    step: int, steps: tuple[int, ...], folder: Path, mesh: Mesh, executor: Executor | None = None
-) -> Iterator[None]:
-    """Traces what happens inside if `step` is one of `steps`; every rank writes its own file."""
-    if step not in steps:
-        yield
-        return
-    activities = [ProfilerActivity.CPU]
-    if mesh.device.type == "cuda":
-        activities.append(ProfilerActivity.CUDA)
-    quiet_profiler()
-    times = ActionTimes(mesh)
-    if isinstance(executor, Pipeline):
-        executor.recorder = times
-    with profile(activities=activities, record_shapes=True) as profiler:
-        yield
-        if mesh.device.type == "cuda":
-            torch.cuda.synchronize(mesh.device)  # kernels that run after the end are not in the trace
-    folder.mkdir(parents=True, exist_ok=True)
-    profiler.export_chrome_trace(str(folder / f"step-{step:08d}-rank{mesh.rank:05d}.json.gz"))
-    if isinstance(executor, Pipeline):
-        executor.recorder = Recorder()
-        times.write(folder, step)
+class Tracer:
+    """One rank's traces of `steps`, written into `folder`."""
+
+    def __init__(self, steps: Sequence[int], folder: Path, mesh: Mesh, parallel: Parallel) -> None:
+        self.steps, self.folder, self.mesh, self.parallel = frozenset(steps), folder, mesh, parallel
+        self.on_gpu = mesh.device.type == "cuda"
+        self._profiler: Any = None
+        self._layers: NamedLayers | None = None
+        self._times = ActionTimes(mesh)
+        self._first = 0
+        self._step: AbstractContextManager[None] | None = None
+
+    def follow(self, first: int, items: Iterable[T]) -> Iterator[T]:
+        """The items, one a step from `first` on; their fetch and all that is done with them are traced."""
+        if not self.steps:
+            yield from items
+            return
+        remaining = iter(items)
+        try:
+            for step in count(first):
+                if step in self.steps:
+                    self._begin(step)
+                try:
+                    item = next(remaining)
+                except StopIteration:
+                    return
+                yield item
+                if step in self.steps:
+                    self._end(step)
+        finally:
+            self._write()
+
+    def _begin(self, step: int) -> None:
+        if self._profiler is None:
+            self._start(step)
+        self._step = named_range(f"ProfilerStep#{step}", self.on_gpu)
+        self._step.__enter__()
+
+    def _end(self, step: int) -> None:
+        assert self._step is not None
+        self._step.__exit__(None, None, None)
+        self._step = None
+        if step + 1 not in self.steps:
+            self._write()
+        if isinstance(self.parallel.executor, Pipeline):
+            self._times.write(self.folder, step)
+
+    def _start(self, step: int) -> None:
+        """Ranks begin together: else the first collective would show whose profiler took longest to start."""
+        quiet_profiler()
+        activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * self.on_gpu
+        self._first, self._profiler = step, profile(activities=activities, record_shapes=True)
+        self._profiler.prepare_trace()
+        barrier(self.mesh)
+        self._profiler.start_trace()
+        executor = self.parallel.executor
+        inner = self._times if isinstance(executor, Pipeline) else Recorder()
+        executor.recorder = NamedActions(self.on_gpu, inner)
+        self.mesh.timers.named(partial(phase_range, on_gpu=self.on_gpu))
+        self._layers = NamedLayers(self.parallel.model, self.on_gpu)
+
+    def _write(self) -> None:
+        """Stops, and writes the trace; nothing where none runs. No collective: other ranks may have gone."""
+        if self._profiler is None:
+            return
+        if self.on_gpu:
+            torch.cuda.synchronize(self.mesh.device)  # kernels that run after the end are not in the trace
+        if self.mesh.groups:
+            self._profiler.add_metadata_json("axes", json.dumps(Groups(self.mesh).axes))
+            self._profiler.add_metadata_json("collectives", json.dumps(collectives()))
+        self._profiler.stop_trace()
+        assert self._layers is not None
+        self._layers.remove()
+        self.mesh.timers.named(None)
+        self.parallel.executor.recorder = Recorder()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        name = f"step-{self._first:08d}-rank{self.mesh.rank:05d}.json.gz"
+        self._profiler.export_chrome_trace(str(self.folder / name))
+        self._profiler = None
+
+
+def collectives() -> list[list[Any]]:
+    """Gloo's collectives in the flight recorder: [created, ns since 1970; kind; group; about it; number]."""
+    return [
+        [some["time_created_ns"], some["profiling_name"], *some["process_group"], some["collective_seq_id"]]
+        for some in flights()
+        if str(some["profiling_name"]).startswith("gloo:")
+    ]

@@ -16,6 +16,7 @@ from scalewright.parallel.mesh import join_world, leave_world
 from scalewright.spec.errors import Stopped, UserError
 from scalewright.train.build import build
 from scalewright.train.hangs.patience import Patience
+from scalewright.train.memory.history import keep_history
 from scalewright.train.memory.out_of_memory import memory_explained
 from scalewright.train.resolve import Resolved
 from scalewright.train.signals import StopRequest
@@ -56,6 +57,7 @@ def work(
             shared_store=context.shared_store,
             timeout=timedelta(seconds=run.train.timeouts.start_s),
         )
+    keep_history(run.profile.memory, place)
     together = False
     try:
         with (

@@ -13,6 +13,7 @@ from tests.runs import run_data
 from scalewright.api import train
 from scalewright.spec.errors import RunError
 from scalewright.train.given import read_run
+from scalewright.train.memory.history import write_history
 from scalewright.train.memory.out_of_memory import is_out_of_memory, memory_explained, wanted
 
 CUDA = "CUDA out of memory. Tried to allocate 20.50 GiB. GPU 0 has a total capacity of 79.11 GiB"
@@ -78,3 +79,16 @@ def test_other_errors_pass_unchanged(tmp_path: Path) -> None:
     ):
         raise RuntimeError("shapes differ")
     assert not isinstance(caught.value, RunError)
+
+
+def test_the_history_that_was_asked_for_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda.memory, "_dump_snapshot", lambda path: Path(path).write_bytes(b"history"))
+    wanted_path = write_history(True, tmp_path, 3, torch.device("cuda"))
+    assert wanted_path == tmp_path / "traces" / "memory-rank00003.pickle"
+    assert wanted_path.read_bytes() == b"history"
+    assert write_history(False, tmp_path, 3, torch.device("cuda")) is None
+    assert write_history(True, tmp_path, 3, torch.device("cpu")) is None
+    (tmp_path / "file").write_text("")
+    assert write_history(True, tmp_path / "file", 3, torch.device("cuda")) is None, (
+        "an error more helps nobody"
+    )

@@ -20,6 +20,7 @@ from scalewright.cli.verbs.parity import parity
 from scalewright.cli.verbs.plan import plan
 from scalewright.cli.verbs.predict import predict
 from scalewright.cli.verbs.prepare import prepare
+from scalewright.cli.verbs.record import record
 from scalewright.cli.verbs.report import report
 from scalewright.cli.verbs.score import score
 from scalewright.cli.verbs.sweep import sweep
@@ -47,6 +48,7 @@ def register(app: typer.Typer) -> None:
     app.add_typer(group, name="bench", rich_help_panel="Measure")
     app.command("calibrate", rich_help_panel="Measure")(bench.calibrate)
     app.command("diagnose", rich_help_panel="Diagnose")(diagnose)
+    app.command("record", rich_help_panel="Diagnose")(record)
     app.command("prepare", rich_help_panel="Train")(prepare)
     app.command("train", rich_help_panel="Train")(train)
     app.command("sweep", rich_help_panel="Train")(sweep)

@@ -17,6 +17,7 @@ import torch
 
 from scalewright.spec.errors import RunError
 from scalewright.spec.run import RunSpec
+from scalewright.train.memory.history import write_history
 from scalewright.train.memory.need import helps
 
 GIB = float(2**30)
@@ -42,7 +43,10 @@ def memory_explained(run: RunSpec, seq_len: int, rank: int, device: torch.device
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
-        raise RunError(explain(error, run, seq_len, rank, device)) from error
+        line = explain(error, run, seq_len, rank, device)
+        history = write_history(run.profile.memory, run.folder, rank, device)
+        more = f"; what held it: scalewright diagnose {history}" if history else ""
+        raise RunError(line + more) from error
 
 
 def is_out_of_memory(error: BaseException) -> bool:

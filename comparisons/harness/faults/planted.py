@@ -1,0 +1,87 @@
+"""A network and its data with one fault in it, as parts of a run's own: `{python: planted:Network}`.
+
+    slow_rank      rank 1 multiplies more in every block        sleepy_rank    rank 1 sleeps in every block
+    data_stall     every document takes long to come            slow_link      every sum is sent nine times
+    tiny           every block adds a small number 1,500 times
+
+The package has no code for faults: all of it is in what the user gives.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+VOCAB = 64
+SLOW = 1  # the rank of a slow rank's fault
+REPEATS = 8  # more sums over a slow link
+
+
+class Network(nn.Module):
+    """Tokens [B, T] to logits [B, T, VOCAB], by blocks of two matrices each."""
+
+    def __init__(self, width: int = 512, blocks: int = 4, fault: str = "") -> None:
+        super().__init__()
+        self.embed = nn.Embedding(VOCAB, width)
+        self.blocks = nn.ModuleList(Block(width, fault) for _ in range(blocks))
+        self.head = nn.Linear(width, VOCAB)
+        if fault == "slow_link":
+            dist.all_reduce = sent_again(dist.all_reduce)  # type: ignore[assignment]
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """The logits."""
+        x = self.embed(tokens)
+        for block in self.blocks:
+            x = x + block(x)
+        logits: Tensor = self.head(x)
+        return logits
+
+
+class Block(nn.Module):
+    """A norm, a matrix, GELU, a matrix; with the fault."""
+
+    def __init__(self, width: int, fault: str) -> None:
+        super().__init__()
+        self.norm, self.fault = nn.LayerNorm(width), fault
+        self.up, self.down = nn.Linear(width, width), nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[B, T, width] to the same."""
+        late = dist.is_initialized() and dist.get_rank() == SLOW
+        if self.fault == "slow_rank" and late:
+            with torch.no_grad():
+                for _ in range(20):
+                    x.detach() @ self.up.weight
+        if self.fault == "sleepy_rank" and late:
+            time.sleep(0.01)
+        if self.fault == "tiny":
+            small = torch.zeros(8)
+            for _ in range(1500):
+                small = small + 1
+        y: Tensor = self.down(torch.nn.functional.gelu(self.up(self.norm(x))))
+        return y
+
+
+def sent_again(all_reduce: Any) -> Any:
+    """The collective, after more of the same for tensors that aren't small."""
+
+    def slow(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
+        if tensor.numel() > 10_000:
+            for _ in range(REPEATS):
+                all_reduce(tensor.clone(), group=kwargs.get("group"))
+        return all_reduce(tensor, *args, **kwargs)
+
+    return slow
+
+
+def documents(split: str, wait_s: float = 0.0) -> Iterator[list[int]]:
+    """Documents of 128 tokens; each takes `wait_s` seconds to come."""
+    for number in range(100_000):
+        if wait_s:
+            time.sleep(wait_s)
+        yield [(number * 7 + 3 * place + place * place) % VOCAB for place in range(128)]

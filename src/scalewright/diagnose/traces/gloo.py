@@ -1,0 +1,92 @@
+"""Process groups of Gloo's collectives, which the profiler doesn't record, from torch's flight recorder.
+
+    trace       gloo:all_reduce ▒▒▒▒▒▒▒▒        begins when a thread of Gloo's takes it, ends when it is done
+    recorder    [created, "gloo:all_reduce", group, about the group, number in it]          before that begins
+
+`collectives` of a trace that `train` or `record` wrote has the recorder's entries, `axes` the axis of each
+group. Of one kind, the k-th event is the k-th entry but for those from before the trace: the entries are
+shifted to the latest place at which each is created before its event begins.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+import numpy as np
+
+from scalewright.diagnose.traces import trace as t
+from scalewright.diagnose.traces.trace import Collective, Trace
+
+T = TypeVar("T")
+PREFIX = "gloo:"
+MESSAGES = ("gloo:send", "gloo:recv")
+SLACK = 1_000_000  # ns by which the recorder's clock may be ahead of the trace's
+
+
+class Entry(msgspec.Struct, array_like=True, frozen=True):
+    """One collective, as the recorder has it; `created` in nanoseconds since 1970."""
+
+    created: Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
+    kind: str
+    group: str
+    about: str = ""
+    number: int = 0
+
+
+class GroupEntry(msgspec.Struct, frozen=True):
+    """A process group, as torch's profiler writes it."""
+
+    pg_name: str = ""
+    ranks: list[int] = []
+
+
+def gloo_rows(trace: Trace) -> np.ndarray:
+    """Rows of Gloo's collectives and messages; bool, one a row."""
+    return np.asarray(trace.starting((PREFIX,)) & (trace.category == t.ANNOTATION))
+
+
+def name_groups(trace: Trace) -> Trace:
+    """The trace, with the group of each of Gloo's collectives that an entry was found for."""
+    entries, axes = _list_of(trace.about.get("collectives"), Entry), trace.about.get("axes")
+    axes = axes if isinstance(axes, dict) else {}
+    world = trace.about.get("distributedInfo")
+    groups = _list_of(world.get("pg_config") if isinstance(world, dict) else None, GroupEntry)
+    members = {group.pg_name: group.ranks for group in groups}
+    for row, known in [*trace.collectives.items()]:
+        trace.collectives[row] = replace(known, group_about=str(axes.get(known.group, known.group_about)))
+    entries.sort(key=lambda entry: entry.created)
+    rows = np.flatnonzero(gloo_rows(trace))
+    rows = rows[np.argsort(trace.start[rows], kind="stable")]
+    kinds = np.array([trace.names[number] for number in trace.name[rows].tolist()])
+    for kind in sorted({entry.kind for entry in entries} - set(MESSAGES)):
+        alike = [entry for entry in entries if entry.kind == kind]
+        for row, entry in _paired(trace, rows[kinds == kind], alike):
+            about = str(axes.get(entry.group, entry.about))
+            ranks = members.get(entry.group, [])
+            trace.collectives[row] = Collective(
+                kind, group=entry.group, group_about=about, group_size=len(ranks), ranks=str(ranks)
+            )
+    return trace
+
+
+def _paired(trace: Trace, rows: np.ndarray, entries: list[Entry]) -> list[tuple[int, Entry]]:
+    """Rows and entries of one kind, both in order; rows without an entry are left out."""
+    if not len(rows):
+        return []
+    created = np.array([entry.created for entry in entries])
+    latest = np.searchsorted(created, trace.start[rows] + SLACK, side="right") - 1
+    shift = int((latest - np.arange(len(rows))).min())
+    return [(row, entries[k + shift]) for k, row in enumerate(rows.tolist()) if k + shift >= 0]
+
+
+def _list_of(value: Any, kind: type[T]) -> list[T]:
+    """The items of a list of JSON that are of this kind."""
+    items = []
+    for item in value if isinstance(value, list) else []:
+        try:
+            items.append(msgspec.convert(item, kind))
+        except (msgspec.ValidationError, OverflowError):
+            continue
+    return items
