@@ -88,8 +88,8 @@ def case(fault: str, out: Path, ranks: int) -> dict[str, Any]:
     times = [row["step_time_s"] for row in rows if FIRST <= row["step"] < TRACED[0]]
     traces = [*command, "diagnose", str(out / "traces"), "--json"]
     answer = json.loads(subprocess.run(traces, env=environ, check=True, capture_output=True).stdout)
-    return {"step_s": statistics.median(times), "verdicts": answer["verdicts"], "window_s": answer["window_s"],
-            "breakdown_pct": answer["breakdown_pct"]}  # fmt: skip
+    kept = {key: answer[key] for key in ("verdicts", "window_s", "breakdown_pct")}
+    return {"step_s": statistics.median(times), **kept}
 
 
 def judge(fault: str, case: dict[str, Any]) -> None:
