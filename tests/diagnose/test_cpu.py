@@ -81,3 +81,13 @@ def test_without_the_recorder_collectives_are_not_matched(tmp_path: Path) -> Non
     ranks = read_ranks(sorted(tmp_path.iterdir()))
     assert not ranks.matched
     assert ranks.gain(Change()) == pytest.approx(0, abs=0.01)
+
+
+def test_of_several_traced_steps_the_last_are_read(tmp_path: Path) -> None:
+    for step in (3, 7):
+        write(CLEAN, tmp_path / "new")
+        for rank, path in enumerate(sorted((tmp_path / "new").iterdir())):
+            path.rename(tmp_path / f"step-{step:08d}-rank{rank:05d}.json.gz")
+    ranks = read_ranks(sorted(tmp_path.glob("*.gz")))
+    assert [rank.trace.path.name[:13] for rank in ranks.ranks] == ["step-00000007"] * 2
+    assert ranks.warnings == ["2 traces of earlier steps of the same ranks: left out"]

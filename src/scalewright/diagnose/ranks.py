@@ -7,6 +7,7 @@ files ──► Trace ──► Activity ──► Breakdown, Idle, Steps       
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ from scalewright.diagnose.traces.kineto import read_kineto
 from scalewright.diagnose.traces.nsys import MAGIC, read_nsys
 from scalewright.diagnose.traces.trace import Trace
 
+OURS = re.compile(r"^step-(\d{1,12})-rank\d")
 LARGE = 64 << 20  # bytes of files above which a process for each core reads them
 
 
@@ -120,6 +122,7 @@ class Ranks:
 
 def read_ranks(paths: Sequence[Path]) -> Ranks:
     """Reads one file a rank; raises NotATrace where none has any activity, OSError as `open` does."""
+    paths, earlier = _last_steps(paths)
     large = len(paths) > 1 and sum(path.stat().st_size for path in paths) > LARGE
     if large:
         with ProcessPoolExecutor(min(len(paths), os.cpu_count() or 1)) as pool:
@@ -132,6 +135,8 @@ def read_ranks(paths: Sequence[Path]) -> Ranks:
         raise NotATrace(refused[0].partition(": ")[2])
     traces.sort(key=lambda trace: (trace.rank is None, trace.rank or 0, trace.path.name))
     warnings = [f"{text}: left out" for text in refused]
+    if earlier:
+        warnings.append(f"{earlier} traces of earlier steps of the same ranks: left out")
     for trace in traces:
         warnings += [f"{trace.path.name}: {text}" if len(paths) > 1 else text for text in trace.warnings]
     ranks = []
@@ -145,6 +150,14 @@ def read_ranks(paths: Sequence[Path]) -> Ranks:
         raise NotATrace("it contains no kernel, copy or operator")
     matched, problems = match([rank.trace for rank in ranks])
     return Ranks(ranks, matched, clocks(matched, len(ranks)), warnings + problems)
+
+
+def _last_steps(paths: Sequence[Path]) -> tuple[list[Path], int]:
+    """Of our own traces (step-00000005-rank00000.json.gz) each rank's last; how many that leaves out."""
+    numbered = {path: match for path in paths if (match := OURS.search(path.name))}
+    last = max((int(match[1]) for match in numbered.values()), default=0)
+    kept = [path for path in paths if path not in numbered or int(numbered[path][1]) == last]
+    return kept, len(paths) - len(kept)
 
 
 def _idle(trace: Trace, what: Activity) -> Idle:
