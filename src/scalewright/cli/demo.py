@@ -1,7 +1,7 @@
 """The main job, end to end, on this machine and the text that comes along: what `make demo` shows.
 
     plan for this machine -> Shakespeare -> tokens -> train on 2 processes as planned -> one is killed ->
-    resume -> evaluate -> sample -> what was predicted beside what was measured -> report
+    resume -> evaluate -> sample -> a diagnosis of its own run, beside what was predicted -> report
 
 Everything lands in one folder, with the run file to start one's own from.
 """
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scalewright.cli.search_tables import one_line
-from scalewright.spec.errors import RunError
+from scalewright.spec.errors import RunError, UserError
 
 if TYPE_CHECKING:
     from scalewright.plan.search.search import Choice, Plan
@@ -31,6 +31,7 @@ DEVICES = 2  # processes
 UNPLANNED = {"devices": DEVICES, "zero_stage": 0, "micro_batch": BATCH // DEVICES, "global_batch": BATCH}
 VALID_BATCHES = 8  # of the run's own validations
 STEPS = 560  # two minutes or so on two cores of 0.1 TFLOP/s; small batches learn most per token here
+TRACED = 3  # of them, the last ones
 MODEL = {
     "name": "demo", "vocab_size": VOCABULARY, "hidden_size": 224, "intermediate_size": 608,
     "num_hidden_layers": 5, "num_attention_heads": 7, "num_key_value_heads": 7, "context": SEQ_LEN,
@@ -73,25 +74,27 @@ def run_demo(out: Path, quiet: bool = False) -> dict[str, Any]:
     summary = Summary()
     layout = _plan(summary, say)
     prepare_workers(PRELOAD)  # not before: the probe of this machine wants it for itself
-    say("2/7", "preparing Shakespeare's plays: text to tokens")
+    say("2/8", "preparing Shakespeare's plays: text to tokens")
     data = prepare("shakespeare", out / "data", vocab_size=VOCABULARY, progress=None)
     say("", f"{data.input_bytes / 1e6:.1f} MB of text, {VOCABULARY} tokens in the vocabulary")
     run_file = out / "demo.yaml"
     write_yaml(run_file, _run(out, layout))
     _train(run_file, out, summary, started, say, quiet)
-    say("5/7", "evaluating on text that it has not seen")
+    say("5/8", "evaluating on text that it has not seen")
     summary.validation_bits_per_byte, lines = evaluation(out)
     for line in lines:
         say("", line)
-    say("6/7", "writing on from a prompt")
+    say("6/8", "writing on from a prompt")
     sample = _sample(out)
     say("", "\n" + sample + "\n")
     _measure(out, summary)
-    say("", beside(summary))
+    say("7/8", f"diagnosing its own run: steps beside the prediction, and traces of the last {TRACED}")
+    for line in (beside(summary), *diagnosis(out / "traces")):
+        say("", line)
     summary.seconds = round(time.perf_counter() - started, 1)
     summary.report = str(out / "report.html")
     (out / "summary.json").write_text(json.dumps(asdict(summary), indent=1) + "\n", encoding="utf-8")
-    say("7/7", "writing the report")
+    say("8/8", "writing the report")
     from scalewright.report.run import write_report
 
     write_report(out)
@@ -124,7 +127,7 @@ def _plan(summary: Summary, say: Callable[..., None]) -> dict[str, Any]:
 
     Where timing the machine fails, a layout that needs no plan, and no prediction.
     """
-    say("1/7", "planning: how fast are this machine's kernels and messages, and which layout suits them?")
+    say("1/8", "planning: how fast are this machine's kernels and messages, and which layout suits them?")
     from scalewright.machine.local import timed_cluster
 
     try:
@@ -182,6 +185,23 @@ def beside(summary: Summary) -> str:
     return compare(predicted, low, high, measured)
 
 
+def diagnosis(traces: Path) -> list[str]:
+    """The time of the traced steps by its parts, and the causes in it with what they would gain."""
+    from scalewright.cli.diagnosis import PARTS
+    from scalewright.diagnose.diagnose import diagnose
+
+    try:
+        answer = diagnose([traces])
+    except UserError as error:
+        return [f"its traces can't be read: {error}"]
+    shares = answer["breakdown_pct"]
+    parts = ", ".join(f"{word} {shares[name]:.0f}%" for name, _, word in PARTS if shares[name] >= 0.5)
+    lines = [f"{parts}; bound by {answer['bound_by']}"]
+    for verdict in answer["verdicts"][:2]:
+        lines.append(f"{verdict['cause']}, {verdict['gain_pct']['p50']:.0f}% to gain: {verdict['fix']}")
+    return [*lines, f"more: `scalewright diagnose {traces}`"]
+
+
 def _run(out: Path, layout: dict[str, Any]) -> dict[str, Any]:
     from scalewright.spec.layout import Layout
 
@@ -201,6 +221,7 @@ def _run(out: Path, layout: dict[str, Any]) -> dict[str, Any]:
         "lr_schedule": {"kind": "cosine", "warmup_steps": 20, "min_ratio": 0.02},
         "train": {"steps": STEPS, "valid_every": STEPS // 7, "valid_batches": VALID_BATCHES},
         "checkpoint": {"every": STEPS // 8, "keep": 2},
+        "profile": {"steps": [*range(STEPS - TRACED + 1, STEPS + 1)]},
     }
 
 
@@ -210,14 +231,14 @@ def _train(
     """Trains; a worker is killed on the way, and the same call goes on from the last checkpoint."""
     from scalewright.api import train
 
-    say("3/7", "training a Llama-shaped model on 2 processes; at some point one of them gets killed")
+    say("3/8", "training a Llama-shaped model on 2 processes; at some point one of them gets killed")
     with _Assassin(out, started) as watcher:
         try:
             train(run_file, quiet=quiet, on_start=watcher.begin)
         except RunError as error:
             if not watcher.struck:
                 raise
-            say("4/7", f"as planned: {error}")
+            say("4/8", f"as planned: {error}")
             summary.resumes += 1
             train(run_file, quiet=quiet)
     summary.first_loss_s = watcher.first_loss_s
