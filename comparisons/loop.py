@@ -162,6 +162,8 @@ def go_round(result: Result, options: argparse.Namespace, folder: Path) -> None:
         result.put("measured", {path.name: measured_step(path) for path in folders})
     loads.append(load_average())
     answer, _ = calibrate(folders, place, lambda path, cluster: price(cases[path.name].layout, cluster))
+    answer["fitted_to"] = [Path(path).name for path in answer["fitted_to"]]
+    answer["scored_on"] = [{**row, "run": Path(row["run"]).name} for row in answer["scored_on"]]
     result.put("calibration", answer)
     result.put("load_averages", loads)
     result.put("cases", {name: case.layout.dump() for name, case in cases.items()})
@@ -171,7 +173,7 @@ def go_round(result: Result, options: argparse.Namespace, folder: Path) -> None:
 def show(result: Result, cases: dict[str, Case], every: int, answer: dict[str, Any]) -> None:
     """The tables: all that ran, and the left-out half before and after calibration."""
     measured: dict[str, float] = result.data["measured"]
-    after = {Path(row["run"]).name: row["after_s"] for row in answer["scored_on"]}
+    after = {row["run"]: row["after_s"] for row in answer["scored_on"]}
     rows = [
         [
             f"`{name}`", f"{case.predicted_s * 1e3:.0f}", f"{measured[name] * 1e3:.0f}",
