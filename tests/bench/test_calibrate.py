@@ -55,6 +55,7 @@ def test_a_slow_machine_is_found_out(tmp_path: Path) -> None:
         assert answer["factors"][name] == pytest.approx(right, rel=0.15)
         low, high = answer["interval"][name]
         assert low <= answer["factors"][name] <= high
+    assert "calibrated by 6 runs" in corrected.notes[-1]
     for name, layout in LAYOUTS.items():
         after = price(layout, corrected)
         assert after == pytest.approx(price(layout, truth), rel=0.15), name

@@ -10,7 +10,7 @@ from scalewright.launch.rank import RankContext
 from scalewright.spec.collectives import COLLECTIVES
 from scalewright.spec.errors import UserError
 
-QUICK = {"least_bytes": 64, "most_bytes": 256, "iterations": 3, "warmup": 1}
+QUICK = Job(least_bytes=64, most_bytes=256, iterations=3, warmup=1, group=2, stride=2)
 
 
 def spoil(context: RankContext, kind: str) -> list[int]:
@@ -44,7 +44,7 @@ def test_a_wrong_number_is_counted(kind: str) -> None:
 
 
 def test_every_collective_on_groups_of_two() -> None:
-    answer = run_local(measure, (Job(**QUICK, group=2, stride=2),), 4)
+    answer = run_local(measure, (QUICK,), 4)
     assert {row["kind"] for row in answer["rows"]} == set(COLLECTIVES)
     assert {row["bytes"] for row in answer["rows"]} == {64, 128, 256}
     assert not any(row["wrong"] for row in answer["rows"])

@@ -82,6 +82,15 @@ def test_gpu_check_on_a_cpu(script):
     assert data["losses"]["chunks of 32, plain torch"]["loss_differs_by"] < 1e-2  # bf16 logits
 
 
+@pytest.mark.slow
+def test_loop(script):
+    data, text = script("loop.py", "--quick")
+    check_facts(data, text)
+    assert len(data["cases"]) == len(data["measured"]) == 4
+    assert len(data["calibration"]["scored_on"]) == 2
+    assert all(row["median_error"] >= 0 for row in data["summary"].values())
+
+
 def test_gpu_check_says_when_there_is_no_gpu(script):
     import torch
 

@@ -158,7 +158,10 @@ def calibrate(
         "median_error_before": _error(scored, "before_s"),
         "median_error_after": _error(scored, "after_s"),
     }
-    return answer, correct(cluster, factors)
+    words = (
+        f"calibrated by {len(runs)} runs: kernels x {factors.kernels:.2f}, messages x {factors.messages:.2f}"
+    )
+    return answer, correct(cluster, factors).replace(notes=[*cluster.notes, words])
 
 
 def _interval(near: Tangent, measured: Sequence[float], seed: int) -> dict[str, list[float]]:

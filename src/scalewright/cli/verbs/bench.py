@@ -25,9 +25,10 @@ def collectives(
     device: Device = "cpu",
     json: Json = False,
 ) -> None:
-    """Times and bandwidths of messages between processes, in nccl-tests' conventions.
+    """Messages between processes, as nccl-tests do.
 
-    Every buffer's numbers are compared with what they should be; exit code 1 when one is wrong.
+    Times and bandwidths in its conventions. Every buffer's numbers are compared with what they should be;
+    exit code 1 when one is wrong.
 
     \b
     scalewright bench collectives --processes 4
@@ -60,7 +61,7 @@ def matmul(
     device: Device = "cpu",
     json: Json = False,
 ) -> None:
-    """Rates of matrix products, in every precision that the device has.
+    """Rates of matrix products in every precision.
 
     \b
     scalewright bench matmul
@@ -76,7 +77,7 @@ def matmul(
 
 
 def memory(device: Device = "cpu", json: Json = False) -> None:
-    """Bandwidth of copies and triads, from sizes inside the caches to beyond them.
+    """Bandwidth of copies and triads, in and beyond caches.
 
     \b
     scalewright bench memory
@@ -93,7 +94,9 @@ def storage(
     size: Annotated[int, typer.Option("--bytes", min=1, help="Size of the file, then removed.")] = 1 << 28,
     json: Json = False,
 ) -> None:
-    """Writing and reading a file of a checkpoint's size, from the page cache and beyond it.
+    """Write and read a file of a checkpoint's size.
+
+    From the page cache, and beyond it.
 
     \b
     scalewright bench storage --folder runs
@@ -107,7 +110,7 @@ def kernels(
     precision: Annotated[str, choice("precision", ("fp32", "bf16"), "What they compute in.")] = "fp32",
     json: Json = False,
 ) -> None:
-    """The operators of a training step on this CPU, beside its roofs.
+    """A step's operators beside this CPU's roofs.
 
     \b
     scalewright bench kernels
@@ -125,7 +128,9 @@ def step(
     steps: Annotated[int, typer.Option(min=4, help="Steps to train; the first three aren't timed.")] = 13,
     json: Json = False,
 ) -> None:
-    """A real training step: the trainer on a run file, or on a model with random tokens.
+    """A real training step, beside its prediction.
+
+    The trainer itself on a run file, or on a model with random tokens.
 
     \b
     scalewright bench step tiny
@@ -147,7 +152,7 @@ def everything(
     iterations: Annotated[int, typer.Option(min=3, help="Timed repetitions of each message.")] = 20,
     json: Json = False,
 ) -> None:
-    """Time all that a cluster profile holds, and write it for plan and predict.
+    """A cluster profile of this machine, for plan.
 
     \b
     scalewright bench all --processes 2 --out here.yaml
