@@ -27,7 +27,7 @@ def write_history(asked: bool, folder: Path, rank: int, device: torch.device) ->
     path = folder / "traces" / f"memory-rank{rank:05d}.pickle"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        torch.cuda.memory._dump_snapshot(str(path))
+        torch.cuda.memory._dump_snapshot(str(path))  # type: ignore[no-untyped-call]
     except OSError:
         return None
     return path
