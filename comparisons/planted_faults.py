@@ -30,7 +30,7 @@ CAUSES = {
     "tiny": "host",
 }  # fmt: skip
 STEPS, FIRST, TRACED = 72, 12, (66, 67, 68, 69)  # steps from FIRST to the traced ones give the median
-WAIT_S = 0.05  # of a document, in a data stall
+WAIT_S = 0.3  # of a document, in a data stall
 NEAR = 0.25
 PARTS = ROOT / "comparisons" / "harness" / "faults"  # a folder alone: workers import from where they start
 

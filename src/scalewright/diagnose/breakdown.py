@@ -22,6 +22,7 @@ import numpy as np
 
 from scalewright.diagnose import intervals
 from scalewright.diagnose.traces import trace as t
+from scalewright.diagnose.traces.gloo import encloses_call
 from scalewright.diagnose.traces.kinds import communicates
 from scalewright.diagnose.traces.trace import Trace
 
@@ -96,7 +97,7 @@ def activity(trace: Trace) -> Activity | None:
         talks = communicates(trace.names)[trace.name] & kernels
         rows = {"compute": kernels & ~talks, "communication": talks, "copies": trace.on_gpu & ~kernels}
     else:
-        operators = trace.category == t.OPERATOR
+        operators = (trace.category == t.OPERATOR) & ~encloses_call(trace)
         talks = trace.starting(CPU_COMMUNICATION) & (operators | (trace.category == t.ANNOTATION))
         rows = {
             "compute": operators & ~talks & ~trace.starting(CPU_WAITS),

@@ -17,11 +17,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from scalewright.diagnose import intervals
-from scalewright.diagnose.breakdown import Activity
+from scalewright.diagnose.breakdown import CPU_WAITS, Activity
 from scalewright.diagnose.idle import CAUSES, Idle, loading
 from scalewright.diagnose.replay import COMPUTES, LAUNCH, TALKS, WAIT, Recorded
 from scalewright.diagnose.traces import trace as t
-from scalewright.diagnose.traces.gloo import gloo_rows
+from scalewright.diagnose.traces.gloo import encloses_call, gloo_rows
 from scalewright.diagnose.traces.trace import Trace
 
 SHORT = 10_000  # ns: an operator that takes less costs its caller about as much again
@@ -113,7 +113,8 @@ def _main_lane(trace: Trace) -> int:
 
 
 def _host(trace: Trace) -> _Host:
-    rows = np.flatnonzero((trace.category == t.OPERATOR) & (trace.lane == _main_lane(trace)))
+    works = (trace.category == t.OPERATOR) & ~encloses_call(trace) & ~trace.starting(CPU_WAITS)
+    rows = np.flatnonzero(works & (trace.lane == _main_lane(trace)))
     busy = intervals.union(trace.start[rows], trace.end[rows])
     gloo = np.flatnonzero(gloo_rows(trace))
     both = np.concatenate((rows, gloo))

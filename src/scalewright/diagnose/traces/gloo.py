@@ -21,6 +21,7 @@ from scalewright.diagnose.traces.trace import Collective, Trace
 
 T = TypeVar("T")
 PREFIX = "gloo:"
+CALLS = "c10d::"  # operators that hand a collective over, and return at once
 MESSAGES = ("gloo:send", "gloo:recv")
 SLACK = 1_000_000  # ns by which the recorder's clock may be ahead of the trace's
 
@@ -45,6 +46,21 @@ class GroupEntry(msgspec.Struct, frozen=True):
 def gloo_rows(trace: Trace) -> np.ndarray:
     """Rows of Gloo's collectives and messages; bool, one a row."""
     return np.asarray(trace.starting((PREFIX,)) & (trace.category == t.ANNOTATION))
+
+
+def encloses_call(trace: Trace) -> np.ndarray:
+    """Operators within which a collective is started: they wait for it, or hold operators of their own.
+
+    bool, one a row; `torch::autograd::AccumulateGrad` whose hook sums a gradient over ranks is one.
+    """
+    operators = trace.category == t.OPERATOR
+    calls = operators & trace.starting((CALLS,))
+    result = np.zeros(len(trace), dtype=bool)
+    for lane in np.unique(trace.lane[calls]).tolist():
+        begun = np.sort(trace.start[calls & (trace.lane == lane)])
+        rows = np.flatnonzero(operators & ~calls & (trace.lane == lane))
+        result[rows] = np.searchsorted(begun, trace.end[rows]) > np.searchsorted(begun, trace.start[rows])
+    return result
 
 
 def name_groups(trace: Trace) -> Trace:
