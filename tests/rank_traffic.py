@@ -13,11 +13,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
+from tests.rank_states import before_sharding
+
 from scalewright.learn.communication import PASSES
 from scalewright.spec.grid import Grid, make_grid
 from scalewright.spec.layout import Layout, RecomputeBudget, RecomputeEvery
 from scalewright.spec.loss_chunks import chunk_tokens
-from scalewright.spec.memory import FP32, before_sharding, is_sharded, padded_rows
+from scalewright.spec.memory import FP32, is_sharded, padded_rows
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.placement import Placement, holders, local_shape, place, stage_layers
 from scalewright.spec.recompute_budget import keep

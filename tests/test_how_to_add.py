@@ -26,14 +26,13 @@ from scalewright.data import corpora
 from scalewright.data.dataset import open_data
 from scalewright.data.documents import fragments
 from scalewright.data.pieces import cut_pieces
-from scalewright.machine import names as driver_names
 from scalewright.plan import capabilities, frameworks, request
 from scalewright.plan.predict import Prediction, predict
 from scalewright.spec import optimizers
 from scalewright.spec.base import read_yaml
 from scalewright.spec.errors import UserError
 from scalewright.spec.families import FAMILIES, ModelFamily, common
-from scalewright.spec.hardware import cluster, device_families, devices
+from scalewright.spec.hardware import cluster, device_families, devices, driver_names
 from scalewright.spec.hardware.cluster import load_cluster
 from scalewright.spec.layout import Layout
 from scalewright.spec.presets import load_model_spec

@@ -73,7 +73,7 @@ def test_a_broken_claim_names_the_case_and_the_value(first: Outcome) -> None:
     wrong = {"tp": 8, "techniques": -1, "mfu": [0.9, 1.0], "trainable": False, "published_in_band": True}
     claims = Outcome(replace(first.case, holds=wrong), first.answer).broken()
     assert [claim.split(": ")[1].split(" is ")[0] for claim in claims] == [*wrong]
-    assert claims[0].startswith("8B on 8 H100: tp is 2, claimed 8 (tp 2 · dp 4")
+    assert claims[0].startswith("8B on 8 H100: tp is 1, claimed 8 (dp 8")
 
 
 def test_the_script_fails_where_a_claim_is_broken(tmp_path: Path) -> None:

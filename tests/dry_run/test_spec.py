@@ -15,13 +15,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from tests.rank_states import state_bytes
 from tests.rank_traffic import step_traffic
 
 from scalewright.dry_run.dry_run import Group, dry_run
 from scalewright.plan.predict import predict
 from scalewright.spec.hardware.cluster import load_cluster
 from scalewright.spec.layout import Layout
-from scalewright.spec.memory import state_bytes
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.operators import forward_flops, recompute_flops
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.rank_states import state_bytes
 from tests.rank_traffic import Table, step_traffic
 from tests.worlds import CPU, run_world
 
@@ -18,7 +19,6 @@ from scalewright.parallel.stages import cut_stages
 from scalewright.spec.grid import make_grid
 from scalewright.spec.layout import Layout
 from scalewright.spec.layout_check import check_layout
-from scalewright.spec.memory import state_bytes
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.placement import place
 from scalewright.spec.run import OptimizerSpec

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.rank_states import state_bytes
 from tests.rank_traffic import Table, step_traffic, wire_bytes
 
 from scalewright.learn.communication import (
@@ -14,7 +15,6 @@ from scalewright.learn.communication import (
     zero_volume,
 )
 from scalewright.spec.layout import Layout
-from scalewright.spec.memory import state_bytes
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.placement import place
 from scalewright.spec.presets import load_model_spec

@@ -1,4 +1,4 @@
-"""Bytes of weights, gradients and optimizer states that a rank holds, summed over its boxes.
+"""What a rank keeps where: widths of numbers, what is offloaded, FSDP's padding.
 
     of n numbers      parameters                                      gradients        optimizer (AdamW)
     alone, fp32       4 n                                             4 n              8 n
@@ -12,27 +12,11 @@ In fp16: 2 + 2 + 12 bytes (Rajbhandari et al. 2020 §3.1).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from math import prod
 
-from scalewright.spec.grid import make_grid
 from scalewright.spec.layout import Layout
-from scalewright.spec.model import ModelSpec
-from scalewright.spec.optimizers import ADAMW, Optimizer
-from scalewright.spec.placement import Placement, holders, local_shape, place
 
 FP32, BF16 = 4, 2
-
-
-@dataclass(frozen=True)
-class StateBytes:
-    """Bytes that one rank keeps between steps, in device memory and, with offload, on the host."""
-
-    parameters: int
-    gradients: int
-    optimizer: int
-    host: int = 0
 
 
 def offloads_parameters(layout: Layout) -> bool:
@@ -58,38 +42,3 @@ def is_sharded(layout: Layout) -> bool:
 def padded_rows(shape: tuple[int, ...], ranks: int) -> int:
     """Elements of a tensor whose rows are padded to a multiple of the ranks."""
     return -(-shape[0] // ranks) * ranks * prod(shape[1:])
-
-
-def state_bytes(
-    model: ModelSpec, layout: Layout, rank: int = 0, *, bf16: bool = True, optimizer: Optimizer = ADAMW
-) -> StateBytes:
-    """Bytes of parameters, gradients and optimizer states that a rank keeps between steps."""
-    ranks = layout.dp_shard * layout.cp if is_sharded(layout) else 1
-    tensors = list(_shapes(model, layout, rank))
-    shards = sum(padded_rows(whole, ranks) // ranks for whole, _ in tensors)
-    masters = gradients = FP32 * shards
-    elements = len(optimizer.states) * sum(prod(local) for _, local in tensors)
-    states = FP32 * elements + optimizer.step_bytes * len(tensors)
-    copies = BF16 * shards if bf16 and not is_sharded(layout) else 0
-    if offloads_parameters(layout):
-        return StateBytes(0, 0, 0, masters + gradients + states)
-    if offloads_optimizer(layout):  # the host has masters, and buffers for gradients
-        return StateBytes(
-            copies or masters, gradients, 0, FP32 * 2 * sum(prod(local) for _, local in tensors) + states
-        )
-    return StateBytes(masters + copies, gradients, states)
-
-
-def _shapes(model: ModelSpec, layout: Layout, rank: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """(shape before FSDP's cut, local shape) of every tensor that a rank holds."""
-    grid = make_grid(layout, model.kv_heads)
-    coords = grid.coords(rank)
-    for placement in place(model, layout):
-        if coords["pp"] in holders(placement, layout):
-            whole = before_sharding(placement)
-            yield local_shape(whole, coords, grid.size_of), local_shape(placement, coords, grid.size_of)
-
-
-def before_sharding(placement: Placement) -> Placement:
-    """A placement without FSDP's cut: the tensor that is gathered for compute."""
-    return replace(placement, splits=tuple(s for s in placement.splits if s.axis not in ("fsdp", "efsdp")))

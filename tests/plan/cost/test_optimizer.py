@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.rank_states import state_bytes
 
 from fake_machine import machine
 from scalewright.plan.cost.memory import GIB
@@ -12,7 +13,6 @@ from scalewright.plan.predict import Prediction, predict
 from scalewright.plan.request import run_facts
 from scalewright.spec.hardware.cluster import load_cluster
 from scalewright.spec.layout import Layout
-from scalewright.spec.memory import state_bytes
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.optimizers import ADAMW, OPTIMIZERS, Optimizer
 from scalewright.spec.presets import load_model_spec

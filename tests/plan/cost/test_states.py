@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.rank_states import state_bytes
 from tests.rank_traffic import step_traffic
 
 from scalewright.plan.cost.memory import GIB
@@ -14,7 +15,6 @@ from scalewright.plan.stages import stages
 from scalewright.spec.grid import make_grid
 from scalewright.spec.hardware.cluster import load_cluster
 from scalewright.spec.layout import Layout
-from scalewright.spec.memory import state_bytes
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.presets import load_model_spec
 

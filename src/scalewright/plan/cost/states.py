@@ -121,7 +121,7 @@ def fsdp(table: Table) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _own(table: Table, facts: Facts, at: Place, sums: Padded) -> States:
-    """spec/memory.py's `state_bytes` of ranks that are 0 along all axes but pp: their shards are largest."""
+    """The states of ranks that are 0 along all axes but pp: their shards are largest."""
     sharded, ranks = sums.sharded, sums.ranks
     away = offloaded(table.offload, "parameters")
     dense, tensors = _dense(table, at, sums.regions)
