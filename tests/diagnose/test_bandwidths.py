@@ -14,7 +14,7 @@ from scalewright.diagnose.bandwidths import Bandwidth, bandwidths
 from scalewright.diagnose.ranks import read_ranks
 
 JOB = Job(ranks=4, steps=1, layers=3, collective=200.0)
-BYTES = 2 << 20  # job.py: 2^20 numbers in bf16
+BYTES = 16 << 20  # job.py: 2^23 numbers in bf16
 
 
 def measured(folder: Path) -> list[Bandwidth]:

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from scalewright.diagnose.bandwidths import bandwidths
 from scalewright.diagnose.breakdown import breakdown_of_windows
 from scalewright.diagnose.idle import CAUSES
 from scalewright.diagnose.kernels import by_kind, short_name, top_kernels
@@ -20,7 +19,8 @@ from scalewright.diagnose.memory.traced import traced_memory
 from scalewright.diagnose.ranks import Rank, Ranks, unlaunched
 from scalewright.diagnose.traces import trace as t
 from scalewright.diagnose.traces.kinds import OTHER, kind_of
-from scalewright.diagnose.verdicts import bound_by, name, verdicts
+from scalewright.diagnose.verdict import name
+from scalewright.diagnose.verdicts import bound_by, verdicts
 
 PARTS = ("compute", "exposed_communication", "exposed_copy", "idle")
 
@@ -99,9 +99,7 @@ def _communication(ranks: Ranks) -> dict[str, Any]:
         "total_s": total / max(len(ranks.ranks), 1) / 1e9,
         "clock_error_us": float(ranks.clocks.error.max(initial=0)) / 1e3,
         "per_group": groups,
-        "bandwidths": [
-            some.dump() for some in bandwidths([rank.trace for rank in ranks.ranks], ranks.matched)
-        ],
+        "bandwidths": [some.dump() for some in ranks.bandwidths],
     }
 
 

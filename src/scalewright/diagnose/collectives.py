@@ -7,6 +7,7 @@
     transfer = min over ranks of the duration       wait of a rank = its duration - transfer
     clock of a rank = median over collectives of its end - the ranks' median end       (all end together)
 
+A pipeline's sends are matched with the receives of the same group, sender and receiver, in their order.
 Collectives are matched by process group and order in it; where the profiler recorded no groups, by the
 stream's rank among the rank's communication streams and order in it, with names that must agree. A rank's
 k-th one is every rank's k-th, as ranks that don't agree on that hang. Waits smaller than twice the spread of
@@ -33,7 +34,8 @@ ALGORITHM = re.compile(r"_(?:RING|TREE|NVLS|COLLNET|PAT)\w*|_(?:LL128|LL|SIMPLE)
 class Matched:
     """Collectives of one group; arrays are [collectives, ranks], times int64 nanoseconds.
 
-    `ranks`: indices into the list of traces that was given. `row`: rows of their kernels.
+    `ranks`: indices into the list of traces that was given. `row`: rows of their kernels. `message`: whether
+    they are sends, each with its receive.
     """
 
     group: str
@@ -42,6 +44,7 @@ class Matched:
     row: np.ndarray
     start: np.ndarray
     end: np.ndarray
+    message: bool = False
 
     def __len__(self) -> int:
         return len(self.start)
@@ -96,7 +99,8 @@ def match(traces: Sequence[Trace]) -> tuple[list[Matched], list[str]]:
         ranks = [*rows]
         start = np.stack([traces[index].start[table[:, k]] for k, index in enumerate(ranks)], axis=1)
         end = np.stack([traces[index].end[table[:, k]] for k, index in enumerate(ranks)], axis=1)
-        matched.append(Matched(group, names[ranks[0]], ranks, table, start, end))
+        message = bool(_ends(traces[ranks[0]], int(table[0, 0])))
+        matched.append(Matched(group, names[ranks[0]], ranks, table, start, end, message))
     return matched, problems
 
 
@@ -130,12 +134,24 @@ def _by_group(trace: Trace) -> dict[str, np.ndarray]:
 
 
 def group_of(trace: Trace, row: int, streams: dict[int, str]) -> str:
-    """The name of a kernel's process group; where none is recorded its stream's, kept in `streams`."""
+    """The name of a kernel's process group, of a message with its two ends; where none is recorded its
+    stream's, kept in `streams`.
+    """
     known = trace.collectives.get(row)
     if known is not None and known.group:
         about = f" {known.group_about}" if known.group_about not in ("", "undefined") else ""
-        return f"group {known.group}{about} {known.ranks}".strip()
+        return f"group {known.group}{about} {known.ranks}".strip() + _ends(trace, row)
     return streams.setdefault(int(trace.lane[row]), f"communication stream {len(streams)}")
+
+
+def _ends(trace: Trace, row: int) -> str:
+    """Of a message between two ranks its sender and receiver; empty for other collectives."""
+    known = trace.collectives.get(row)
+    if known is None or trace.rank is None or known.source == known.target:
+        return ""
+    if known.name == "send":
+        return f" {trace.rank} to {known.target}"
+    return f" {known.source} to {trace.rank}" if known.name == "recv" else ""
 
 
 def _names(trace: Trace, rows: np.ndarray) -> list[str]:

@@ -101,6 +101,7 @@ def record_cpu(trace: Trace, collective: np.ndarray) -> Recorded:
     work_until(max(host.end, now))
     count = len(recorded.start)
     recorded.before, recorded.waits_for, recorded.latency = [-1] * count, [-1] * count, [0] * count
+    recorded.proven = [False] * count
     recorded.kind, recorded.called = [""] * count, [*recorded.start]
     return recorded
 

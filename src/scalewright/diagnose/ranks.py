@@ -17,11 +17,12 @@ from pathlib import Path
 import numpy as np
 
 from scalewright.diagnose import intervals
+from scalewright.diagnose.bandwidths import Bandwidth, bandwidths
 from scalewright.diagnose.breakdown import Activity, Breakdown, activity, breakdown
 from scalewright.diagnose.collectives import Clocks, Matched, clocks, match
 from scalewright.diagnose.cpu import cpu_idle, record_cpu
 from scalewright.diagnose.idle import Idle, idle_causes, loading
-from scalewright.diagnose.replay import Change, Recorded, numbers, record, replay
+from scalewright.diagnose.replay import Change, Recorded, held_up, numbers, record, replay
 from scalewright.diagnose.steps import Steps, steps
 from scalewright.diagnose.stragglers import Straggler, stragglers
 from scalewright.diagnose.traces import trace as t
@@ -79,7 +80,50 @@ class Ranks:
     def stragglers(self) -> list[Straggler]:
         """Ranks that the others waited for."""
         activities, idles = [r.activity for r in self.ranks], [r.idle for r in self.ranks]
-        return stragglers(self.matched, activities, idles, self.window)
+        together = [group for group in self.matched if not group.message]
+        return stragglers(together, activities, idles, self.window)
+
+    @cached_property
+    def bandwidths(self) -> list[Bandwidth]:
+        """How fast collectives were, by group and kind."""
+        return bandwidths([rank.trace for rank in self.ranks], self.matched)
+
+    @cached_property
+    def waited(self) -> list[int]:
+        """Nanoseconds that each rank waited in collectives for another to come, with nothing beside it."""
+        return [self._waited(place, messages=None) for place in range(len(self.ranks))]
+
+    @cached_property
+    def waited_for_messages(self) -> list[int]:
+        """Of these, those in sends and receives: a pipeline's idle time."""
+        return [self._waited(place, messages=True) for place in range(len(self.ranks))]
+
+    @cached_property
+    def kept_apart(self) -> list[int]:
+        """Nanoseconds of each rank's exposed communication, beyond waiting for others, during which the host
+        waits and has nothing launched that could run.
+        """
+        return [
+            intervals.length(intervals.overlap(held_up(some), self._transferring(place)))
+            for place, some in enumerate(self.recorded)
+        ]
+
+    def _transferring(self, place: int) -> np.ndarray:
+        return intervals.minus(self.ranks[place].activity.exposed_communication, self._waits(place, None))
+
+    def _waited(self, place: int, messages: bool | None) -> int:
+        exposed = self.ranks[place].activity.exposed_communication
+        return intervals.length(intervals.overlap(self._waits(place, messages), exposed))
+
+    def _waits(self, place: int, messages: bool | None) -> np.ndarray:
+        """When a rank was in a matched collective that another hadn't come to; int64 [n, 2]."""
+        spans = [
+            intervals.union(group.start[:, column], group.start[:, column] + group.wait[:, column])
+            for group in self.matched
+            for column in np.flatnonzero(np.array(group.ranks) == place).tolist()
+            if messages is None or group.message == messages
+        ]
+        return intervals.merge(*spans) if spans else np.empty((0, 2), dtype=np.int64)
 
     @cached_property
     def recorded(self) -> list[Recorded]:

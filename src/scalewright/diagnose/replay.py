@@ -12,7 +12,8 @@
 `rest` is what of the recorded times none of these explains. It is kept, so that a replay without a change
 gives the recorded times exactly, and a change moves what depends on it. What a kernel of another stream waits
 for isn't recorded: every kernel is taken to depend on the last one that ended before it, so that what ran one
-after the other stays so, and gains are no larger than they would be.
+after the other stays so, and gains are no larger than they would be. Nothing waits for a send. A kernel that
+was launched when that one had ended may not depend on it: the host's waiting kept them apart.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ BLOCKED = 100_000  # ns in a call of the runtime beyond which it waited for the 
 # Calls that work however long they take: a graph's capture.
 CAPTURES = ("begincapture", "endcapture", "graphinstantiate", "graphcreate")
 COMPUTES, COPIES, TALKS = 0, 1, 2
+ROUNDING = 1_000  # ns, of recorded times: what ends so much later may still be waited for
 LONGEST = 5  # times the usual latency of a launch: beyond, something else held the kernel
 LAUNCH, WAIT, QUEUED = 0, 1, 2  # QUEUED: launched before the recording, so that no call is known
 
@@ -48,7 +50,9 @@ class Change:
     kinds      kernels of single kinds (traces/kinds.py), beside the factor of their role
     groups     the transfer of single process groups whose collectives are matched
     waits      whether the host waits for the GPU where it did
+    proven     whether such waits count only where the kernel was launched before what it waits for ended
     streams    whether a kernel waits for the last one of another stream that ended before it
+    hides      whether computation no longer waits for collectives of other streams: they run beside it
     ranks      places in the list of traces to which all but `transfer` and `groups` apply; None for all
     """
 
@@ -60,7 +64,9 @@ class Change:
     kinds: Mapping[str, float] = field(default_factory=dict)
     groups: Mapping[str, float] = field(default_factory=dict)
     waits: bool = True
+    proven: bool = False
     streams: bool = True
+    hides: bool = False
     ranks: frozenset[int] | None = None
 
 
@@ -75,7 +81,9 @@ def combined(changes: Sequence[Change], rank: int) -> Change:
         transfer=math.prod(change.transfer for change in changes),
         kinds=_products(change.kinds for change in mine),
         waits=all(change.waits for change in mine),
+        proven=any(change.proven for change in mine),
         streams=all(change.streams for change in mine),
+        hides=any(change.hides for change in mine),
     )
 
 
@@ -94,8 +102,9 @@ class Recorded:
 
     calls     (kind, work since the call before, of that in the data loader, kernel, rest)
     kernels   by the order of their launches: start, duration, role, kind; the kernel before it on its stream,
-              the one it waits for (-1: none), latency of its launch, rest; the collective it belongs to (-1:
-              none); when it was launched
+              the one it waits for (-1: none) and whether that is proven, latency of its launch, rest; the
+              collective it belongs to (-1: none); when it was launched
+    receives  of a kernel that computes the receive launched right before it, which it works on
     """
 
     calls: list[tuple[int, int, int, int, int]] = field(default_factory=list)
@@ -105,14 +114,18 @@ class Recorded:
     kind: list[str] = field(default_factory=list)  # of a copy: empty
     before: list[int] = field(default_factory=list)
     waits_for: list[int] = field(default_factory=list)
+    proven: list[bool] = field(default_factory=list)
     latency: list[int] = field(default_factory=list)
     rest: list[int] = field(default_factory=list)
     collective: list[int] = field(default_factory=list)
     called: list[int] = field(default_factory=list)
+    receives: dict[int, int] = field(default_factory=dict)
     begin: int = 0
 
 
-Rank = Generator[tuple[int, int], int, tuple[int, int]]  # yields (collective, start), is sent the end
+# Yields (collective, start) where it comes to one, (collective, None) where it needs its end; is sent the
+# end, or None where that isn't known yet.
+Rank = Generator[tuple[int, int | None], int | None, tuple[int, int]]
 
 
 def record(trace: Trace, talks: np.ndarray, collective: np.ndarray) -> Recorded:
@@ -126,7 +139,7 @@ def record(trace: Trace, talks: np.ndarray, collective: np.ndarray) -> Recorded:
     calls, times, begin = _calls(trace, rows, launch, end)
     called = np.where(launch >= 0, times, called)
     before = _before_on_lane(trace.lane[rows], start)
-    waits_for = _waits_for(start, end)
+    waits_for = _waits_for(start, end, ~np.isin(rows, _messages(trace, "send")))
     never = np.iinfo(np.int64).min
     ended = np.maximum(
         np.where(before >= 0, end[before], never), np.where(waits_for >= 0, end[waits_for], never)
@@ -144,10 +157,12 @@ def record(trace: Trace, talks: np.ndarray, collective: np.ndarray) -> Recorded:
         kind=np.where(trace.category[rows] == t.KERNEL, kinds_of(trace.names)[trace.name[rows]], "").tolist(),
         before=before.tolist(),
         waits_for=waits_for.tolist(),
+        proven=((waits_for >= 0) & (called < end[waits_for])).tolist(),
         latency=latency.tolist(),
         rest=np.where(known, start - ready, start).tolist(),
         collective=collective[rows].tolist(),
         called=called.tolist(),
+        receives=_receives(np.isin(rows, _messages(trace, "recv")), ~talks[rows], start, end),
         begin=begin,
     )
 
@@ -182,6 +197,22 @@ def _calls(
     return queued + list(zip(*(column.tolist() for column in columns), strict=True)), times, begin
 
 
+def _messages(trace: Trace, name: str) -> list[int]:
+    """Rows of sends or of receives."""
+    return [row for row, known in trace.collectives.items() if known.name == name]
+
+
+def _receives(receives: np.ndarray, works: np.ndarray, start: np.ndarray, end: np.ndarray) -> dict[int, int]:
+    """The receive launched right before a kernel that computes, if it had ended when the kernel began."""
+    after = np.flatnonzero(works)
+    result: dict[int, int] = {}
+    for place in np.flatnonzero(receives).tolist():
+        following = int(np.searchsorted(after, place))
+        if following < len(after) and end[place] <= start[after[following]] + ROUNDING:
+            result[int(after[following])] = place
+    return result
+
+
 def _before_on_lane(lane: np.ndarray, start: np.ndarray) -> np.ndarray:
     """For each kernel the place of the one before it on its stream; -1 for the first."""
     order = np.lexsort((start, lane))
@@ -200,11 +231,15 @@ def _latency(start: np.ndarray, called: np.ndarray, ended: np.ndarray, launched:
     return np.asarray(np.where(seen & (start - called <= LONGEST * usual), start - called, usual) * launched)
 
 
-def _waits_for(start: np.ndarray, end: np.ndarray) -> np.ndarray:
-    """For each kernel the last one, of any stream, that ended before it started; -1 for none."""
-    order = np.argsort(end, kind="stable")
-    last = order[np.maximum(np.searchsorted(end[order], start, side="right") - 1, 0)]
-    return np.where((end[last] <= start) & (last < np.arange(len(start))), last, -1)
+def _waits_for(start: np.ndarray, end: np.ndarray, among: np.ndarray) -> np.ndarray:
+    """For each kernel the last of `among`, of any stream, that ended before it started; -1 for none."""
+    order = np.flatnonzero(among)
+    order = order[np.argsort(end[order], kind="stable")]
+    if not len(order):
+        return np.full(len(start), -1, dtype=np.int64)
+    last = order[np.maximum(np.searchsorted(end[order], start + ROUNDING, side="right") - 1, 0)]
+    begun = (end[last] <= start + ROUNDING) & (start[last] < start) & (last < np.arange(len(start)))
+    return np.where(begun, last, -1)
 
 
 def replay(
@@ -214,51 +249,113 @@ def replay(
     whole, groups = math.prod(change.transfer for change in changes), _products(c.groups for c in changes)
     ends = _Collectives(matched, clocks, [whole * groups.get(group.group, 1.0) for group in matched])
     running = {rank: _run(some, combined(changes, rank)) for rank, some in enumerate(recorded)}
-    inbox: dict[int, int | None] = dict.fromkeys(running)  # the end of what a rank waits for; None to begin
+    inbox: dict[int, int | None] = dict.fromkeys(running)  # what a rank is sent; None to begin
+    needed: dict[int, int] = {}  # the collective whose end a rank waits for
+    known: dict[tuple[int, int], int] = {}  # (rank, collective) -> an end that nobody has asked for yet
     spans: list[tuple[int, int]] = []
+
+    def hand_out(number: int, finished: list[tuple[int, int]]) -> None:
+        for rank, end in finished:
+            if needed.get(rank) == number:
+                del needed[rank]
+                inbox[rank] = end
+            else:
+                known[rank, number] = end
+
     while running:
         moved = False
         for rank in [*running]:
             try:
                 while rank in inbox:
-                    value = inbox.pop(rank)
-                    number, start = running[rank].send(value) if value is not None else next(running[rank])
+                    number, start = running[rank].send(inbox.pop(rank))
                     moved = True
-                    for other, end in ends.arrive(number, rank, start):
-                        inbox[other] = end
+                    if start is not None:
+                        hand_out(number, ends.arrive(number, rank, start))
+                        inbox[rank] = known.pop((rank, number), None)
+                    elif (rank, number) in known:
+                        inbox[rank] = known.pop((rank, number))
+                    else:
+                        needed[rank] = number
             except StopIteration as stop:
                 first, last = stop.value
                 spans.append((first - int(clocks.offset[rank]), last - int(clocks.offset[rank])))
                 del running[rank]
                 moved = True
         if not moved:  # the ranks' orders contradict each other: collectives that wait keep their own length
-            for rank, end in ends.give_up():
-                inbox[rank] = end
+            hand_out(*ends.give_up())
     return max(last for _, last in spans) - min(first for first, _ in spans)
 
 
 def _run(some: Recorded, change: Change) -> Rank:
-    """One rank in the host's order; yields at matched collectives, returns its first start and last end."""
+    """One rank in the host's order; yields at matched collectives, returns its first start and last end.
+
+    It goes on past a collective whose end isn't known until something depends on it: a pipeline's sends and
+    receives are launched in orders that differ between ranks.
+    """
     host, first = some.begin, some.begin + (1 << 62)
     factors = (change.compute, change.copies, change.transfer)
     end = [0] * len(some.start)
+    unknown: dict[int, int] = {}  # kernel -> its collective
     for kind, work, data, place, rest in some.calls:
         host += round((work - data) * change.host + data * change.data)
         if kind == WAIT:
+            if place in unknown:
+                end[place] = yield from _end_of(unknown.pop(place))
             if change.waits:
                 host = max(host, end[place]) + rest
             continue
         before, waits_for = some.before[place], some.waits_for[place] if change.streams else -1
+        if change.proven and waits_for >= 0 and not some.proven[place]:
+            waits_for = -1
+        while change.hides and waits_for >= 0 and TALKS == some.role[waits_for] != some.role[place]:
+            waits_for = some.waits_for[waits_for]
+        received = some.receives.get(place, -1) if some.receives else -1
+        if unknown:
+            for earlier in (before, waits_for, received):
+                if earlier in unknown:
+                    end[earlier] = yield from _end_of(unknown.pop(earlier))
         start = host + some.latency[place] if kind == LAUNCH else 0
         start = max(start, end[before] if before >= 0 else 0, end[waits_for] if waits_for >= 0 else 0)
+        start = max(start, end[received]) if received >= 0 else start
         start += some.rest[place]
         first = min(first, start)
         if some.collective[place] >= 0:
-            end[place] = yield some.collective[place], start
+            done = yield some.collective[place], start
+            if done is None:
+                unknown[place] = some.collective[place]
+            else:
+                end[place] = done
         else:
             factor = factors[some.role[place]] * change.kinds.get(some.kind[place], 1.0)
             end[place] = start + round(some.duration[place] * factor)
+    for place, number in unknown.items():
+        end[place] = yield from _end_of(number)
     return first, max(end, default=first)
+
+
+def _end_of(number: int) -> Generator[tuple[int, None], int | None, int]:
+    """Waits for the end of a collective that its rank came to before."""
+    end = yield number, None
+    if end is None:
+        raise AssertionError("a needed end is sent once it is known")
+    return end
+
+
+def held_up(some: Recorded) -> np.ndarray:
+    """When a rank's host waited for it, and all computation launched before had ended; int64 [n, 2]."""
+    host, computed = some.begin, 0
+    spans: list[tuple[int, int]] = []
+    for kind, work, _, place, rest in some.calls:
+        host += work
+        end = some.start[place] + some.duration[place]
+        if kind == WAIT:
+            done = max(host, end) + rest
+            spans.append((max(host, computed), done))
+            host = done
+        elif some.role[place] != TALKS:
+            computed = max(computed, end)
+    waits = np.array([span for span in spans if span[1] > span[0]], dtype=np.int64).reshape(-1, 2)
+    return intervals.union(waits[:, 0], waits[:, 1])
 
 
 class _Collectives:
@@ -285,9 +382,10 @@ class _Collectives:
         arrived[rank] = start - self.offset[rank]
         return self._finish(number) if len(arrived) == len(self.ranks[number]) else []
 
-    def give_up(self) -> list[tuple[int, int]]:
-        """Those that wait for ranks which wait for them."""
-        return self._finish(min(self.waiting))
+    def give_up(self) -> tuple[int, list[tuple[int, int]]]:
+        """The first of those that wait for ranks which wait for them, and its ends."""
+        number = min(self.waiting)
+        return number, self._finish(number)
 
     def _finish(self, number: int) -> list[tuple[int, int]]:
         arrived = self.waiting.pop(number)

@@ -1,6 +1,6 @@
 """Which ranks the others waited for, for how long, and what kept those ranks.
 
-    rank 0 (late)    ██ compute ██░░░░░░░ host ░░░░░░░░│████    between two collectives:
+    rank 0 (late)    ██ compute ██░░░░░░░ host ░░░░░░░░│████    from one collective's start to the next's:
     the median       ██ compute ██│▒▒▒▒▒▒▒ waits ▒▒▒▒▒▒ ████    the longer part is the cause
 
     late              = its wait is under a tenth of the longest: the last one, and who came with it
@@ -85,12 +85,15 @@ def _wait_of_others(group: Matched, late: np.ndarray) -> np.ndarray:
 
 
 def _before_each(group: Matched, activities: Sequence[Activity], idles: Sequence[Idle]) -> np.ndarray:
-    """Nanoseconds of what each rank did before each collective; int64 [collectives, ranks, PARTS]."""
+    """Nanoseconds of what each rank did since the start of the collective before; int64 [.., ranks, PARTS].
+
+    Not since its end: ranks that hide it behind their computation have computed by then.
+    """
     parts = np.zeros((len(group), len(group.ranks), len(PARTS)), dtype=np.int64)
     for column, index in enumerate(group.ranks):
         what, idle = activities[index], idles[index]
         end = group.start[:, column]
-        start = np.concatenate(([min(what.start, end[0])], group.end[:-1, column]))
+        start = np.concatenate(([min(what.start, end[0])], group.start[:-1, column]))
         start = np.minimum(start, end)
         for number, some in enumerate((what.compute, what.exposed_communication, what.exposed_copies)):
             parts[:, column, number] = intervals.length_within(some, start, end)

@@ -9,8 +9,7 @@ reaches (`REACHES`) are judgements, and marked so.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 
 import numpy as np
 
@@ -18,9 +17,12 @@ from scalewright.diagnose import intervals
 from scalewright.diagnose.cpu import short_operators
 from scalewright.diagnose.graphs import compiling, graphed, storms, without
 from scalewright.diagnose.kernels import by_kind, short_kernels
+from scalewright.diagnose.links import slow_links
 from scalewright.diagnose.ranks import Rank, Ranks
 from scalewright.diagnose.replay import Change
+from scalewright.diagnose.stages import bubble, unbalanced
 from scalewright.diagnose.stragglers import Straggler
+from scalewright.diagnose.verdict import Verdict, name, ratio_to_median
 
 # The least share of the window, in percent, at which a cause is worth a line.
 LEAST = {
@@ -34,30 +36,12 @@ LEAST = {
     "operators": 30.0,
     "short kernels": 25.0,  # of the kernels, not of the window
 }
+HIDDEN = 10.0  # percent of the communication: less is none
 LEAST_GAIN = 1.0  # percent: a cause without it isn't on the critical path
 WORKERS_COST = (
     1.15  # of the host's own work once worker processes share its cores: resnet50 on a V100, 4 workers
 )
 REACHES = {"host": (0.8, 0.5), "communication": (0.8, 0.5), "copies": (0.8, 0.5)}  # what remains: p10, p50
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """A cause with its evidence, in sentences; gains in percent of the window; confidence in 0..1."""
-
-    cause: str
-    evidence: list[str]
-    fix: str
-    gain_p10: float
-    gain_p50: float
-    gain_p90: float
-    confidence: float
-
-    def dump(self) -> dict[str, object]:
-        """The keys of `diagnose --json`."""
-        gain = {"p10": self.gain_p10, "p50": self.gain_p50, "p90": self.gain_p90}
-        return {"cause": self.cause, "evidence": self.evidence, "gain_pct": gain, "fix": self.fix,
-                "confidence": self.confidence}  # fmt: skip
 
 
 def verdicts(ranks: Ranks) -> list[Verdict]:
@@ -83,16 +67,24 @@ def _data(ranks: Ranks) -> Verdict | None:
 
 
 def _sync(ranks: Ranks) -> Verdict | None:
-    share = _idle_share(ranks, "sync")
-    if share < LEAST["sync"]:
+    share, apart = _idle_share(ranks, "sync"), _kept_apart_share(ranks)
+    if share < LEAST["sync"] and apart < LEAST["communication"]:
         return None
-    gain = max(ranks.gain(Change(waits=False)), 0.0)
-    most = max(ranks.gain(Change(waits=False, streams=False)), gain)
+    least = max(ranks.gain(Change(waits=False)), 0.0)
+    most = max(ranks.gain(Change(waits=False, proven=True)), least)
+    evidence = [
+        f"{share:.1f}% of the window the device is idle because the host had waited for it and begins anew"
+    ]
+    if apart >= LEAST["sync"]:  # whether something may run beside it isn't recorded
+        evidence.append(
+            f"{apart:.1f}% it communicates alone: what could run beside it is launched after the host's wait"
+        )
+    low, middle = (least, (least + most) / 2) if apart >= LEAST["sync"] else (least / 2, least)
     return Verdict(
         "sync",
-        [f"{share:.1f}% of the window the device is idle because the host had waited for it and begins anew"],
+        evidence,
         "keep values on the device: no .item(), .cpu(), print(loss) or synchronize() within a step",
-        gain / 2, gain, most, 0.7,
+        low, middle, most, 0.7,
     )  # fmt: skip
 
 
@@ -182,18 +174,20 @@ def _compiling(ranks: Ranks) -> Verdict | None:
 
 
 def _communication(ranks: Ranks) -> Verdict | None:
-    exposed = sum(r.breakdown.exposed_communication for r in ranks.ranks)
-    whole = sum(r.breakdown.window for r in ranks.ranks)
-    share = max(100 * exposed / whole - _waited_share(ranks), 0.0)
+    share = max(_transfer_share(ranks) - _kept_apart_share(ranks), 0.0)
     if share < LEAST["communication"]:
         return None
     if ranks.replays:
         low, middle, most = (
             max(ranks.gain(Change(transfer=part)), 0.0) for part in (*REACHES["communication"], 0.0)
         )
+        most = max(most, ranks.gain(Change(hides=True)))  # hidden, waiting for ranks that vary is, too
     else:
         low, middle, most = 0.0, share / 2, share
     evidence = [f"{share:.1f}% of the window the device communicates and nothing hides it"]
+    hidden = [rank.breakdown.overlap_pct for rank in ranks.ranks if rank.breakdown.overlap_pct is not None]
+    if most > middle + LEAST["communication"] and hidden and max(hidden) < HIDDEN:
+        evidence.append("no computation runs beside it: what could overlap waits")
     if not ranks.matched:
         evidence.append(
             "one rank alone doesn't tell transfer from waiting for another: give all ranks' traces"
@@ -268,7 +262,7 @@ def _without(late: Straggler) -> Change:
         return Change(compute=0.5, ranks=only)  # no rank computes nothing
     if late.cause == "data":
         return Change(data=0.0, ranks=only)
-    return Change(host=0.0, waits=late.cause != "sync", ranks=only)
+    return Change(host=0.0, waits=late.cause != "sync", proven=True, ranks=only)
 
 
 def as_the_median(ranks: Ranks, late: Straggler) -> Change:
@@ -276,23 +270,12 @@ def as_the_median(ranks: Ranks, late: Straggler) -> Change:
     only = frozenset({late.rank})
     if late.cause == "compute":
         compute = [intervals.length(rank.activity.compute) for rank in ranks.ranks]
-        return Change(compute=_ratio(compute, late.rank), ranks=only)
+        return Change(compute=ratio_to_median(compute, late.rank), ranks=only)
     if late.cause in ("data", "sync"):
         return _without(late)
     beyond = 1 - late.excess["host"] / max(ranks.host_work[late.rank], 1)
-    return Change(host=max(min(_ratio(ranks.host_work, late.rank), beyond), 0.0), ranks=only)
-
-
-def _ratio(values: Sequence[int], place: int) -> float:
-    """The median of the others over the value at a place; 1 at most."""
-    others = [value for other, value in enumerate(values) if other != place]
-    return min(float(np.median(others)) / max(values[place], 1), 1.0)
-
-
-def name(ranks: Ranks, place: int) -> str:
-    """`rank 6`, or the file's name where no rank is known."""
-    trace = ranks.ranks[place].trace
-    return trace.path.name if trace.rank is None else f"rank {trace.rank}"
+    factor = max(min(ratio_to_median(ranks.host_work, late.rank), beyond), 0.0)
+    return Change(host=factor, proven=True, ranks=only)  # the others hold it up where it does depend on them
 
 
 def _idle_share(ranks: Ranks, cause: str) -> float:
@@ -300,9 +283,21 @@ def _idle_share(ranks: Ranks, cause: str) -> float:
 
 
 def _waited_share(ranks: Ranks) -> float:
-    """Percent of the ranks' windows that they waited in collectives for the last one to come."""
-    whole = sum(rank.breakdown.window for rank in ranks.ranks)
-    return 100 * sum(int(group.wait.sum()) for group in ranks.matched) / whole
+    """Percent of the ranks' windows that they waited in collectives for others, with nothing beside it."""
+    return 100 * sum(ranks.waited) / sum(rank.breakdown.window for rank in ranks.ranks)
+
+
+def _transfer_share(ranks: Ranks) -> float:
+    """Percent of the ranks' windows that they communicate alone, without waiting for others."""
+    exposed = sum(r.breakdown.exposed_communication for r in ranks.ranks)
+    return 100 * exposed / sum(r.breakdown.window for r in ranks.ranks) - _waited_share(ranks)
+
+
+def _kept_apart_share(ranks: Ranks) -> float:
+    """Percent of the ranks' windows that the device communicates alone because the host waits for it."""
+    if not ranks.on_gpu or _transfer_share(ranks) < LEAST["communication"]:
+        return 0.0
+    return 100 * sum(ranks.kept_apart) / sum(rank.breakdown.window for rank in ranks.ranks)
 
 
 def _mean(ranks: Ranks, figure: Callable[[Rank], float]) -> float:
@@ -319,6 +314,8 @@ def bound_by(ranks: Ranks) -> str:
     return f"compute: {most}" if most else "nothing in particular"
 
 
+# Of rules with equal gains the more specific comes first.
 RULES: tuple[Callable[[Ranks], Verdict | None], ...] = (
-    _data, _sync, _host, _short_kernels, _compiling, _operators, _communication, _copies, _stragglers,
+    _data, _sync, slow_links, unbalanced, _host, _short_kernels, _compiling, _operators, _communication,
+    _copies, _stragglers, bubble,
 )  # fmt: skip

@@ -14,7 +14,8 @@ import numpy as np
 from scalewright.diagnose.operations.kinds import BACKWARD, FORWARD
 from scalewright.diagnose.operations.slowdown import Slowdown, WhatIf, of_workers
 from scalewright.diagnose.operations.table import Table
-from scalewright.diagnose.verdicts import LEAST_GAIN, Verdict
+from scalewright.diagnose.verdict import Verdict
+from scalewright.diagnose.verdicts import LEAST_GAIN
 
 HALF = 0.5  # of the slowdown: what a cause must explain
 CORRELATED = 0.9

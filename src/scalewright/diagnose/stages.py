@@ -1,0 +1,95 @@
+"""Pipelines: stages of unequal work, and what stages wait for each other.
+
+    stage 0  F F F F ░░░░░░░ B B B B      ░ the bubble: in a send or receive whose other end hasn't come
+    stage 1    F F F F ░░░ B B B B          (p - 1) of p - 1 + m micro-batches, by 1F1B's order
+    stage 2      FFFFFFFFBBBBBBBBBB       ◄─ more work than the others: they wait for it as well
+
+Stages are ranks that exchange messages. One with more kernels than the mean has more work; one whose kernels
+take longer is a slow device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from scalewright.diagnose import intervals
+from scalewright.diagnose.ranks import Ranks
+from scalewright.diagnose.replay import Change
+from scalewright.diagnose.traces import trace as t
+from scalewright.diagnose.traces.kinds import communicates
+from scalewright.diagnose.verdict import Verdict, name, ratio_to_median
+
+LEAST_EXCESS = 1.08  # times the mean's work
+LEAST_BUBBLE = 10.0  # percent of the window: below, more micro-batches gain little
+
+
+def unbalanced(ranks: Ranks) -> Verdict | None:
+    """The stage with the most work, or the slowest device, where it exceeds the others."""
+    worst = max(_chains(ranks), key=lambda chain: _excess(ranks, chain)[1], default=None)
+    if worst is None or _excess(ranks, worst)[1] < LEAST_EXCESS:
+        return None
+    place, excess = _excess(ranks, worst)
+    work = {rank: _work(ranks, rank) for rank in worst}
+    kernels = {rank: _kernels(ranks, rank) for rank in worst}
+    more = kernels[place] / np.mean([*kernels.values()])
+    evidence = [
+        f"{name(ranks, place)} computes {work[place] / 1e6:,.1f} ms, the mean stage "
+        f"{np.mean([*work.values()]) / 1e6:,.1f} ms, in {kernels[place]:,} kernels of a mean of "
+        f"{np.mean([*kernels.values()]):,.0f}"
+    ]
+    if more - 1 < (excess - 1) / 2:  # as many kernels, each longer
+        values = [work[rank] for rank in worst]
+        factor = ratio_to_median(values, worst.index(place))
+        gain = ranks.gain(Change(compute=factor, ranks=frozenset({place})))
+        fix = f"look at {name(ranks, place)}: its clock, temperature and power, or its share of the work"
+        return Verdict("straggler", evidence, fix, gain / 2, gain, gain, 0.8)
+    target = float(np.mean([*work.values()]))
+    equal = (Change(compute=target / work[rank], ranks=frozenset({rank})) for rank in worst)
+    gain = max(ranks.gain(*equal), 0.0)
+    fix = f"move layers from {name(ranks, place)} to the others: the embedding, head and loss are work, too"
+    return Verdict("stages", evidence, fix, gain / 2, gain, gain, 0.8)
+
+
+def bubble(ranks: Ranks) -> Verdict | None:
+    """The share of the window that stages of equal work wait for each other's messages."""
+    window = sum(rank.breakdown.window for rank in ranks.ranks)
+    share = 100 * sum(ranks.waited_for_messages) / window
+    uneven = unbalanced(ranks)
+    rest = share - (uneven.gain_p50 if uneven else 0.0)
+    if rest < LEAST_BUBBLE:
+        return None
+    return Verdict(
+        "bubble",
+        [f"stages wait for each other's messages in {share:.1f}% of the window"],
+        "more micro-batches a step (twice as many halve it), an interleaved schedule, or a zero-bubble one",
+        rest / 4, rest / 2, rest, 0.6,
+    )  # fmt: skip
+
+
+def _chains(ranks: Ranks) -> Iterator[list[int]]:
+    """Places of ranks that are joined by messages."""
+    joined: list[set[int]] = []
+    for group in ranks.matched:
+        if group.message:
+            apart = [some for some in joined if not some & set(group.ranks)]
+            near = [some for some in joined if some & set(group.ranks)]
+            joined = [*apart, set(group.ranks).union(*near)]
+    yield from (sorted(some) for some in joined)
+
+
+def _excess(ranks: Ranks, chain: list[int]) -> tuple[int, float]:
+    """The place with the most work, and that over the mean's."""
+    work = [_work(ranks, rank) for rank in chain]
+    return chain[int(np.argmax(work))], max(work) / max(float(np.mean(work)), 1.0)
+
+
+def _work(ranks: Ranks, place: int) -> int:
+    """Nanoseconds in which a rank computes."""
+    return max(intervals.length(ranks.ranks[place].activity.compute), 1)
+
+
+def _kernels(ranks: Ranks, place: int) -> int:
+    trace = ranks.ranks[place].trace
+    return int(np.count_nonzero((trace.category == t.KERNEL) & ~communicates(trace.names)[trace.name]))
