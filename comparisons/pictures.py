@@ -28,7 +28,7 @@ RUN_FILE = "model: small.yaml\ndata: {train: text, valid: text, seq_len: 128}\n"
 def main() -> None:
     """Draws what was asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--only", choices=("ideas", "pages"))
+    parser.add_argument("--only", choices=("ideas", "pages", "diagnosis"))
     parser.add_argument("--run", type=Path, help="a run's folder; by default the demo is run")
     parser.add_argument(
         "--pipeline", type=Path, help="a run's folder with a recorded pipeline; by default one is trained"
@@ -36,11 +36,19 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=PICTURES)
     asked = parser.parse_args()
     asked.out.mkdir(parents=True, exist_ok=True)
-    if asked.only != "pages":
+    if asked.only in (None, "ideas"):
         draw_all(asked.out)
     if asked.only != "ideas":
         with tempfile.TemporaryDirectory() as place:
-            shoot_pages(Path(place), asked.out, asked.run, asked.pipeline)
+            shoot_diagnosis(Path(place), asked.out)
+            if asked.only != "diagnosis":
+                shoot_pages(Path(place), asked.out, asked.run, asked.pipeline)
+
+
+def shoot_diagnosis(place: Path, out: Path) -> None:
+    """The diagnosis of the example that comes with the package."""
+    swr(place, "diagnose", "example", "--html", "diagnosis.html")
+    shoot(place / "diagnosis.html", out / "diagnosis.png", 1425)
 
 
 def shoot_pages(place: Path, out: Path, run: Path | None, pipeline: Path | None) -> None:

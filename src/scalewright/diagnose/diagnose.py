@@ -7,17 +7,20 @@ kernels          ncu/
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from scalewright.diagnose.answer import answer as trace_answer
 from scalewright.diagnose.compare.compare import compare, read_other
+from scalewright.diagnose.compare.planned import prediction
 from scalewright.diagnose.flight.answer import flight_answer
 from scalewright.diagnose.inputs import (
     FLIGHT,
     KERNELS,
     LOG,
+    MEMORY,
     NCCL,
     OPERATIONS,
     READ,
@@ -36,6 +39,7 @@ from scalewright.diagnose.ncu.answer import ncu_answer
 from scalewright.diagnose.operations.answer import operations_answer
 from scalewright.diagnose.pickles import NotPlainData
 from scalewright.diagnose.ranks import read_ranks
+from scalewright.diagnose.timeline import Timeline, timeline
 from scalewright.diagnose.traces.json_array import NotATrace
 from scalewright.diagnose.what_if import what_if
 from scalewright.spec.errors import UserError
@@ -52,14 +56,35 @@ def diagnose(
     `given` adds to a log of training what it doesn't state; `changes` are the what-ifs of a trace; `against`
     is what to compare with.
     """
-    answer = _diagnose(paths, given, changes)
+    return drawn(paths, given, changes, against)[0]
+
+
+def drawn(
+    paths: Sequence[Path],
+    given: Given | None = None,
+    changes: Sequence[str] = (),
+    against: Path | None = None,
+) -> tuple[dict[str, Any], Drawing]:
+    """The answer as above, and what pictures of it need beside."""
+    answer, lanes = _diagnose(paths, given, changes)
     if against is None:
-        return answer
-    other = read_other(against, lambda path: _diagnose([path], None, ()))
-    return answer | {"against": compare(answer, other, str(against))}
+        return answer, Drawing(lanes)
+    other = read_other(against, lambda path: _diagnose([path], None, ())[0])
+    return answer | {"against": compare(answer, other, str(against))}, Drawing(lanes, prediction(other))
 
 
-def _diagnose(paths: Sequence[Path], given: Given | None, changes: Sequence[str]) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Drawing:
+    """What each rank of a trace did when; the plan that it was compared with."""
+
+    lanes: Callable[[], Timeline] | None
+    plan: Mapping[str, Any] | None = None
+
+
+def _diagnose(
+    paths: Sequence[Path], given: Given | None, changes: Sequence[str]
+) -> tuple[dict[str, Any], Callable[[], Timeline] | None]:
+    """The answer; of traces also what draws them."""
     kind, files = inputs(paths)
     given = given or Given()
     if kind != LOG and given != Given():
@@ -70,21 +95,22 @@ def _diagnose(paths: Sequence[Path], given: Given | None, changes: Sequence[str]
     try:
         if kind == TRACE:
             ranks = read_ranks(files)
-            return trace_answer(ranks) | ({"what_if": what_if(ranks, changes)} if changes else {})
-        if kind == KERNELS:
-            return ncu_answer(files)
-        if kind == TIMELINE:
-            return timeline_answer(files)
-        if kind == OPERATIONS:
-            return operations_answer(files)
-        if kind == LOG:
-            return log_answer(files, given)
-        if kind == RUN:
-            return run_answer(files[0])
-        if kind == NCCL:
-            return nccl_answer(files)
-        return flight_answer(files) if kind == FLIGHT else memory_answer(files)
+            changed = {"what_if": what_if(ranks, changes)} if changes else {}
+            return trace_answer(ranks) | changed, lambda: timeline(ranks)
+        return READERS[kind](files, given), None
     except (NotATrace, NotPlainData) as error:
         raise UserError(str(error), ", ".join(map(str, paths[:3])), f"give {READ}") from None
     except OSError as error:
         raise UserError(f"it can't be read: {error.strerror}", str(error.filename or paths[0])) from None
+
+
+READERS: dict[str, Callable[[list[Path], Given], dict[str, Any]]] = {
+    KERNELS: lambda files, _: ncu_answer(files),
+    TIMELINE: lambda files, _: timeline_answer(files),
+    OPERATIONS: lambda files, _: operations_answer(files),
+    LOG: log_answer,
+    RUN: lambda files, _: run_answer(files[0]),
+    NCCL: lambda files, _: nccl_answer(files),
+    FLIGHT: lambda files, _: flight_answer(files),
+    MEMORY: lambda files, _: memory_answer(files),
+}

@@ -109,13 +109,13 @@ class Ranks:
         ]
 
     def _transferring(self, place: int) -> np.ndarray:
-        return intervals.minus(self.ranks[place].activity.exposed_communication, self._waits(place, None))
+        return intervals.minus(self.ranks[place].activity.exposed_communication, self.waits(place, None))
 
     def _waited(self, place: int, messages: bool | None) -> int:
         exposed = self.ranks[place].activity.exposed_communication
-        return intervals.length(intervals.overlap(self._waits(place, messages), exposed))
+        return intervals.length(intervals.overlap(self.waits(place, messages), exposed))
 
-    def _waits(self, place: int, messages: bool | None) -> np.ndarray:
+    def waits(self, place: int, messages: bool | None = None) -> np.ndarray:
         """When a rank was in a matched collective that another hadn't come to; int64 [n, 2]."""
         spans = [
             intervals.union(group.start[:, column], group.start[:, column] + group.wait[:, column])

@@ -184,6 +184,8 @@ def _communication(ranks: Ranks) -> Verdict | None:
         most = max(most, ranks.gain(Change(hides=True)))  # hidden, waiting for ranks that vary is, too
     else:
         low, middle, most = 0.0, share / 2, share
+    if most < LEAST["communication"] / 2:
+        return None
     evidence = [f"{share:.1f}% of the window the device communicates and nothing hides it"]
     hidden = [rank.breakdown.overlap_pct for rank in ranks.ranks if rank.breakdown.overlap_pct is not None]
     if most > middle + LEAST["communication"] and hidden and max(hidden) < HIDDEN:

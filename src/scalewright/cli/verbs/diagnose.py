@@ -52,6 +52,15 @@ def diagnose(
         ),
     ] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="As text for a ticket.")] = False,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="As a page: causes, timeline, ranks, memory.")
+    ] = None,
+    perfetto: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="As a trace for ui.perfetto.dev; with --against PLAN its parts, too."
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Where the time of a run went, what bounds it, and what would help.
@@ -68,19 +77,20 @@ def diagnose(
     scalewright diagnose train.log --cluster dgx-h100       # of Megatron-LM, torchtitan, NeMo, ...
     scalewright diagnose new/ --against old/ --fail-if-slower 3
     """
-    from scalewright.api import diagnose as ask
+    from scalewright.cli.diagnosis_files import write_files
     from scalewright.cli.output import only_answer, print_json, working
     from scalewright.cli.verbs.predict import layout_keys
+    from scalewright.diagnose.diagnose import drawn
+    from scalewright.diagnose.logs.expected import Given
 
     if json and markdown:
         raise UserError("one form at a time", "--json and --markdown", "leave one of them out")
     if fail_if_slower is not None and against is None:
         raise UserError("slower than what", "--fail-if-slower", "add `--against OTHER`")
     with only_answer(json), working("reading"):
-        answer = ask(
-            *paths, model=model, cluster=cluster, layout=layout_keys({}, layout), seq_len=seq_len,
-            what_if=what_if or (), against=against,
-        )  # fmt: skip
+        given = Given(model, cluster, layout_keys({}, layout), seq_len)
+        answer, drawing = drawn(paths, given, what_if or (), against)
+        write_files(answer, drawing, html, perfetto)
     if json:
         print_json(answer)
     elif markdown:

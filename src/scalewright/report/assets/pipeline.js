@@ -1,9 +1,9 @@
-// The pipeline of a plan: a lane for every rank, a box for every computation; zooms and pans.
+// A plan's pipeline, a lane for every rank and a box for every computation; or lanes of bare boxes, of a trace.
 (() => {
   const [data, place] = canvas.find("pipeline");
   if (!data) return;
   const element = place.querySelector("canvas");
-  const kinds = ["forward", "backward", "input", "weight"];
+  const kinds = data.colours || ["forward", "backward", "input", "weight"];
   const lanes = data.ranks.map(decode);
   const row = Math.max(8, Math.min(26, Math.floor(640 / lanes.length) - 3));
   const pitch = row + (row > 12 ? 5 : 2);
@@ -26,7 +26,7 @@
     else if (what) zoom(what === "in" ? 0.5 : 2, 0.5);
   });
   zoomTools.querySelector("[data-zoom=fold]").hidden = !data.fold;
-  if (Math.max(...lanes.map((lane) => lane.start.length)) > 260) view = [0, beginning()];
+  if (!data.bare && Math.max(...lanes.map((lane) => lane.start.length)) > 260) view = [0, beginning()];
   follow();
   paint();
 
@@ -67,10 +67,10 @@
         pen.fillStyle = grid;
         pen.fillRect(part.left, y, part.width, row);
       }
-      if (row >= 10 || rank % 4 === 0) {
+      if (data.lanes ? data.lanes[rank] : row >= 10 || rank % 4 === 0) {
         pen.fillStyle = soft;
         pen.textAlign = "right";
-        pen.fillText(whole < 500 ? rank : `rank ${rank}`, left - 8, y + row / 2);
+        pen.fillText(whole < 500 ? data.lanes ? rank / 2 : rank : name(rank), left - 8, y + row / 2);
       }
     });
     for (const part of windows()) {
@@ -114,7 +114,7 @@
       const a = x(lane.start[i], part), b = x(lane.end[i], part);
       pen.fillStyle = fills[lane.kind[i]][lane.chunk[i]];
       pen.fillRect(a, y, b - a, row);
-      if (b - a < 4) continue;
+      if (b - a < 4 || data.bare) continue;
       pen.fillStyle = "rgb(0 0 0 / 40%)";
       pen.fillRect(b - 1, y, 1, row);
       const label = lane.micro[i] + (data.chunks > 1 ? letter(lane.chunk[i]) : "");
@@ -167,6 +167,8 @@
     while (low < high) { const middle = (low + high) >> 1; if (values[middle] > limit) high = middle; else low = middle + 1; }
     return low;
   }
+
+  function name(rank) { return data.lanes ? data.lanes[rank] : `rank ${rank}`; }
 
   function letter(chunk) { return String.fromCharCode(97 + chunk % 26); }
 
@@ -263,6 +265,10 @@
     if (data.gap && at > data.gap[0] && at < data.gap[1]) return ["Left out", "the steady state repeats"];
     const i = first(lane.end, at);
     const time = (share) => words.seconds(share * data.seconds);
+    if (data.bare) {
+      const inside = i < lane.start.length && lane.start[i] <= at;
+      return inside ? [data.names[lane.kind[i]], `${name(rank) || `${name(rank - 1)}, communication`}: ${time(lane.end[i] - lane.start[i])} from ${time(lane.start[i])}`] : [""];
+    }
     if (i < lane.start.length && lane.start[i] <= at) {
       const title = `${data.names[lane.kind[i]]}, micro-batch ${lane.micro[i]}`;
       return [title, `rank ${rank}, stage ${data.stages[rank][lane.chunk[i]]}: ${time(lane.end[i] - lane.start[i])} from ${time(lane.start[i])}`];
