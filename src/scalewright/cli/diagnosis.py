@@ -143,6 +143,9 @@ def _idle(answer: Mapping[str, Any]) -> None:
     if causes:
         lines = sorted(causes.items(), key=lambda item: -item[1])
         print("idle: " + ", ".join(f"{CAUSES[cause]} {share:.1f}%" for cause, share in lines))
+    phases = {name: share for name, share in (answer.get("phases_pct") or {}).items() if share >= 0.5}
+    if phases:
+        print("phases: " + ", ".join(f"{name} {share:.1f}%" for name, share in phases.items()))
     overlap = answer["communication"]["overlap_pct"]
     if overlap is not None:
         print(f"communication: {overlap:.1f}% of it hidden behind compute")

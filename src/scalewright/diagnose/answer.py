@@ -1,7 +1,7 @@
 """The answer of `diagnose` for traces, with the keys that docs and `--json` promise.
 
-    Ranks ──► {kind, ranks, window_s, steps, breakdown_pct, per_rank, communication, idle_causes_pct,
-               top_kernels, verdicts, stragglers, unclassified, warnings}
+    Ranks ──► {kind, ranks, window_s, steps, breakdown_pct, per_rank, communication, phases_pct,
+               idle_causes_pct, top_kernels, verdicts, stragglers, unclassified, warnings}
 
 Percentages are of the window; those over ranks are means of theirs. `breakdown_pct` adds up to 100.
 """
@@ -16,6 +16,7 @@ from scalewright.diagnose.breakdown import breakdown_of_windows
 from scalewright.diagnose.idle import CAUSES
 from scalewright.diagnose.kernels import by_kind, short_name, top_kernels
 from scalewright.diagnose.memory.traced import traced_memory
+from scalewright.diagnose.phases import PHASES, phases
 from scalewright.diagnose.ranks import Rank, Ranks, unlaunched
 from scalewright.diagnose.traces import trace as t
 from scalewright.diagnose.traces.kinds import OTHER, kind_of
@@ -38,6 +39,7 @@ def answer(ranks: Ranks) -> dict[str, Any]:
         "breakdown_pct": _means(per_rank, "breakdown_pct", PARTS),
         "per_rank": per_rank,
         "communication": _communication(ranks),
+        "phases_pct": _phases(per_rank),
         "idle_causes_pct": _means(per_rank, "idle_causes_pct", CAUSES),
         "kernel_kinds_pct": by_kind(ranks.ranks[0].trace),
         "top_kernels": [
@@ -59,7 +61,7 @@ def answer(ranks: Ranks) -> dict[str, Any]:
 
 
 def _rank(rank: Rank) -> dict[str, Any]:
-    window = max(rank.breakdown.window, 1)
+    window, parts = max(rank.breakdown.window, 1), phases(rank)
     return {
         "rank": rank.trace.rank,
         "file": rank.trace.path.name,
@@ -68,6 +70,7 @@ def _rank(rank: Rank) -> dict[str, Any]:
         "overlap_pct": rank.breakdown.overlap_pct,
         "idle_causes_pct": {cause: 100 * part / window for cause, part in rank.idle.totals().items()},
         "data_pct_of_steps": 100 * rank.data / rank.stepped if rank.stepped else None,
+        "phases_pct": {name: 100 * part / window for name, part in parts.items()} if parts else None,
     }
 
 
@@ -140,6 +143,12 @@ def _memory(ranks: Ranks) -> dict[str, Any] | None:
         if (memory := traced_memory(rank.trace)) is not None
     ]
     return max(recorded, key=lambda memory: int(memory["peak_bytes"]), default=None)
+
+
+def _phases(per_rank: list[dict[str, Any]]) -> dict[str, float] | None:
+    """The mean of the ranks whose trace names phases."""
+    named = [rank for rank in per_rank if rank["phases_pct"]]
+    return _means(named, "phases_pct", (*PHASES, "idle")) if named else None
 
 
 def _means(rows: list[dict[str, Any]], key: str, names: tuple[str, ...]) -> dict[str, float]:

@@ -46,6 +46,7 @@ class Chip:
     measured: bool
     link_kind: str = "link"  # inside the domain: nvlink, xgmi, ici, pcie, ...
     fabric_kind: str = "network"  # beyond it: infiniband, ethernet, dcn
+    one_node: bool = False  # whether nothing joins nodes
     torus_axes: int = 0  # of the domain's links; 0: no torus
     wraps_at: int = 1  # length from which an axis of the torus wraps round
     staged: bool = False  # what a domain's devices send goes through host memory
@@ -106,5 +107,6 @@ def chip_of(cluster: ClusterSpec, node_gbps: float | None = None) -> Chip:
         torus_axes=(fast.torus_axes or 0) if fast else 0,
         wraps_at=(fast.wraps_at or 1) if fast else 1,
         fabric_kind=fabric.kind if fabric else "network",
+        one_node=fabric is None,
         staged=bool(fast and fast.kind == "pcie" and not device.peer_to_peer),
     )

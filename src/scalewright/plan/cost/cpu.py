@@ -24,43 +24,86 @@ REPORT_BYTES, REPORTS = 1024.0, 2.0  # the loss and the norm of a step: small su
 
 
 class Loopback:
-    """The processes of one machine: seconds of transfers from curves."""
+    """The processes of one machine: seconds of transfers from curves; between machines by `Between`."""
 
     def __init__(self, at: Columns, timings: Timings) -> None:
         self.at, self.curves = at, curves_of(timings)
         self.share = np.maximum(timings.processes - 1, 1) / timings.processes  # of a ring that was measured
+        self.between = Between(at)
 
     def __call__(self, transfer: Transfer) -> np.ndarray:
         """Seconds of one call; around each of FSDP's are hooks and lists of Python's."""
         if transfer.kind == "send":
-            return self.curves("send", transfer.bytes)
-        group, _ = groups(self.at, transfer.axis)
+            t = self.at.table
+            return self.send(np.asarray(transfer.bytes), t.devices / t.pp, t.devices)
+        group, stride = groups(self.at, transfer.axis)
         hooks = self.at.c["cpu.shard"] * (transfer.axis == "fsdp")
-        return self._ring(transfer.kind, np.asarray(transfer.bytes), group) + hooks
+        return self._ring(transfer.kind, np.asarray(transfer.bytes), group, stride) + hooks
 
     def send(self, size: np.ndarray, stride: np.ndarray, span: np.ndarray) -> np.ndarray:
-        """Seconds of a message; every process is as near as any other."""
-        return self.curves("send", size)
+        """Mean seconds of the messages of a row of `span` ranks, each to the rank `stride` away."""
+        crossing = self.between.crossing(stride, span)
+        near, far = self.curves("send", size), self.between.send(size, stride)
+        return np.asarray((1 - crossing) * near + crossing * far)
 
     def gather(self, size: np.ndarray, group: np.ndarray, stride: np.ndarray) -> np.ndarray:
         """Seconds of an all-gather that makes `size` bytes on every rank."""
-        return self._ring("all_gather", size, group)
+        return self._ring("all_gather", size, group, stride)
 
     def all_to_all(
         self, size: np.ndarray, group: np.ndarray, stride: np.ndarray, leaves: np.ndarray | float = 1.0
     ) -> np.ndarray:
         """Seconds until every rank has sent `size` bytes: a message to each of the others."""
-        return np.where(group > 1, (group - 1) * self.curves("send", size / np.maximum(group, 1)), 0.0)
+        one = self.send(size / np.maximum(group, 1), stride, group * stride)
+        return np.where(group > 1, (group - 1) * one, 0.0)
 
-    def _ring(self, kind: str, size: np.ndarray, group: np.ndarray) -> np.ndarray:
+    def _ring(self, kind: str, size: np.ndarray, group: np.ndarray, stride: np.ndarray) -> np.ndarray:
         ring = (group - 1) / np.maximum(group, 1) / self.share
-        return np.where(
-            (group > 1) & (size > 0), ring * self.curves(kind, size) + self.at.c["cpu.message"], 0.0
-        )
+        near = ring * self.curves(kind, size)
+        far = np.maximum(near, self.between.ring(kind, size, group, stride))
+        seconds = np.where(self.between.leaves(group, stride), far, near) + self.at.c["cpu.message"]
+        return np.where((group > 1) & (size > 0), seconds, 0.0)
+
+
+class Between:
+    """Links between machines whose processes have delay and rate as the profile's fabric does (alpha, beta).
+
+    ring    steps x alpha + steps x bytes / ranks / (beta / groups that share a machine's link)
+            steps: ranks - 1 of a gather (Thakur et al. 2005 §4), twice that of an all-reduce, and of a
+            scatter too, which Gloo makes of an all-reduce
+    """
+
+    def __init__(self, at: Columns) -> None:
+        chip = at.table.units[at.table.unit[0]].chip
+        self.node = float("inf") if chip.one_node else float(chip.node)
+        self.rate, self.delay = chip.fabric_rate, chip.fabric_delay
+
+    def leaves(self, group: np.ndarray, stride: np.ndarray) -> np.ndarray:
+        """Whether a group of ranks, `stride` apart, has some on another machine."""
+        return np.asarray(group * stride > self.node)
+
+    def crossing(self, stride: np.ndarray, span: np.ndarray) -> np.ndarray:
+        """The part of a row's messages that go to another machine."""
+        crossed = np.maximum(np.ceil(span / self.node) - 1, 0) / np.maximum(span / stride - 1, 1)
+        return np.asarray(np.where(stride >= self.node, span > self.node, crossed))
+
+    def sharing(self, stride: np.ndarray) -> np.ndarray:
+        """Groups that cross a machine's link at once: its ranks are in so many."""
+        return np.asarray(np.clip(stride, 1, self.node))
+
+    def send(self, size: np.ndarray, stride: np.ndarray) -> np.ndarray:
+        """Seconds of a message to another machine."""
+        return np.asarray(self.delay + size * self.sharing(stride) / self.rate)
+
+    def ring(self, kind: str, size: np.ndarray, group: np.ndarray, stride: np.ndarray) -> np.ndarray:
+        """Seconds of a collective on a ring, each of whose steps waits for the slowest link."""
+        steps = (group - 1) * (1.0 if kind == "all_gather" else 2.0)
+        part = size / np.maximum(group, 1) * self.sharing(stride)
+        return np.asarray(steps * (self.delay + part / self.rate))
 
 
 class Cpu:
-    """Processes of one machine whose kernels and messages were timed."""
+    """Processes of a machine, or of several alike, whose kernels and messages were timed."""
 
     beside = 0.0
 

@@ -1,0 +1,162 @@
+"""A network of several hosts on one machine: namespaces, and a switch between them with a rate and a delay.
+
+    namespace host-1   eth0 (TUN) ─┐             ┌─ eth0   namespace host-2
+    namespace host-3   eth0 ───────┤   switch    ├─ eth0   namespace host-4
+                                   └─────────────┘
+    leaves = max(now, uplink free) + bytes / rate        arrives = leaves + delay
+
+A host's uplink sends one packet after the other; each arrives a delay later. The switch is a process that
+reads packets from one TUN device and writes them to another: no traffic control of the kernel is needed, and
+segmentation offload makes packets of up to 64 KiB, so that Python keeps up with about a gigabit.
+
+    python comparisons/harness/fabric.py RATE DELAY NAME...    the switch itself: bytes/s, seconds, namespaces
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import heapq
+import os
+import select
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+
+NETWORK = "10.88.0"
+HEADER = 10  # bytes of virtio's header before each packet
+LARGEST = 65_536 + HEADER
+BEHIND = 0.5  # seconds of queue on an uplink beyond which packets are dropped, as a switch would
+CLONE_NEWNET = 0x40000000
+# linux/if_tun.h: ioctls; the device's flags TUN | NO_PI | VNET_HDR; offloads of checksums, TCP over v4 and v6
+TUNSETIFF, TUNSETOFFLOAD, TUNSETVNETHDRSZ = 0x400454CA, 0x400454D0, 0x400454D8
+FLAGS, OFFLOADS = 0x0001 | 0x1000 | 0x4000, 0x01 | 0x02 | 0x04
+
+
+@dataclass
+class Switch:
+    """Packets on their way: which leave when; `rate` in bytes/s of each uplink, `delay` in seconds."""
+
+    rate: float
+    delay: float
+    free: dict[int, float] = field(default_factory=dict)
+    waiting: list[tuple[float, int, int, bytes]] = field(default_factory=list)
+    count: int = 0
+
+    def take(self, source: int, target: int, packet: bytes, now: float) -> None:
+        """A packet from host `source`; dropped where its uplink's queue is full."""
+        start = max(now, self.free.get(source, 0.0))
+        if start - now > BEHIND:
+            return
+        self.free[source] = start + (len(packet) - HEADER) / self.rate
+        self.count += 1
+        heapq.heappush(self.waiting, (self.free[source] + self.delay, self.count, target, packet))
+
+    def due(self, now: float) -> Iterator[tuple[int, bytes]]:
+        """Packets that have arrived, with their host."""
+        while self.waiting and self.waiting[0][0] <= now:
+            _, _, target, packet = heapq.heappop(self.waiting)
+            yield target, packet
+
+    def pause(self, now: float) -> float | None:
+        """Seconds until the next one arrives; None without any."""
+        return max(self.waiting[0][0] - now, 0.0) if self.waiting else None
+
+
+def target_of(packet: bytes) -> int | None:
+    """The number of the host that an IPv4 packet is for; None for anything else."""
+    if len(packet) < HEADER + 20 or packet[HEADER] >> 4 != 4:
+        return None
+    return packet[HEADER + 19] - 1
+
+
+@contextmanager
+def hosts(count: int, rate: float, delay: float) -> Iterator[list[str]]:
+    """Names of so many namespaces, joined by a switch; gone afterwards. Ends the script where it may not."""
+    names = [f"host-{number + 1}-{os.getpid()}" for number in range(count)]
+    switch = None
+    try:
+        for name in names:
+            ip("netns", "add", name)
+        switch = subprocess.Popen(
+            [sys.executable, __file__, str(rate), str(delay), *names], stdout=subprocess.PIPE, text=True
+        )
+        assert switch.stdout is not None
+        if switch.stdout.readline().strip() != "ready":
+            raise SystemExit("error: the switch between namespaces didn't start (/dev/net/tun is needed)")
+        for number, name in enumerate(names):
+            ip("-n", name, "addr", "add", f"{NETWORK}.{number + 1}/24", "dev", "eth0")
+            ip("-n", name, "link", "set", "eth0", "up")
+            ip("-n", name, "link", "set", "lo", "up")
+        yield names
+    finally:
+        if switch is not None:
+            switch.kill()
+            switch.wait()
+        for name in names:
+            subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
+
+
+def ip(*words: str) -> None:
+    """`ip ...`; ends the script where it may not or can't."""
+    try:
+        done = subprocess.run(["ip", *words], capture_output=True, text=True)
+    except FileNotFoundError:
+        raise SystemExit("error: `ip` isn't here (Linux, package iproute2)") from None
+    if done.returncode:
+        raise SystemExit(f"error: ip {' '.join(words)}: {done.stderr.strip()} (root is needed)")
+
+
+def open_device(namespace: str) -> int:
+    """A TUN device `eth0` inside a namespace, as a file descriptor that doesn't block."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    home = os.open("/proc/self/ns/net", os.O_RDONLY)
+    there = os.open(f"/var/run/netns/{namespace}", os.O_RDONLY)
+    try:
+        if libc.setns(there, CLONE_NEWNET):
+            raise OSError(ctypes.get_errno(), f"cannot enter {namespace}")
+        device = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
+        fcntl.ioctl(device, TUNSETIFF, struct.pack("16sH22x", b"eth0", FLAGS))
+        fcntl.ioctl(device, TUNSETVNETHDRSZ, struct.pack("i", HEADER))
+        fcntl.ioctl(device, TUNSETOFFLOAD, OFFLOADS)
+        return device
+    finally:
+        libc.setns(home, CLONE_NEWNET)
+        os.close(home)
+        os.close(there)
+
+
+def serve(rate: float, delay: float, names: Sequence[str]) -> None:
+    """Moves packets until it is killed."""
+    devices = [open_device(name) for name in names]
+    place = {device: number for number, device in enumerate(devices)}
+    switch = Switch(rate, delay)
+    print("ready", flush=True)
+    while True:
+        pause = switch.pause(time.monotonic())
+        readable, _, _ = select.select(devices, [], [], pause)
+        for device in readable:
+            for packet in _packets(device):
+                target = target_of(packet)
+                if target is not None and 0 <= target < len(devices):
+                    switch.take(place[device], target, packet, time.monotonic())
+        for target, packet in switch.due(time.monotonic()):
+            with suppress(OSError):  # a full queue, or a device that is down, loses packets: TCP sends again
+                os.write(devices[target], packet)
+
+
+def _packets(device: int, most: int = 32) -> Iterator[bytes]:
+    """Up to `most` packets that lie there."""
+    for _ in range(most):
+        try:
+            yield os.read(device, LARGEST)
+        except (BlockingIOError, OSError):
+            return
+
+
+if __name__ == "__main__":
+    serve(float(sys.argv[1]), float(sys.argv[2]), sys.argv[3:])

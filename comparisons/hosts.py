@@ -1,0 +1,293 @@
+"""The loop on a real network: hosts that are namespaces joined by slow links.
+
+    python comparisons/hosts.py                          as root, on Linux; 2 hosts of 2, then 4 of 1
+    python comparisons/hosts.py --hosts 2 --most 1000    every layout that `train` takes
+    python comparisons/hosts.py --quick                  a tiny model, three layouts, nothing kept
+
+    bench: kernels of all processes at once, collectives between the hosts ──► profile
+    plan on the profile ──► every layout's predicted step ──► torchrun in each namespace ──► measured step
+                                                               half of them: calibrate ──► the other half
+
+All hosts share this machine's cores, in the probe of kernels as in the runs. Layouts run in an order of
+their own, and each is predicted before it runs. Without namespaces it ends with what it lacks.
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ["OMP_NUM_THREADS"] = "1"  # one thread a process, here and below; read by import torch
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from harness.fabric import NETWORK, hosts
+from harness.facts import ROOT, facts, load_average
+from harness.result import Result, facts_text, table
+from loop import SEQ_LEN, TINY, Case, figures, name_of, spread
+
+from scalewright.bench.calibrate import calibrate, measured_step
+from scalewright.bench.fit import Line, fit_line
+from scalewright.machine.local import timed_cluster
+from scalewright.machine.timings import cpu_timings
+from scalewright.plan.predict import predict
+from scalewright.spec.errors import UserError
+from scalewright.spec.hardware.cluster import ClusterSpec
+from scalewright.spec.layout import Layout
+from scalewright.spec.layout_check import check_layout
+from scalewright.spec.model import ModelSpec
+
+MODEL: dict[str, Any] = {
+    "vocab_size": 1024, "hidden_size": 256, "intermediate_size": 688, "num_hidden_layers": 4,
+    "num_attention_heads": 8, "num_key_value_heads": 4,
+}  # fmt: skip
+PROCESSES, BATCH, PORT = 4, 8, 29531
+RATE, DELAY = 400e6 / 8, 1e-3  # bytes/s of a host's uplink, seconds
+PROBE_S = 480.0
+
+
+def layouts(model: ModelSpec) -> Iterator[Layout]:
+    """Every layout of these axes that `train` takes."""
+    sizes = (1, 2, 4)
+    for tp, pp, zero, micro_batch, schedule in product(
+        sizes, sizes, range(4), (1, 2, 4, 8), ("1f1b", "zb-h1")
+    ):
+        keys = {"devices": PROCESSES, "global_batch": BATCH, "precision": "fp32", "tp": tp, "pp": pp,
+                "zero_stage": zero, "micro_batch": micro_batch, "schedule": schedule}  # fmt: skip
+        if tp * pp > PROCESSES or (tp * pp == PROCESSES and zero) or (pp == 1 and schedule != "1f1b"):
+            continue
+        try:
+            layout = Layout.parse(keys)
+            check_layout(layout, model, SEQ_LEN, train=True)
+        except UserError:
+            continue
+        yield layout
+
+
+def main() -> None:
+    """Both networks, one after the other."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--hosts", type=int, choices=(2, 4), default=None, help="one of them alone")
+    parser.add_argument("--most", type=int, default=24, help="layouts to run on each")
+    parser.add_argument("--steps", type=int, default=8, help="of each run; the first three aren't timed")
+    parser.add_argument("--mbit", type=float, default=RATE * 8e-6, help="of a host's uplink")
+    parser.add_argument("--delay-ms", type=float, default=DELAY * 1e3, help="between any two hosts")
+    parser.add_argument("--quick", action="store_true", help="little of everything, nothing kept")
+    parser.add_argument("--out", type=Path, help="a folder for the result, instead of results/")
+    options = parser.parse_args()
+    if options.quick:
+        options.hosts, options.most, options.steps = 2, 3, 6
+    for count in [options.hosts] if options.hosts else (2, 4):
+        with tempfile.TemporaryDirectory(prefix="scalewright-hosts-") as scratch:
+            out = options.out or (Path(scratch) if options.quick else None)
+            result = Result(
+                f"hosts-{count}x{PROCESSES // count}", f"{count} hosts of {PROCESSES // count}", facts(), out
+            )
+            result.say("Hardware and versions:", "", facts_text(result.data["facts"]))
+            with network(count, options.mbit * 1e6 / 8, options.delay_ms / 1e3) as names:
+                go_round(result, options, names, Path(scratch))
+            result.close()
+
+
+@contextmanager
+def network(count: int, rate: float, delay: float) -> Iterator[list[str]]:
+    """The hosts' namespaces."""
+    with hosts(count, rate, delay) as names:
+        yield names
+
+
+def go_round(result: Result, options: argparse.Namespace, names: list[str], folder: Path) -> None:
+    """Bench, plan, run and compare."""
+    shape = TINY if options.quick else MODEL
+    model = ModelSpec.parse({"name": "hosts", "context": SEQ_LEN, **shape})
+    words = np.random.default_rng(0).integers(0, shape["vocab_size"], 100_000, dtype=np.uint16)
+    np.save(folder / "tokens.npy", words)
+    loads = [load_average()]
+    curves = bench(names, folder)
+    line = link(curves)
+    cluster = profile(line, names)
+    result.put("link", asdict(line))
+    result.put("cluster", cluster.dump())
+
+    def price(layout: Layout, on: ClusterSpec) -> float:
+        return predict(model, on, layout, SEQ_LEN).step_time_s
+
+    every = [Case(name_of(layout), layout, price(layout, cluster)) for layout in layouts(model)]
+    cases = {case.name: case for case in spread(every, options.most)}
+    folders: list[Path] = []
+    for case in cases.values():
+        folders.append(run(case, model, folder, options.steps, names))
+        result.put("measured", {path.name: measured_step(path) for path in folders})
+        print(
+            f"{case.name}: predicted {case.predicted_s:.3f} s, took {measured_step(folders[-1]):.3f} s",
+            flush=True,
+        )
+    loads.append(load_average())
+    result.put("load_averages", loads)
+    result.put("cases", {name: [case.layout.dump(), case.predicted_s] for name, case in cases.items()})
+    show(result, cases, len(every), options, line)
+    if len(folders) >= 8:
+        answer, _ = calibrate(folders, cluster, lambda path, on: price(cases[path.name].layout, on))
+        show_calibrated(result, answer)
+    picture(result, cases)
+
+
+def bench(names: list[str], folder: Path) -> list[dict[str, Any]]:
+    """Kernels of all processes at once, and collectives among such work, over the links."""
+    each = PROCESSES // len(names)
+    words = [str(PROCESSES), "1", str(folder / "store"), "0.02", "fp32"]
+    started = [
+        start(names[rank // each], ["-m", "scalewright.machine.ranks", str(rank), *words], keep=rank == 0)
+        for rank in range(PROCESSES)
+    ]
+    curves: list[dict[str, Any]] = json.loads(finish(started).strip().splitlines()[-1])
+    return curves
+
+
+def link(curves: Sequence[dict[str, Any]]) -> Line:
+    """The start and rate of a message between hosts, by all-reduces over all processes."""
+    curve = next(curve for curve in curves if curve["what"] == "all_reduce")
+    sent = [2 * (PROCESSES - 1) / PROCESSES * size for size in curve["sizes"]]
+    line = fit_line(sent, [[seconds] for seconds in curve["seconds"]])
+    assert line is not None  # five sizes
+    return line
+
+
+def profile(line: Line, names: list[str]) -> ClusterSpec:
+    """This machine's kernels and messages, timed by all processes at once, and the links between hosts."""
+    place = timed_cluster(PROCESSES, cpu_timings(PROCESSES, fresh=True, patience=PROBE_S))
+    each = PROCESSES // len(names)
+    device, *inner = (level.dump() for level in place.levels)
+    inside = [{**level, "size": each} for level in inner] if each > 1 else []
+    fabric = {"name": "fabric", "kind": "ethernet", "size": None, "bytes_per_s": line.bytes_per_s,
+              "latency_s": line.start_s / (2 * (PROCESSES - 1)), "source": "measured"}  # fmt: skip
+    keys = {"devices_per_node": each, "nodes": len(names), "levels": [device, *inside, fabric]}
+    return place.replace(name="hosts", **keys)
+
+
+def run(case: Case, model: ModelSpec, folder: Path, steps: int, names: list[str]) -> Path:
+    """Trains a layout for some steps on all hosts; its run folder."""
+    out = folder / case.name
+    keys = {
+        "model": model.dump(), "out_dir": str(out), "device": "cpu", "layout": case.layout.dump(),
+        "data": {"train": str(folder / "tokens.npy"), "seq_len": SEQ_LEN},
+        "train": {"steps": steps}, "checkpoint": {"every": 0, "at_end": False},
+    }  # fmt: skip
+    file = folder / f"{case.name}.json"
+    file.write_text(json.dumps(keys))
+    everywhere(names, ["-m", "scalewright", "train", str(file)])
+    return out
+
+
+def everywhere(names: Sequence[str], command: list[str]) -> None:
+    """torchrun in every namespace."""
+    each = PROCESSES // len(names)
+    torchrun = ["-m", "torch.distributed.run", "--nnodes", str(len(names)), "--nproc-per-node", str(each),
+                "--master-addr", f"{NETWORK}.1", "--master-port", str(PORT)]  # fmt: skip
+    finish([start(name, [*torchrun, "--node-rank", str(rank), *command]) for rank, name in enumerate(names)])
+
+
+def start(name: str, command: list[str], keep: bool = False) -> subprocess.Popen[str]:
+    """Python in a namespace; what it prints is kept or thrown away."""
+    path = os.pathsep.join(filter(None, [str(ROOT / "src"), os.environ.get("PYTHONPATH")]))
+    return subprocess.Popen(
+        ["ip", "netns", "exec", name, sys.executable, *command],
+        env={**os.environ, "PYTHONPATH": path, "GLOO_SOCKET_IFNAME": "eth0"},
+        stdout=subprocess.PIPE if keep else subprocess.DEVNULL, stderr=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+
+
+def finish(started: Sequence[subprocess.Popen[str]]) -> str:
+    """What the first one printed, once all have ended; ends the script where one fails."""
+    try:
+        text = started[0].communicate(timeout=PROBE_S)[0] or ""
+        codes = [process.wait(timeout=60) for process in started]
+    finally:
+        for process in started:
+            process.kill()
+    if any(codes):
+        raise SystemExit(f"error: {' '.join(map(str, started[0].args[4:]))} ended with exit codes {codes}")
+    return text
+
+
+def show(result: Result, cases: dict[str, Case], every: int, options: argparse.Namespace, line: Line) -> None:
+    """The table of all that ran, and how far off the predictions were."""
+    measured: dict[str, float] = result.data["measured"]
+    hop = line.start_s / (2 * (PROCESSES - 1))
+    result.say(
+        f"Links of {options.mbit:g} Mbit/s and {options.delay_ms:g} ms; an all-reduce over all processes has "
+        f"a bus bandwidth of {(line.bytes_per_s or 0) * 8e-6:.0f} Mbit/s and {hop * 1e3:.2f} ms a hop. "
+        f"{len(cases)} of {every} layouts were run; milliseconds a step."
+    )
+    rows = [
+        [f"`{name}`", f"{case.predicted_s * 1e3:.0f}", f"{measured[name] * 1e3:.0f}",
+         f"{case.predicted_s / measured[name] - 1:+.0%}"]
+        for name, case in sorted(cases.items(), key=lambda pair: pair[1].predicted_s)
+    ]  # fmt: skip
+    result.say(table(["layout", "predicted", "measured", "error"], rows))
+    summary = figures([case.predicted_s for case in cases.values()], list(measured.values()))
+    result.put("summary", summary)
+    result.say(
+        f"Median error {summary['median_error']:.0%} (aim 10%), Kendall tau {summary['tau']:.2f} (aim 0.8); "
+        f"the layout predicted fastest takes {summary['regret']:.1%} longer than the fastest (aim 5%)."
+    )
+
+
+def show_calibrated(result: Result, answer: dict[str, Any]) -> None:
+    """The left-out half before and after."""
+    left_out = answer["scored_on"]
+    truth = [row["measured_s"] for row in left_out]
+    before, after = (figures([row[key] for row in left_out], truth) for key in ("before_s", "after_s"))
+    result.put("calibrated", {"before": before, "after": after, "factors": answer["factors"]})
+    result.say(
+        f"Calibrated on {len(answer['fitted_to'])} of them, the other {len(left_out)} are predicted with a "
+        f"median error of {after['median_error']:.0%} instead of {before['median_error']:.0%} "
+        f"(tau {after['tau']:.2f} instead of {before['tau']:.2f})."
+    )
+
+
+def picture(result: Result, cases: dict[str, Case]) -> None:
+    """Predicted over measured; left out where there is no matplotlib."""
+    try:
+        import matplotlib
+    except ImportError:
+        return
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    measured: dict[str, float] = result.data["measured"]
+    figure, axes = pyplot.subplots(figsize=(5.5, 5))
+    both = np.array([[measured[name], case.predicted_s] for name, case in cases.items()])
+    ends = [both.min() * 0.8, both.max() * 1.25]
+    axes.fill_between(ends, [0.9 * e for e in ends], [1.1 * e for e in ends], alpha=0.15, label="within 10%")
+    for axis, marker in (("tp", "s"), ("pp", "^"), ("dp", "o")):
+        some = [name for name, case in cases.items() if kind(case.layout) == axis]
+        axes.scatter(
+            [measured[n] for n in some], [cases[n].predicted_s for n in some], marker=marker, label=axis
+        )
+    axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends, xlabel="measured, s", ylabel="predicted, s")
+    axes.set_title(result.data["title"])
+    axes.legend()
+    figure.tight_layout()
+    figure.savefig(result.json.with_suffix(".png"), dpi=110)
+
+
+def kind(layout: Layout) -> str:
+    """The axis that a layout is known by."""
+    return "tp" if layout.tp > 1 else "pp" if layout.pp > 1 else "dp"
+
+
+if __name__ == "__main__":
+    main()
