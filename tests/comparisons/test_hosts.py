@@ -1,4 +1,4 @@
-"""The network between namespaces: packets leave one after the other and arrive a delay later; and the whole."""
+"""The network between namespaces: packets leave one after the other and arrive a delay later."""
 
 from __future__ import annotations
 

@@ -52,6 +52,7 @@ def _trace(answer: Mapping[str, Any]) -> None:
         print(_line(answer, name="mean"))
     print("\n" + "   ".join(f"{sign} {word}" for _, sign, word in PARTS) + "  (exposed: nothing hides them)")
     _idle(answer)
+    _roofs(answer.get("roofs"))
     _traced_memory(answer.get("memory"))
     _verdicts(answer["verdicts"])
     _kernels(answer["top_kernels"])
@@ -168,6 +169,15 @@ def _bandwidth(rate: Mapping[str, Any]) -> str:
     return (
         f"{group}: {rate['kind']} of {metric(rate['largest_bytes'], 'B')}, bus bandwidth {bus}{link}{waiting}"
     )
+
+
+def _roofs(roofs: Mapping[str, Any] | None) -> None:
+    """One line, where the trace has shapes."""
+    if roofs is not None:
+        print(
+            f"products and attention: {roofs['of_roof_pct']:.0f}% of the device's roof while they run, "
+            f"{roofs['of_peak_pct']:.0f}% of its peak over the window"
+        )
 
 
 def _traced_memory(memory: Mapping[str, Any] | None) -> None:

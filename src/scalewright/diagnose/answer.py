@@ -16,8 +16,10 @@ from scalewright.diagnose.breakdown import breakdown_of_windows
 from scalewright.diagnose.idle import CAUSES
 from scalewright.diagnose.kernels import by_kind, short_name, top_kernels
 from scalewright.diagnose.memory.traced import traced_memory
+from scalewright.diagnose.occupancy import occupancies
 from scalewright.diagnose.phases import PHASES, phases
 from scalewright.diagnose.ranks import Rank, Ranks, unlaunched
+from scalewright.diagnose.roofs import roofs
 from scalewright.diagnose.traces import trace as t
 from scalewright.diagnose.traces.kinds import OTHER, kind_of
 from scalewright.diagnose.verdict import name
@@ -47,6 +49,8 @@ def answer(ranks: Ranks) -> dict[str, Any]:
              "total_s": k.total / 1e9, "mean_us": k.mean / 1e3, "share_pct": k.share_pct}
             for k in top_kernels(ranks.ranks[0].trace)
         ],
+        "roofs": roofs(ranks.ranks[0]),
+        "occupancy": occupancies(ranks.ranks[0].trace),
         "memory": _memory(ranks),
         "bound_by": found[0].cause if found else bound_by(ranks),
         "verdicts": [verdict.dump() for verdict in found],

@@ -15,6 +15,8 @@ collective of the backward beside an optimizer's kernel is the backward's. The p
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 
 from scalewright.diagnose import intervals
@@ -23,8 +25,8 @@ from scalewright.diagnose.traces import trace as t
 from scalewright.diagnose.traces.trace import Trace
 
 PHASES = ("forward", "backward", "optimizer", "other")
-BACKWARD = ("autograd::engine::evaluate_function", "backward stage", "backward phase")
-OPTIMIZER = ("optimizer.step", "optimizer phase")
+BACKWARD = re.compile(r"autograd::engine::evaluate_function|backward (?:stage|phase)|\w*Backward\d*$")
+OPTIMIZER = re.compile(r"Optimizer\.step|optimizer phase")
 
 
 def phases(rank: Rank) -> dict[str, int] | None:
@@ -48,7 +50,7 @@ def _of_operators(rank: Rank) -> dict[str, int] | None:
     trace, busy = rank.trace, rank.activity.busy
     ranges = [
         intervals.union(trace.start[rows], trace.end[rows])
-        for rows in (np.flatnonzero(trace.starting(BACKWARD)), np.flatnonzero(trace.starting(OPTIMIZER)))
+        for rows in (np.flatnonzero(_named(trace, BACKWARD)), np.flatnonzero(_named(trace, OPTIMIZER)))
     ]
     if not sum(map(len, ranges)):
         return None
@@ -71,18 +73,27 @@ def _partition(rank: Rank, spans: list[np.ndarray]) -> dict[str, int]:
     return {**result, "idle": rank.breakdown.window - sum(result.values())}
 
 
-def _inside(trace: Trace, launch: np.ndarray, words: tuple[str, ...]) -> np.ndarray:
+def _inside(trace: Trace, launch: np.ndarray, names: re.Pattern[str]) -> np.ndarray:
     """Whether each launch (a row, -1 for none) lies in a range with such a name, on its own thread."""
-    ranges = np.flatnonzero(trace.starting(words) & ~trace.on_gpu & (trace.category != t.CALL))
+    ranges = np.flatnonzero(_named(trace, names))
     result = np.zeros(len(launch), dtype=bool)
     for lane in np.unique(trace.lane[ranges]):
         rows = ranges[trace.lane[ranges] == lane]
         spans = intervals.union(trace.start[rows], trace.end[rows])
+        if not len(spans):  # ranges without a length
+            continue
         when = trace.start[np.maximum(launch, 0)]
         place = np.searchsorted(spans[:, 0], when, side="right") - 1
         within = (place >= 0) & (when < spans[np.maximum(place, 0), 1])
         result |= within & (launch >= 0) & (trace.lane[np.maximum(launch, 0)] == lane)
     return result
+
+
+def _named(trace: Trace, names: re.Pattern[str]) -> np.ndarray:
+    """Ranges and operators of the host whose name begins so."""
+    hits = np.array([names.match(name) is not None for name in trace.names], dtype=bool)
+    host = (trace.category == t.OPERATOR) | (trace.category == t.ANNOTATION)
+    return hits[trace.name] & host if len(hits) else np.zeros(len(trace), dtype=bool)
 
 
 def _in_steps(rank: Rank, launch: np.ndarray) -> np.ndarray:

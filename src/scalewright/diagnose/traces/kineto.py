@@ -25,7 +25,7 @@ import numpy as np
 from scalewright.diagnose.traces import trace as t
 from scalewright.diagnose.traces.json_array import EventArray
 from scalewright.diagnose.traces.memory_events import Growing
-from scalewright.diagnose.traces.trace import Collective, Trace
+from scalewright.diagnose.traces.trace import Collective, Launched, Trace
 from scalewright.diagnose.traces.unpack import Unpacked
 
 CATEGORY = {
@@ -39,6 +39,15 @@ EXACT = float(1 << 42)  # microseconds below which a float64 still tells nanosec
 LONG = re.compile(rb'"ts"\s*:\s*\d{14,}\.\d')
 RANK_IN_NAME = (re.compile(r"rank[-_.]?(\d+)", re.I), re.compile(r"(?:^|[-_.])(\d+)(?=\.|$)"))
 Word = int | float | str | None
+NOTHING = msgspec.Raw(b"")
+# Operators whose shapes are kept, for roofs.py.
+PRODUCTS = frozenset((
+    "aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::_scaled_mm",
+    "aten::_scaled_dot_product_flash_attention", "aten::_scaled_dot_product_flash_attention_backward",
+    "aten::_scaled_dot_product_cudnn_attention", "aten::_scaled_dot_product_cudnn_attention_backward",
+    "aten::_scaled_dot_product_efficient_attention",
+))  # fmt: skip
+RAW = ("Input Dims", "Input type", "grid", "block")
 
 
 class Args(msgspec.Struct, frozen=True, gc=False):
@@ -60,6 +69,12 @@ class Args(msgspec.Struct, frozen=True, gc=False):
     ranks: str | list[int] | None = msgspec.field(default=None, name="Process Group Ranks")
     source: int | None = msgspec.field(default=None, name="Src Rank")
     target: int | None = msgspec.field(default=None, name="Dst Rank")
+    grid: msgspec.Raw = NOTHING
+    block: msgspec.Raw = NOTHING
+    registers: Word = msgspec.field(default=None, name="registers per thread")
+    shared: Word = msgspec.field(default=None, name="shared memory")
+    dims: msgspec.Raw = msgspec.field(default=NOTHING, name="Input Dims")
+    types: msgspec.Raw = msgspec.field(default=NOTHING, name="Input type")
 
 
 class Event(msgspec.Struct, gc=False):
@@ -110,6 +125,9 @@ class _Columns:
         self.lanes: dict[tuple[Word, Word], int] = {}
         self.chunks: dict[str, list[np.ndarray]] = {}
         self.collectives: dict[int, Collective] = {}
+        self.shapes: dict[int, tuple[list[Any], list[Any]]] = {}
+        self.launched: dict[int, Launched] = {}
+        self.configurations: dict[tuple[bytes, bytes, Word, Word], Launched | None] = {}
         self.memory = Growing()
         self.rows = self.frames = self.strange = 0
 
@@ -133,7 +151,7 @@ class _Columns:
         events = []
         for item in items:
             try:
-                events.append(msgspec.convert(item, Event, strict=False))
+                events.append(msgspec.convert(_with_raw_shapes(item), Event, strict=False))
             except (msgspec.ValidationError, OverflowError):
                 self.strange += 1
         return events
@@ -174,7 +192,19 @@ class _Columns:
         for row, a in enumerate(args, self.rows):
             if a.collective is not None:
                 self.collectives[row] = _collective(a)
+        for row, (event, a) in enumerate(zip(kept, args, strict=True), self.rows):
+            if event.name in PRODUCTS and (shapes := _shapes(a)):
+                self.shapes[row] = shapes
+            elif a.block is not NOTHING and (launched := self._launched(a)) is not None:
+                self.launched[row] = launched
         self.rows += len(kept)
+
+    def _launched(self, args: Args) -> Launched | None:
+        """The configuration of a kernel, one object for all launches alike; None where it isn't numbers."""
+        key = bytes(args.grid), bytes(args.block), args.registers, args.shared
+        if key not in self.configurations:
+            self.configurations[key] = _launched(args)
+        return self.configurations[key]
 
     def trace(self, path: Path, rank: int | None, about: dict[str, Any]) -> Trace:
         """The finished columns."""
@@ -193,7 +223,8 @@ class _Columns:
         about = {**about, "python_frames": self.frames}
         memory = self.memory.columns(base) if self.memory.rows else None
         return Trace(path, rank, [*self.names], lanes, **columns, collectives=self.collectives,
-                     memory=memory, about=about, warnings=warnings)  # fmt: skip
+                     shapes=self.shapes, launched=self.launched, memory=memory, about=about,
+                     warnings=warnings)  # fmt: skip
 
 
 def _nanoseconds(microseconds: list[float]) -> np.ndarray:
@@ -224,6 +255,33 @@ def _collective(args: Args) -> Collective:
         word(args.group), word(args.group_about), number(args.group_size), word(args.ranks),
         number(args.source), number(args.target),
     )  # fmt: skip
+
+
+def _with_raw_shapes(item: Any) -> Any:
+    """An event that was decoded, with its shapes as JSON again."""
+    args = item.get("args") if isinstance(item, dict) else None
+    if isinstance(args, dict) and any(key in args for key in RAW):
+        raw = {key: msgspec.Raw(msgspec.json.encode(args[key])) for key in RAW if key in args}
+        return item | {"args": args | raw}
+    return item
+
+
+def _launched(args: Args) -> Launched | None:
+    try:
+        grid, block = (msgspec.json.decode(x, type=tuple[int, ...]) for x in (args.grid, args.block))
+    except msgspec.MsgspecError:
+        return None
+    registers, shared = (value if isinstance(value, int) else -1 for value in (args.registers, args.shared))
+    return Launched(grid, block, registers, shared)
+
+
+def _shapes(args: Args) -> tuple[list[Any], list[Any]] | None:
+    """An operator's inputs: shapes and types; None where they aren't lists."""
+    try:
+        dims, types = msgspec.json.decode(args.dims), msgspec.json.decode(args.types)
+    except msgspec.DecodeError:
+        return None
+    return (dims, types) if isinstance(dims, list) and isinstance(types, list) else None
 
 
 def _rank(about: dict[str, Any], path: Path) -> int | None:

@@ -47,6 +47,16 @@ class Collective:
     target: int = -1
 
 
+@dataclass(frozen=True)
+class Launched:
+    """How a kernel was launched: blocks and threads in three dimensions; -1 for what isn't recorded."""
+
+    grid: tuple[int, ...]
+    block: tuple[int, ...]
+    registers: int = -1  # of a thread
+    shared: int = -1  # bytes of a block
+
+
 @dataclass
 class Trace:
     """Columns of one rank's trace, every array of the same length, and facts about the recording."""
@@ -64,6 +74,8 @@ class Trace:
     external: np.ndarray  # int64, -1 without
     size: np.ndarray  # int64: bytes of a copy, -1 without
     collectives: dict[int, Collective] = field(default_factory=dict)  # by row
+    shapes: dict[int, tuple[list[Any], list[Any]]] = field(default_factory=dict)  # of products: inputs, types
+    launched: dict[int, Launched] = field(default_factory=dict)  # of kernels, by row
     memory: MemoryEvents | None = None  # where the recorder followed it
     about: dict[str, Any] = field(
         default_factory=dict

@@ -12,9 +12,7 @@ MOST = 20
 
 
 def section(answer: Mapping[str, Any]) -> Section | None:
-    tables = [
-        table for make in (_groups, _bandwidths, _kernels, _ncu, _communicators) for table in make(answer)
-    ]
+    tables = [table for make in TABLES for table in make(answer)]
     return Section("tables", "In numbers", "diagnosis_tables.html", {"tables": tables}) if tables else None
 
 
@@ -50,6 +48,24 @@ def _bandwidths(answer: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         }  # fmt: skip
 
 
+def _roofs(answer: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    roofs = answer.get("roofs")
+    if roofs:
+        yield {
+            "title": "Products and attention of the first rank",
+            "note": f"Together {roofs['of_roof_pct']:.0f}% of the device's roof while they run, and "
+            f"{roofs['of_peak_pct']:.0f}% of its peak over the window. The roof: its published peak, or its "
+            "memory's rate where that binds.",
+            "heads": ["operator", "precision", "calls", "mean", "FLOP/s", "of the roof", "bound by"],
+            "rows": [
+                [row["name"], row["precision"], f"{row['calls']:,}",
+                 short_time(row["total_s"] / row["calls"]), metric(row["flops_per_s"], "FLOP/s"),
+                 f"{100 * row['share_of_roof']:.0f}%", row["bound"]]
+                for row in roofs["products"][:MOST]
+            ],
+        }  # fmt: skip
+
+
 def _kernels(answer: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     if answer.get("top_kernels"):
         yield {
@@ -60,6 +76,22 @@ def _kernels(answer: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
                 [kernel["short_name"], kernel["kind"], f"{kernel['count']:,}", f"{kernel['mean_us']:,.1f}",
                  f"{kernel['share_pct']:.1f}"]
                 for kernel in answer["top_kernels"][:MOST]
+            ],
+        }  # fmt: skip
+
+
+def _occupancy(answer: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    if answer.get("occupancy"):
+        yield {
+            "title": "How kernels fill the device",
+            "note": "Occupancy: resident warps of the most there can be, and what limits them. Filled: the "
+            "part of its waves' room that a grid uses.",
+            "heads": ["kernel", "of kernels", "blocks", "threads", "occupancy", "limit", "waves", "filled"],
+            "rows": [
+                [row["kernel"], f"{row['share_pct']:.1f}%", f"{row['grid']:,}", f"{row['block']:,}",
+                 f"{row['occupancy_pct']:.0f}%", row["limited_by"], f"{row['waves']:.2f}",
+                 f"{row['filled_pct']:.0f}%"]
+                for row in answer["occupancy"][:MOST]
             ],
         }  # fmt: skip
 
@@ -91,3 +123,6 @@ def _communicators(answer: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 def _plain(value: object) -> str:
     return "–" if value is None else f"{value:,.4g}" if isinstance(value, float) else str(value)
+
+
+TABLES = (_groups, _bandwidths, _roofs, _kernels, _occupancy, _ncu, _communicators)

@@ -1,0 +1,164 @@
+"""Matrix products and attention beside the device's roof, where the trace has the shapes of operators.
+
+    aten::mm [8192, 4096] x [4096, 1536]   FLOPs = 2 · 8192 · 4096 · 1536     bytes = inputs and output
+       └─► kernels launched inside it      least time = max(FLOPs / peak, bytes / memory rate)
+                                           share of the roof = least time / measured time
+
+Shapes come with `record_shapes=True`; the roof is the published one of the device that the trace names
+(Williams et al. 2009, "Roofline"). Attention counts the whole square: a causal one computes half of it. What
+has no shape (fused kernels, CUDA graphs, Triton's) isn't in these sums, so that the share of the peak over
+the window is a lower bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from scalewright.diagnose.ranks import Rank
+from scalewright.diagnose.traces import trace as t
+from scalewright.diagnose.traces.trace import Trace
+from scalewright.spec.hardware.devices import DeviceSpec
+from scalewright.spec.hardware.driver_names import match_gpu
+
+PRECISIONS = {
+    "c10::half": ("fp16", 2), "c10::bfloat16": ("bf16", 2), "float": ("fp32", 4),
+    "c10::float8_e4m3fn": ("fp8", 1), "c10::float8_e5m2": ("fp8", 1),
+}  # fmt: skip
+MOST = 40  # rows
+Shape = list[int]
+
+
+@dataclass
+class Product:
+    """The calls of one operator at one shape: seconds of their kernels, FLOPs and least bytes of a call."""
+
+    name: str
+    precision: str
+    flops: float
+    bytes: float
+    calls: int = 0
+    seconds: float = 0.0
+
+
+def roofs(rank: Rank) -> dict[str, Any] | None:
+    """The products of a rank with their rates; None without shapes, or for a device that isn't known."""
+    device, products = _device(rank), _products(rank)
+    if device is None or not products:
+        return None
+    rows = [_row(some, device) for some in products if some.seconds > 0 and device.peak(some.precision)]
+    if not rows:
+        return None
+    rows.sort(key=lambda row: -row["total_s"])
+    window, busy = rank.breakdown.window / 1e9, sum(row["total_s"] for row in rows)
+    computed = sum(row["calls"] * row["flops"] / row["peak_flops_per_s"] for row in rows)
+    return {
+        "of_peak_pct": 100 * computed / window,
+        "of_roof_pct": 100 * sum(row["total_s"] * row["share_of_roof"] for row in rows) / busy,
+        "of_window_pct": 100 * busy / window,
+        "products": rows[:MOST],
+    }
+
+
+def _row(some: Product, device: DeviceSpec) -> dict[str, Any]:
+    peak, took = device.peak(some.precision) or 0.0, some.seconds / some.calls
+    least = max(some.flops / peak, some.bytes / device.memory_bytes_per_s)
+    return {
+        "name": some.name, "precision": some.precision, "calls": some.calls, "total_s": some.seconds,
+        "flops": some.flops, "bytes": some.bytes, "flops_per_s": some.flops / took,
+        "bytes_per_s": some.bytes / took, "peak_flops_per_s": peak, "share_of_roof": least / took,
+        "bound": "compute" if some.flops / peak >= some.bytes / device.memory_bytes_per_s else "memory",
+    }  # fmt: skip
+
+
+def _products(rank: Rank) -> list[Product]:
+    """By operator, shape and precision; with the kernels that were launched inside its calls."""
+    trace = rank.trace
+    products: dict[tuple[str, str], Product] = {}
+    launched = _Launched(trace)
+    for row, (dims, types) in trace.shapes.items():
+        name, kernels = trace.names[trace.name[row]], launched.inside(row)
+        work = _work(name, dims)
+        precision = _precision(types, [trace.names[trace.name[kernel]] for kernel in kernels[:1]])
+        if not len(kernels) or work is None or precision is None:
+            continue
+        words = f"{name.removeprefix('aten::')} {' x '.join(_shape(some) for some in work[2])}"
+        made = Product(words, precision[0], work[0], work[1] * precision[1])
+        product = products.setdefault((words, precision[0]), made)
+        product.calls += 1
+        product.seconds += float((trace.end - trace.start)[kernels].sum()) / 1e9
+    return [*products.values()]
+
+
+class _Launched:
+    """Kernels by the thread and the time of their launch."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+        kernels = np.flatnonzero((trace.category == t.KERNEL) & (trace.launches >= 0))
+        calls = trace.launches[kernels]
+        self.by_lane: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+        for lane in np.unique(trace.lane[calls]):
+            some = trace.lane[calls] == lane
+            order = np.argsort(trace.start[calls[some]], kind="stable")
+            self.by_lane[int(lane)] = trace.start[calls[some]][order], kernels[some][order]
+
+    def inside(self, row: int) -> np.ndarray:
+        """Rows of the kernels that an operator launched."""
+        when, kernels = self.by_lane.get(int(self.trace.lane[row]), (np.empty(0), np.empty(0, dtype=int)))
+        first, last = np.searchsorted(when, [self.trace.start[row], self.trace.end[row]])
+        return np.asarray(kernels[first:last])
+
+
+def _work(name: str, dims: Sequence[Any]) -> tuple[float, float, list[Shape]] | None:
+    """FLOPs, elements read and written at least, and the shapes that tell; None for what isn't counted."""
+    shapes = [some for some in dims if isinstance(some, list) and some and all(type(n) is int for n in some)]
+    if name in ("aten::mm", "aten::_scaled_mm", "aten::bmm"):
+        shapes = shapes[:2]
+    elif name in ("aten::addmm", "aten::baddbmm"):
+        shapes = shapes[1:3]
+    elif "attention" in name:
+        return _attention(name, shapes)
+    if len(shapes) != 2 or len(shapes[0]) != len(shapes[1]) or shapes[0][-1] != shapes[1][-2]:
+        return None
+    (a, b), batch = shapes, prod(shapes[0][:-2])
+    rows, inner, columns = a[-2], a[-1], b[-1]
+    elements = batch * (rows * inner + inner * columns + rows * columns)
+    return 2.0 * batch * rows * inner * columns, elements, shapes
+
+
+def _attention(name: str, shapes: list[Shape]) -> tuple[float, float, list[Shape]] | None:
+    """Two products of the forward; five of the backward, which recomputes the scores (Dao 2023 §2.3)."""
+    backward = "backward" in name
+    heads = [some for some in shapes if len(some) == 4][1 if backward else 0 :][:3]
+    if len(heads) < 3:
+        return None
+    q, k = heads[0], heads[1]
+    batch, length, keys, width = q[0] * q[1], q[2], k[2], q[3]  # [B, H, S, D]
+    products = 5 if backward else 2
+    size = sum(prod(some) for some in heads) + prod(q)
+    return 2.0 * products * batch * length * keys * width, size * (2 if backward else 1), [q, k]
+
+
+def _precision(types: Sequence[Any], kernels: Sequence[str]) -> tuple[str, int] | None:
+    """Of the first input that has numbers; TF32 where a kernel's name tells."""
+    for some in types:
+        if isinstance(some, str) and some.lower() in PRECISIONS:
+            name, width = PRECISIONS[some.lower()]
+            narrow = name == "fp32" and any("tf32" in kernel.lower() for kernel in kernels)
+            return ("tf32", width) if narrow else (name, width)
+    return None
+
+
+def _device(rank: Rank) -> DeviceSpec | None:
+    devices = rank.trace.about.get("deviceProperties")
+    first = devices[0] if isinstance(devices, list) and devices else None
+    return match_gpu(str(first.get("name"))) if isinstance(first, dict) else None
+
+
+def _shape(some: Shape) -> str:
+    return "[" + ", ".join(map(str, some)) + "]"
