@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from scalewright.bench.fit import fit_line
+from scalewright.bench.world import joined
 from scalewright.machine.probe import synchronize
 from scalewright.spec.collectives import COLLECTIVES
 from scalewright.spec.errors import UserError, unknown
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
 WIDTH = 4  # bytes of a number
 PERIOD = 7  # the pattern's values repeat after so many, so that a shifted buffer is seen
-PRELOAD = ("scalewright.parallel.mesh",)
 
 
 @dataclass(frozen=True)
@@ -92,35 +92,26 @@ class Buffers:
 
 
 def measure(context: RankContext, job: Job) -> dict[str, Any]:
-    """The times of every collective and size, called in every process; the same answer in each."""
+    """Joins the world, and times every collective and size; the same answer in each process."""
+    with joined(context, job.device) as device:
+        return time_messages(context, job, device)
+
+
+def time_messages(context: RankContext, job: Job, device: Any) -> dict[str, Any]:
+    """The times of every collective and size, in a world that was joined."""
     import torch
     import torch.distributed as dist
 
-    from scalewright.parallel.mesh import join_world
-
-    device = torch.device("cuda", context.local_rank) if job.device == "cuda" else torch.device(job.device)
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-    if context.threads:
-        torch.set_num_threads(context.threads)
-    join_world(
-        context.rank, context.world, context.rendezvous, device,
-        attempt=context.attempt, shared_store=context.shared_store,
-    )  # fmt: skip
-    try:
-        group, ranks = _own_group(dist, job.groups(context.world), context.rank)
-        rows: list[dict[str, Any]] = []
-        for kind in job.kinds:
-            for size in job.sizes(len(ranks)):
-                row = _row(torch, kind, size, group, ranks, context.rank, device, job)
-                rows.append(row)
-                if context.tell:
-                    context.tell("event", {"kind": kind, "bytes": size})
-        backend = dist.get_backend()
-    finally:
-        dist.destroy_process_group()
+    group, ranks = _own_group(dist, job.groups(context.world), context.rank)
+    rows: list[dict[str, Any]] = []
+    for kind in job.kinds:
+        for size in job.sizes(len(ranks)):
+            row = _row(torch, kind, size, group, ranks, context.rank, device, job)
+            rows.append(row)
+            if context.tell:
+                context.tell("event", {"kind": kind, "bytes": size})
     return {
-        "backend": backend,
+        "backend": dist.get_backend(),
         "device": device.type,
         "ranks": context.world,
         "group": len(ranks),

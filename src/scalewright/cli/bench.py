@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 def run_collectives(job: Job, processes: int) -> dict[str, Any] | None:
     """The answer of a started world's rank 0 or of local processes; None on the other ranks."""
-    from scalewright.bench.collectives import PRELOAD, measure
+    from scalewright.bench.collectives import measure
+    from scalewright.bench.world import PRELOAD
     from scalewright.cli.options import check_device
     from scalewright.launch.local import run_local
     from scalewright.launch.rank import find_context
