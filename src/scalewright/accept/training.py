@@ -1,0 +1,250 @@
+"""Does the run compute what one device computes, train as fast as planned, and survive a kill?
+
+    loss       `scalewright parity` on this host
+    resume     train ─ save ─ SIGKILL of the last rank ─ the others end ─ train again from the checkpoint
+                                                                             ║ equal, step by step?
+    training   train without a kill up to the same step ═════════════════════╝ its step beside the prediction
+
+The run is the user's own: model, data, layout. It goes to folders of its own, keeps nothing, validates nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from scalewright.accept.check import Check
+from scalewright.accept.ranks import Ranks
+from scalewright.launch.within import Child, run_alone
+from scalewright.spec.base import write_yaml
+from scalewright.spec.run import RunSpec
+from scalewright.spec.text.jsonl import read_jsonl
+from scalewright.spec.text.words import against, short_time
+
+EVERY = 4  # steps between saves
+BEYOND = 2  # steps after a save, before the kill
+AFTER = 6  # steps of the resumed run
+STEPS = 2000  # at least: a tiny model takes hundreds of steps before it is killed
+COLD = 3  # steps that set up memory and kernels
+POLL_S = 0.02
+GRACE_S = 20.0  # for the other ranks to end by themselves, once one is gone
+PATIENCE_S = 1800.0  # of one call of `train` or `parity`
+CLOSE = 1e-3  # of the loss after a resume, where a GPU's sums change order
+
+
+@dataclass(frozen=True)
+class Place:
+    """An acceptance's folder, which every rank sees, and the files in it."""
+
+    folder: Path
+
+    @property
+    def killed(self) -> Path:
+        return self.folder / "killed"
+
+    @property
+    def whole(self) -> Path:
+        return self.folder / "whole"
+
+    def run_file(self, run: RunSpec, out: Path) -> Path:
+        """Writes the run as it is trained here; returns its file."""
+        data = run.dump()
+        if isinstance(data["data"], dict) and "valid" in data["data"]:
+            data["data"]["valid"] = None
+        steps = max(run.train.steps or 0, STEPS)
+        changed = {
+            **data, "out_dir": str(out), "resume": "auto", "track": {}, "profile": {}, "environment": None,
+            "train": {**data["train"], "steps": steps, "tokens": None, "valid_every": 0},
+            "checkpoint": {**data["checkpoint"], "every": EVERY, "keep": 2, "at_end": False},
+        }  # fmt: skip
+        path = out.with_suffix(".yaml")
+        write_yaml(path, changed)
+        return path
+
+
+def loss(ranks: Ranks, run: RunSpec, place: Place) -> Check:
+    """The layout against one device, by rank 0's host alone: layouts that don't fit there are shrunk."""
+    answer = None
+    if ranks.lead:
+        device = "cuda" if ranks.device == "cuda" else "cpu"
+        file = place.run_file(run, place.folder / "parity")
+        answer = run_alone(
+            ranks.context, ["parity", str(file), "--device", device, "--steps", "5", "--json"], PATIENCE_S
+        )
+    code, text, errors = ranks.share(answer)
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return Check("loss", "failed", _last_line(errors) or "parity gave no answer", "run `scalewright parity`")
+    figures = {key: found[key] for key in ("layout", "control", "worst", "tolerance", "shrunk")}
+    words = f"equal to one device: {found['worst']:.1e} apart at most, {found['tolerance']:.0e} is allowed"
+    if found["shrunk"]:
+        words += f" (shrunk to this host: {', '.join(found['shrunk'][:3])})"
+    if code == 0:
+        return Check("loss", "passed", words, "", figures)
+    words = f"{found['worst']:.1e} from one device, {found['tolerance']:.0e} is allowed"
+    return Check("loss", "failed", words, "`scalewright parity` on one host after the other", figures)
+
+
+def resume(ranks: Ranks, run: RunSpec, place: Place) -> tuple[Check, Check]:
+    """The checks `resume` and `training`."""
+    files = None
+    if ranks.lead:
+        files = place.run_file(run, place.killed), place.run_file(run, place.whole)
+    first, second = ranks.share(files)
+    killed = _kill(ranks, ranks.start(["train", str(first)], place.folder / "killed.log"), place)
+    if isinstance(killed, Check):
+        return killed, Check("training", "skipped", "the run didn't get as far")
+    code = _until(ranks, first, _saved(place.killed, ranks) + AFTER, place.folder / "resumed.log")
+    if code:
+        return _broken("resume", code, place.folder / "resumed.log"), Check("training", "skipped", "no resume")
+    last = ranks.share(_last(place.killed) if ranks.lead else None)
+    code = _until(ranks, second, last, place.folder / "whole.log")
+    if code:
+        return Check("resume", "skipped", "no run to compare with"), _broken(
+            "training", code, place.folder / "whole.log"
+        )
+    both = None
+    if ranks.lead:
+        both = _compared(place, killed), _pace(place.whole)
+    checks: tuple[Check, Check] = ranks.share(both)
+    return checks
+
+
+def _kill(ranks: Ranks, child: Child, place: Place) -> Check | dict[str, float]:
+    """Ends the last rank's child after a save, and waits for the rest: seconds that they took to see it."""
+    sign, end = place.folder / "killed.sign", time.monotonic() + PATIENCE_S
+    struck = False
+    while child.poll() is None and time.monotonic() < end:
+        if ranks.last and _behind_save(place.killed):
+            child.kill()
+            sign.touch()
+            struck = True
+            break
+        if sign.exists():
+            break
+        time.sleep(POLL_S if ranks.last else 10 * POLL_S)
+    start = time.monotonic()
+    waited = child.wait(GRACE_S)
+    child.kill()
+    ended = {"struck": struck, "noticed_s": time.monotonic() - start if waited is not None else None}
+    answers = ranks.gather(ended)
+    if not any(answer["struck"] for answer in answers):
+        return _broken("resume", 1, place.folder / "killed.log")
+    others = answers[:-1]
+    late = sum(answer["noticed_s"] is None for answer in others)
+    seen = [answer["noticed_s"] for answer in others if answer["noticed_s"] is not None]
+    return {"others": len(others), "late": late, "noticed_s": max(seen, default=0.0)}
+
+
+def _behind_save(folder: Path) -> bool:
+    """Whether a checkpoint is whole and some steps lie behind it."""
+    saved = _commits(folder)
+    return bool(saved) and _last(folder) >= saved[-1] + BEYOND
+
+
+def _commits(folder: Path) -> list[int]:
+    return sorted(
+        int(path.parent.name.split("-")[1]) for path in folder.glob("checkpoints/step-????????/COMMIT")
+    )
+
+
+def _saved(folder: Path, ranks: Ranks) -> int:
+    """The step of the newest checkpoint, from which a resume starts."""
+    return int(ranks.share(_commits(folder)[-1] if ranks.lead else None))
+
+
+def _rows(folder: Path) -> dict[int, dict[str, Any]]:
+    path = folder / "metrics.jsonl"
+    rows = read_jsonl(path) if path.exists() else []
+    return {int(row["step"]): row for row in rows if row.get("kind") == "train"}
+
+
+def _last(folder: Path) -> int:
+    return max(_rows(folder), default=0)
+
+
+def _until(ranks: Ranks, file: Path, step: int, log: Path) -> int:
+    """Trains up to a step; the first exit code that isn't 0, of any rank (124: no end in time)."""
+    child = ranks.start(["train", str(file), "--steps", str(step)], log)
+    code = child.wait(PATIENCE_S)
+    child.kill()
+    codes = ranks.gather(124 if code is None else code)
+    return next((code for code in codes if code), 0)
+
+
+def _compared(place: Place, killed: Mapping[str, float]) -> Check:
+    """The steps after the resume, beside those of the run that wasn't killed."""
+    events = read_jsonl(place.killed / "events.jsonl")
+    resumed = [event for event in events if event.get("kind") == "resume"]
+    if not resumed:
+        return Check("resume", "failed", "it began again from step 0: no checkpoint was taken", "see checkpoint.every")
+    began = int(resumed[-1]["step"])
+    mine, whole = _rows(place.killed), _rows(place.whole)
+    steps = [step for step in sorted(mine.keys() & whole.keys()) if step > began]
+    pairs = [(mine[step]["loss"], whole[step]["loss"]) for step in steps]
+    apart = max((_apart(a, b) for a, b in pairs), default=math.inf)
+    figures = {"resumed_from": began, "steps": len(steps), "worst": apart, **killed}
+    words = f"killed, and resumed from step {began}: "
+    if apart > CLOSE:
+        words += f"the loss of {len(steps)} steps is up to {apart:.1e} from the run that wasn't killed"
+        return Check("resume", "failed", words, "`scalewright checkpoint verify` on the newest save", figures)
+    words += f"{len(steps)} steps " + ("bitwise equal" if apart == 0 else f"within {apart:.1e}")
+    words += " to a run that wasn't killed"
+    if killed["others"]:
+        words += f"; the other ranks ended within {short_time(killed['noticed_s'])}"
+    if killed["late"]:
+        words += f", {killed['late']} only when they were killed, too"
+        return Check("resume", "warned", words, "lower train.timeouts, or start with torchrun", figures)
+    return Check("resume", "passed", words, "", figures)
+
+
+def _apart(a: float | None, b: float | None) -> float:
+    """The relative distance of two losses; infinite where one isn't a number."""
+    if a is None or b is None or not (math.isfinite(a) and math.isfinite(b)):
+        return math.inf
+    return abs(a - b) / max(abs(b), 1e-12)
+
+
+def _pace(folder: Path) -> Check:
+    """The usual step beside its prediction."""
+    rows = [row for step, row in sorted(_rows(folder).items()) if step > COLD]
+    times = [row["step_time_s"] for row in rows]
+    losses = [row["loss"] for row in rows]
+    if not times or any(value is None or not math.isfinite(value) for value in losses):
+        how = "look at its report, and try a lower learning rate"
+        return Check("training", "failed", "the loss isn't a number", how)
+    usual = statistics.median(times)
+    saves = [event["seconds"] for event in read_jsonl(folder / "events.jsonl") if event.get("kind") == "save"]
+    predicted = next((event for event in read_jsonl(folder / "events.jsonl") if event.get("kind") == "predicted"), {})
+    figures = {"step_time_s": usual, "tokens_per_s": statistics.median(row["tokens_per_s"] for row in rows),
+               "predicted_s": predicted.get("p50"), "p10": predicted.get("p10"), "p90": predicted.get("p90"),
+               "save_s": statistics.median(saves) if saves else None}  # fmt: skip
+    words = f"a step takes {short_time(usual)}"
+    words += f", a save {short_time(figures['save_s'])}" if saves else ""
+    if not predicted.get("p50"):
+        return Check("training", "passed", f"{words}; no prediction here: {predicted.get('note', '')}", "", figures)
+    band = f"{short_time(predicted['p10'])} to {short_time(predicted['p90'])}"
+    words += f"; {short_time(predicted['p50'])} predicted ({band}): {against(usual, predicted['p50'])}"
+    if usual > predicted["p90"]:
+        how = "trace it: `scalewright train ... profile.steps=[8,9,10]`, then `scalewright diagnose`"
+        return Check("training", "warned", words, how, figures)
+    return Check("training", "passed", words, "", figures)
+
+
+def _broken(name: str, code: int, log: Path) -> Check:
+    """A failure of `train` itself, with the last line that rank 0 printed."""
+    path = log.with_name(f"{log.stem}-0.log")
+    line = _last_line(path.read_text(encoding="utf-8", errors="replace")) if path.exists() else ""
+    return Check(name, "failed", f"train ended with {code}: {line}", f"read {path}")
+
+
+def _last_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1][:300] if lines else ""
