@@ -1,7 +1,7 @@
 """The checks of a new cluster, in order: what is cheap first, what needs the run last.
 
-    doctor ─► devices ─► pairs ─► links ─► loss ─► resume, training
-    a check that fails doesn't keep the next from being made: one visit shows everything
+doctor ─► devices ─► pairs ─► links ─► loss ─► resume, training
+a check that fails doesn't keep the next from being made: one visit shows everything
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 from scalewright.accept import hardware, training
 from scalewright.accept.check import Acceptance, Check
@@ -32,24 +31,25 @@ def accept(
     device: str,
     folder: Path,
     environ: Mapping[str, str],
-    precision: str,
     tell: Tell = lambda text: None,
 ) -> Acceptance:
     """Every check, called on each rank of a started world, or alone; the same answer on all.
 
-    `folder` is new, and seen by every rank. `device`: cpu or cuda. `precision`: what products are timed in.
+    `folder` is new, and seen by every rank. `device`: cpu or cuda.
     Raises UserError for a world of another size than the layout's.
     """
     if not context.alone and context.world != run.layout.devices:
         how = f"start {run.layout.devices} processes, or set layout.devices={context.world}"
-        raise UserError(f"the layout has {run.layout.devices} devices, and {context.world} are here", "layout", how)
+        raise UserError(
+            f"the layout has {run.layout.devices} devices, and {context.world} are here", "layout", how
+        )
     with Ranks(context, device, run.layout.devices) as ranks:
         if ranks.lead:
             folder.mkdir(parents=True)
         ranks.share(None)
         place = training.Place(folder)
         checks = [_timed(lambda: _doctor(ranks, folder, environ), tell, "this machine")]
-        checks += _measured(ranks, run, cluster, precision, tell)
+        checks += _measured(ranks, run, cluster, tell)
         checks.append(_timed(lambda: training.loss(ranks, run, place), tell, "the loss against one device"))
         tell("a kill, and a resume")
         start = time.perf_counter()
@@ -75,10 +75,14 @@ def _doctor(ranks: Ranks, folder: Path, environ: Mapping[str, str]) -> Check:
         host = socket.gethostname()
         mine = [(host, some.severity, some.what, some.fix) for some in report.findings]
     findings = [finding for some in ranks.gather(mine) for finding in some]
-    bad = [some for some in findings if some[1] == "problem"] or [some for some in findings if some[1] == "warn"]
+    bad = [some for some in findings if some[1] == "problem"] or [
+        some for some in findings if some[1] == "warn"
+    ]
     hosts = len({some[0] for some in findings})
     words = f"{len(findings)} looks at {hosts} host{'s' if hosts > 1 else ''}"
-    figures = {"findings": [dict(zip(("host", "severity", "what", "fix"), some, strict=True)) for some in bad]}
+    figures = {
+        "findings": [dict(zip(("host", "severity", "what", "fix"), some, strict=True)) for some in bad]
+    }
     if not bad:
         return Check("doctor", "passed", f"{words}: nothing to fix", "", figures)
     state = "failed" if bad[0][1] == "problem" else "warned"
@@ -86,14 +90,13 @@ def _doctor(ranks: Ranks, folder: Path, environ: Mapping[str, str]) -> Check:
     return Check("doctor", "failed" if state == "failed" else "warned", what, bad[0][3], figures)
 
 
-def _measured(
-    ranks: Ranks, run: RunSpec, cluster: ClusterSpec, precision: str, tell: Tell
-) -> list[Check]:
+def _measured(ranks: Ranks, run: RunSpec, cluster: ClusterSpec, tell: Tell) -> list[Check]:
     """The hardware's three checks, from one measurement."""
     tell("devices, pairs and messages")
     start = time.perf_counter()
-    figures = ranks.measure(hardware.job_of(run.layout, ranks.device, precision))
-    first = hardware.devices(figures["devices"], cluster, precision)
+    job = hardware.job_of(run.layout, ranks.device)
+    figures = ranks.measure(job)
+    first = hardware.devices(figures["devices"], cluster, job.precision)
     return [
         first.took(time.perf_counter() - start),
         hardware.meetings(figures["pairs"]),

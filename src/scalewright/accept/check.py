@@ -45,4 +45,10 @@ class Acceptance:
     def dump(self) -> dict[str, Any]:
         """Plain data for --json."""
         checks = [asdict(check) for check in self.checks]
-        return {"run": self.run, "ok": self.ok, "seconds": round(self.seconds, 1), **self.about, "checks": checks}
+        return {
+            "run": self.run,
+            "ok": self.ok,
+            "seconds": round(self.seconds, 1),
+            **self.about,
+            "checks": checks,
+        }

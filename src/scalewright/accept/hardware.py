@@ -1,8 +1,8 @@
 """The devices, every pair of them, and the messages of each axis of the layout: measured, then judged.
 
-    devices   all multiply and copy at once       slow: below SLOW of the upper median
-    pairs     each rank with each other           slow ranks, hosts and links: bench/pairs.py
-    links     an all-reduce along every axis      against the rate of the cluster's level that joins the axis
+devices   all multiply and copy at once       slow: below SLOW of the upper median
+pairs     each rank with each other           slow ranks, hosts and links: bench/pairs.py
+links     an all-reduce along every axis      against the rate of the cluster's level that joins the axis
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Job:
-    """What to measure."""
+    """What to measure; products in `precision`."""
 
     device: str
     precision: str
@@ -52,8 +52,11 @@ class Job:
     pairs: pairs.PairsJob
 
 
-def job_of(layout: Layout, device: str, precision: str) -> Job:
+def job_of(layout: Layout, device: str) -> Job:
     """The measurements that a layout calls for."""
+    precision = {"auto": "bf16" if device == "cuda" else "fp32", "fp8": "bf16"}.get(
+        layout.precision, layout.precision
+    )
     kind = "cuda" if device == "cuda" else "cpu"
     axes, stride = [], 1
     for name in reversed(DENSE):
@@ -113,7 +116,9 @@ def devices(rows: Sequence[Mapping[str, Any]], cluster: ClusterSpec, precision: 
         return Check("devices", "failed", "; ".join(slow), how, figures)
     usual = statistics.median(flops) if flops else 0.0
     copies = metric(statistics.median(row["bytes_per_s"] for row in rows), "B/s")
-    words = f"{counted(len(rows), 'devices')} alike: {metric(usual, 'FLOP/s')} in {precision}, copies {copies}"
+    words = (
+        f"{counted(len(rows), 'devices')} alike: {metric(usual, 'FLOP/s')} in {precision}, copies {copies}"
+    )
     peak = cluster.device.peak(precision) if cluster.peak_source == "published" else None
     if peak is None or kind == "cpu":
         return Check("devices", "passed", words, "", figures)
@@ -139,7 +144,7 @@ def meetings(rows: Sequence[dict[str, Any]]) -> Check:
         how = "check its cables, link width and adapters (`nvidia-smi nvlink -s`, `ibstat`), or leave it out"
         return Check("pairs", "failed", "; ".join(line["words"] for line in slow), how, figures)
     words = "; ".join(
-        f"{line['pairs']} {line['where']}: {metric(line['usual'], 'B/s')} each way "
+        f"{counted(line['pairs'], 'pairs')} {line['where']}: {metric(line['usual'], 'B/s')} each way "
         f"(slowest {metric(line['slowest'], 'B/s')})"
         for line in lines
     )

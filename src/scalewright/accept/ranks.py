@@ -1,7 +1,7 @@
 """The processes of an acceptance, which all do the same checks in the same order.
 
-    alone            this process; it starts local ones to measure, and `train` starts its own
-    torchrun, srun   every rank; a Gloo group between them carries answers, and waits while children train
+alone            this process; it starts local ones to measure, and `train` starts its own
+torchrun, srun   every rank; a Gloo group between them carries answers, and waits while children train
 """
 
 from __future__ import annotations

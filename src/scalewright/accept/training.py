@@ -5,13 +5,14 @@
                                                                              ║ equal, step by step?
     training   train without a kill up to the same step ═════════════════════╝ its step beside the prediction
 
-The run is the user's own: model, data, layout. It goes to folders of its own, keeps nothing, validates nothing.
+The run is the user's own: model, data, layout. It writes to folders of its own, and doesn't validate.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import shutil
 import statistics
 import time
 from collections.abc import Mapping
@@ -52,8 +53,8 @@ class Place:
     def whole(self) -> Path:
         return self.folder / "whole"
 
-    def run_file(self, run: RunSpec, out: Path) -> Path:
-        """Writes the run as it is trained here; returns its file."""
+    def run_file(self, run: RunSpec, out: Path, every: int = 0) -> Path:
+        """Writes the run as it is trained here, saved `every` so many steps; returns its file."""
         data = run.dump()
         if isinstance(data["data"], dict) and "valid" in data["data"]:
             data["data"]["valid"] = None
@@ -61,7 +62,7 @@ class Place:
         changed = {
             **data, "out_dir": str(out), "resume": "auto", "track": {}, "profile": {}, "environment": None,
             "train": {**data["train"], "steps": steps, "tokens": None, "valid_every": 0},
-            "checkpoint": {**data["checkpoint"], "every": EVERY, "keep": 2, "at_end": False},
+            "checkpoint": {**data["checkpoint"], "every": every, "keep": 2, "at_end": False},
         }  # fmt: skip
         path = out.with_suffix(".yaml")
         write_yaml(path, changed)
@@ -81,7 +82,9 @@ def loss(ranks: Ranks, run: RunSpec, place: Place) -> Check:
     try:
         found = json.loads(text)
     except ValueError:
-        return Check("loss", "failed", _last_line(errors) or "parity gave no answer", "run `scalewright parity`")
+        return Check(
+            "loss", "failed", _last_line(errors) or "parity gave no answer", "run `scalewright parity`"
+        )
     figures = {key: found[key] for key in ("layout", "control", "worst", "tolerance", "shrunk")}
     words = f"equal to one device: {found['worst']:.1e} apart at most, {found['tolerance']:.0e} is allowed"
     if found["shrunk"]:
@@ -96,14 +99,16 @@ def resume(ranks: Ranks, run: RunSpec, place: Place) -> tuple[Check, Check]:
     """The checks `resume` and `training`."""
     files = None
     if ranks.lead:
-        files = place.run_file(run, place.killed), place.run_file(run, place.whole)
+        files = place.run_file(run, place.killed, EVERY), place.run_file(run, place.whole)
     first, second = ranks.share(files)
     killed = _kill(ranks, ranks.start(["train", str(first)], place.folder / "killed.log"), place)
     if isinstance(killed, Check):
         return killed, Check("training", "skipped", "the run didn't get as far")
     code = _until(ranks, first, _saved(place.killed, ranks) + AFTER, place.folder / "resumed.log")
     if code:
-        return _broken("resume", code, place.folder / "resumed.log"), Check("training", "skipped", "no resume")
+        return _broken("resume", code, place.folder / "resumed.log"), Check(
+            "training", "skipped", "no resume"
+        )
     last = ranks.share(_last(place.killed) if ranks.lead else None)
     code = _until(ranks, second, last, place.folder / "whole.log")
     if code:
@@ -112,7 +117,7 @@ def resume(ranks: Ranks, run: RunSpec, place: Place) -> tuple[Check, Check]:
         )
     both = None
     if ranks.lead:
-        both = _compared(place, killed), _pace(place.whole)
+        both = _compared(place, killed), _pace(place)
     checks: tuple[Check, Check] = ranks.share(both)
     return checks
 
@@ -166,6 +171,10 @@ def _rows(folder: Path) -> dict[int, dict[str, Any]]:
     return {int(row["step"]): row for row in rows if row.get("kind") == "train"}
 
 
+def _events(folder: Path, kind: str) -> list[dict[str, Any]]:
+    return [event for event in read_jsonl(folder / "events.jsonl") if event.get("kind") == kind]
+
+
 def _last(folder: Path) -> int:
     return max(_rows(folder), default=0)
 
@@ -181,10 +190,11 @@ def _until(ranks: Ranks, file: Path, step: int, log: Path) -> int:
 
 def _compared(place: Place, killed: Mapping[str, float]) -> Check:
     """The steps after the resume, beside those of the run that wasn't killed."""
-    events = read_jsonl(place.killed / "events.jsonl")
-    resumed = [event for event in events if event.get("kind") == "resume"]
+    resumed = _events(place.killed, "resume")
     if not resumed:
-        return Check("resume", "failed", "it began again from step 0: no checkpoint was taken", "see checkpoint.every")
+        return Check(
+            "resume", "failed", "it began again from step 0: no checkpoint was taken", "see checkpoint.every"
+        )
     began = int(resumed[-1]["step"])
     mine, whole = _rows(place.killed), _rows(place.whole)
     steps = [step for step in sorted(mine.keys() & whole.keys()) if step > began]
@@ -212,24 +222,26 @@ def _apart(a: float | None, b: float | None) -> float:
     return abs(a - b) / max(abs(b), 1e-12)
 
 
-def _pace(folder: Path) -> Check:
+def _pace(place: Place) -> Check:
     """The usual step beside its prediction."""
-    rows = [row for step, row in sorted(_rows(folder).items()) if step > COLD]
+    rows = [row for step, row in sorted(_rows(place.whole).items()) if step > COLD]
     times = [row["step_time_s"] for row in rows]
     losses = [row["loss"] for row in rows]
     if not times or any(value is None or not math.isfinite(value) for value in losses):
         how = "look at its report, and try a lower learning rate"
         return Check("training", "failed", "the loss isn't a number", how)
     usual = statistics.median(times)
-    saves = [event["seconds"] for event in read_jsonl(folder / "events.jsonl") if event.get("kind") == "save"]
-    predicted = next((event for event in read_jsonl(folder / "events.jsonl") if event.get("kind") == "predicted"), {})
+    saves = [event["seconds"] for event in _events(place.killed, "save")]
+    predicted: Mapping[str, Any] = next(iter(_events(place.whole, "predicted")), {})
     figures = {"step_time_s": usual, "tokens_per_s": statistics.median(row["tokens_per_s"] for row in rows),
                "predicted_s": predicted.get("p50"), "p10": predicted.get("p10"), "p90": predicted.get("p90"),
                "save_s": statistics.median(saves) if saves else None}  # fmt: skip
     words = f"a step takes {short_time(usual)}"
     words += f", a save {short_time(figures['save_s'])}" if saves else ""
     if not predicted.get("p50"):
-        return Check("training", "passed", f"{words}; no prediction here: {predicted.get('note', '')}", "", figures)
+        return Check(
+            "training", "passed", f"{words}; no prediction here: {predicted.get('note', '')}", "", figures
+        )
     band = f"{short_time(predicted['p10'])} to {short_time(predicted['p90'])}"
     words += f"; {short_time(predicted['p50'])} predicted ({band}): {against(usual, predicted['p50'])}"
     if usual > predicted["p90"]:
@@ -243,6 +255,12 @@ def _broken(name: str, code: int, log: Path) -> Check:
     path = log.with_name(f"{log.stem}-0.log")
     line = _last_line(path.read_text(encoding="utf-8", errors="replace")) if path.exists() else ""
     return Check(name, "failed", f"train ended with {code}: {line}", f"read {path}")
+
+
+def remove_checkpoints(folder: Path) -> None:
+    """Frees what the runs saved; their metrics and logs stay."""
+    for path in folder.glob("*/checkpoints"):
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _last_line(text: str) -> str:

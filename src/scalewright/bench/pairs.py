@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Any
 from scalewright.bench.world import joined
 from scalewright.machine.probe import synchronize
 from scalewright.spec.errors import UserError
-from scalewright.spec.text.words import counted
 
 if TYPE_CHECKING:
     from scalewright.launch.rank import RankContext
@@ -75,7 +74,7 @@ def measure(context: RankContext, job: PairsJob) -> dict[str, Any]:
         rows = exchange(torch, context.rank, context.world, device, job)
     hosts = {rank: host for row in rows for rank, host in zip(row["ranks"], row["hosts"], strict=True)}
     return {"ranks": context.world, "device": device.type, "bytes": job.bytes, "rows": rows,
-            "slow": slow(rows), "hosts": len(set(hosts.values()))}  # fmt: skip
+            "slow": slow(rows), "summary": summary(rows), "hosts": len(set(hosts.values()))}  # fmt: skip
 
 
 def exchange(torch: Any, rank: int, world: int, device: Any, job: PairsJob) -> list[dict[str, Any]]:
@@ -200,6 +199,6 @@ def summary(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     for words, same in (("on one host", True), ("between hosts", False)):
         rates = sorted(row["bytes_per_s"] for row in rows if (row["hosts"][0] == row["hosts"][1]) is same)
         if rates:
-            lines.append({"where": words, "pairs": counted(len(rates), "pairs"), "slowest": rates[0],
+            lines.append({"where": words, "pairs": len(rates), "slowest": rates[0],
                           "usual": statistics.median(rates), "fastest": rates[-1]})  # fmt: skip
     return lines

@@ -13,6 +13,7 @@ PATIENCE_S = 480.0  # of a probe that was asked for outright: on a busy machine 
 
 if TYPE_CHECKING:
     from scalewright.bench.collectives import Job
+    from scalewright.bench.pairs import PairsJob
     from scalewright.spec.hardware.cluster import ClusterSpec
 
 
@@ -45,6 +46,40 @@ def run_collectives(job: Job, processes: int) -> dict[str, Any] | None:
             measure, (job,), world, preload=PRELOAD, on_row=advance, import_main=False
         )
     return local
+
+
+def run_pairs(job: PairsJob, processes: int) -> dict[str, Any] | None:
+    """The answer of a started world's rank 0 or of local processes; None on the other ranks."""
+    from scalewright.bench.pairs import measure
+    from scalewright.bench.world import PRELOAD
+    from scalewright.cli.options import check_device
+    from scalewright.launch.local import run_local
+    from scalewright.launch.rank import find_context
+
+    context = find_context()
+    check_device(job.device)
+    if not context.alone:
+        answer = measure(context, job)
+        return answer if context.rank == 0 else None
+    with working("pairs"):
+        local: dict[str, Any] = run_local(measure, (job,), processes, preload=PRELOAD, import_main=False)
+    return local
+
+
+def show_pairs(answer: dict[str, Any]) -> None:
+    hosts = "" if answer["hosts"] == 1 else f" of {answer['hosts']} hosts"
+    size = metric(answer["bytes"], "B")
+    print(f"{answer['ranks']} processes{hosts} on {answer['device']}, {size} both ways\n")
+    lines = [
+        (line["where"], line["pairs"], _rate(line["slowest"]), _rate(line["usual"]), _rate(line["fastest"]))
+        for line in answer["summary"]
+    ]
+    print_table(("where", "pairs", "slowest", "usual", "fastest"), lines)
+    wrong = sum(row["wrong"] for row in answer["rows"])
+    print(f"\n{wrong:,} wrong numbers" if wrong else "\nevery number arrived")
+    print(
+        "\n".join(line["words"] for line in answer["slow"]) or "no rank, host or link is slower than the rest"
+    )
 
 
 def show_collectives(answer: dict[str, Any]) -> None:

@@ -70,7 +70,7 @@ class Child:
 
 
 def run_alone(context: RankContext, arguments: Sequence[str], seconds: float) -> tuple[int | None, str, str]:
-    """`scalewright ARGUMENTS` without a launcher's variables: its exit code (None: no end), stdout, stderr."""
+    """`scalewright ARGUMENTS` without launchers' variables: exit code (None: no end), stdout, stderr."""
     command = [sys.executable, "-m", "scalewright", *arguments]
     try:
         done = subprocess.run(command, env=environment(context, None, os.environ), timeout=seconds,

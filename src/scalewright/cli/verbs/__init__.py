@@ -8,6 +8,7 @@ import typer
 
 from scalewright.cli.app import Verbs
 from scalewright.cli.verbs import bench, presets
+from scalewright.cli.verbs.accept import accept
 from scalewright.cli.verbs.checkpoint import list_checkpoints, verify_checkpoints
 from scalewright.cli.verbs.compare import compare
 from scalewright.cli.verbs.convert import convert
@@ -41,11 +42,12 @@ def register(app: typer.Typer) -> None:
     app.command("score", rich_help_panel="Plan")(score)
     timed: dict[str, Verb] = {
         "matmul": bench.matmul, "memory": bench.memory, "collectives": bench.collectives,
-        "storage": bench.storage, "kernels": bench.kernels, "step": bench.step,
+        "pairs": bench.pairs, "storage": bench.storage, "kernels": bench.kernels, "step": bench.step,
         "all": bench.everything,
     }  # fmt: skip
     group = _group("The speed that this hardware really reaches.", timed)
     app.add_typer(group, name="bench", rich_help_panel="Measure")
+    app.command("accept", rich_help_panel="Measure")(accept)
     app.command("calibrate", rich_help_panel="Measure")(bench.calibrate)
     app.command("diagnose", rich_help_panel="Diagnose")(diagnose)
     app.command("record", rich_help_panel="Diagnose")(record)

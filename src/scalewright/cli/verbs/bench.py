@@ -53,6 +53,36 @@ def collectives(
         raise typer.Exit(1)
 
 
+def pairs(
+    processes: Processes = 2,
+    bytes: Annotated[int, typer.Option(min=4, help="The message that two ranks exchange.")] = 1 << 20,
+    iterations: Annotated[int, typer.Option(min=3, help="Timed repetitions of each.")] = 5,
+    rounds: Annotated[int, typer.Option(min=1, help="At most; every rank has one pair in each.")] = 64,
+    device: Device = "cpu",
+    json: Json = False,
+) -> None:
+    """Every pair of ranks: the slow rank, host or link.
+
+    Exit code 1 when a number arrived wrong or something is slow.
+
+    \b
+    scalewright bench pairs --processes 4
+    torchrun --nproc-per-node 8 -m scalewright bench pairs --device cuda --bytes 67108864
+    """
+    from scalewright.bench.pairs import PairsJob
+    from scalewright.cli.bench import run_pairs, show_pairs
+    from scalewright.cli.output import only_answer, print_json
+
+    job = PairsJob(bytes=bytes, iterations=iterations, rounds=rounds, device=device)
+    with only_answer(json):
+        answer = run_pairs(job, processes)
+    if answer is None:  # another rank prints
+        return
+    print_json(answer) if json else show_pairs(answer)
+    if answer["slow"] or any(row["wrong"] for row in answer["rows"]):
+        raise typer.Exit(1)
+
+
 def matmul(
     model: Annotated[
         str, typer.Option(metavar="MODEL", help="The shapes of a model's products; default squares.")

@@ -1,0 +1,85 @@
+"""`scalewright accept RUN.yaml`: ten minutes on a new cluster, before a run is given to it."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from scalewright.cli.options import Json
+from scalewright.cli.verbs.train import missing_run
+
+if TYPE_CHECKING:
+    from scalewright.accept.check import Acceptance
+
+SIGNS = {"passed": "✓", "warned": "!", "failed": "✗", "skipped": "–"}
+
+
+def accept(
+    run: Annotated[Path, typer.Argument(metavar="RUN.yaml", help="The run file.")],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Keys to set, such as layout.tp=2.")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="A new folder that every host sees; default runs/NAME-accept/TIME."),
+    ] = None,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the checkpoints that it made.")] = False,
+    json: Json = False,
+) -> None:
+    """Check a new cluster with the run it is for: speed, right sums, loss, a kill and a resume.
+
+    Devices and pairs of them against each other and their spec; the loss against one device; a kill and a
+    resume. Writes one page; exit code 1 when a check failed. Alone, or in every process of torchrun or srun.
+
+    \b
+    scalewright accept run.yaml
+    torchrun --nproc-per-node 8 -m scalewright accept run.yaml cluster=dgx-h100
+    """
+    if not run.is_file():
+        raise missing_run(run)
+    from scalewright.accept.accept import accept as check
+    from scalewright.accept.training import remove_checkpoints
+    from scalewright.cli.output import only_answer, print_json, working
+    from scalewright.launch.rank import find_context
+    from scalewright.launch.settings import present_environment
+    from scalewright.machine.local import find_cluster
+    from scalewright.report.acceptance import write_acceptance
+    from scalewright.spec.run import load_run
+    from scalewright.train.resolve import device_kind
+
+    spec = load_run(run, overrides or [])
+    context = find_context()
+    folder = out or spec.folder.with_name(f"{spec.folder.name}-accept") / f"{datetime.now():%Y-%m-%dT%H%M%S}"
+    with only_answer(json), working("accepting") as tell:
+        kind, _ = device_kind(spec)
+        cluster = find_cluster(spec.cluster, spec.layout.devices)
+        result = check(
+            spec, cluster, context, device=kind, folder=folder, environ=present_environment(), tell=tell
+        )
+    if context.rank == 0:
+        if not keep:
+            remove_checkpoints(folder)
+        page = write_acceptance(result.dump(), folder / "acceptance.html")
+        print_json(result) if json else show(result, page)
+    if not result.ok:
+        raise typer.Exit(1)
+
+
+def show(result: Acceptance, page: Path) -> None:
+    """A line for each check, what to do about it, and the verdict."""
+    from scalewright.spec.text.words import counted
+
+    hosts = ", ".join(result.about["hosts"][:4])
+    print(f"{result.run} · {counted(result.about['world'], 'ranks')} on {hosts}\n")
+    for check in result.checks:
+        print(f"{SIGNS[check.state]} {check.name:<9} {check.words}")
+        if check.fix and check.state in ("warned", "failed"):
+            print(f"            → {check.fix}")
+    bad = [check.name for check in result.checks if check.state == "failed"]
+    print(
+        f"\n{'NOT ACCEPTED: ' + ', '.join(bad) + ' failed' if bad else 'accepted'} in {result.seconds:.0f} s"
+    )
+    print(f"the page is {page}")

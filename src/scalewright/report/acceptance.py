@@ -1,0 +1,136 @@
+"""The page of an acceptance: the verdict, a line for each check, then the numbers behind them.
+
+answer of `accept` (its --json) ──► checks ─ pairs as a heat map ─ devices and axes as tables
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from scalewright.report.page import Page, Section, render, write
+from scalewright.spec.text.words import counted, duration, metric, share, short_time
+
+Answer = Mapping[str, Any]
+SEVERITY = {"failed": "bad", "warned": "warn", "passed": "good", "skipped": "plain"}
+MOST = 32  # ranks of the map; of more, those of the slowest pairs
+SHADED = 0.05  # of the usual rate: pairs nearer to it have no shade
+
+
+def write_acceptance(answer: Answer, path: str | Path, force: bool = False) -> Path:
+    """Writes the page; UserError where another file would go."""
+    return write(Path(path), render(page(answer)), force)
+
+
+def page(answer: Answer) -> Page:
+    """The page of an answer; a section with nothing to show is left out."""
+    figures = {check["name"]: check["figures"] for check in answer["checks"]}
+    failed = sum(check["state"] == "failed" for check in answer["checks"])
+    warned = any(check["state"] == "warned" for check in answer["checks"])
+    layout, hosts = answer["layout"], answer["hosts"]
+    axes = [
+        f"{key} {layout[key]}"
+        for key in ("pp", "dp_replicate", "dp_shard", "cp", "tp")
+        if layout.get(key, 1) > 1
+    ]
+    sections = [_checks(answer), _pairs(figures.get("pairs", {})), _tables(figures)]
+    return Page(
+        title=f"Acceptance of {answer['cluster']} for {answer['run']}",
+        status=f"{counted(failed, 'checks')} failed" if failed else "accepted",
+        status_kind="bad" if failed else "warn" if warned else "good",
+        facts=[counted(answer["world"], "ranks"), counted(len(hosts), "hosts"), answer["device"],
+               " · ".join(axes) or "one device", duration(answer["seconds"])],
+        sections=[section for section in sections if section is not None],
+        styles=("report.css", "plan.css", "diagnosis.css"),
+        scripts=("words.js", "theme.js"),
+    )  # fmt: skip
+
+
+def _checks(answer: Answer) -> Section:
+    rows = [
+        {
+            "severity": SEVERITY[check["state"]],
+            "title": check["name"],
+            "text": check["words"] + (f" → {check['fix']}" if check["state"] in ("warned", "failed") else ""),
+        }
+        for check in answer["checks"]
+    ]
+    return Section("checks", "Checks", "health.html", {"rows": rows})
+
+
+def _pairs(figures: Mapping[str, Any]) -> Section | None:
+    """Every pair's rate as a share of the usual one of its kind: inside hosts, and between them."""
+    rows = figures.get("rows") or ()
+    if not rows:
+        return None
+    usual = {line["where"]: line["usual"] for line in figures["summary"]}
+    rates = {tuple(row["ranks"]): row["bytes_per_s"] / usual[_where(row)] for row in rows}
+    ranks = sorted({rank for pair in rates for rank in pair})
+    if len(ranks) > MOST:
+        slowest = sorted(rates, key=lambda pair: rates[pair])
+        ranks = sorted(list(dict.fromkeys(rank for pair in slowest for rank in pair))[:MOST])
+    data = {
+        "note": "Each pair's rate in percent of the usual one, inside hosts and between them apart; "
+        "shaded by the distance from it.",
+        "columns": [str(rank) for rank in ranks],
+        "rows": [
+            {"name": f"rank {rank}", "cells": [_cell(rates.get((min(rank, other), max(rank, other))))
+                                               for other in ranks]}
+            for rank in ranks
+        ],
+        "left_out": len({rank for pair in rates for rank in pair}) - len(ranks),
+    }  # fmt: skip
+    return Section("pairs", "Every pair", "acceptance_pairs.html", data)
+
+
+def _where(row: Mapping[str, Any]) -> str:
+    return "on one host" if row["hosts"][0] == row["hosts"][1] else "between hosts"
+
+
+def _cell(rate: float | None) -> dict[str, Any]:
+    if rate is None:
+        return {"text": "", "shade": 0, "kind": "less", "label": "not timed"}
+    apart = rate - 1
+    return {
+        "text": f"{100 * rate:.0f}",
+        "shade": round(min(1.0, abs(apart)), 3) if abs(apart) >= SHADED else 0,
+        "kind": "less" if apart > 0 else "more",
+        "label": f"{apart:+.0%} from the usual rate",
+    }
+
+
+def _tables(figures: Mapping[str, Mapping[str, Any]]) -> Section | None:
+    tables = [*_devices(figures.get("devices", {}).get("devices", ())),
+              *_axes(figures.get("links", {}).get("axes", ()))]  # fmt: skip
+    return Section("numbers", "In numbers", "diagnosis_tables.html", {"tables": tables}) if tables else None
+
+
+def _devices(rows: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    if rows:
+        yield {
+            "title": "Devices",
+            "note": "All at once, as in a step; copies count what is read and written.",
+            "heads": ["rank", "host", "products", "copies"],
+            "rows": [
+                [row["rank"], row["host"], metric(row["flops_per_s"] or 0.0, "FLOP/s"),
+                 metric(row["bytes_per_s"], "B/s")]
+                for row in rows
+            ],
+        }  # fmt: skip
+
+
+def _axes(rows: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    if rows:
+        yield {
+            "title": "An all-reduce along each axis",
+            "note": "All groups of the axis at once, in nccl-tests' terms.",
+            "heads": ["axis", "ranks", "bytes", "time", "bus bandwidth", "of its link", "wrong numbers"],
+            "rows": [
+                [row["axis"], row["group"], f"{row['bytes']:,}", short_time(row["time_s"]),
+                 metric(row["busbw_bytes_per_s"], "B/s"),
+                 share(row["busbw_bytes_per_s"] / row["expected_busbw_bytes_per_s"])
+                 if row["expected_busbw_bytes_per_s"] else "–", f"{row['wrong']:,}"]
+                for row in rows
+            ],
+        }  # fmt: skip
