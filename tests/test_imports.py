@@ -18,9 +18,9 @@ import pytest
 
 SOURCE = Path(__file__).resolve().parent.parent / "src" / "scalewright"
 EVERYTHING = {
-    "spec", "plan", "machine", "kernels", "model", "parallel", "data", "checkpoint", "launch", "track",
-    "evaluate", "train", "dry_run", "parity", "bench", "diagnose", "emit", "serve", "report", "web", "learn",
-    "cli",
+    "accept", "spec", "plan", "machine", "kernels", "model", "parallel", "data", "checkpoint", "launch",
+    "track", "evaluate", "train", "dry_run", "parity", "bench", "diagnose", "emit", "serve", "report", "web",
+    "learn", "cli",
 }  # fmt: skip
 
 ALLOWED: dict[str, set[str]] = {
@@ -42,6 +42,7 @@ ALLOWED: dict[str, set[str]] = {
     "dry_run": {"spec", "machine", "plan", "model", "parallel", "data", "launch", "train"},
     "parity": {"spec", "checkpoint", "launch", "track", "train"},
     "bench": {"spec", "machine", "kernels"},
+    "accept": {"spec", "machine", "launch", "bench"},
     "diagnose": {"spec", "plan"},
     "emit": {"spec"},
     "serve": {"spec", "model", "parallel", "checkpoint", "data"},

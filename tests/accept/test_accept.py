@@ -13,7 +13,7 @@ import pytest
 from tests.runs import run_data
 
 COMMAND = [sys.executable, "-m", "scalewright", "accept"]
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0",
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone",
             "-m", "scalewright", "accept"]  # fmt: skip
 NAMES = ["doctor", "devices", "pairs", "links", "loss", "training", "resume"]
 

@@ -28,12 +28,8 @@ def page(answer: Answer) -> Page:
     figures = {check["name"]: check["figures"] for check in answer["checks"]}
     failed = sum(check["state"] == "failed" for check in answer["checks"])
     warned = any(check["state"] == "warned" for check in answer["checks"])
-    layout, hosts = answer["layout"], answer["hosts"]
-    axes = [
-        f"{key} {layout[key]}"
-        for key in ("pp", "dp_replicate", "dp_shard", "cp", "tp")
-        if layout.get(key, 1) > 1
-    ]
+    hosts = answer["hosts"]
+    axes = [f"{row['axis']} {row['group']}" for row in figures.get("links", {}).get("axes", ())]
     sections = [_checks(answer), _pairs(figures.get("pairs", {})), _tables(figures)]
     return Page(
         title=f"Acceptance of {answer['cluster']} for {answer['run']}",

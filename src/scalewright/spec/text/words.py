@@ -8,8 +8,9 @@ import unicodedata
 
 MISSING = "–"
 NOUNS = (  # of `counted`
-    "core", "device", "document", "failure", "file", "folder", "layer", "line", "link", "problem", "rank",
-    "resume", "run", "save", "spike", "stall", "step", "thing", "thread", "time", "value", "fault",
+    "check", "core", "device", "document", "failure", "file", "folder", "host", "layer", "line", "link",
+    "pair", "problem", "rank", "resume", "run", "save", "spike", "stall", "step", "thing", "thread", "time",
+    "value", "fault",
 )  # fmt: skip
 
 
