@@ -107,7 +107,7 @@ def _devices(rows: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
         yield {
             "title": "Devices",
             "note": "All at once, as in a step; copies count what is read and written.",
-            "heads": ["rank", "host", "products", "copies"],
+            "heads": ["rank", "host", "products", "memory"],
             "rows": [
                 [row["rank"], row["host"], metric(row["flops_per_s"] or 0.0, "FLOP/s"),
                  metric(row["bytes_per_s"], "B/s")]
