@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scalewright.cli.output import print_table, progress, working
-from scalewright.spec.text.words import against, metric, share, short_time
+from scalewright.spec.text.words import against, counted, metric, share, short_time
 
+FEWEST_LOGS = 4  # two to fit, two to score
 PATIENCE_S = 480.0  # of a probe that was asked for outright: on a busy machine it takes minutes
 
 if TYPE_CHECKING:
@@ -216,7 +217,7 @@ def _peaks(cluster: ClusterSpec) -> list[tuple[str, float]]:
     return [(name, rate) for name, rate in peaks.items() if rate]
 
 
-def calibrate_profile(folders: Sequence[Path], source: Path, out: Path | None) -> dict[str, Any]:
+def calibrate_profile(folders: Sequence[Path], source: str, out: Path | None) -> dict[str, Any]:
     """Corrects the profile at `source` by run folders; writes it to `out` where one is given."""
     from scalewright.bench.calibrate import calibrate
     from scalewright.plan.predict import predict
@@ -228,7 +229,7 @@ def calibrate_profile(folders: Sequence[Path], source: Path, out: Path | None) -
     from scalewright.spec.presets import load_model_spec
     from scalewright.spec.run import DataSpec, load_run
 
-    cluster = load_cluster(str(source))
+    cluster = load_cluster(source)
 
     def price(folder: Path, place: ClusterSpec) -> float:
         run = load_run(folder / "run.yaml", [])
@@ -247,6 +248,69 @@ def calibrate_profile(folders: Sequence[Path], source: Path, out: Path | None) -
         write_yaml(out, corrected.dump())
         answer["profile"] = str(out)
     return answer
+
+
+def calibrate_by_logs(logs: Sequence[Path], source: str, out: Path | None) -> dict[str, Any]:
+    """Fits the planner's constants to other trainers' logs on the cluster `source`; writes it to `out`."""
+    from scalewright.diagnose.logs.expected import Given, table_row
+    from scalewright.diagnose.logs.several import read_logs
+    from scalewright.diagnose.logs.times import usual
+    from scalewright.plan.measured.calibrate import changed, held_out_error, profile
+    from scalewright.plan.measured.runs import runs_of
+    from scalewright.spec.base import write_yaml
+    from scalewright.spec.errors import UserError
+    from scalewright.spec.hardware.cluster import load_cluster
+
+    cluster, rows, left_out = load_cluster(source), [], []
+    for path in logs:
+        try:
+            log = read_logs([path])
+        except OSError as error:
+            raise UserError(f"it can't be read: {error.strerror}", str(path), "give a log file") from None
+        row, why = table_row(log, usual(log.steps, log.facts.get("mean_step_s")), Given(cluster=source))
+        if row is None:
+            left_out.append({"log": str(path), "why": why})
+        else:
+            rows.append(row | {"id": str(path), "source": log.framework or "logs"})
+    runs = runs_of(rows)
+    left_out += [{"log": some["id"], "why": some["error"]} for some in runs.refused]
+    if int(runs.plain.sum()) < FEWEST_LOGS:
+        reasons = "".join(f"\n  {some['log']}: {some['why']}" for some in left_out)
+        how = f"give {FEWEST_LOGS} or more that state model, layout and batch: half of them score the fit"
+        raise UserError(f"{int(runs.plain.sum())} logs to learn from{reasons}", "LOG", how)
+    fitted = changed(profile(runs))
+    answer = {
+        "logs": [str(row["id"]) for row in runs.rows],
+        "left_out": left_out,
+        "held_out": held_out_error(runs, int(runs.plain.sum()) // 2),
+        "constants": fitted,
+    }
+    if out is not None:
+        measured = {**(cluster.measured.dump() if cluster.measured else {}), "constants": fitted}
+        words = f"constants fitted to {len(runs)} logs of {', '.join(sorted(set(runs.source.tolist())))}"
+        write_yaml(out, cluster.replace(measured=measured, notes=[*cluster.notes, words]).dump())
+        answer["profile"] = str(out)
+    return answer
+
+
+def show_fit(answer: dict[str, Any]) -> None:
+    from scalewright.plan.constants import facts
+
+    shipped = {fact.name: fact for fact in facts()}
+    rows = [
+        (name, f"{shipped[name].value:.4g}", f"{value:.4g}", shipped[name].unit)
+        for name, value in answer["constants"].items()
+    ]
+    print_table(("constant", "shipped", "fitted", "unit"), rows) if rows else print("no constant changed")
+    held = answer["held_out"]
+    if held["rows"]:
+        before, after = held["before_median_error_pct"], held["median_error_pct"]
+        print(f"\nmedian error of {counted(held['rows'], 'logs')} left out, by a fit to the other "
+              f"{held['fitted_on']}: {before:.0f}% before, {after:.0f}% after")  # fmt: skip
+    for some in answer["left_out"]:
+        print(f"not used: {some['log']}: {some['why']}")
+    if "profile" in answer:
+        print(f"the corrected cluster is {answer['profile']}: plan and predict take it as --cluster")
 
 
 def show_calibration(answer: dict[str, Any]) -> None:

@@ -6,8 +6,10 @@ rank order, inside out: tp, cp, dp, pp          domain: NVLink, xGMI, a torus, o
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
+from scalewright.plan.constants import Constants, constants
 from scalewright.spec.errors import UserError, unknown
 from scalewright.spec.hardware.cluster import ClusterSpec
 from scalewright.spec.hardware.device_families import Family
@@ -43,13 +45,14 @@ class Chip:
     fabric_rate: float
     fabric_delay: float
     host_rate: float
-    measured: bool
+    measured: bool  # whether its peaks are rates of products that were timed on it
     link_kind: str = "link"  # inside the domain: nvlink, xgmi, ici, pcie, ...
     fabric_kind: str = "network"  # beyond it: infiniband, ethernet, dcn
     one_node: bool = False  # whether nothing joins nodes
     torus_axes: int = 0  # of the domain's links; 0: no torus
     wraps_at: int = 1  # length from which an axis of the torus wraps round
     staged: bool = False  # what a domain's devices send goes through host memory
+    constants: tuple[tuple[str, float], ...] = ()  # fitted to runs on it, in place of the shipped ones
     timings: Timings | None = None  # of a CPU: measured seconds of kernels and messages (cost/cpu.py)
 
     def peak(self, precision: str) -> tuple[str, float]:
@@ -65,6 +68,21 @@ class Chip:
                 return name, rates[name]
         have = ", ".join(sorted(rates))
         raise UserError(f"{self.name} has no rate in {precision}", "precision", f"use one of {have}")
+
+
+def constants_of(chips: Iterable[Chip]) -> Constants:
+    """The constants to price these chips by: the shipped ones, with those that were fitted to them.
+
+    Raises UserError for a constant that doesn't exist, and for chips that were fitted apart.
+    """
+    fitted = {chip.constants for chip in chips} or {()}
+    if len(fitted) > 1:
+        how = "predict the rows of each calibrated cluster apart"
+        raise UserError("several clusters, each with constants of its own", "measured.constants", how)
+    changes = dict(fitted.pop())
+    for name in changes:
+        constants()[name]  # raises for an unknown one
+    return constants().with_values(changes) if changes else constants()
 
 
 def chip_of(cluster: ClusterSpec, node_gbps: float | None = None) -> Chip:
@@ -102,6 +120,7 @@ def chip_of(cluster: ClusterSpec, node_gbps: float | None = None) -> Chip:
         fabric_delay=fabric.latency_s if fabric else (fast.latency_s if fast else 14e-6),
         host_rate=device.host_bytes_per_s or 16e9,
         measured=measured,
+        constants=tuple(sorted(cluster.measured.constants.items())) if cluster.measured else (),
         timings=cluster.measured.timings if cluster.measured else None,
         link_kind=fast.kind if fast else "link",
         torus_axes=(fast.torus_axes or 0) if fast else 0,

@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from scalewright.plan.constants import Constants, constants
+from scalewright.plan.chips import constants_of
+from scalewright.plan.constants import Constants
 from scalewright.plan.cost.band import quantiles, spread
 from scalewright.plan.cost.evaluate import Outcome, evaluate, prepare
 from scalewright.plan.cost.memory import GIB, KINDS
@@ -232,7 +233,7 @@ def bottleneck(prediction: Prediction) -> str:
 
 def predict_table(requests: Sequence[Request], c: Constants | None = None) -> Predictions:
     """Predicts many requests at once: at least thousands a second."""
-    c = c or constants()
+    c = c or constants_of(request.chip for request in requests)
     prepared = prepare(requests, c)
     outcome = evaluate(prepared, c)
     p10, p90 = quantiles(outcome.step.seconds, spread(outcome, requests, prepared.unknown, c))

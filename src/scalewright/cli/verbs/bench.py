@@ -204,24 +204,45 @@ def everything(
 
 
 def calibrate(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN_DIR...", help="Folders that train wrote.")],
-    cluster: Annotated[Path, typer.Option(metavar="FILE", help="The profile to correct.")],
+    runs: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="RUN_DIR|LOG...", help="Folders that train wrote; with --fit other trainers' logs."
+        ),
+    ],
+    cluster: Annotated[
+        str, typer.Option(metavar="CLUSTER", help="The profile to correct; with --fit any cluster.")
+    ],
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Where to write the corrected one.")
     ] = None,
+    fit: Annotated[
+        bool,
+        typer.Option("--fit", help="Fit the planner's constants to the logs of a trainer on this cluster."),
+    ] = False,
     json: Json = False,
 ) -> None:
-    """Correct a cluster profile by runs, and score it on those left out.
+    """Correct a cluster profile by runs or logs, and score it on those left out.
 
     \b
     scalewright calibrate runs/* --cluster here.yaml --out better.yaml
+    scalewright calibrate logs/*.log --cluster dgx-h100 --fit --out ours.yaml
     """
-    from scalewright.cli.bench import calibrate_profile, show_calibration
+    from scalewright.cli.bench import calibrate_by_logs, calibrate_profile, show_calibration, show_fit
     from scalewright.cli.output import only_answer, print_json, working
+    from scalewright.spec.errors import UserError
 
+    files = [str(path) for path in runs if path.is_file()]
+    if files and not fit:
+        raise UserError("this is a log, not a run's folder", files[0], "add --fit to learn from logs")
+    if fit and len(files) < len(runs):
+        raise UserError("--fit learns from logs, and this isn't a file", str(runs[0]), "give log files alone")
     with only_answer(json), working("predicting"):
-        answer = calibrate_profile(runs, cluster, out)
-    print_json(answer) if json else show_calibration(answer)
+        answer = calibrate_by_logs(runs, cluster, out) if fit else calibrate_profile(runs, cluster, out)
+    if json:
+        print_json(answer)
+    else:
+        show_fit(answer) if fit else show_calibration(answer)
 
 
 def _answer(measure: Callable[[], Iterator[dict[str, Any]]], what: str, device: str, json: bool) -> None:

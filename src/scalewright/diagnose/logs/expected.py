@@ -51,6 +51,36 @@ class Given:
 
 def expected(log: Log, measured: Usual, given: Given) -> tuple[dict[str, Any] | None, str]:
     """`expected` of the answer, or None and a line on why; raises UserError for a flag that can't be."""
+    row, facts, why = _stated(log, measured, given)
+    if row is None:
+        return None, why
+    [prediction] = predict_rows([row])
+    if "error" in prediction:
+        if given != Given():
+            raise UserError(f"it can't be predicted: {prediction['error']}", "diagnose", "change the flags")
+        why = f"it can't be predicted: {prediction['error']}"
+        return None, f"{why}; --model, --cluster and --layout change it"
+    machine = {"cluster": row["device"], "devices": facts["devices"]}
+    return _answer(prediction, measured, _has_batch(facts)) | machine, ""
+
+
+def table_row(log: Log, measured: Usual, given: Given) -> tuple[dict[str, Any] | None, str]:
+    """The log as a row of a table of runs, with its measured step; or None and a line on why."""
+    row, facts, why = _stated(log, measured, given)
+    if row is None:
+        return None, why
+    if _has_batch(facts) and measured.step_time_s is not None:
+        return row | {"step_time_s": measured.step_time_s}, ""
+    rate = measured.tokens_per_s_per_device
+    if rate is None and measured.tokens_per_s is not None:
+        rate = measured.tokens_per_s / facts["devices"]
+    if rate is None:
+        return None, "neither a step time with its batch nor tokens/s is in it"
+    return row | {"tokens_per_s_per_device": rate}, ""
+
+
+def _stated(log: Log, measured: Usual, given: Given) -> tuple[dict[str, Any] | None, Facts, str]:
+    """The run as a row of a table, and its facts; no row where something is absent, and what that is."""
     place = _place(log.facts, given)
     facts = _facts(log, given, place)
     absent = _absent(facts, place, measured, given)
@@ -58,16 +88,9 @@ def expected(log: Log, measured: Usual, given: Given) -> tuple[dict[str, Any] | 
         names = ", ".join(WORD[key] for key in absent)
         if "model" in absent and facts.get("model"):
             names = names.replace(WORD["model"], f"the shape of {facts['model']}")
-        return None, f"not in the log: {names}; to compare with what it should take, add {_flags(absent)}"
-    row = _row(log, facts, place, given)
-    [prediction] = predict_rows([row])
-    if "error" in prediction:
-        if given != Given():
-            raise UserError(f"it can't be predicted: {prediction['error']}", "diagnose", "change the flags")
-        why = f"it can't be predicted: {prediction['error']}"
-        return None, f"{why}; --model, --cluster and --layout change it"
-    machine = {"cluster": place, "devices": facts["devices"]}
-    return _answer(prediction, measured, _has_batch(facts)) | machine, ""
+        why = f"not in the log: {names}; to compare with what it should take, add {_flags(absent)}"
+        return None, facts, why
+    return _row(log, facts, place, given), facts, ""
 
 
 def _facts(log: Log, given: Given, place: str | None) -> Facts:

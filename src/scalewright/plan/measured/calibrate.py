@@ -51,6 +51,12 @@ def profile(runs: Runs, most: int = 40) -> Constants:
     return _fitted(runs, WEIGHTS[int(np.argmin(errors))])
 
 
+def changed(fitted: Constants) -> dict[str, float]:
+    """The constants that a fit moved, with their values: what a cluster file keeps."""
+    shipped = constants().values
+    return {name: value for name, value in fitted.values.items() if value != shipped[name]}
+
+
 def _fitted(runs: Runs, weight: float) -> Constants:
     if weight == 0:
         return constants()

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from scalewright.plan.constants import Constants, constants
+from scalewright.plan.chips import constants_of
+from scalewright.plan.constants import Constants
 from scalewright.plan.cost.evaluate import evaluate, prepare
 from scalewright.plan.request import Request
 from scalewright.plan.rows.cells import number
@@ -24,7 +25,7 @@ def best_usual(
 ) -> list[Request]:
     """Each request (given with its row) in its fastest usual layout that fits; the leanest if none does."""
     candidates = [list(_candidates(r, number(row, "gbs"), number(row, "mbs"))) or [r] for r, row in bare]
-    c = c or constants()
+    c = c or constants_of(request.chip for request, _ in bare)
     outcome = evaluate(prepare([r for group in candidates for r in group], c), c)
     chosen, start = [], 0
     for (request, _), group in zip(bare, candidates, strict=True):

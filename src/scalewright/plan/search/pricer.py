@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scalewright.plan.constants import Constants, constants
+from scalewright.plan.chips import constants_of
+from scalewright.plan.constants import Constants
 from scalewright.plan.cost.kernel_table import flatten
 from scalewright.plan.cost.kernels import Prices, price
 from scalewright.plan.cost.memory import Memory, memory
@@ -122,6 +123,6 @@ def make_pricer(
     space: Space, objective: Objective, headroom: float | None, c: Constants | None = None
 ) -> Pricer:
     """A pricer with the units of the space priced."""
-    c = c or constants()
+    c = c or constants_of([space.template.chip])
     facts = unit_facts(space.units)
     return Pricer(space, objective, headroom, c, facts, price(flatten(space.units, facts), c))

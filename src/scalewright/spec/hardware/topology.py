@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, FiniteFloat
 
 from scalewright.spec.base import Spec
 from scalewright.spec.errors import UserError
@@ -87,6 +87,7 @@ class Measured(Spec):
     matmul_flops: dict[str, float] = Field(default_factory=dict)  # precision -> FLOP/s of one device
     memory_bytes_per_s: float | None = Field(None, gt=0)
     levels: dict[LevelName, MeasuredLevel] = Field(default_factory=dict)
+    constants: dict[str, FiniteFloat] = Field(default_factory=dict)  # of the planner, fitted to runs here
     timings: Timings | None = None  # curves of kernels and messages, from which a CPU is priced
     when: str | None = None
     how: str = ""
