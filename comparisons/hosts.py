@@ -227,7 +227,8 @@ def show(result: Result, cases: dict[str, Case], every: int, options: argparse.N
     measured: dict[str, float] = result.data["measured"]
     hop = line.start_s / (2 * (PROCESSES - 1))
     result.say(
-        f"Links of {options.mbit:g} Mbit/s and {options.delay_ms:g} ms; an all-reduce over all processes has "
+        f"Links of {options.mbit:g} Mbit/s and {options.delay_ms:g} ms, "
+        "without TCP's slow start after idle; an all-reduce over all processes has "
         f"a bus bandwidth of {(line.bytes_per_s or 0) * 8e-6:.0f} Mbit/s and {hop * 1e3:.2f} ms a hop. "
         f"{len(cases)} of {every} layouts were run; milliseconds a step."
     )
@@ -265,7 +266,7 @@ def picture(result: Result, cases: dict[str, Case]) -> None:
     except ImportError:
         return
     matplotlib.use("Agg")
-    from matplotlib import pyplot
+    from matplotlib import pyplot, ticker
 
     measured: dict[str, float] = result.data["measured"]
     figure, axes = pyplot.subplots(figsize=(5.5, 5))
@@ -278,6 +279,10 @@ def picture(result: Result, cases: dict[str, Case]) -> None:
             [measured[n] for n in some], [cases[n].predicted_s for n in some], marker=marker, label=axis
         )
     axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends, xlabel="measured, s", ylabel="predicted, s")
+    for line in (axes.xaxis, axes.yaxis):
+        line.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
+        line.set_major_formatter("{x:g}")
+        line.set_minor_formatter(ticker.NullFormatter())
     axes.set_title(result.data["title"])
     axes.legend()
     figure.tight_layout()

@@ -74,6 +74,11 @@ def target_of(packet: bytes) -> int | None:
     return packet[HEADER + 19] - 1
 
 
+# With it, a connection that was idle for some round trips sends slowly at first, and a step's messages take
+# longer than a benchmark's; clusters are usually tuned so.
+SLOW_START = "/proc/sys/net/ipv4/tcp_slow_start_after_idle"
+
+
 @contextmanager
 def hosts(count: int, rate: float, delay: float) -> Iterator[list[str]]:
     """Names of so many namespaces, joined by a switch; gone afterwards. Ends the script where it may not."""
@@ -92,6 +97,7 @@ def hosts(count: int, rate: float, delay: float) -> Iterator[list[str]]:
             ip("-n", name, "addr", "add", f"{NETWORK}.{number + 1}/24", "dev", "eth0")
             ip("-n", name, "link", "set", "eth0", "up")
             ip("-n", name, "link", "set", "lo", "up")
+            ip("netns", "exec", name, "sh", "-c", f"echo 0 > {SLOW_START}")
         yield names
     finally:
         if switch is not None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+import scalewright.serve.generate  # noqa: F401  before the patch: a first import under it would keep the fake
 from scalewright.cli.tasks import score_tasks
 
 pytest.importorskip("lm_eval")
