@@ -110,6 +110,21 @@ def test_a_run_that_has_not_written_a_step(tmp_path: Path) -> None:
     assert "running, or killed" in page.body
 
 
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_predicted_memory_and_bytes(tmp_path: Path, device: str) -> None:
+    folder = make_run(tmp_path / "run")
+    text = (folder / "run.yaml").read_text()
+    (folder / "run.yaml").write_text(f"{text}device: {device}\n")
+    event = {"time": 2.0, "kind": "predicted", "step": 0, "p50": 0.2,
+             "memory_gib": {"peak": 3.0, "parameters": 1.0, "activations": 2.0, "other": float("nan")},
+             "comm_bytes": {"dp": 5e9, "tp": 0.0, "pp": "much"}}  # fmt: skip
+    write_lines(folder / "events.jsonl", [{"time": 1.0, "kind": "start", "step": 0}, event])
+    body = read_page(write_report(folder)).body
+    assert "3.00 GiB (activations 2.00 GiB, parameters 1.00 GiB)" in body
+    assert "in a step: dp 5 GB." in body
+    assert ("Peak memory" in body) == (device == "cuda")
+
+
 def test_an_event_with_a_message_is_that_message(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "run")
     events = [

@@ -41,6 +41,9 @@ def test_a_run_says_what_it_expected_and_what_came(
     assert event["p10"] < event["p50"] < event["p90"]
     assert sum(event["breakdown_s"].values()) == pytest.approx(event["p50"])
     assert event["note"] == ""
+    kinds = {kind: gib for kind, gib in event["memory_gib"].items() if kind != "peak"}
+    assert sum(kinds.values()) == pytest.approx(event["memory_gib"]["peak"])
+    assert set(event["comm_bytes"]) >= {"dp", "tp", "pp"}
     assert result.predicted_step_time_s == event["p50"]
     assert (result.measured_step_time_s or 0) > 0
     shown = capfd.readouterr().err

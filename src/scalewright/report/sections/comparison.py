@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from scalewright.report.folder import RunFolder, number
 from scalewright.report.page import Section
 from scalewright.report.scale import Kind, say
 from scalewright.report.sections.overview import Steady
 from scalewright.report.sections.spent import predicted_event
-from scalewright.spec.text.words import against
+from scalewright.spec.text.words import against, metric
 
 KINDS: dict[str, Kind] = {"_s": "seconds", "_gib": "gib", "mfu": "percent", "per_s": "count"}
 
@@ -34,9 +36,31 @@ def section(run: RunFolder) -> Section | None:
     compared, note = pairs(run), str(predicted_event(run).get("note") or "")
     if not compared:
         return None
-    return Section(
-        "comparison", "Predicted and measured", "comparison.html", {"pairs": compared, "note": note}
-    )
+    data = {"pairs": compared, "note": note, "planned": planned(run)}
+    return Section("comparison", "Predicted and measured", "comparison.html", data)
+
+
+def planned(run: RunFolder) -> list[str]:
+    """What was predicted and isn't measured in every run: memory by kind, bytes by axis."""
+    event, lines = predicted_event(run), []
+    memory = {kind: gib for kind, gib in numbers(event.get("memory_gib")).items() if gib > 0.0005}
+    if memory:
+        peak = memory.pop("peak", sum(memory.values()))
+        parts = ", ".join(
+            f"{kind} {say(memory[kind], 'gib')}" for kind in sorted(memory, key=lambda k: -memory[k])
+        )
+        lines.append(f"Predicted memory of the worst rank: {say(peak, 'gib')} ({parts}).")
+    sent = {axis: size for axis, size in numbers(event.get("comm_bytes")).items() if size}
+    if sent:
+        axes = ", ".join(f"{axis} {metric(size, 'B')}" for axis, size in sent.items())
+        lines.append(f"Predicted to be sent by a device in a step: {axes}.")
+    return lines
+
+
+def numbers(part: object) -> dict[str, float]:
+    """The numbers of an event's part; a damaged one has none."""
+    items = part.items() if isinstance(part, dict) else ()
+    return {str(key): value for key, each in items if (value := number(each)) is not None}
 
 
 def pairs(run: RunFolder) -> list[Pair]:
@@ -47,6 +71,9 @@ def pairs(run: RunFolder) -> list[Pair]:
         "predicted_step_time_s": event.get("p50"),
         "predicted_p10_s": event.get("p10"), "predicted_p90_s": event.get("p90"),
     }  # fmt: skip
+    if run.config.get("device") == "cuda":  # a CPU process' memory is Python's and its libraries', too
+        raw["predicted_peak_memory_gib"] = numbers(event.get("memory_gib")).get("peak")
+        raw["measured_peak_memory_gib"] = _highest(run.train.get("memory_gib"))
     raw |= {key: value for key, value in run.summary.items() if value is not None}
     known = {key: value for key, each in raw.items() if (value := number(each)) is not None and value > 0}
     band = [known[key] for key in ("predicted_p10_s", "predicted_p90_s") if key in known]
@@ -58,6 +85,10 @@ def pairs(run: RunFolder) -> list[Pair]:
             known_band = band if name == "step_time_s" and len(band) == 2 else None
             compared.append(_pair(name, predicted, measured, known_band))
     return compared
+
+
+def _highest(values: np.ndarray) -> float | None:
+    return float(np.nanmax(values)) if np.isfinite(values).any() else None
 
 
 def _pair(name: str, predicted: float, measured: float, band: Sequence[float] | None = None) -> Pair:

@@ -41,6 +41,8 @@ class Expectation:
     p50: float | None = None
     p90: float | None = None
     breakdown_s: Mapping[str, float] = field(default_factory=dict)
+    memory_gib: Mapping[str, float] = field(default_factory=dict)  # by kind, of the worst rank
+    comm_bytes: Mapping[str, float] = field(default_factory=dict)  # by axis, of a device and step
     note: str = ""
     _step_count: int = 0
     _steps: deque[tuple[float, Mapping[str, float]]] = field(default_factory=lambda: deque(maxlen=1000))
@@ -48,7 +50,8 @@ class Expectation:
     def dump(self) -> dict[str, Any]:
         """The `predicted` event."""
         band = {"p10": self.p10, "p50": self.p50, "p90": self.p90}
-        return {**band, "breakdown_s": dict(self.breakdown_s), "note": self.note}
+        parts = {key: dict(getattr(self, key)) for key in ("breakdown_s", "memory_gib", "comm_bytes")}
+        return {**band, **parts, "note": self.note}
 
     def promise(self) -> str:
         """A line for the start of a run."""
@@ -131,7 +134,10 @@ def expect(resolved: Resolved, run: RunSpec) -> Expectation:
     except Exception as error:  # a planner that fails is no reason not to train
         return Expectation(note=f"{type(error).__name__}: {error}")
     low, high = prediction.number("p10"), prediction.number("p90")
-    return Expectation(low, prediction.step_time_s, high, prediction.breakdown, note)
+    return Expectation(
+        low, prediction.step_time_s, high, prediction.breakdown, prediction.memory_gib,
+        prediction.comm_bytes, note,
+    )  # fmt: skip
 
 
 def _place(run: RunSpec) -> tuple[ClusterSpec | None, str]:
