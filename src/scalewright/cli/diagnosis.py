@@ -15,11 +15,11 @@ from scalewright.cli.log_lines import STEPS, log_lines, step_rows
 from scalewright.cli.nccl_lines import COMMUNICATOR, communicator_rows, nccl_lines
 from scalewright.cli.ncu_lines import HEADS, first_line, kernel_rows
 from scalewright.cli.output import print_table
-from scalewright.spec.text.words import metric, printable, short_time
+from scalewright.spec.text.words import counted, metric, printable, short_time
 
 BAR = 40
 GIB = 1 << 30
-MOST_RANKS, MOST_KERNELS, MOST_RATES = 16, 8, 4
+MOST_RANKS, MOST_KERNELS, MOST_RATES, MOST_GROUPS = 16, 8, 4, 6
 PARTS = (("compute", "█", "compute"), ("exposed_communication", "▒", "communication"),
          ("exposed_copy", "░", "memcpy"), ("idle", "·", "idle"))  # fmt: skip
 CAUSES = {
@@ -150,12 +150,17 @@ def _idle(answer: Mapping[str, Any]) -> None:
     overlap = answer["communication"]["overlap_pct"]
     if overlap is not None:
         print(f"communication: {overlap:.1f}% of it hidden behind compute")
-    for group in answer["communication"]["per_group"]:
+    groups = sorted(
+        answer["communication"]["per_group"], key=lambda group: -group["transfer_s"] - max(group["wait_s"])
+    )
+    for group in groups[:MOST_GROUPS]:
         waits = max(group["wait_s"])
         print(
             f"  {printable(group['group'])}: {group['collectives']:,} collectives, transfer "
             f"{short_time(group['transfer_s'])}, waiting up to {short_time(waits)} a rank"
         )
+    if len(groups) > MOST_GROUPS:
+        print(f"  and {counted(len(groups) - MOST_GROUPS, 'groups')} with less (--json has all)")
     for rate in answer["communication"].get("bandwidths", [])[:MOST_RATES]:
         print(f"  {_bandwidth(rate)}")
 

@@ -16,8 +16,9 @@ def test_words() -> None:
     assert [duration(v) for v in (0, 42.4, 3723, 200_000, None, -1)] == [
         "0:00", "0:42", "1:02:03", "2 d 7 h", "–", "–",
     ]  # fmt: skip
-    assert [short_time(v) for v in (8.5e-4, 0.0123, 0.9999, 4.2, 564.3, 1234.5, None)] == [
+    assert [short_time(v) for v in (8.5e-4, 9.999e-4, 0.0123, 0.9999, 4.2, 564.3, 1234.5, None)] == [
         "850 µs",
+        "1 ms",
         "12.3 ms",
         "1 s",
         "4.2 s",

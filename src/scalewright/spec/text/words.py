@@ -8,9 +8,9 @@ import unicodedata
 
 MISSING = "–"
 NOUNS = (  # of `counted`
-    "check", "core", "device", "document", "failure", "file", "folder", "host", "layer", "line", "link",
-    "pair", "problem", "rank", "resume", "run", "save", "spike", "stall", "step", "thing", "thread", "time",
-    "value", "fault",
+    "check", "core", "device", "document", "failure", "file", "folder", "group", "host", "layer", "line",
+    "link", "pair", "problem", "rank", "resume", "run", "save", "spike", "stall", "step", "thing", "thread",
+    "time", "value", "fault",
 )  # fmt: skip
 
 
@@ -43,7 +43,7 @@ def short_time(seconds: float | None) -> str:
     """The length of a step: `850 µs`, `12.3 ms`, `4.2 s`."""
     if seconds is None or not math.isfinite(seconds):
         return MISSING
-    if seconds < 1e-3:
+    if seconds < 0.9995e-3:
         return f"{seconds * 1e6:.3g} µs"
     if seconds < 0.9995:
         return f"{seconds * 1e3:.3g} ms"
