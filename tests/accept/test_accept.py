@@ -59,6 +59,17 @@ def test_a_sound_machine_is_accepted(tmp_path: Path, command: list[str]) -> None
     assert not list(out.glob("*/checkpoints"))
 
 
+def test_a_folder_that_is_there_is_left_alone(tmp_path: Path) -> None:
+    out = tmp_path / "accept"
+    out.mkdir()
+    done = subprocess.run(
+        [*COMMAND, str(run_file(tmp_path)), "--out", str(out)], capture_output=True, text=True, timeout=100
+    )
+    assert done.returncode == 2
+    assert "name a new one with --out" in done.stderr
+    assert not list(out.iterdir())
+
+
 @pytest.mark.slow
 def test_a_run_that_cannot_start_fails_with_its_reason(tmp_path: Path) -> None:
     file = run_file(tmp_path)

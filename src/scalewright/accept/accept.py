@@ -36,17 +36,23 @@ def accept(
     """Every check, called on each rank of a started world, or alone; the same answer on all.
 
     `folder` is new, and seen by every rank. `device`: cpu or cuda.
-    Raises UserError for a world of another size than the layout's.
+    Raises UserError for a world of another size than the layout's, and for a folder that isn't new or shared.
     """
     if not context.alone and context.world != run.layout.devices:
         how = f"start {run.layout.devices} processes, or set layout.devices={context.world}"
         raise UserError(
             f"the layout has {run.layout.devices} devices, and {context.world} are here", "layout", how
         )
+    if context.rank == 0 and folder.exists():
+        raise UserError("this folder is there already", str(folder), "name a new one with --out")
     with Ranks(context, device, run.layout.devices) as ranks:
         if ranks.lead:
             folder.mkdir(parents=True)
         ranks.share(None)
+        blind = [host for host, there in ranks.gather((socket.gethostname(), folder.is_dir())) if not there]
+        if blind:
+            how = "give a folder on storage that all hosts share"
+            raise UserError(f"{folder} isn't there on {blind[0]}", "--out", how)
         place = training.Place(folder)
         checks = [_timed(lambda: _doctor(ranks, folder, environ), tell, "this machine")]
         checks += _measured(ranks, run, cluster, tell)
