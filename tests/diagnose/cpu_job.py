@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gzip
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,10 @@ CALL = 20.0  # microseconds of c10d's own operator, which hands the collective t
 
 @dataclass(frozen=True)
 class CpuJob:
-    """Times in microseconds. `compute_of`, `python_of`: factors of single ranks; `skew`: of their clocks."""
+    """Times in microseconds. `compute_of`, `python_of`: factors of single ranks; `skew`: of their clocks.
+
+    `storm`: operators of 3 us in every layer, 2 us apart; `recorder`: what it costs every operator.
+    """
 
     ranks: int = 2
     steps: int = 2
@@ -28,13 +31,15 @@ class CpuJob:
     python: float = 20.0
     transfer: float = 300.0
     data: float = 0.0
+    storm: int = 0
+    recorder: float = 0.0
     compute_of: dict[int, float] = field(default_factory=dict)
     python_of: dict[int, float] = field(default_factory=dict)
     skew: tuple[float, ...] = (0.0, 0.0, 0.0, 0.0)
 
 
 def simulate(job: CpuJob) -> tuple[list[dict[str, Any]], float]:
-    """A document a rank, and microseconds from the first operator's start to the last one's end."""
+    """A document a rank, and microseconds of all steps."""
     now = [0.0] * job.ranks
     events: list[list[dict[str, Any]]] = [[] for _ in range(job.ranks)]
     entries: list[list[Any]] = [[] for _ in range(job.ranks)]
@@ -56,9 +61,12 @@ def simulate(job: CpuJob) -> tuple[list[dict[str, Any]], float]:
             number += 1
             arrived = []
             for rank in range(job.ranks):
+                for _ in range(job.storm):
+                    add(rank, "cpu_op", "aten::add", 3.0 + job.recorder)
+                    now[rank] += 5.0 + job.recorder
                 for _ in range(job.operators):
                     now[rank] += job.python * job.python_of.get(rank, 1.0)
-                    length = job.operator * job.compute_of.get(rank, 1.0)
+                    length = job.operator * job.compute_of.get(rank, 1.0) + job.recorder
                     add(rank, "cpu_op", "aten::mm", length)
                     now[rank] += length
                 add(rank, "cpu_op", "c10d::allreduce_", CALL)
@@ -73,15 +81,16 @@ def simulate(job: CpuJob) -> tuple[list[dict[str, Any]], float]:
         for rank in range(job.ranks):
             add(rank, "user_annotation", f"ProfilerStep#{step}", now[rank] - begun[rank], start=begun[rank])
     group = {"pg_name": "0", "pg_desc": "default_pg", "pg_size": job.ranks, "ranks": [*range(job.ranks)]}
+    step = simulate(replace(job, recorder=0.0))[1] if job.recorder else max(now)
     documents = [
-        {"distributedInfo": {"backend": "gloo", "rank": rank, "world_size": job.ranks, "pg_config": [group]},
+        {"step_time_s": step / job.steps / 1e6,
+         "distributedInfo": {"backend": "gloo", "rank": rank, "world_size": job.ranks, "pg_config": [group]},
          "axes": {"0": "dp_shard"},
          "collectives": [[5, "gloo:all_reduce", "0", "default_pg", 0], *entries[rank]],
          "traceEvents": events[rank]}
         for rank in range(job.ranks)
     ]  # fmt: skip
-    first = min(job.python * job.python_of.get(rank, 1.0) for rank in range(job.ranks))
-    return documents, max(now) - (first if not job.data else job.data + first)
+    return documents, max(now)
 
 
 def write(job: CpuJob, folder: Path) -> float:

@@ -16,6 +16,7 @@ from scalewright.diagnose.ranks import read_ranks
 from scalewright.diagnose.replay import Change
 
 CLEAN = CpuJob(transfer=40.0)
+SHORT = replace(CLEAN, operator=50.0)
 
 
 def diagnosed(job: CpuJob, folder: Path) -> dict[str, Any]:
@@ -47,6 +48,9 @@ FAULTS = {
     "of four ranks, too": (replace(CLEAN, ranks=4, compute_of={2: 1.5}), "straggler", "compute"),
     "a rank sleeps between operators": (replace(CLEAN, python_of={0: 6.0}), "straggler", "host"),
     "the loader": (replace(CLEAN, data=4_000.0), "data", ""),
+    "a storm of operators": (replace(CLEAN, storm=400), "short kernels", ""),
+    "a storm, beside what recording it costs": (replace(CLEAN, storm=400, recorder=4.0), "short kernels", ""),
+    "the loader, beside what recording costs": (replace(SHORT, data=4_000.0, recorder=15.0), "data", ""),
     "tiny operators": (replace(CLEAN, operator=5.0, operators=60), "host", ""),
 }
 
@@ -60,12 +64,25 @@ def test_the_planted_cause_comes_first(name: str, tmp_path: Path) -> None:
         assert [some["why"] for some in result["stragglers"]] == [why]
 
 
-@pytest.mark.parametrize("name", [*FAULTS][:3])
+@pytest.mark.parametrize("name", [*FAULTS][:-1])
 def test_the_gain_is_what_the_job_without_it_gains(name: str, tmp_path: Path) -> None:
     job = FAULTS[name][0]
     gain = diagnosed(job, tmp_path)["verdicts"][0]["gain_pct"]["p50"]
-    true = 100 * (1 - simulate(replace(job, compute_of={}, python_of={}))[1] / simulate(job)[1])
+    real = replace(job, recorder=0.0)
+    true = 100 * (
+        1 - simulate(replace(real, compute_of={}, python_of={}, data=0.0, storm=0))[1] / simulate(real)[1]
+    )
     assert gain == pytest.approx(true, rel=0.1)
+
+
+def test_what_recording_cost_is_told(tmp_path: Path) -> None:
+    job = replace(SHORT, recorder=15.0)
+    result = diagnosed(job, tmp_path)
+    told = result["recording"]
+    assert told["step_time_s"] * 1e6 == pytest.approx(simulate(SHORT)[1] / SHORT.steps)
+    assert told["recorded_step_time_s"] * 1e6 == pytest.approx(simulate(job)[1] / job.steps)
+    assert told["operator_us"] == pytest.approx(15 * 10 / 11, rel=1e-3)  # the eleventh, c10d's, isn't slowed
+    assert any("recording made a step 1.2 times as long" in line for line in result["warnings"])
 
 
 def test_a_slow_link_is_told_from_waiting(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from scalewright.diagnose.traces.kinds import OTHER, kind_of
 from scalewright.diagnose.verdict import name
 from scalewright.diagnose.verdicts import bound_by, verdicts
 
+NOTICED = 1.1  # times a step without the recorder
 PARTS = ("compute", "exposed_communication", "exposed_copy", "idle")
 
 
@@ -38,6 +39,7 @@ def answer(ranks: Ranks) -> dict[str, Any]:
         "device": _device(ranks.ranks[0]),
         "window_s": ranks.window / 1e9,
         "steps": _steps(ranks.ranks[0]),
+        "recording": ranks.recording.dump() if ranks.recording else None,
         "breakdown_pct": _means(per_rank, "breakdown_pct", PARTS),
         "per_rank": per_rank,
         "communication": _communication(ranks),
@@ -131,6 +133,11 @@ def _doubts(ranks: Ranks) -> list[str]:
     if isinstance(size, int) and size > len(ranks.ranks):
         lines.append(
             f"traces of {len(ranks.ranks)} of {size} ranks: waiting for the others counts as communication"
+        )
+    if (cost := ranks.recording) is not None and cost.recorded > NOTICED * cost.step:
+        lines.append(
+            f"recording made a step {cost.recorded / cost.step:.1f} times as long: gains are of "
+            f"{1e3 * cost.step:,.1f} ms, without it"
         )
     if not ranks.ranks[0].trace.on_gpu.any():
         lines.append("no GPU activity: operators of the CPU are counted instead")

@@ -11,7 +11,7 @@
 
 The partition is TraceLens's, and equal to HTA's where that counts right. All of it is whole nanoseconds.
 Without a GPU in the trace the same is done with operators of the CPU: what Gloo and c10d run is
-communication.
+communication, and the window begins and ends with the profiled steps, which a loader's wait may begin.
 """
 
 from __future__ import annotations
@@ -108,6 +108,8 @@ def activity(trace: Trace) -> Activity | None:
     if not rows_of_all.any():
         return None
     sets = {name: intervals.union(trace.start[mask], trace.end[mask]) for name, mask in rows.items()}
+    if not trace.on_gpu.any():
+        rows_of_all |= trace.starting(("profilerstep#",))
     return Activity(**sets, start=int(trace.start[rows_of_all].min()), end=int(trace.end[rows_of_all].max()))
 
 

@@ -8,11 +8,15 @@
     data     the loader's part of the other gaps            host     the rest of them: Python, and sleep
 
 The main thread is the one whose operators take the most time; a backward on a CPU runs in it, too.
+
+    storm    short operators one after the other, hundreds of them: nearly all of their time is what a call
+             costs, and one fused operator in their place would take next to none of it
+    each     what recording cost every operator (recording.py), taken off before anything is changed
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -25,16 +29,61 @@ from scalewright.diagnose.traces.gloo import encloses_call, gloo_rows
 from scalewright.diagnose.traces.trace import Trace
 
 SHORT = 10_000  # ns: an operator that takes less costs its caller about as much again
+LEAST_RUN = 200  # operators of a storm
+PAUSE = 50_000  # ns between two of them; Python for one takes less
+CHEAP = 10  # percentile of the time from one to the next: what a call alone costs
+LEFT = 0.2  # of an operator's time at least remains when what recording cost is taken off
+
+
+@dataclass(frozen=True)
+class Less:
+    """What isn't counted: `each` nanoseconds of every operator, and a part of some time (int64 [n, 2])."""
+
+    each: float = 0.0
+    within: np.ndarray = field(default_factory=lambda: intervals.EMPTY)
+    part: float = 0.0
+
+
+@dataclass(frozen=True)
+class Storms:
+    """When operators are a storm (int64 [n, 2]), how many they are, and nanoseconds of calls alone."""
+
+    spans: np.ndarray
+    operators: int
+    calls: int
 
 
 @dataclass
 class _Host:
-    """The main thread: when it computed (int64 [n, 2]), and its waits for rows of Gloo's."""
+    """The main thread: its operators' starts (int64 [n]), when it computed and loaded data beside nothing
+    (int64 [n, 2]), and its waits for rows of Gloo's.
+    """
 
+    starts: np.ndarray
     compute: np.ndarray
+    data: np.ndarray
     waits: list[tuple[int, int, int]]  # begin, end, row
-    begin: int
-    end: int
+
+    def work(self, begin: int, end: int, less: Less) -> tuple[int, int, int]:
+        """Nanoseconds of [begin, end) in operators, of the rest, and of that in the loader."""
+        operators, computed, other, data = self._counted(begin, end)
+        if less.part:
+            for lower, upper in intervals.overlap(np.array([[begin, end]]), less.within).tolist():
+                inside = self._counted(lower, upper)
+                operators -= less.part * inside[0]
+                computed -= less.part * inside[1]
+                other -= less.part * (inside[2] - inside[3])
+        recording = less.each * operators
+        free = min(recording, (1 - LEFT) * computed)
+        other = max(other - (recording - free), data)
+        return round(computed - free), round(other), round(data)
+
+    def _counted(self, begin: int, end: int) -> tuple[float, float, float, float]:
+        span = (np.array([begin]), np.array([end]))
+        computed = float(intervals.length_within(self.compute, *span)[0])
+        data = float(intervals.length_within(self.data, *span)[0])
+        first, last = np.searchsorted(self.starts, (begin, end)).tolist()
+        return float(last - first), computed, end - begin - computed, data
 
 
 def cpu_idle(trace: Trace, what: Activity) -> Idle:
@@ -47,20 +96,34 @@ def cpu_idle(trace: Trace, what: Activity) -> Idle:
 
 def short_operators(trace: Trace) -> tuple[int, int]:
     """Innermost operators shorter than `SHORT`, and all of them."""
-    rows = np.flatnonzero((trace.category == t.OPERATOR) & (trace.lane == _main_lane(trace)))
-    rows = rows[np.lexsort((-trace.end[rows], trace.start[rows]))]
-    inner = np.concatenate((trace.start[rows[1:]] >= trace.end[rows[:-1]], np.ones(min(len(rows), 1), bool)))
-    length = (trace.end - trace.start)[rows[inner]]
-    return int((length < SHORT).sum()), len(length)
+    start, end = _innermost(trace)
+    return int((end - start < SHORT).sum()), len(start)
 
 
-def record_cpu(trace: Trace, collective: np.ndarray) -> Recorded:
-    """A rank's dependencies; `collective`: of each row its number or -1."""
-    host, recorded = _host(trace), Recorded()
-    rows = np.flatnonzero(gloo_rows(trace))
+def operator_storms(trace: Trace, each: float) -> Storms:
+    """The runs of short operators; `each`: nanoseconds that recording cost every one."""
+    start, end = _innermost(trace)
+    short = end - start < SHORT
+    near = np.concatenate((start[1:] - end[:-1] < PAUSE, [False]))[: len(start)]
+    linked = short & near & np.concatenate((short[1:], [False]))[: len(start)]
+    edges = np.flatnonzero(np.diff(np.concatenate(([0], linked.astype(np.int8), [0]))))
+    spans, operators, calls = [], 0, 0.0
+    for first, last in edges.reshape(-1, 2).tolist():  # operators first..last, the last one included
+        count = last - first + 1
+        if count < LEAST_RUN:
+            continue
+        apart = np.diff(start[first : last + 1])
+        spans.append((int(start[first]), int(end[last])))
+        operators += count
+        calls += count * max(float(np.percentile(apart, CHEAP)) - each, 0.0)
+    return Storms(np.array(spans, dtype=np.int64).reshape(-1, 2), operators, round(calls))
+
+
+def record_cpu(trace: Trace, what: Activity, collective: np.ndarray, less: Less | None = None) -> Recorded:
+    """A rank's dependencies; `collective`: of each row its number or -1; `less`: what isn't counted."""
+    host, recorded, less = _host(trace, what), Recorded(), less or Less()
     place: dict[int, int] = {}
-    loads = loading(trace)
-    recorded.begin = now = host.begin
+    recorded.begin = now = what.start
 
     def add(start: int, length: int, role: int, number: int = -1, rest: int = 0) -> int:
         recorded.start.append(start)
@@ -72,19 +135,16 @@ def record_cpu(trace: Trace, collective: np.ndarray) -> Recorded:
 
     def work_until(when: int) -> None:
         """The operators since the last call are a kernel, the rest of that time is the host's."""
-        span = (np.array([now]), np.array([when]))
-        computed = int(intervals.length_within(host.compute, *span)[0])
-        free = intervals.minus(intervals.union(*span), host.compute)
-        data = int(intervals.length(intervals.overlap(free, loads)))
+        computed, other, data = host.work(now, when, less)
         if computed:
-            kernel = add(now + (when - now - computed), computed, COMPUTES)
-            recorded.calls.append((LAUNCH, when - now - computed, data, kernel, 0))
+            kernel = add(now + other, computed, COMPUTES)
+            recorded.calls.append((LAUNCH, other, data, kernel, 0))
             recorded.calls.append((WAIT, 0, 0, kernel, 0))
         else:
-            recorded.calls.append((LAUNCH, when - now, data, add(when, 0, COMPUTES), 0))
+            recorded.calls.append((LAUNCH, other, data, add(when, 0, COMPUTES), 0))
 
     recorded.calls.append((LAUNCH, 0, 0, add(now, 0, COMPUTES), 0))  # where the window begins
-    events = [(int(trace.start[row]), 0, int(row)) for row in rows.tolist()]
+    events = [(int(trace.start[row]), 0, int(row)) for row in np.flatnonzero(gloo_rows(trace)).tolist()]
     events += [(begin, 1 + end, row) for begin, end, row in host.waits]
     for when, until, row in sorted(events):
         if when > now:
@@ -98,7 +158,7 @@ def record_cpu(trace: Trace, collective: np.ndarray) -> Recorded:
             ended = int(trace.end[row])
             recorded.calls.append((WAIT, 0, 0, place[row], until - 1 - max(now, ended)))
             now = until - 1
-    work_until(max(host.end, now))
+    work_until(max(what.end, now))
     count = len(recorded.start)
     recorded.before, recorded.waits_for, recorded.latency = [-1] * count, [-1] * count, [0] * count
     recorded.proven = [False] * count
@@ -106,23 +166,30 @@ def record_cpu(trace: Trace, collective: np.ndarray) -> Recorded:
     return recorded
 
 
-def _main_lane(trace: Trace) -> int:
+def main_operators(trace: Trace) -> np.ndarray:
+    """Rows of the main thread's operators."""
     rows = np.flatnonzero(trace.category == t.OPERATOR)
     if not len(rows):
-        return -1
-    return int(np.bincount(trace.lane[rows], weights=(trace.end - trace.start)[rows]).argmax())
+        return rows
+    main = np.bincount(trace.lane[rows], weights=(trace.end - trace.start)[rows]).argmax()
+    return np.asarray(rows[trace.lane[rows] == main])
 
 
-def _host(trace: Trace) -> _Host:
+def _innermost(trace: Trace) -> tuple[np.ndarray, np.ndarray]:
+    """Start and end of the main thread's operators that contain no other, in order."""
+    rows = main_operators(trace)
+    rows = rows[np.lexsort((-trace.end[rows], trace.start[rows]))]
+    inner = np.concatenate((trace.start[rows[1:]] >= trace.end[rows[:-1]], np.ones(min(len(rows), 1), bool)))
+    return trace.start[rows[inner]], trace.end[rows[inner]]
+
+
+def _host(trace: Trace, what: Activity) -> _Host:
     works = (trace.category == t.OPERATOR) & ~encloses_call(trace) & ~trace.starting(CPU_WAITS)
-    rows = np.flatnonzero(works & (trace.lane == _main_lane(trace)))
+    operators = main_operators(trace)
+    rows = operators[works[operators]]
     busy = intervals.union(trace.start[rows], trace.end[rows])
     gloo = np.flatnonzero(gloo_rows(trace))
-    both = np.concatenate((rows, gloo))
-    if not len(both):
-        both = np.arange(len(trace))  # ranges alone: nothing to change, but a window
-    begin, end = int(trace.start[both].min()), int(trace.end[both].max())
-    gaps = intervals.gaps(busy, begin, end)
+    gaps = intervals.gaps(busy, what.start, what.end)
     gloo = gloo[np.argsort(trace.end[gloo], kind="stable")]
     last = np.searchsorted(trace.end[gloo], gaps[:, 1], side="right") - 1
     waits = []
@@ -130,4 +197,4 @@ def _host(trace: Trace) -> _Host:
         if k >= 0 and trace.end[gloo[k]] > start:
             begun = max(start, int(trace.start[gloo[k]]))  # before that, none of Gloo's threads had it
             waits.append((begun, int(trace.end[gloo[k]]), int(gloo[k])))
-    return _Host(busy, waits, begin, end)
+    return _Host(np.sort(trace.start[rows]), busy, intervals.minus(loading(trace), busy), waits)

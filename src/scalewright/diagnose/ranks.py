@@ -20,8 +20,9 @@ from scalewright.diagnose import intervals
 from scalewright.diagnose.bandwidths import Bandwidth, bandwidths
 from scalewright.diagnose.breakdown import Activity, Breakdown, activity, breakdown
 from scalewright.diagnose.collectives import Clocks, Matched, clocks, match
-from scalewright.diagnose.cpu import cpu_idle, record_cpu
+from scalewright.diagnose.cpu import Less, cpu_idle, record_cpu
 from scalewright.diagnose.idle import Idle, idle_causes, loading
+from scalewright.diagnose.recording import Recording, recording
 from scalewright.diagnose.replay import Change, Recorded, held_up, numbers, record, replay
 from scalewright.diagnose.steps import Steps, steps
 from scalewright.diagnose.stragglers import Straggler, stragglers
@@ -128,13 +129,38 @@ class Ranks:
     @cached_property
     def recorded(self) -> list[Recorded]:
         """Each rank's calls and kernels with what they depend on."""
-        number = numbers([len(rank.trace) for rank in self.ranks], self.matched)
+        if not self.on_gpu:
+            return self.recorded_without([intervals.EMPTY] * len(self.ranks), 0.0)
         return [
-            record(rank.trace, communicates(rank.trace.names)[rank.trace.name], own)
-            if self.on_gpu
-            else record_cpu(rank.trace, own)
-            for rank, own in zip(self.ranks, number, strict=True)
+            record(rank.trace, communicates(rank.trace.names)[rank.trace.name], places)
+            for rank, places in zip(self.ranks, self._numbers, strict=True)
         ]
+
+    def recorded_without(self, within: Sequence[np.ndarray], part: float) -> list[Recorded]:
+        """The same of ranks without a GPU, with a part of what a rank's main thread did in some time gone."""
+        each = self.recording.each if self.recording else 0.0
+        return [
+            record_cpu(rank.trace, rank.activity, places, Less(each, some, part))
+            for rank, places, some in zip(self.ranks, self._numbers, within, strict=True)
+        ]
+
+    @cached_property
+    def _numbers(self) -> list[np.ndarray]:
+        return numbers([len(rank.trace) for rank in self.ranks], self.matched)
+
+    @cached_property
+    def recording(self) -> Recording | None:
+        """What recording cost a run without a GPU, where the traces tell."""
+        if self.on_gpu:
+            return None
+        return recording([rank.trace for rank in self.ranks], [rank.steps for rank in self.ranks])
+
+    @cached_property
+    def _replayed(self) -> int:
+        """Nanoseconds of the window with nothing changed but what recording cost."""
+        if self.recording is None:
+            return self.window  # a replay without a change is exact
+        return replay(self.recorded, self.matched, self.clocks, ())
 
     @property
     def host_work(self) -> list[int]:
@@ -155,13 +181,13 @@ class Ranks:
         """Percent of the window that other ranks' records in place of theirs save, by replay."""
         if not self.replays:
             return 0.0
-        return 100 * (1 - replay(recorded, self.matched, self.clocks, ()) / self.window)
+        return 100 * (1 - replay(recorded, self.matched, self.clocks, ()) / self._replayed)
 
     def gain(self, *changes: Change) -> float:
         """Percent of the window that changes save, by replay; 0 where there is nothing to replay."""
         if not self.replays:
             return 0.0
-        return 100 * (1 - replay(self.recorded, self.matched, self.clocks, changes) / self.window)
+        return 100 * (1 - replay(self.recorded, self.matched, self.clocks, changes) / self._replayed)
 
 
 def read_ranks(paths: Sequence[Path]) -> Ranks:

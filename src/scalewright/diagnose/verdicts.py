@@ -14,7 +14,7 @@ from collections.abc import Callable
 import numpy as np
 
 from scalewright.diagnose import intervals
-from scalewright.diagnose.cpu import short_operators
+from scalewright.diagnose.cpu import operator_storms, short_operators
 from scalewright.diagnose.graphs import compiling, graphed, storms, without
 from scalewright.diagnose.kernels import by_kind, short_kernels
 from scalewright.diagnose.links import slow_links
@@ -35,6 +35,7 @@ LEAST = {
     "compiling": 2.0,
     "operators": 30.0,
     "short kernels": 25.0,  # of the kernels, not of the window
+    "storms": 10.0,
 }
 HIDDEN = 10.0  # percent of the communication: less is none
 LEAST_GAIN = 1.0  # percent: a cause without it isn't on the critical path
@@ -102,6 +103,27 @@ def _operators(ranks: Ranks) -> Verdict | None:
          f"{short:,} of {count:,} operators take less than 10 microseconds"],
         "fewer and larger operators: a larger micro-batch, fused ones, torch.compile",
         low, middle, most, 0.6,
+    )  # fmt: skip
+
+
+def _operator_storms(ranks: Ranks) -> Verdict | None:
+    if ranks.on_gpu or not ranks.replays:
+        return None
+    each = ranks.recording.each if ranks.recording else 0.0
+    storms = [operator_storms(rank.trace, each) for rank in ranks.ranks]
+    spans = [some.spans for some in storms]
+    whole, operators = sum(map(intervals.length, spans)), sum(some.operators for some in storms)
+    share = 100 * whole / sum(rank.breakdown.window for rank in ranks.ranks)
+    if share < LEAST["storms"]:
+        return None
+    most = ranks.gain_with(ranks.recorded_without(spans, 1.0))
+    usual = most * min(sum(some.calls for some in storms) / max(whole - each * operators, 1.0), 1.0)
+    return Verdict(
+        "short kernels",
+        [f"in {share:.1f}% of the window {operators:,} operators of less than 10 microseconds follow one "
+         "another: nearly all of it is what calling them costs"],
+        "fewer and larger operators in their place: batched, fused, or compiled by torch.compile",
+        usual / 2, usual, most, 0.8,
     )  # fmt: skip
 
 
@@ -318,6 +340,6 @@ def bound_by(ranks: Ranks) -> str:
 
 # Of rules with equal gains the more specific comes first.
 RULES: tuple[Callable[[Ranks], Verdict | None], ...] = (
-    _data, _sync, slow_links, unbalanced, _host, _short_kernels, _compiling, _operators, _communication,
-    _copies, _stragglers, bubble,
+    _data, _sync, slow_links, unbalanced, _host, _short_kernels, _compiling, _operators,
+    _operator_storms, _communication, _copies, _stragglers, bubble,
 )  # fmt: skip

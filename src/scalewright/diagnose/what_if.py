@@ -58,6 +58,8 @@ def _effect(ranks: Ranks, text: str, changes: Sequence[Change]) -> dict[str, Any
     gain = ranks.gain(*changes)
     steps = ranks.ranks[0].steps
     step = float((steps.end - steps.start).mean()) / 1e9 if len(steps) else None
+    if ranks.recording is not None:
+        step = ranks.recording.step
     return {
         "change": text,
         "window_s": ranks.window / 1e9 * (1 - gain / 100),

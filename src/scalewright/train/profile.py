@@ -5,8 +5,9 @@
 
 Every rank writes its own file, which `scalewright diagnose`, Perfetto and chrome://tracing open. Beside what
 torch's profiler records it holds names of phases and layers (`ranges.py`), the axis of each process group,
-and the group of each collective, from torch's flight recorder: Gloo's events don't have it. A pipeline also
-writes when each of its actions ran: traces/pipeline-step-00000005.json.
+the group of each collective, from torch's flight recorder, since Gloo's events don't have it, and the median
+time of the steps before, which nothing slowed. A pipeline also writes when each of its actions ran:
+traces/pipeline-step-00000005.json.
 
 A traced step is slower than others, so steps are chosen, and none by default; a run without any pays nothing.
 """
@@ -14,10 +15,13 @@ A traced step is slower than others, so steps are chosen, and none by default; a
 from __future__ import annotations
 
 import json
+import statistics
+import time
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from itertools import count
+from itertools import count, pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -35,6 +39,7 @@ from scalewright.train.hangs.position import Groups, flights
 from scalewright.train.ranges import NamedActions, NamedLayers, named_range, phase_range
 
 T = TypeVar("T")
+BEFORE, FEWEST = 20, 3  # steps before the traced ones whose median time stands in the trace
 
 
 class Tracer:
@@ -47,6 +52,7 @@ class Tracer:
         self._layers: NamedLayers | None = None
         self._times = ActionTimes(mesh)
         self._first = 0
+        self._begun: deque[float] = deque(maxlen=1 + BEFORE)  # seconds; of steps that aren't traced
         self._step: AbstractContextManager[None] | None = None
 
     def follow(self, first: int, items: Iterable[T]) -> Iterator[T]:
@@ -59,6 +65,8 @@ class Tracer:
             for step in count(first):
                 if step in self.steps:
                     self._begin(step)
+                elif self._profiler is None:
+                    self._begun.append(time.perf_counter())
                 try:
                     item = next(remaining)
                 except StopIteration:
@@ -66,6 +74,8 @@ class Tracer:
                 yield item
                 if step in self.steps:
                     self._end(step)
+                elif step + 1 in self.steps:
+                    self._begun.append(time.perf_counter())
         finally:
             self._write()
 
@@ -104,6 +114,10 @@ class Tracer:
             return
         if self.on_gpu:
             torch.cuda.synchronize(self.mesh.device)  # kernels that run after the end are not in the trace
+        if len(self._begun) > FEWEST:
+            times = [later - earlier for earlier, later in pairwise(self._begun)]
+            self._profiler.add_metadata_json("step_time_s", json.dumps(statistics.median(times)))
+        self._begun.clear()
         if self.mesh.groups:
             self._profiler.add_metadata_json("axes", json.dumps(Groups(self.mesh).axes))
             self._profiler.add_metadata_json("collectives", json.dumps(collectives()))

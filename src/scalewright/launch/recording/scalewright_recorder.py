@@ -19,6 +19,8 @@ import importlib.util
 import json
 import os
 import sys
+import time
+from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
@@ -26,6 +28,7 @@ from typing import Any
 
 VARIABLE = "SCALEWRIGHT_RECORD"  # JSON: {steps, after, ranks (null: all), out}
 HOOKED = "torch.optim.optimizer"
+BEFORE, FEWEST = 20, 3  # steps before the recording whose median time stands in the trace
 RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
 
 
@@ -76,6 +79,7 @@ class Recording:
         self.done = 0
         self.counted: Any = None  # the optimizer whose steps are counted
         self.backwards = self.seen = 0  # backwards so far, and of those before the last step
+        self.ended: deque[float] = deque(maxlen=1 + BEFORE)  # seconds; of steps before the recording
         self.profiler: Any = None
         self.step: Any = None
         self.hook: Any = None
@@ -107,6 +111,8 @@ class Recording:
             return
         self.seen = self.backwards
         self.done += 1
+        if self.done <= self.first:
+            self.ended.append(time.perf_counter())
         if self.ranks is not None and rank() not in self.ranks:
             self._leave()
             return
@@ -156,6 +162,9 @@ class Recording:
         if cuda.is_initialized():  # type: ignore[no-untyped-call]
             cuda.synchronize()  # kernels that run after the end are not in the trace
         self.profiler.add_metadata_json("collectives", json.dumps(collectives()))
+        if len(self.ended) > FEWEST:
+            times = sorted(self.ended[k] - self.ended[k - 1] for k in range(1, len(self.ended)))
+            self.profiler.add_metadata_json("step_time_s", json.dumps(times[len(times) // 2]))
         self.profiler.stop_trace()
         self.out.mkdir(parents=True, exist_ok=True)
         self.file = str(self.out / f"rank{rank():05d}.json.gz")
