@@ -61,7 +61,7 @@ def test_without_noise_all_three_bubbles_agree(
     assert pipeline.bubble(pipeline.idealised(trace)) == pytest.approx(expected, abs=1e-9)
 
 
-def _read(folder: Path, trace: dict[str, Any]) -> pipeline.Trace:
+def _read(folder: Path, trace: dict[str, Any]) -> pipeline.PipelineStep:
     write_trace(folder, trace)
     found = pipeline.read(folder / "traces" / f"pipeline-step-{trace['step']:08d}.json")
     assert found is not None

@@ -147,6 +147,15 @@ def _idle(answer: Mapping[str, Any]) -> None:
     phases = {name: share for name, share in (answer.get("phases_pct") or {}).items() if share >= 0.5}
     if phases:
         print("phases: " + ", ".join(f"{name} {share:.1f}%" for name, share in phases.items()))
+    if pipeline := answer.get("pipeline"):
+        stages = ", ".join(
+            f"{1e3 * (row['forward_s'] + row['backward_s']):.1f}" for row in pipeline["stages"]
+        )
+        print(
+            f"pipeline: bubble {pipeline['bubble_pct']:.1f}% of the rank that waits most, "
+            f"{pipeline['schedule_bubble_pct']:.1f}% by {pipeline['schedule']} with equal stages; "
+            f"{stages} ms a micro-batch by stage"
+        )
     overlap = answer["communication"]["overlap_pct"]
     if overlap is not None:
         print(f"communication: {overlap:.1f}% of it hidden behind compute")

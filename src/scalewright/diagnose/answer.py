@@ -18,6 +18,7 @@ from scalewright.diagnose.kernels import by_kind, short_name, top_kernels
 from scalewright.diagnose.memory.traced import traced_memory
 from scalewright.diagnose.occupancy import occupancies
 from scalewright.diagnose.phases import PHASES, phases
+from scalewright.diagnose.pipeline_steps import dump
 from scalewright.diagnose.ranks import Rank, Ranks, unlaunched
 from scalewright.diagnose.roofs import roofs
 from scalewright.diagnose.traces import trace as t
@@ -43,6 +44,7 @@ def answer(ranks: Ranks) -> dict[str, Any]:
         "breakdown_pct": _means(per_rank, "breakdown_pct", PARTS),
         "per_rank": per_rank,
         "communication": _communication(ranks),
+        "pipeline": dump(ranks.pipeline) if ranks.pipeline else None,
         "phases_pct": _phases(per_rank),
         "idle_causes_pct": _means(per_rank, "idle_causes_pct", CAUSES),
         "kernel_kinds_pct": by_kind(ranks.ranks[0].trace),

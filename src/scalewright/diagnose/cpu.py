@@ -9,8 +9,8 @@
 
 The main thread is the one whose operators take the most time; a backward on a CPU runs in it, too.
 
-    storm    short operators one after the other, hundreds of them: nearly all of their time is what a call
-             costs, and one fused operator in their place would take next to none of it
+    storm    operators one after the other, hundreds of them and nearly all short: most of their time is
+             what a call costs, and one fused operator in their place would take next to none of it
     each     what recording cost every operator (recording.py), taken off before anything is changed
 """
 
@@ -30,8 +30,11 @@ from scalewright.diagnose.traces.trace import Trace
 
 SHORT = 10_000  # ns: an operator that takes less costs its caller about as much again
 LEAST_RUN = 200  # operators of a storm
-PAUSE = 50_000  # ns between two of them; Python for one takes less
-CHEAP = 10  # percentile of the time from one to the next: what a call alone costs
+PAUSE = 1_000_000  # ns between two of them, beyond which it isn't the model's Python: a save, a report
+LONG = (
+    100_000  # ns of an operator that ends a storm; shorter ones may be short ones that another process held
+)
+NEARLY_ALL = 0.9
 LEFT = 0.2  # of an operator's time at least remains when what recording cost is taken off
 
 
@@ -46,11 +49,11 @@ class Less:
 
 @dataclass(frozen=True)
 class Storms:
-    """When operators are a storm (int64 [n, 2]), how many they are, and nanoseconds of calls alone."""
+    """When operators are a storm (int64 [n, 2]), how many they are, and the share of it that calls take."""
 
     spans: np.ndarray
     operators: int
-    calls: int
+    calls: float
 
 
 @dataclass
@@ -100,23 +103,24 @@ def short_operators(trace: Trace) -> tuple[int, int]:
     return int((end - start < SHORT).sum()), len(start)
 
 
-def operator_storms(trace: Trace, each: float) -> Storms:
-    """The runs of short operators; `each`: nanoseconds that recording cost every one."""
+def operator_storms(trace: Trace) -> Storms:
+    """The runs of short operators."""
     start, end = _innermost(trace)
-    short = end - start < SHORT
-    near = np.concatenate((start[1:] - end[:-1] < PAUSE, [False]))[: len(start)]
-    linked = short & near & np.concatenate((short[1:], [False]))[: len(start)]
-    edges = np.flatnonzero(np.diff(np.concatenate(([0], linked.astype(np.int8), [0]))))
-    spans, operators, calls = [], 0, 0.0
-    for first, last in edges.reshape(-1, 2).tolist():  # operators first..last, the last one included
+    linked = np.zeros(len(start), dtype=bool)  # to the next one
+    brief = end - start < LONG
+    linked[:-1] = (start[1:] - end[:-1] < PAUSE) & brief[:-1] & brief[1:]
+    edges = np.flatnonzero(np.diff(np.concatenate(([0], linked.astype(np.int8), [0])))).reshape(-1, 2)
+    spans, operators, calls = [], 0, 0
+    for first, last in edges.tolist():  # operators first..last, the last one included
         count = last - first + 1
-        if count < LEAST_RUN:
+        short = np.count_nonzero(end[first : last + 1] - start[first : last + 1] < SHORT)
+        if count < LEAST_RUN or short < NEARLY_ALL * count:
             continue
-        apart = np.diff(start[first : last + 1])
         spans.append((int(start[first]), int(end[last])))
         operators += count
-        calls += count * max(float(np.percentile(apart, CHEAP)) - each, 0.0)
-    return Storms(np.array(spans, dtype=np.int64).reshape(-1, 2), operators, round(calls))
+        calls += int(np.minimum(np.diff(start[first : last + 1]), SHORT).sum())
+    runs = np.array(spans, dtype=np.int64).reshape(-1, 2)
+    return Storms(runs, operators, calls / max(intervals.length(runs), 1))
 
 
 def record_cpu(trace: Trace, what: Activity, collective: np.ndarray, less: Less | None = None) -> Recorded:

@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -22,12 +22,13 @@ from scalewright.diagnose.breakdown import Activity, Breakdown, activity, breakd
 from scalewright.diagnose.collectives import Clocks, Matched, clocks, match
 from scalewright.diagnose.cpu import Less, cpu_idle, record_cpu
 from scalewright.diagnose.idle import Idle, idle_causes, loading
+from scalewright.diagnose.pipeline_steps import PipelineStep, read_steps
 from scalewright.diagnose.recording import Recording, recording
 from scalewright.diagnose.replay import Change, Recorded, held_up, numbers, record, replay
 from scalewright.diagnose.steps import Steps, steps
 from scalewright.diagnose.stragglers import Straggler, stragglers
 from scalewright.diagnose.traces import trace as t
-from scalewright.diagnose.traces.gloo import name_groups
+from scalewright.diagnose.traces.gloo import MESSAGES, name_groups
 from scalewright.diagnose.traces.json_array import NotATrace
 from scalewright.diagnose.traces.kinds import communicates
 from scalewright.diagnose.traces.kineto import read_kineto
@@ -68,6 +69,7 @@ class Ranks:
     matched: list[Matched]
     clocks: Clocks
     warnings: list[str]
+    pipeline: list[PipelineStep] = field(default_factory=list)  # the actions of one pipeline's steps
 
     @property
     def window(self) -> int:
@@ -117,13 +119,20 @@ class Ranks:
         return intervals.length(intervals.overlap(self.waits(place, messages), exposed))
 
     def waits(self, place: int, messages: bool | None = None) -> np.ndarray:
-        """When a rank was in a matched collective that another hadn't come to; int64 [n, 2]."""
+        """When a rank was in a matched collective that another hadn't come to; int64 [n, 2].
+
+        Gloo's messages aren't matched: of a pipeline whose actions are known, a rank waits within them.
+        """
         spans = [
             intervals.union(group.start[:, column], group.start[:, column] + group.wait[:, column])
             for group in self.matched
             for column in np.flatnonzero(np.array(group.ranks) == place).tolist()
             if messages is None or group.message == messages
         ]
+        if self.pipeline and not self.on_gpu and messages is not False:
+            trace = self.ranks[place].trace
+            rows = trace.starting(MESSAGES)
+            spans.append(intervals.union(trace.start[rows], trace.end[rows]))
         return intervals.merge(*spans) if spans else np.empty((0, 2), dtype=np.int64)
 
     @cached_property
@@ -192,6 +201,9 @@ class Ranks:
 
 def read_ranks(paths: Sequence[Path]) -> Ranks:
     """Reads one file a rank; raises NotATrace where none has any activity, OSError as `open` does."""
+    pipeline, broken, paths = read_steps(paths)
+    if not paths:
+        raise NotATrace("it has a pipeline's times alone, which are read beside its traces")
     paths, earlier = _last_steps(paths)
     large = len(paths) > 1 and sum(path.stat().st_size for path in paths) > LARGE
     if large:
@@ -205,6 +217,7 @@ def read_ranks(paths: Sequence[Path]) -> Ranks:
         raise NotATrace(refused[0].partition(": ")[2])
     traces.sort(key=lambda trace: (trace.rank is None, trace.rank or 0, trace.path.name))
     warnings = [f"{text}: left out" for text in refused]
+    warnings += [f"{path.name} can't be read: left out" for path in broken]
     if earlier:
         warnings.append(f"{earlier} traces of earlier steps of the same ranks: left out")
     for trace in traces:
@@ -219,7 +232,7 @@ def read_ranks(paths: Sequence[Path]) -> Ranks:
     if not ranks:
         raise NotATrace("it contains no kernel, copy or operator")
     matched, problems = match([rank.trace for rank in ranks])
-    return Ranks(ranks, matched, clocks(matched, len(ranks)), warnings + problems)
+    return Ranks(ranks, matched, clocks(matched, len(ranks)), warnings + problems, pipeline)
 
 
 def _last_steps(paths: Sequence[Path]) -> tuple[list[Path], int]:

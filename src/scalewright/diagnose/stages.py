@@ -5,7 +5,8 @@
     stage 2      FFFFFFFFBBBBBBBBBB       ◄─ more work than the others: they wait for it as well
 
 Stages are ranks that exchange messages. One with more kernels than the mean has more work; one whose kernels
-take longer is a slow device.
+take longer is a slow device. Gloo's messages aren't matched: there the actions' own times tell, which `train`
+writes beside the traces (pipeline_steps.py).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from scalewright.diagnose import intervals
+from scalewright.diagnose.pipeline_steps import balanced, costs, length, work
 from scalewright.diagnose.ranks import Ranks
 from scalewright.diagnose.replay import Change
 from scalewright.diagnose.traces import trace as t
@@ -52,11 +54,34 @@ def unbalanced(ranks: Ranks) -> Verdict | None:
     return Verdict("stages", evidence, fix, gain / 2, gain, gain, 0.8)
 
 
+def uneven_steps(ranks: Ranks) -> Verdict | None:
+    """The rank of a recorded pipeline with the most work, where messages aren't matched."""
+    if not ranks.pipeline or any(group.message for group in ranks.matched):
+        return None
+    step, cost = ranks.pipeline[-1], costs(ranks.pipeline)
+    shares = work(step, cost)
+    mean, most = float(np.mean(shares)), int(np.argmax(shares))
+    if shares[most] < LEAST_EXCESS * mean:
+        return None
+    steps = ranks.ranks[0].steps
+    whole = float((steps.host_end - steps.host_start).mean()) / 1e9 if len(steps) else length(step.ranks)
+    gain = 100 * balanced(step, cost) / whole
+    stages = " and ".join(f"{stage}" for stage in step.plan.stages_of(most))
+    return Verdict(
+        "stages",
+        [f"stage {stages} computes {1e3 * shares[most]:,.1f} ms of a step, the mean rank "
+         f"{1e3 * mean:,.1f} ms"],
+        f"move layers from stage {stages} to the others (stage_layers): the embedding, head and loss are "
+        "work, too; if it has no more of them, look at its device",
+        gain / 2, gain, gain, 0.7,
+    )  # fmt: skip
+
+
 def bubble(ranks: Ranks) -> Verdict | None:
     """The share of the window that stages of equal work wait for each other's messages."""
     window = sum(rank.breakdown.window for rank in ranks.ranks)
     share = 100 * sum(ranks.waited_for_messages) / window
-    uneven = unbalanced(ranks)
+    uneven = unbalanced(ranks) or uneven_steps(ranks)
     rest = share - (uneven.gain_p50 if uneven else 0.0)
     if rest < LEAST_BUBBLE:
         return None

@@ -20,7 +20,7 @@ from scalewright.diagnose.kernels import by_kind, short_kernels
 from scalewright.diagnose.links import slow_links
 from scalewright.diagnose.ranks import Rank, Ranks
 from scalewright.diagnose.replay import Change
-from scalewright.diagnose.stages import bubble, unbalanced
+from scalewright.diagnose.stages import bubble, unbalanced, uneven_steps
 from scalewright.diagnose.stragglers import Straggler
 from scalewright.diagnose.verdict import Verdict, name, ratio_to_median
 
@@ -109,19 +109,18 @@ def _operators(ranks: Ranks) -> Verdict | None:
 def _operator_storms(ranks: Ranks) -> Verdict | None:
     if ranks.on_gpu or not ranks.replays:
         return None
-    each = ranks.recording.each if ranks.recording else 0.0
-    storms = [operator_storms(rank.trace, each) for rank in ranks.ranks]
-    spans = [some.spans for some in storms]
-    whole, operators = sum(map(intervals.length, spans)), sum(some.operators for some in storms)
-    share = 100 * whole / sum(rank.breakdown.window for rank in ranks.ranks)
+    storms = [operator_storms(rank.trace) for rank in ranks.ranks]
+    spans, operators = [some.spans for some in storms], sum(some.operators for some in storms)
+    whole, window = sum(map(intervals.length, spans)), sum(rank.breakdown.window for rank in ranks.ranks)
+    share = 100 * whole / window
     if share < LEAST["storms"]:
         return None
     most = ranks.gain_with(ranks.recorded_without(spans, 1.0))
-    usual = most * min(sum(some.calls for some in storms) / max(whole - each * operators, 1.0), 1.0)
+    usual = most * max(some.calls for some in storms)
     return Verdict(
         "short kernels",
         [f"in {share:.1f}% of the window {operators:,} operators of less than 10 microseconds follow one "
-         "another: nearly all of it is what calling them costs"],
+         "another: most of it is what calling them costs"],
         "fewer and larger operators in their place: batched, fused, or compiled by torch.compile",
         usual / 2, usual, most, 0.8,
     )  # fmt: skip
@@ -340,6 +339,6 @@ def bound_by(ranks: Ranks) -> str:
 
 # Of rules with equal gains the more specific comes first.
 RULES: tuple[Callable[[Ranks], Verdict | None], ...] = (
-    _data, _sync, slow_links, unbalanced, _host, _short_kernels, _compiling, _operators,
+    _data, _sync, slow_links, unbalanced, uneven_steps, _host, _short_kernels, _compiling, _operators,
     _operator_storms, _communication, _copies, _stragglers, bubble,
 )  # fmt: skip

@@ -9,20 +9,15 @@ messages, uneven stages, the noise of the machine.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from math import prod
-from pathlib import Path
-from statistics import median
+from collections.abc import Sequence
 from string import ascii_lowercase
-from typing import Any, NamedTuple
+from typing import Any
 
+from scalewright.diagnose.pipeline_steps import PipelineStep, Span, bubble, formula, idealised, length, read
 from scalewright.report.folder import RunFolder
 from scalewright.report.page import Section
 from scalewright.report.scale import say, say_tick, ticks
-from scalewright.spec.errors import UserError
-from scalewright.spec.schedule import COMPUTE, Schedule, StageCost, bubble_fraction, schedule, simulate
-from scalewright.spec.text.untrusted import read_json
+from scalewright.spec.schedule import Schedule
 from scalewright.spec.text.words import counted
 
 NAMES = {
@@ -34,25 +29,6 @@ NAMES = {
 ROW, GAP, AXIS = 26, 6, 20  # pixels
 DIGIT, WIDE, NARROW = 6.8, 960.0, 300.0  # pixels of a digit, and of the drawing on a desk and on a phone
 SHADES = 4  # of chunks; those beyond share the last
-
-
-class Span(NamedTuple):
-    """One computation: its action, and its start and end in seconds."""
-
-    kind: str
-    stage: int
-    micro: int
-    start: float
-    end: float
-
-
-@dataclass(frozen=True)
-class Trace:
-    """A recorded step: its schedule, and every rank's computations."""
-
-    plan: Schedule
-    step: int
-    ranks: tuple[tuple[Span, ...], ...]
 
 
 def section(run: RunFolder) -> Section | None:
@@ -80,96 +56,10 @@ def section(run: RunFolder) -> Section | None:
     return Section("pipeline", "Pipeline", "pipeline.html", data)
 
 
-# -- the trace ------------------------------------------------------------------------------------
-
-
-def read(path: Path) -> Trace | None:
-    """A recorded step; None when the file is broken, or holds another schedule than it names."""
-    try:
-        data = read_json(path)
-        _check_counts(data)
-        plan = schedule(data["schedule"], data["ranks"], data["virtual_stages"], data["micro_batches"])
-        ranks = tuple(_spans(actions) for actions in data["actions"])
-        whole = [sorted(a[:3] for a in plan.compute(rank)) for rank in range(plan.ranks)]
-        if whole != [sorted(span[:3] for span in spans) for spans in ranks]:
-            return None
-        start = min(span.start for spans in ranks for span in spans)
-        shifted = (
-            tuple(span._replace(start=span.start - start, end=span.end - start) for span in spans)
-            for spans in ranks
-        )
-        return Trace(plan, int(data["step"]), tuple(shifted))
-    except (OSError, ValueError, KeyError, TypeError, UserError):
-        return None
-
-
-def _check_counts(data: Mapping[str, Any]) -> None:
-    """Raises ValueError for a trace that names a larger schedule than it holds actions of."""
-    held = sum(len(actions) for actions in data["actions"])
-    named = [data[key] for key in ("ranks", "virtual_stages", "micro_batches")]
-    if any(type(number) is not int or number < 1 for number in named) or prod(named) > held:
-        raise ValueError("fewer actions than the schedule has")
-
-
-def _spans(actions: Sequence[Mapping[str, Any]]) -> tuple[Span, ...]:
-    return tuple(
-        Span(a["kind"], a["stage"], a["micro"], float(a["start_s"]), float(a["end_s"]))
-        for a in actions
-        if a["kind"] in COMPUTE
-    )
-
-
-def idealised(trace: Trace) -> tuple[tuple[Span, ...], ...]:
-    """The same schedule by the clock: every kind of action takes its stage's median, messages nothing."""
-    cost = {key: median(times) for key, times in _by(trace, lambda span: (span.kind, span.stage)).items()}
-    timing = simulate(trace.plan, lambda action: cost[action.kind, action.stage])
-    return tuple(
-        tuple(
-            Span(action.kind, action.stage, action.micro, *times)
-            for action, times in zip(actions, spans, strict=True)
-            if action.kind in COMPUTE
-        )
-        for actions, spans in zip(trace.plan.actions, timing.spans, strict=True)
-    )
-
-
-def _by(trace: Trace, key: Any) -> dict[Any, list[float]]:
-    durations: dict[Any, list[float]] = {}
-    for spans in trace.ranks:
-        for span in spans:
-            durations.setdefault(key(span), []).append(span.end - span.start)
-    return durations
-
-
 # -- what it comes to -----------------------------------------------------------------------------
 
 
-def length(ranks: Sequence[Sequence[Span]]) -> float:
-    """Seconds from the first computation to the end of the last, over all ranks."""
-    return max(s.end for spans in ranks for s in spans) - min(s.start for spans in ranks for s in spans)
-
-
-def bubble(ranks: Sequence[Sequence[Span]]) -> float:
-    """The share of the step in which the rank that waits most doesn't compute."""
-    busy = [sum(span.end - span.start for span in spans) for spans in ranks]
-    return 1 - min(busy) / length(ranks)
-
-
-def formula(trace: Trace) -> float:
-    """The schedule's bubble with all stages alike, each part taking its median over the whole step."""
-    cost = {kind: median(times) for kind, times in _by(trace, lambda span: span.kind).items()}
-    whole = cost.get("backward")
-    half = (whole or 0.0) / 2
-    plan = trace.plan
-    return bubble_fraction(
-        plan.kind, plan.ranks, plan.virtual_stages, plan.micro_batches,
-        StageCost(
-            cost["forward"], cost.get("backward_input", half), cost.get("backward_weight", half), whole
-        ),
-    )  # fmt: skip
-
-
-def numbers(trace: Trace, ideal: Sequence[Sequence[Span]]) -> list[dict[str, str]]:
+def numbers(trace: PipelineStep, ideal: Sequence[Sequence[Span]]) -> list[dict[str, str]]:
     measured, ideally = length(trace.ranks), length(ideal)
     tiles = [
         ("Bubble, measured", say(bubble(trace.ranks), "percent"), "of the rank that waits most"),
@@ -180,7 +70,7 @@ def numbers(trace: Trace, ideal: Sequence[Sequence[Span]]) -> list[dict[str, str
     return [{"name": name, "value": value, "note": note} for name, value, note in tiles]
 
 
-def facts(trace: Trace, others: int) -> list[str]:
+def facts(trace: PipelineStep, others: int) -> list[str]:
     plan = trace.plan
     stages = len(plan.rank_of)
     parts = [plan.kind, f"{plan.ranks} ranks"]
@@ -212,7 +102,7 @@ def chunks(plan: Schedule) -> list[dict[str, Any]]:
 
 
 def picture(
-    trace: Trace, ranks: Sequence[Sequence[Span]], end: float, title: str, note: str
+    trace: PipelineStep, ranks: Sequence[Sequence[Span]], end: float, title: str, note: str
 ) -> dict[str, Any]:
     """Boxes in percent of the width and pixels of the height; pictures with one `end` share their scale."""
     plan = trace.plan
