@@ -33,6 +33,7 @@ class CpuJob:
     data: float = 0.0
     storm: int = 0
     recorder: float = 0.0
+    elements: int = -1  # of each collective, in fp32
     compute_of: dict[int, float] = field(default_factory=dict)
     python_of: dict[int, float] = field(default_factory=dict)
     skew: tuple[float, ...] = (0.0, 0.0, 0.0, 0.0)
@@ -71,7 +72,8 @@ def simulate(job: CpuJob) -> tuple[list[dict[str, Any]], float]:
                     now[rank] += length
                 add(rank, "cpu_op", "c10d::allreduce_", CALL)
                 stamp = int((1000 + now[rank] + job.skew[rank]) * 1000)
-                entries[rank].append([stamp, "gloo:all_reduce", "0", "default_pg", number])
+                entries[rank].append([stamp, "gloo:all_reduce", "0", "default_pg", number, job.elements,
+                                      job.elements, "Float"])  # fmt: skip
                 now[rank] += CALL
                 arrived.append(now[rank])
             end = max(arrived) + job.transfer

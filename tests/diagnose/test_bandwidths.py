@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.diagnose.job import Job, write
 
-from scalewright.diagnose.bandwidths import Bandwidth, bandwidths
+from scalewright.diagnose.bandwidths import Bandwidth, Wire, bandwidths
 from scalewright.diagnose.ranks import read_ranks
 
 JOB = Job(ranks=4, steps=1, layers=3, collective=200.0)
@@ -37,7 +37,7 @@ def test_waiting_for_a_late_rank_is_no_part_of_it(tmp_path: Path) -> None:
     assert (rate.kind, rate.calls, rate.largest, rate.waits) == ("all_reduce", 3, BYTES, False)
     assert rate.algorithm == pytest.approx(BYTES / 200e-6, rel=1e-3)
     assert rate.bus == pytest.approx(BYTES / 200e-6 * 2 * 3 / 4, rel=1e-3)
-    assert rate.link == 300e9  # A100's NVLink, one way
+    assert rate.wire == Wire(300e9)  # A100's NVLink, one way
     assert rate.imbalance == 1
 
 
@@ -74,4 +74,4 @@ def test_a_group_over_several_nodes_has_no_link(tmp_path: Path) -> None:
     write(JOB, tmp_path)
     renamed(tmp_path, Process_Group_Ranks="[0, 8, 16, 24]")
     (rate,) = measured(tmp_path)
-    assert rate.link is None
+    assert rate.wire is None

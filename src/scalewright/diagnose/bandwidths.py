@@ -4,8 +4,10 @@
     seconds   matched over ranks: the transfer, without waiting for the last rank; else a rank's whole kernel
     bus       bytes / seconds x factor; of `LARGE` and more of the group's largest, since small ones are delay
 
-Metadata is PyTorch's (2.3 and later): what has none isn't counted. The link is the device's between GPUs, and
-only where the group can lie within its domain: at most so many ranks, consecutive, in one block of that size.
+Metadata is PyTorch's (2.3 and later), Gloo's that of our own recorders: what has none isn't counted. The link
+is that of a cluster that is given: of the innermost level that joins all ranks of the group. Else it is the
+device's between GPUs, and only where the group can lie within its domain: at most so many ranks, consecutive,
+in one block of that size.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from scalewright.diagnose.collectives import Matched, group_of
 from scalewright.diagnose.traces import trace as t
 from scalewright.diagnose.traces.trace import Collective, Trace
 from scalewright.spec.collectives import COLLECTIVES
+from scalewright.spec.hardware.cluster import ClusterSpec
 from scalewright.spec.hardware.driver_names import match_gpu
 
 LARGE = 0.5  # of the largest
@@ -39,6 +42,15 @@ KINDS = (
 
 
 @dataclass(frozen=True)
+class Wire:
+    """The link under a group: bytes/s one way, seconds of a hop, and whether they were measured there."""
+
+    bytes_per_s: float
+    hop_s: float = 0.0
+    measured: bool = False
+
+
+@dataclass(frozen=True)
 class Bandwidth:
     """The collectives of one kind in one group; medians over its large ones, bytes/s."""
 
@@ -50,14 +62,15 @@ class Bandwidth:
     bus: float
     waits: bool  # whether waiting for other ranks is in it
     imbalance: float | None  # largest over mean of the ranks' bytes, median over calls
-    link: float | None
+    ranks: int
+    wire: Wire | None
 
     def dump(self) -> dict[str, Any]:
         """The keys of `communication.bandwidths` in `diagnose --json`."""
         return {
             "group": self.group, "kind": self.kind, "calls": self.calls, "largest_bytes": self.largest,
             "algbw_bytes_per_s": self.algorithm, "busbw_bytes_per_s": self.bus, "with_waiting": self.waits,
-            "imbalance": self.imbalance, "link_bytes_per_s": self.link,
+            "imbalance": self.imbalance, "link_bytes_per_s": self.wire.bytes_per_s if self.wire else None,
         }  # fmt: skip
 
 
@@ -70,7 +83,9 @@ class _Call:
     about: Collective
 
 
-def bandwidths(traces: Sequence[Trace], matched: Sequence[Matched]) -> list[Bandwidth]:
+def bandwidths(
+    traces: Sequence[Trace], matched: Sequence[Matched], cluster: ClusterSpec | None = None
+) -> list[Bandwidth]:
     """One for each group and kind, those that sent the most first; groups that aren't matched by one rank."""
     done = {group.group for group in matched}
     calls: dict[tuple[str, str], list[_Call]] = {}
@@ -80,11 +95,14 @@ def bandwidths(traces: Sequence[Trace], matched: Sequence[Matched]) -> list[Band
     for name, call in _single_calls(traces[0]):
         if name not in done:
             calls.setdefault((name, call.kind), []).append(call)
-    result = [_bandwidth(name, some, name not in done, traces[0]) for (name, _), some in calls.items()]
+    result = [
+        _bandwidth(name, some, name not in done, _wire(traces[0], some[0].about, cluster))
+        for (name, _), some in calls.items()
+    ]
     return sorted(result, key=lambda some: -some.calls * some.largest)
 
 
-def _bandwidth(group: str, calls: list[_Call], waits: bool, trace: Trace) -> Bandwidth:
+def _bandwidth(group: str, calls: list[_Call], waits: bool, wire: Wire | None) -> Bandwidth:
     sizes = np.array([max(call.sizes) for call in calls], dtype=float)
     large = sizes >= LARGE * sizes.max()
     rates = sizes[large] / np.array([call.seconds for call in calls])[large]
@@ -93,7 +111,7 @@ def _bandwidth(group: str, calls: list[_Call], waits: bool, trace: Trace) -> Ban
     algorithm = float(np.median(rates))
     return Bandwidth(
         group, calls[0].kind, len(calls), int(sizes.max()), algorithm, algorithm * factor, waits,
-        float(np.median(several)) if several else None, _link(trace, calls[0].about),
+        float(np.median(several)) if several else None, calls[0].ranks, wire,
     )  # fmt: skip
 
 
@@ -135,16 +153,26 @@ def _bytes(about: Collective, buffer: str) -> int:
     return max(elements, 0) * BYTES.get(about.dtype.lower(), 0)
 
 
-def _link(trace: Trace, about: Collective) -> float | None:
-    """Bytes/s one way of the device's link, where the group's ranks may all be on it."""
+def _wire(trace: Trace, about: Collective, cluster: ClusterSpec | None) -> Wire | None:
+    """The link where the group's ranks may all be on it."""
+    ranks = [int(number) for number in re.findall(r"\d+", about.ranks)] if "..." not in about.ranks else []
+    if not ranks or len(ranks) != about.group_size:
+        return None
+    if cluster is not None:
+        _, *levels = cluster.effective_levels()
+        level = next((level for level in levels if _within(ranks, level.size)), None)
+        return Wire(level.bytes_per_s, level.latency_s, level.source == "measured") if level else None
     devices = trace.about.get("deviceProperties")
     first = devices[0] if isinstance(devices, list) and devices else None
     device = match_gpu(str(first.get("name"))) if isinstance(first, dict) else None
     if device is None or device.link is None:
         return None
-    ranks = [int(number) for number in re.findall(r"\d+", about.ranks)] if "..." not in about.ranks else []
-    near = ranks and ranks == list(range(ranks[0], ranks[0] + len(ranks)))
-    size = device.link.domain or about.group_size
-    if not near or len(ranks) != about.group_size or ranks[0] // size != ranks[-1] // size:
-        return None
-    return device.link.bytes_per_s
+    near = ranks == list(range(ranks[0], ranks[0] + len(ranks)))
+    return (
+        Wire(device.link.bytes_per_s) if near and _within(ranks, device.link.domain or len(ranks)) else None
+    )
+
+
+def _within(ranks: Sequence[int], size: int | None) -> bool:
+    """Whether all ranks are in one block of so many; in any where that is None."""
+    return size is None or min(ranks) // size == max(ranks) // size

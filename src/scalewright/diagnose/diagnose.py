@@ -43,6 +43,7 @@ from scalewright.diagnose.timeline import Timeline, timeline
 from scalewright.diagnose.traces.json_array import NotATrace
 from scalewright.diagnose.what_if import what_if
 from scalewright.spec.errors import UserError
+from scalewright.spec.hardware.cluster import load_cluster
 
 
 def diagnose(
@@ -53,8 +54,8 @@ def diagnose(
 ) -> dict[str, Any]:
     """The answer, with the keys of its kind; raises UserError for paths that can't be read.
 
-    `given` adds to a log of training what it doesn't state; `changes` are the what-ifs of a trace; `against`
-    is what to compare with.
+    `given` adds to a log of training what it doesn't state, to traces the cluster's links; `changes` are the
+    what-ifs of a trace; `against` is what to compare with.
     """
     return drawn(paths, given, changes, against)[0]
 
@@ -87,14 +88,14 @@ def _diagnose(
     """The answer; of traces also what draws them."""
     kind, files = inputs(paths)
     given = given or Given()
-    if kind != LOG and given != Given():
-        what = "model, cluster, layout and seq_len are for a log of training"
+    if kind != LOG and given != Given(cluster=given.cluster if kind == TRACE else None):
+        what = "model, layout and seq_len are for a log of training, cluster for that or for traces"
         raise UserError(what, f"{paths[0]} is none", "leave them out")
     if kind != TRACE and changes:
         raise UserError("--what-if replays a trace", f"{paths[0]} is none", "leave it out")
     try:
         if kind == TRACE:
-            ranks = read_ranks(files)
+            ranks = read_ranks(files, load_cluster(given.cluster) if given.cluster else None)
             changed = {"what_if": what_if(ranks, changes)} if changes else {}
             return trace_answer(ranks) | changed, lambda: timeline(ranks)
         return READERS[kind](files, given), None

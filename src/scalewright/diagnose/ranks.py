@@ -34,6 +34,7 @@ from scalewright.diagnose.traces.kinds import communicates
 from scalewright.diagnose.traces.kineto import read_kineto
 from scalewright.diagnose.traces.nsys import MAGIC, read_nsys
 from scalewright.diagnose.traces.trace import Trace
+from scalewright.spec.hardware.cluster import ClusterSpec
 
 OURS = re.compile(r"^step-(\d{1,12})-rank\d")
 LARGE = 64 << 20  # bytes of files above which a process for each core reads them
@@ -70,6 +71,7 @@ class Ranks:
     clocks: Clocks
     warnings: list[str]
     pipeline: list[PipelineStep] = field(default_factory=list)  # the actions of one pipeline's steps
+    cluster: ClusterSpec | None = None  # whose links they should reach
 
     @property
     def window(self) -> int:
@@ -89,7 +91,7 @@ class Ranks:
     @cached_property
     def bandwidths(self) -> list[Bandwidth]:
         """How fast collectives were, by group and kind."""
-        return bandwidths([rank.trace for rank in self.ranks], self.matched)
+        return bandwidths([rank.trace for rank in self.ranks], self.matched, self.cluster)
 
     @cached_property
     def waited(self) -> list[int]:
@@ -199,7 +201,7 @@ class Ranks:
         return 100 * (1 - replay(self.recorded, self.matched, self.clocks, changes) / self._replayed)
 
 
-def read_ranks(paths: Sequence[Path]) -> Ranks:
+def read_ranks(paths: Sequence[Path], cluster: ClusterSpec | None = None) -> Ranks:
     """Reads one file a rank; raises NotATrace where none has any activity, OSError as `open` does."""
     pipeline, broken, paths = read_steps(paths)
     if not paths:
@@ -232,7 +234,7 @@ def read_ranks(paths: Sequence[Path]) -> Ranks:
     if not ranks:
         raise NotATrace("it contains no kernel, copy or operator")
     matched, problems = match([rank.trace for rank in ranks])
-    return Ranks(ranks, matched, clocks(matched, len(ranks)), warnings + problems, pipeline)
+    return Ranks(ranks, matched, clocks(matched, len(ranks)), warnings + problems, pipeline, cluster)
 
 
 def _last_steps(paths: Sequence[Path]) -> tuple[list[Path], int]:

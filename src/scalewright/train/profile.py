@@ -28,6 +28,7 @@ from typing import Any, TypeVar
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from scalewright.launch.recording.scalewright_recorder import collectives
 from scalewright.launch.settings import quiet_profiler
 from scalewright.parallel.collectives import barrier
 from scalewright.parallel.execute import Recorder
@@ -35,7 +36,7 @@ from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.parallelize import Parallel
 from scalewright.parallel.pipeline import Pipeline
 from scalewright.parallel.timeline import ActionTimes
-from scalewright.train.hangs.position import Groups, flights
+from scalewright.train.hangs.position import Groups
 from scalewright.train.ranges import NamedActions, NamedLayers, named_range, phase_range
 
 T = TypeVar("T")
@@ -130,12 +131,3 @@ class Tracer:
         name = f"step-{self._first:08d}-rank{self.mesh.rank:05d}.json.gz"
         self._profiler.export_chrome_trace(str(self.folder / name))
         self._profiler = None
-
-
-def collectives() -> list[list[Any]]:
-    """Gloo's collectives in the flight recorder: [created, ns since 1970; kind; group; about it; number]."""
-    return [
-        [some["time_created_ns"], some["profiling_name"], *some["process_group"], some["collective_seq_id"]]
-        for some in flights()
-        if str(some["profiling_name"]).startswith("gloo:")
-    ]

@@ -28,7 +28,12 @@ def diagnose(
     ] = None,
     cluster: Annotated[
         str | None,
-        typer.Option("--cluster", "-c", metavar="CLUSTER", help="Likewise, the cluster or device."),
+        typer.Option(
+            "--cluster",
+            "-c",
+            metavar="CLUSTER",
+            help="Likewise; of traces, whose links their collectives should reach.",
+        ),
     ] = None,
     layout: Annotated[
         str | None, typer.Option(metavar="KEY=VALUE,...", help="Likewise, of the layout: devices=64,tp=8.")

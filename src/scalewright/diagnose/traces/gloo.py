@@ -1,7 +1,8 @@
 """Process groups of Gloo's collectives, which the profiler doesn't record, from torch's flight recorder.
 
     trace       gloo:all_reduce ▒▒▒▒▒▒▒▒        begins when a thread of Gloo's takes it, ends when it is done
-    recorder    [created, "gloo:all_reduce", group, about the group, number in it]          before that begins
+    recorder    [created, "gloo:all_reduce", group, about the group, number in it,          before that begins
+                 elements of the input, of the output, dtype]
 
 `collectives` of a trace that `train` or `record` wrote has the recorder's entries, `axes` the axis of each
 group. Of one kind, the k-th event is the k-th entry but for those from before the trace: the entries are
@@ -26,6 +27,9 @@ MESSAGES = ("gloo:send", "gloo:recv")
 SLACK = 1_000_000  # ns by which the recorder's clock may be ahead of the trace's
 
 
+Elements = Annotated[int, msgspec.Meta(ge=-1, lt=1 << 60)]
+
+
 class Entry(msgspec.Struct, array_like=True, frozen=True):
     """One collective, as the recorder has it; `created` in nanoseconds since 1970."""
 
@@ -34,6 +38,9 @@ class Entry(msgspec.Struct, array_like=True, frozen=True):
     group: str
     about: str = ""
     number: int = 0
+    elements_in: Elements = -1
+    elements_out: Elements = -1
+    dtype: str = ""
 
 
 class GroupEntry(msgspec.Struct, frozen=True):
@@ -82,8 +89,9 @@ def name_groups(trace: Trace) -> Trace:
             about = str(axes.get(entry.group, entry.about))
             ranks = members.get(entry.group, [])
             trace.collectives[row] = Collective(
-                kind, group=entry.group, group_about=about, group_size=len(ranks), ranks=str(ranks)
-            )
+                kind, entry.dtype, entry.elements_in, entry.elements_out,
+                group=entry.group, group_about=about, group_size=len(ranks), ranks=str(ranks),
+            )  # fmt: skip
     return trace
 
 

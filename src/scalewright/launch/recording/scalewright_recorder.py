@@ -17,6 +17,7 @@ import importlib.abc
 import importlib.machinery
 import importlib.util
 import json
+import math
 import os
 import sys
 import time
@@ -203,7 +204,9 @@ def rank() -> int:
 
 
 def collectives() -> list[list[Any]]:
-    """Gloo's collectives in the flight recorder: [created, ns since 1970; kind; group; about it; number]."""
+    """Gloo's collectives in the flight recorder: [created, ns since 1970; kind; group; about it; number;
+    elements of the input, of the output; dtype].
+    """
     try:
         from torch._C._distributed_c10d import _dump_fr_trace_json  # type: ignore[attr-defined]
 
@@ -211,7 +214,14 @@ def collectives() -> list[list[Any]]:
     except (ImportError, AttributeError, ValueError):
         return []
     return [
-        [some["time_created_ns"], some["profiling_name"], *some["process_group"], some["collective_seq_id"]]
+        [some["time_created_ns"], some["profiling_name"], *some["process_group"], some["collective_seq_id"],
+         elements(some.get("input_sizes")), elements(some.get("output_sizes")),
+         next(iter(some.get("input_dtypes") or []), "")]
         for some in entries
         if str(some["profiling_name"]).startswith("gloo:")
-    ]
+    ]  # fmt: skip
+
+
+def elements(sizes: Any) -> int:
+    """Numbers in tensors of these sizes; -1 where none are known."""
+    return sum(math.prod(size) for size in sizes) if sizes else -1
