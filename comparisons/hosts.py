@@ -20,8 +20,6 @@ os.environ["OMP_NUM_THREADS"] = "1"  # one thread a process, here and below; rea
 
 import argparse
 import json
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -31,8 +29,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from harness.fabric import NETWORK, hosts
-from harness.facts import ROOT, facts, load_average
+from harness.fabric import everywhere, finish, hosts, start
+from harness.facts import facts, load_average
 from harness.result import Result, facts_text, table
 from loop import SEQ_LEN, TINY, Case, figures, name_of, spread
 
@@ -51,7 +49,7 @@ MODEL: dict[str, Any] = {
     "vocab_size": 1024, "hidden_size": 256, "intermediate_size": 688, "num_hidden_layers": 4,
     "num_attention_heads": 8, "num_key_value_heads": 4,
 }  # fmt: skip
-PROCESSES, BATCH, PORT = 4, 8, 29531
+PROCESSES, BATCH = 4, 8
 RATE, DELAY = 400e6 / 8, 1e-3  # bytes/s of a host's uplink, seconds
 PROBE_S = 480.0
 
@@ -152,7 +150,7 @@ def bench(names: list[str], folder: Path) -> list[dict[str, Any]]:
         start(names[rank // each], ["-m", "scalewright.machine.ranks", str(rank), *words], keep=rank == 0)
         for rank in range(PROCESSES)
     ]
-    curves: list[dict[str, Any]] = json.loads(finish(started).strip().splitlines()[-1])
+    curves: list[dict[str, Any]] = json.loads(finish(started, PROBE_S).strip().splitlines()[-1])
     return curves
 
 
@@ -187,39 +185,8 @@ def run(case: Case, model: ModelSpec, folder: Path, steps: int, names: list[str]
     }  # fmt: skip
     file = folder / f"{case.name}.json"
     file.write_text(json.dumps(keys))
-    everywhere(names, ["-m", "scalewright", "train", str(file)])
+    everywhere(names, PROCESSES // len(names), ["-m", "scalewright", "train", str(file)], PROBE_S)
     return out
-
-
-def everywhere(names: Sequence[str], command: list[str]) -> None:
-    """torchrun in every namespace."""
-    each = PROCESSES // len(names)
-    torchrun = ["-m", "torch.distributed.run", "--nnodes", str(len(names)), "--nproc-per-node", str(each),
-                "--master-addr", f"{NETWORK}.1", "--master-port", str(PORT)]  # fmt: skip
-    finish([start(name, [*torchrun, "--node-rank", str(rank), *command]) for rank, name in enumerate(names)])
-
-
-def start(name: str, command: list[str], keep: bool = False) -> subprocess.Popen[str]:
-    """Python in a namespace; what it prints is kept or thrown away."""
-    path = os.pathsep.join(filter(None, [str(ROOT / "src"), os.environ.get("PYTHONPATH")]))
-    return subprocess.Popen(
-        ["ip", "netns", "exec", name, sys.executable, *command],
-        env={**os.environ, "PYTHONPATH": path, "GLOO_SOCKET_IFNAME": "eth0"},
-        stdout=subprocess.PIPE if keep else subprocess.DEVNULL, stderr=subprocess.DEVNULL, text=True,
-    )  # fmt: skip
-
-
-def finish(started: Sequence[subprocess.Popen[str]]) -> str:
-    """What the first one printed, once all have ended; ends the script where one fails."""
-    try:
-        text = started[0].communicate(timeout=PROBE_S)[0] or ""
-        codes = [process.wait(timeout=60) for process in started]
-    finally:
-        for process in started:
-            process.kill()
-    if any(codes):
-        raise SystemExit(f"error: {' '.join(map(str, started[0].args[4:]))} ended with exit codes {codes}")
-    return text
 
 
 def show(result: Result, cases: dict[str, Case], every: int, options: argparse.Namespace, line: Line) -> None:

@@ -26,8 +26,10 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
-NETWORK = "10.88.0"
+NETWORK, PORT = "10.88.0", 29531
+ROOT = Path(__file__).resolve().parents[2]
 HEADER = 10  # bytes of virtio's header before each packet
 LARGEST = 65_536 + HEADER
 BEHIND = 0.5  # seconds of queue on an uplink beyond which packets are dropped, as a switch would
@@ -105,6 +107,40 @@ def hosts(count: int, rate: float, delay: float) -> Iterator[list[str]]:
             switch.wait()
         for name in names:
             subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
+
+
+def everywhere(names: Sequence[str], each: int, command: Sequence[str], patience: float) -> str:
+    """torchrun in every namespace, `each` processes of a Python command; what the first one printed."""
+    words = ["-m", "torch.distributed.run", "--nnodes", str(len(names)), "--nproc-per-node", str(each),
+             "--master-addr", f"{NETWORK}.1", "--master-port", str(PORT)]  # fmt: skip
+    started = [
+        start(name, [*words, "--node-rank", str(rank), *command], keep=rank == 0)
+        for rank, name in enumerate(names)
+    ]
+    return finish(started, patience)
+
+
+def start(name: str, command: Sequence[str], keep: bool = False) -> subprocess.Popen[str]:
+    """Python in a namespace; what it prints is kept or thrown away."""
+    path = os.pathsep.join(filter(None, [str(ROOT / "src"), os.environ.get("PYTHONPATH")]))
+    return subprocess.Popen(
+        ["ip", "netns", "exec", name, sys.executable, *command],
+        env={**os.environ, "PYTHONPATH": path, "GLOO_SOCKET_IFNAME": "eth0"},
+        stdout=subprocess.PIPE if keep else subprocess.DEVNULL, stderr=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+
+
+def finish(started: Sequence[subprocess.Popen[str]], patience: float) -> str:
+    """What the first one printed, once all have ended, in so many seconds; ends the script if one fails."""
+    try:
+        text = started[0].communicate(timeout=patience)[0] or ""
+        codes = [process.wait(timeout=60) for process in started]
+    finally:
+        for process in started:
+            process.kill()
+    if any(codes):
+        raise SystemExit(f"error: {started[0].args!r} ended with exit codes {codes}")
+    return text
 
 
 def ip(*words: str) -> None:

@@ -1,8 +1,8 @@
 """A network and its data with one fault in it, as parts of a run's own: `{python: planted:Network}`.
 
     slow_rank      rank 1 multiplies more in every block        sleepy_rank    rank 1 sleeps in every block
-    data_stall     every document takes long to come            slow_link      every sum is sent nine times
-    tiny           every block adds a small number 1,500 times
+    data_stall     every document takes long to come            tiny           every block adds a small
+                                                                               number 1,500 times
 
 The package has no code for faults: all of it is in what the user gives.
 """
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -19,7 +18,6 @@ from torch import Tensor, nn
 
 VOCAB = 64
 SLOW = 1  # the rank of a slow rank's fault
-REPEATS = 8  # more sums over a slow link
 
 
 class Network(nn.Module):
@@ -30,8 +28,6 @@ class Network(nn.Module):
         self.embed = nn.Embedding(VOCAB, width)
         self.blocks = nn.ModuleList(Block(width, fault) for _ in range(blocks))
         self.head = nn.Linear(width, VOCAB)
-        if fault == "slow_link":
-            dist.all_reduce = sent_again(dist.all_reduce)  # type: ignore[assignment]
 
     def forward(self, tokens: Tensor) -> Tensor:
         """The logits."""
@@ -65,18 +61,6 @@ class Block(nn.Module):
                 small = small + 1
         y: Tensor = self.down(torch.nn.functional.gelu(self.up(self.norm(x))))
         return y
-
-
-def sent_again(all_reduce: Any) -> Any:
-    """The collective, after more of the same for tensors that aren't small."""
-
-    def slow(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
-        if tensor.numel() > 10_000:
-            for _ in range(REPEATS):
-                all_reduce(tensor.clone(), group=kwargs.get("group"))
-        return all_reduce(tensor, *args, **kwargs)
-
-    return slow
 
 
 def documents(split: str, wait_s: float = 0.0) -> Iterator[list[int]]:

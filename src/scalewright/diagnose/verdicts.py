@@ -116,6 +116,8 @@ def _operator_storms(ranks: Ranks) -> Verdict | None:
     if share < LEAST["storms"]:
         return None
     most = ranks.gain_with(ranks.recorded_without(spans, 1.0))
+    if most < LEAST["host"]:
+        return None
     usual = most * max(some.calls for some in storms)
     return Verdict(
         "short kernels",
