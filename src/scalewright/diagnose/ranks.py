@@ -24,7 +24,7 @@ from scalewright.diagnose.cpu import Less, cpu_idle, record_cpu
 from scalewright.diagnose.idle import Idle, idle_causes, loading
 from scalewright.diagnose.pipeline_steps import PipelineStep, read_steps
 from scalewright.diagnose.recording import Recording, recording
-from scalewright.diagnose.replay import Change, Recorded, held_up, numbers, record, replay
+from scalewright.diagnose.replay import COMPUTES, Change, Recorded, held_up, numbers, record, replay
 from scalewright.diagnose.steps import Steps, steps
 from scalewright.diagnose.stragglers import Straggler, stragglers
 from scalewright.diagnose.traces import trace as t
@@ -177,6 +177,16 @@ class Ranks:
     def host_work(self) -> list[int]:
         """Nanoseconds of each rank's host between its calls, without loading data and without waiting."""
         return [sum(work - data for _, work, data, _, _ in some.calls) for some in self.recorded]
+
+    @property
+    def compute_work(self) -> list[int]:
+        """Nanoseconds that each rank computes; without a GPU less what recording cost."""
+        if self.on_gpu or not self.replays:
+            return [intervals.length(rank.activity.compute) for rank in self.ranks]
+        return [
+            sum(length for length, role in zip(some.duration, some.role, strict=True) if role == COMPUTES)
+            for some in self.recorded
+        ]
 
     @property
     def on_gpu(self) -> bool:

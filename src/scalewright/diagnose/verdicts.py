@@ -243,7 +243,7 @@ def _stragglers(ranks: Ranks) -> Verdict | None:
     late = ranks.stragglers
     if not late:
         return None
-    most = max(ranks.gain(*(_without(some) for some in late)), 0.0)
+    most = max(ranks.gain(*(_without(ranks, some) for some in late)), 0.0)
     usual = min(max(ranks.gain(*(as_the_median(ranks, some) for some in late)), 0.0), most)
     evidence = [
         f"the others wait {some.imposed / 1e6:,.1f} ms for {name(ranks, some.rank)}, late in {some.last_in} "
@@ -280,11 +280,11 @@ FIX = {
 }
 
 
-def _without(late: Straggler) -> Change:
+def _without(ranks: Ranks, late: Straggler) -> Change:
     """The change that takes all of a cause away from a late rank."""
     only = frozenset({late.rank})
-    if late.cause == "compute":
-        return Change(compute=0.5, ranks=only)  # no rank computes nothing
+    if late.cause == "compute":  # no rank computes nothing
+        return Change(compute=min(ratio_to_median(ranks.compute_work, late.rank), 0.5), ranks=only)
     if late.cause == "data":
         return Change(data=0.0, ranks=only)
     return Change(host=0.0, waits=late.cause != "sync", proven=True, ranks=only)
@@ -294,10 +294,9 @@ def as_the_median(ranks: Ranks, late: Straggler) -> Change:
     """The change that makes a late rank as fast as the median one in what it is late by."""
     only = frozenset({late.rank})
     if late.cause == "compute":
-        compute = [intervals.length(rank.activity.compute) for rank in ranks.ranks]
-        return Change(compute=ratio_to_median(compute, late.rank), ranks=only)
+        return Change(compute=ratio_to_median(ranks.compute_work, late.rank), ranks=only)
     if late.cause in ("data", "sync"):
-        return _without(late)
+        return _without(ranks, late)
     beyond = 1 - late.excess["host"] / max(ranks.host_work[late.rank], 1)
     factor = max(min(ratio_to_median(ranks.host_work, late.rank), beyond), 0.0)
     return Change(host=factor, proven=True, ranks=only)  # the others hold it up where it does depend on them
