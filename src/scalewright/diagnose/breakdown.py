@@ -27,7 +27,15 @@ from scalewright.diagnose.traces.kinds import communicates
 from scalewright.diagnose.traces.trace import Trace
 
 CPU_COMMUNICATION = ("gloo:", "nccl:", "mpi:", "c10d::", "record_param_comms")
-CPU_WAITS = ("autograd::engine", "profilerstep", "##", "optimizer.", "distributeddataparallel", "enumerate(")
+CPU_WAITS = (
+    "_c10d_functional::wait_tensor",
+    "autograd::engine",
+    "profilerstep",
+    "##",
+    "optimizer.",
+    "distributeddataparallel",
+    "enumerate(",
+)
 
 
 @dataclass(frozen=True)

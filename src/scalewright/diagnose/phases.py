@@ -22,6 +22,7 @@ import numpy as np
 from scalewright.diagnose import intervals
 from scalewright.diagnose.ranks import Rank
 from scalewright.diagnose.traces import trace as t
+from scalewright.diagnose.traces.gloo import gloo_rows
 from scalewright.diagnose.traces.trace import Trace
 
 PHASES = ("forward", "backward", "optimizer", "other")
@@ -46,7 +47,10 @@ def phases(rank: Rank) -> dict[str, int] | None:
 
 
 def _of_operators(rank: Rank) -> dict[str, int] | None:
-    """Without a GPU the operators themselves are the device's time: by the ranges around them."""
+    """Without a GPU the operators themselves are the device's time: by the ranges around them.
+
+    A collective is of the phase that it began in, though it ends later.
+    """
     trace, busy = rank.trace, rank.activity.busy
     ranges = [
         intervals.union(trace.start[rows], trace.end[rows])
@@ -54,12 +58,24 @@ def _of_operators(rank: Rank) -> dict[str, int] | None:
     ]
     if not sum(map(len, ranges)):
         return None
+    rows = np.flatnonzero(gloo_rows(trace))
+    ranges = [
+        intervals.merge(spans, intervals.minus(_begun_in(trace, rows, spans), rank.activity.compute))
+        for spans in ranges
+    ]
     backward, optimizer = (intervals.overlap(busy, spans) for spans in ranges)
     backward = intervals.minus(backward, optimizer)
     rest = intervals.minus(busy, intervals.merge(backward, optimizer))
     steps = intervals.union(rank.steps.host_start, rank.steps.host_end)
     forward = intervals.overlap(rest, steps)
     return _partition(rank, [forward, backward, optimizer, intervals.minus(rest, forward)])
+
+
+def _begun_in(trace: Trace, rows: np.ndarray, spans: np.ndarray) -> np.ndarray:
+    """The time of those rows that begin in one of the spans."""
+    moment = trace.start[rows]
+    inside = intervals.length_within(spans, moment, moment + 1) > 0
+    return intervals.union(trace.start[rows[inside]], trace.end[rows[inside]])
 
 
 def _partition(rank: Rank, spans: list[np.ndarray]) -> dict[str, int]:

@@ -28,7 +28,7 @@ from scalewright.diagnose.replay import COMPUTES, Change, Recorded, held_up, num
 from scalewright.diagnose.steps import Steps, steps
 from scalewright.diagnose.stragglers import Straggler, stragglers
 from scalewright.diagnose.traces import trace as t
-from scalewright.diagnose.traces.gloo import MESSAGES, name_groups
+from scalewright.diagnose.traces.gloo import RECEIVE, name_groups
 from scalewright.diagnose.traces.json_array import NotATrace
 from scalewright.diagnose.traces.kinds import communicates
 from scalewright.diagnose.traces.kineto import read_kineto
@@ -132,10 +132,20 @@ class Ranks:
             if messages is None or group.message == messages
         ]
         if self.pipeline and not self.on_gpu and messages is not False:
-            trace = self.ranks[place].trace
-            rows = trace.starting(MESSAGES)
-            spans.append(intervals.union(trace.start[rows], trace.end[rows]))
+            spans.append(self._receiving(place))
         return intervals.merge(*spans) if spans else np.empty((0, 2), dtype=np.int64)
+
+    def _receiving(self, place: int) -> np.ndarray:
+        """When a rank without a GPU had asked for a message, and was in no matched collective."""
+        trace = self.ranks[place].trace
+        receives = trace.starting((RECEIVE,))
+        together = [
+            intervals.union(group.start[:, column], group.end[:, column])
+            for group in self.matched
+            for column in np.flatnonzero(np.array(group.ranks) == place).tolist()
+        ]
+        asked = intervals.union(trace.start[receives], trace.end[receives])
+        return intervals.minus(asked, intervals.merge(*together)) if together else asked
 
     @cached_property
     def recorded(self) -> list[Recorded]:

@@ -26,7 +26,7 @@ from scalewright.machine.processor import Processor, read_processor
 from scalewright.spec.errors import RunError, UserError
 from scalewright.spec.hardware.timings import Timings
 
-VERSION = 3  # of the probe: a change in what it times makes what is remembered worthless
+VERSION = 4  # of the probe: a change in what it times makes what is remembered worthless
 SECONDS = 0.02  # of a kernel at one size
 PRECISIONS = ("fp32", "bf16")
 QUIET_DAYS, BUSY_MINUTES = 30.0, 10.0
@@ -101,7 +101,7 @@ def probe(processes: int, threads: int, seconds: float = SECONDS, patience: floa
     curves = json.loads(answers[0][0].strip().splitlines()[-1])
     when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     keys = {"processes": processes, "threads": threads, "curves": curves, "how": _how(), "when": when}
-    return Timings.parse({**keys, "load": load}, "probe")
+    return Timings.parse({**keys, "cores": read_processor().usable_cores, "load": load}, "probe")
 
 
 def _how() -> str:

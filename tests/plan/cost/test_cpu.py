@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from fake_machine import machine
 from scalewright.plan.cost.cpu import Between
+from scalewright.plan.cost.data_parallel import _fill
 from scalewright.plan.predict import predict
 from scalewright.spec.hardware.cluster import ClusterSpec
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
+from scalewright.spec.volumes import Transfer
 
 RATE, DELAY = 50e6, 2e-3
 MODEL = ModelSpec.parse({
@@ -78,3 +81,65 @@ def test_what_stays_within_a_machine_costs_what_it_did() -> None:
     one, two = hosts(1), hosts(2)
     assert predict(MODEL, two, inside, 128).step_time_s == predict(MODEL, one, inside, 128).step_time_s
     assert predict(MODEL, two, across, 128).step_time_s > predict(MODEL, one, across, 128).step_time_s
+
+
+def crowded_by(cores: int | None, **keys: Any) -> dict[str, float]:
+    """Seconds by part on one machine with so many cores for its four processes."""
+    place = machine(4)
+    assert place.measured is not None
+    assert place.measured.timings is not None
+    timings = place.measured.timings.replace(cores=cores)
+    place = place.replace(measured={**place.measured.dump(), "timings": timings.dump()})
+    layout = Layout.parse({"devices": 4, "global_batch": 16, "precision": "fp32", **keys})
+    return predict(MODEL, place, layout, 128).breakdown
+
+
+def test_processes_without_a_core_of_their_own_take_turns() -> None:
+    enough, half = crowded_by(4, zero_stage=0), crowded_by(2, zero_stage=0)
+    assert crowded_by(None, zero_stage=0) == enough
+    more = half["compute"] - enough["compute"]
+    assert enough["compute"] < more < enough["compute"] + enough["other"]  # Python around operators, too
+    assert half["optimizer"] == pytest.approx(2 * enough["optimizer"])
+    assert half["dp_exposed"] == enough["dp_exposed"]  # who waits for a message needs no core
+
+
+def test_a_core_that_a_pipelines_fill_leaves_is_anothers() -> None:
+    keys = {"pp": 4, "zero_stage": 0, "micro_batch": 4, "schedule": "1f1b"}
+    enough, half = crowded_by(4, **keys), crowded_by(2, **keys)
+    more, alone = half["compute"] - enough["compute"], enough["compute"] - enough["pp_bubble"]
+    assert alone < more < alone + enough["other"]
+    assert half["pp_bubble"] == enough["pp_bubble"]
+
+
+def test_later_stages_wait_for_what_earlier_ones_gather_and_send_again() -> None:
+    """Four micro-batches: a gather once, a reduction in each, and one at the end that holds up nobody."""
+    parts = [
+        SimpleNamespace(transfer=Transfer("fsdp", kind, 1.0, 1.0, "all"), seconds=number(s), rounds=number(r))
+        for kind, s, r in (("all_gather", 3.0, 1), ("reduce_scatter", 8.0, 4), ("reduce_scatter", 5.0, 1))
+    ]
+    for pp, held_up in ((1, 0.0), (2, 3.0 + 2.0), (4, 15.0)):
+        at = SimpleNamespace(table=Rows(number(pp)))
+        assert _fill(at, parts)[0] == pytest.approx(held_up)  # type: ignore[arg-type]
+
+
+class Rows(SimpleNamespace):
+    """A table of rows with so many pipeline ranks."""
+
+    def __init__(self, pp: np.ndarray) -> None:
+        super().__init__(pp=pp)
+
+    def __len__(self) -> int:
+        return len(self.pp)
+
+
+def test_a_network_sends_by_itself() -> None:
+    """On one machine the sender's core copies a message; between machines the rank goes on."""
+    layout = Layout.parse({"devices": 4, "pp": 4, "global_batch": 64, "micro_batch": 4, "precision": "fp32"})
+    slow, fast = hosts(4), hosts(4)
+    device, fabric = (level.dump() for level in fast.levels)
+    fast = fast.replace(levels=[device, {**fabric, "bytes_per_s": 2 * RATE, "latency_s": DELAY}])
+    message = 4 * 4 * 128 * MODEL.hidden_size * (1 / RATE - 1 / (2 * RATE))
+    less = predict(MODEL, slow, layout, 128).breakdown["pp_exposed"]
+    less -= predict(MODEL, fast, layout, 128).breakdown["pp_exposed"]
+    received, filled = 16 * 2, 2 * (4 - 1)  # activations and gradients of 16 micro-batches; fill and drain
+    assert less <= (received + filled) * message * 1.01

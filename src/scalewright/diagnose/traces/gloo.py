@@ -23,7 +23,8 @@ from scalewright.diagnose.traces.trace import Collective, Trace
 T = TypeVar("T")
 PREFIX = "gloo:"
 CALLS = "c10d::"  # operators that hand a collective over, and return at once
-MESSAGES = ("gloo:send", "gloo:recv")
+WAITS = "_c10d_functional::wait_tensor"
+SEND, RECEIVE = "gloo:send", "gloo:recv"
 SLACK = 1_000_000  # ns by which the recorder's clock may be ahead of the trace's
 
 
@@ -56,12 +57,12 @@ def gloo_rows(trace: Trace) -> np.ndarray:
 
 
 def encloses_call(trace: Trace) -> np.ndarray:
-    """Operators within which a collective is started: they wait for it, or hold operators of their own.
+    """Operators within which a collective is started or waited for: what they do is in others of their own.
 
     bool, one a row; `torch::autograd::AccumulateGrad` whose hook sums a gradient over ranks is one.
     """
     operators = trace.category == t.OPERATOR
-    calls = operators & trace.starting((CALLS,))
+    calls = operators & trace.starting((CALLS, WAITS))
     result = np.zeros(len(trace), dtype=bool)
     for lane in np.unique(trace.lane[calls]).tolist():
         begun = np.sort(trace.start[calls & (trace.lane == lane)])
@@ -83,7 +84,7 @@ def name_groups(trace: Trace) -> Trace:
     rows = np.flatnonzero(gloo_rows(trace))
     rows = rows[np.argsort(trace.start[rows], kind="stable")]
     kinds = np.array([trace.names[number] for number in trace.name[rows].tolist()])
-    for kind in sorted({entry.kind for entry in entries} - set(MESSAGES)):
+    for kind in sorted({entry.kind for entry in entries} - {SEND, RECEIVE}):
         alike = [entry for entry in entries if entry.kind == kind]
         for row, entry in _paired(trace, rows[kinds == kind], alike):
             about = str(axes.get(entry.group, entry.about))

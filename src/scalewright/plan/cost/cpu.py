@@ -4,7 +4,9 @@
     a micro-batch   Python around every operator; twice through autograd where the backward is split
     a step          AdamW over a shard, adding gradients up, reports, what every step costs
 
-Gloo works on the cores that compute, so that nothing hides behind anything. Operators: cpu_kernels.py.
+Gloo works on the cores that compute, so that nothing hides behind anything. More processes than cores take
+turns: what all compute at once takes `crowd` = processes · threads / cores times as long. Operators:
+cpu_kernels.py.
 """
 
 from __future__ import annotations
@@ -109,6 +111,12 @@ class Cpu:
 
     def __init__(self, at: Columns, timings: Timings) -> None:
         self.at, self.curves, self.network = at, curves_of(timings), Loopback(at, timings)
+        together = np.minimum(at.table.devices, timings.processes) * timings.threads
+        self.crowd = np.maximum(together / (timings.cores or np.inf), 1.0)
+        stage = at.table.devices / at.table.pp
+        self.sending = 1 - self.network.between.crossing(
+            stage, at.table.devices
+        )  # a network does it by itself
         self.operators, self.narrow = np.zeros(len(at.table)), np.zeros(len(at.table), dtype=bool)
         for index in np.unique(at.table.unit):
             unit, rows = at.table.units[index], at.table.unit == index
@@ -128,7 +136,8 @@ class Cpu:
         ranks = np.where(self.at.table.zero_stage >= 1, np.maximum(held.shard, 1.0), 1.0)
         shard = (held.dense + held.expert) / ranks
         copies = np.where(self.narrow, self._pass(shard, "add"), 0.0)
-        return np.asarray(self._pass(shard, "optimizer") * self.at.trainer("update_on_host") + copies)
+        update = self._pass(shard, "optimizer") * self.at.trainer("update_on_host")
+        return np.asarray(self.crowd * (update + copies))
 
     def fixed(self, held: Shares) -> np.ndarray:
         """Gradients that are added up, small sums over all ranks, and a step's bookkeeping."""
@@ -138,7 +147,7 @@ class Cpu:
         adds = added / shards * self._pass(held.dense + held.expert, "add")
         small = np.full(len(t), REPORT_BYTES)
         report = REPORTS * self.network(Transfer("world", "all_reduce", small, REPORTS, "nothing"))
-        return np.asarray(adds + report + self.at.c["cpu.step"])
+        return np.asarray(self.crowd * (adds + self.at.c["cpu.step"]) + report)
 
     def _pass(self, elements: np.ndarray, what: str) -> np.ndarray:
         """Seconds of a pass over so many numbers."""

@@ -9,6 +9,9 @@
     nothing              FSDP2's copies out of what it gathered          all
     nothing              all, under DeepSpeed's pipeline engine          all
 
+Where nothing runs beside the computation, a pipeline's stages fill with the traffic in them: FSDP gathers
+when the first activation has come, and what a micro-batch sends every time holds the next stage up.
+
 What FSDP hides slows the computation that hides it (overlap.slow). What is sent: volumes.py.
 
 FSDP2 gathers into one buffer and copies parameters out of it, where the computation waits for them; gradients
@@ -44,6 +47,7 @@ def data_parallel(at: Columns, sent: Sequence[Transfer], micro: np.ndarray, pric
         + _by_block(at, priced, micro)
         + prices.beside * _copies(at, priced)
         + sum(part.seconds * part.share for part in priced if part.transfer.during == "nothing")
+        + (1 - prices.beside) * _fill(at, priced)
     )
 
 
@@ -56,6 +60,16 @@ class _Priced:
         self.rounds = transfer.rounds * (np.asarray(transfer.calls) > 0)
         self.share = 1 - REPLICAS * prices.beside * (transfer.axis == "dp_replicate")
         self.edge = np.minimum(self.rounds * call, self.seconds)  # the first gather, the last reduction
+
+
+def _fill(at: Columns, priced: Sequence[_Priced]) -> np.ndarray:
+    """Seconds that the traffic of a stage's first micro-batch holds up the later stages, one by one."""
+    once = np.zeros(len(at.table))
+    for part in priced:
+        if part.transfer.axis in ("fsdp", "expert"):
+            again = (part.transfer.kind == "all_gather") | (part.rounds > 1)
+            once = once + np.where(again, part.seconds / np.maximum(part.rounds, 1.0), 0.0)
+    return np.asarray((at.table.pp - 1) * once)
 
 
 def _behind(priced: Sequence[_Priced], during: During, cover: np.ndarray) -> np.ndarray:

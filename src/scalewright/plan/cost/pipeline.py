@@ -73,13 +73,13 @@ def messages(
 ) -> np.ndarray:
     """Exposed seconds of a step's messages; `totals`: seconds of a micro-batch by rank [seats, rows].
 
-    A rank waits for what arrives, and, where nothing runs beside the computation, for what it sends. One that
+    A rank waits for what arrives, and, where its own cores copy it (`sending`), for what it sends. One that
     computes less than the slowest has time for it.
     """
     t = at.table
     if not (t.pp > 1).any():
         return np.zeros(len(t))
-    message, waited = message_seconds(at, prices), unhidden(at, prices) + 1 - prices.beside
+    message, waited = message_seconds(at, prices), unhidden(at, prices) + prices.sending
     ranks = []
     for seat, total in zip(seats, totals, strict=True):
         sent = volumes.pipeline(seat)

@@ -28,6 +28,7 @@ class Accelerator:
 
     def __init__(self, at: Columns) -> None:
         self.at, self.network = at, Links(at)
+        self.crowd, self.sending = np.ones(len(at.table)), np.zeros(len(at.table))
 
     def waits(self, blocks: np.ndarray, device: np.ndarray) -> np.ndarray:
         """Of a micro-batch through so many blocks: what the host adds to the device's seconds."""

@@ -2,6 +2,7 @@
 
     a rank's micro-batch   microbatch.py      kernels, exposed tp, cp and ep exchange, waits for the host
     the pipeline           pipeline.py        m · slowest rank + bubble + exposed messages
+    fewer cores than ranks cpu.py             at least crowd · m · a rank's computation
     data parallelism       data_parallel.py   what the last backward (first forward) doesn't hide;
                                               FSDP: of every micro-batch
     optimizer, offload     optimizer.py       bytes of the states, the host's link
@@ -100,15 +101,16 @@ def _step(at: Columns) -> Step:
     dp = np.max(shared, axis=0)
     states = prices.update(held) + offload(at, held, slow)
     fixed = prices.fixed(held)
-    plain = m * slow + fill + message + dp + states + fixed
-    nodes = np.maximum(table.devices / np.maximum(at.chip("node"), 1.0), 1.0)
-    late = plain * c["wait.straggler"] * np.log2(nodes)
     of = {
         name: m * np.choose(which, [getattr(rank, name) for rank in ranks])
         for name in ("compute", "recompute", "tp", "cp", "ep", "host")
     }
+    turns = crowded(prices.crowd, of["compute"] + of["recompute"] + of["host"], fill)
+    plain = m * slow + fill + turns + message + dp + states + fixed
+    nodes = np.maximum(table.devices / np.maximum(at.chip("node"), 1.0), 1.0)
+    late = plain * c["wait.straggler"] * np.log2(nodes)
     parts = {
-        "compute": of["compute"],
+        "compute": of["compute"] + turns,
         "tp_exposed": of["tp"],
         "dp_exposed": dp,
         "cp_exposed": of["cp"],
@@ -123,6 +125,14 @@ def _step(at: Columns) -> Step:
     detail = {"slow": slow, "late": late, "fixed": fixed}
     share = prices.beside * of["host"] / np.maximum(plain, 1e-12)  # a CPU's Python is timed, no wait
     return Step(plain + late, parts, forward, hardware, share, at, detail)
+
+
+def crowded(crowd: np.ndarray, work: np.ndarray, fill: np.ndarray) -> np.ndarray:
+    """Seconds that ranks with `work` seconds each wait for a core, where `crowd` of them share each.
+
+    A core is never idle while a rank could run: in a pipeline's fill the others have it.
+    """
+    return np.asarray(np.maximum((crowd - 1) * work - fill, 0.0))
 
 
 def flops(at: Columns) -> tuple[np.ndarray, np.ndarray]:

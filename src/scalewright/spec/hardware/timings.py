@@ -52,11 +52,15 @@ class TimingCurve(Spec):
 
 
 class Timings(Spec):
-    """Times of `processes` concurrent processes of `threads` threads each."""
+    """Times of `processes` concurrent processes of `threads` threads each.
+
+    Kernels are timed by what a thread ran, so that more processes than `cores` (null: enough) aren't in them.
+    """
 
     version: Literal[1] = 1
     processes: int = Field(ge=1)
     threads: int = Field(ge=1)
+    cores: int | None = Field(None, ge=1)
     curves: tuple[TimingCurve, ...] = Field(min_length=1)
     how: str = ""
     when: str = ""
