@@ -174,6 +174,8 @@ def open_device(namespace: str) -> int:
 
 def serve(rate: float, delay: float, names: Sequence[str]) -> None:
     """Moves packets until it is killed."""
+    with suppress(OSError, AttributeError):  # a real switch has a processor of its own
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
     devices = [open_device(name) for name in names]
     place = {device: number for number, device in enumerate(devices)}
     switch = Switch(rate, delay)

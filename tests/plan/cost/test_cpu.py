@@ -111,22 +111,24 @@ def test_a_core_that_a_pipelines_fill_leaves_is_anothers() -> None:
     assert half["pp_bubble"] == enough["pp_bubble"]
 
 
-def test_later_stages_wait_for_what_earlier_ones_gather_and_send_again() -> None:
-    """Four micro-batches: a gather once, a reduction in each, and one at the end that holds up nobody."""
+@pytest.mark.parametrize("splits", [False, True])
+def test_stages_wait_for_what_others_gather_and_reduce(splits: bool) -> None:
+    """A gather once, a reduction in each of four micro-batches, one in the last, which zb-h1 splits off."""
     parts = [
         SimpleNamespace(transfer=Transfer("fsdp", kind, 1.0, 1.0, "all"), seconds=number(s), rounds=number(r))
         for kind, s, r in (("all_gather", 3.0, 1), ("reduce_scatter", 8.0, 4), ("reduce_scatter", 5.0, 1))
     ]
-    for pp, held_up in ((1, 0.0), (2, 3.0 + 2.0), (4, 15.0)):
-        at = SimpleNamespace(table=Rows(number(pp)))
-        assert _fill(at, parts)[0] == pytest.approx(held_up)  # type: ignore[arg-type]
+    once = 3.0 + 2.0 + (0.0 if splits else 5.0)
+    for pp in (1, 2, 4):
+        at = SimpleNamespace(table=Rows(number(pp), splits))
+        assert _fill(at, parts)[0] == pytest.approx((pp - 1) * once)  # type: ignore[arg-type]
 
 
 class Rows(SimpleNamespace):
     """A table of rows with so many pipeline ranks."""
 
-    def __init__(self, pp: np.ndarray) -> None:
-        super().__init__(pp=pp)
+    def __init__(self, pp: np.ndarray, splits: bool) -> None:
+        super().__init__(pp=pp, schedules=lambda _: np.array([splits]))
 
     def __len__(self) -> int:
         return len(self.pp)

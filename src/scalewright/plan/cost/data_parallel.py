@@ -9,8 +9,8 @@
     nothing              FSDP2's copies out of what it gathered          all
     nothing              all, under DeepSpeed's pipeline engine          all
 
-Where nothing runs beside the computation, a pipeline's stages fill with the traffic in them: FSDP gathers
-when the first activation has come, and what a micro-batch sends every time holds the next stage up.
+Where nothing runs beside the computation, a pipeline fills and drains with the traffic of its stages: FSDP
+gathers when the first activation has come, and reduces before the gradient goes to the stage before.
 
 What FSDP hides slows the computation that hides it (overlap.slow). What is sent: volumes.py.
 
@@ -63,12 +63,13 @@ class _Priced:
 
 
 def _fill(at: Columns, priced: Sequence[_Priced]) -> np.ndarray:
-    """Seconds that the traffic of a stage's first micro-batch holds up the later stages, one by one."""
+    """Seconds that a micro-batch's traffic in one stage holds up the others, in the fill and the drain."""
     once = np.zeros(len(at.table))
     for part in priced:
         if part.transfer.axis in ("fsdp", "expert"):
-            again = (part.transfer.kind == "all_gather") | (part.rounds > 1)
-            once = once + np.where(again, part.seconds / np.maximum(part.rounds, 1.0), 0.0)
+            # a gradient leaves for the stage before once those of the weights are reduced, unless split off
+            later = at.table.schedules("splits") & (part.transfer.kind != "all_gather") & (part.rounds <= 1)
+            once = once + np.where(later, 0.0, part.seconds / np.maximum(part.rounds, 1.0))
     return np.asarray((at.table.pp - 1) * once)
 
 
