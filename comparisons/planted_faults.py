@@ -58,21 +58,22 @@ def main() -> int:
     )
     parser.add_argument("--only", choices=CAUSES, default=None, help="one fault")
     parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--out", type=Path, default=None, help="folder of the result")
     options = parser.parse_args()
     result = Result("planted-faults", "Faults planted in our own runs", facts(), options.out)
     result.say(facts_text(result.data["facts"]))
     cases: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="scalewright-faults-") as folder:
-        cases["clean"] = case("", Path(folder) / "clean", options.ranks, planted=False)
+        cases["clean"] = case("", Path(folder) / "clean", options, planted=False)
         for fault in [options.only] if options.only else CAUSES:
             try:
-                cases[fault] = case(fault, Path(folder) / fault, options.ranks, planted=True)
+                cases[fault] = case(fault, Path(folder) / fault, options, planted=True)
             except SystemExit as refused:  # no namespaces here
                 print(f"{fault} is left out: {refused}", file=sys.stderr)
                 continue
             # right after it: others use this machine
-            again = case(fault, Path(folder) / f"clean-{fault}", options.ranks, planted=False)
+            again = case(fault, Path(folder) / f"clean-{fault}", options, planted=False)
             cases[fault]["clean_step_s"] = again["step_s"]
             judge(fault, cases[fault])
             result.put("cases", cases)
@@ -81,16 +82,17 @@ def main() -> int:
     return 0 if all(case.get("right", True) for case in cases.values()) else 1
 
 
-def case(fault: str, out: Path, ranks: int, planted: bool) -> dict[str, Any]:
+def case(fault: str, out: Path, options: argparse.Namespace, planted: bool) -> dict[str, Any]:
     """Trains once; the median step in seconds, and the verdicts of the trace."""
     out.parent.mkdir(parents=True, exist_ok=True)
     file = out.with_suffix(".yaml")
-    file.write_text(json.dumps({"out_dir": str(out), **settings(fault, ranks, planted)}), encoding="utf-8")
+    keys = {"out_dir": str(out), "device": options.device, **settings(fault, options.ranks, planted)}
+    file.write_text(json.dumps(keys), encoding="utf-8")
     environ = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "scalewright"]
     link: list[str] = []
     if fault == "slow_link":
-        link = ["--cluster", str(trained_on_hosts(file, ranks, SLOW if planted else RATE))]
+        link = ["--cluster", str(trained_on_hosts(file, options.ranks, SLOW if planted else RATE))]
     else:
         subprocess.run([*command, "train", str(file)], cwd=PARTS, env=environ, check=True,
                        timeout=PATIENCE, stdout=subprocess.DEVNULL)  # fmt: skip
@@ -103,7 +105,7 @@ def case(fault: str, out: Path, ranks: int, planted: bool) -> dict[str, Any]:
 
 
 def settings(fault: str, ranks: int, planted: bool) -> dict[str, Any]:
-    """The run's keys, but for its folder."""
+    """The run's keys, but for its folder and device."""
     layout: dict[str, Any] = {"devices": ranks, "micro_batch": 2, "precision": "fp32"}
     model: dict[str, Any] = {"python": "planted:Network", "fault": fault if planted else ""}
     wait = WAIT_S if planted and fault == "data_stall" else 0.0
@@ -114,7 +116,6 @@ def settings(fault: str, ranks: int, planted: bool) -> dict[str, Any]:
     else:
         layout |= {"zero_stage": 0, "global_batch": 2 * ranks}
     return {
-        "device": "cpu",
         "model": model,
         "data": {"python": "planted:documents", "wait_s": wait, "seq_len": 32},
         "layout": layout,
@@ -179,7 +180,7 @@ def text(cases: dict[str, Any], ranks: int) -> str:
         ])  # fmt: skip
     heads = ["planted", "first cause", "promised, %", "measured, %", "step, ms", "cause right", "gain right"]
     return "\n".join([
-        f"{ranks} CPU processes over Gloo, {len(TRACED)} traced steps each; measured: the median of "
+        f"{ranks} processes, {len(TRACED)} traced steps each; measured: the median of "
         f"{TRACED[0] - FIRST} steps that weren't traced, with the fault and in a run without it right after.",
         "", table(heads, rows),
     ])  # fmt: skip

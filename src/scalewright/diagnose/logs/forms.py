@@ -98,13 +98,14 @@ class Form:
             for (key, factor), group in zip(self.heads, match.groups(), strict=True)
             if group is not None
         }
+        fields = self.fields
         for word, value in self.pairs(text):
-            if word not in self.fields:
+            if word not in fields:
                 continue
-            key, factor = self.fields[word]
+            key, factor = fields[word]
             if key not in values and (amount := number(value, self.units)) is not None:
                 values[key] = amount * factor
-        damaged = [key for key in COUNTS if not abs(values.get(key, 0)) < LARGEST]  # also true of NaN
+        damaged = [key for key in values if key in COUNTS and not abs(values[key]) < LARGEST]  # or NaN
         return {key: values[key] for key in values if key not in damaged} if damaged else values or None
 
 

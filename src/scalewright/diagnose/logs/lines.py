@@ -22,6 +22,7 @@ LONGEST = 1 << 15  # bytes of a line that are looked at: a command line with all
 SOURCE = re.compile(
     r"(?:\[\d{1,6},\d{1,6}\]<std\w{3}>: ?|\d{1,6}: |\[(?:rank|default)\d{1,6}\]: ?|\S{1,40}/\d{1,6} )*"
 )
+BEGINS = frozenset("[0123456789")  # its first characters, but for `job/0 `'s
 
 
 class Line(NamedTuple):
@@ -76,6 +77,8 @@ def _line(raw: bytes) -> Line:
     if b"\x1b" in raw:
         raw = COLOUR.sub(b"", raw)
     text = raw.decode("utf-8", "replace")
+    if text[:1] not in BEGINS and "/" not in text[:41]:
+        return Line("", text)
     match = SOURCE.match(text)
     end = match.end() if match else 0
     return Line(text[:end], text[end:])

@@ -92,9 +92,9 @@ class Steps:
             self.left_out += 1
             return
         number = values.get("step")
-        step = Step(int(number) if number is not None else None, clock=clock, life=self.restarts)
-        step.fill(values)
-        self.all.append(step)
+        known = {key: value for key, value in values.items() if key in STEP_KEYS}
+        self.all.append(Step(int(number) if number is not None else None, **{"clock": clock} | known,
+                             life=self.restarts))  # fmt: skip
 
     def _late(self, order: float | None, loss: float | None, clock: float | None) -> bool:
         """Whether a rank prints a recent step once more: with the same loss, and not long after it."""

@@ -21,7 +21,7 @@ UNITS = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 QUOTED = re.compile(r"['\"]([\w/]{1,80})['\"]: ['\"]?([-+]?[\w.]{1,40}(?:[-+]\d{1,4})?)")
 WORDS = re.compile(r"([A-Za-z][\w/]{0,60}(?: in s)?)\s{0,4}[:=]\s{0,4}([-+]?[\w.,]{1,40}(?:[-+]\d{1,4})?)")
 STAMP = re.compile(
-    r"(\d{4})-(\d\d)-(\d\d)[ T](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,6}))?"  # ISO 8601, Python's logging
+    r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d):(\d\d(?:[.,]\d{1,6})?)"  # ISO 8601, Python's logging
 )
 
 
@@ -34,6 +34,7 @@ def number(text: str, units: bool = False) -> float | None:
     try:
         return float(text)  # most are plain, and the pattern costs four times as much
     except ValueError:
+        text = text.strip()
         match = NUMBER.match(text)
     if match is None:
         return None
@@ -60,7 +61,7 @@ def barred(text: str) -> Iterator[tuple[str, str]]:
     for part in text.split("|"):
         key, colon, value = part.rpartition(": ")
         if colon:
-            yield key.strip(), value.strip()
+            yield key.strip(), value
 
 
 def quoted(text: str) -> Iterator[tuple[str, str]]:
@@ -78,14 +79,13 @@ def clock(text: str) -> float | None:
     match = STAMP.search(text, 0, 300)
     if match is None:
         return None
-    day = _midnight(match[1], match[2], match[3])
-    seconds = 3600 * int(match[4]) + 60 * int(match[5]) + int(match[6]) + float(f"0.{match[7] or 0}")
-    return None if day is None else day + seconds
+    minute = _minute(match[1])
+    return None if minute is None else minute + float(match[2].replace(",", "."))
 
 
 @lru_cache(maxsize=64)
-def _midnight(year: str, month: str, day: str) -> float | None:
-    """Seconds since 1970 at the start of a day; None for one that no calendar has."""
+def _minute(text: str) -> float | None:
+    """Seconds since 1970 at `2026-11-23 17:05`; None for one that no calendar has."""
     with suppress(ValueError, OverflowError):
-        return datetime(int(year), int(month), int(day), tzinfo=timezone.utc).timestamp()
+        return datetime.fromisoformat(text).replace(tzinfo=timezone.utc).timestamp()
     return None
