@@ -22,7 +22,7 @@ import numpy as np
 
 from scalewright.diagnose import intervals
 from scalewright.diagnose.traces import trace as t
-from scalewright.diagnose.traces.gloo import encloses_call
+from scalewright.diagnose.traces.gloo import encloses_call, gloo_rows, waited_for
 from scalewright.diagnose.traces.kinds import communicates
 from scalewright.diagnose.traces.trace import Trace
 
@@ -107,6 +107,7 @@ def activity(trace: Trace) -> Activity | None:
     else:
         operators = (trace.category == t.OPERATOR) & ~encloses_call(trace)
         talks = trace.starting(CPU_COMMUNICATION) & (operators | (trace.category == t.ANNOTATION))
+        talks &= ~gloo_rows(trace) | waited_for(trace)
         rows = {
             "compute": operators & ~talks & ~trace.starting(CPU_WAITS),
             "communication": talks,

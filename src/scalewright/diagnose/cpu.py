@@ -23,9 +23,9 @@ import numpy as np
 from scalewright.diagnose import intervals
 from scalewright.diagnose.breakdown import CPU_WAITS, Activity
 from scalewright.diagnose.idle import CAUSES, Idle, loading
-from scalewright.diagnose.replay import COMPUTES, LAUNCH, TALKS, WAIT, Recorded
+from scalewright.diagnose.replay import COMPUTES, LAUNCH, RECEIVES, TALKS, WAIT, Recorded
 from scalewright.diagnose.traces import trace as t
-from scalewright.diagnose.traces.gloo import encloses_call, gloo_rows
+from scalewright.diagnose.traces.gloo import RECEIVE, encloses_call, waited_for
 from scalewright.diagnose.traces.trace import Trace
 
 SHORT = 10_000  # ns: an operator that takes less costs its caller about as much again
@@ -99,21 +99,22 @@ def cpu_idle(trace: Trace, what: Activity) -> Idle:
 
 def short_operators(trace: Trace) -> tuple[int, int]:
     """Innermost operators shorter than `SHORT`, and all of them."""
-    start, end = _innermost(trace)
+    start, end, _ = _innermost(trace)
     return int((end - start < SHORT).sum()), len(start)
 
 
 def operator_storms(trace: Trace) -> Storms:
     """The runs of short operators."""
-    start, end = _innermost(trace)
+    start, end, name = _innermost(trace)
+    usual = _medians(end - start, name, len(trace.names))
+    brief = (end - start < LONG) | ((usual[name] < SHORT) & (end - start < PAUSE))
     linked = np.zeros(len(start), dtype=bool)  # to the next one
-    brief = end - start < LONG
     linked[:-1] = (start[1:] - end[:-1] < PAUSE) & brief[:-1] & brief[1:]
     edges = np.flatnonzero(np.diff(np.concatenate(([0], linked.astype(np.int8), [0])))).reshape(-1, 2)
     spans, operators, calls = [], 0, 0
     for first, last in edges.tolist():  # operators first..last, the last one included
         count = last - first + 1
-        short = np.count_nonzero(end[first : last + 1] - start[first : last + 1] < SHORT)
+        short = np.count_nonzero(usual[name[first : last + 1]] < SHORT)
         if count < LEAST_RUN or short < NEARLY_ALL * count:
             continue
         spans.append((int(start[first]), int(end[last])))
@@ -123,10 +124,22 @@ def operator_storms(trace: Trace) -> Storms:
     return Storms(runs, operators, calls / max(intervals.length(runs), 1))
 
 
+def _medians(length: np.ndarray, name: np.ndarray, names: int) -> np.ndarray:
+    """The median length of each name's rows, the upper one of two; 0 for names without any."""
+    order = np.lexsort((length, name))
+    count = np.bincount(name, minlength=names)
+    first = np.cumsum(count) - count
+    result = np.zeros(names)
+    some = count > 0
+    result[some] = length[order][(first + count // 2)[some]]
+    return result
+
+
 def record_cpu(trace: Trace, what: Activity, collective: np.ndarray, less: Less | None = None) -> Recorded:
     """A rank's dependencies; `collective`: of each row its number or -1; `less`: what isn't counted."""
     host, recorded, less = _host(trace, what), Recorded(), less or Less()
     place: dict[int, int] = {}
+    receives = trace.starting((RECEIVE,))
     recorded.begin = now = what.start
 
     def add(start: int, length: int, role: int, number: int = -1, rest: int = 0) -> int:
@@ -148,7 +161,7 @@ def record_cpu(trace: Trace, what: Activity, collective: np.ndarray, less: Less 
             recorded.calls.append((LAUNCH, other, data, add(when, 0, COMPUTES), 0))
 
     recorded.calls.append((LAUNCH, 0, 0, add(now, 0, COMPUTES), 0))  # where the window begins
-    events = [(int(trace.start[row]), 0, int(row)) for row in np.flatnonzero(gloo_rows(trace)).tolist()]
+    events = [(int(trace.start[row]), 0, int(row)) for row in np.flatnonzero(waited_for(trace)).tolist()]
     events += [(begin, 1 + end, row) for begin, end, row in host.waits]
     for when, until, row in sorted(events):
         if when > now:
@@ -156,7 +169,8 @@ def record_cpu(trace: Trace, what: Activity, collective: np.ndarray, less: Less 
             now = when
         if not until:
             length = int(trace.end[row] - trace.start[row])
-            place[row] = add(when, length, TALKS, int(collective[row]), rest=when - now)
+            role = RECEIVES if receives[row] else TALKS
+            place[row] = add(when, length, role, int(collective[row]), rest=when - now)
             recorded.calls.append((LAUNCH, 0, 0, place[row], 0))
         elif until - 1 > now and row in place:
             ended = int(trace.end[row])
@@ -179,12 +193,13 @@ def main_operators(trace: Trace) -> np.ndarray:
     return np.asarray(rows[trace.lane[rows] == main])
 
 
-def _innermost(trace: Trace) -> tuple[np.ndarray, np.ndarray]:
-    """Start and end of the main thread's operators that contain no other, in order."""
+def _innermost(trace: Trace) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Start, end and name of the main thread's operators that contain no other, in order."""
     rows = main_operators(trace)
     rows = rows[np.lexsort((-trace.end[rows], trace.start[rows]))]
     inner = np.concatenate((trace.start[rows[1:]] >= trace.end[rows[:-1]], np.ones(min(len(rows), 1), bool)))
-    return trace.start[rows[inner]], trace.end[rows[inner]]
+    rows = rows[inner]
+    return trace.start[rows], trace.end[rows], trace.name[rows]
 
 
 def _host(trace: Trace, what: Activity) -> _Host:
@@ -192,7 +207,7 @@ def _host(trace: Trace, what: Activity) -> _Host:
     operators = main_operators(trace)
     rows = operators[works[operators]]
     busy = intervals.union(trace.start[rows], trace.end[rows])
-    gloo = np.flatnonzero(gloo_rows(trace))
+    gloo = np.flatnonzero(waited_for(trace))
     gaps = intervals.gaps(busy, what.start, what.end)
     gloo = gloo[np.argsort(trace.end[gloo], kind="stable")]
     last = np.searchsorted(trace.end[gloo], gaps[:, 1], side="right") - 1

@@ -34,7 +34,7 @@ from scalewright.diagnose.traces.trace import Trace
 BLOCKED = 100_000  # ns in a call of the runtime beyond which it waited for the GPU rather than worked
 # Calls that work however long they take: a graph's capture.
 CAPTURES = ("begincapture", "endcapture", "graphinstantiate", "graphcreate")
-COMPUTES, COPIES, TALKS = 0, 1, 2
+COMPUTES, COPIES, TALKS, RECEIVES = 0, 1, 2, 3  # RECEIVES: a message that isn't matched, mostly waiting
 ROUNDING = 1_000  # ns, of recorded times: what ends so much later may still be waited for
 LONGEST = 5  # times the usual latency of a launch: beyond, something else held the kernel
 LAUNCH, WAIT, QUEUED = 0, 1, 2  # QUEUED: launched before the recording, so that no call is known
@@ -293,7 +293,7 @@ def _run(some: Recorded, change: Change) -> Rank:
     receives are launched in orders that differ between ranks.
     """
     host, first = some.begin, some.begin + (1 << 62)
-    factors = (change.compute, change.copies, change.transfer)
+    factors = (change.compute, change.copies, change.transfer, 1.0)
     end = [0] * len(some.start)
     unknown: dict[int, int] = {}  # kernel -> its collective
     for kind, work, data, place, rest in some.calls:

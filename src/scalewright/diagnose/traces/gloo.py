@@ -56,6 +56,11 @@ def gloo_rows(trace: Trace) -> np.ndarray:
     return np.asarray(trace.starting((PREFIX,)) & (trace.category == t.ANNOTATION))
 
 
+def waited_for(trace: Trace) -> np.ndarray:
+    """Those that a rank waits for, all but sends, whose events last until somebody looks; bool, one a row."""
+    return np.asarray(gloo_rows(trace) & ~trace.starting((SEND,)))
+
+
 def encloses_call(trace: Trace) -> np.ndarray:
     """Operators within which a collective is started or waited for: what they do is in others of their own.
 
