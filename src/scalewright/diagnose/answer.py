@@ -12,7 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from scalewright.diagnose import intervals
 from scalewright.diagnose.breakdown import breakdown_of_windows
+from scalewright.diagnose.collectives import Matched
 from scalewright.diagnose.idle import CAUSES
 from scalewright.diagnose.kernels import by_kind, short_name, top_kernels
 from scalewright.diagnose.memory.traced import traced_memory
@@ -102,7 +104,8 @@ def _communication(ranks: Ranks) -> dict[str, Any]:
     groups = [
         {"group": group.group, "ranks": [ranks.ranks[index].trace.rank for index in group.ranks],
          "collectives": len(group), "transfer_s": int(group.transfer.sum()) / 1e9,
-         "wait_s": [int(wait) / 1e9 for wait in group.wait.sum(axis=0)]}
+         "wait_s": [int(wait) / 1e9 for wait in group.wait.sum(axis=0)],
+         "exposed_s": [_exposed(ranks, group, column) / 1e9 for column in range(len(group.ranks))]}
         for group in ranks.matched
     ]  # fmt: skip
     return {
@@ -112,6 +115,12 @@ def _communication(ranks: Ranks) -> dict[str, Any]:
         "per_group": groups,
         "bandwidths": [some.dump() for some in ranks.bandwidths],
     }
+
+
+def _exposed(ranks: Ranks, group: Matched, column: int) -> int:
+    """Nanoseconds of a rank's collectives of a group beside no computation, its waiting included."""
+    spans = intervals.union(group.start[:, column], group.end[:, column])
+    return intervals.length(intervals.minus(spans, ranks.ranks[group.ranks[column]].activity.compute))
 
 
 def _unclassified(ranks: Ranks) -> list[dict[str, Any]]:

@@ -22,11 +22,13 @@ def _groups(answer: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         ordered = sorted(groups, key=lambda group: -group["transfer_s"] - max(group["wait_s"]))
         yield {
             "title": "Process groups",
-            "note": "Transfer: what the last rank needs; waiting: what the others spend in it before.",
-            "heads": ["group", "collectives", "transfer", "waiting up to"],
+            "note": "Transfer: what the last rank needs; waiting: what others spend in it before; exposed: "
+            "beside no computation, on the mean rank.",
+            "heads": ["group", "collectives", "transfer", "waiting up to", "exposed"],
             "rows": [
                 [group["group"], f"{group['collectives']:,}", short_time(group["transfer_s"]),
-                 short_time(max(group["wait_s"]))]
+                 short_time(max(group["wait_s"])),
+                 short_time(sum(group["exposed_s"]) / len(group["exposed_s"]))]
                 for group in ordered[:MOST]
             ],
         }  # fmt: skip
