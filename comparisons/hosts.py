@@ -23,7 +23,7 @@ import json
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,7 @@ from scalewright.bench.fit import Line, fit_line
 from scalewright.machine.local import timed_cluster
 from scalewright.machine.timings import cpu_timings
 from scalewright.plan.predict import predict
+from scalewright.spec.collectives import COLLECTIVES
 from scalewright.spec.errors import UserError
 from scalewright.spec.hardware.cluster import ClusterSpec
 from scalewright.spec.layout import Layout
@@ -52,6 +53,28 @@ MODEL: dict[str, Any] = {
 PROCESSES, BATCH = 4, 8
 RATE, DELAY = 400e6 / 8, 1e-3  # bytes/s of a host's uplink, seconds
 PROBE_S = 480.0
+KINDS = ("all_reduce", "all_gather")
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A collective over a ring of `group` ranks that was timed; `sharing`: rings on a host's link at once."""
+
+    kind: str
+    group: int
+    sharing: int
+    bytes: float
+    seconds: float
+
+    @property
+    def messages(self) -> int:
+        """One after the other, of every rank."""
+        return COLLECTIVES[self.kind].hops(self.group)
+
+    @property
+    def message(self) -> float:
+        """Bytes on a host's link for each of them."""
+        return self.bytes / self.group * self.sharing
 
 
 def layouts(model: ModelSpec) -> Iterator[Layout]:
@@ -90,9 +113,9 @@ def main() -> None:
     for count in [options.hosts] if options.hosts else (2, 4):
         with tempfile.TemporaryDirectory(prefix="scalewright-hosts-") as scratch:
             out = options.out or (Path(scratch) if options.quick else None)
-            result = Result(
-                f"hosts-{count}x{PROCESSES // count}", f"{count} hosts of {PROCESSES // count}", facts(), out
-            )
+            shape = f"{count}x{PROCESSES // count}"
+            name = f"hosts-{shape}" + f"-{options.mbit:g}-mbit" * (options.mbit != RATE * 8e-6)
+            result = Result(name, f"{count} hosts of {PROCESSES // count}", facts(), out)
             result.say("Hardware and versions:", "", facts_text(result.data["facts"]))
             with network(count, options.mbit * 1e6 / 8, options.delay_ms / 1e3) as names:
                 go_round(result, options, names, Path(scratch))
@@ -113,8 +136,7 @@ def go_round(result: Result, options: argparse.Namespace, names: list[str], fold
     words = np.random.default_rng(0).integers(0, shape["vocab_size"], 100_000, dtype=np.uint16)
     np.save(folder / "tokens.npy", words)
     loads = [load_average()]
-    curves = bench(names, folder)
-    line = link(curves)
+    line = link(bench(names, folder))
     cluster = profile(line, names)
     result.put("link", asdict(line))
     result.put("cluster", cluster.dump())
@@ -142,8 +164,8 @@ def go_round(result: Result, options: argparse.Namespace, names: list[str], fold
     picture(result, cases)
 
 
-def bench(names: list[str], folder: Path) -> list[dict[str, Any]]:
-    """Kernels of all processes at once, and collectives among such work, over the links."""
+def bench(names: list[str], folder: Path) -> list[Timed]:
+    """Collectives among kernels of all processes at once, and alone: of all, and of pairs between hosts."""
     each = PROCESSES // len(names)
     words = [str(PROCESSES), "1", str(folder / "store"), "0.02", "fp32"]
     started = [
@@ -151,15 +173,27 @@ def bench(names: list[str], folder: Path) -> list[dict[str, Any]]:
         for rank in range(PROCESSES)
     ]
     curves: list[dict[str, Any]] = json.loads(finish(started, PROBE_S).strip().splitlines()[-1])
-    return curves
+    among = [
+        Timed(curve["what"], PROCESSES, 1, size, seconds)
+        for curve in curves
+        if curve["what"] in KINDS
+        for size, seconds in zip(curve["sizes"], curve["seconds"], strict=True)
+    ]
+    return among + alone(names, each, PROCESSES, 1, 1) + alone(names, each, 2, 2, each)
 
 
-def link(curves: Sequence[dict[str, Any]]) -> Line:
-    """The start and rate of a message between hosts, by all-reduces over all processes."""
-    curve = next(curve for curve in curves if curve["what"] == "all_reduce")
-    sent = [2 * (PROCESSES - 1) / PROCESSES * size for size in curve["sizes"]]
-    line = fit_line(sent, [[seconds] for seconds in curve["seconds"]])
-    assert line is not None  # five sizes
+def alone(names: list[str], each: int, group: int, stride: int, sharing: int) -> list[Timed]:
+    """`scalewright bench collectives` of such groups, `sharing` of which cross each host's link at once."""
+    command = ["-m", "scalewright", "bench", "collectives", "--kinds", ",".join(KINDS), "--min-bytes", "4096",
+               "--group", str(group), "--stride", str(stride), "--iterations", "10", "--json"]  # fmt: skip
+    rows = json.loads(everywhere(names, each, command, PROBE_S))["rows"]
+    return [Timed(row["kind"], group, sharing, row["bytes"], row["time_s"]) for row in rows]
+
+
+def link(timed: Sequence[Timed]) -> Line:
+    """The start and rate of a message between hosts, by all rings whose messages they are."""
+    line = fit_line([some.message for some in timed], [[some.seconds / some.messages] for some in timed])
+    assert line is not None  # more than two sizes
     return line
 
 
@@ -170,7 +204,7 @@ def profile(line: Line, names: list[str]) -> ClusterSpec:
     device, *inner = (level.dump() for level in place.levels)
     inside = [{**level, "size": each} for level in inner] if each > 1 else []
     fabric = {"name": "fabric", "kind": "ethernet", "size": None, "bytes_per_s": line.bytes_per_s,
-              "latency_s": line.start_s / (2 * (PROCESSES - 1)), "source": "measured"}  # fmt: skip
+              "latency_s": line.start_s, "source": "measured"}  # fmt: skip
     keys = {"devices_per_node": each, "nodes": len(names), "levels": [device, *inside, fabric]}
     return place.replace(name="hosts", **keys)
 
@@ -192,11 +226,10 @@ def run(case: Case, model: ModelSpec, folder: Path, steps: int, names: list[str]
 def show(result: Result, cases: dict[str, Case], every: int, options: argparse.Namespace, line: Line) -> None:
     """The table of all that ran, and how far off the predictions were."""
     measured: dict[str, float] = result.data["measured"]
-    hop = line.start_s / (2 * (PROCESSES - 1))
     result.say(
         f"Links of {options.mbit:g} Mbit/s and {options.delay_ms:g} ms, "
-        "without TCP's slow start after idle; an all-reduce over all processes has "
-        f"a bus bandwidth of {(line.bytes_per_s or 0) * 8e-6:.0f} Mbit/s and {hop * 1e3:.2f} ms a hop. "
+        "without TCP's slow start after idle; messages of all-reduces and all-gathers have "
+        f"{(line.bytes_per_s or 0) * 8e-6:.0f} Mbit/s and {line.start_s * 1e3:.2f} ms a hop. "
         f"{len(cases)} of {every} layouts were run; milliseconds a step."
     )
     rows = [
