@@ -15,6 +15,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
+from scalewright.diagnose.logs.templates import Templates
 from scalewright.diagnose.logs.values import barred, number, quoted, words
 
 Fields = Mapping[str, tuple[str, float]]
@@ -88,8 +89,8 @@ class Form:
     units: bool = False  # K, M, B and T stand behind numbers
     joins: bool = False  # a step takes several lines
 
-    def read(self, text: str) -> dict[str, float] | None:
-        """The line's values in our words and units; None for a line of another kind."""
+    def read(self, text: str, like: Templates | None = None) -> dict[str, float] | None:
+        """The line's values in our words and units; None for a line of another kind. `like`: lines before."""
         match = self.head.search(text)
         if match is None:
             return None
@@ -98,6 +99,18 @@ class Form:
             for (key, factor), group in zip(self.heads, match.groups(), strict=True)
             if group is not None
         }
+        quick = like.read(text) if like is not None else None
+        if quick is not None:
+            values = quick | values
+        else:
+            self._add(text, values)
+            if like is not None and self.pairs is barred:
+                like.learn(text, self.fields, self.units)
+        damaged = [key for key in values if key in COUNTS and not abs(values[key]) < LARGEST]  # or NaN
+        return {key: values[key] for key in values if key not in damaged} if damaged else values or None
+
+    def _add(self, text: str, values: dict[str, float]) -> None:
+        """Puts those of the line's pairs in that aren't there yet."""
         fields = self.fields
         for word, value in self.pairs(text):
             if word not in fields:
@@ -105,8 +118,6 @@ class Form:
             key, factor = fields[word]
             if key not in values and (amount := number(value, self.units)) is not None:
                 values[key] = amount * factor
-        damaged = [key for key in values if key in COUNTS and not abs(values[key]) < LARGEST]  # or NaN
-        return {key: values[key] for key in values if key not in damaged} if damaged else values or None
 
 
 def _train(text: str) -> Iterator[tuple[str, str]]:

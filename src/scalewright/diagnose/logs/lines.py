@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import codecs
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -57,19 +57,34 @@ class MarkedLines:
 def _marked(data: bytes, marks: Sequence[bytes]) -> Iterator[Line]:
     """The lines of some bytes that hold one of the marks, in order."""
     spans: dict[int, int] = {}
+    remaining = [(0, len(data))]  # pieces in which the other marks are looked for
     for mark in marks:
-        place = data.find(mark)
-        while place >= 0:
-            end = data.find(b"\n", place)
-            end = end if end >= 0 else len(data)
-            spans[data.rfind(b"\n", 0, place) + 1] = end
-            place = data.find(mark, end)
+        count = len(spans)
+        for begin, stop in remaining:
+            place = data.find(mark, begin, stop)
+            while place >= 0:
+                end = data.find(b"\n", place)
+                end = end if end >= 0 else len(data)
+                spans[data.rfind(b"\n", 0, place) + 1] = end
+                place = data.find(mark, end, stop)
+        if len(spans) > count:
+            remaining = _remaining(spans, remaining, len(data))
     for start in sorted(spans):
         raw = data[start : spans[start]].rstrip(b"\r")
         if b"\r" not in raw:
             yield _line(raw)
         else:  # a progress bar writes over itself
             yield from (_line(some) for some in raw.split(b"\r") if any(mark in some for mark in marks))
+
+
+def _remaining(spans: Mapping[int, int], pieces: list[tuple[int, int]], length: int) -> list[tuple[int, int]]:
+    """What lies between the lines of `spans`, if those are most of all bytes; else the same pieces."""
+    if 4 * sum(end - start for start, end in spans.items()) < 3 * length:
+        return pieces
+    starts = sorted(spans)
+    ends = [0, *(spans[start] for start in starts)]
+    gaps = zip(ends, [*starts, length], strict=True)
+    return [(end, start) for end, start in gaps if start - end > 1]  # more than a line's end
 
 
 def _line(raw: bytes) -> Line:

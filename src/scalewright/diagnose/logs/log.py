@@ -18,6 +18,7 @@ from scalewright.diagnose.logs.facts import AGAIN, FACTS
 from scalewright.diagnose.logs.forms import FORMS, Form
 from scalewright.diagnose.logs.lines import Line, MarkedLines
 from scalewright.diagnose.logs.steps import Step, Steps
+from scalewright.diagnose.logs.templates import Templates
 from scalewright.diagnose.logs.values import clock, number
 
 OVERFLOW, MEMORY, ENGINE = "OVERFLOW! Rank 0 Skipping step", "memory (MB)", "[deepspeed]"
@@ -47,6 +48,7 @@ class Reader:
 
     def __init__(self) -> None:
         self.steps: dict[str, Steps] = {}
+        self.like = {form.name: Templates() for form in FORMS}
         self.first: dict[str, str] = {}  # the first line of each form
         self.facts: Facts = {}
         self.tpus = 0
@@ -59,7 +61,7 @@ class Reader:
         """A line in which a mark occurs; most states one thing, and some nothing after all."""
         text = line.text
         for form in FORMS:
-            if form.mark in text and (values := form.read(text)) is not None:
+            if form.mark in text and (values := form.read(text, self.like[form.name])) is not None:
                 self._step(form, values, text)
                 return
         for fact in FACTS:
