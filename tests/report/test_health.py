@@ -128,14 +128,17 @@ def test_the_time_is_shown_beside_its_prediction(tmp_path: Path) -> None:
     predicted = {
         "kind": "predicted", "p10": 0.15, "p50": 0.17, "p90": 0.19, "note": "priced from its own timings",
         "breakdown_s": {"compute": 0.12, "recompute": 0.01, "dp_exposed": 0.02, "pp_bubble": 0.02},
+        "memory_gib": {"parameters": 2.0, "activations": 1.0}, "comm_bytes": {"dp": 2e6, "tp": 0.0},
     }  # fmt: skip
-    page = _page(tmp_path / "run", rows, [START, predicted, FINISH])
+    measured = {"kind": "measured", "memory_gib": {"parameters": 2.2}, "comm_bytes": {"dp": 2e6}}
+    page = _page(tmp_path / "run", rows, [START, predicted, measured, FINISH])
     for said in (
         "compute 130 ms 63.7% 130 ms", "data parallel, exposed 40 ms 19.6% 20 ms",
         "pipeline bubble and messages 30 ms 14.7% 20 ms", "data loading 4 ms 2.0% –", "step 204 ms 170 ms",
         "Step time measured +20% against predicted",
         "p10–p90: 150 ms – 190 ms. The measured step is slower than that.",
-        "priced from its own timings",
+        "priced from its own timings", "parameters 2.20 GiB 2.00 GiB +10%", "activations – 1.00 GiB",
+        "sent by dp 2 MB 2 MB +0%",
     ):  # fmt: skip
         assert said in page.body, said
 
@@ -171,3 +174,17 @@ def test_an_event_without_a_step_is_a_gap(tmp_path: Path, step: Any) -> None:
     assert f"The largest is at step {shown}:" in text
     assert f"The longest: step {shown} took" in text
     assert f"t step {shown}: a 1" in text
+
+
+def test_what_a_gpu_measures_together_is_predicted_together(tmp_path: Path) -> None:
+    predicted = {
+        "kind": "predicted", "p50": 0.17,
+        "memory_gib": {"parameters": 2.0, "activations": 1.0, "buffers": 0.5, "peak": 3.5},
+    }  # fmt: skip
+    measured = {
+        "kind": "measured",
+        "memory_gib": {"parameters": 2.0, "rest": 1.8, "peak": 3.8},
+        "comm_bytes": None,
+    }
+    page = _page(tmp_path / "run", _rows(), [START, predicted, measured, FINISH])
+    assert "activations, buffers, other 1.80 GiB 1.50 GiB +20%" in page.body

@@ -50,7 +50,7 @@ def keep_flight_records(folder: Path) -> None:
 
     To be called before the first process group. Values that the user's environment sets stay.
     """
-    os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "512")
+    os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "4096")
     os.environ.setdefault("TORCH_NCCL_DUMP_ON_TIMEOUT", "1")
     prefix = str(folder.absolute() / "nccl-rank-")  # torch adds the rank
     os.environ.setdefault("TORCH_FR_DUMP_TEMP_FILE", prefix)

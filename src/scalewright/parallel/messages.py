@@ -41,6 +41,7 @@ class Messages:
         self._freed: defaultdict[int, int] = defaultdict(int)
         self._received: defaultdict[int, int] = defaultdict(int)
         self._acknowledged: Mapping[int, Sequence[int]] = {}
+        self.sent_bytes = 0  # of all steps; a measured step's are told apart in train/record/measured.py
 
     def start(self, acknowledged: Mapping[int, Sequence[int]]) -> None:
         """Before a step: for every peer, how many of our messages it has received before each of its own.
@@ -58,6 +59,7 @@ class Messages:
         work = dist.isend(tensor, self._members[peer], group=self._group(self.rank, peer))
         assert work is not None  # only for ranks outside the group
         self._sent[peer].append((work, tensor))
+        self.sent_bytes += tensor.nbytes
 
     def receive(self, shape: Sequence[int], dtype: torch.dtype, peer: int) -> Tensor:
         """The next tensor from a peer."""

@@ -22,6 +22,7 @@ from scalewright.train.hangs.watchdog import Watchdog
 from scalewright.train.horizon import Horizon
 from scalewright.train.optimizer import set_rate
 from scalewright.train.profile import Tracer
+from scalewright.train.record.measured import Counter
 from scalewright.train.record.readback import Readback
 from scalewright.train.record.record import Clock, Record
 from scalewright.train.signals import StopRequest
@@ -44,6 +45,7 @@ class Job:
     horizon: Horizon  # of the whole run, which the learning rate is laid over
     base_rate: float
     watch: Watchdog
+    counter: Counter
 
 
 def loop(job: Job, stop: StopRequest) -> tuple[int, StopReason | None]:
@@ -69,7 +71,8 @@ def loop(job: Job, stop: StopRequest) -> tuple[int, StopReason | None]:
         job.health.given(step, micros, counted)
         called = job.record is not None and job.record.stop_asked
         asked = stop_request(stop.asked, called, world)
-        report = job.step(micros, counted, asked)
+        with job.counter.step():
+            report = job.step(micros, counted, asked)
         spans[step] = timers.take()
         stopped = _write(job, readback.push(step, report), rates, spans, clock)
         job.watch.stepped(step)

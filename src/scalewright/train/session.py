@@ -38,6 +38,7 @@ from scalewright.train.loss import DEFAULT_LOSS, build_loss
 from scalewright.train.network import Network, load_python, types_explained
 from scalewright.train.optimizer import base_rate
 from scalewright.train.record.callbacks import answer
+from scalewright.train.record.measured import Counter
 from scalewright.train.record.record import Record
 from scalewright.train.signals import StopRequest
 from scalewright.train.state.changes import data_settings, run_settings
@@ -88,6 +89,7 @@ class Session:
             job = self._job(last)
             with garbage_at_steps():
                 stopped = self._run(job, stop)
+            self._count(job)
             self.watch.ends()
             if not stopped:
                 job.health.check_end(self.done)
@@ -139,7 +141,14 @@ class Session:
             horizon=self.horizon,
             base_rate=base_rate(self.run.optimizer, self.state.optimizer),
             watch=self.watch,
+            counter=Counter(self.mesh, parallel, self.state.optimizer),
         )
+
+    def _count(self, job: Job) -> None:
+        """Writes down what the ranks held and sent in a step of this call, if it had enough steps."""
+        counts = job.counter.together()
+        if counts is not None and self.record is not None:
+            self.record.event("measured", step=self.done, **counts)
 
     def _open(self, last: int) -> StepBatches:
         """The batches from where the run stands, up to a step."""

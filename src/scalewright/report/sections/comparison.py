@@ -1,8 +1,8 @@
-"""The predicted beside the measured numbers: from the run's `predicted` event, or its summary.json."""
+"""The predicted beside the measured numbers: from the run's events, or its summary.json."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,9 @@ from scalewright.report.sections.spent import predicted_event
 from scalewright.spec.text.words import against, metric
 
 KINDS: dict[str, Kind] = {"_s": "seconds", "_gib": "gib", "mfu": "percent", "per_s": "count"}
+REST = ("activations", "buffers", "other")  # what is measured together
+NAMES = {"rest": ", ".join(REST)}
+SMALLEST = {"memory_gib": 0.0005, "comm_bytes": 0.0}  # what is shown as 0
 
 
 @dataclass(frozen=True)
@@ -36,25 +39,40 @@ def section(run: RunFolder) -> Section | None:
     compared, note = pairs(run), str(predicted_event(run).get("note") or "")
     if not compared:
         return None
-    data = {"pairs": compared, "note": note, "planned": planned(run)}
+    data = {"pairs": compared, "note": note, "counts": counts(run)}
     return Section("comparison", "Predicted and measured", "comparison.html", data)
 
 
-def planned(run: RunFolder) -> list[str]:
-    """What was predicted and isn't measured in every run: memory by kind, bytes by axis."""
-    event, lines = predicted_event(run), []
-    memory = {kind: gib for kind, gib in numbers(event.get("memory_gib")).items() if gib > 0.0005}
-    if memory:
-        peak = memory.pop("peak", sum(memory.values()))
-        parts = ", ".join(
-            f"{kind} {say(memory[kind], 'gib')}" for kind in sorted(memory, key=lambda k: -memory[k])
-        )
-        lines.append(f"Predicted memory of the worst rank: {say(peak, 'gib')} ({parts}).")
-    sent = {axis: size for axis, size in numbers(event.get("comm_bytes")).items() if size}
-    if sent:
-        axes = ", ".join(f"{axis} {metric(size, 'B')}" for axis, size in sent.items())
-        lines.append(f"Predicted to be sent by a device in a step: {axes}.")
-    return lines
+def counts(run: RunFolder) -> list[dict[str, str]]:
+    """Rows of memory by kind and of bytes sent by axis; a dash where one of the two isn't known."""
+    promised, event, rows = predicted_event(run), measured_event(run), []
+    for key, smallest in SMALLEST.items():
+        predicted, measured = numbers(promised.get(key)), numbers(event.get(key))
+        if "rest" in measured and not predicted.keys().isdisjoint(REST):
+            predicted["rest"] = sum(predicted.pop(kind, 0.0) for kind in REST)
+        for kind in dict.fromkeys([*predicted, *measured]):
+            then, now = predicted.get(kind), measured.get(kind)
+            if max(then or 0.0, now or 0.0) > smallest:
+                rows.append(
+                    {
+                        "name": f"sent by {kind}" if key == "comm_bytes" else NAMES.get(kind, kind),
+                        "predicted": _size(key, then),
+                        "measured": _size(key, now),
+                        "off": against(now, then) if then and now else "",
+                    }
+                )
+    return rows
+
+
+def _size(key: str, size: float | None) -> str:
+    if size is None:
+        return "–"
+    return say(size, "gib") if key == "memory_gib" else metric(size, "B")
+
+
+def measured_event(run: RunFolder) -> Mapping[str, Any]:
+    """What the ranks held and sent: {memory_gib, comm_bytes}; empty without it."""
+    return next((event for event in reversed(run.events) if event["kind"] == "measured"), {})
 
 
 def numbers(part: object) -> dict[str, float]:

@@ -24,6 +24,7 @@ KINDS = {  # of events: their word and colour
     "fault": ("fault", "bad"), "skip": ("skipped a step", "warn"), "nonfinite": ("value not finite", "bad"),
     "spike": ("spike", "warn"), "stalled": ("stalled", "warn"), "hang": ("a rank hung", "bad"),
     "changed": ("settings changed", "accent"), "predicted": ("prediction", "plain"),
+    "measured": ("memory and messages counted", "plain"),
     "tracker": ("tracker", "warn"), "finish": ("finished", "good"),
 }  # fmt: skip
 COUNTED = {
@@ -34,6 +35,7 @@ COUNTED = {
 HIDDEN = {
     "time", "kind", "step", "environment", "run_id", "pid", "world", "precision", "parameters",
     "flops_per_token", "peak_flops", "of", "peak_source", "peak_device", "breakdown_s",
+    "memory_gib", "comm_bytes",
 }  # fmt: skip
 LABELS = {"peak_how": "peak"}
 MOST = 400  # rows of the list; the newest are kept

@@ -112,7 +112,7 @@ def position(
         group = groups.find(name)
         if group is None or entry.get("is_p2p"):
             continue
-        number, kind, sizes = int(entry["collective_seq_id"]), _kind(entry), _sizes(entry)
+        number, kind, sizes = int(entry["collective_seq_id"]), kind_of(entry), _sizes(entry)
         recent[name][number] = (kind, sizes)
         counts[name] = max(counts.get(name, 0), number)
         ended = entry.get("retired") or entry.get("state") == "completed"
@@ -168,7 +168,7 @@ def _is_library(path: Path) -> bool:
     return path.is_relative_to(STANDARD)
 
 
-def _kind(entry: Mapping[str, Any]) -> str:
+def kind_of(entry: Mapping[str, Any]) -> str:
     name = str(entry.get("profiling_name", "")).rpartition(":")[2]
     return _KINDS.get(name, name)
 

@@ -1,0 +1,140 @@
+"""What the ranks of a run held and sent: the `measured` event, beside the `predicted` one.
+
+    step COUNTED of a call ─┬─ weights, gradients, optimizer's tensors ─► bytes of each kind      ┐ largest
+                            ├─ torch's flight recorder ─► its collectives, by axis of their group ├ of all
+                            └─ sends of the pipeline                                              ┘ ranks
+
+Counted once a run, when every state exists; an all-reduce counts its tensor, an all-gather its output, a
+reduce-scatter its input, as the planner's do (plan/cost/bytes_by_axis.py). A plan has the busiest device of
+each axis and the worst rank's memory, so of each kind the largest rank stands here. What activations, buffers
+and other tensors take is the rest of a GPU's peak; on a CPU it can't be told from Python's own memory.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+from torch.utils._pytree import tree_leaves
+
+from scalewright.parallel.collectives import gather_json
+from scalewright.parallel.mesh import Mesh
+from scalewright.parallel.parallelize import Parallel
+from scalewright.parallel.pipeline import Pipeline
+from scalewright.train.hangs.position import Groups, flights, kind_of
+from scalewright.train.memory.usage import memory_gib
+
+COUNTED = 3  # the step of a call, from 1
+GIB = 2**30
+OUTPUT = ("all_gather",)  # kinds of which the output is counted, else the input
+NARROW = {"Double": 8, "Long": 8, "ComplexFloat": 8, "BFloat16": 2, "Half": 2, "Short": 2, "Byte": 1,
+          "Char": 1, "Bool": 1, "Float8_e4m3fn": 1, "Float8_e5m2": 1}  # fmt: skip
+WIDTH = 4  # bytes of a number of any other type
+# Axes of the timers -> as a plan has them
+_AXES = {"dp_shard": "dp", "dp_replicate": "dp", "kv": "tp", "etp": "tp", "tie": "pp"}
+SCALARS = ("control", "own")  # groups that carry a step's report, or that the user's code made
+
+
+class Counter:
+    """Counts one step of this rank's."""
+
+    def __init__(self, mesh: Mesh, parallel: Parallel, optimizer: torch.optim.Optimizer) -> None:
+        self.mesh, self.parallel, self.optimizer = mesh, parallel, optimizer
+        self._steps = 0
+        self._counts: dict[str, Any] | None = None
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """Around every step; all but one of them go by unseen."""
+        self._steps += 1
+        if self._steps != COUNTED:
+            yield
+            return
+        executor = self.parallel.executor
+        messages = executor.messages if isinstance(executor, Pipeline) else None
+        before, begun = messages.sent_bytes if messages else 0, time.time_ns()
+        yield
+        self._counts = {
+            "memory_bytes": held(self.parallel, self.optimizer),
+            "comm_bytes": sent(Groups(self.mesh), flights(), begun) if self.mesh.groups else {},
+        }
+        if messages and self._counts["comm_bytes"] is not None:
+            by_axis = self._counts["comm_bytes"]
+            by_axis["pp"] = by_axis.get("pp", 0) + messages.sent_bytes - before
+
+    def together(self) -> dict[str, Any] | None:
+        """The event's keys, the largest of all ranks; None in a call without that step. All ranks call it."""
+        mine = {**self._counts, "peak": memory_gib(self.mesh.device)} if self._counts else None
+        ranks: list[dict[str, Any] | None] = gather_json(mine, self.mesh)
+        every = [rank for rank in ranks if rank is not None]
+        if len(every) < len(ranks):
+            return None
+        memory = largest([rank["memory_bytes"] for rank in every])
+        gib = {kind: size / GIB for kind, size in memory.items()}
+        if self.mesh.device.type == "cuda":
+            gib["peak"] = max(rank["peak"] for rank in every)
+            gib["rest"] = gib["peak"] - sum(memory.values()) / GIB
+        whole = all(rank["comm_bytes"] is not None for rank in every)
+        return {
+            "memory_gib": gib,
+            "comm_bytes": largest([rank["comm_bytes"] for rank in every]) if whole else None,
+        }
+
+
+def held(parallel: Parallel, optimizer: torch.optim.Optimizer) -> dict[str, int]:
+    """Bytes on the device of weights, their gradients and the optimizer's states; a storage counts once."""
+    weights = parallel.weights
+    tensors: dict[str, Iterable[Any]] = {
+        "parameters": (tensor for weight in weights for tensor in (weight.resident, weight.master)),
+        "gradients": (weight.gradient for weight in weights),
+        "optimizer": tree_leaves(list(optimizer.state.values())),
+    }
+    device, counted = next(iter(weights)).resident.device, set[int]()
+    return {kind: sum(_new_bytes(some, device, counted)) for kind, some in tensors.items()}
+
+
+def _new_bytes(values: Iterable[Any], device: torch.device, counted: set[int]) -> Iterator[int]:
+    for value in values:
+        tensor = value.to_local() if isinstance(value, DTensor) else value
+        if not isinstance(tensor, Tensor) or tensor.device != device:
+            continue
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in counted:
+            counted.add(storage.data_ptr())
+            yield storage.nbytes()
+
+
+def sent(groups: Groups, entries: list[dict[str, Any]], begun: int) -> dict[str, int] | None:
+    """Bytes by axis of the recorder's collectives since `begun` (ns); None where it lost some of them."""
+    if not entries or min(int(entry["time_created_ns"]) for entry in entries) > begun:
+        return None
+    result: dict[str, int] = {}
+    for entry in entries:
+        group = groups.find(str(entry["process_group"][0]))
+        if group is None or group[0] in SCALARS or entry.get("is_p2p") or entry["time_created_ns"] < begun:
+            continue
+        axis = _AXES.get(group[0], group[0])
+        result[axis] = result.get(axis, 0) + _bytes(entry)
+    return result
+
+
+def _bytes(entry: Mapping[str, Any]) -> int:
+    side = "output" if kind_of(entry) in OUTPUT else "input"
+    types = entry.get(f"{side}_dtypes") or []
+    sizes = entry.get(f"{side}_sizes") or []
+    return sum(
+        prod(int(length) for length in shape) * NARROW.get(str(name), WIDTH)
+        for shape, name in zip(sizes, types, strict=False)
+    )
+
+
+def largest(ranks: list[dict[str, int]]) -> dict[str, int]:
+    """Of each key the largest of all ranks."""
+    keys = dict.fromkeys(key for rank in ranks for key in rank)
+    return {key: max(rank.get(key, 0) for rank in ranks) for key in keys}
