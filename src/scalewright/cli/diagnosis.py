@@ -8,6 +8,7 @@ from __future__ import annotations
 import shutil
 import textwrap
 from collections.abc import Mapping, Sequence
+from statistics import median
 from typing import Any
 
 from scalewright.cli.comparison import show_against, show_what_if
@@ -19,6 +20,7 @@ from scalewright.spec.text.words import counted, metric, printable, short_time
 
 BAR = 40
 GIB = 1 << 30
+UNEVEN = 1.1  # times the usual layer, which is worth a word
 MOST_RANKS, MOST_KERNELS, MOST_RATES, MOST_GROUPS = 16, 8, 4, 6
 PARTS = (("compute", "█", "compute"), ("exposed_communication", "▒", "communication"),
          ("exposed_copy", "░", "memcpy"), ("idle", "·", "idle"))  # fmt: skip
@@ -147,6 +149,8 @@ def _idle(answer: Mapping[str, Any]) -> None:
     phases = {name: share for name, share in (answer.get("phases_pct") or {}).items() if share >= 0.5}
     if phases:
         print("phases: " + ", ".join(f"{name} {share:.1f}%" for name, share in phases.items()))
+    if layers := answer.get("layers"):
+        print(_layers(layers))
     if pipeline := answer.get("pipeline"):
         stages = ", ".join(
             f"{1e3 * (row['forward_s'] + row['backward_s']):.1f}" for row in pipeline["stages"]
@@ -172,6 +176,16 @@ def _idle(answer: Mapping[str, Any]) -> None:
         print(f"  and {counted(len(groups) - MOST_GROUPS, 'groups')} with less (--json has all)")
     for rate in answer["communication"].get("bandwidths", [])[:MOST_RATES]:
         print(f"  {_bandwidth(rate)}")
+
+
+def _layers(layers: Sequence[Mapping[str, Any]]) -> str:
+    """One line: the usual layer, and the one that takes most where that is another."""
+    most = max(layers, key=lambda layer: float(layer["share_pct"]))
+    usual = median(layer["share_pct"] for layer in layers)
+    line = f"layers: {counted(len(layers), 'layer')}, the median {usual:.1f}%"
+    if most["share_pct"] > UNEVEN * usual:
+        line += f", {printable(most['layer'])} {most['share_pct']:.1f}%"
+    return line
 
 
 def _bandwidth(rate: Mapping[str, Any]) -> str:

@@ -1,7 +1,7 @@
 """The answer of `diagnose` for traces, with the keys that docs and `--json` promise.
 
     Ranks ──► {kind, ranks, window_s, steps, breakdown_pct, per_rank, communication, phases_pct,
-               idle_causes_pct, top_kernels, verdicts, stragglers, unclassified, warnings}
+               layers, idle_causes_pct, top_kernels, verdicts, stragglers, unclassified, warnings}
 
 Percentages are of the window; those over ranks are means of theirs. `breakdown_pct` adds up to 100.
 """
@@ -17,6 +17,7 @@ from scalewright.diagnose.breakdown import breakdown_of_windows
 from scalewright.diagnose.collectives import Matched
 from scalewright.diagnose.idle import CAUSES
 from scalewright.diagnose.kernels import by_kind, short_name, top_kernels
+from scalewright.diagnose.layers import layers
 from scalewright.diagnose.memory.traced import traced_memory
 from scalewright.diagnose.occupancy import occupancies
 from scalewright.diagnose.phases import PHASES, phases
@@ -48,6 +49,7 @@ def answer(ranks: Ranks) -> dict[str, Any]:
         "communication": _communication(ranks),
         "pipeline": dump(ranks.pipeline) if ranks.pipeline else None,
         "phases_pct": _phases(per_rank),
+        "layers": layers(ranks.ranks[0]),
         "idle_causes_pct": _means(per_rank, "idle_causes_pct", CAUSES),
         "kernel_kinds_pct": by_kind(ranks.ranks[0].trace),
         "top_kernels": [

@@ -8,7 +8,7 @@
     ts   microseconds, whole in old traces, with three digits for the nanoseconds since 2024
 
 Only the fields that are declared here are decoded, which is most of the speed. Frames of Python (half to nine
-tenths of a trace with stacks) are counted and left out.
+tenths of a trace with stacks) are counted and left out, but for the layers of a model (`LAYER`).
 """
 
 from __future__ import annotations
@@ -47,6 +47,8 @@ PRODUCTS = frozenset((
     "aten::_scaled_dot_product_cudnn_attention", "aten::_scaled_dot_product_cudnn_attention_backward",
     "aten::_scaled_dot_product_efficient_attention",
 ))  # fmt: skip
+# `nn.Module: LlamaDecoderLayer_7`, a frame of Python that becomes a range
+LAYER = re.compile(r"nn\.Module: \w*(?:Block|DecoderLayer|EncoderLayer|TransformerLayer)_\d{1,6}$")
 RAW = ("Input Dims", "Input type", "grid", "block")
 
 
@@ -58,6 +60,7 @@ class Args(msgspec.Struct, frozen=True, gc=False):
     correlation: int | None = None
     external: int | None = msgspec.field(default=None, name="External id")
     external_lower: int | None = msgspec.field(default=None, name="external id")
+    sequence: Word = msgspec.field(default=None, name="Sequence number")
     bytes: int | None = None
     collective: str | None = msgspec.field(default=None, name="Collective name")
     dtype: str | None = None
@@ -158,7 +161,11 @@ class _Columns:
 
     def add(self, events: Sequence[Event]) -> None:
         """Appends the rows of a chunk."""
-        self.frames += sum(event.cat == "python_function" for event in events)
+        for event in events:
+            if event.cat == "python_function":
+                self.frames += 1
+                if LAYER.match(str(event.name)):
+                    event.cat = "user_annotation"
         kept = [
             event
             for event in events
@@ -186,6 +193,7 @@ class _Columns:
             "correlation": _integers([a.correlation for a in args]),
             "external": _integers([a.external_lower if a.external is None else a.external for a in args]),
             "size": _integers([a.bytes for a in args]),
+            "sequence": _integers([a.sequence if isinstance(a.sequence, int) else None for a in args]),
         }
         for key, column in columns.items():
             self.chunks.setdefault(key, []).append(column)
@@ -209,7 +217,7 @@ class _Columns:
     def trace(self, path: Path, rank: int | None, about: dict[str, Any]) -> Trace:
         """The finished columns."""
         empty = np.empty(0, dtype=np.int64)
-        keys = ("category", "name", "start", "end", "lane", "correlation", "external", "size")
+        keys = ("category", "name", "start", "end", "lane", "correlation", "external", "size", "sequence")
         columns = {key: np.concatenate(self.chunks.get(key, [empty])) for key in keys}
         base = about.get("baseTimeNanoseconds")
         if not isinstance(base, int) or not 0 < base < LATEST * 1000:

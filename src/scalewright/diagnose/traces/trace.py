@@ -81,6 +81,7 @@ class Trace:
         default_factory=dict
     )  # the recorder's own metadata: devices, world size, ...
     warnings: list[str] = field(default_factory=list)
+    sequence: np.ndarray | None = None  # int64: of an operator autograd's number, of a backward its forward's
 
     def __len__(self) -> int:
         return len(self.start)

@@ -1,4 +1,4 @@
-"""What the answer lists: groups and their bandwidths, kernels, communicators."""
+"""What the answer lists: groups and their bandwidths, layers, kernels, communicators."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from scalewright.report.page import Section
 from scalewright.spec.text.words import metric, short_time
 
-MOST = 20
+MOST, MOST_LAYERS = 20, 200
 
 
 def section(answer: Mapping[str, Any]) -> Section | None:
@@ -64,6 +64,20 @@ def _roofs(answer: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
                  short_time(row["total_s"] / row["calls"]), metric(row["flops_per_s"], "FLOP/s"),
                  f"{100 * row['share_of_roof']:.0f}%", row["bound"]]
                 for row in roofs["products"][:MOST]
+            ],
+        }  # fmt: skip
+
+
+def _layers(answer: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    if answer.get("layers"):
+        yield {
+            "title": "Layers of the first rank",
+            "note": "While the device works on one; recomputation counts as forward.",
+            "heads": ["layer", "forward", "backward", "% of the window"],
+            "rows": [
+                [row["layer"], short_time(row["forward_s"]), short_time(row["backward_s"]),
+                 f"{row['share_pct']:.1f}"]
+                for row in answer["layers"][:MOST_LAYERS]
             ],
         }  # fmt: skip
 
@@ -127,4 +141,4 @@ def _plain(value: object) -> str:
     return "–" if value is None else f"{value:,.4g}" if isinstance(value, float) else str(value)
 
 
-TABLES = (_groups, _bandwidths, _roofs, _kernels, _occupancy, _ncu, _communicators)
+TABLES = (_groups, _bandwidths, _layers, _roofs, _kernels, _occupancy, _ncu, _communicators)
