@@ -120,7 +120,7 @@ def test_commands_that_make_does_are_in_its_recipe():
     for block in marked("make: "):
         target = block.mark.removeprefix("make: ")
         recipe = subprocess.run(
-            ["make", "--dry-run", "--always-make", target],
+            ["make", "--dry-run", "--always-make", target, "PYTHON=python3"],
             cwd=ROOT,
             capture_output=True,
             text=True,
