@@ -16,6 +16,7 @@ from math import prod
 from tests.rank_states import before_sharding
 
 from scalewright.learn.communication import PASSES
+from scalewright.spec.context_volumes import ContextRank, context_parallel, repeats
 from scalewright.spec.grid import Grid, make_grid
 from scalewright.spec.layout import Layout, RecomputeBudget, RecomputeEvery
 from scalewright.spec.loss_chunks import chunk_tokens
@@ -55,16 +56,19 @@ def step_traffic(
 ) -> Table:
     """The traffic of a rank in one step; `bf16` is null for the layout's precision (auto: bf16).
 
-    Raises ValueError for axes that the trainer doesn't have yet (cp, ep), or a schedule that is only planned.
+    Raises ValueError for axes that the trainer doesn't have yet (ep), or a schedule that is only planned.
     """
-    if layout.cp > 1 or layout.ep > 1 or not find_kind(layout.schedule).trained:
-        raise ValueError(f"nothing trains with cp {layout.cp}, ep {layout.ep}, {layout.schedule} yet")
+    if layout.ep > 1 or not find_kind(layout.schedule).trained:
+        raise ValueError(f"nothing trains with ep {layout.ep}, {layout.schedule} yet")
     low = layout.precision not in ("fp32", "tf32") if bf16 is None else bf16
     local = _rank_tensors(model, layout, rank)
     count: Counter[tuple[str, str]] = Counter()
     total: Counter[tuple[str, str]] = Counter()
     sends = _rank(local, seq_len, 2 if low else FP32)
-    for transfer in (*data_parallel(sends), *tensor_parallel(sends), *partial_sums(sends), messages(sends)):
+    over_cp = context_parallel(_context(local, sends))
+    for transfer in (
+        *data_parallel(sends), *tensor_parallel(sends), *over_cp, *partial_sums(sends), messages(sends)
+    ):  # fmt: skip
         key = local.axis(transfer.axis), transfer.kind
         count[key] += int(transfer.calls)
         total[key] += int(transfer.total)
@@ -118,7 +122,7 @@ def _rank_tensors(model: ModelSpec, layout: Layout, rank: int) -> _RankTensors:
 def _rank(local: _RankTensors, seq_len: int, width: int) -> Rank:
     """The numbers of one rank that `volumes.py` needs."""
     layout, sizes = local.layout, local.grid.size_of
-    sharded, tokens = is_sharded(layout), layout.micro_batch * seq_len
+    sharded, tokens = is_sharded(layout), layout.micro_batch * seq_len // layout.cp
     stream = tokens * local.model.hidden_size * width
     return Rank(
         zero_stage=layout.zero_stage,
@@ -137,6 +141,22 @@ def _rank(local: _RankTensors, seq_len: int, width: int) -> Rank:
         tokens=tokens,
         message=stream // layout.tp if layout.sp else stream,
         borders=_borders(local),
+    )
+
+
+def _context(local: _RankTensors, rank: Rank) -> ContextRank:
+    """What its blocks send over `cp`."""
+    model, layout = local.model, local.layout
+    query, key_value = (max(1, heads // layout.tp) for heads in (model.num_attention_heads, model.kv_heads))
+    return ContextRank(
+        cp=layout.cp,
+        **{kind: int(layout.cp_kind == kind) for kind in ("ring", "allgather", "ulysses")},
+        blocks=rank.exchanges.blocks,
+        rerun=rank.exchanges.rerun,
+        accumulation=layout.accumulation,
+        key_value=rank.tokens * 2 * key_value * model.dim_per_head * rank.width,
+        query=rank.tokens * query * model.dim_per_head * rank.width,
+        repeats=repeats(query, key_value, layout.cp),
     )
 
 

@@ -148,14 +148,13 @@ def test_another_trainers_plan_sends_nobody_to_train(call_cli, tmp_path):
 
 
 def test_what_train_runs_is_a_column_of_our_own_plans_alone(call_cli):
-    """With cp 2, which `train` lacks and Megatron has."""
+    """With fp8, which `train` lacks and Megatron has."""
     ours, megatron = (
-        call_cli("plan", *SMALL, "--fix", "cp=2,pp=1", "--top", "1", *more).out
+        call_cli("plan", *SMALL, "--precision", "fp8", "--top", "1", *more).out
         for more in ((), ("--framework", "megatron"))
     )
     assert "not yet" in ours
-    assert "`train` can't run 1 yet: cp 2 can be planned but not trained yet" in ours
-    assert "cp 2" in megatron
+    assert "`train` can't run 1 yet: precision fp8 can be planned but not trained yet" in ours
     assert "not yet" not in megatron
     assert "`train`" not in megatron
     header = next(line for line in megatron.splitlines() if "MFU" in line and "layout" in line)

@@ -248,8 +248,8 @@ def test_a_layout_that_the_trainer_lacks_is_priced_and_marked(call_cli):
     shown = call_cli("predict", *ASKED, *zero_bubble, "--framework", "megatron").out
     assert "megatron can't run it: it has no schedule zb-h1" in shown
     assert predicted(call_cli, *ASKED, *zero_bubble)["lacks"] == []
-    shown = call_cli("predict", *ASKED, "--devices", "64", "--cp", "2").out
-    assert "`train` can't run it: cp 2 can be planned but not trained yet" in shown
+    shown = call_cli("predict", *ASKED, "--devices", "64", "--precision", "fp8").out
+    assert "`train` can't run it: precision fp8 can be planned but not trained yet" in shown
 
 
 def test_the_bottleneck_begins_with_what_takes_most(call_cli):

@@ -27,7 +27,7 @@ from scalewright.spec.operators import forward_flops, recompute_flops
 
 SEQ_LEN = 16
 CLUSTER = load_cluster({"like": "dgx-h100", "nodes": 64})
-AXES = {"dp": ("dp_shard", "dp_replicate"), "tp": ("tp", "kv"), "pp": ("pp", "tie")}
+AXES = {"dp": ("dp_shard", "dp_replicate"), "tp": ("tp", "kv"), "cp": ("cp",), "pp": ("pp", "tie")}
 SMALL: dict[str, Any] = {
     "vocab_size": 67,  # a prime: every cut of it is uneven
     "hidden_size": 24,
@@ -64,6 +64,10 @@ LAYOUTS: list[dict[str, Any]] = [
     {"devices": 64, "zero_stage": 3, "precision": "bf16"},
     {"devices": 4, "tp": 4, "sp": False, "precision": "bf16"},
     {"devices": 8, "tp": 2, "zero_stage": 1, "recompute": {"every": 2}},
+    {"devices": 4, "cp": 4, "zero_stage": 3, "precision": "bf16"},
+    {"devices": 4, "cp": 2, "cp_kind": "allgather", "zero_stage": 1, "recompute": {"every": 2}},
+    {"devices": 4, "cp": 2, "tp": 2, "cp_kind": "ulysses", "global_batch": 2},
+    {"devices": 32, "pp": 2, "cp": 2, "tp": 2, "dp_replicate": 2, "schedule": "zbv", "global_batch": 32},
     {"devices": 2, "pp": 2, "schedule": "gpipe", "global_batch": 8},
     {"devices": 8, "pp": 2, "schedule": "interleaved", "zero_stage": 2, "global_batch": 32},
     {"devices": 8, "pp": 2, "zero_stage": 3, "global_batch": 32},
@@ -77,6 +81,8 @@ LAYOUTS: list[dict[str, Any]] = [
 MASKED: list[dict[str, Any]] = [
     {"devices": 2, "tp": 2},
     {"devices": 16, "tp": 4, "global_batch": 8, "recompute": "full"},
+    {"devices": 2, "cp": 2},
+    {"devices": 2, "cp": 2, "cp_kind": "ulysses"},
     {"devices": 8, "pp": 4, "zero_stage": 0, "global_batch": 24},
     {"devices": 4, "zero_stage": 3, "global_batch": 16},
     {"devices": 16, "dp_replicate": 4, "zero_stage": 3},

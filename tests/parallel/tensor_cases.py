@@ -1,4 +1,4 @@
-"""One model under tensor parallelism against the same model on one rank: what the tests of it share.
+"""One model under tensor and context parallelism against the same on one rank: what the tests of it share.
 
 Every rank makes the whole model too (it is tiny) and compares its own part: logits, loss, and the gradient of
 every tensor after the sums that its placement names.
@@ -14,6 +14,8 @@ from torch import Tensor, nn
 
 from parallel.spread import values, whole
 from scalewright.model.decoder import Decoder
+from scalewright.parallel.collectives import all_sum
+from scalewright.parallel.context import apply_context
 from scalewright.parallel.functions import gathered
 from scalewright.parallel.mesh import Mesh, make_mesh
 from scalewright.parallel.tensor import apply_tensor, cut_parameters
@@ -54,6 +56,7 @@ def parallel(spec: ModelSpec, layout: Layout, mesh: Mesh, **cut: Any) -> Decoder
         decoder = Decoder(spec, **cut)
     cut_parameters(decoder, placements, mesh)
     apply_tensor(decoder, layout, mesh)
+    apply_context(decoder, layout, mesh)
     decoder.to_empty(device="cpu")
     placement_of = by_name(placements)
     with torch.no_grad():
@@ -104,6 +107,7 @@ def gradients_away(
         for axis in placement.grad_sum:
             if axis in ("tp", "kv"):
                 dist.all_reduce(gradient, group=mesh.group(axis))
+        all_sum(gradient, mesh, "cp")
         part = slices(placement, mesh)
         inside = tuple(slice(0, s.stop - s.start) for s in part)
         expected = control[name]
@@ -116,28 +120,44 @@ def gradients_away(
     return deviations
 
 
+def rank_inputs(decoder: Decoder, documents: bool) -> tuple[Tensor, Tensor, Tensor, dict[str, Tensor]]:
+    """Which tokens of the rows a rank has; its part of `inputs`."""
+    tokens, targets, arguments = inputs(decoder.spec, documents)
+    cut = decoder.sequence_cut
+    if cut is None:
+        return torch.arange(LENGTH), tokens, targets, arguments
+    index = torch.from_numpy(cut.tokens(LENGTH))
+    positions = arguments.get("positions", torch.arange(LENGTH)[None])
+    return index, tokens[:, index], targets[:, index], {**arguments, "positions": positions[:, index]}
+
+
 def control_run(spec: ModelSpec, documents: bool) -> tuple[Tensor, tuple[Tensor, Tensor], dict[str, Tensor]]:
     """Logits, losses and gradients of one rank alone."""
     tokens, targets, arguments = inputs(spec, documents)
     decoder = whole(spec)
     logits = decoder(tokens, **arguments)
+    kept = logits.detach().clone()  # the loss puts its gradient in their place
     losses = cross_entropy(logits, targets, Z_LOSS)
     (sum(losses) / 40).backward()  # type: ignore[union-attr]
     gradients = {n: p.grad for n, p in decoder.named_parameters() if p.grad is not None}
-    return logits.detach(), losses, gradients
+    return kept, losses, gradients
 
 
 def compare(spec: ModelSpec, layout: Layout, mesh: Mesh, documents: bool) -> dict[str, float]:
     """Deviations of one case, by what deviates; the same collectives on every rank."""
     expected, expected_losses, control = control_run(spec, documents)
-    tokens, targets, arguments = inputs(spec, documents)
     decoder = parallel(spec, layout, mesh)
+    index, tokens, targets, arguments = rank_inputs(decoder, documents)
     logits = decoder(tokens, **arguments)
-    columns = make_columns(mesh, spec.vocab_size)
-    losses = parallel_cross_entropy(logits, targets, columns, Z_LOSS)
+    joined = logits.detach().clone()
+    if mesh.size("tp") == 1:
+        losses = cross_entropy(logits, targets, Z_LOSS)
+    else:
+        columns = make_columns(mesh, spec.vocab_size)
+        losses = parallel_cross_entropy(logits, targets, columns, Z_LOSS)
+        joined = gathered(joined, 2, columns.group)[..., : spec.vocab_size]
     (sum(losses) / 40).backward()  # type: ignore[union-attr]
-    joined = gathered(logits.detach(), 2, columns.group)[..., : spec.vocab_size]
-    deviations = {"logits": away(joined, expected)}
+    deviations = {"logits": away(joined, expected[:, index])}
     for name, loss, expected_loss in zip(("loss", "z-loss"), losses, expected_losses, strict=True):
-        deviations[name] = away(loss.detach(), expected_loss.detach())
+        deviations[name] = away(all_sum(loss.detach(), mesh, "cp"), expected_loss.detach())
     return deviations | gradients_away(decoder, spec, layout, mesh, control)

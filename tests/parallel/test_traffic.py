@@ -12,7 +12,7 @@ from tests.worlds import CPU, run_world
 
 from scalewright.dry_run.watch import Watch
 from scalewright.parallel.host import is_host
-from scalewright.parallel.inputs import Micro
+from scalewright.parallel.inputs import Micro, wanted_by
 from scalewright.parallel.mesh import Mesh, make_mesh
 from scalewright.parallel.parallelize import fill, parallelize
 from scalewright.parallel.stages import cut_stages
@@ -68,6 +68,14 @@ LAYOUTS: list[dict[str, Any]] = [
     {"devices": 2, "tp": 2, "recompute": {"every": 2}},
     {"devices": 2, "tp": 2, "recompute": {"budget": 0.5}},
     {"devices": 2, "tp": 2, "recompute": {"budget": 1.0}},
+    {"devices": 2, "cp": 2, "zero_stage": 0},
+    {"devices": 4, "cp": 4, "zero_stage": 3, "global_batch": 2, "precision": "bf16"},
+    {"devices": 2, "cp": 2, "cp_kind": "allgather", "recompute": "full"},
+    {"devices": 2, "cp": 2, "cp_kind": "ulysses", "recompute": "selective"},
+    {"devices": 4, "cp": 4, "cp_kind": "ulysses"},
+    {"devices": 4, "cp": 2, "tp": 2, "micro_batch": 2, "global_batch": 4},
+    {"devices": 8, "cp": 2, "tp": 2, "pp": 2, "schedule": "zb-h1", "global_batch": 3},
+    {"devices": 8, "cp": 2, "pp": 2, "schedule": "interleaved", "zero_stage": 2, "global_batch": 6},
     {"devices": 2, "pp": 2, "global_batch": 3},
     {"devices": 2, "pp": 2, "schedule": "gpipe", "global_batch": 3, "recompute": "full"},
     {"devices": 2, "pp": 2, "schedule": "interleaved", "global_batch": 3},
@@ -132,7 +140,11 @@ def watched_step(mesh: Mesh, layout: Layout, keys: dict[str, Any]) -> dict[str, 
     loss = build_loss("cross_entropy", 0.0, load_python, mesh, model.vocab_size)
     step = Step(parallel, optimizer, loss, mesh, 1.0)
     tokens = torch.randint(model.vocab_size, (layout.micro_batch, SEQ_LEN + 1))
-    micro = Micro(tokens[:, :-1], tokens[:, 1:], {})
+    index, arguments = torch.arange(SEQ_LEN), {}
+    if (cut := wanted_by(parallel.model).cut) is not None:
+        index = torch.from_numpy(cut.tokens(SEQ_LEN))
+        arguments = {"positions": index[None]}
+    micro = Micro(tokens[:, :-1][:, index], tokens[:, 1:][:, index], arguments)
     with Watch(mesh, is_host) as watch:
         watch.register(parallel.weights, optimizer)
         for _ in range(2):

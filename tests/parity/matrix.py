@@ -230,6 +230,63 @@ def _pipeline() -> list[Case]:
     ]
 
 
+KINDS = ("ring", "allgather", "ulysses")  # of context parallelism
+
+
+def _context() -> list[Case]:
+    found = []
+    for kind in KINDS:
+        found += [
+            case(f"cp2-{kind}", cp=2, cp_kind=kind, micro_batch=4, fast=kind != "allgather"),
+            case(f"cp4-{kind}", cp=4, cp_kind=kind, micro_batch=2),
+            case(f"cp2-{kind}-zero0", cp=2, cp_kind=kind, zero_stage=0, micro_batch=2),
+            case(f"cp2-{kind}-zero3", cp=2, cp_kind=kind, zero_stage=3, micro_batch=2),
+            case(f"cp2-{kind}-accumulated", cp=2, cp_kind=kind, micro_batch=1),
+            case(f"cp2-{kind}-unpacked", "unpacked", cp=2, cp_kind=kind, micro_batch=2),
+            case(f"cp2-{kind}-no-mask", "no-mask", cp=2, cp_kind=kind, micro_batch=2),
+            case(f"cp2-{kind}-gemma", "gemma", cp=2, cp_kind=kind, micro_batch=2),
+            case(f"cp2-{kind}-bloom", "bloom", cp=2, cp_kind=kind, micro_batch=2),
+            case(f"cp2-tp2-{kind}", cp=2, tp=2, cp_kind=kind, micro_batch=2, fast=kind == "ring"),
+            case(f"cp2-pp2-{kind}", cp=2, pp=2, cp_kind=kind),
+            case(f"cp2-dp2-{kind}", cp=2, dp_shard=2, cp_kind=kind),
+            case(f"cp2-{kind}-recompute-selective", cp=2, cp_kind=kind, micro_batch=2, recompute="selective"),
+            case(f"cp2-{kind}-recompute-full", cp=2, cp_kind=kind, micro_batch=2, recompute="full"),
+            case(f"cp2-{kind}-compiled", "compiled", cp=2, cp_kind=kind, micro_batch=4),
+        ]
+    for schedule, variant in SCHEDULES.items():
+        if schedule != "1f1b":
+            found.append(case(f"cp2-pp2-{schedule}", variant, cp=2, pp=2, schedule=schedule))
+    return [
+        *found,
+        case("cp2-ring-zero1", cp=2, zero_stage=1, micro_batch=2),
+        case("cp2-ring-zero2", cp=2, zero_stage=2, micro_batch=1),
+        case("cp2-tp2-no-sp", cp=2, tp=2, sp=False, micro_batch=2),
+        case("cp2-tp2-no-sp-ulysses-gpt2", "gpt2", cp=2, tp=2, sp=False, cp_kind="ulysses", micro_batch=2),
+        case("cp2-tp2-olmo", "olmo", cp=2, tp=2, micro_batch=2),
+        case("cp2-tp4-kv-copies", cp=2, tp=4, micro_batch=2),
+        case("cp4-ulysses-8-heads", "8-heads", cp=4, cp_kind="ulysses", micro_batch=2),
+        case("cp2-ring-zloss", "zloss", cp=2, micro_batch=2),
+        case("cp2-ring-tied", "tied", cp=2, micro_batch=2),
+        case("cp2-pp2-tied-zbv", "tied-5-layers", cp=2, pp=2, schedule="zbv"),
+        case("cp2-replicate2", cp=2, dp_replicate=2, micro_batch=2),
+        case("cp2-replicate2-zero0", cp=2, dp_replicate=2, zero_stage=0, micro_batch=2),
+        case("cp2-ring-offload-activations", cp=2, offload="activations", micro_batch=2),
+        case("cp2-ring-offload-all", cp=2, zero_stage=3, offload="all", micro_batch=2),
+        case("cp2-ring-recompute-budget", cp=2, recompute={"budget": 0.5}, micro_batch=2),
+        case("cp2-ring-bf16", cp=2, precision="bf16", micro_batch=2, tolerance=BF16),
+        case("cp2-ulysses-bf16", cp=2, cp_kind="ulysses", precision="bf16", micro_batch=2, tolerance=BF16),
+        case("cp2-pp2-tp2-zero0", cp=2, pp=2, tp=2, zero_stage=0),
+        case("cp2-pp2-tp2-zb-h1", cp=2, pp=2, tp=2, schedule="zb-h1", fast=True),
+        case("cp2-pp2-dp2-zero3", cp=2, pp=2, dp_shard=2),
+        case("cp2-pp2-dp2-zbv-ulysses", "5-layers", cp=2,
+             pp=2, dp_shard=2, schedule="zbv", cp_kind="ulysses"),
+        case("cp2-tp2-dp2-zero3", cp=2, tp=2, dp_shard=2),
+        case("cp2-tp2-dp2-zero1-allgather", cp=2, tp=2, dp_shard=2, zero_stage=1, cp_kind="allgather"),
+        case("cp4-pp2-interleaved", "5-layers", cp=4, pp=2, schedule="interleaved"),
+        case("cp2-pp2-tp2-dp2", cp=2, pp=2, tp=2, dp_shard=2),
+    ]  # fmt: skip
+
+
 def _pairs() -> list[Case]:
     found = []
     for zero in (0, 1, 2, 3):
@@ -355,5 +412,5 @@ def _rest() -> list[Case]:
 
 
 CASES: tuple[Case, ...] = (
-    *_data(), *_tensor(), *_pipeline(), *_pairs(), *_three_and_four(), *_recompute(), *_rest()
+    *_data(), *_tensor(), *_pipeline(), *_context(), *_pairs(), *_three_and_four(), *_recompute(), *_rest()
 )  # fmt: skip

@@ -250,9 +250,9 @@ def test_the_matrix_names_the_trainers_that_have_all_of_a_layout() -> None:
 
 
 def test_what_train_lacks_is_not_on_another_trainers_page(tmp_path: Path) -> None:
-    """The planner's word for cp 2 is of `scalewright train`; torchtitan, which the plan is for, has it."""
-    assert why_not_trained(LLAMA, Layout(devices=8, cp=2, global_batch=8), 4096) == (
-        "cp 2 can be planned but not trained yet"
+    """The planner's word for fp8 is of `scalewright train`; torchtitan, which the plan is for, has it."""
+    assert why_not_trained(LLAMA, Layout(devices=8, precision="fp8", global_batch=8), 4096) == (
+        "precision fp8 can be planned but not trained yet"
     )
     lost = make_plan()["why_not"][0] | {"untrainable": "cp 2 is lost"}
     plan = make_plan(best=[make_estimate(untrainable="cp 2 is not run yet", cp=2)], why_not=[lost])

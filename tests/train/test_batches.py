@@ -11,9 +11,10 @@ import torch
 from parts import Counting
 from scalewright.data.batch import Batch, sample_ids_hash
 from scalewright.data.custom import CustomDataset
-from scalewright.parallel.inputs import accepted_arguments, micro_batches
+from scalewright.parallel.inputs import Wanted, micro_batches, wanted_by
 from scalewright.spec.errors import UserError
 from scalewright.spec.layout import Layout
+from scalewright.spec.sequence_cut import SequenceCut
 from scalewright.train.batches import Place, StepBatches, in_vocabulary, rank_samples
 from worlds import one_rank
 
@@ -93,13 +94,26 @@ def make_batch(documents: list[list[int]] | None) -> Batch:
 def test_a_mask_only_where_it_is_needed():
     """A micro-batch of rows that are one document each is plainly causal, and takes the fast path."""
     batch = make_batch([[0, 0, 0, 0], [0, 0, 0, 0], [0, 0, 1, 1], [0, 0, 0, 0]])
-    everything = frozenset({"positions", "documents"})
+    everything = Wanted(frozenset({"positions", "documents"}))
     plain, masked = micro_batches(batch, 2, torch.device("cpu"), everything)
     assert plain.arguments == {}
-    assert set(masked.arguments) == everything
+    assert set(masked.arguments) == everything.arguments
     assert masked.arguments["documents"].tolist() == [[0, 0, 1, 1], [0, 0, 0, 0]]
-    assert micro_batches(batch, 2, torch.device("cpu"), frozenset())[1].arguments == {}
+    assert micro_batches(batch, 2, torch.device("cpu"), Wanted())[1].arguments == {}
     assert micro_batches(make_batch(None), 2, torch.device("cpu"), everything)[0].arguments == {}
+
+
+def test_a_rank_of_context_parallelism_gets_its_tokens_and_whose_the_others_are():
+    """Rank 1 of 2 in a ring has the middle of a row: chunks 1 and 2 of 4."""
+    batch = make_batch([[0, 0, 0, 0], [0, 1, 1, 1]])
+    everything = frozenset({"positions", "documents"})
+    wanted = Wanted(everything, SequenceCut("ring", ranks=2, rank=1))
+    plain, packed = micro_batches(batch, 1, torch.device("cpu"), wanted)
+    assert plain.tokens.tolist() == [[1, 2]]
+    assert plain.targets.tolist() == [[2, 3]]
+    assert {name: values.tolist() for name, values in plain.arguments.items()} == {"positions": [[1, 2]]}
+    assert packed.arguments["positions"].tolist() == [[1, 2]]  # as the data have them
+    assert packed.arguments["documents"].tolist() == [[0, 1, 1, 1]]
 
 
 def test_what_a_models_forward_takes():
@@ -111,8 +125,8 @@ def test_what_a_models_forward_takes():
         def forward(self, tokens, **more):
             return tokens
 
-    assert accepted_arguments(Both()) == accepted_arguments(Any()) == {"positions", "documents"}
-    assert accepted_arguments(torch.nn.Embedding(3, 3)) == frozenset()
+    assert wanted_by(Both()) == wanted_by(Any()) == Wanted(frozenset({"positions", "documents"}))
+    assert wanted_by(torch.nn.Embedding(3, 3)) == Wanted()
 
 
 # -- vocabulary --------------------------------------------------------------------------------------

@@ -359,7 +359,7 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     "missing data": (["data.train=nowhere"], "no such file or folder of tokens (nowhere)"),
     "wrong key": (["layout.zero_stge=3"], "did you mean 'layout.zero_stage'"),
     "batch": (["layout.global_batch=6", "layout.micro_batch=4"], "global_batch 6 is not divisible by"),
-    "not yet": (["layout={devices: 2, cp: 2}"], "cp 2 can be planned but not trained yet"),
+    "not yet": (["layout.precision=fp8"], "precision fp8 can be planned but not trained yet"),
     "offload": (
         ["layout={devices: 2, zero_stage: 1, offload: parameters}"],
         "needs zero_stage 3 but it is 1",

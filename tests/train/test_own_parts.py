@@ -14,7 +14,7 @@ from runs import assert_same_bits, assert_same_run, merge, rows, run, run_data, 
 from scalewright.data.batch import Batch
 from scalewright.dry_run.dry_run import dry_run
 from scalewright.model.python import build_python_model
-from scalewright.parallel.inputs import accepted_arguments, micro_batches
+from scalewright.parallel.inputs import micro_batches, wanted_by
 from scalewright.parallel.mesh import Mesh, leave_world
 from scalewright.spec.errors import UserError
 from scalewright.spec.layout import Layout
@@ -242,7 +242,7 @@ def test_documents_do_not_see_each_other_in_a_model_of_transformers():
         [np.arange(16) - 7 * (np.arange(16) > 6), np.arange(16) - 3 * (np.arange(16) > 2)]
     )
     batch = Batch(tokens, tokens, places.reshape(2, 16), documents, np.arange(2))
-    (micro,) = micro_batches(batch, 2, torch.device("cpu"), accepted_arguments(model))
+    (micro,) = micro_batches(batch, 2, torch.device("cpu"), wanted_by(model))
     assert set(micro.arguments) == {"position_ids"}
     logits = model(micro.tokens, **micro.arguments)
     other = micro.tokens.clone()

@@ -63,7 +63,6 @@ def test_steps_and_tokens_together(spec):
     ("changes", "says"),
     [
         ({"layout": {"devices": 2, "pp": 2, "schedule": "pipedream"}}, "pipedream can only be planned"),
-        ({"layout": {"devices": 2, "cp": 2}}, "cp 2 can be planned but not trained yet"),
         ({"layout": {"devices": 2, "etp": 2}}, "etp 2 can be planned but not trained yet"),
         ({"layout": {"zero_stage": 0, "offload": "parameters"}}, "offload parameters needs zero_stage 3"),
         (

@@ -32,11 +32,6 @@ class Batch:
     def __len__(self) -> int:
         return len(self.tokens)
 
-    @property
-    def counted(self) -> int:
-        """The number of targets that the loss counts."""
-        return int(np.count_nonzero(self.targets != IGNORED))
-
 
 def sample_ids_hash(ids: Sequence[int] | NDArray[np.int64]) -> str:
     """16 hexadecimal digits that name a step's samples; `ids` of the whole step, by sample index.

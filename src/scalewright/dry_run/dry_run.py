@@ -123,7 +123,7 @@ def _plan(resolved: Resolved) -> tuple[RunSpec, list[str]]:
     if isinstance(data, DataSpec):
         if missing := data.missing():
             notes.append(f"there are no data at {', '.join(missing)} yet; none were needed")
-        if data.packing and data.document_mask:
+        if data.masked:
             notes.append("every row was taken to hold several documents, with an attention mask")
     if isinstance(run.model, PythonRef):
         notes.append("your own model was run with real numbers: its memory was really taken")

@@ -30,7 +30,7 @@ from scalewright.dry_run.replay import RankStep, Script, replay, shorten
 from scalewright.dry_run.watch import Tally, Watch
 from scalewright.parallel.execute import Executor, GradientSync, Plain
 from scalewright.parallel.host import is_host, mark_host
-from scalewright.parallel.inputs import Micro, accepted_arguments, document_arguments
+from scalewright.parallel.inputs import Micro, document_arguments, wanted_by
 from scalewright.parallel.mesh import Mesh, leave_world, make_mesh
 from scalewright.parallel.parallelize import Parallel
 from scalewright.parallel.pipeline import Pipeline
@@ -188,16 +188,20 @@ class Player:
 
     def micro(self) -> Micro:
         """A micro-batch of zeros; rows hold several documents where the data may have them."""
-        shape = (self.run.layout.micro_batch, self.seq_len)
+        rows, wanted = self.run.layout.micro_batch, wanted_by(self.step.parallel.model)
+        length = self.seq_len if wanted.cut is None else self.seq_len // wanted.cut.ranks
         arguments: dict[str, Tensor] = {}
+        if wanted.cut is not None:
+            arguments["positions"] = torch.zeros((1, length), dtype=torch.int64)
         data = self.run.data
-        if isinstance(data, DataSpec) and data.packing and data.document_mask:
-            accepted = accepted_arguments(self.step.parallel.model)
-            for name, field in document_arguments(accepted).items():
-                dtype = torch.int32 if field == "documents" else torch.int64
-                arguments[name] = torch.zeros(shape, dtype=dtype)
-        tokens = torch.zeros(shape, dtype=torch.int64)
-        return Micro(tokens, torch.full(shape, IGNORED), arguments)
+        if isinstance(data, DataSpec) and data.masked:
+            for name, field in document_arguments(wanted.arguments).items():
+                if field == "documents":  # of whole rows, for any cut
+                    arguments[name] = torch.zeros((rows, self.seq_len), dtype=torch.int32)
+                else:
+                    arguments[name] = torch.zeros((rows, length), dtype=torch.int64)
+        tokens = torch.zeros((rows, length), dtype=torch.int64)
+        return Micro(tokens, torch.full((rows, length), IGNORED), arguments)
 
 
 class _Marked:

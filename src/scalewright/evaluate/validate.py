@@ -14,13 +14,13 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.distributed.fsdp import FSDPModule
 
 from scalewright.data.batch import IGNORED
 from scalewright.data.dataset import Dataset
 from scalewright.parallel.collectives import all_sum
-from scalewright.parallel.inputs import Micro, accepted_arguments, micro_batches
+from scalewright.parallel.inputs import Micro, micro_batches, wanted_by
 from scalewright.parallel.mesh import Mesh
+from scalewright.parallel.shard import release
 
 
 @dataclass(frozen=True)
@@ -59,9 +59,7 @@ def validate(
         if counts:
             sums[0] += loss.to(sums.dtype) / mesh.size("tp")  # whose ranks all have the same
             sums[1] += (micro.targets != IGNORED).sum().to(sums.dtype) / (mesh.size("tp") * mesh.size("pp"))
-    for module in model.modules():
-        if isinstance(module, FSDPModule):
-            module.reshard()
+    release(model)
     model.train(was_training)
     summed, tokens = all_sum(sums, mesh, "world").tolist()
     loss_per_token = summed / max(tokens, 1.0)
@@ -78,7 +76,7 @@ def _shares(
     model: nn.Module, dataset: Dataset, mesh: Mesh, micro_batch: int, samples: int
 ) -> Iterator[tuple[Micro, bool]]:
     """This rank's micro-batches, and whether each counts."""
-    accepts = accepted_arguments(model)
+    wanted = wanted_by(model)
     ranks, rank = mesh.size("batch"), mesh.index("batch")
     samples = min(samples, len(dataset))
     for round_ in range(math.ceil(samples / (micro_batch * ranks))):
@@ -86,4 +84,4 @@ def _shares(
         counts = start < samples
         start = start if counts else 0
         rows = range(start, min(start + micro_batch, samples))
-        yield micro_batches(dataset.batch(rows), micro_batch, mesh.device, accepts)[0], counts
+        yield micro_batches(dataset.batch(rows), micro_batch, mesh.device, wanted)[0], counts

@@ -62,11 +62,12 @@ def make_context(
     window_mask, window_causal = mask, causal
     if spec.sliding_window is not None and any(spec.window_pattern) and before + length > spec.sliding_window:
         window_mask, window_causal = masks.make(spec.sliding_window)
-    rope, local_rope = _rope(spec, positions)
+    rope, local_rope = rope_of(spec, positions)
     return Context(positions, documents, rope, local_rope, mask, window_mask, causal, window_causal, cache)
 
 
-def _rope(spec: ModelSpec, positions: Tensor) -> tuple[Tables | None, Tables | None]:
+def rope_of(spec: ModelSpec, positions: Tensor) -> tuple[Tables | None, Tables | None]:
+    """Rotary tables of full and of sliding-window layers at `positions` [B or 1, T], or None."""
     if spec.positions != "rope":
         return None, None
     rope, size = spec.rope, rotary_size(spec.rope, spec.dim_per_head)
@@ -92,25 +93,47 @@ class _Masks:
     def make(self, window: int | None) -> tuple[Tensor | None, bool]:
         """The mask for this window (None: unlimited), or None and whether to be plainly causal."""
         spec, several = self.spec, self.length > 1
-        alibi = spec.positions == "alibi"
-        plain = window is None and self.documents is None and not alibi
+        plain = window is None and self.documents is None and spec.positions != "alibi"
         if plain and not (several and (self.before or spec.attention_softcap is not None)):
             return None, several
         total = self.before + self.length
         query = torch.arange(self.before, total, device=self.device)
         key = torch.arange(total, device=self.device)
-        visible = query[:, None] >= key[None, :]
-        if window is not None:
-            visible = visible & (query[:, None] < key[None, :] + window)
-        visible = visible[None, None]
-        if self.documents is not None and self.seen is not None:
-            visible = visible & (self.documents[:, None, :, None] == self.seen[:, None, None, :])
-        if spec.attention_softcap is not None and not alibi:
+        visible = is_visible(query, key, window, self.documents, self.seen)
+        if spec.attention_softcap is not None and spec.positions != "alibi":
             return visible, False
-        if alibi:
-            bias = alibi_bias(query, key, spec.num_attention_heads, self.heads)
-            return torch.where(visible, bias.to(self.dtype), float("-inf")), False
-        # Once for all layers: from a bool mask, fused attention would make this tensor in each of them, and
-        # keep it for the backward.
-        added = torch.zeros(visible.shape, dtype=self.dtype, device=self.device)
-        return added.masked_fill_(~visible, float("-inf")), False
+        return added_mask(spec, query, key, visible, self.heads, self.dtype, float("-inf")), False
+
+
+def is_visible(
+    query: Tensor, key: Tensor, window: int | None, documents: Tensor | None, seen: Tensor | None
+) -> Tensor:
+    """Bool [B or 1, 1, Tq, Tk] of queries and keys at these indices of a row; `documents` [B, Tq], `seen`
+    [B, Tk]: theirs."""
+    visible = query[:, None] >= key[None, :]
+    if window is not None:
+        visible = visible & (query[:, None] < key[None, :] + window)
+    visible = visible[None, None]
+    if documents is not None and seen is not None:
+        visible = visible & (documents[:, None, :, None] == seen[:, None, None, :])
+    return visible
+
+
+def added_mask(
+    spec: ModelSpec,
+    query: Tensor,
+    key: Tensor,
+    visible: Tensor,
+    heads: range,
+    dtype: torch.dtype,
+    hidden: float,
+) -> Tensor:
+    """What is added to scores, [B or 1, h or 1, Tq, Tk]: ALiBi's bias or 0, and `hidden` where not visible.
+
+    Once for all layers: from a bool mask, fused attention would make this tensor in each of them, and keep
+    it for the backward.
+    """
+    if spec.positions == "alibi":
+        bias = alibi_bias(query, key, spec.num_attention_heads, heads)
+        return torch.where(visible, bias.to(dtype), hidden)
+    return torch.zeros(visible.shape, dtype=dtype, device=query.device).masked_fill_(~visible, hidden)

@@ -21,6 +21,7 @@ from scalewright.model.context import Context, make_context
 from scalewright.model.norm import build_norm
 from scalewright.spec.errors import UserError
 from scalewright.spec.model import ModelSpec
+from scalewright.spec.sequence_cut import SequenceCut
 from scalewright.spec.trains import check_runs
 
 
@@ -64,6 +65,9 @@ class Decoder(nn.Module):
         self.spec, self.first, self.last = spec, first, last
         # Tensor parallelism sets both: this rank's heads (ALiBi), and how many ranks share a row's tokens.
         self.heads, self.sequence_parts = range(spec.num_attention_heads), 1
+        self.sequence_cut: SequenceCut | None = (
+            None  # context parallelism sets it: this rank's tokens of rows
+        )
         self.tied: Callable[[], Tensor] | None = None  # the embedding's weight, when another cut holds it
         learned, normed = first and spec.positions == "learned", first and spec.embedding_norm
         self.embed = nn.Embedding(spec.vocab_size, d) if first else None

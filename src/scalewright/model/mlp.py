@@ -29,11 +29,11 @@ ACTIVATIONS: dict[MlpType, Callable[[Tensor], Tensor]] = {
 
 
 class MLP(nn.Module):
-    """x [..., D] -> [..., D] through F hidden units."""
+    """x [..., D] -> [..., D] through F hidden units; `size`: F, null for the model's."""
 
-    def __init__(self, spec: ModelSpec) -> None:
+    def __init__(self, spec: ModelSpec, size: int | None = None) -> None:
         super().__init__()
-        d, f, bias = spec.hidden_size, spec.intermediate_size, spec.mlp_bias
+        d, f, bias = spec.hidden_size, size or spec.intermediate_size, spec.mlp_bias
         self.gate = nn.Linear(d, f, bias=bias) if spec.gated else None
         self.up = nn.Linear(d, f, bias=bias)
         self.down = nn.Linear(f, d, bias=bias)

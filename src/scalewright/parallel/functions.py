@@ -7,6 +7,7 @@
     gather_sum      all-gather along a dim       reduce-scatter     into them, with sequence parallelism
     sum_scatter     reduce-scatter along a dim   all-gather         out of them, with sequence parallelism
     gather_slice    all-gather along a dim       this rank's slice  where all ranks then do the same work
+    swap            all-to-all of two dims       all-to-all back    whole rows of some heads (Ulysses)
 
 (Shoeybi et al. 2019, arXiv 1909.08053 §3: f, g; Korthikanti et al. 2022, arXiv 2205.05198 §4.2: g, g-bar.)
 Nothing here computes: matrix products stay `F.linear`, so that a backward can be split into an input part and
@@ -88,6 +89,12 @@ def gather_slice(x: Tensor, dim: int, group: AxisGroup) -> Tensor:
     return out
 
 
+def swap(x: Tensor, split: int, join: int, group: AxisGroup) -> Tensor:
+    """Each rank's part of x along `split` goes to that rank; what arrives is joined along `join`."""
+    out: Tensor = _Swap.apply(x, split % x.dim(), join % x.dim(), group)  # type: ignore[no-untyped-call]
+    return out
+
+
 def local_part(x: Tensor, dim: int, group: AxisGroup) -> Tensor:
     """This rank's part of x along `dim`; no communication."""
     length = x.shape[dim] // group.size
@@ -134,6 +141,41 @@ def scattered(x: Tensor, dim: int, group: AxisGroup) -> Tensor:
         started = torch.ops._c10d_functional.reduce_scatter_tensor(parts, "sum", group.size, group.name)
         out: Tensor = torch.ops._c10d_functional.wait_tensor(started)
     return out
+
+
+def swapped(x: Tensor, split: int, join: int, group: AxisGroup) -> Tensor:
+    """Each rank's part of x along `split` goes to that rank; what arrives is joined along `join`."""
+    parts = torch.unflatten(x, split, (group.size, -1)).movedim(split, 0).contiguous()
+    with _clock(group):
+        ones = [1] * group.size
+        started = torch.ops._c10d_functional.all_to_all_single(parts, ones, ones, group.name)
+        out: Tensor = torch.ops._c10d_functional.wait_tensor(started)  # [size, ...]
+    return out.movedim(0, join).flatten(join, join + 1)
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A message of every rank to the next one, on its way."""
+
+    tensor: Tensor
+    group: AxisGroup
+
+    def arrived(self) -> Tensor:
+        """What the rank before has sent."""
+        with _clock(self.group):
+            out: Tensor = torch.ops._c10d_functional.wait_tensor(self.tensor)
+        return out
+
+
+def send_on(x: Tensor, group: AxisGroup) -> Sent:
+    """Starts sending x to the next rank of the group, the last one's to the first; all of one shape.
+
+    As an all-to-all in which every rank sends to one: NCCL makes of it one send and one receive.
+    """
+    count = len(x)
+    to = [count * (rank == (group.index + 1) % group.size) for rank in range(group.size)]
+    since = [count * (rank == (group.index - 1) % group.size) for rank in range(group.size)]
+    return Sent(torch.ops._c10d_functional.all_to_all_single(x.contiguous(), since, to, group.name), group)
 
 
 def _clock(group: AxisGroup) -> AbstractContextManager[None]:
@@ -193,3 +235,14 @@ class _GatherSlice(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None, None]:
         return local_part(grad_outputs[0], ctx.dim, ctx.group), None, None
+
+
+class _Swap(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, split: int, join: int, group: AxisGroup) -> Tensor:
+        ctx.split, ctx.join, ctx.group = split, join, group
+        return swapped(x, split, join, group)
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None, None, None]:
+        return swapped(grad_outputs[0], ctx.join, ctx.split, ctx.group), None, None, None

@@ -1,8 +1,13 @@
-"""Batches on their way to the model: cut into micro-batches, moved to the device, without needless masks."""
+"""Batches on their way to the model: cut into micro-batches, moved to the device, without needless masks.
+
+Under context parallelism a rank gets its tokens of each row, with their positions, and whose documents the
+whole row has: its queries look at the keys of other ranks.
+"""
 
 from __future__ import annotations
 
 import inspect
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -11,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from scalewright.parallel.stages import stages_of
+from scalewright.spec.sequence_cut import SequenceCut
 
 
 class BatchArrays(Protocol):
@@ -29,26 +35,43 @@ class BatchArrays(Protocol):
 class Micro(NamedTuple):
     """One micro-batch on the device."""
 
-    tokens: Tensor  # [B, T]
-    targets: Tensor  # [B, T]
-    arguments: dict[str, Tensor]  # `positions` and `documents`, or `position_ids`, [B, T], where needed
+    tokens: Tensor  # [B, T]; T/cp under context parallelism
+    targets: Tensor  # the same
+    # `positions` [B or 1, as tokens] and `documents` [B, T], or `position_ids` [B, T], where needed
+    arguments: dict[str, Tensor]
 
 
-def micro_batches(
-    batch: BatchArrays, size: int, device: torch.device, accepts: frozenset[str]
-) -> list[Micro]:
+@dataclass(frozen=True)
+class Wanted:
+    """What a model's forward takes."""
+
+    arguments: frozenset[str] = frozenset()  # of `positions`, `documents` and `position_ids`
+    cut: SequenceCut | None = None  # this rank's tokens of each row; null: all
+
+    def of_row(self, values: NDArray[Any]) -> NDArray[Any]:
+        """This rank's part of rows [..., T]."""
+        return values if self.cut is None else values[..., self.cut.tokens(values.shape[-1])]
+
+
+def micro_batches(batch: BatchArrays, size: int, device: torch.device, wanted: Wanted) -> list[Micro]:
     """A batch cut into micro-batches of `size` rows, on the device."""
     starts = range(0, len(batch.tokens), size)
-    return [_micro_batch(batch, slice(start, start + size), device, accepts) for start in starts]
+    return [_micro_batch(batch, slice(start, start + size), device, wanted) for start in starts]
 
 
-def accepted_arguments(model: nn.Module) -> frozenset[str]:
+def wanted_by(model: nn.Module) -> Wanted:
+    """What a model takes, or one rank's stages of it."""
+    stage = next(iter(stages_of(model).values()))
+    return Wanted(_accepted_arguments(stage), getattr(stage, "sequence_cut", None))
+
+
+def _accepted_arguments(stage: nn.Module) -> frozenset[str]:
     """Which of `positions`, `documents` and `position_ids` the model's forward takes besides its tokens.
 
     A model of transformers takes `position_ids`, and from positions that begin anew it makes the mask between
     documents (its packed sequences); it ignores the others.
     """
-    forward = inspect.signature(next(iter(stages_of(model).values())).forward).parameters
+    forward = inspect.signature(stage.forward).parameters
     if "position_ids" in forward and "documents" not in forward:
         return frozenset({"position_ids"})
     if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in forward.values()):
@@ -65,14 +88,21 @@ def document_arguments(accepts: frozenset[str]) -> dict[str, str]:
     return {name: name for name in ("documents", "positions") if name in accepts}
 
 
-def _micro_batch(batch: BatchArrays, rows: slice, device: torch.device, accepts: frozenset[str]) -> Micro:
+def _micro_batch(batch: BatchArrays, rows: slice, device: torch.device, wanted: Wanted) -> Micro:
     """Rows of one document each need no mask and no positions: plain causal attention is the same, faster."""
-    arguments: dict[str, Tensor] = {}
+    arguments: dict[str, NDArray[Any]] = {}
     documents = None if batch.documents is None else batch.documents[rows]
     if documents is not None and documents.any():
-        for name, field in document_arguments(accepts).items():
-            arguments[name] = _move(getattr(batch, field)[rows], device)
-    return Micro(_move(batch.tokens[rows], device), _move(batch.targets[rows], device), arguments)
+        fields = document_arguments(wanted.arguments)
+        arguments = {name: getattr(batch, field)[rows] for name, field in fields.items()}
+    if wanted.cut is not None:
+        whole = arguments.get("positions", np.arange(batch.tokens.shape[-1])[None])
+        arguments["positions"] = wanted.of_row(whole)
+    return Micro(
+        _move(wanted.of_row(batch.tokens[rows]), device),
+        _move(wanted.of_row(batch.targets[rows]), device),
+        {name: _move(values, device) for name, values in arguments.items()},
+    )
 
 
 def _move(array: NDArray[Any], device: torch.device) -> Tensor:

@@ -30,14 +30,16 @@ TIMEOUT = timedelta(minutes=30)  # of a world whose run states none (`train.time
 
 # Axes that collectives and messages go over, in the order in which their groups are made.
 USED = (
-    "world", "control", "pp_down", "pp_up", "dp_replicate", "tp", "fsdp", "loss", "gradient", "kv", "tie",
+    "world", "control", "pp_down", "pp_up", "dp_replicate", "cp", "tp", "fsdp", "loss", "gradient", "kv",
+    "tie",
 )  # fmt: skip
 # Axes that may carry tensors of the host beside those of a GPU: gradients of offloaded weights.
 HOST_SUMS = frozenset({"tp", "kv", "tie"})
 
 # Axes whose group is never another's: control is Gloo's everywhere; NCCL sends and receives in the order
-# in which they were started, so that each direction of a pipeline needs a communicator of its own.
-APART = frozenset({"control", "pp_down", "pp_up"})
+# in which they were started, so that each direction of a pipeline needs a communicator of its own, and keys
+# and values on their way round don't wait behind FSDP's gathers over the same ranks.
+APART = frozenset({"control", "pp_down", "pp_up", "cp"})
 # More communicators over the ranks of a longer pipeline, for GPUs alone (see parallel/messages.py).
 LANES = tuple(f"pp_{way}_{lane}" for way in ("down", "up") for lane in (1, 2))
 

@@ -1,6 +1,6 @@
 """The entry of parallel/: the order in which techniques are applied to a model.
 
-    cut, tensor -> recompute -> compile -> offload activations -> [shard | cast] -> memory -> weights
+    cut, tensor, context -> recompute -> compile -> offload activations -> [shard | cast] -> memory -> weights
         -> gradient sums -> executor
 
 The model is built on the meta device: nothing is allocated before this rank's part of it is cut.
@@ -20,6 +20,7 @@ from scalewright.model.decoder import Decoder
 from scalewright.parallel.blocks import find_blocks
 from scalewright.parallel.buffers import Buffers
 from scalewright.parallel.compile import apply_compile
+from scalewright.parallel.context import apply_context
 from scalewright.parallel.execute import Executor, GradientSync, Plain
 from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.offload_activations import apply_offload_activations
@@ -98,6 +99,10 @@ def parallelize(
             assert isinstance(stage, Decoder), "a user's own module takes data parallelism alone"
             cut_parameters(stage, placements, mesh)
             apply_tensor(stage, layout, mesh)
+    if layout.cp > 1:
+        for stage in stages.values():
+            assert isinstance(stage, Decoder), "a user's own module takes data parallelism alone"
+            apply_context(stage, layout, mesh)
     blocks = {number: find_blocks(stage) for number, stage in stages.items()}
     every_block = [block for of_stage in blocks.values() for block in of_stage]
     for number, stage in stages.items():

@@ -176,7 +176,7 @@ def run_facts(run: RunSpec) -> dict[str, Any]:
     """
     optimizer, data = run.optimizer, run.data
     record = optimizer.record if isinstance(optimizer, OptimizerSpec) else ADAMW
-    masked = isinstance(data, DataSpec) and data.packing and data.document_mask
+    masked = isinstance(data, DataSpec) and data.masked
     return {"optimizer": record, "documents": masked}
 
 

@@ -24,6 +24,7 @@ from scalewright.spec.placement import stage_layers
 from scalewright.spec.recompute_budget import least_budget
 from scalewright.spec.schedules.check import find_problem as find_schedule_problem
 from scalewright.spec.schedules.kinds import find_kind
+from scalewright.spec.sequence_cut import chunks
 
 
 def check_layout(
@@ -107,13 +108,13 @@ def _stages(case: Case) -> Problem | None:
     layout, layers = case.layout, case.model.num_hidden_layers
     if layout.stages <= layers:
         return None
-    chunks = layout.stages // layout.pp
-    subject = f"pp {layout.pp} is" if chunks == 1 else f"pp {layout.pp} x virtual_stages {chunks} are"
+    virtual = layout.stages // layout.pp
+    subject = f"pp {layout.pp} is" if virtual == 1 else f"pp {layout.pp} x virtual_stages {virtual} are"
     return Problem(
         f"{subject} more than the model's {layers} layers",
         lambda: [
             ({"pp": pp} for pp in near(layout.pp, layout.pp - 1)),
-            ({"virtual_stages": v} for v in near(chunks, chunks - 1)),
+            ({"virtual_stages": v} for v in near(virtual, virtual - 1)),
             [{"schedule": "1f1b", "virtual_stages": 1}],
         ],
     )
@@ -179,8 +180,7 @@ def _sequence(case: Case) -> Problem | None:
             f"{layout.tp * layout.cp}, which cp_kind ulysses needs",
             lambda: [({"cp": cp} for cp in near(layout.cp, layout.cp - 1)), [{"cp_kind": "ring"}]],
         )
-    halves = 2 if layout.cp > 1 and layout.cp_kind == "ring" else 1  # a ring pairs an early with a late part
-    split = layout.cp * halves * (layout.tp if layout.sp else 1)
+    split = chunks(layout.cp_kind, layout.cp) * (layout.tp if layout.sp else 1)
     if seq_len is None or seq_len % split == 0:
         return None
     nearest = max(1, round(seq_len / split)) * split

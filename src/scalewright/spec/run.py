@@ -62,6 +62,11 @@ class DataSpec(Spec):
                 data[key] = _sources(data[key])
         return data
 
+    @property
+    def masked(self) -> bool:
+        """Whether rows hold several documents whose tokens don't see each other."""
+        return self.packing and self.document_mask
+
     def missing(self) -> list[str]:
         """The training sources that don't exist; a source may be a path without its suffix."""
         paths = {source.path: Path(source.path).expanduser() for source in self.train}

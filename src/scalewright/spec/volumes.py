@@ -13,10 +13,12 @@
                   and scatter (sp)        a sharded part begins or ends
                   all_gather              two numbers a token: loss    m * chunks          forward
     tp, kv, tie   all_reduce              gradients still partial      once                nothing
+    cp            all_to_all, or gather   keys and values, or heads    m                   the pass that waits
+                  and scatter             (context_volumes.py)
     pp            send                    activations, gradients       m                   all
 
-m: micro-batches. Bytes: all-reduce the tensor; all-gather its output; reduce-scatter its input; send the
-message. Control traffic (loss and norm, some scalars) is left out.
+m: micro-batches. Bytes: all-reduce the tensor; all-gather its output; reduce-scatter its input; all-to-all
+and send what is sent. Control traffic (loss and norm, some scalars) is left out.
 
 Every number of `Rank` is one rank's, or a column of many: the planner fills it from sums over regions of the
 model, for all rows of a table at once.
@@ -34,7 +36,7 @@ from scalewright.spec.layout import Layout
 from scalewright.spec.memory import FP32, offloads_activations
 
 Number = Any  # an int, a float, or an array of them
-Collective = Literal["all_reduce", "all_gather", "reduce_scatter", "send"]
+Collective = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send"]
 During = Literal["forward", "recompute", "backward", "all", "nothing"]
 
 BUCKET_BYTES = 25 * 2**20  # torch DDP's default: large enough for bandwidth, small enough to overlap

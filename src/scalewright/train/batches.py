@@ -24,7 +24,7 @@ from scalewright.data.dataset import Dataset
 from scalewright.data.items import outside_vocabulary
 from scalewright.data.left_out import LeftOut
 from scalewright.data.prefetch import Prefetcher
-from scalewright.parallel.inputs import Micro, accepted_arguments, micro_batches
+from scalewright.parallel.inputs import Micro, micro_batches, wanted_by
 from scalewright.parallel.mesh import Mesh
 from scalewright.spec.errors import UserError
 from scalewright.spec.layout import Layout
@@ -69,7 +69,7 @@ class StepBatches:
     ) -> None:
         """The steps after `place`, up to `last`."""
         self.dataset, self.layout, self.device, self.place = dataset, layout, mesh.device, place
-        self._accepts = accepted_arguments(model)
+        self._wanted = wanted_by(model)
         rank = mesh.index("batch")
         steps = range(place.step + 1, last + 1)
         self._ahead = Prefetcher(
@@ -79,9 +79,10 @@ class StepBatches:
     def __iter__(self) -> Iterator[tuple[list[Micro], Tensor]]:
         """(micro-batches, this rank's counted tokens as a scalar on the device) of every step."""
         for batch in self._ahead:
-            micros = micro_batches(batch, self.layout.micro_batch, self.device, self._accepts)
+            micros = micro_batches(batch, self.layout.micro_batch, self.device, self._wanted)
+            counted = np.count_nonzero(self._wanted.of_row(batch.targets) != IGNORED)
             # a fill kernel: copying a number to a GPU would wait for all that was launched before
-            yield micros, torch.full((), batch.counted, dtype=torch.int64, device=self.device)
+            yield micros, torch.full((), int(counted), dtype=torch.int64, device=self.device)
 
     def hash_of(self, step: int) -> str:
         """The hash of the step's sample ids, the same on every layout."""

@@ -76,7 +76,7 @@ def check_trainable(model: ModelSpec | PythonRef, layout: Layout, seq_len: int |
         return
     check_axes(layout)
     # A user's own module is cut by data parallelism alone: how its layers split is unknown.
-    for key, value in (("tp", layout.tp), ("pp", layout.pp)):
+    for key, value in (("tp", layout.tp), ("pp", layout.pp), ("cp", layout.cp)):
         if value > 1:
             raise UserError(
                 f"{key} {value} needs a model that this tool builds, and this one is the user's own",

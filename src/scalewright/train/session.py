@@ -22,7 +22,7 @@ from scalewright.parallel.execute import Loss
 from scalewright.parallel.mesh import Mesh
 from scalewright.spec.errors import RunError, Stopped, UserError
 from scalewright.spec.model import ModelSpec
-from scalewright.spec.run import RunSpec
+from scalewright.spec.run import DataSpec, RunSpec
 from scalewright.spec.text.jsonl import read_jsonl
 from scalewright.track.tracker import Status
 from scalewright.train.batches import Place, StepBatches, go_to_place, reading_place
@@ -33,6 +33,7 @@ from scalewright.train.guard.health import Health
 from scalewright.train.guard.rewind import Rewind, Rewinder, Target
 from scalewright.train.hangs.watchdog import Watchdog
 from scalewright.train.horizon import Horizon
+from scalewright.train.leak_probe import check_leaks
 from scalewright.train.loop import Job, loop, seed_step
 from scalewright.train.loss import DEFAULT_LOSS, build_loss
 from scalewright.train.network import Network, load_python, types_explained
@@ -86,6 +87,7 @@ class Session:
                     f"nothing to do: this run is at step {self.done}, and its last is {last}"
                 )
         try:
+            self._probe()
             job = self._job(last)
             with garbage_at_steps():
                 stopped = self._run(job, stop)
@@ -144,6 +146,22 @@ class Session:
             counter=Counter(self.mesh, parallel, self.state.optimizer),
         )
 
+    def _probe(self) -> None:
+        """Looks for documents that see each other, where a layout makes the masks by parts."""
+        data, model = self.run.data, self.run.model
+        if self.run.layout.cp == 1 or not isinstance(model, ModelSpec):
+            return
+        if isinstance(data, DataSpec) and not data.masked:
+            return
+        parallel, rows = self.network.parallel, self.run.layout.micro_batch
+        check_leaks(parallel, self.mesh, self._plain_loss(), rows, self.seq_len, model.vocab_size)
+
+    def _plain_loss(self) -> Loss:
+        """Cross-entropy, whatever the run trains on."""
+        model = self.run.model
+        vocabulary = model.vocab_size if isinstance(model, ModelSpec) else None
+        return build_loss(DEFAULT_LOSS, 0.0, load_python, self.mesh, vocabulary)
+
     def _count(self, job: Job) -> None:
         """Writes down what the ranks held and sent in a step of this call, if it had enough steps."""
         counts = job.counter.together()
@@ -193,9 +211,7 @@ class Session:
             return
         parallel, layout = self.network.parallel, self.run.layout
         samples = self.run.train.valid_batches * layout.global_batch
-        model = self.run.model
-        vocabulary = model.vocab_size if isinstance(model, ModelSpec) else None
-        loss = build_loss(DEFAULT_LOSS, 0.0, load_python, self.mesh, vocabulary)
+        loss = self._plain_loss()
         score = validate(
             parallel.model,
             self.valid,

@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 
 from scalewright.plan.cost.columns import Columns, Place, places
-from scalewright.plan.cost.exchange import context_bytes, expert_bytes
+from scalewright.plan.cost.exchange import expert_bytes
 from scalewright.plan.cost.volumes import Volumes
 
 AXES = ("tp", "dp", "cp", "ep", "pp")
@@ -34,14 +34,16 @@ def bytes_by_axis(at: Columns) -> dict[str, np.ndarray]:
         for axis, size in _bytes(volumes, place).items():
             sizes[axis] = np.maximum(sizes[axis], np.where(there, size, 0.0))
     blocks, whole = at.fullest * at.table.accumulation, at.rerun
-    sizes["cp"] = blocks * (3 + whole) * context_bytes(at)
     sizes["ep"] = blocks * (2 + whole) * expert_bytes(at)
     return sizes
 
 
 def _bytes(volumes: Volumes, place: Place) -> dict[str, np.ndarray]:
     sizes: dict[str, np.ndarray] = {}
-    sent = (*volumes.data_parallel(place), *volumes.tensor_parallel(place), *volumes.pipeline(place))
+    sent = (
+        *volumes.data_parallel(place), *volumes.tensor_parallel(place), *volumes.context_parallel(place),
+        *volumes.pipeline(place),
+    )  # fmt: skip
     for transfer in sent:
         axis = _AXIS.get(transfer.axis, transfer.axis)
         sizes[axis] = sizes.get(axis, 0.0) + np.asarray(transfer.total, dtype=float)

@@ -5,7 +5,7 @@
                        or a gather of keys and values (Dubey et al. 2024 §3.3.2)
     expert parallel    dispatch and combine: all-to-alls of the routed tokens (Lepikhin et al. 2020 §3.2)
 
-Bytes: of an all-to-all and a message what is sent, of a gather its output. The rest is in volumes.py.
+Bytes: of an all-to-all and a message what is sent, of a gather its output. Those of cp: volumes.py.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from scalewright.plan.cost.columns import Columns
 from scalewright.plan.cost.parts import PARTS
 from scalewright.plan.cost.price_list import PriceList
 from scalewright.plan.request import CP_KINDS
+from scalewright.spec.context_volumes import ContextRank, repeats
 
 # Schedules that run a micro-batch's forward with another's backward, so that one computes while the other
 # exchanges: the all-to-alls are hidden (DeepSeek-AI 2024 §3.2.1), all but the pipeline's ends.
@@ -27,9 +28,25 @@ PAIRED_HIDES = 0.9
 MERGES = 5.0
 
 
-def context_bytes(at: Columns) -> np.ndarray:
-    """Keys and values that a rank sends to all others."""
-    return np.asarray(at.work("key_value") * (at.table.cp - 1))
+def context_rank(at: Columns, blocks: np.ndarray, rerun: np.ndarray) -> ContextRank:
+    """The numbers of a rank with so many blocks that spec/context_volumes.py asks for."""
+    t = at.table
+    kinds = {kind: 1.0 * (t.cp_kind == number) for number, kind in enumerate(CP_KINDS)}
+    return ContextRank(
+        **kinds,
+        cp=t.cp,
+        blocks=blocks,
+        rerun=rerun,
+        accumulation=t.accumulation,
+        key_value=at.work("key_value"),
+        query=at.work("query"),
+        repeats=_repeats(at),
+    )
+
+
+def _repeats(at: Columns) -> np.ndarray:
+    heads, kv_heads = np.maximum(at.work("query_heads"), 1.0), np.maximum(at.work("kv_heads"), 1.0)
+    return np.asarray(repeats(heads, kv_heads, at.table.cp))
 
 
 def context_parallel(at: Columns, prices: PriceList) -> np.ndarray:
@@ -41,8 +58,9 @@ def context_parallel(at: Columns, prices: PriceList) -> np.ndarray:
     core = prices.beside * at.prices.parts[:, PARTS.index("core")][t.unit]
     ring = (t.cp - 1) * network.send(size, t.tp, t.tp * t.cp)
     whole = network.gather(size * t.cp, t.cp, t.tp)
-    turn = network.all_to_all(2 * at.work("stream") / t.tp + size, t.cp, t.tp)
-    merged = prices.beside * (t.cp - 1) * MERGES * at.work("stream") / t.tp / at.memory_rate
+    query = at.work("query")
+    turn = sum(network.all_to_all(sent, t.cp, t.tp) for sent in (query + _repeats(at) * size, query))
+    merged = prices.beside * (t.cp - 1) * MERGES * query / at.memory_rate
     exposed = np.select(
         [t.cp_kind == CP_KINDS.index("ring"), t.cp_kind == CP_KINDS.index("ulysses")],
         [np.maximum(ring - core * (t.cp - 1) / t.cp, 0.1 * ring) + merged, turn],

@@ -1,10 +1,11 @@
 """Seconds of one micro-batch on one pipeline rank: kernels, exposed exchanges, waits for the host.
 
     forward   n (f + ep + cp) + tp + ends                           n: blocks of the rank
-    backward  n (b + again + (1 + r) ep + (2 + r) cp) + tp + ends   r: share of blocks that run again
+    backward  n (b + again + (1 + r) ep + (2 + r) cp) + tp + ends   r: share of blocks that run again; of
+                                                                    Ulysses 1 + r
     waits     by the price list: for launches (host.py), or for Python around operators (cpu.py)
 
-Context parallelism exchanges keys and values twice in a backward: to recompute scores, and their gradients.
+Keys and values pass twice in a backward: to compute scores again, and their gradients. Heads pass once.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from scalewright.plan.cost.parts import PARTS
 from scalewright.plan.cost.price_list import PriceList, price_list
 from scalewright.plan.cost.table import RECOMPUTE
 from scalewright.plan.cost.volumes import Volumes
+from scalewright.plan.request import CP_KINDS
 from scalewright.spec.schedules.unequal import RankCost
 
 EXPERTS, SELECTIVE = PARTS.index("experts"), RECOMPUTE.index("selective")
@@ -92,12 +94,13 @@ def micro(at: Columns, place: Place, sent: Exchanges) -> Micro:
     routed = np.maximum(whole, at.rerun_parts[:, EXPERTS])
     cp, ep = sent.cp, sent.ep
     tp_front, tp = tensor_parallel(at, place, sent)
-    device = (front + back) + again + tp + n * (2 + routed) * ep + n * (3 + whole) * cp
+    of_cp = n * (3 - (at.table.cp_kind == CP_KINDS.index("ulysses")) + whole) * cp
+    device = (front + back) + again + tp + n * (2 + routed) * ep + of_cp
     return Micro(
         compute=front + back,
         recompute=again,
         tp=tp,
-        cp=n * (3 + whole) * cp,
+        cp=of_cp,
         ep=n * (2 + routed) * ep,
         host=sent.prices.waits(n, device),
         front=front + tp_front + n * (ep + cp),

@@ -79,7 +79,18 @@ _TRAINER = (
     "overlap_zero1", "fsdp_copies", "pipe_engine", "overlap_p2p", "grads", "logits", "year", "known",
     "dropout", "buffers_gib", "eager_kept", "shared", "usable", "memory_spread", "measured",
 )  # fmt: skip
-_WORK = ("stream", "sparse", "routed", "key_value", "blocks", "logits", "masks")
+_WORK = (
+    "stream",
+    "sparse",
+    "routed",
+    "key_value",
+    "query",
+    "kv_heads",
+    "query_heads",
+    "blocks",
+    "logits",
+    "masks",
+)
 
 
 def _chip_facts(units: Sequence[Unit]) -> dict[str, np.ndarray]:

@@ -12,7 +12,7 @@
                      (Shoeybi et al. 2019 §3; Korthikanti et al. 2022 §4.2.2); one where attention and MLP run
                      side by side
 
-A row has no calls in the other kind's list. What cp and ep exchange beside gradients is in exchange.py.
+A row has no calls in the other kind's list. What ep exchanges beside gradients is in exchange.py.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import numpy as np
 
 from scalewright.plan.cost import work as w
 from scalewright.plan.cost.columns import Columns, Place
+from scalewright.plan.cost.exchange import context_rank
 from scalewright.plan.cost.links import message_bytes
 from scalewright.plan.cost.optimizer import offloaded
 from scalewright.plan.cost.padded import ALL, SUM_KV, SUM_TP, TIED, padded
@@ -32,6 +33,7 @@ from scalewright.plan.cost.shares import shares, weight_bytes
 from scalewright.plan.cost.states import fsdp
 from scalewright.plan.cost.table import RECOMPUTE
 from scalewright.spec import volumes
+from scalewright.spec.context_volumes import context_parallel
 from scalewright.spec.loss_chunks import LOGITS_AT_ONCE
 from scalewright.spec.memory import FP32
 from scalewright.spec.volumes import BUCKET_BYTES, Collective, During, Exchanges, Group, Rank, Transfer
@@ -43,7 +45,7 @@ class Volumes:
     def __init__(self, at: Columns) -> None:
         self.at, t = at, at.table
         trained = (t.pp == 1) | t.schedules("trained")
-        plain = (at.work("sparse") == 0) & (t.cp == 1) & (t.ep == 1) & trained
+        plain = (at.work("sparse") == 0) & (t.ep == 1) & trained
         # of this package's own trainer what it can't run yet is an estimate by its habits
         self.own = np.asarray((at.trainer("own") > 0) & plain)
         self.all_own, self.any_own = bool(self.own.all()), bool(self.own.any())
@@ -81,6 +83,13 @@ class Volumes:
             transfers += _only(~self.own, _usual_pipeline(self.at, place))
         return transfers
 
+    def context_parallel(self, place: Place) -> list[Transfer]:
+        """Keys and values, or heads, of all micro-batches; the papers' for every trainer."""
+        if not (self.at.table.cp > 1).any():
+            return []
+        blocks = self._exchanges(place)
+        return list(context_parallel(context_rank(self.at, blocks.blocks, blocks.rerun)))
+
     # -- this package's own -----------------------------------------------------------------------
 
     @cached_property
@@ -115,7 +124,7 @@ class Volumes:
             partial=tuple(self._partial(place)),
             exchanges=self._exchanges(place),
             stream=at.work("stream"),
-            tokens=t.micro_batch * t.seq_len,
+            tokens=t.micro_batch * t.seq_len / t.cp,
             message=message_bytes(at),
             borders=_borders(at, place),
         )
@@ -159,7 +168,7 @@ class Volumes:
     def _exchanges(self, place: Place) -> Exchanges:
         at, t, n = self.at, self.at.table, place.blocks
         stages = np.maximum(t.virtual_stages, 1.0)
-        tokens = t.micro_batch * t.seq_len
+        tokens = t.micro_batch * t.seq_len / t.cp
         none = t.recompute == RECOMPUTE.index("none")
         some = stages * np.ceil(n / stages * t.share - 1e-9)  # every k-th of a stage; under a budget all
         again = np.where(t.recompute == RECOMPUTE.index("share"), some, n)

@@ -72,13 +72,28 @@ class Work:
     sparse: float  # share of the blocks that route to experts
     routed: float  # bytes that a rank sends in one dispatch, before its own part is left out
     key_value: float  # bytes of keys and values of one average block
+    query: float  # bytes of its queries
+    kv_heads: float  # of a rank, in its first attention layer
+    query_heads: float
     blocks: int  # blocks of the model
     logits: float  # numbers of one micro-batch's logits on this rank
     masks: float  # bytes of the masks that a stage's forward makes
 
 
 # What grows with the batch
-GROWS = ("kernels", "kept", "parts", "inputs", "gates", "stream", "routed", "key_value", "logits", "masks")
+GROWS = (
+    "kernels",
+    "kept",
+    "parts",
+    "inputs",
+    "gates",
+    "stream",
+    "routed",
+    "key_value",
+    "query",
+    "logits",
+    "masks",
+)
 
 
 @lru_cache(maxsize=65536)
@@ -132,11 +147,14 @@ def _listed(model: ModelSpec, sizes: Sizes) -> Work:
     sparse = sum(model.is_moe(layer) for layer in range(layers)) / layers if moe else 0.0
     width = (moe.latent_size if moe else None) or model.hidden_size  # of a token, as experts see it
     routed = stream / sizes.tp * moe.top_k * (width / model.hidden_size) if moe else 0.0
-    key_value = sum(alike * _key_value(model, sizes, first) for first, alike in layer_kinds(model)) / layers
+    heads = [(alike / layers, _heads(model, sizes, first)) for first, alike in layer_kinds(model)]
+    key_value = sum(share * sizes.rows * 2 * kv * k * sizes.width for share, (_, kv, k) in heads)
+    query = sum(share * sizes.rows * q * k * sizes.width for share, (q, _, k) in heads)
+    query_heads, kv_heads, _ = max(some for _, some in heads)
     logits = float(sizes.rows * -(-model.vocab_size // sizes.tp))
     return Work(
         np.array(rows), kept, dense, expert, parts[:REST], inputs, gates, stream, sparse, routed, key_value,
-        layers, logits, block.mask_bytes(model, sizes),
+        query, float(kv_heads), float(query_heads), layers, logits, block.mask_bytes(model, sizes),
     )  # fmt: skip
 
 
@@ -194,12 +212,12 @@ def _kernels(o: Operator, region: int, share: float) -> list[Kernel]:
     ]
 
 
-def _key_value(model: ModelSpec, sizes: Sizes, layer: int) -> float:
-    """Bytes of a layer's keys and values on one rank."""
+def _heads(model: ModelSpec, sizes: Sizes, layer: int) -> tuple[int, int, int]:
+    """A rank's query heads, key-value heads and their size; zeros in a layer without attention."""
     if model.parts(layer)[0] != "attention":
-        return 0.0
+        return 0, 0, 0
     kv_heads, head_dim, _ = model.attention_heads(layer)
-    return float(sizes.rows * 2 * -(-kv_heads // sizes.tp) * head_dim * sizes.width)
+    return -(-model.num_attention_heads // sizes.tp), -(-kv_heads // sizes.tp), head_dim
 
 
 def _products(o: Operator, region: int, share: float, moved: float, part: float) -> list[Kernel]:

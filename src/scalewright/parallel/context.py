@@ -1,0 +1,197 @@
+"""Context parallelism: the ranks of `cp` share every row; each has T/cp of its tokens, and all weights.
+
+    kind         tokens of rank r of c        keys and values                              in a forward
+    ring         chunks r and 2c-1-r of 2c    pass from rank to rank beside the core       c-1 messages
+    allgather    the same                     are gathered before the core                 an all-gather
+    ulysses      chunk r of c                 whole rows of H/c heads, there and back      two all-to-alls
+
+(Liu et al. 2023, arXiv 2310.01889; Dubey et al. 2024, 2407.21783 §3.3.2; Jacobs et al. 2023, 2309.14509 §3.)
+An early chunk beside a late one gives every rank the same work under the causal mask. Of its own keys a rank
+then sees those before; of an earlier rank's keys all queries see the first half, of a later rank's the second
+half of the queries sees all:
+
+    cp 2, keys of      rank 0   rank 1                  turn 0     rank's own        causal
+    rank 0, queries    a3       -  b                    turn t     rank r - t >= 0   all queries, first half
+    of chunks 0, 3     a0       -                                  else              second half, all keys
+
+Weights know nothing of it: their gradients are sums over `fsdp` (dp_shard x cp) or `gradient`, as over other
+ranks with other tokens. The model stays plain: `apply_context` puts another core into every attention, and
+makes the masks of a forward once for all layers, for this rank's queries.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from scalewright.model.attention import Attention, Core
+from scalewright.model.cache import Cache
+from scalewright.model.context import Context, added_mask, is_visible, rope_of
+from scalewright.model.decoder import Decoder
+from scalewright.parallel.attend import Part, Scores, hidden_score
+from scalewright.parallel.functions import AxisGroup, axis_group, swap
+from scalewright.parallel.mesh import Mesh
+from scalewright.parallel.ring import attend_parts
+from scalewright.spec.layout import Layout
+from scalewright.spec.sequence_cut import SequenceCut
+
+
+@dataclass
+class RankContext(Context):
+    """One forward's shared values, for the queries of this rank; `masks` are made for parts, below."""
+
+    parts: tuple[Part | None, ...] = ()  # of every turn; none where a window hides all its keys
+    window_parts: tuple[Part | None, ...] = ()
+
+
+def apply_context(decoder: Decoder, layout: Layout, mesh: Mesh) -> None:
+    """Makes a decoder, or a pipeline's cut of one, compute with this rank's tokens of each row, in place.
+
+    Its forward then takes tokens [B, T/cp] (later stages: hidden), their `positions`, and the `documents` of
+    whole rows [B, T]. After `apply_tensor`, whose cut of the heads it reads.
+    """
+    if mesh.size("cp") == 1:
+        return
+    group = axis_group(mesh, "cp")
+    cut = SequenceCut(layout.cp_kind, group.size, group.index)
+    decoder.sequence_cut = cut
+    heads = cut.kind == "ulysses"
+    if heads:
+        share = len(decoder.heads) // group.size
+        first = decoder.heads.start + group.index * share
+        decoder.heads = range(first, first + share)
+    for block in decoder.layers.values():
+        attention = block.attention
+        assert isinstance(attention, Attention)
+        assert isinstance(attention.core, Core)
+        plain = attention.core
+        core: nn.Module = HeadsCore(plain, group) if heads else PartsCore(plain, cut, group)
+        attention.core = core  # type: ignore[assignment]
+    make = _whole_context if heads else _parts_context
+    decoder.context = partial(make, decoder, decoder.context, cut)  # type: ignore[method-assign]
+
+
+class PartsCore(nn.Module):
+    """Attention of this rank's queries to the keys of all ranks, one rank's after the other."""
+
+    def __init__(self, core: Core, cut: SequenceCut, group: AxisGroup) -> None:
+        super().__init__()
+        self.scores, self.sliding = Scores(core.scale, core.softcap), core.sliding
+        self.passes, self.group = cut.kind == "ring", group
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]  # messages go on while it computes: a graph would wait for them
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, context: RankContext) -> Tensor:
+        """q [B, H, T/cp, K], k and v [B, G, T/cp, K] -> [B, H, T/cp, K]."""
+        parts = context.window_parts if self.sliding else context.parts
+        return attend_parts(q, k, v, parts, self.scores, self.group, passes=self.passes)
+
+
+class HeadsCore(nn.Module):
+    """Attention of some heads to whole rows: q, k and v change hands, and so does the output."""
+
+    def __init__(self, core: Core, group: AxisGroup) -> None:
+        super().__init__()
+        self.core, self.group = core, group
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, context: Context) -> Tensor:
+        """q [B, H, T/cp, K], k and v [B, G, T/cp, K] -> [B, H, T/cp, K].
+
+        Where cp doesn't divide the key-value heads they are repeated first: to cp of them, or to H.
+        """
+        size, heads = self.group.size, k.shape[1]
+        if heads % size:
+            repeats = (size if size % heads == 0 else q.shape[1]) // heads
+            k, v = k.repeat_interleave(repeats, dim=1), v.repeat_interleave(repeats, dim=1)
+        by_rank = [torch.unflatten(x, 1, (size, -1)) for x in (q, k, v)]
+        counts = [x.shape[2] for x in by_rank]
+        packed = torch.cat(by_rank, dim=2).flatten(1, 2)  # [B, cp (h + 2 g), T/cp, K]: each rank's together
+        q, k, v = torch.split(swap(packed, 1, 2, self.group), counts, dim=1)
+        return swap(self.core(q, k, v, context), 2, 1, self.group)
+
+
+def _whole_context(
+    decoder: Decoder, plain: Any, cut: SequenceCut, x: Tensor, length: int, positions: Tensor | None,
+    documents: Tensor | None, cache: Cache | None,
+) -> Context:  # fmt: skip
+    """Masks of whole rows, for this rank's heads; rotation by this rank's positions."""
+    assert positions is not None, "a rank's tokens need their positions"
+    context: Context = plain(x, length * cut.ranks, positions, documents, cache)
+    return context
+
+
+def _parts_context(
+    decoder: Decoder, plain: Any, cut: SequenceCut, x: Tensor, length: int, positions: Tensor | None,
+    documents: Tensor | None, cache: Cache | None,
+) -> RankContext:  # fmt: skip
+    """Parts with masks where the model or the rows need them."""
+    assert positions is not None, "a rank's tokens need their positions"
+    assert cache is None, "a cache holds whole rows"
+    spec = decoder.spec
+    rope, local_rope = rope_of(spec, positions)
+    masks = _PartMasks(decoder, cut, length * cut.ranks, x, documents)
+    parts = window_parts = masks.make(None)
+    if (
+        spec.sliding_window is not None
+        and any(spec.window_pattern)
+        and length * cut.ranks > spec.sliding_window
+    ):
+        window_parts = masks.make(spec.sliding_window)
+    return RankContext(
+        positions, documents, rope, local_rope, None, None, False, False,
+        parts=parts, window_parts=window_parts,
+    )  # fmt: skip
+
+
+@dataclass
+class _PartMasks:
+    decoder: Decoder
+    cut: SequenceCut
+    length: int  # of whole rows
+    like: Tensor  # whose device and dtype masks have
+    documents: Tensor | None  # [B, T]
+
+    def make(self, window: int | None) -> tuple[Part | None, ...]:
+        """The parts of all turns."""
+        return tuple(self._part(turn, window) for turn in range(self.cut.ranks))
+
+    def _part(self, turn: int, window: int | None) -> Part | None:
+        cut, spec = self.cut, self.decoder.spec
+        source, half = (cut.rank - turn) % cut.ranks, self.length // cut.ranks // 2
+        queries, keys = slice(None), slice(None)
+        if source < cut.rank:
+            keys = slice(0, half)
+        elif source > cut.rank:
+            queries = slice(half, None)
+        if window is None and self.documents is None and spec.positions != "alibi":
+            return Part(queries, keys, causal=turn == 0)
+        of_queries, of_keys = cut.tokens(self.length)[queries], cut.tokens(self.length, source)[keys]
+        if window is not None and not (_distances(of_queries, of_keys) < window).any():
+            return None
+        query, key = (_on_device(index, self.like.device) for index in (of_queries, of_keys))
+        ours = theirs = None
+        if self.documents is not None:
+            ours, theirs = self.documents[:, query], self.documents[:, key]
+        visible = is_visible(query, key, window, ours, theirs)
+        dtype = self.like.dtype
+        return Part(
+            queries, keys,
+            mask=added_mask(spec, query, key, visible, self.decoder.heads, dtype, hidden_score(dtype)),
+        )  # fmt: skip
+
+
+def _distances(queries: NDArray[np.int64], keys: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The smallest distance of each query to a key that isn't after it; large where there is none."""
+    last = np.searchsorted(keys, queries, side="right") - 1
+    far = np.iinfo(np.int64).max
+    return np.where(last >= 0, queries - keys[np.maximum(last, 0)], far)
+
+
+def _on_device(index: NDArray[np.int64], device: torch.device) -> Tensor:
+    tensor = torch.from_numpy(index)
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)

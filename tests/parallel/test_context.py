@@ -1,0 +1,128 @@
+"""Context parallelism gives one rank's logits, losses and gradients, whatever the decoder has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from parallel.tensor_cases import TOLERANCE, compare, mesh_of, parallel, rank_inputs
+from parallel.test_tensor import MODELS, Case, assert_near
+from scalewright.parallel import context
+from scalewright.parallel.mesh import Mesh
+from scalewright.spec.layout import Layout
+from scalewright.spec.model import ModelSpec
+from scalewright.spec.sequence_cut import SequenceCut
+from worlds import run_world
+
+KINDS = ("ring", "allgather", "ulysses")
+
+
+def on_rank(mesh: Mesh, layout: Layout, cases: list[Case]) -> dict[str, dict[str, float]]:
+    """Every case's deviations on this rank."""
+    meshes: dict[Any, Mesh] = {}
+    deviations = {}
+    for name, keys, changes, documents in cases:
+        spec, inner = ModelSpec.parse(keys), layout.replace(**changes)
+        deviations[name] = compare(spec, inner, mesh_of(spec, inner, mesh.rank, meshes), documents)
+    return deviations
+
+
+@pytest.mark.parametrize("cp", [2, 4])
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_part_of_the_decoder(kind, cp):
+    """On packed documents, and on whole rows: causal, windows, ALiBi, caps, all kinds of heads."""
+    cases: list[Case] = [
+        (f"{name}, documents {documents}", spec.dump(), {"cp_kind": kind}, documents)
+        for name, spec in MODELS.items()
+        for documents in (False, True)
+    ]
+    assert_near(run_world(on_rank, {"devices": cp, "cp": cp, "zero_stage": 0}, cases))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_beside_tensor_parallelism(kind):
+    names = ("llama", "bloom", "gemma2", "qwen3", "olmo2")
+    cases: list[Case] = [
+        (f"{name}, sp {sp}", MODELS[name].dump(), {"cp_kind": kind, "sp": sp}, sp)
+        for name in names
+        for sp in (True, False)
+    ]
+    assert_near(run_world(on_rank, {"devices": 4, "cp": 2, "tp": 2, "zero_stage": 0}, cases))
+
+
+# -- planted errors ----------------------------------------------------------------------------------
+
+
+def faulty_rank(mesh: Mesh, layout: Layout, keys: dict[str, Any], fault: str) -> float:
+    """The largest deviation on this rank with a fault planted; `none` for none."""
+    spec, plain = ModelSpec.parse(keys), rank_inputs
+
+    def positions_from_zero(
+        decoder: Any, documents: bool
+    ) -> tuple[Tensor, Tensor, Tensor, dict[str, Tensor]]:
+        index, tokens, targets, arguments = plain(decoder, documents)
+        return index, tokens, targets, {**arguments, "positions": torch.arange(tokens.shape[1])[None]}
+
+    patch = pytest.MonkeyPatch()
+    if fault == "positions":
+        patch.setattr("parallel.tensor_cases.rank_inputs", positions_from_zero)
+    if fault == "leak":
+        patch.setattr(context, "is_visible", lambda q, k, w, *_: context_visible(q, k, w, None, None))
+    if fault == "turn":  # keys taken for those of the rank before
+        patch.setattr(SequenceCut, "tokens", shifted(SequenceCut.tokens))
+    try:
+        return max(compare(spec, layout, mesh, documents=True).values())
+    finally:
+        patch.undo()
+
+
+context_visible = context.is_visible
+
+
+def shifted(tokens: Any) -> Any:
+    """`SequenceCut.tokens` with another rank's indices one rank further on."""
+
+    def wrong(cut: SequenceCut, length: int, rank: int | None = None) -> Any:
+        return tokens(cut, length, None if rank is None else (rank + 1) % cut.ranks)
+
+    return wrong
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind"),
+    [
+        ("none", "ring"),
+        ("positions", "ring"),
+        ("positions", "ulysses"),
+        ("leak", "ring"),
+        ("turn", "allgather"),
+    ],
+)
+def test_a_planted_error_shows(fault, kind):
+    """Positions that begin at 0 on every rank, documents that see each other, and a mask for other keys."""
+    world = {"devices": 2, "cp": 2, "cp_kind": kind, "zero_stage": 0}
+    worst = max(run_world(faulty_rank, world, MODELS["llama"].dump(), fault))
+    assert (worst < TOLERANCE) == (fault == "none")
+    assert fault == "none" or worst > 100 * TOLERANCE
+
+
+def probed_rank(mesh: Mesh, layout: Layout, keys: dict[str, Any]) -> list[bool]:
+    """Which of this rank's tokens of row 0 have other logits when its token 8 is another."""
+    decoder = parallel(ModelSpec.parse(keys), layout, mesh)
+    index, tokens, _, arguments = rank_inputs(decoder, True)
+    other = torch.where(index == 8, (tokens + 1) % 67, tokens)
+    with torch.no_grad():
+        before, after = decoder(tokens, **arguments), decoder(other, **arguments)
+    return [bool(moved) for moved in (before != after).any(-1)[0]]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_token_moves_its_own_document_alone(kind):
+    """Token 8 is the second of row 0's second document, tokens 7 to 16: those from it on move, exactly."""
+    ranks = run_world(probed_rank, {"devices": 2, "cp": 2, "cp_kind": kind}, MODELS["llama"].dump())
+    for rank, moved in enumerate(ranks):
+        index = SequenceCut(kind, 2, rank).tokens(24)
+        assert moved == [8 <= token <= 16 for token in index]

@@ -1,0 +1,61 @@
+"""The look before the first step: nothing moves where all is right, and a planted leak is found."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from scalewright.model.init import init_box
+from scalewright.parallel import context
+from scalewright.parallel.mesh import Mesh, make_mesh
+from scalewright.parallel.parallelize import fill, parallelize
+from scalewright.parallel.stages import cut_stages
+from scalewright.spec.errors import RunError
+from scalewright.spec.grid import make_grid
+from scalewright.spec.layout import Layout
+from scalewright.spec.model import ModelSpec
+from scalewright.spec.placement import place
+from scalewright.train.leak_probe import check_leaks
+from scalewright.train.loss import build_loss
+from scalewright.train.network import load_python
+from worlds import CPU, run_world
+
+MODEL = {
+    "vocab_size": 67, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2,
+}  # fmt: skip
+
+
+def probed(mesh: Mesh, layout: Layout, leaks: bool) -> str:
+    """What the probe raises on this rank; empty for nothing."""
+    model = ModelSpec.parse(MODEL)
+    mesh = make_mesh(make_grid(layout, model.kv_heads), mesh.rank, CPU)
+    with torch.device("meta"):
+        stages = cut_stages(model, layout, mesh.index("pp"))
+    parallel = parallelize(stages, place(model, layout), layout, mesh, bf16=False, seq_len=32)
+    fill(parallel.weights, lambda t, box: init_box(t, model, 0, *box))
+    loss = build_loss("cross_entropy", 0.0, load_python, mesh, model.vocab_size)
+    patch, visible = pytest.MonkeyPatch(), context.is_visible
+    if leaks:
+        patch.setattr(context, "is_visible", lambda q, k, window, *_: visible(q, k, window, None, None))
+    try:
+        check_leaks(parallel, mesh, loss, layout.micro_batch, 32, model.vocab_size)
+    except RunError as error:
+        return str(error)
+    finally:
+        patch.undo()
+    return ""
+
+
+@pytest.mark.parametrize("leaks", [False, True])
+@pytest.mark.parametrize(
+    "axes", [{"cp": 2}, {"cp": 2, "pp": 2}, {"cp": 2, "tp": 2, "zero_stage": 3}], ids=str
+)
+def test_a_leak_between_documents_is_found(axes: dict[str, Any], leaks: bool):
+    """On every rank: none trains on while another has stopped."""
+    devices = axes.get("cp", 1) * axes.get("pp", 1) * axes.get("tp", 1)
+    layout = {"devices": devices, "micro_batch": 2, "global_batch": 4, "precision": "fp32", **axes}
+    errors = run_world(probed, layout, leaks)
+    assert all(("tokens see other documents" in error) == leaks for error in errors)
