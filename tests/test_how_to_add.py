@@ -145,7 +145,7 @@ def test_a_family(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", paths("A parallel axis"), ids=lambda path: path.name)
 def test_an_axis_is_in_every_file_of_its_recipe(path: Path) -> None:
-    """`cp` is the worked example: planned, and refused by `train` until it is there."""
+    """`cp` is the worked example."""
     if path.name != "test_grid.py":  # runs over `AXES`, whatever they are
         assert re.search(r"\bcp(?:_\w+)?\b", path.read_text(encoding="utf-8"))
 

@@ -200,10 +200,14 @@ def test_plain_rows_make_no_mask() -> None:
     assert windowed.window_mask is None
 
 
+EXPERTS = {"num_experts": 4, "top_k": 2, "moe_intermediate_size": 8}
+
+
 @pytest.mark.parametrize(
     ("keys", "reason"),
     [
-        ({"moe": {"num_experts": 4, "top_k": 2, "moe_intermediate_size": 8}}, "mixtures of experts"),
+        ({"moe": {**EXPERTS, "latent_size": 8}}, "experts behind a latent"),
+        ({"moe": {**EXPERTS, "branch_norms": True}}, "norms of experts' branches"),
         (
             {"mla": {"kv_lora_rank": 8, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 8}},
             "latent attention",

@@ -39,6 +39,7 @@ _YARN = _rope("yarn", factor=4.0, original_max_position_embeddings=64)  # the ra
 _GPT2 = {"vocab_size": 96, "n_embd": 32, "n_layer": 3, "n_head": 4, "n_positions": 64}
 _NEOX = {key: value for key, value in SMALL.items() if key != "num_key_value_heads"}
 _BLOOM = {"vocab_size": 96, "hidden_size": 32, "n_layer": 3}
+_EXPERTS = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
 _GEMMA_2 = {"sliding_window": 5, "query_pre_attn_scalar": 20, "head_dim": 16}
 
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -99,6 +100,31 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "smollm3": (
         "SmolLM3Config",
         {**SMALL, "no_rope_layers": [1, 0, 1], "use_sliding_window": True, "sliding_window": 5},
+    ),
+    "mixtral": ("MixtralConfig", {**SMALL, "num_local_experts": 4, "num_experts_per_tok": 2}),
+    "qwen2-moe": (
+        "Qwen2MoeConfig",
+        {**SMALL, **_EXPERTS, "shared_expert_intermediate_size": 40, "mlp_only_layers": [1]},
+    ),
+    "qwen3-moe": ("Qwen3MoeConfig", {**SMALL, **_EXPERTS, "head_dim": 16, "norm_topk_prob": True}),
+    "qwen3-moe-every-other": ("Qwen3MoeConfig", {**SMALL, **_EXPERTS, "decoder_sparse_step": 2}),
+    "olmoe": ("OlmoeConfig", {**SMALL, **_EXPERTS, "clip_qkv": 0.5}),
+    "glm4-moe": (
+        "Glm4MoeConfig",
+        {
+            **SMALL,
+            "n_routed_experts": 8,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 24,
+            "n_shared_experts": 1,
+            "first_k_dense_replace": 1,
+            "n_group": 4,
+            "topk_group": 2,
+            "routed_scaling_factor": 1.5,
+            "norm_topk_prob": True,
+            "use_qk_norm": True,
+            "num_nextn_predict_layers": 0,
+        },
     ),
     "starcoder2": ("Starcoder2Config", {**SMALL, "sliding_window": 7}),
     "starcoder2-no-bias": ("Starcoder2Config", {**SMALL, "use_bias": False, "tie_word_embeddings": False}),

@@ -5,6 +5,8 @@
     tensor parallel      4 all-reduces of b s h a layer                Shoeybi et al. 2019 §3
     and sequence p.      as much, and two gathers again to keep less   Korthikanti et al. 2022 §4.2.2
     pipeline             b s h a boundary and micro-batch              Narayanan et al. 2021 §3.2
+    context parallel     ring: 3 (c-1) times a rank's keys and values  Liu et al. 2023 §3
+                         Ulysses: 8 b s h / c in all-to-alls           Jacobs et al. 2023 §3.2
 
 Every kind on its own axis has its own number, and nothing else is sent but some scalars (loss and norm): an
 all-reduce instead of its two halves would sum to as much. The wire's traffic is summed beside the papers'
@@ -23,6 +25,7 @@ from scalewright.dry_run.rehearse import Player
 from scalewright.dry_run.watch import Watch
 from scalewright.learn.communication import (
     PASSES,
+    context_volume,
     pipeline_volume,
     replica_volume,
     ring_volume,
@@ -187,3 +190,25 @@ def test_pipeline(schedule: str, boundaries: list[int]) -> None:
     micros, pp = 4, len(boundaries)
     tables = sent(devices=pp, pp=pp, schedule=schedule, global_batch=B * micros)
     assert tables == [{("pp", "send"): pipeline_volume(B, S, H, micros, n)} for n in boundaries]
+
+
+@pytest.mark.parametrize("cp", [pytest.param(2, marks=pytest.mark.slow), 4])
+@pytest.mark.parametrize("kind", ["ring", "allgather", "ulysses"])
+def test_context(kind: str, cp: int) -> None:
+    """Each kind by its own collectives; weights are summed as over other ranks with other tokens."""
+    tables = sent(devices=cp, cp=cp, cp_kind=kind, zero_stage=0)
+    part = STREAM / cp  # of q, k, v or the output: as many key-value heads as query heads
+    expected: Sent = {
+        "ring": {("cp", "all_to_all"): LAYERS * 3 * (cp - 1) * 2 * part},
+        "allgather": {
+            ("cp", "all_gather"): LAYERS * 2 * cp * 2 * part,
+            ("cp", "reduce_scatter"): LAYERS * cp * 2 * part,
+        },
+        "ulysses": {("cp", "all_to_all"): LAYERS * 2 * 4 * part},
+    }[kind]
+    assert tables == [{("dp_shard", "all_reduce"): PSI, **expected}] * cp
+    total = LAYERS * context_volume(B, S, H, cp, kind)
+    if kind == "ring":  # a message goes to one rank, whole
+        assert expected["cp", "all_to_all"] == total
+    else:
+        assert sum(ring_volume(call, size, cp) for (_, call), size in expected.items()) == total

@@ -12,6 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+MOE: dict[str, Any] = {
+    "num_experts": 4, "top_k": 2, "moe_intermediate_size": 24, "num_shared_experts": 1, "first_k_dense": 1,
+}  # fmt: skip
 # What a run may be besides its layout: changes of `runs.run_data`.
 VARIANTS: dict[str, dict[str, Any]] = {
     "packed": {},
@@ -87,6 +90,27 @@ VARIANTS: dict[str, dict[str, Any]] = {
             "head_bias": True,
             "tie_word_embeddings": True,
         }
+    },
+    "moe": {"model": {"moe": MOE}, "train": {"balance": {"loss": 1e-2, "z_loss": 1e-3}}},
+    "moe-5-layers": {
+        "model": {"moe": MOE, "num_hidden_layers": 5},
+        "train": {"balance": {"loss": 1e-2, "z_loss": 1e-3}},
+    },
+    "moe-compiled": {"model": {"moe": MOE}, "train": {"compile": True}},
+    "moe-sigmoid": {
+        "model": {
+            "moe": {
+                **MOE,
+                "num_experts": 8,
+                "score": "sigmoid",
+                "router_bias": True,
+                "groups": 4,
+                "top_groups": 2,
+                "shared_gate": True,
+                "routed_scale": 1.5,
+            }
+        },
+        "train": {"balance": {"bias_rate": 1e-2}},
     },
     "compiled": {"train": {"compile": True}},
     "compiled-5-layers": {"model": {"num_hidden_layers": 5}, "train": {"compile": True}},
@@ -287,6 +311,63 @@ def _context() -> list[Case]:
     ]  # fmt: skip
 
 
+def _experts() -> list[Case]:
+    found = []
+    for zero in (0, 1, 2, 3):
+        found += [
+            case(f"moe-dp2-zero{zero}", "moe", dp_shard=2, zero_stage=zero, micro_batch=2),
+            case(
+                f"moe-ep2-zero{zero}", "moe", dp_shard=2, ep=2, zero_stage=zero, micro_batch=2, fast=zero == 3
+            ),
+            case(f"moe-dp4-ep2-zero{zero}", "moe", dp_shard=4, ep=2, zero_stage=zero),
+            case(
+                f"moe-tp2-dp2-ep2-zero{zero}", "moe", tp=2, dp_shard=2, ep=2, zero_stage=zero, micro_batch=2
+            ),
+            case(f"moe-dp2-etp2-zero{zero}", "moe", dp_shard=2, etp=2, zero_stage=zero, micro_batch=2),
+        ]
+    for kind, variant in SCHEDULES.items():
+        deeper = "moe" if variant == "packed" else "moe-5-layers"
+        found.append(case(f"moe-pp2-{kind}", deeper, pp=2, schedule=kind))
+        found.append(case(f"moe-pp2-dp2-ep2-{kind}", deeper, pp=2, dp_shard=2, ep=2, schedule=kind))
+    return [
+        *found,
+        case("moe-tp2", "moe", tp=2, micro_batch=2),
+        case("moe-tp2-no-sp", "moe", tp=2, sp=False, micro_batch=2),
+        case("moe-tp2-ep2", "moe", tp=2, ep=2, micro_batch=2, fast=True),
+        case("moe-tp2-ep2-no-sp", "moe", tp=2, ep=2, sp=False, micro_batch=2),
+        case("moe-tp2-etp2", "moe", tp=2, etp=2, micro_batch=2),
+        case("moe-cp2", "moe", cp=2, micro_batch=2),
+        case("moe-cp2-ep2", "moe", cp=2, ep=2, micro_batch=2),
+        case("moe-cp2-tp2-ep4", "moe", cp=2, tp=2, ep=4, micro_batch=2),
+        case("moe-cp2-tp2-ep2-etp2", "moe", cp=2, tp=2, ep=2, etp=2, micro_batch=2),
+        case("moe-dp4-ep2-etp2", "moe", dp_shard=4, ep=2, etp=2),
+        case("moe-dp2-tp2-ep4", "moe", dp_shard=2, tp=2, ep=4, micro_batch=2),
+        case("moe-replicate2-ep2", "moe", dp_replicate=2, dp_shard=2, ep=2, micro_batch=2),
+        case("moe-replicate2-ep2-zero0", "moe", dp_replicate=2, dp_shard=2, ep=2, zero_stage=0,
+             micro_batch=2),
+        case("moe-pp2-tp2-ep2", "moe", pp=2, tp=2, ep=2),
+        case("moe-pp2-cp2-ep2", "moe", pp=2, cp=2, ep=2),
+        case("moe-pp2-tp2-dp2-ep2", "moe", pp=2, tp=2, dp_shard=2, ep=2, fast=True),
+        case("moe-pp2-tp2-dp2-ep2-etp2", "moe", pp=2, tp=2, dp_shard=2, ep=2, etp=2),
+        case("moe-pp2-cp2-tp2-ep2-zb-h1", "moe", pp=2, cp=2, tp=2, ep=2, schedule="zb-h1"),
+        case("moe-cp2-dp2-tp2-ep4", "moe", cp=2, dp_shard=2, tp=2, ep=4),
+        case("moe-ep2-recompute-full", "moe", dp_shard=2, ep=2, recompute="full", micro_batch=2),
+        case("moe-ep2-recompute-selective", "moe", dp_shard=2, ep=2, recompute="selective", micro_batch=2),
+        case("moe-ep2-zero1-recompute-selective", "moe", dp_shard=2, ep=2, zero_stage=1,
+             recompute="selective",             micro_batch=2),
+        case("moe-tp2-dp2-recompute-budget", "moe", dp_shard=2, tp=2, recompute={"budget": 0.5},
+             micro_batch=2),
+        case("moe-pp2-dp2-recompute-selective", "moe", dp_shard=2, pp=2, recompute="selective"),
+        case("moe-ep2-compiled", "moe-compiled", dp_shard=2, ep=2, micro_batch=2),
+        case("moe-ep2-offload-all", "moe", dp_shard=2, ep=2, offload="all", micro_batch=2),
+        case("moe-sigmoid-dp2", "moe-sigmoid", dp_shard=2, micro_batch=2),
+        case("moe-sigmoid-ep2", "moe-sigmoid", dp_shard=2, ep=2, micro_batch=2),
+        case("moe-sigmoid-ep2-zero0", "moe-sigmoid", dp_shard=2, ep=2, zero_stage=0, micro_batch=2),
+        case("moe-sigmoid-tp2-ep2", "moe-sigmoid", tp=2, ep=2, micro_batch=2),
+        case("moe-sigmoid-pp2-tp2-ep2-cp2", "moe-sigmoid", pp=2, tp=2, ep=2, cp=2, fast=True),
+    ]  # fmt: skip
+
+
 def _pairs() -> list[Case]:
     found = []
     for zero in (0, 1, 2, 3):
@@ -412,5 +493,6 @@ def _rest() -> list[Case]:
 
 
 CASES: tuple[Case, ...] = (
-    *_data(), *_tensor(), *_pipeline(), *_context(), *_pairs(), *_three_and_four(), *_recompute(), *_rest()
+    *_data(), *_tensor(), *_pipeline(), *_context(), *_experts(), *_pairs(), *_three_and_four(),
+    *_recompute(), *_rest()
 )  # fmt: skip

@@ -102,7 +102,7 @@ def test_a_tied_head_is_summed_where_it_is_on_another_rank() -> None:
 
 
 def test_layouts_that_do_not_train_have_no_traffic() -> None:
-    for keys in ({"cp": 2, "devices": 2}, {"pp": 2, "devices": 2, "schedule": "dualpipe", "global_batch": 4}):
+    for keys in ({"ep": 2, "devices": 2}, {"pp": 2, "devices": 2, "schedule": "dualpipe", "global_batch": 4}):
         with pytest.raises(ValueError, match="nothing trains"):
             _step(keys)
 

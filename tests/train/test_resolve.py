@@ -63,11 +63,11 @@ def test_steps_and_tokens_together(spec):
     ("changes", "says"),
     [
         ({"layout": {"devices": 2, "pp": 2, "schedule": "pipedream"}}, "pipedream can only be planned"),
-        ({"layout": {"devices": 2, "etp": 2}}, "etp 2 can be planned but not trained yet"),
+        ({"layout": {"devices": 2, "etp": 2}}, "etp 2 but this model has no experts"),
         ({"layout": {"zero_stage": 0, "offload": "parameters"}}, "offload parameters needs zero_stage 3"),
         (
-            {"model": {"moe": {"num_experts": 4, "top_k": 2, "moe_intermediate_size": 8}}},
-            "mixtures of experts are counted but don't run yet",
+            {"model": {"attention_sinks": True}},
+            "attention sinks are counted but don't run yet",
         ),
         (
             {

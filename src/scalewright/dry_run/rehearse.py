@@ -38,6 +38,7 @@ from scalewright.spec.grid import Grid
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.run import DataSpec, RunSpec
 from scalewright.spec.schedule import Schedule, layout_schedule
+from scalewright.train.balance import Balance
 from scalewright.train.loss import build_loss
 from scalewright.train.network import build_network, load_python, types_explained
 from scalewright.train.optimizer import build_optimizer
@@ -115,7 +116,9 @@ class Player:
         vocabulary = run.model.vocab_size if isinstance(run.model, ModelSpec) else None
         loss = build_loss(run.loss, run.train.z_loss, load_python, mesh, vocabulary)
         clip = getattr(run.optimizer, "clip_norm", 0.0)
-        self.step = Step(parallel, optimizer, loss, mesh, clip, look=False)  # there are no numbers
+        balance = Balance.of(run.train.balance, mesh, parallel.model)
+        # there are no numbers to look at
+        self.step = Step(parallel, optimizer, loss, mesh, clip, look=False, balance=balance)
         watch.register(parallel.weights, optimizer)
 
     def warm_up(self) -> None:

@@ -6,6 +6,9 @@
     with sequence p.  the same: an all-reduce is a reduce-scatter          Korthikanti et al. 2022 §4.2.2
                       and an all-gather; 2 more gathers to keep less
     pipeline          b s h for each boundary, way and micro-batch         Narayanan et al. 2021 §3.2
+    context parallel  ring: 3 times the other ranks' keys and values       Liu et al. 2023 §3
+                      Ulysses: 8 b s h / c in all-to-alls                  Jacobs et al. 2023 §3.2
+                      gather: the ring's, in a gather, one more, a scatter Dubey et al. 2024 §3.3.2
 
     ring              (n-1) alpha + (n-1)/n · B / rate       gather, scatter; an all-reduce is both
     tree              2 log2 n (alpha + B / rate)            reduce and broadcast, not pipelined
@@ -73,6 +76,20 @@ def pipeline_volume(b: int, s: int, h: int, micro_batches: int, boundaries: int 
     schedule adds its own.
     """
     return boundaries * micro_batches * b * s * h
+
+
+def context_volume(b: int, s: int, h: int, cp: int, kind: str, kv_width: int | None = None) -> float:
+    """Numbers that a rank sends over `cp` for one micro-batch in a block, forward and backward, less its own.
+
+    `kv_width`: numbers of a token's keys (and of its values), null for as many as h. A ring sends them cp - 1
+    times forward, again backward, and their gradients (Liu et al. 2023, arXiv 2310.01889 §3); gathered they
+    are as many (Dubey et al. 2024, 2407.21783 §3.3.2). Ulysses exchanges q, k, v and the output, there and
+    back: 4 b s h / cp each way where kv_width is h (Jacobs et al. 2023, 2309.14509 §3.2).
+    """
+    width, tokens = kv_width or h, b * s / cp
+    if kind == "ulysses":
+        return 2 * tokens * (2 * h + 2 * width) * (cp - 1) / cp
+    return 3 * (cp - 1) * tokens * 2 * width
 
 
 def ring_seconds(

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from scalewright.model.attention import Attention
 from scalewright.model.context import Context
-from scalewright.model.mlp import build_mlp
+from scalewright.model.mlp import MLP
+from scalewright.model.moe import MoE
 from scalewright.model.norm import build_norm
 from scalewright.spec.model import ModelSpec
 
@@ -33,7 +34,7 @@ class Block(nn.Module):
         self.attention = build_attention(spec, layer)
         self.attention_post_norm = build_norm(spec, d) if post else None
         self.mlp_norm = build_norm(spec, d) if pre and not shared else None
-        self.mlp = build_mlp(spec, layer)
+        self.mlp = MoE(spec) if spec.is_moe(layer) else MLP(spec)
         self.mlp_post_norm = build_norm(spec, d) if post else None
         self.shared_norm = pre and shared
 

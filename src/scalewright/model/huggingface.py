@@ -15,6 +15,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -58,7 +59,11 @@ class HuggingFaceFolder:
         self._files = {name: _open(inside(self.folder, name)) for name in weight_files(self.folder)}
         self._home = {key: name for name, file in self._files.items() for key in file.keys()}  # noqa: SIM118
         self._locations = locations(spec)
-        self._keys = {name: self._find(name, location) for name, location in self._locations.items()}
+        self._keys = {
+            part.name: self._find(name, part)
+            for name, location in self._locations.items()
+            for part in location.parts
+        }
 
     def names(self) -> list[str]:
         """The canonical names that can be read (a tied head's too)."""
@@ -71,7 +76,15 @@ class HuggingFaceFolder:
 
     def read_slice(self, name: str, offsets: Sequence[int], sizes: Sequence[int]) -> Tensor:
         """The box of a tensor of ours that begins at `offsets` and is `sizes` long; nothing else is read."""
-        location, key = self._locations[name], self._keys[name]
+        location = self._locations[name]
+        if location.experts:
+            chosen = range(offsets[0], offsets[0] + max(1, sizes[0]))  # one gives the dtype of none
+            boxes = [self._read_box(location.of_expert(e), offsets[1:], sizes[1:]) for e in chosen]
+            return torch.stack(boxes)[: sizes[0]]
+        return self._read_box(location, offsets, sizes)
+
+    def _read_box(self, location: Location, offsets: Sequence[int], sizes: Sequence[int]) -> Tensor:
+        key = self._keys[location.name]
         file_slice = self._files[self._home[key]].get_slice(key)
         columns = [slice(o, o + s) for o, s in zip(offsets[1:], sizes[1:], strict=True)]
         parts = []
@@ -159,6 +172,7 @@ def write_huggingface(
     folder = Path(folder)
     kind = torch_dtype(dtype)
     shards = _plan_shards(spec, kind.itemsize, max_shard_bytes)
+    get_tensor = lru_cache(maxsize=1)(get_tensor)  # a stack of experts is many of their tensors
     config = {**to_huggingface(spec), "torch_dtype": dtype}
     names = [SINGLE] if len(shards) == 1 else [_shard_name(i, len(shards)) for i in range(len(shards))]
     try:
@@ -185,9 +199,10 @@ def _plan_shards(spec: ModelSpec, itemsize: int, limit: int) -> list[dict[str, P
     """Their tensors in the order of the model, with the parts of ours in each, in shards of `limit` bytes."""
     tensors: dict[str, Parts] = {}
     for name, location in locations(spec).items():
-        parts = tensors.setdefault(location.name, [])
-        if all(p != location for _, p in parts):  # a tied head is the embedding once more
-            parts.append((name, location))
+        for part in location.parts:
+            parts = tensors.setdefault(part.name, [])
+            if all(known != part for _, known in parts):  # a tied head is the embedding once more
+                parts.append((name, part))
     shards: list[dict[str, Parts]] = [{}]
     held = 0
     for key, parts in tensors.items():
@@ -211,6 +226,8 @@ def _join(parts: Parts, get_tensor: Callable[[str], Tensor], dtype: torch.dtype)
     theirs = out.t() if first.transposed else out
     for name, location in parts:
         tensor = get_tensor(name).detach()
+        if location.expert is not None:
+            tensor = tensor[location.expert]
         if tuple(tensor.shape) != location.our_shape:
             raise RunError(
                 f"tensor '{name}' is {tuple(tensor.shape)} here, and {location.our_shape} in the model"

@@ -43,9 +43,3 @@ class MLP(nn.Module):
         if self.gate is None:
             return self.down(self.act(self.up(x)))  # type: ignore[no-any-return]
         return self.down(self.act(self.gate(x)) * self.up(x))  # type: ignore[no-any-return]
-
-
-def build_mlp(spec: ModelSpec, layer: int) -> nn.Module:
-    """The layer's MLP; a mixture of experts will stand here for the layers that `spec.is_moe` names."""
-    assert not spec.is_moe(layer), "check_runs refuses these specs first"
-    return MLP(spec)

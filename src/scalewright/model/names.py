@@ -6,12 +6,13 @@
     layers.3.attention.v.weight   ...attention.query_key_value.weight     2K..3K of each 3K  (NeoX, BLOOM)
 
 No parameter of ours is fused, so every fused one of theirs is a union of ours: row r of ours is row
-start + (r // block) * stride + r % block of theirs. One table a family; both directions read it.
+start + (r // block) * stride + r % block of theirs. Experts are one stacked tensor here, and one for each
+there: ours is a stack of theirs. One table a family; both directions read it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from scalewright.spec.errors import UserError
 from scalewright.spec.model import ModelSpec
@@ -48,6 +49,20 @@ class Location:
     rows: FusedRows  # counted along their output dimension
     transposed: bool = False
     other_names: tuple[str, ...] = ()  # in other versions of the same family's files
+    experts: int = 0  # where ours stacks so many of theirs, whose names have the expert's number for {e}
+    expert: int | None = None  # of which this is the part
+
+    @property
+    def parts(self) -> list[Location]:
+        """Where each expert's matrix of a stack lies; itself where ours is no stack."""
+        return [self.of_expert(expert) for expert in range(self.experts)] if self.experts else [self]
+
+    def of_expert(self, expert: int) -> Location:
+        """Where one expert's part of a stacked tensor lies."""
+        name = self.name.replace("{e}", str(expert))
+        others = tuple(other.replace("{e}", str(expert)) for other in self.other_names)
+        shape = self.our_shape[1:]
+        return replace(self, name=name, our_shape=shape, other_names=others, experts=0, expert=expert)
 
 
 # Module names: ours -> theirs. {n} is the layer. A module missing here doesn't exist in the family.
@@ -66,6 +81,38 @@ _LLAMA = {
     "mlp.gate": "model.layers.{n}.mlp.gate_proj",
     "mlp.up": "model.layers.{n}.mlp.up_proj",
     "mlp.down": "model.layers.{n}.mlp.down_proj",
+}
+
+
+def _experts(layer: str, router: str, expert: str, gate: str, up: str, down: str) -> dict[str, str]:
+    """Names of a mixture's router and experts, under `layer`."""
+    return {
+        "mlp.router": f"{layer}.{router}",
+        "mlp.experts.gate": f"{layer}.{expert}.{{e}}.{gate}",
+        "mlp.experts.up": f"{layer}.{expert}.{{e}}.{up}",
+        "mlp.experts.down": f"{layer}.{expert}.{{e}}.{down}",
+    }
+
+
+def _shared(layer: str, name: str) -> dict[str, str]:
+    return {f"mlp.shared.{part}": f"{layer}.{name}.{part}_proj" for part in ("gate", "up", "down")}
+
+
+_LAYER = "model.layers.{n}"
+_MOE = {
+    **_LLAMA,
+    **_experts(f"{_LAYER}.mlp", "gate", "experts", "gate_proj", "up_proj", "down_proj"),
+}
+_MIXTRAL = {**_LLAMA, **_experts(f"{_LAYER}.block_sparse_moe", "gate", "experts", "w1", "w3", "w2")}
+_QWEN_2_MOE = {
+    **_MOE,
+    **_shared(f"{_LAYER}.mlp", "shared_expert"),
+    "mlp.shared_gate": f"{_LAYER}.mlp.shared_expert_gate",
+}
+_GLM_4_MOE = {
+    **_MOE,
+    **_shared(f"{_LAYER}.mlp", "shared_experts"),
+    "mlp.router.bias": f"{_LAYER}.mlp.gate.e_score_correction_bias",
 }
 _GEMMA_2 = {
     **_LLAMA,
@@ -134,6 +181,11 @@ _WITHIN_VISION = (("model.", ""), ("model.", "language_model.model."), ("model."
 
 FAMILIES: dict[str, FamilyNames] = {
     **{f: FamilyNames(_LLAMA) for f in ("llama", "mistral", "qwen2", "qwen3", "gemma", "smollm3", "olmo")},
+    "mixtral": FamilyNames(_MIXTRAL),
+    "qwen2_moe": FamilyNames(_QWEN_2_MOE),
+    "qwen3_moe": FamilyNames(_MOE),
+    "olmoe": FamilyNames(_MOE),
+    "glm4_moe": FamilyNames(_GLM_4_MOE),
     "gemma2": FamilyNames(_GEMMA_2),
     "gemma3": FamilyNames(_GEMMA_2, prefixes=_WITHIN_VISION),
     "gemma3_text": FamilyNames(_GEMMA_2, prefixes=_WITHIN_VISION),
@@ -170,20 +222,24 @@ def _location(spec: ModelSpec, table: FamilyNames, name: str, shape: tuple[int, 
     layer = ""
     if module.startswith("layers."):
         _, layer, module = module.split(".", 2)
-    theirs = table.modules.get(module)
+    whole = table.modules.get(f"{module}.{kind}")  # a parameter with a name of its own
+    theirs = whole or table.modules.get(module)
     if theirs is None:
         raise UserError(
             f"family '{spec.family}' has no Hugging Face name for '{module}'",
             spec.name,
             "set `family` to one whose models have this part",
         )
-    full = f"{theirs.format(n=layer)}.{kind}"
+    full = theirs.replace("{n}", layer) + ("" if whole else f".{kind}")
     sharing = [m for m, t in table.modules.items() if t == theirs]
     rows = _rows(spec, module, sharing, table.fused, shape[0])
     flip = table.transposed and len(shape) == 2 and bool(layer)
     stored = (rows.total, *shape[1:])
+    experts = shape[0] if "{e}" in full else 0
+    if experts:
+        stored, rows = shape[1:], FusedRows(0, shape[1], shape[1], shape[1])
     others = tuple(new + full[len(old) :] for old, new in table.prefixes if full.startswith(old))
-    return Location(full, shape, stored[::-1] if flip else stored, rows, flip, others)
+    return Location(full, shape, stored[::-1] if flip else stored, rows, flip, others, experts)
 
 
 def _rows(spec: ModelSpec, module: str, sharing: list[str], fused: str, size: int) -> FusedRows:

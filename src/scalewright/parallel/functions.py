@@ -8,6 +8,7 @@
     sum_scatter     reduce-scatter along a dim   all-gather         out of them, with sequence parallelism
     gather_slice    all-gather along a dim       this rank's slice  where all ranks then do the same work
     swap            all-to-all of two dims       all-to-all back    whole rows of some heads (Ulysses)
+    exchange        all-to-all of uneven parts   all-to-all back    tokens to their experts
 
 (Shoeybi et al. 2019, arXiv 1909.08053 §3: f, g; Korthikanti et al. 2022, arXiv 2205.05198 §4.2: g, g-bar.)
 Nothing here computes: matrix products stay `F.linear`, so that a backward can be split into an input part and
@@ -95,6 +96,12 @@ def swap(x: Tensor, split: int, join: int, group: AxisGroup) -> Tensor:
     return out
 
 
+def exchange(x: Tensor, send: list[int], receive: list[int], group: AxisGroup) -> Tensor:
+    """`send[i]` rows of x go to rank i, `receive[i]` come from it; those of rank 0 first."""
+    out: Tensor = _Exchange.apply(x, send, receive, group)  # type: ignore[no-untyped-call]
+    return out
+
+
 def local_part(x: Tensor, dim: int, group: AxisGroup) -> Tensor:
     """This rank's part of x along `dim`; no communication."""
     length = x.shape[dim] // group.size
@@ -151,6 +158,14 @@ def swapped(x: Tensor, split: int, join: int, group: AxisGroup) -> Tensor:
         started = torch.ops._c10d_functional.all_to_all_single(parts, ones, ones, group.name)
         out: Tensor = torch.ops._c10d_functional.wait_tensor(started)  # [size, ...]
     return out.movedim(0, join).flatten(join, join + 1)
+
+
+def exchanged(x: Tensor, send: list[int], receive: list[int], group: AxisGroup) -> Tensor:
+    """`send[i]` rows of x go to rank i, `receive[i]` come from it; those of rank 0 first."""
+    with _clock(group):
+        started = torch.ops._c10d_functional.all_to_all_single(x.contiguous(), receive, send, group.name)
+        out: Tensor = torch.ops._c10d_functional.wait_tensor(started)
+    return out
 
 
 @dataclass(frozen=True)
@@ -246,3 +261,14 @@ class _Swap(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None, None, None]:
         return swapped(grad_outputs[0], ctx.join, ctx.split, ctx.group), None, None, None
+
+
+class _Exchange(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, send: list[int], receive: list[int], group: AxisGroup) -> Tensor:
+        ctx.send, ctx.receive, ctx.group = send, receive, group
+        return exchanged(x, send, receive, group)
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None, None, None]:
+        return exchanged(grad_outputs[0], ctx.receive, ctx.send, ctx.group), None, None, None

@@ -31,8 +31,9 @@ TIMEOUT = timedelta(minutes=30)  # of a world whose run states none (`train.time
 # Axes that collectives and messages go over, in the order in which their groups are made.
 USED = (
     "world", "control", "pp_down", "pp_up", "dp_replicate", "cp", "tp", "fsdp", "loss", "gradient", "kv",
-    "tie",
+    "tie", "ep", "etp", "efsdp", "ehsdp",
 )  # fmt: skip
+EXPERTS = frozenset({"ep", "etp", "efsdp", "ehsdp"})  # of them those that only experts use
 # Axes that may carry tensors of the host beside those of a GPU: gradients of offloaded weights.
 HOST_SUMS = frozenset({"tp", "kv", "tie"})
 
@@ -91,9 +92,14 @@ class Mesh:
 
 
 def axes_of(model: Any) -> tuple[str, ...]:
-    """The axes that training this model communicates over: `tie` only where embedding and head are one."""
-    tied = isinstance(model, ModelSpec) and model.tie_word_embeddings
-    return tuple(axis for axis in USED if axis != "tie" or tied)
+    """The axes that training this model communicates over: `tie` only where embedding and head are one, those
+    of experts only where there are any."""
+    unused: set[str] = set()
+    if not isinstance(model, ModelSpec) or not model.tie_word_embeddings:
+        unused.add("tie")
+    if not isinstance(model, ModelSpec) or model.moe is None:
+        unused |= EXPERTS
+    return tuple(axis for axis in USED if axis not in unused)
 
 
 def make_mesh(

@@ -1,7 +1,7 @@
 """The entry of parallel/: the order in which techniques are applied to a model.
 
-    cut, tensor, context -> recompute -> compile -> offload activations -> [shard | cast] -> memory -> weights
-        -> gradient sums -> executor
+    cut, tensor, context, expert -> recompute -> compile -> offload activations -> [shard | cast] -> memory
+        -> weights -> gradient sums -> executor
 
 The model is built on the meta device: nothing is allocated before this rank's part of it is cut.
 """
@@ -22,6 +22,7 @@ from scalewright.parallel.buffers import Buffers
 from scalewright.parallel.compile import apply_compile
 from scalewright.parallel.context import apply_context
 from scalewright.parallel.execute import Executor, GradientSync, Plain
+from scalewright.parallel.expert import apply_expert
 from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.offload_activations import apply_offload_activations
 from scalewright.parallel.offload_states import allocate, apply_offload
@@ -94,15 +95,13 @@ def parallelize(
     `memory` is entered where space is first allocated: a dry run's takes none.
     """
     stages = stages_of(model)
-    if layout.tp > 1:
+    if layout.tp * layout.cp * layout.ep * layout.etp > 1:
         for stage in stages.values():
             assert isinstance(stage, Decoder), "a user's own module takes data parallelism alone"
             cut_parameters(stage, placements, mesh)
             apply_tensor(stage, layout, mesh)
-    if layout.cp > 1:
-        for stage in stages.values():
-            assert isinstance(stage, Decoder), "a user's own module takes data parallelism alone"
             apply_context(stage, layout, mesh)
+            apply_expert(stage, mesh)
     blocks = {number: find_blocks(stage) for number, stage in stages.items()}
     every_block = [block for of_stage in blocks.values() for block in of_stage]
     for number, stage in stages.items():
@@ -149,7 +148,7 @@ def _gradients(
 ) -> GradientSync:
     if sharded:
         return ShardedGradients(stages, weights, layout)
-    if mesh.size("gradient") > 1 or half is not None:
+    if max(mesh.size("gradient"), mesh.size("ehsdp")) > 1 or half is not None:
         return GradientBuckets(weights, mesh, overlap=layout.pp == 1, tied=tied_stages(stages))
     return LocalGradients(weights)
 

@@ -20,7 +20,14 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+from torch.utils._python_dispatch import _get_current_dispatch_mode, _pop_mode_temporarily
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    _CachedTorchDispatchMode,
+    _CachingTorchDispatchMode,
+    checkpoint,
+    create_selective_checkpoint_contexts,
+)
 
 from scalewright.parallel.budget import PRODUCTS, budget_contexts, marks
 from scalewright.spec.layout import Layout, RecomputeBudget, RecomputeEvery
@@ -80,3 +87,25 @@ def _wrapped(
 def _policy(ctx: Any, operator: Any, *arguments: Any, **keywords: Any) -> CheckpointPolicy:
     """Matrix products are expensive to redo, so their outputs are kept; all other operators run again."""
     return CheckpointPolicy.MUST_SAVE if operator in PRODUCTS else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+def outside_recomputation(module: nn.Module) -> None:
+    """Hides the forward hooks of a module inside a block from a recomputation that keeps some operators.
+
+    It expects the same operators again in the same order. FSDP's hooks gather parameters in a forward that
+    may be there already when it runs again.
+    """
+    for hooks in (module._forward_pre_hooks, module._forward_hooks):
+        for key, hook in hooks.items():
+            hooks[key] = _unseen(hook)
+
+
+def _unseen(hook: Callable[..., Any]) -> Callable[..., Any]:
+    def run(*arguments: Any, **keywords: Any) -> Any:
+        mode = _get_current_dispatch_mode()
+        if isinstance(mode, _CachingTorchDispatchMode | _CachedTorchDispatchMode):
+            with _pop_mode_temporarily():
+                return hook(*arguments, **keywords)
+        return hook(*arguments, **keywords)
+
+    return run

@@ -33,6 +33,7 @@ class _Bucket:
     """A flat buffer of some weights' gradients, of one stage."""
 
     stage: int
+    group: dist.ProcessGroup | None
     buffer: Tensor
     views: list[Tensor] = field(default_factory=list)  # every parameter's part of it,
     untouched: list[bool] = field(default_factory=list)  # and whether the step has yet to add its gradient
@@ -55,7 +56,9 @@ class GradientBuckets:
         overlap: bool = True,
         tied: Collection[int] = (),
     ) -> None:
-        self.group = mesh.group("gradient")
+        self.groups = {False: mesh.group("gradient")}
+        if any(_is_expert(weight) for weight in weights):
+            self.groups[True] = mesh.group("ehsdp")
         self.timers = mesh.timers
         self.axis = "dp_shard" if mesh.size("fsdp") > 1 else "dp_replicate"
         self.weights = weights
@@ -67,26 +70,29 @@ class GradientBuckets:
         self._ended: set[int] = set()  # stages that have run their last backward of the step
         self._started: set[int] = set()  # and stages whose buckets have been started
         self._handles: list[dist.Work] = []
-        by_stage: dict[int, list[Weight]] = {}
+        together: dict[tuple[int, bool], list[Weight]] = {}
         for weight in weights.trained()[::-1]:  # the backward makes the last layer's gradients first
-            by_stage.setdefault(weight.stage, []).append(weight)
-        for stage, items in by_stage.items():
-            self._fill(stage, items, bucket_bytes)
+            together.setdefault((weight.stage, _is_expert(weight)), []).append(weight)
+        for (stage, experts), items in together.items():
+            self._fill(stage, self.groups[experts], items, bucket_bytes)
 
-    def _fill(self, stage: int, items: list[Weight], bucket_bytes: int) -> None:
+    def _fill(
+        self, stage: int, group: dist.ProcessGroup | None, items: list[Weight], bucket_bytes: int
+    ) -> None:
         current: list[Weight] = []
         filled = 0
         for index, weight in enumerate(items):
             current.append(weight)
             filled += weight.master.numel() * 4
             if filled >= bucket_bytes or index == len(items) - 1:
-                self._add_bucket(stage, current)
+                self._add_bucket(stage, group, current)
                 current, filled = [], 0
 
-    def _add_bucket(self, stage: int, members: list[Weight]) -> None:
+    def _add_bucket(self, stage: int, group: dist.ProcessGroup | None, members: list[Weight]) -> None:
         device = members[0].compute.device
         size = sum(weight.master.numel() for weight in members)
-        bucket = _Bucket(stage, torch.zeros(size, dtype=torch.float32, device=device), waiting=len(members))
+        buffer = torch.zeros(size, dtype=torch.float32, device=device)
+        bucket = _Bucket(stage, group, buffer, waiting=len(members))
         self.buckets.append(bucket)
         offset = 0
         for weight in members:
@@ -152,8 +158,8 @@ class GradientBuckets:
         for view, untouched in zip(bucket.views, bucket.untouched, strict=True):
             if untouched:  # no backward reached it: the numbers are the last step's
                 view.zero_()
-        if self.group is not None:
-            handle = dist.all_reduce(bucket.buffer, group=self.group, async_op=True)
+        if bucket.group is not None:
+            handle = dist.all_reduce(bucket.buffer, group=bucket.group, async_op=True)
             self._handles.append(handle)
 
     def finish(self) -> None:
@@ -184,3 +190,8 @@ class GradientBuckets:
                 weight.compute.grad = weight.main_gradient
             else:
                 weight.compute.grad = None
+
+
+def _is_expert(weight: Weight) -> bool:
+    """Whether its copies are on the ranks of the sparse view."""
+    return weight.placement.tensor.role.startswith("expert")

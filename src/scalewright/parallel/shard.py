@@ -10,9 +10,10 @@ optimizer's state. A step of n micro-batches gathers the parameters and reduces 
     HSDP     as its ZeRO stage, among its shards     as its stage; after the last micro-batch, an all-reduce
                                                      of the rank's own part over the replicas
 
-Units, each gathered and reduced at once: every block; the last norm and the head, where they share no
-weight with an embedding in their stage; the root, which is the rest. Head and root are gathered once for
-forward and backward together; in a pipeline, where some micro-batch is always between the two, once a step.
+Units, each gathered and reduced at once: every block; its experts apart, over `efsdp`; the last norm and
+the head, where they share no weight with an embedding in their stage; the root, which is the rest. Head and
+root are gathered once for forward and backward together; in a pipeline, where some micro-batch is always
+between the two, once a step.
 `parallel/shard_gradients.py` sets the flags of every backward.
 
 Every module sums: nothing divides by the number of ranks, since the loss is already divided by the tokens of
@@ -23,6 +24,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -37,7 +39,9 @@ from torch.distributed.fsdp import (
 )
 
 from scalewright.model.decoder import Decoder
+from scalewright.model.moe import MoE
 from scalewright.parallel.mesh import Mesh, backend_for
+from scalewright.parallel.recompute import outside_recomputation
 from scalewright.parallel.shard_timers import time_shards
 from scalewright.spec.layout import Layout
 from scalewright.spec.memory import offloads_parameters
@@ -63,18 +67,21 @@ def apply_shard(
     offload = OffloadPolicy()
     if offloads_parameters(layout):
         offload = CPUOffloadPolicy(pin_memory=mesh.device.type == "cuda")
-    device_mesh = _device_mesh(mesh)
-    blocks = list(blocks)
+    shard = partial(fully_shard, mp_policy=precision, offload_policy=offload)
+    blocks, free = list(blocks), layout.zero_stage == 3
     head = head_modules(model)
-    units: list[nn.Module | list[nn.Module]] = [*blocks, *([head] if head else []), model]
-    for number, unit in enumerate(units):
-        fully_shard(
-            unit,
-            mesh=device_mesh,
-            mp_policy=precision,
-            offload_policy=offload,
-            reshard_after_forward=layout.zero_stage == 3 and number < len(blocks),
-        )
+    experts = [module.experts for module in model.modules() if isinstance(module, MoE)]
+    if experts:
+        expert_mesh = _device_mesh(mesh, "efsdp")
+        for stacked in experts:
+            shard(stacked, mesh=expert_mesh, reshard_after_forward=free)
+            outside_recomputation(stacked)
+    device_mesh = _device_mesh(mesh, "fsdp")
+    for block in blocks:
+        shard(block, mesh=device_mesh, reshard_after_forward=free)
+    if head:
+        shard(head, mesh=device_mesh, reshard_after_forward=False)
+    shard(model, mesh=device_mesh, reshard_after_forward=False)
     if layout.pp > 1:
         _prefetch_backward(model, blocks)
     # Ranks whose own module leaves other parameters unused must still reduce the same ones. In ZeRO-1 (FSDP's
@@ -139,15 +146,17 @@ def _fsdp(module: nn.Module) -> FSDPModule:
     return module
 
 
-def _device_mesh(mesh: Mesh) -> DeviceMesh:
-    """The mesh to shard over: (fsdp), or (dp_replicate, fsdp) where shards are replicated."""
-    shards, replicas = mesh.group("fsdp") or _alone(mesh), mesh.group("dp_replicate")
+def _device_mesh(mesh: Mesh, axis: str) -> DeviceMesh:
+    """The mesh to shard over an axis: (fsdp), or (dp_replicate, fsdp) where shards are replicated."""
+    shards, replicas = mesh.group(axis) or _alone(mesh), mesh.group("dp_replicate")
     if replicas is None:
-        return DeviceMesh.from_group(shards, mesh.device.type, mesh_dim_names=("fsdp",))
-    both = next(ranks for ranks in mesh.grid.groups("hsdp") if mesh.rank in ranks)
+        return DeviceMesh.from_group(shards, mesh.device.type, mesh_dim_names=(axis,))
+    both = next(
+        ranks for ranks in mesh.grid.groups({"fsdp": "hsdp", "efsdp": "ehsdp"}[axis]) if mesh.rank in ranks
+    )
     ranks = torch.tensor(both, dtype=torch.int).view(mesh.size("dp_replicate"), -1)
     return DeviceMesh.from_group(
-        [replicas, shards], mesh.device.type, mesh=ranks, mesh_dim_names=("dp_replicate", "fsdp")
+        [replicas, shards], mesh.device.type, mesh=ranks, mesh_dim_names=("dp_replicate", axis)
     )
 
 

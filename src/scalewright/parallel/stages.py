@@ -81,6 +81,12 @@ def tied_stages(stages: Mapping[int, nn.Module]) -> frozenset[int]:
     return frozenset({min(stages), *borrowers}) if borrowers else frozenset()
 
 
+def add_auxiliary(stage: nn.Module, loss: Tensor) -> None:
+    """Adds to the auxiliary loss of a stage's running forward."""
+    before: Tensor | None = getattr(stage, "auxiliary", None)
+    stage.__dict__["auxiliary"] = loss if before is None else before + loss
+
+
 def take_auxiliary(module: nn.Module) -> Tensor | None:
     """The auxiliary loss that a stage left in `module.auxiliary`, taken once; None when it has none."""
     auxiliary: Tensor | None = getattr(module, "auxiliary", None)

@@ -1,6 +1,7 @@
 """Gradients that are partial after the backward (sp norms, shared kv heads, ties), summed over their axes.
 
-    tp     norms and biases under sequence parallelism: each rank saw its part of the tokens
+    tp     norms and biases under sequence parallelism, and routers: each rank saw its part of the tokens
+    etp    biases of experts that several ranks hold: each rank added them to its part of the tokens
     kv     KV heads that several tp ranks hold: each rank saw its part of the query heads
     tie    an embedding on the first stage and the same as a head on the last
 
@@ -20,7 +21,7 @@ from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.weights import Weights
 from scalewright.spec.volumes import SUMMED_ALONE
 
-AXES = ("tp", "kv", "tie")
+AXES = ("tp", "kv", "etp", "tie")
 
 
 @torch.no_grad()

@@ -10,6 +10,8 @@
     * mlp                                                  enter
     * mlp.gate, up                  rows (units)
     * mlp.down                      columns (units)                    leave, then the bias
+    * mlp of experts                                                   (each rank routes T/tp tokens)
+    * mlp.shared                                           enter, as an MLP's
     head, or the embedding's weight rows (vocabulary)      enter       logits of the rank's part
 
                               enter                       leave                       slice
@@ -41,11 +43,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from scalewright.model.decoder import Decoder
+from scalewright.model.moe import MoE
 from scalewright.model.norm import LayerNorm, RMSNorm
 from scalewright.parallel.functions import (
     AxisGroup,
     axis_group,
     copy_to,
+    gather_slice,
     gather_sum,
     local_part,
     sum_both,
@@ -84,6 +88,10 @@ PLAN = {
     "layers.*.mlp.gate": Rule("rows"),
     "layers.*.mlp.up": Rule("rows"),
     "layers.*.mlp.down": Rule("columns", output="leave"),
+    "layers.*.mlp.shared": Rule(input="enter"),
+    "layers.*.mlp.shared.gate": Rule("rows"),
+    "layers.*.mlp.shared.up": Rule("rows"),
+    "layers.*.mlp.shared.down": Rule("columns", output="leave"),
     "head": Rule("rows"),  # the input enters in `decoder.logits`, since a tied head is no module
 }
 
@@ -107,6 +115,10 @@ def apply_tensor(decoder: Decoder, layout: Layout, mesh: Mesh) -> None:
     decoder.heads = range(group.index * heads, (group.index + 1) * heads)
     decoder.sequence_parts = group.size if layout.sp else 1
     for name, module in decoder.named_modules():
+        if isinstance(module, MoE):
+            if not layout.sp:
+                _route_part(module, group)
+            continue
         rule = rule_of(name)
         match rule.input:
             case "enter" if regathers(layout):
@@ -128,6 +140,17 @@ def apply_tensor(decoder: Decoder, layout: Layout, mesh: Mesh) -> None:
         decoder.logits = lambda hidden: whole(enter(hidden))  # type: ignore[method-assign]
 
 
+def _route_part(moe: MoE, group: AxisGroup) -> None:
+    """Without sp all ranks have the same tokens: each routes its part of them, and gets what others did."""
+    routed = moe.routed
+
+    def run(x: Tensor) -> Tensor:
+        part = local_part(copy_to(x, group), SEQUENCE, group)
+        return gather_slice(routed(part), SEQUENCE, group)
+
+    moe.routed = run  # type: ignore[method-assign]
+
+
 def boundaries(group: AxisGroup, *, sequence: bool) -> tuple[Change, Change]:
     """`enter` and `leave`: applied where a tensor-parallel part begins, and where it ends."""
     if sequence:
@@ -145,14 +168,14 @@ def _column_parallel(name: str, module: nn.Module) -> list[nn.Linear]:
 
 
 def cut_parameters(decoder: nn.Module, placements: Iterable[Placement], mesh: Mesh) -> None:
-    """Replaces every parameter by an empty one of its tp-local shape, padding of even cuts included.
+    """Replaces every parameter by an empty one of its local shape in tp, ep and etp, padding included.
 
     In place, before anything is allocated: parameters are on the meta device. Dimensions that FSDP will cut
     stay whole. Raises ValueError for a parameter that holds numbers already.
     """
     shapes = {}
     for placement in placements:
-        inner = replace(placement, splits=tuple(s for s in placement.splits if s.axis == "tp"))
+        inner = replace(placement, splits=tuple(s for s in placement.splits if s.axis in ("tp", "ep", "etp")))
         shape = local_shape(inner, mesh.coords, mesh.grid.size_of)
         shapes[placement.tensor.name] = shape
         if placement.tensor.tied_to is not None:

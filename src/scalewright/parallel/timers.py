@@ -36,6 +36,7 @@ _REPORTED = {
     "fsdp": "dp_shard",
     "gradient": "dp_shard",  # zero_stage 0: whole replicas, over the ranks that other stages shard over
     "efsdp": "dp_shard",
+    "ehsdp": "dp_shard",  # as `gradient`, of experts
     "pp_down": "pp",
     "pp_up": "pp",
     "loss": "control",

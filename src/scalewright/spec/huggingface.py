@@ -113,7 +113,14 @@ def why_not_running(model: ModelSpec) -> str | None:
             "layers of attention or an MLP alone are counted but don't run yet",
         ),
         (model.mla is not None, "multi-head latent attention (MLA) is counted but doesn't run yet"),
-        (model.moe is not None, "mixtures of experts are counted but don't run yet"),
+        (
+            model.moe is not None and model.moe.latent_size is not None,
+            "experts behind a latent are counted but don't run yet",
+        ),
+        (
+            model.moe is not None and model.moe.branch_norms,
+            "norms of experts' branches are counted but don't run yet",
+        ),
         (
             scaling is not None and scaling.kind == "longrope",
             "RoPE scaling 'longrope' is counted but doesn't run yet",

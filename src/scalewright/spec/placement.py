@@ -24,6 +24,7 @@ from math import prod
 from typing import NamedTuple
 
 from scalewright.spec.layout import Layout
+from scalewright.spec.memory import is_sharded
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.schedules.kinds import find_kind, stage_ranks
 from scalewright.spec.tensors import TensorSpec, tensors
@@ -76,13 +77,17 @@ def _place(tensor: TensorSpec, layout: Layout, kv_heads: int, stage_of: Mapping[
     shard_size = _efsdp(layout) if expert else layout.dp_shard * layout.cp
     if layout.zero_stage == 0:
         copies.append(shard_axis)
-    elif shard_size > 1:
+    elif shard_size > 1 and is_sharded(layout):
         splits.append(Split(shard_axis, 0, shard_size, even=False))
+    elif shard_size > 1:
+        copies.append(shard_axis)  # experts beside dense tensors that nothing shards
     if tensor.role == "expert_plain":
         copies.append("etp")
+        if layout.etp > 1:
+            grad_sum.append("etp")
     if not expert and not any(split.axis == "tp" for split in splits):
         copies.append("tp")
-        if layout.tp > 1 and (layout.sp or tensor.role == "head_norm"):
+        if layout.tp > 1 and (layout.sp or tensor.role in ("head_norm", "router")):
             grad_sum.append("tp")
     if tensor.role == "kv" and layout.tp > kv_heads:
         copies.append("kv")

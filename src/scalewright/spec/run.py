@@ -130,6 +130,14 @@ class TimeoutsSpec(Spec):
         return self
 
 
+class BalanceSpec(Spec):
+    """What keeps a mixture's experts busy alike (train/balance.py); zeros: nothing does."""
+
+    loss: float = Field(0.0, ge=0)  # of each sequence
+    z_loss: float = Field(0.0, ge=0)  # of the router's logits
+    bias_rate: float = Field(1e-3, ge=0)  # of routers that have a correction bias
+
+
 class TrainSpec(Spec):
     """The length of training, validation, compilation, timeouts and the guard."""
 
@@ -138,6 +146,7 @@ class TrainSpec(Spec):
     valid_every: int = Field(0, ge=0)
     valid_batches: int = Field(16, ge=1)
     z_loss: float = Field(0.0, ge=0)
+    balance: BalanceSpec = BalanceSpec()
     compile: bool | Literal["auto"] = "auto"  # auto: on CUDA
     timeouts: TimeoutsSpec = TimeoutsSpec()
     guard: GuardSpec = GuardSpec()

@@ -250,7 +250,7 @@ def _experts(m: ModelSpec, moe: MoE, fqn: str, layer: int) -> Iterator[TensorSpe
     if moe.shared_size:
         yield from _mlp(m, f"{fqn}.shared", moe.shared_size, layer)
     if moe.shared_gate:
-        yield TensorSpec(f"{fqn}.shared_gate.weight", (1, d), "router", layer)
+        yield TensorSpec(f"{fqn}.shared_gate.weight", (1, d), "plain", layer)
     if moe.branch_norms:
         yield TensorSpec(f"{fqn}.router.scale", (d,), "router", layer, "ones")
         yield TensorSpec(f"{fqn}.router.expert_scale", (e,), "router", layer, "ones")

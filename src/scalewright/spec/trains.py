@@ -47,9 +47,6 @@ def check_runs(model: ModelSpec) -> None:
 
 def check_axes(layout: Layout) -> None:
     """Raises UserError for axes and precisions that the trainer doesn't have, whatever the model."""
-    for key, size in (("ep", layout.ep), ("etp", layout.etp)):
-        if size > 1:
-            raise UserError(f"{key} {size} can be planned but not trained yet", "layout", f"use {key} 1")
     if layout.precision not in PRECISIONS:
         what = f"precision {layout.precision} can be planned but not trained yet"
         raise UserError(what, "layout", "use auto, fp32, bf16 or fp16")

@@ -20,11 +20,13 @@ from scalewright.evaluate.validate import validate
 from scalewright.parallel.collectives import from_rank_zero
 from scalewright.parallel.execute import Loss
 from scalewright.parallel.mesh import Mesh
+from scalewright.parallel.parallelize import Parallel
 from scalewright.spec.errors import RunError, Stopped, UserError
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.run import DataSpec, RunSpec
 from scalewright.spec.text.jsonl import read_jsonl
 from scalewright.track.tracker import Status
+from scalewright.train.balance import Balance
 from scalewright.train.batches import Place, StepBatches, go_to_place, reading_place
 from scalewright.train.columns import StopReason
 from scalewright.train.garbage import garbage_at_steps
@@ -132,7 +134,7 @@ class Session:
             check_first_states(self.state.optimizer, self.state.check)
         return Job(
             run=self.run,
-            step=Step(parallel, self.state.optimizer, self.loss, self.mesh, clip, guard=self.guard),
+            step=self._step(parallel, clip),
             batches=self._open(last),
             record=self.record,
             health=self.health,
@@ -144,6 +146,12 @@ class Session:
             base_rate=base_rate(self.run.optimizer, self.state.optimizer),
             watch=self.watch,
             counter=Counter(self.mesh, parallel, self.state.optimizer),
+        )
+
+    def _step(self, parallel: Parallel, clip: float) -> Step:
+        balance = Balance.of(self.run.train.balance, self.mesh, parallel.model)
+        return Step(
+            parallel, self.state.optimizer, self.loss, self.mesh, clip, guard=self.guard, balance=balance
         )
 
     def _probe(self) -> None:

@@ -24,6 +24,7 @@ from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.parallelize import Parallel
 from scalewright.parallel.sums import sum_partial
 from scalewright.spec.guard import GuardSpec
+from scalewright.train.balance import Balance
 from scalewright.train.columns import AUX, LOSS, MEMORY, NORM, STOP, TOKENS, WIDTH
 from scalewright.train.guard.decide import Guard
 from scalewright.train.memory.usage import memory_gib
@@ -43,6 +44,7 @@ class Step:
     # isn't to be taken. Null: unless it would have to wait for a GPU, and the update can be left out there.
     look: bool | None = None
     guard: Guard | None = None  # null: one with the defaults of `train.guard`
+    balance: Balance | None = None  # of a mixture's experts
     _buffers: KeptBuffers = field(init=False)
 
     def __post_init__(self) -> None:
@@ -74,6 +76,8 @@ class Step:
         report[STOP] = stop
         with self.mesh.timers.phase("optimizer"):
             self._update(report)
+            if self.balance is not None:
+                self.balance.update(self.parallel.weights)
         self.parallel.buffers.share()
         exact = report if self.mesh.device.type == "mps" else report.double()
         exact[TOKENS] = tokens

@@ -7,6 +7,7 @@ They differ in how weights follow from scores, in shared experts, and in which l
 
 from __future__ import annotations
 
+from scalewright.spec.errors import UserError
 from scalewright.spec.families.common import (
     EXPERTS,
     Config,
@@ -22,12 +23,32 @@ from scalewright.spec.families.common import (
     rope,
     shape,
     windows,
+    write_layer_types,
+    write_rope,
+    write_shape,
 )
 from scalewright.spec.families.llama import biases, gated, rope_layers
+from scalewright.spec.model import ModelSpec, MoE
 
 
 def _read_mixtral(c: Config) -> Keys:
     return {**gated(c), **all_layers(c), "moe": experts(c)}
+
+
+def _write_mixtral(m: ModelSpec) -> Keys:
+    own: Keys = {"intermediate_size": _moe(m).moe_intermediate_size, "sliding_window": m.sliding_window}
+    return write_shape(m, **write_rope(m), **_write_experts(m, "num_local_experts"), **own)
+
+
+def _moe(m: ModelSpec) -> MoE:
+    """The mixture of a model of these families; UserError for a dense one, which they can't express."""
+    if m.moe is None:
+        raise UserError(f"a {m.family} model has experts", "model", "use the family of a dense model")
+    return m.moe
+
+
+def _write_experts(m: ModelSpec, number: str = "num_experts") -> Keys:
+    return {number: _moe(m).num_experts, "num_experts_per_tok": _moe(m).top_k}
 
 
 def _qwen_moe(c: Config, shared: bool = False) -> Keys:
@@ -61,6 +82,36 @@ def _read_qwen3_moe(c: Config) -> Keys:
     return {**gated(c), **biases(c), **window, "qk_norm": "head", "moe": _qwen_moe(c)}
 
 
+def _write_qwen_moe(m: ModelSpec) -> Keys:
+    """The keys of Qwen's mixtures that 2 and 3 share."""
+    moe = _moe(m)
+    return {
+        **write_rope(m),
+        **_write_experts(m),
+        "moe_intermediate_size": moe.moe_intermediate_size,
+        "decoder_sparse_step": moe.every,
+        "mlp_only_layers": list(moe.dense_layers),
+        "norm_topk_prob": moe.normalize_top_k,
+        "use_sliding_window": m.sliding_window is not None,
+        "sliding_window": m.sliding_window,
+    }
+
+
+def _write_qwen2_moe(m: ModelSpec) -> Keys:
+    own = {
+        **_write_qwen_moe(m),
+        "qkv_bias": m.qkv_bias,
+        "shared_expert_intermediate_size": _moe(m).shared_size,
+        "max_window_layers": m.num_hidden_layers if m.sliding_window is not None else 0,
+        "layer_types": write_layer_types(m),
+    }
+    return write_shape(m, without=["head_dim"], **own)
+
+
+def _write_qwen3_moe(m: ModelSpec) -> Keys:
+    return write_shape(m, **_write_qwen_moe(m), attention_bias=m.qkv_bias)
+
+
 def _read_qwen3_next(c: Config) -> Keys:
     every = c["full_attention_interval"]
     default = ["linear_attention" if (i + 1) % every else "" for i in range(c["num_hidden_layers"])]
@@ -87,6 +138,12 @@ def _read_qwen3_next(c: Config) -> Keys:
 def _read_olmoe(c: Config) -> Keys:
     moe = experts(c, normalize_top_k=c["norm_topk_prob"])
     return {**gated(c), **biases(c), "qk_norm": "full", "clip_qkv": c["clip_qkv"], "moe": moe}
+
+
+def _write_olmoe(m: ModelSpec) -> Keys:
+    own = {"attention_bias": m.qkv_bias, "clip_qkv": m.clip_qkv, "norm_topk_prob": _moe(m).normalize_top_k}
+    size: Keys = {"intermediate_size": _moe(m).moe_intermediate_size}
+    return write_shape(m, without=["head_dim"], **write_rope(m), **_write_experts(m), **own, **size)
 
 
 def _read_dbrx(c: Config) -> Keys:
@@ -126,6 +183,23 @@ def _read_glm4_moe(c: Config) -> Keys:
         "moe": moe,
         "mtp_layers": c["num_nextn_predict_layers"] or 0,
     }
+
+
+def _write_glm4_moe(m: ModelSpec) -> Keys:
+    moe = _moe(m)
+    own: Keys = {
+        "moe_intermediate_size": moe.moe_intermediate_size,
+        "n_shared_experts": moe.num_shared_experts,
+        "first_k_dense_replace": moe.first_k_dense,
+        "norm_topk_prob": moe.normalize_top_k,
+        "routed_scaling_factor": moe.routed_scale,
+        "n_group": moe.groups,
+        "topk_group": moe.top_groups,
+        "attention_bias": m.qkv_bias,
+        "use_qk_norm": m.qk_norm == "head",
+        "num_nextn_predict_layers": m.mtp_layers,
+    }
+    return write_shape(m, **write_rope(m), **_write_experts(m, "n_routed_experts"), **own)
 
 
 def _read_minimax_m2(c: Config) -> Keys:
@@ -190,11 +264,11 @@ GPT_OSS_YARN: Keys = {
 }
 
 FAMILIES = (
-    ModelFamily("mixtral", _read_mixtral, aliases=EXPERTS),
-    ModelFamily("qwen2_moe", _read_qwen2_moe, aliases=EXPERTS),
-    ModelFamily("qwen3_moe", _read_qwen3_moe, aliases=EXPERTS),
+    ModelFamily("mixtral", _read_mixtral, "MixtralForCausalLM", _write_mixtral, aliases=EXPERTS),
+    ModelFamily("qwen2_moe", _read_qwen2_moe, "Qwen2MoeForCausalLM", _write_qwen2_moe, aliases=EXPERTS),
+    ModelFamily("qwen3_moe", _read_qwen3_moe, "Qwen3MoeForCausalLM", _write_qwen3_moe, aliases=EXPERTS),
     ModelFamily("qwen3_next", _read_qwen3_next, aliases=EXPERTS),
-    ModelFamily("olmoe", _read_olmoe, aliases=EXPERTS),
+    ModelFamily("olmoe", _read_olmoe, "OlmoeForCausalLM", _write_olmoe, aliases=EXPERTS),
     ModelFamily(
         "dbrx",
         _read_dbrx,
@@ -206,7 +280,11 @@ FAMILIES = (
         },
     ),
     ModelFamily(
-        "glm4_moe", _read_glm4_moe, aliases={"num_mtp_layers": "num_nextn_predict_layers", **EXPERTS}
+        "glm4_moe",
+        _read_glm4_moe,
+        "Glm4MoeForCausalLM",
+        _write_glm4_moe,
+        aliases={"num_mtp_layers": "num_nextn_predict_layers", **EXPERTS},
     ),
     ModelFamily("minimax_m2", _read_minimax_m2, aliases=EXPERTS),
     ModelFamily("gpt_oss", _read_gpt_oss, aliases=EXPERTS),

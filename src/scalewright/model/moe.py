@@ -1,0 +1,131 @@
+"""A mixture of experts in place of an MLP: a router sends every token to top_k of E small MLPs.
+
+    x [B,T,D] -> rows [N,D] --router--> experts [N,k], weights [N,k]
+                  |  sorted by expert                                    token 0 -> 2, 0     rows  0 1 | 1 | 0
+                  v                                                      token 1 -> 0, 1     expert  0 | 1 | 2
+              rows [Nk,D] --experts--> [Nk,D] --back in order, weighted, summed over k--> [N,D]  (+ shared(x))
+
+(Shazeer et al. 2017, arXiv 1701.06538 §2; Fedus et al. 2021, 2101.03961 §2; DeepSeek-AI 2024, 2412.19437
+§2.1.2.) No token is dropped: an expert takes as many as are sent to it. Devices, ranks and groups appear
+nowhere: expert parallelism wraps the forward of `experts`, tensor parallelism `routed` and `shared`.
+
+    B batch  T tokens  N = B T  D hidden  E experts  k experts of a token  F hidden units of an expert
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import accumulate, pairwise
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
+
+from scalewright.model.mlp import ACTIVATIONS, MLP
+from scalewright.model.router import Choice, Router
+from scalewright.spec.model import ModelSpec
+
+
+class MoE(nn.Module):
+    """x [B, T, D] -> [B, T, D]; what the newest forward has routed is in `load` and `auxiliary`."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        super().__init__()
+        moe = spec.moe
+        assert moe is not None, "a layer of a dense model"
+        self.router = Router(spec, moe)
+        self.experts = Experts(spec, moe.num_experts, moe.moe_intermediate_size)
+        self.shared = MLP(spec, moe.shared_size) if moe.shared_size else None
+        self.shared_gate = nn.Linear(spec.hidden_size, 1, bias=False) if moe.shared_gate else None
+        self.watch: Callable[[Choice, int], None] | None = (
+            None  # balancing: given each choice, and its rows B
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.routed(x)
+        if self.shared is None:
+            return out
+        shared: Tensor = self.shared(x)
+        if self.shared_gate is not None:
+            shared = torch.sigmoid(self.shared_gate(x)) * shared
+        return out + shared
+
+    def routed(self, x: Tensor) -> Tensor:
+        """x [B, T, D] -> the weighted sum of its tokens' experts [B, T, D]."""
+        rows = x.flatten(0, -2)
+        choice: Choice = self.router(rows)
+        if self.watch is not None:
+            self.watch(choice, len(x))
+        order = choice.experts.flatten().argsort(stable=True)  # of (token, slot) pairs, by expert
+        by_expert = rows[order // choice.experts.shape[1]]
+        done: Tensor = self.experts(by_expert, choice.counts)
+        back = torch.empty_like(order)
+        back[order] = torch.arange(len(order), device=order.device)
+        slots = torch.unflatten(done[back], 0, choice.experts.shape)  # [N, k, D]
+        out: Tensor = (slots * choice.weights[..., None].to(x.dtype)).sum(dim=1)
+        return out.view_as(x)
+
+
+class Experts(nn.Module):
+    """E MLPs as stacked matrices; those of expert e work on the e-th part of the rows."""
+
+    def __init__(self, spec: ModelSpec, number: int, size: int) -> None:
+        super().__init__()
+        d, bias = spec.hidden_size, spec.mlp_bias
+        self.gate = Stack(number, size, d, bias) if spec.gated else None
+        self.up = Stack(number, size, d, bias)
+        self.down = Stack(number, d, size, bias)
+        self.act = ACTIVATIONS[spec.mlp_type]
+
+    def forward(self, rows: Tensor, counts: Tensor) -> Tensor:
+        """rows [R, D], sorted by expert; counts int64 [E], which add up to R -> [R, D].
+
+        On a GPU without grouped products the counts are copied to the host.
+        """
+        sizes = None if by_grouped_kernel(rows) else on_host([counts], [len(rows)])[0]
+        up = self.up(rows, counts, sizes)
+        hidden = self.act(up) if self.gate is None else self.act(self.gate(rows, counts, sizes)) * up
+        out: Tensor = self.down(hidden, counts, sizes)
+        return out
+
+
+class Stack(nn.Module):
+    """One matrix [out, in] for each expert: weight [E, out, in], bias [E, out]."""
+
+    def __init__(self, number: int, out: int, in_: int, bias: bool) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(number, out, in_))
+        self.bias = nn.Parameter(torch.zeros(number, out)) if bias else None
+        nn.init.normal_(self.weight, std=0.02)
+
+    def forward(self, rows: Tensor, counts: Tensor, sizes: list[int] | None) -> Tensor:
+        """rows [R, in] -> [R, out]; `sizes`: the counts on the host, null for the grouped kernel."""
+        if sizes is None:
+            ends = counts.cumsum(0).to(torch.int32)
+            out: Tensor = torch._grouped_mm(rows, self.weight.transpose(-2, -1), offs=ends)
+            if self.bias is None:
+                return out
+            return out + self.bias.repeat_interleave(counts, dim=0, output_size=len(rows))
+        biases = [None] * len(sizes) if self.bias is None else self.bias.unbind()
+        parts = zip(torch.split(rows, sizes), self.weight.unbind(), biases, strict=True)
+        return torch.cat([F.linear(part, weight, bias) for part, weight, bias in parts])
+
+
+def on_host(counts: Sequence[Tensor], totals: Sequence[int]) -> list[list[int]]:
+    """Counts [n] as numbers, in one copy that the host waits for.
+
+    A dry run has no numbers: each of `totals`, which the counts add up to, is then spread evenly.
+    """
+    sizes = [len(some) for some in counts]
+    if isinstance(counts[0], FakeTensor):
+        ends = [[total * part // n for part in range(n + 1)] for total, n in zip(totals, sizes, strict=True)]
+        return [[end - start for start, end in pairwise(of_one)] for of_one in ends]
+    numbers: list[int] = torch.cat(list(counts)).tolist()
+    starts = [0, *accumulate(sizes)]
+    return [numbers[start:end] for start, end in pairwise(starts)]
+
+
+def by_grouped_kernel(rows: Tensor) -> bool:
+    """Whether torch's grouped product takes these rows; else one product after the other, for each expert."""
+    return rows.is_cuda and rows.dtype == torch.bfloat16 and rows.shape[-1] % 8 == 0

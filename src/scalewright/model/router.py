@@ -1,0 +1,78 @@
+"""The router of a mixture of experts: which experts a token goes to, and with which weights.
+
+    softmax    s = softmax(x W^T + b)     choose the k largest s        w = s
+    sigmoid    s = sigmoid(x W^T)         choose the k largest s + b    w = s      (DeepSeek-V3 eq. 12-16)
+
+    groups     experts are chosen among those of the best groups alone: a group counts as its largest s
+               (softmax: DeepSeek-V2 §2.1.2), or as its two largest s + b (sigmoid: DeepSeek-V3 §2.1.2)
+    normalized w / sum of w, over the k chosen; then times `routed_scale`
+
+All in fp32, whatever the network computes in: a rounded score sends a token elsewhere. The sigmoid's b has no
+gradient; it is moved by the load of the experts (train/balance.py).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from scalewright.spec.model import ModelSpec, MoE
+
+
+class Choice(NamedTuple):
+    """What a router has decided for N tokens."""
+
+    experts: Tensor  # int64 [N, k]
+    weights: Tensor  # fp32 [N, k]
+    logits: Tensor  # fp32 [N, E]
+    scores: Tensor  # fp32 [N, E], before a bias
+    counts: Tensor  # int64 [E]: tokens of each expert
+
+
+class Router(nn.Module):
+    """rows [N, D] -> Choice."""
+
+    def __init__(self, spec: ModelSpec, moe: MoE) -> None:
+        super().__init__()
+        self.moe = moe
+        self.weight = nn.Parameter(torch.empty(moe.num_experts, spec.hidden_size))
+        nn.init.normal_(self.weight, std=0.02)
+        corrects = moe.score == "sigmoid"
+        bias = nn.Parameter(torch.zeros(moe.num_experts), requires_grad=not corrects)
+        self.bias = bias if moe.router_bias else None
+
+    def forward(self, rows: Tensor) -> Choice:
+        moe, bias = self.moe, None if self.bias is None else self.bias.float()
+        if moe.score == "softmax":
+            logits = F.linear(rows.float(), self.weight.float(), bias)
+            scores = logits.softmax(dim=-1)
+            ranked = scores
+        else:
+            logits = F.linear(rows.float(), self.weight.float())
+            scores = logits.sigmoid()
+            ranked = scores if bias is None else scores + bias
+        if moe.groups > 1:
+            ranked = _within_groups(ranked, moe)
+        experts = ranked.topk(moe.top_k, dim=-1).indices
+        weights = scores.gather(-1, experts)
+        if moe.normalize_top_k:
+            weights = weights / (weights.sum(dim=-1, keepdim=True) + 1e-20)
+        counts = torch.zeros(moe.num_experts, dtype=torch.int64, device=rows.device)
+        counts = counts.scatter_add_(0, experts.flatten(), torch.ones_like(experts.flatten()))
+        return Choice(experts, weights * moe.routed_scale, logits, scores, counts)
+
+
+def _within_groups(ranked: Tensor, moe: MoE) -> Tensor:
+    """Scores [N, E] in which experts outside of a token's best groups come last."""
+    groups = torch.unflatten(ranked, -1, (moe.groups, -1))
+    if moe.score == "softmax":
+        value = groups.amax(dim=-1)
+    else:
+        value = groups.topk(min(2, groups.shape[-1]), dim=-1).values.sum(dim=-1)
+    best = value.topk(moe.top_groups, dim=-1).indices
+    inside = torch.zeros_like(value, dtype=torch.bool).scatter_(-1, best, True)
+    chosen: Tensor = groups.masked_fill(~inside[..., None], float("-inf"))
+    return chosen.flatten(-2)

@@ -1,0 +1,112 @@
+"""What keeps experts busy alike: a loss, a bias, and the counts that both are made from.
+
+    loss     alpha sum over sequences of  T sum_i f_i P_i           f_i = E / (k T) tokens of expert i
+                                                                    P_i = 1 / T sum of its scores
+    z-loss   beta sum over tokens of logsumexp(logits)^2            of the router's logits
+    bias     after each step   b_i += gamma sign(mean of loads - load_i)
+
+(Fedus et al. 2021, arXiv 2101.03961 eq. 4, of each sequence as in DeepSeek-AI 2024, 2412.19437 eq. 17-20;
+Zoph et al. 2022, 2202.08906 eq. 5; Wang et al. 2024, 2408.15664.) A step divides the losses by its counted
+tokens, as it does the main one.
+
+f counts a whole sequence's tokens, which may lie on several ranks of cp and tp: counts are summed over them;
+P needn't be, since the loss is linear in it: each rank's part of P gives its part of the loss. So no layout
+changes it. Loads are those of the global batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from scalewright.model.moe import MoE
+from scalewright.model.router import Choice
+from scalewright.parallel.collectives import all_sum
+from scalewright.parallel.mesh import Mesh
+from scalewright.parallel.stages import add_auxiliary, stages_of
+from scalewright.parallel.weights import Weights
+from scalewright.spec.run import BalanceSpec
+
+
+@dataclass
+class Balance:
+    """Follows every router of this rank's stages."""
+
+    spec: BalanceSpec
+    mesh: Mesh
+    loads: dict[int, Tensor] = field(default_factory=dict)  # int64 [E] of a layer, of this rank, in this step
+
+    @classmethod
+    def of(cls, spec: BalanceSpec, mesh: Mesh, model: nn.Module) -> Balance:
+        """Looks at every choice of the model's routers from now on."""
+        balance = cls(spec, mesh)
+        for stage in stages_of(model).values():
+            for name, module in stage.named_modules():
+                if isinstance(module, MoE):
+                    module.watch = _Watch(balance, stage, layer=int(name.split(".")[1]))
+        return balance
+
+    def take(self, stage: nn.Module, layer: int, choice: Choice, rows: int) -> None:
+        """A choice of tokens of `rows` sequences, in training."""
+        counts = _by_sequence(choice.experts, rows, choice.scores.shape[1])
+        load = counts.sum(dim=0)
+        self.loads[layer] = self.loads[layer] + load if layer in self.loads else load
+        if self.spec.loss or self.spec.z_loss:
+            part = self.loss(choice, all_sum(all_sum(counts, self.mesh, "cp"), self.mesh, "tp"))
+            # each rank of tp has a part, where the step takes them for copies of one loss (train/step.py)
+            more = self.mesh.size("tp") - 1
+            add_auxiliary(stage, part + more * part.detach() if more else part)
+
+    def loss(self, choice: Choice, counts: Tensor) -> Tensor:
+        """This rank's part of the losses; counts [B, E] of whole sequences."""
+        scores = choice.scores
+        if self.spec.loss:
+            scores = scores / scores.sum(dim=-1, keepdim=True)  # sigmoids don't add up to 1
+        experts, chosen = scores.shape[1], choice.experts.shape[1]
+        tokens = counts.sum(dim=1, keepdim=True) / chosen
+        often = experts / (chosen * tokens) * counts  # f [B, E]
+        total = self.spec.loss * (often * torch.unflatten(scores, 0, (len(counts), -1)).sum(dim=1)).sum()
+        return total + self.spec.z_loss * choice.logits.logsumexp(dim=-1).square().sum()
+
+    @torch.no_grad()
+    def update(self, weights: Weights) -> None:
+        """After a step: moves the biases by the global batch's loads."""
+        loads, self.loads = self.loads, {}
+        biases = {
+            w.placement.tensor.layer: w for w in weights if w.name.endswith(".router.bias") and not w.trained
+        }
+        if not biases or not self.spec.bias_rate:
+            return
+        layers = sorted(biases)
+        summed = torch.stack([loads[layer] for layer in layers])
+        all_sum(all_sum(summed, self.mesh, "loss"), self.mesh, "tp")
+        wide = summed.float()
+        moves = self.spec.bias_rate * (wide.mean(dim=1, keepdim=True) - wide).sign()  # [layers, E]
+        for layer, move in zip(layers, moves, strict=True):
+            bias = biases[layer]
+            (first,), (size,) = bias.box
+            bias.true(bias.master).add_(move[first : first + size].to(bias.master.device))
+        weights.publish()
+
+
+@dataclass(frozen=True)
+class _Watch:
+    """What a router's layer calls with each choice."""
+
+    balance: Balance
+    stage: nn.Module
+    layer: int
+
+    def __call__(self, choice: Choice, rows: int) -> None:
+        again = torch._C._current_graph_task_id() != -1  # a backward runs the forward a second time
+        if torch.is_grad_enabled() and not again:
+            self.balance.take(self.stage, self.layer, choice, rows)
+
+
+def _by_sequence(experts: Tensor, rows: int, number: int) -> Tensor:
+    """How many of each sequence's tokens go to each expert: experts [N, k] -> int64 [B, E]."""
+    chosen = experts.view(rows, -1)
+    counts = torch.zeros(rows, number, dtype=torch.int64, device=experts.device)
+    return counts.scatter_add_(1, chosen, torch.ones_like(chosen))
