@@ -16,7 +16,7 @@ from torch import Tensor
 from harness.live_ranks import on_every_rank
 from scalewright.dry_run.watch import Watch
 from scalewright.parallel.host import is_host
-from scalewright.parallel.inputs import Micro
+from scalewright.parallel.inputs import Micro, wanted_by
 from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.parallelize import fill
 from scalewright.spec.model import ModelSpec
@@ -78,5 +78,12 @@ def _step(step: Step, run: RunSpec, model: ModelSpec) -> None:
         torch.randint(0, model.vocab_size, (layout.micro_batch, seq_len + 1))
         for _ in range(layout.accumulation)
     ]
-    micros = [Micro(row[:, :-1].contiguous(), row[:, 1:].contiguous(), {}) for row in rows]
+    index, arguments = slice(None), {}
+    if (cut := wanted_by(step.parallel.model).cut) is not None:
+        index = torch.from_numpy(cut.tokens(seq_len))
+        arguments = {"positions": index[None]}
+    micros = [
+        Micro(row[:, :-1][:, index].contiguous(), row[:, 1:][:, index].contiguous(), arguments)
+        for row in rows
+    ]
     step(micros, torch.tensor(float(layout.accumulation * layout.micro_batch * seq_len)))

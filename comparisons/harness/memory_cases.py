@@ -3,6 +3,7 @@
     ZeRO        optimizer 1/N; from stage 2 gradients 1/N; in stage 3 parameters 1/N       Rajbhandari 2020 §5
     tensor      weights 1/t; activations by eq. 2, with sequence parallelism by eq. 4      Korthikanti 2022 §4
     pipeline    weights 1/p; activations x micro-batches in flight      Huang 2019, Narayanan 2021, Qi 2023
+    context     activations 1/c; weights whole, or sharded over its ranks too              Liu 2023 §3
     recompute   a block keeps its input, or its products, or what a budget holds           Chen 2016
     offload     what is in host memory isn't on the device                                 Rhu 2016, Ren 2021
 
@@ -227,6 +228,23 @@ def zero(stage: int, devices: int, **more: Any) -> Case:
     return Case(name, keys, rest[stage])
 
 
+def context(kind: str, cp: int) -> Case:
+    """A row's tokens over `cp` ranks, and weights whole on each."""
+    keys = {**ONE, "devices": cp, "cp": cp, "cp_kind": kind, "zero_stage": 0}
+    if kind == "ulysses":
+        return Case(f"cp {cp}, {kind}", keys, both(states(1, 1, 1), outputs_twice))
+    claims = both(states(1, 1, 1), kept("formula over cp"), times_kind("kept", 1 / cp))
+    return Case(f"cp {cp}, {kind}", keys, claims)
+
+
+def outputs_twice(setting: Setting, keys: dict[str, Any], found: Found, one: Found) -> list[Claim]:
+    """With Ulysses attention's output is kept before and after it has changed hands."""
+    model, layout = setting.model, setting.layout(keys)
+    rows = layout.micro_batch * setting.seq_len / layout.cp
+    outputs = model.num_hidden_layers * rows * model.num_attention_heads * model.dim_per_head * 4
+    return [Claim("over cp, and the output", least(found, "kept"), setting.kept(keys) + outputs, 0.02)]
+
+
 def pipeline(schedule: str, **more: Any) -> Case:
     """A schedule on two ranks."""
     keys = {"devices": 2, "pp": 2, "schedule": schedule, "zero_stage": 0, "global_batch": MICROS, **more}
@@ -267,6 +285,7 @@ CASES: tuple[Case, ...] = (
     zero(3, 4, dp_replicate=2),
     Case("tp 2", {**TENSOR, "sp": False}, both(HALF, kept("Korthikanti eq. 2"))),
     Case("tp 2, sp", TENSOR, both(HALF, kept("Korthikanti eq. 4"), times_kind("kept", 0.5))),
+    *(context(kind, cp) for kind, cp in (("ring", 2), ("allgather", 2), ("ulysses", 2), ("ring", 4))),
     *(pipeline(schedule) for schedule in SCHEDULES),
     pipeline("1f1b", recompute="full"),
     Case("pp 2 x tp 2 x ZeRO-3 on 2", ALL, states(1 / 8, 1 / 8, 1 / 8, mean=True)),
@@ -295,6 +314,7 @@ FALLING: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("peak", ("ZeRO-3 on 2", "offload parameters")),
     ("peak", ("one device", "offload optimizer")),
     ("peak", ("one device", "tp 2", "tp 2, sp")),
+    ("kept", ("one device", "cp 2, ring", "cp 4, ring")),
     ("peak", ("one device", "recompute selective", "recompute {budget: 0.5}", "recompute {budget: 0.25}")),
     ("peak", ("recompute {budget: 0.25}", "recompute full")),
     ("peak", ("one device", "recompute {every: 2}", "recompute full")),

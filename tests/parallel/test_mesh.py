@@ -20,6 +20,7 @@ from scalewright.parallel.collectives import (
     gather_json,
 )
 from scalewright.parallel.mesh import (
+    EXPERTS,
     LANES,
     USED,
     Mesh,
@@ -131,8 +132,11 @@ def test_only_groups_that_are_used_are_made():
 def test_the_tie_is_for_models_whose_embedding_and_head_are_one():
     """For a user's own module, whose weights the mesh doesn't look into, there is none either."""
     tied, untied = (small_spec(tie_word_embeddings=tie) for tie in (True, False))
-    assert axes_of(tied) == USED
-    assert axes_of(untied) == tuple(axis for axis in USED if axis != "tie")
+    dense = tuple(axis for axis in USED if axis not in EXPERTS)
+    assert axes_of(tied) == dense
+    assert axes_of(untied) == tuple(axis for axis in dense if axis != "tie")
+    experts = {"num_experts": 4, "top_k": 2, "moe_intermediate_size": 8}
+    assert axes_of(small_spec(tie_word_embeddings=True, moe=experts)) == USED
     assert axes_of(torch.nn.Linear(1, 1)) == axes_of(untied)
 
 

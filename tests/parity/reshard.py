@@ -45,14 +45,21 @@ def save_again(context: RankContext, jobs: Sequence[dict[str, Any]]) -> None:
     enter(replace(context, attempt=1), jobs[1])
 
 
-def layouts() -> Iterator[dict[str, Any]]:
-    """Random legal layouts of up to eight ranks, without end, always the same ones."""
+def layouts(experts: bool) -> Iterator[dict[str, Any]]:
+    """Random legal layouts of up to eight ranks, without end, always the same ones; `experts`: of a mixture,
+    with cp, ep and etp."""
     draw = random.Random(4)
     while True:
         pp, tp = draw.choice([1, 1, 2, 2, 4]), draw.choice([1, 1, 2, 4])
         replicate, shard = draw.choice([1, 1, 2]), draw.choice([1, 2, 4])
+        more: dict[str, Any] = {}
+        if experts:
+            kind = draw.choice(["ring", "allgather", "ulysses"])
+            more = {"cp": draw.choice([1, 2]), "cp_kind": kind}
+            more |= {"ep": draw.choice([1, 2, 4]), "etp": draw.choice([1, 1, 2])}
         keys = {
-            "devices": pp * tp * replicate * shard,
+            **more,
+            "devices": pp * tp * replicate * shard * more.get("cp", 1),
             "pp": pp,
             "tp": tp,
             "sp": tp > 1 and draw.random() < 0.7,
@@ -71,15 +78,17 @@ def layouts() -> Iterator[dict[str, Any]]:
         yield keys
 
 
-def pairs(count: int) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+def pairs(count: int, experts: bool = False) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     """Pairs of different layouts: one saves, the other loads. A third of the savers is used twice or more."""
-    drawn = layouts()
+    drawn = layouts(experts)
     some: list[dict[str, Any]] = [{"devices": 1, "global_batch": 8, "precision": "fp32", "micro_batch": 2}]
     for keys in drawn:
         if keys not in some:
             some.append(keys)
         if len(some) == 2 * count // 3:
             break
+    if experts:
+        some[0]["ep"] = 1
     draw = random.Random(5)
     found: list[tuple[dict[str, Any], dict[str, Any]]] = []
     while len(found) < count:
@@ -96,9 +105,16 @@ def name(keys: dict[str, Any]) -> str:
         ("pp", parsed.pp),
         ("replicate", parsed.dp_replicate),
         ("shard", parsed.dp_shard),
+        ("cp", parsed.cp),
         ("tp", parsed.tp),
+        ("ep", parsed.ep),
+        ("etp", parsed.etp),
     ]
     words = [f"{axis}{size}" for axis, size in axes if size > 1] or ["one"]
+    if parsed.cp > 1:
+        words.append(parsed.cp_kind)
+    if "ep" in keys:
+        words.insert(0, "experts")
     if parsed.dp > 1:
         words.append(f"zero{parsed.zero_stage}")
     if parsed.pp > 1:

@@ -21,7 +21,13 @@ from scalewright.train.run import PRELOAD
 SAVED, LAST = 2, 4  # steps
 ADAMW = {"name": "adamw", "lr": 3e-3, "weight_decay": 0.1}
 MODEL = {"num_hidden_layers": LAYERS, "tie_word_embeddings": True}
-ALL = pairs(36)
+MIXTURE = {
+    "family": "qwen3_moe",
+    "num_hidden_layers": LAYERS,
+    "qk_norm": "head",
+    "moe": {"num_experts": 4, "top_k": 2, "moe_intermediate_size": 24},
+}
+ALL = pairs(36) + pairs(40, experts=True)
 # few ranks, and what differs most: pipeline and tensor parts, V schedules, ZeRO
 FAST = [
     ({"devices": 4, "pp": 2, "tp": 2, "global_batch": 8}, {"devices": 2, "zero_stage": 3, "global_batch": 8}),
@@ -33,12 +39,22 @@ FAST = [
         {"devices": 2, "pp": 2, "schedule": "interleaved", "global_batch": 8},
         {"devices": 1, "global_batch": 8},
     ),
+    (
+        {"devices": 4, "tp": 2, "ep": 4, "zero_stage": 3, "global_batch": 8},
+        {"devices": 4, "cp": 2, "pp": 2, "ep": 2, "etp": 1, "global_batch": 8},
+    ),
 ]
 
 
 def job(folder: Path, layout: dict[str, Any], out: str, **changes: Any) -> dict[str, Any]:
     """A run of the model that all pairs share."""
-    data = run_data(folder, model=MODEL, layout=layout, optimizer=ADAMW, train={"steps": LAST})
+    data = run_data(
+        folder,
+        model=MIXTURE if "ep" in layout else MODEL,
+        layout=layout,
+        optimizer=ADAMW,
+        train={"steps": LAST},
+    )
     return merge(data, {"out_dir": str(folder / out), **changes})
 
 
@@ -47,6 +63,7 @@ def home(tmp_path_factory) -> Path:
     """The folder of data, control and saved runs."""
     folder: Path = tmp_path_factory.mktemp("reshard")
     run(job(folder, {"devices": 1, "micro_batch": 2}, "control"))
+    run(job(folder, {"devices": 1, "micro_batch": 2, "ep": 1}, "control-experts"))
     return folder
 
 
@@ -78,7 +95,7 @@ def check(home: Path, folder: Path, source: Path, layout: dict[str, Any]) -> Non
         assert after.state[key] == before.state[key], key
 
     mine = rows(folder / "further")
-    control = rows(home / "control")[SAVED:]
+    control = rows(home / ("control-experts" if "ep" in layout else "control"))[SAVED:]
     assert [r["step"] for r in mine] == list(range(SAVED + 1, LAST + 1))
     for key in ("sample_ids_hash", "samples", "tokens", "loss_tokens"):
         assert [r[key] for r in mine] == [r[key] for r in control], key

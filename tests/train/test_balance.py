@@ -116,6 +116,7 @@ def updated(mesh: Mesh, layout: Layout, zero: int) -> list[list[float]]:
     balance = Balance.of(BalanceSpec(bias_rate=0.5), mesh, parallel.model)
     first = mesh.index("batch") * layout.micro_batch
     parallel.model(tokens()[first : first + layout.micro_batch])
+    balance.count()
     balance.update(parallel.weights)
     biases = [w for w in parallel.weights if w.name.endswith("router.bias")]
     return [[weight.box[0][0], *weight.true(weight.master).tolist()] for weight in biases]

@@ -15,7 +15,6 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -172,7 +171,7 @@ def write_huggingface(
     folder = Path(folder)
     kind = torch_dtype(dtype)
     shards = _plan_shards(spec, kind.itemsize, max_shard_bytes)
-    get_tensor = lru_cache(maxsize=1)(get_tensor)  # a stack of experts is many of their tensors
+    stacks = _Stacks(get_tensor)
     config = {**to_huggingface(spec), "torch_dtype": dtype}
     names = [SINGLE] if len(shards) == 1 else [_shard_name(i, len(shards)) for i in range(len(shards))]
     try:
@@ -180,7 +179,7 @@ def write_huggingface(
         for stale in (folder / SINGLE, folder / INDEX, folder / "config.json"):
             stale.unlink(missing_ok=True)
         for name, shard in zip(names, shards, strict=True):
-            _write_shard(folder / name, {key: _join(parts, get_tensor, kind) for key, parts in shard.items()})
+            _write_shard(folder / name, {key: _join(parts, stacks, kind) for key, parts in shard.items()})
         if len(shards) > 1:
             total = sum(_bytes(parts, kind.itemsize) for shard in shards for parts in shard.values())
             weight_map = {key: name for name, shard in zip(names, shards, strict=True) for key in shard}
@@ -219,15 +218,33 @@ def _bytes(parts: Parts, itemsize: int) -> int:
     return prod(parts[0][1].shape) * itemsize
 
 
-def _join(parts: Parts, get_tensor: Callable[[str], Tensor], dtype: torch.dtype) -> Tensor:
+class _Stacks:
+    """Ours by name and place; a stack of experts stays until all of its parts were taken."""
+
+    def __init__(self, get_tensor: Callable[[str], Tensor]) -> None:
+        self.get_tensor = get_tensor
+        self._kept: tuple[str, Tensor] | None = None
+
+    def get(self, name: str, location: Location) -> Tensor:
+        """What of ours lies there."""
+        if location.expert is None:
+            return self.get_tensor(name).detach()
+        if self._kept is None or self._kept[0] != name:
+            self._kept = None
+            self._kept = name, self.get_tensor(name).detach()
+        whole = self._kept[1]
+        if location.expert == len(whole) - 1:
+            self._kept = None
+        return whole[location.expert]
+
+
+def _join(parts: Parts, stacks: _Stacks, dtype: torch.dtype) -> Tensor:
     """One tensor of theirs out of ours."""
     first = parts[0][1]
     out = torch.empty(first.shape, dtype=dtype)
     theirs = out.t() if first.transposed else out
     for name, location in parts:
-        tensor = get_tensor(name).detach()
-        if location.expert is not None:
-            tensor = tensor[location.expert]
+        tensor = stacks.get(name, location)
         if tuple(tensor.shape) != location.our_shape:
             raise RunError(
                 f"tensor '{name}' is {tuple(tensor.shape)} here, and {location.our_shape} in the model"

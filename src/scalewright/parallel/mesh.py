@@ -39,8 +39,8 @@ HOST_SUMS = frozenset({"tp", "kv", "tie"})
 
 # Axes whose group is never another's: control is Gloo's everywhere; NCCL sends and receives in the order
 # in which they were started, so that each direction of a pipeline needs a communicator of its own, and keys
-# and values on their way round don't wait behind FSDP's gathers over the same ranks.
-APART = frozenset({"control", "pp_down", "pp_up", "cp"})
+# and values on their way round, and tokens to experts, don't wait behind FSDP's gathers over the same ranks.
+APART = frozenset({"control", "pp_down", "pp_up", "cp", "ep", "etp"})
 # More communicators over the ranks of a longer pipeline, for GPUs alone (see parallel/messages.py).
 LANES = tuple(f"pp_{way}_{lane}" for way in ("down", "up") for lane in (1, 2))
 

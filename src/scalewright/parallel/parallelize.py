@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from scalewright.model.decoder import Decoder
+from scalewright.model.moe import MoE
 from scalewright.parallel.blocks import find_blocks
 from scalewright.parallel.buffers import Buffers
 from scalewright.parallel.compile import apply_compile
@@ -148,7 +149,9 @@ def _gradients(
 ) -> GradientSync:
     if sharded:
         return ShardedGradients(stages, weights, layout)
-    if max(mesh.size("gradient"), mesh.size("ehsdp")) > 1 or half is not None:
+    experts = any(isinstance(module, MoE) for stage in stages.values() for module in stage.modules())
+    shared = max(mesh.size("gradient"), mesh.size("ehsdp") if experts else 1)
+    if shared > 1 or half is not None:
         return GradientBuckets(weights, mesh, overlap=layout.pp == 1, tied=tied_stages(stages))
     return LocalGradients(weights)
 

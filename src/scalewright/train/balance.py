@@ -16,6 +16,7 @@ changes it. Loads are those of the global batch.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import torch
@@ -27,6 +28,7 @@ from scalewright.parallel.collectives import all_sum
 from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.stages import add_auxiliary, stages_of
 from scalewright.parallel.weights import Weights
+from scalewright.spec.model import ModelSpec
 from scalewright.spec.run import BalanceSpec
 
 
@@ -36,12 +38,17 @@ class Balance:
 
     spec: BalanceSpec
     mesh: Mesh
+    layers: int = 0  # of all stages
     loads: dict[int, Tensor] = field(default_factory=dict)  # int64 [E] of a layer, of this rank, in this step
+    summed: dict[int, Tensor] = field(default_factory=dict)  # the same of the global batch
 
     @classmethod
     def of(cls, spec: BalanceSpec, mesh: Mesh, model: nn.Module) -> Balance:
         """Looks at every choice of the model's routers from now on."""
         balance = cls(spec, mesh)
+        model_spec = getattr(next(iter(stages_of(model).values())), "spec", None)
+        if isinstance(model_spec, ModelSpec):
+            balance.layers = sum(map(model_spec.is_moe, range(model_spec.num_hidden_layers)))
         for stage in stages_of(model).values():
             for name, module in stage.named_modules():
                 if isinstance(module, MoE):
@@ -71,18 +78,34 @@ class Balance:
         return total + self.spec.z_loss * choice.logits.logsumexp(dim=-1).square().sum()
 
     @torch.no_grad()
+    def count(self) -> Tensor:
+        """After a step's backwards: sums the loads of all ranks; this rank's part of BUSIEST and ENTROPY.
+
+        BUSIEST: tokens of a layer's busiest expert over the mean; ENTROPY: of the loads, over that of even
+        ones; means over layers.
+        """
+        layers = sorted(self.loads)
+        if not layers:
+            return torch.zeros(2, device=self.mesh.device)
+        loads = torch.stack([self.loads[layer] for layer in layers])
+        all_sum(all_sum(loads, self.mesh, "loss"), self.mesh, "tp")
+        self.summed, self.loads = dict(zip(layers, loads, strict=True)), {}
+        shares, experts = loads / loads.sum(dim=1, keepdim=True), loads.shape[1]
+        busiest = shares.amax(dim=1) * experts
+        entropy = torch.special.entr(shares).sum(dim=1) / math.log(max(experts, 2))
+        copies = self.mesh.world // self.mesh.size("pp")  # ranks that give the same
+        return torch.stack([busiest.sum(), entropy.sum()]) / (self.layers * copies)
+
+    @torch.no_grad()
     def update(self, weights: Weights) -> None:
         """After a step: moves the biases by the global batch's loads."""
-        loads, self.loads = self.loads, {}
         biases = {
             w.placement.tensor.layer: w for w in weights if w.name.endswith(".router.bias") and not w.trained
         }
         if not biases or not self.spec.bias_rate:
             return
         layers = sorted(biases)
-        summed = torch.stack([loads[layer] for layer in layers])
-        all_sum(all_sum(summed, self.mesh, "loss"), self.mesh, "tp")
-        wide = summed.float()
+        wide = torch.stack([self.summed[layer] for layer in layers]).float()
         moves = self.spec.bias_rate * (wide.mean(dim=1, keepdim=True) - wide).sign()  # [layers, E]
         for layer, move in zip(layers, moves, strict=True):
             bias = biases[layer]

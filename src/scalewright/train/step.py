@@ -25,7 +25,17 @@ from scalewright.parallel.parallelize import Parallel
 from scalewright.parallel.sums import sum_partial
 from scalewright.spec.guard import GuardSpec
 from scalewright.train.balance import Balance
-from scalewright.train.columns import AUX, LOSS, MEMORY, NORM, STOP, TOKENS, WIDTH
+from scalewright.train.columns import (
+    AUX,
+    BUSIEST,
+    ENTROPY,
+    LOSS,
+    MEMORY,
+    NORM,
+    STOP,
+    TOKENS,
+    WIDTH,
+)
 from scalewright.train.guard.decide import Guard
 from scalewright.train.memory.usage import memory_gib
 from scalewright.train.update import KeptBuffers, obeys_flag, update_unless
@@ -101,6 +111,8 @@ class Step:
         norms = torch.stack(torch._foreach_norm(gradients)).to(report.device)  # offloaded ones lie elsewhere
         report[NORM] = (norms.square() * self._shares).sum()
         report[MEMORY + self.mesh.rank] = memory_gib(self.mesh.device)
+        if self.balance is not None:
+            report[BUSIEST : ENTROPY + 1] = self.balance.count()
         local = self.guard.note_local(report)
         all_sum(report, self.mesh, "world")
         report[NORM] = report[NORM].sqrt()

@@ -48,6 +48,10 @@ CURVES = (
     Curve("lr", "Learning rate", "number"),
     Curve("memory_gib", "Memory", "gib", "GiB, fullest rank"),
     Curve("aux_loss", "Auxiliary loss", "number", note="beside the loss", calm="average"),
+    Curve("expert_load_max", "Busiest expert", "number", "tokens over the mean", "1: all alike", "average"),
+    Curve(
+        "expert_entropy", "Entropy of the experts' loads", "percent", note="100%: all alike", calm="average"
+    ),
 )
 
 

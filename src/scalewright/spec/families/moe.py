@@ -62,7 +62,8 @@ def _qwen_moe(c: Config, shared: bool = False) -> Keys:
     )
     if shared:
         width = c["shared_expert_intermediate_size"]
-        moe |= {"num_shared_experts": 1, "shared_intermediate_size": width, "shared_gate": True}
+        other = None if width == c["moe_intermediate_size"] else width
+        moe |= {"num_shared_experts": 1, "shared_intermediate_size": other, "shared_gate": True}
     return moe
 
 
