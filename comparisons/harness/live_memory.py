@@ -78,7 +78,8 @@ def _step(step: Step, run: RunSpec, model: ModelSpec) -> None:
         torch.randint(0, model.vocab_size, (layout.micro_batch, seq_len + 1))
         for _ in range(layout.accumulation)
     ]
-    index, arguments = slice(None), {}
+    index: Tensor = torch.arange(seq_len)
+    arguments: dict[str, Tensor] = {}
     if (cut := wanted_by(step.parallel.model).cut) is not None:
         index = torch.from_numpy(cut.tokens(seq_len))
         arguments = {"positions": index[None]}

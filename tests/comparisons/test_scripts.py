@@ -98,3 +98,14 @@ def test_gpu_check_says_when_there_is_no_gpu(script):
         pytest.skip("there is a GPU")
     with pytest.raises(AssertionError, match="error: no CUDA device"):
         script("gpu_check.py")
+
+
+def test_long_context(script):
+    data, text = script("long_context.py", "--seq-len", 256, "--kinds", "ring")
+    check_facts(data, text)
+    one, ring = data["answers"]["one process"], data["answers"]["cp 4, ring"]
+    assert [row["loss"] for row in ring["rows"]] == pytest.approx(
+        [row["loss"] for row in one["rows"]], rel=1e-5
+    )
+    assert ring["kept"] / one["kept"] == pytest.approx(0.25, rel=0.02)
+    assert ring["peak"] < one["peak"]

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from parallel.tensor_cases import TOLERANCE, compare, mesh_of, parallel, rank_inputs
-from parallel.test_tensor import MODELS, Case, assert_near
+from parallel.tensor_cases import TOLERANCE, compare, parallel, rank_inputs
+from parallel.test_tensor import MODELS, Case, assert_near, on_rank
 from scalewright.parallel import context
 from scalewright.parallel.mesh import Mesh
 from scalewright.spec.layout import Layout
@@ -18,16 +18,6 @@ from scalewright.spec.sequence_cut import SequenceCut
 from worlds import run_world
 
 KINDS = ("ring", "allgather", "ulysses")
-
-
-def on_rank(mesh: Mesh, layout: Layout, cases: list[Case]) -> dict[str, dict[str, float]]:
-    """Every case's deviations on this rank."""
-    meshes: dict[Any, Mesh] = {}
-    deviations = {}
-    for name, keys, changes, documents in cases:
-        spec, inner = ModelSpec.parse(keys), layout.replace(**changes)
-        deviations[name] = compare(spec, inner, mesh_of(spec, inner, mesh.rank, meshes), documents)
-    return deviations
 
 
 @pytest.mark.parametrize("cp", [2, 4])

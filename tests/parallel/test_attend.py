@@ -1,0 +1,83 @@
+"""Parts of attention merge to the whole, and their backwards add up to its gradients: kernel and blocks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from scalewright.parallel import attend as module
+from scalewright.parallel.attend import Part, Scores, attend, attend_backward, hidden_score, merge
+
+B, H, G, Q, K = 2, 4, 2, 10, 8
+# fp32: a softmax over 24 keys in another order
+NEAR = {"rtol": 1e-4, "atol": 1e-5}
+
+
+def numbers(keys: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """q, k, v and the gradient of the output."""
+    random = torch.Generator().manual_seed(0)
+    sizes = ((B, H, Q, K), (B, G, keys, K), (B, G, keys, K), (B, H, Q, K))
+    q, k, v, grad = (torch.randn(size, generator=random) for size in sizes)
+    return q, k, v, grad
+
+
+def by_hand(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scores: Scores) -> tuple[Tensor, Tensor]:
+    """Output and lse of all keys."""
+    k, v = (x.repeat_interleave(H // G, dim=1) for x in (k, v))
+    raw = q @ k.transpose(-1, -2) * scores.scale
+    if scores.cap is not None:
+        raw = torch.tanh(raw / scores.cap) * scores.cap
+    raw = raw + mask
+    return raw.softmax(dim=-1) @ v, raw.logsumexp(dim=-1)
+
+
+@pytest.mark.parametrize("cap", [None, 2.0])
+@pytest.mark.parametrize("rows", [512, 3])
+def test_parts_merge_to_the_whole_with_its_gradients(monkeypatch: Any, cap: float | None, rows: int) -> None:
+    """Keys in three parts, of which one is hidden from half of the queries, and one from all."""
+    monkeypatch.setattr(module, "ROWS", rows)
+    q, k, v, grad = numbers(24)
+    scores, hidden = Scores(0.5, cap), hidden_score(torch.float32)
+    mask = torch.randn(1, H, Q, 24, generator=torch.Generator().manual_seed(1))
+    mask[..., :5, 8:16] = hidden
+    mask[..., 16:] = hidden
+    inputs = [x.clone().requires_grad_() for x in (q, k, v)]
+    expected, expected_lse = by_hand(*inputs, mask, scores)
+    expected.backward(grad)
+    parts = [
+        (columns, Part(slice(None), columns, mask=mask[..., columns]))
+        for columns in (slice(0, 8), slice(8, 16), slice(16, 24))
+    ]
+    out, lse = attend(q, k[:, :, :8], v[:, :, :8], parts[0][1], scores)
+    out, lse = out.float(), lse.float()
+    for columns, part in parts[1:]:
+        merge(out, lse, *attend(q, k[:, :, columns], v[:, :, columns], part, scores))
+    torch.testing.assert_close(out, expected.detach(), **NEAR)
+    torch.testing.assert_close(lse, expected_lse.detach(), **NEAR)
+    grad_q = torch.zeros_like(q)
+    for columns, part in parts:
+        of_q, of_k, of_v = attend_backward(
+            grad, q, k[:, :, columns], v[:, :, columns], out, lse, part, scores
+        )
+        grad_q += of_q
+        torch.testing.assert_close(of_k, inputs[1].grad[:, :, columns], **NEAR)
+        torch.testing.assert_close(of_v, inputs[2].grad[:, :, columns], **NEAR)
+    torch.testing.assert_close(grad_q, inputs[0].grad, **NEAR)
+
+
+@pytest.mark.parametrize("cap", [None, 2.0])
+def test_a_causal_part(cap: float | None) -> None:
+    q, k, v, grad = numbers(Q)
+    scores, part = Scores(K**-0.5, cap), Part(slice(None), slice(None), causal=True)
+    mask = torch.full((Q, Q), float("-inf")).triu(1)[None, None]
+    inputs = [x.clone().requires_grad_() for x in (q, k, v)]
+    expected, expected_lse = by_hand(*inputs, mask, scores)
+    expected.backward(grad)
+    out, lse = attend(q, k, v, part, scores)
+    torch.testing.assert_close(out, expected.detach(), **NEAR)
+    torch.testing.assert_close(lse.float(), expected_lse.detach(), **NEAR)
+    for gradient, tensor in zip(attend_backward(grad, q, k, v, out, lse, part, scores), inputs, strict=True):
+        torch.testing.assert_close(gradient, tensor.grad, **NEAR)
