@@ -17,6 +17,7 @@ from scalewright.launch.rank import RankContext
 from scalewright.spec.errors import UserError
 from scalewright.spec.layout import Layout
 
+HEADS = 4  # of the model, which Ulysses cuts
 LAYERS = 5  # enough for four stages, and not divisible by two
 
 
@@ -70,6 +71,8 @@ def layouts(experts: bool) -> Iterator[dict[str, Any]]:
             "precision": "fp32",
         }
         if not 1 < keys["devices"] <= 8:
+            continue
+        if keys.get("cp_kind") == "ulysses" and keys["cp"] * tp > HEADS:
             continue
         try:
             Layout.parse(keys)
