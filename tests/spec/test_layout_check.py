@@ -51,6 +51,7 @@ CONFLICTS: dict[str, tuple[ModelSpec, int, Keys, tuple[str, ...]]] = {
     "shared": (MOE, 60, {"devices": 4, "tp": 4}, ("intermediate size 30", "tp 4")),
     "vocabulary": (SMALL_VOCABULARY, 64, {"devices": 4, "tp": 4}, ("vocab_size 3", "tp 4")),
     "sp": (MODEL, 63, {"devices": 2, "tp": 2}, ("seq_len 63", "tp 2")),
+    "routers": (MOE, 63, {"devices": 2, "tp": 2, "sp": False}, ("seq_len 63", "tp 2")),
     "cp": (MODEL, 100, {"devices": 4, "cp": 4}, ("seq_len 100", "cp 4")),
     "cp and sp": (MODEL, 100, {"devices": 8, "cp": 2, "tp": 4}, ("seq_len 100", "cp 2", "tp 4")),
     "ulysses": (MODEL, 64, {"devices": 8, "cp": 8, "cp_kind": "ulysses"}, ("heads 12", "tp x cp = 8")),

@@ -180,15 +180,17 @@ def _sequence(case: Case) -> Problem | None:
             f"{layout.tp * layout.cp}, which cp_kind ulysses needs",
             lambda: [({"cp": cp} for cp in near(layout.cp, layout.cp - 1)), [{"cp_kind": "ring"}]],
         )
-    split = chunks(layout.cp_kind, layout.cp) * (layout.tp if layout.sp else 1)
+    routes = layout.tp > 1 and model.moe is not None  # each rank of tp routes its part of the tokens
+    split = chunks(layout.cp_kind, layout.cp) * (layout.tp if layout.sp or routes else 1)
     if seq_len is None or seq_len % split == 0:
         return None
     nearest = max(1, round(seq_len / split)) * split
     owners = [f"cp {layout.cp}"] if layout.cp > 1 else []
-    owners += [f"sp over tp {layout.tp}"] if layout.sp else []
+    owners += [f"sp over tp {layout.tp}"] if layout.sp else [f"routers on tp {layout.tp}"] if routes else []
+    without: Fixes = [{"sp": False}] if layout.sp and not routes else []
     return Problem(
         f"seq_len {seq_len} is not divisible by the {split} parts that {' and '.join(owners)} cut it into",
-        lambda: [[{"seq_len": nearest}, {"seq_len": nearest + split}], [{"sp": False}] if layout.sp else []],
+        lambda: [[{"seq_len": nearest}, {"seq_len": nearest + split}], without],
     )
 
 
