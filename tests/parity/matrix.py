@@ -96,7 +96,10 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "model": {"moe": MOE, "num_hidden_layers": 5},
         "train": {"balance": {"loss": 1e-2, "z_loss": 1e-3}},
     },
-    "moe-compiled": {"model": {"moe": MOE}, "train": {"compile": True}},
+    "moe-compiled": {
+        "model": {"moe": MOE},
+        "train": {"compile": True, "balance": {"loss": 1e-2, "z_loss": 1e-3}},
+    },
     "moe-sigmoid": {
         "model": {
             "moe": {
@@ -359,6 +362,7 @@ def _experts() -> list[Case]:
              micro_batch=2),
         case("moe-pp2-dp2-recompute-selective", "moe", dp_shard=2, pp=2, recompute="selective"),
         case("moe-ep2-compiled", "moe-compiled", dp_shard=2, ep=2, micro_batch=2),
+        case("moe-tp2-ep2-compiled", "moe-compiled", tp=2, ep=2, micro_batch=2),
         case("moe-ep2-offload-all", "moe", dp_shard=2, ep=2, offload="all", micro_batch=2),
         case("moe-sigmoid-dp2", "moe-sigmoid", dp_shard=2, micro_batch=2),
         case("moe-sigmoid-ep2", "moe-sigmoid", dp_shard=2, ep=2, micro_batch=2),

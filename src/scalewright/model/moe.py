@@ -60,9 +60,7 @@ class MoE(nn.Module):
         order = choice.experts.flatten().argsort(stable=True)  # of (token, slot) pairs, by expert
         by_expert = rows[order // choice.experts.shape[1]]
         done: Tensor = self.experts(by_expert, choice.counts)
-        back = torch.empty_like(order)
-        back[order] = torch.arange(len(order), device=order.device)
-        slots = torch.unflatten(done[back], 0, choice.experts.shape)  # [N, k, D]
+        slots = torch.unflatten(done[inverse(order)], 0, choice.experts.shape)  # [N, k, D]
         out: Tensor = (slots * choice.weights[..., None].to(x.dtype)).sum(dim=1)
         return out.view_as(x)
 
@@ -83,11 +81,16 @@ class Experts(nn.Module):
 
         On a GPU without grouped products the counts are copied to the host.
         """
-        sizes = None if by_grouped_kernel(rows) else on_host([counts], [len(rows)])[0]
+        sizes = None if self._by_grouped_kernel(rows) else on_host([counts], [len(rows)])[0]
         up = self.up(rows, counts, sizes)
         hidden = self.act(up) if self.gate is None else self.act(self.gate(rows, counts, sizes)) * up
         out: Tensor = self.down(hidden, counts, sizes)
         return out
+
+    def _by_grouped_kernel(self, rows: Tensor) -> bool:
+        """Whether torch's grouped product takes these; else one product for each expert, in turn."""
+        aligned = all(size % 8 == 0 for size in self.up.weight.shape[1:])
+        return rows.is_cuda and rows.dtype == torch.bfloat16 and aligned
 
 
 class Stack(nn.Module):
@@ -126,6 +129,8 @@ def on_host(counts: Sequence[Tensor], totals: Sequence[int]) -> list[list[int]]:
     return [numbers[start:end] for start, end in pairwise(starts)]
 
 
-def by_grouped_kernel(rows: Tensor) -> bool:
-    """Whether torch's grouped product takes these rows; else one product after the other, for each expert."""
-    return rows.is_cuda and rows.dtype == torch.bfloat16 and rows.shape[-1] % 8 == 0
+def inverse(order: Tensor) -> Tensor:
+    """Where each place of a permutation [n] comes from: x[order][inverse(order)] is x."""
+    back = torch.empty_like(order)
+    back[order] = torch.arange(len(order), device=order.device)
+    return back

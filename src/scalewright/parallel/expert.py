@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from scalewright.model.decoder import Decoder
-from scalewright.model.moe import MoE, on_host
+from scalewright.model.moe import MoE, inverse, on_host
 from scalewright.parallel.functions import AxisGroup, axis_group, exchange, exchanged, gathered
 from scalewright.parallel.mesh import Mesh
 
@@ -49,9 +49,7 @@ def _experts_of_all(
     arrived = trip.there(rows)
     by_expert = trip.experts.argsort(stable=True)
     done = inner(arrived[by_expert], trip.counts)
-    back = torch.empty_like(by_expert)
-    back[by_expert] = torch.arange(len(back), device=back.device)
-    return trip.back(done[back])
+    return trip.back(done[inverse(by_expert)])
 
 
 class _Trip:

@@ -60,8 +60,10 @@ class Balance:
         counts = _by_sequence(choice.experts, rows, choice.scores.shape[1])
         load = counts.sum(dim=0)
         self.loads[layer] = self.loads[layer] + load if layer in self.loads else load
+        if self.spec.loss:
+            all_sum(all_sum(counts, self.mesh, "cp"), self.mesh, "tp")
         if self.spec.loss or self.spec.z_loss:
-            part = self.loss(choice, all_sum(all_sum(counts, self.mesh, "cp"), self.mesh, "tp"))
+            part = self.loss(choice, counts)
             # each rank of tp has a part, where the step takes them for copies of one loss (train/step.py)
             more = self.mesh.size("tp") - 1
             add_auxiliary(stage, part + more * part.detach() if more else part)
@@ -97,8 +99,8 @@ class Balance:
         return torch.stack([busiest.sum(), entropy.sum()]) / (self.layers * copies)
 
     @torch.no_grad()
-    def update(self, weights: Weights) -> None:
-        """After a step: moves the biases by the global batch's loads."""
+    def update(self, weights: Weights, keep: Tensor) -> None:
+        """Moves the biases' masters by the global batch's loads; `keep`: whether the update is (bool)."""
         biases = {
             w.placement.tensor.layer: w for w in weights if w.name.endswith(".router.bias") and not w.trained
         }
@@ -106,12 +108,11 @@ class Balance:
             return
         layers = sorted(biases)
         wide = torch.stack([self.summed[layer] for layer in layers]).float()
-        moves = self.spec.bias_rate * (wide.mean(dim=1, keepdim=True) - wide).sign()  # [layers, E]
+        moves = self.spec.bias_rate * keep * (wide.mean(dim=1, keepdim=True) - wide).sign()  # [layers, E]
         for layer, move in zip(layers, moves, strict=True):
             bias = biases[layer]
             (first,), (size,) = bias.box
             bias.true(bias.master).add_(move[first : first + size].to(bias.master.device))
-        weights.publish()
 
 
 @dataclass(frozen=True)
@@ -122,6 +123,7 @@ class _Watch:
     stage: nn.Module
     layer: int
 
+    @torch.compiler.disable  # type: ignore[untyped-decorator]  # it keeps counts, and sums them over ranks
     def __call__(self, choice: Choice, rows: int) -> None:
         again = torch._C._current_graph_task_id() != -1  # a backward runs the forward a second time
         if torch.is_grad_enabled() and not again:

@@ -86,8 +86,6 @@ class Step:
         report[STOP] = stop
         with self.mesh.timers.phase("optimizer"):
             self._update(report)
-            if self.balance is not None:
-                self.balance.update(self.parallel.weights)
         self.parallel.buffers.share()
         exact = report if self.mesh.device.type == "mps" else report.double()
         exact[TOKENS] = tokens
@@ -118,6 +116,8 @@ class Step:
         report[NORM] = report[NORM].sqrt()
         verdict = self.guard.judge(report, local, self.clip_norm)
         self._buffers.put_back_unless(verdict.keep)
+        if self.balance is not None:
+            self.balance.update(weights, verdict.keep)
         if self.look:
             keep, factor = torch.stack([verdict.keep.float(), verdict.factor]).tolist()
             if keep:

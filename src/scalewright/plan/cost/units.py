@@ -80,17 +80,9 @@ _TRAINER = (
     "dropout", "buffers_gib", "eager_kept", "shared", "usable", "memory_spread", "measured",
 )  # fmt: skip
 _WORK = (
-    "stream",
-    "sparse",
-    "routed",
-    "key_value",
-    "query",
-    "kv_heads",
-    "query_heads",
-    "blocks",
-    "logits",
+    "stream", "sparse", "routed", "key_value", "query", "kv_heads", "query_heads", "blocks", "logits",
     "masks",
-)
+)  # fmt: skip
 
 
 def _chip_facts(units: Sequence[Unit]) -> dict[str, np.ndarray]:

@@ -82,18 +82,9 @@ class Work:
 
 # What grows with the batch
 GROWS = (
-    "kernels",
-    "kept",
-    "parts",
-    "inputs",
-    "gates",
-    "stream",
-    "routed",
-    "key_value",
-    "query",
-    "logits",
+    "kernels", "kept", "parts", "inputs", "gates", "stream", "routed", "key_value", "query", "logits",
     "masks",
-)
+)  # fmt: skip
 
 
 @lru_cache(maxsize=65536)
