@@ -33,6 +33,7 @@ from scalewright.spec.volumes import (
     Group,
     Rank,
     data_parallel,
+    latent_numbers,
     messages,
     partial_sums,
     regathers,
@@ -154,10 +155,17 @@ def _context(local: _RankTensors, rank: Rank) -> ContextRank:
         blocks=rank.exchanges.blocks,
         rerun=rank.exchanges.rerun,
         accumulation=layout.accumulation,
-        key_value=rank.tokens * 2 * key_value * model.dim_per_head * rank.width,
+        key_value=rank.tokens * key_value * (model.dim_per_head + model.dim_per_value) * rank.width,
+        apart=rank.tokens * key_value * rank.width * _values_apart(model),
         query=rank.tokens * query * model.dim_per_head * rank.width,
+        output=rank.tokens * query * model.dim_per_value * rank.width,
         repeats=repeats(query, key_value, layout.cp),
     )
+
+
+def _values_apart(model: ModelSpec) -> int:
+    """Dimensions of a value where a key has others."""
+    return model.dim_per_value if model.dim_per_value != model.dim_per_head else 0
 
 
 # -- tensors --------------------------------------------------------------------------------------
@@ -230,6 +238,7 @@ def _exchanges(local: _RankTensors, seq_len: int, tokens: int) -> Exchanges:
         regathers=int(regathers(layout)),
         norm_follows=int(model.norm_position in ("post", "both")),
         statistics=statistics,
+        latents=latent_numbers(model),
         first=int(0 in local.stages),
         last=int(layout.stages - 1 in local.stages),
         loss_chunks=-(-tokens // chunk_tokens(columns)),

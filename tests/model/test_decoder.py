@@ -162,7 +162,8 @@ def test_heads_are_counted_from_the_weights(name: str) -> None:
         cut = Decoder(spec)
         cut.load_state_dict(model.state_dict())
         attention = cut.layers["0"].attention
-        for linear in (attention.q, attention.k, attention.v):
+        latent = (attention.q or attention.q_up, attention.kv_up) if spec.mla else ()
+        for linear in latent or (attention.q, attention.k, attention.v):
             linear.weight = nn.Parameter(linear.weight.chunk(2)[half])
         attention.o.weight = nn.Parameter(attention.o.weight.chunk(2, dim=1)[half])
         heads = spec.num_attention_heads // 2
@@ -208,10 +209,6 @@ EXPERTS = {"num_experts": 4, "top_k": 2, "moe_intermediate_size": 8}
     [
         ({"moe": {**EXPERTS, "latent_size": 8}}, "experts behind a latent"),
         ({"moe": {**EXPERTS, "branch_norms": True}}, "norms of experts' branches"),
-        (
-            {"mla": {"kv_lora_rank": 8, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 8}},
-            "latent attention",
-        ),
         ({"mtp_layers": 1}, "multi-token prediction"),
         ({"attention_sinks": True}, "attention sinks"),
         ({"attention_gate": True}, "gate on attention's output"),

@@ -40,6 +40,15 @@ _GPT2 = {"vocab_size": 96, "n_embd": 32, "n_layer": 3, "n_head": 4, "n_positions
 _NEOX = {key: value for key, value in SMALL.items() if key != "num_key_value_heads"}
 _BLOOM = {"vocab_size": 96, "hidden_size": 32, "n_layer": 3}
 _EXPERTS = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
+_LATENT = {
+    "q_lora_rank": 12, "kv_lora_rank": 16, "qk_nope_head_dim": 12, "qk_rope_head_dim": 8, "v_head_dim": 10,
+    "num_key_value_heads": 4,
+}  # fmt: skip
+_SHARED_EXPERTS = {
+    "n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "n_shared_experts": 1,
+    "first_k_dense_replace": 1, "routed_scaling_factor": 1.5,
+}  # fmt: skip
+_GROUPS = {"n_group": 4, "topk_group": 2}
 _GEMMA_2 = {"sliding_window": 5, "query_pre_attn_scalar": 20, "head_dim": 16}
 
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -113,17 +122,49 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         "Glm4MoeConfig",
         {
             **SMALL,
-            "n_routed_experts": 8,
-            "num_experts_per_tok": 2,
-            "moe_intermediate_size": 24,
-            "n_shared_experts": 1,
-            "first_k_dense_replace": 1,
-            "n_group": 4,
-            "topk_group": 2,
-            "routed_scaling_factor": 1.5,
+            **_SHARED_EXPERTS,
+            **_GROUPS,
             "norm_topk_prob": True,
             "use_qk_norm": True,
             "num_nextn_predict_layers": 0,
+        },
+    ),
+    "deepseek-v2": ("DeepseekV2Config", {**SMALL, **_LATENT, **_SHARED_EXPERTS}),
+    "deepseek-v2-lite-groups": (
+        "DeepseekV2Config",
+        {
+            **SMALL,
+            **_LATENT,
+            **_SHARED_EXPERTS,
+            **_GROUPS,
+            "q_lora_rank": None,
+            "v_head_dim": 20,
+            "topk_method": "group_limited_greedy",
+        },
+    ),
+    "deepseek-v2-yarn": (
+        "DeepseekV2Config",
+        {
+            **SMALL,
+            **_LATENT,
+            **_SHARED_EXPERTS,
+            "rope_parameters": {**_YARN, "mscale": 0.7, "mscale_all_dim": 0.7},
+        },
+    ),
+    "deepseek-v3": (
+        "DeepseekV3Config",
+        {**SMALL, **_LATENT, **_SHARED_EXPERTS, **_GROUPS, "num_mtp_layers": 0},
+    ),
+    "deepseek-v3-yarn": (
+        "DeepseekV3Config",
+        {
+            **SMALL,
+            **_LATENT,
+            **_SHARED_EXPERTS,
+            **_GROUPS,
+            "num_mtp_layers": 0,
+            "rope_interleave": False,
+            "rope_parameters": {**_YARN, "mscale": 1.0, "mscale_all_dim": 1.0},
         },
     ),
     "starcoder2": ("Starcoder2Config", {**SMALL, "sliding_window": 7}),

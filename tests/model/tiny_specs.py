@@ -22,6 +22,13 @@ _PLAIN = {**_BASE, "num_key_value_heads": 4, "mlp_type": "gelu_tanh", "norm_type
 _BIASED = {"qkv_bias": True, "o_bias": True, "mlp_bias": True}
 _GEMMA = {"norm_type": "rmsnorm_plus_one", "norm_position": "both", "mlp_type": "geglu_tanh", "head_dim": 16}
 _SLIDING = {"sliding_window": 5, "window_pattern": (True, False)}
+_MLA = {
+    "q_lora_rank": 12,
+    "kv_lora_rank": 16,
+    "qk_nope_head_dim": 12,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 10,
+}
 
 SPECS: dict[str, ModelSpec] = {
     name: ModelSpec.parse({"name": name, **keys})
@@ -59,6 +66,14 @@ SPECS: dict[str, ModelSpec] = {
         "yarn": {**_BASE, "rope": {"scaling": {"kind": "yarn", "factor": 4.0, "original_context": 16}}},
         "sometimes-no-rope": {**_BASE, "rope_every_not": 2, "clip_qkv": 1.0},
         "nonparametric": {**_BASE, "norm_type": "nonparametric", "final_norm": False},
+        "latent": {**_BASE, "num_key_value_heads": 4, "mla": _MLA, "rope": {"interleaved": True}},
+        "latent-wide-values": {
+            **_BASE,
+            **_SLIDING,
+            "num_key_value_heads": 4,
+            "mla": {**_MLA, "q_lora_rank": None, "v_head_dim": 20},
+            "attention_softcap": 2.0,
+        },
         "head-bias": {**_BASE, "head_bias": True, "tie_word_embeddings": True, "mlp_type": "relu2"},
     }.items()
 }

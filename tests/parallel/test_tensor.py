@@ -120,7 +120,7 @@ def test_the_plan_cuts_as_the_placement(name):
     spec = MODELS[name]
     for placement in place(spec, Layout.parse({"devices": 2, "tp": 2})):
         module, kind = placement.tensor.name.rsplit(".", 1)
-        cut = {"rows": 0, "columns": 1}.get(rule_of(module).cut)
+        cut = {"rows": 0, "columns": 1}.get(rule_of(module, latent=spec.mla is not None).cut)
         if cut == 1 and kind == "bias":
             cut = None  # every rank adds a row-parallel layer's whole bias to the sum
         if module.endswith(("q_norm", "k_norm")) and spec.qk_norm == "head":

@@ -44,6 +44,13 @@ MODELS: dict[str, dict[str, Any]] = {
         "o_bias": True, "mlp_bias": True, "num_key_value_heads": 4, "qk_norm": "full",
         "context": 64,
     },
+    "latent": {
+        **SMALL, "num_key_value_heads": 4,
+        "mla": {
+            "q_lora_rank": 6, "kv_lora_rank": 10, "qk_nope_head_dim": 4, "qk_rope_head_dim": 2,
+            "v_head_dim": 5,
+        },
+    },
 }  # fmt: skip
 SEQ_LEN = 8
 LAYOUTS: list[dict[str, Any]] = [

@@ -15,6 +15,9 @@ from typing import Any
 MOE: dict[str, Any] = {
     "num_experts": 4, "top_k": 2, "moe_intermediate_size": 24, "num_shared_experts": 1, "first_k_dense": 1,
 }  # fmt: skip
+MLA: dict[str, Any] = {
+    "q_lora_rank": 12, "kv_lora_rank": 16, "qk_nope_head_dim": 12, "qk_rope_head_dim": 8, "v_head_dim": 10,
+}  # fmt: skip
 # What a run may be besides its layout: changes of `runs.run_data`.
 VARIANTS: dict[str, dict[str, Any]] = {
     "packed": {},
@@ -114,6 +117,19 @@ VARIANTS: dict[str, dict[str, Any]] = {
             }
         },
         "train": {"balance": {"bias_rate": 1e-2}},
+    },
+    "latent": {"model": {"mla": MLA, "num_key_value_heads": 4, "rope": {"interleaved": True}}},
+    "latent-5-layers": {"model": {"mla": MLA, "num_key_value_heads": 4, "num_hidden_layers": 5}},
+    "latent-lite": {"model": {"mla": {**MLA, "q_lora_rank": None}, "num_key_value_heads": 4}},
+    "latent-compiled": {"model": {"mla": MLA, "num_key_value_heads": 4}, "train": {"compile": True}},
+    "deepseek": {
+        "model": {
+            "mla": MLA,
+            "num_key_value_heads": 4,
+            "rope": {"interleaved": True},
+            "moe": {**MOE, "num_experts": 8, "score": "sigmoid", "router_bias": True},
+        },
+        "train": {"balance": {"loss": 1e-3, "bias_rate": 1e-2}},
     },
     "compiled": {"train": {"compile": True}},
     "compiled-5-layers": {"model": {"num_hidden_layers": 5}, "train": {"compile": True}},
@@ -372,6 +388,35 @@ def _experts() -> list[Case]:
     ]  # fmt: skip
 
 
+def _latent() -> list[Case]:
+    found = [
+        case(f"latent-cp2-{kind}", "latent", cp=2, cp_kind=kind, micro_batch=2, fast=kind == "ulysses")
+        for kind in KINDS
+    ]
+    found += [
+        case(f"latent-pp2-tp2-{kind}", "latent-5-layers", pp=2, tp=2, schedule=kind)
+        for kind in ("1f1b", "zb-h1", "zbv", "interleaved")
+    ]
+    return [
+        *found,
+        case("latent-dp2-zero3", "latent", dp_shard=2, zero_stage=3, micro_batch=2),
+        case("latent-tp2", "latent", tp=2, micro_batch=2, fast=True),
+        case("latent-lite-tp2", "latent-lite", tp=2, micro_batch=2),
+        case("latent-lite-tp2-no-sp", "latent-lite", tp=2, sp=False, micro_batch=2),
+        case("latent-tp4-zero0", "latent", tp=4, zero_stage=0, micro_batch=2),
+        case("latent-tp2-no-sp", "latent", tp=2, sp=False, micro_batch=2),
+        case("latent-tp2-recompute-selective", "latent", tp=2, recompute="selective", micro_batch=2),
+        case("latent-tp2-dp2-recompute-full", "latent", tp=2, dp_shard=2, recompute="full", micro_batch=2),
+        case("latent-tp2-compiled", "latent-compiled", tp=2, micro_batch=2),
+        case("latent-tp2-bf16", "latent", tp=2, precision="bf16", micro_batch=2, tolerance=BF16),
+        case("latent-dp2-offload-all", "latent", dp_shard=2, zero_stage=3, offload="all", micro_batch=2),
+        case("latent-cp2-tp2-dp2", "latent", cp=2, tp=2, dp_shard=2),
+        case("deepseek-dp2-ep2", "deepseek", dp_shard=2, ep=2, micro_batch=2),
+        case("deepseek-tp2-ep2", "deepseek", tp=2, ep=2, micro_batch=2),
+        case("deepseek-pp2-tp2-ep2-cp2", "deepseek", pp=2, tp=2, ep=2, cp=2, fast=True),
+    ]
+
+
 def _pairs() -> list[Case]:
     found = []
     for zero in (0, 1, 2, 3):
@@ -497,6 +542,6 @@ def _rest() -> list[Case]:
 
 
 CASES: tuple[Case, ...] = (
-    *_data(), *_tensor(), *_pipeline(), *_context(), *_experts(), *_pairs(), *_three_and_four(),
+    *_data(), *_tensor(), *_pipeline(), *_context(), *_experts(), *_latent(), *_pairs(), *_three_and_four(),
     *_recompute(), *_rest()
 )  # fmt: skip

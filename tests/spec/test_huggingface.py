@@ -323,8 +323,8 @@ def test_a_key_that_the_family_can_t_express_is_refused() -> None:
                      num_attention_heads=4, qk_norm="head")  # fmt: skip
     with pytest.raises(UserError, match="can't express qk_norm 'head'"):
         to_huggingface(spec)
-    with pytest.raises(UserError, match="latent attention"):
-        to_huggingface(read_huggingface({"model_type": "deepseek_v2", TOP: 2}))
+    with pytest.raises(UserError, match="multi-token prediction"):
+        to_huggingface(read_huggingface({"model_type": "kimi_k2", TOP: 2}))
 
 
 def test_families_that_run_and_that_do_not() -> None:

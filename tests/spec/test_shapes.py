@@ -34,7 +34,7 @@ def test_every_family_at_every_size(like: str, params: float) -> None:
     ("like", "params"),
     [
         ("mixtral", 1e9), ("mixtral", 46.7e9), ("qwen3_moe", 30e9), ("qwen3_moe", 235e9), ("olmoe", 6.9e9),
-        ("qwen2_moe", 14e9), ("glm4_moe", 106e9),
+        ("qwen2_moe", 14e9), ("glm4_moe", 106e9), ("deepseek_v2", 16e9), ("deepseek_v3", 671e9),
     ],
 )  # fmt: skip
 def test_mixtures(like: str, params: float) -> None:

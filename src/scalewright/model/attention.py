@@ -31,7 +31,7 @@ class Attention(nn.Module):
         self.layer, self.head_dim, self.clip = layer, k, spec.clip_qkv
         self.norm_per_head = spec.qk_norm == "head"
         self.sliding = spec.window(layer) is not None
-        self.turns = spec.has_rope(layer)
+        self.turns, self.interleaved = spec.has_rope(layer), spec.rope.interleaved
         self.q = nn.Linear(d, query, bias=spec.qkv_bias)
         self.k = nn.Linear(d, kv, bias=spec.qkv_bias)
         self.v = nn.Linear(d, kv, bias=spec.qkv_bias)
@@ -44,7 +44,7 @@ class Attention(nn.Module):
         q, k, v = self._heads(x)
         rope = context.local_rope if self.sliding else context.rope
         if self.turns and rope is not None:
-            q, k = rotate(q, *rope), rotate(k, *rope)
+            q, k = rotate(q, *rope, self.interleaved), rotate(k, *rope, self.interleaved)
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
         if context.cache is not None:
             k, v = context.cache.update(self.layer, k, v)
@@ -65,7 +65,10 @@ class Attention(nn.Module):
 
 
 class Core(nn.Module):
-    """Scores, softmax and sum: q [B, H, Tq, K], k and v [B, G, Tk, K] -> [B, H, Tq, K]. No parameters."""
+    """Scores, softmax and sum: q [B, H, Tq, K], k [B, G, Tk, K], v [B, G, Tk, W] -> [B, H, Tq, W].
+
+    No parameters. W is K but in latent attention.
+    """
 
     def __init__(self, spec: ModelSpec, sliding: bool) -> None:
         super().__init__()
@@ -83,14 +86,25 @@ class Core(nn.Module):
 def fused_attention(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, scale: float
 ) -> Tensor:
-    """PyTorch's fused attention; groups are left to it where a fast backend takes them, else expanded."""
-    grouped = q.shape[1] != k.shape[1]
+    """PyTorch's fused attention; groups are left to it where a fast backend takes them, else expanded.
+
+    So are values narrower than keys (latent attention); the CPU's kernel gets them with zeros at their end.
+    """
+    grouped, width = q.shape[1] != k.shape[1], v.shape[-1]
+    if q.device.type == "cpu":
+        v = widened(v, q.shape[-1])
     if grouped and not _takes_groups(q, mask):
         k, v = _expand(k, q.shape[1]), _expand(v, q.shape[1])
         grouped = False
-    return F.scaled_dot_product_attention(
+    out = F.scaled_dot_product_attention(
         q, k, v, attn_mask=mask, is_causal=causal, scale=scale, enable_gqa=grouped
     )
+    return out[..., :width]
+
+
+def widened(v: Tensor, width: int) -> Tensor:
+    """v [..., W] with zeros up to `width`; itself where it has that width."""
+    return F.pad(v, (0, width - v.shape[-1])) if v.shape[-1] < width else v
 
 
 def capped_attention(

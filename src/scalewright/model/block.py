@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from scalewright.model.attention import Attention
 from scalewright.model.context import Context
+from scalewright.model.latent_attention import LatentAttention
 from scalewright.model.mlp import MLP
 from scalewright.model.moe import MoE
 from scalewright.model.norm import build_norm
@@ -53,6 +54,5 @@ class Block(nn.Module):
 
 
 def build_attention(spec: ModelSpec, layer: int) -> nn.Module:
-    """The layer's attention; latent attention (`spec.mla`) will stand here beside the usual one."""
-    assert spec.mla is None, "check_runs refuses these specs first"
-    return Attention(spec, layer)
+    """The layer's attention: of heads with keys of their own, or of a latent (`spec.mla`)."""
+    return LatentAttention(spec, layer) if spec.mla else Attention(spec, layer)

@@ -2,7 +2,8 @@
 
     layer -> k, v: [B, G, room, K], filled from the left; `length` columns are in use
 
-Bytes: 2 (k, v) x layers x B x G x K x room x bytes per element. Every layer keeps all tokens, sliding-window
+Bytes: 2 (k, v) x layers x B x G x K x room x bytes per element; latent attention keeps one latent and one key
+for all heads: (L + R) in place of 2 G K. Every layer keeps all tokens, sliding-window
 layers too: the mask hides tokens outside of their window.
 """
 
@@ -22,7 +23,7 @@ class Cache:
         self._store: dict[int, tuple[Tensor, Tensor]] = {}
 
     def update(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Adds this forward's k and v [B, G, T, K]; returns all of the layer's, [B, G, length + T, K]."""
+        """Adds this forward's k and v [B, G, T, K or L]; returns all, [B, G, length + T, ...]."""
         if layer not in self._store:
             shape = (*k.shape[:2], self.room, k.shape[3])
             self._store[layer] = (k.new_empty(shape), v.new_empty((*v.shape[:2], self.room, v.shape[3])))

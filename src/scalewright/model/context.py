@@ -19,7 +19,7 @@ from torch import Tensor
 
 from scalewright.model.alibi import alibi_bias
 from scalewright.model.cache import Cache
-from scalewright.model.rope import rotary_size, rotary_tables
+from scalewright.model.rope import rotary_tables
 from scalewright.spec.model import ModelSpec
 
 Tables = tuple[Tensor, Tensor]
@@ -70,7 +70,7 @@ def rope_of(spec: ModelSpec, positions: Tensor) -> tuple[Tables | None, Tables |
     """Rotary tables of full and of sliding-window layers at `positions` [B or 1, T], or None."""
     if spec.positions != "rope":
         return None, None
-    rope, size = spec.rope, rotary_size(spec.rope, spec.dim_per_head)
+    rope, size = spec.rope, spec.rotary_dims
     tables = rotary_tables(positions, rope.theta, size, rope.scaling, spec.context)
     if rope.local_theta is None:
         return tables, tables

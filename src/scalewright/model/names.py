@@ -114,6 +114,15 @@ _GLM_4_MOE = {
     **_shared(f"{_LAYER}.mlp", "shared_experts"),
     "mlp.router.bias": f"{_LAYER}.mlp.gate.e_score_correction_bias",
 }
+_DEEPSEEK = {
+    **_GLM_4_MOE,
+    "attention.q_down": f"{_LAYER}.self_attn.q_a_proj",
+    "attention.q_down_norm": f"{_LAYER}.self_attn.q_a_layernorm",
+    "attention.q_up": f"{_LAYER}.self_attn.q_b_proj",
+    "attention.kv_down": f"{_LAYER}.self_attn.kv_a_proj_with_mqa",
+    "attention.kv_down_norm": f"{_LAYER}.self_attn.kv_a_layernorm",
+    "attention.kv_up": f"{_LAYER}.self_attn.kv_b_proj",
+}
 _GEMMA_2 = {
     **_LLAMA,
     "attention_post_norm": "model.layers.{n}.post_attention_layernorm",
@@ -186,6 +195,8 @@ FAMILIES: dict[str, FamilyNames] = {
     "qwen3_moe": FamilyNames(_MOE),
     "olmoe": FamilyNames(_MOE),
     "glm4_moe": FamilyNames(_GLM_4_MOE),
+    "deepseek_v2": FamilyNames(_DEEPSEEK),
+    "deepseek_v3": FamilyNames(_DEEPSEEK),
     "gemma2": FamilyNames(_GEMMA_2),
     "gemma3": FamilyNames(_GEMMA_2, prefixes=_WITHIN_VISION),
     "gemma3_text": FamilyNames(_GEMMA_2, prefixes=_WITHIN_VISION),

@@ -6,7 +6,8 @@
         x2' = x2 cos(p f) + x1 sin(p f)          R = the dimensions that turn (head_dim x fraction)
 
 so that q(p) . k(s) depends on p - s only (Su et al. 2021, arXiv 2104.09864). Pair i is (i, i + R/2), as in
-GPT-NeoX and in every Hugging Face file read here. The scalings change f for contexts beyond the trained
+GPT-NeoX and in most Hugging Face files; where pairs are neighbours (DeepSeek), they are sorted first, queries
+and keys alike. The scalings change f for contexts beyond the trained
 one: linear (Chen et al. 2023, 2306.15595), dynamic NTK, YaRN (Peng et al. 2023, 2309.00071), Llama 3.1's.
 
 The tables are made once per forward, in fp32, on the device and without a host synchronisation; they are
@@ -23,12 +24,7 @@ import torch
 from torch import Tensor
 
 from scalewright.spec.errors import UserError
-from scalewright.spec.model import Rope, RopeScaling
-
-
-def rotary_size(rope: Rope, head_dim: int) -> int:
-    """Dimensions of a head that turn: R."""
-    return round(head_dim * rope.fraction)
+from scalewright.spec.model import RopeScaling
 
 
 def rotary_tables(
@@ -40,11 +36,17 @@ def rotary_tables(
     return angles.cos() * stretch, angles.sin() * stretch
 
 
-def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turns the first R dimensions of x [B, T, H, K] in fp32; the rest pass through; keeps x's dtype."""
+def rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False) -> Tensor:
+    """Turns the first R dimensions of x [B, T, H, K] in fp32; the rest pass through; keeps x's dtype.
+
+    `interleaved`: pairs are neighbours in x; they come out as the others do, half beside half.
+    """
     half = cos.shape[-1]
     turned, rest = x[..., : 2 * half], x[..., 2 * half :]
-    first, second = turned[..., :half], turned[..., half:]
+    if interleaved:
+        first, second = turned[..., 0::2], turned[..., 1::2]
+    else:
+        first, second = turned[..., :half], turned[..., half:]
     parts = [first * cos - second * sin, second * cos + first * sin]  # fp32 tables lift bf16 to fp32 here
     out = torch.cat(parts, dim=-1).to(x.dtype)
     return torch.cat([out, rest], dim=-1) if rest.shape[-1] else out

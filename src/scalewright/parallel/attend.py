@@ -12,7 +12,7 @@ without one, in 16 bits. Else blocks of ROWS queries, in fp32. A mask hides by a
 query that sees no key of a part has then an lse that merges to nothing, where -inf would give NaN or, from
 the CPU's kernel, 0.
 
-    B batch  H query heads  G key-value heads  Q queries  T keys  K head dim
+    B batch  H query heads  G key-value heads  Q queries  T keys  K head dim  W of values: K but in MLA
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+
+from scalewright.model.attention import widened
 
 ROWS = 512  # queries whose scores exist at once, without a fused kernel
 _aten: Any = torch.ops.aten
@@ -48,17 +50,21 @@ def hidden_score(dtype: torch.dtype) -> float:
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, part: Part, scores: Scores) -> tuple[Tensor, Tensor]:
-    """q [B, H, Q, K], k and v [B, G, T, K] -> out [B, H, Q, K] in their dtype, lse [B, H, Q] in fp32."""
+    """q [B, H, Q, K], k [B, G, T, K], v [B, G, T, W] -> out [B, H, Q, W] in their dtype, lse [B, H, Q], fp32.
+
+    Both kernels take values as wide as keys: narrower ones get zeros at their end.
+    """
+    width = v.shape[-1]
     if _by_cpu_kernel(q, scores):
         out, lse = _aten._scaled_dot_product_flash_attention_for_cpu(
-            q, k, v, 0.0, part.causal, attn_mask=part.mask, scale=scores.scale
+            q, k, widened(v, q.shape[-1]), 0.0, part.causal, attn_mask=part.mask, scale=scores.scale
         )
-        return out, lse
+        return out[..., :width], lse
     if _by_flash(q, part, scores):
         out, lse = _aten._scaled_dot_product_flash_attention(
-            q, k, v, 0.0, part.causal, return_debug_mask=False, scale=scores.scale
+            q, k, widened(v, q.shape[-1]), 0.0, part.causal, return_debug_mask=False, scale=scores.scale
         )[:2]
-        return out, lse
+        return out[..., :width], lse
     outs, sums = [], []
     for start in range(0, q.shape[2], ROWS):
         raw, _ = _scores(q, k, part, scores, start)
@@ -72,18 +78,21 @@ def attend_backward(
     grad_output: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, part: Part, scores: Scores
 ) -> tuple[Tensor, Tensor, Tensor]:
     """This part's share of the gradients of q, k and v; `out` and `lse` are those of all parts together."""
+    width = v.shape[-1]
+    if _by_cpu_kernel(q, scores) or _by_flash(q, part, scores):
+        grad_output, v, out = (widened(x, q.shape[-1]) for x in (grad_output, v, out))
     if _by_cpu_kernel(q, scores):
         grads = _aten._scaled_dot_product_flash_attention_for_cpu_backward(
             grad_output, q, k, v, out, lse, 0.0, part.causal, attn_mask=part.mask, scale=scores.scale
         )
-        return grads[0], grads[1], grads[2]
+        return grads[0], grads[1], grads[2][..., :width]
     if _by_flash(q, part, scores):
         unused = torch.empty(2, dtype=torch.uint64, device=q.device)  # the dropout's random state
         grads = _aten._scaled_dot_product_flash_attention_backward(
             grad_output, q, k, v, out, lse, None, None, q.shape[2], k.shape[2], 0.0, part.causal,
             unused, unused[:0], scale=scores.scale,
         )  # fmt: skip
-        return grads[0], grads[1], grads[2]
+        return grads[0], grads[1], grads[2][..., :width]
     grad_q, grad_k, grad_v = (
         [],
         torch.zeros_like(k, dtype=torch.float32),

@@ -34,6 +34,7 @@ from scalewright.model.attention import Attention, Core
 from scalewright.model.cache import Cache
 from scalewright.model.context import Context, added_mask, is_visible, rope_of
 from scalewright.model.decoder import Decoder
+from scalewright.model.latent_attention import LatentAttention
 from scalewright.parallel.attend import Part, Scores, hidden_score
 from scalewright.parallel.functions import AxisGroup, axis_group, swap
 from scalewright.parallel.mesh import Mesh
@@ -68,7 +69,7 @@ def apply_context(decoder: Decoder, layout: Layout, mesh: Mesh) -> None:
         decoder.heads = range(first, first + share)
     for block in decoder.layers.values():
         attention = block.attention
-        assert isinstance(attention, Attention)
+        assert isinstance(attention, Attention | LatentAttention)
         assert isinstance(attention.core, Core)
         plain = attention.core
         core: nn.Module = HeadsCore(plain, group) if heads else PartsCore(plain, cut, group)
@@ -87,7 +88,7 @@ class PartsCore(nn.Module):
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]  # messages go on while it computes: a graph would wait for them
     def forward(self, q: Tensor, k: Tensor, v: Tensor, context: RankContext) -> Tensor:
-        """q [B, H, T/cp, K], k and v [B, G, T/cp, K] -> [B, H, T/cp, K]."""
+        """q [B, H, T/cp, K], k [B, G, T/cp, K], v [B, G, T/cp, W] -> [B, H, T/cp, W]."""
         parts = context.window_parts if self.sliding else context.parts
         return attend_parts(q, k, v, parts, self.scores, self.group, passes=self.passes)
 
@@ -100,7 +101,7 @@ class HeadsCore(nn.Module):
         self.core, self.group = core, group
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, context: Context) -> Tensor:
-        """q [B, H, T/cp, K], k and v [B, G, T/cp, K] -> [B, H, T/cp, K].
+        """q [B, H, T/cp, K], k [B, G, T/cp, K], v [B, G, T/cp, W] -> [B, H, T/cp, W].
 
         Where cp doesn't divide the key-value heads they are repeated first: to cp of them, or to H.
         """
@@ -108,11 +109,18 @@ class HeadsCore(nn.Module):
         if heads % size:
             repeats = (size if size % heads == 0 else q.shape[1]) // heads
             k, v = k.repeat_interleave(repeats, dim=1), v.repeat_interleave(repeats, dim=1)
-        by_rank = [torch.unflatten(x, 1, (size, -1)) for x in (q, k, v)]
-        counts = [x.shape[2] for x in by_rank]
-        packed = torch.cat(by_rank, dim=2).flatten(1, 2)  # [B, cp (h + 2 g), T/cp, K]: each rank's together
-        q, k, v = torch.split(swap(packed, 1, 2, self.group), counts, dim=1)
+        if v.shape[-1] == k.shape[-1]:
+            q, k, v = self._whole_rows(q, k, v)
+        else:
+            (q, k), (v,) = self._whole_rows(q, k), self._whole_rows(v)
         return swap(self.core(q, k, v, context), 2, 1, self.group)
+
+    def _whole_rows(self, *several: Tensor) -> tuple[Tensor, ...]:
+        """Each [B, H, T/cp, K] -> [B, H/cp, T, K], in one exchange."""
+        by_rank = [torch.unflatten(x, 1, (self.group.size, -1)) for x in several]
+        counts = [x.shape[2] for x in by_rank]
+        packed = torch.cat(by_rank, dim=2).flatten(1, 2)  # [B, cp (h + ...), T/cp, K]: each rank's together
+        return torch.split(swap(packed, 1, 2, self.group), counts, dim=1)
 
 
 def _whole_context(

@@ -32,7 +32,7 @@ def attend_parts(
     *,
     passes: bool,
 ) -> Tensor:
-    """q [B, H, T/cp, K], k and v [B, G, T/cp, K] -> [B, H, T/cp, K]; `parts[i]` is of rank - i's keys.
+    """q [B, H, T/cp, K], k [B, G, T/cp, K], v [B, G, T/cp, W] -> [B, H, T/cp, W]; `parts[i]` is of rank - i.
 
     The first part shows every query a key, itself at least.
     """
@@ -46,10 +46,10 @@ class _AttendParts(torch.autograd.Function):
         ctx: Any, q: Tensor, k: Tensor, v: Tensor, parts: tuple[Part | None, ...], scores: Scores,
         group: AxisGroup, passes: bool,
     ) -> Tensor:  # fmt: skip
-        turns = _turns(torch.stack([k, v]), group, passes=passes)
+        turns, sizes = _turns(torch.cat([k, v], dim=-1), group, passes=passes), [k.shape[-1], v.shape[-1]]
         out = lse = q.new_empty(0)
         for turn, part in enumerate(parts):
-            keys, values = turns.at(turn).unbind()
+            keys, values = torch.split(turns.at(turn), sizes, dim=-1)
             if part is None:
                 continue
             rows = part.queries
@@ -69,7 +69,8 @@ class _AttendParts(torch.autograd.Function):
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, out, lse = ctx.saved_tensors
         grad_output = grad_outputs[0].contiguous()
-        turns = _turns(torch.stack([k, v]), ctx.group, passes=ctx.passes)
+        turns = _turns(torch.cat([k, v], dim=-1), ctx.group, passes=ctx.passes)
+        sizes = [k.shape[-1], v.shape[-1]]
         home = _Home(ctx.group) if ctx.passes else _Scattered(ctx.group)
         grad_q = torch.zeros_like(q, dtype=torch.float32)
         for turn, part in enumerate(ctx.parts):
@@ -77,14 +78,15 @@ class _AttendParts(torch.autograd.Function):
             grads = torch.zeros_like(whole)
             if part is not None:
                 rows, columns = part.queries, part.keys
+                keys, values = torch.split(whole[:, :, columns], sizes, dim=-1)
                 of_q, of_k, of_v = attend_backward(
-                    grad_output[:, :, rows], q[:, :, rows], whole[0][:, :, columns], whole[1][:, :, columns],
+                    grad_output[:, :, rows], q[:, :, rows], keys, values,
                     out[:, :, rows], lse[:, :, rows].contiguous(), part, ctx.scores,
                 )  # fmt: skip
                 grad_q[:, :, rows] += of_q
-                grads[0][:, :, columns], grads[1][:, :, columns] = of_k, of_v
+                grads[:, :, columns] = torch.cat([of_k, of_v], dim=-1)
             home.add(turn, grads)
-        grad_k, grad_v = home.total().unbind()
+        grad_k, grad_v = torch.split(home.total(), sizes, dim=-1)
         return grad_q.to(q.dtype), grad_k, grad_v, None, None, None, None
 
 
@@ -93,7 +95,7 @@ def _turns(local: Tensor, group: AxisGroup, *, passes: bool) -> _Passed | _Gathe
 
 
 class _Passed:
-    """Keys and values [2, B, G, T/cp, K] of the rank before, turn after turn."""
+    """Keys and values [B, G, T/cp, K + W] of the rank before, turn after turn."""
 
     def __init__(self, local: Tensor, group: AxisGroup) -> None:
         self.current, self.group = local, group

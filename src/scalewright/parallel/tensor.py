@@ -7,6 +7,10 @@
     * attention.q, k, v             rows (heads)
     * attention.q_norm, k_norm      rows (heads)                       means over all ranks' heads
     * attention.o                   columns (heads)                    leave, then the bias
+    * attention, latent                                    nothing
+    * attention.q, q_up             rows (heads)           enter
+    * attention.latents                                    enter
+    * attention.kv_up               rows (heads)
     * mlp                                                  enter
     * mlp.gate, up                  rows (units)
     * mlp.down                      columns (units)                    leave, then the bias
@@ -21,8 +25,9 @@
 (Shoeybi et al. 2019, arXiv 1909.08053 §3; with sequence parallelism, Korthikanti et al. 2022, 2205.05198 §4.)
 Weights are [out, in]: column-parallel layers keep rows of them, row-parallel ones columns. With sp the
 residual stream, and with it every norm, has T/tp tokens of each row on a rank; without, the same T on all. A
-block keeps its part of an entered input and gathers it again in the backward (`parallel/regather.py`). A norm
-of single heads (`qk_norm: head`) stays whole.
+block keeps its part of an entered input, and gathers it again in the backward (regather.py). A norm of single
+heads (`qk_norm: head`) stays whole. Latent attention's projections down stay whole too: with sp they
+take T/tp tokens, and their small outputs are gathered in place of x.
 
 The model stays plain: `cut_parameters` replaces parameters by smaller ones, as `spec/placement.py` places
 them, and `apply_tensor` wraps the `forward` of the modules in PLAN. Attention counts its heads from the
@@ -96,9 +101,23 @@ PLAN = {
 }
 
 
-def rule_of(name: str) -> Rule:
-    """The rule of a module, by its name in the decoder; an empty one for modules that stay as they are."""
-    return PLAN.get(re.sub(r"^layers\.\d+", "layers.*", name), Rule())
+# In place of these, in a model with latent attention.
+LATENT = {
+    "layers.*.attention": Rule(),
+    "layers.*.attention.q": Rule("rows", input="enter"),
+    "layers.*.attention.q_up": Rule("rows", input="enter"),
+    "layers.*.attention.latents": Rule(input="enter"),
+    "layers.*.attention.kv_up": Rule("rows"),
+}
+
+
+def rule_of(name: str, latent: bool = False) -> Rule:
+    """The rule of a module, by its name in the decoder; an empty one for modules that stay as they are.
+
+    `latent`: the model has latent attention.
+    """
+    key = re.sub(r"^layers\.\d+", "layers.*", name)
+    return LATENT[key] if latent and key in LATENT else PLAN.get(key, Rule())
 
 
 def apply_tensor(decoder: Decoder, layout: Layout, mesh: Mesh) -> None:
@@ -119,10 +138,10 @@ def apply_tensor(decoder: Decoder, layout: Layout, mesh: Mesh) -> None:
             if not layout.sp:
                 _route_part(module, group)
             continue
-        rule = rule_of(name)
+        rule = rule_of(name, latent=decoder.spec.mla is not None)
         match rule.input:
-            case "enter" if regathers(layout):
-                regather = Regather(_column_parallel(name, module), SEQUENCE, group)
+            case "enter" if regathers(layout) and (takers := _column_parallel(name, module)):
+                regather = Regather(takers, SEQUENCE, group)
                 _change_input(module, regather.enter, regather.leave)
             case "enter":
                 _change_input(module, enter)
@@ -159,7 +178,9 @@ def boundaries(group: AxisGroup, *, sequence: bool) -> tuple[Change, Change]:
 
 
 def _column_parallel(name: str, module: nn.Module) -> list[nn.Linear]:
-    """The linear layers that share a module's gathered input."""
+    """The linear layers that take a module's gathered input: its children, or itself; perhaps none."""
+    if isinstance(module, nn.Linear):
+        return [module]
     return [
         child
         for key, child in module.named_children()

@@ -161,10 +161,17 @@ def _attention(m: ModelSpec, s: Sizes, fqn: str, layer: int, block_input: float)
 
 
 def _mla(m: ModelSpec, mla: MLA, s: Sizes, fqn: str, layer: int) -> Iterator[Operator]:
-    """Latent attention: both down projections are whole on every tp rank, the up projections are split."""
+    """Latent attention: both down projections are whole on every tp rank, the up projections are split.
+
+    A key is a part of kv_up's output beside a copy of the rotated one: with fused kernels the copy alone is
+    kept more. PyTorch keeps joined keys; on a CPU values too are copies, as wide as keys, of what then goes.
+    """
     d, fqn, heads = m.hidden_size, f"{fqn}.attention", ceil_div(m.num_attention_heads, s.tp)
     latent, rope = mla.kv_lora_rank, mla.qk_rope_head_dim
     qk = mla.qk_nope_head_dim + rope
+    beside_up = {"fused": rope, "cuda": qk, "cpu": qk + qk - mla.qk_nope_head_dim - mla.v_head_dim}
+    # our tensor parallelism gathers the normed latent and the key together
+    joined = 0.0 if s.kernels == "fused" else float((s.rows * (latent + rope) - s.stream * latent) * s.width)
     if mla.q_lora_rank:
         rank = mla.q_lora_rank
         yield matmul(m, s, f"{fqn}.q_down", layer, s.stream, rank, d, keeps_out=True)
@@ -175,9 +182,10 @@ def _mla(m: ModelSpec, mla: MLA, s: Sizes, fqn: str, layer: int) -> Iterator[Ope
     yield matmul(m, s, f"{fqn}.kv_down", layer, s.stream, latent + rope, d, keeps_out=True)
     yield norm(m, s, f"{fqn}.kv_down_norm", layer, s.stream, latent, keeps_in=False)
     up = heads * (mla.qk_nope_head_dim + mla.v_head_dim)
-    yield matmul(m, s, f"{fqn}.kv_up", layer, s.rows, up, latent, keeps_out=True)
+    yield matmul(m, s, f"{fqn}.kv_up", layer, s.rows, up, latent, keeps_out=True, keeps=joined)
     moved = float(s.rows * 2 * heads * rope * s.width)  # every head has a copy of the rotated key
-    yield Operator(f"{fqn}.rope", "rope", layer, read=moved, written=moved, saved=moved / 2)
+    kept = float(s.rows * heads * beside_up[s.kernels] * s.width)
+    yield Operator(f"{fqn}.rope", "rope", layer, read=moved, written=moved, saved=kept)
     yield _core(m, s, fqn, layer, heads, heads, qk, mla.v_head_dim)
     yield matmul(m, s, f"{fqn}.o", layer, s.rows, d, heads * mla.v_head_dim)
 

@@ -4,6 +4,7 @@
     ring         c-1 messages of keys and values   c-1 of them, c-1 of gradients    Liu et al. 2023 §3
     allgather    a gather of all ranks'            a gather, a reduce-scatter       Dubey et al. 2024 §3.3.2
     ulysses      two all-to-alls of heads          two all-to-alls                  Jacobs et al. 2023 §3
+                 (in latent attention three: values by themselves)
 
 A message to the next rank is an all-to-all in which each rank sends to one. Papers count a ring's traffic in
 keys and values alone, whatever the query heads are; Ulysses moves q, k, v and the output, 4 / c of a rank's
@@ -32,7 +33,9 @@ class ContextRank:
     rerun: Number  # blocks whose forward runs again
     accumulation: Number
     key_value: Number  # keys and values of this rank's tokens
-    query: Number  # queries; the output has as many
+    apart: Number  # of these, values of another width than keys: Ulysses sends them by themselves
+    query: Number  # its queries
+    output: Number  # what it attended to
     repeats: Number  # of key-value heads, before Ulysses cuts them: `repeats`
 
 
@@ -55,6 +58,8 @@ def context_parallel(rank: ContextRank) -> Iterator[Transfer]:
         yield Transfer("cp", "all_gather", whole, calls * rank.allgather, during, m)
         if during == "backward":
             yield Transfer("cp", "reduce_scatter", whole, calls * rank.allgather, during, m)
-        heads = rank.query + rank.repeats * rank.key_value
+        heads = rank.query + rank.repeats * (rank.key_value - rank.apart)
         yield Transfer("cp", "all_to_all", heads, calls * rank.ulysses, during, m)
-        yield Transfer("cp", "all_to_all", rank.query, calls * rank.ulysses, during, m)
+        values = rank.repeats * rank.apart
+        yield Transfer("cp", "all_to_all", values, calls * rank.ulysses * (rank.apart > 0), during, m)
+        yield Transfer("cp", "all_to_all", rank.output, calls * rank.ulysses, during, m)

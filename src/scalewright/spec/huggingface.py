@@ -112,7 +112,6 @@ def why_not_running(model: ModelSpec) -> str | None:
             any(None in model.parts(layer) for layer in range(len(model.layer_pattern))),
             "layers of attention or an MLP alone are counted but don't run yet",
         ),
-        (model.mla is not None, "multi-head latent attention (MLA) is counted but doesn't run yet"),
         (
             model.moe is not None and model.moe.latent_size is not None,
             "experts behind a latent are counted but don't run yet",

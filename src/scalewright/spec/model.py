@@ -69,6 +69,7 @@ class Rope(Spec):
 
     theta: float = Field(10000.0, gt=0)
     fraction: float = Field(1.0, gt=0, le=1)
+    interleaved: bool = False  # DeepSeek: pairs are neighbours (2 i, 2 i + 1), in place of (i, i + R/2)
     scaling: RopeScaling | None = None
     local_theta: float | None = None  # Gemma 3: sliding-window layers turn at this rate, and without scaling
 
@@ -270,13 +271,29 @@ class ModelSpec(Spec):
                 "model",
                 f"use num_key_heads {values}",
             )
-        if self.positions == "rope" and round(self.dim_per_head * self.rope.fraction) % 2:
+        if self.mla:
+            self._check_latent(self.mla)
+        elif self.positions == "rope" and self.rotary_dims % 2:
             raise UserError(
                 f"RoPE turns pairs, and head_dim {self.dim_per_head} x fraction {self.rope.fraction} is odd",
                 "model",
                 f"use head_dim {self.dim_per_head + 1}",
             )
         return self
+
+    def _check_latent(self, mla: MLA) -> None:
+        """Latent attention has no groups of heads, and its heads' size follows from its own keys."""
+        heads, turning = self.num_attention_heads, mla.qk_rope_head_dim
+        size = mla.qk_nope_head_dim + turning
+        if self.head_dim != size:
+            problem = f"head_dim {self.head_dim} is not mla's qk_nope_head_dim + qk_rope_head_dim, {size}"
+            raise UserError(problem, "model", f"use head_dim {size}, or leave it out")
+        if self.kv_heads != heads:
+            problem = f"num_key_value_heads {self.kv_heads}: latent attention has keys for all {heads} heads"
+            raise UserError(problem, "model", f"use num_key_value_heads {heads}")
+        if self.positions == "rope" and turning % 2:
+            problem = f"RoPE turns pairs, and mla.qk_rope_head_dim {turning} is odd"
+            raise UserError(problem, "model", f"use {turning + 1}")
 
     # -- derived from the keys --------------------------------------------------------------------
 
@@ -289,6 +306,16 @@ class ModelSpec(Spec):
     def dim_per_head(self) -> int:
         """Dimensions of one query head."""
         return self.head_dim or self.hidden_size // self.num_attention_heads
+
+    @property
+    def dim_per_value(self) -> int:
+        """Dimensions of one head's values."""
+        return self.mla.v_head_dim if self.mla else self.dim_per_head
+
+    @property
+    def rotary_dims(self) -> int:
+        """Dimensions of a head that turn with the position: R."""
+        return self.mla.qk_rope_head_dim if self.mla else round(self.dim_per_head * self.rope.fraction)
 
     @property
     def gated(self) -> bool:

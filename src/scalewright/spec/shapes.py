@@ -153,6 +153,8 @@ def _make(
     keys["tie_word_embeddings"] = params < style.tied_below
     if style.keys.get("norm_type") == "rmsnorm_plus_one":
         keys["embedding_scale"] = math.sqrt(hidden)
+    if "mla" in keys:  # the heads' size follows from it
+        keys["head_dim"] = None
     if "moe" in keys:
         keys["moe"] = {**style.keys["moe"], "moe_intermediate_size": mlp}
     return ModelSpec.parse(keys, "presets new")

@@ -34,6 +34,7 @@ import numpy as np
 
 from scalewright.spec.layout import Layout
 from scalewright.spec.memory import FP32, offloads_activations
+from scalewright.spec.model import ModelSpec
 
 Number = Any  # an int, a float, or an array of them
 Collective = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send"]
@@ -85,6 +86,7 @@ class Exchanges:
     regathers: Number  # whether inputs are gathered again in the backward, without recomputation
     norm_follows: Number  # whether a norm follows a row-parallel layer, inside the block
     statistics: Number  # numbers a token that a norm over all heads sums
+    latents: tuple[Number, Number]  # numbers a token that enter latent attention: for queries, for keys
     first: Number  # whether the embedding is here
     last: Number  # whether the head is here
     loss_chunks: Number  # of a micro-batch: spec/loss_chunks.py
@@ -164,21 +166,23 @@ def tensor_parallel(rank: Rank) -> Iterator[Transfer]:
 
     Each block has two entries into column-parallel layers and two exits out of row-parallel ones; the
     embedding ends in an exit, the head begins with an entry. With sp an entry gathers the tokens (its
-    gradient is scattered), and an exit scatters them; without, an exit sums, and an entry's gradient.
+    gradient is scattered), and an exit scatters them; without, an exit sums, and an entry's gradient. Latent
+    attention has two entries in place of one, of small vectors.
     """
     e, m, cut = rank.exchanges, rank.accumulation, rank.tp > 1
+    plain = 1 - (e.latents[1] > 0)
     n, rerun = e.blocks, e.rerun
     # recomputation stops at the last tensor that the backward needs: the input of the MLP's row layer
     exits_rerun = rerun * (1 + e.norm_follows)
     gathers: list[tuple[During, Number]] = [
-        ("forward", 2 * n + e.last),
-        ("recompute", 2 * rerun),
-        ("backward", 2 * n + e.first + 2 * (n - rerun) * e.regathers),
+        ("forward", (1 + plain) * n + e.last),
+        ("recompute", (1 + plain) * rerun),
+        ("backward", 2 * n + e.first + (1 + plain) * (n - rerun) * e.regathers),
     ]
     sums: list[tuple[During, Number]] = [  # scatters, with sp
         ("forward", 2 * n + e.first),
         ("recompute", exits_rerun),
-        ("backward", 2 * n + e.last),
+        ("backward", (1 + plain) * n + e.last),
     ]
     kinds: tuple[tuple[Collective, Number, list[tuple[During, Number]]], ...] = (
         ("all_gather", e.sp, gathers),
@@ -188,12 +192,36 @@ def tensor_parallel(rank: Rank) -> Iterator[Transfer]:
     for kind, used, phases in kinds:
         for during, calls in phases:
             yield Transfer("tp", kind, rank.stream, calls * m * used * cut, during, m)
+    yield from _latents(rank)
     loss = rank.tp * 2 * rank.tokens * FP32 / e.loss_chunks
     yield Transfer("tp", "all_gather", loss, e.last * e.loss_chunks * m * cut, "forward", m)
     norms: tuple[tuple[During, Number], ...] = (("forward", n), ("recompute", rerun), ("backward", n))
     for during, blocks in norms:  # of q and of k
         calls = 2 * e.statistics * blocks * m * cut
         yield Transfer("tp", "all_reduce", rank.tokens * FP32, calls, during, m)
+
+
+def _latents(rank: Rank) -> Iterator[Transfer]:
+    """What enters latent attention (parallel/tensor.py); only the queries' is gathered again."""
+    e, m, cut = rank.exchanges, rank.accumulation, rank.tp > 1
+    for numbers, again in zip(e.latents, (e.regathers, 0), strict=True):
+        calls = m * cut * (numbers > 0)
+        size = rank.tokens * rank.width * numbers
+        gathers: tuple[tuple[During, Number], ...] = (
+            ("forward", e.blocks), ("recompute", e.rerun), ("backward", (e.blocks - e.rerun) * again)
+        )  # fmt: skip
+        for during, blocks in gathers:
+            yield Transfer("tp", "all_gather", size, blocks * calls * e.sp, during, m)
+        yield Transfer("tp", "reduce_scatter", size, e.blocks * calls * e.sp, "backward", m)
+        yield Transfer("tp", "all_reduce", size, e.blocks * calls * (1 - e.sp), "backward", m)
+
+
+def latent_numbers(model: ModelSpec) -> tuple[int, int]:
+    """Numbers a token that enter latent attention's parts of heads, for queries and for keys; else 0."""
+    mla = model.mla
+    if mla is None:
+        return 0, 0
+    return mla.q_lora_rank or model.hidden_size, mla.kv_lora_rank + mla.qk_rope_head_dim
 
 
 def regathers(layout: Layout) -> bool:

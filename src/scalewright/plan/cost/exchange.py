@@ -39,7 +39,9 @@ def context_rank(at: Columns, blocks: np.ndarray, rerun: np.ndarray) -> ContextR
         rerun=rerun,
         accumulation=t.accumulation,
         key_value=at.work("key_value"),
+        apart=at.work("apart"),
         query=at.work("query"),
+        output=at.work("attended"),
         repeats=_repeats(at),
     )
 
@@ -58,9 +60,9 @@ def context_parallel(at: Columns, prices: PriceList) -> np.ndarray:
     core = prices.beside * at.prices.parts[:, PARTS.index("core")][t.unit]
     ring = (t.cp - 1) * network.send(size, t.tp, t.tp * t.cp)
     whole = network.gather(size * t.cp, t.cp, t.tp)
-    query = at.work("query")
-    turn = sum(network.all_to_all(sent, t.cp, t.tp) for sent in (query + _repeats(at) * size, query))
-    merged = prices.beside * (t.cp - 1) * MERGES * query / at.memory_rate
+    there, back = at.work("query") + _repeats(at) * size, at.work("attended")
+    turn = sum(network.all_to_all(sent, t.cp, t.tp) for sent in (there, back))
+    merged = prices.beside * (t.cp - 1) * MERGES * back / at.memory_rate
     exposed = np.select(
         [t.cp_kind == CP_KINDS.index("ring"), t.cp_kind == CP_KINDS.index("ulysses")],
         [np.maximum(ring - core * (t.cp - 1) / t.cp, 0.1 * ring) + merged, turn],

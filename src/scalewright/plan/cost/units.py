@@ -25,6 +25,7 @@ from scalewright.spec.memory import FP32
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.optimizers import ADAMW, Optimizer
 from scalewright.spec.primitives import Sizes
+from scalewright.spec.volumes import latent_numbers
 
 
 @dataclass(frozen=True)
@@ -80,8 +81,8 @@ _TRAINER = (
     "dropout", "buffers_gib", "eager_kept", "shared", "usable", "memory_spread", "measured",
 )  # fmt: skip
 _WORK = (
-    "stream", "sparse", "routed", "key_value", "query", "kv_heads", "query_heads", "blocks", "logits",
-    "masks",
+    "stream", "sparse", "routed", "key_value", "apart", "query", "attended", "kv_heads", "query_heads",
+    "blocks", "logits", "masks",
 )  # fmt: skip
 
 
@@ -161,6 +162,8 @@ def _work_facts(units: Sequence[Unit]) -> dict[str, np.ndarray]:
     facts["exchanges"] = column(units, lambda u: _exchanges(u.model))
     facts["post_norm"] = column(units, lambda u: u.model.norm_position in ("post", "both"))
     facts["statistics"] = column(units, lambda u: _statistics(u.model))
+    facts["query_latent"] = column(units, lambda u: latent_numbers(u.model)[0])
+    facts["latent"] = column(units, lambda u: latent_numbers(u.model)[1])
     return facts
 
 

@@ -179,6 +179,7 @@ class Volumes:
             regathers=1.0 * (none & ~offloaded(t.offload, "activations")),
             norm_follows=at.work("post_norm"),
             statistics=at.work("statistics"),
+            latents=(at.work("query_latent"), at.work("latent")),
             first=1.0 * (place.first > 0),
             last=1.0 * (place.last > 0),
             loss_chunks=np.ceil(tokens / np.maximum(LOGITS_AT_ONCE // (at.work("logits") / tokens), 1.0)),

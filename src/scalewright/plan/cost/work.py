@@ -72,7 +72,9 @@ class Work:
     sparse: float  # share of the blocks that route to experts
     routed: float  # bytes that a rank sends in one dispatch, before its own part is left out
     key_value: float  # bytes of keys and values of one average block
+    apart: float  # of these, bytes of values that aren't as wide as keys
     query: float  # bytes of its queries
+    attended: float  # bytes of its core's output
     kv_heads: float  # of a rank, in its first attention layer
     query_heads: float
     blocks: int  # blocks of the model
@@ -82,8 +84,8 @@ class Work:
 
 # What grows with the batch
 GROWS = (
-    "kernels", "kept", "parts", "inputs", "gates", "stream", "routed", "key_value", "query", "logits",
-    "masks",
+    "kernels", "kept", "parts", "inputs", "gates", "stream", "routed", "key_value", "apart", "query",
+    "attended", "logits", "masks",
 )  # fmt: skip
 
 
@@ -139,13 +141,17 @@ def _listed(model: ModelSpec, sizes: Sizes) -> Work:
     width = (moe.latent_size if moe else None) or model.hidden_size  # of a token, as experts see it
     routed = stream / sizes.tp * moe.top_k * (width / model.hidden_size) if moe else 0.0
     heads = [(alike / layers, _heads(model, sizes, first)) for first, alike in layer_kinds(model)]
-    key_value = sum(share * sizes.rows * 2 * kv * k * sizes.width for share, (_, kv, k) in heads)
-    query = sum(share * sizes.rows * q * k * sizes.width for share, (q, _, k) in heads)
-    query_heads, kv_heads, _ = max(some for _, some in heads)
+    number = sizes.rows * sizes.width
+    key_value = sum(share * number * kv * (k + v) for share, (_, kv, k, v) in heads)
+    apart = sum(share * number * kv * v for share, (_, kv, k, v) in heads if v != k)
+    query = sum(share * number * q * k for share, (q, _, k, _) in heads)
+    attended = sum(share * number * q * v for share, (q, _, _, v) in heads)
+    query_heads, kv_heads, *_ = max(some for _, some in heads)
     logits = float(sizes.rows * -(-model.vocab_size // sizes.tp))
     return Work(
         np.array(rows), kept, dense, expert, parts[:REST], inputs, gates, stream, sparse, routed, key_value,
-        query, float(kv_heads), float(query_heads), layers, logits, block.mask_bytes(model, sizes),
+        apart, query, attended, float(kv_heads), float(query_heads), layers, logits,
+        block.mask_bytes(model, sizes),
     )  # fmt: skip
 
 
@@ -203,12 +209,13 @@ def _kernels(o: Operator, region: int, share: float) -> list[Kernel]:
     ]
 
 
-def _heads(model: ModelSpec, sizes: Sizes, layer: int) -> tuple[int, int, int]:
-    """A rank's query heads, key-value heads and their size; zeros in a layer without attention."""
+def _heads(model: ModelSpec, sizes: Sizes, layer: int) -> tuple[int, int, int, int]:
+    """A rank's query heads and key-value heads, the size of a key and of a value; zeros without attention."""
     if model.parts(layer)[0] != "attention":
-        return 0, 0, 0
-    kv_heads, head_dim, _ = model.attention_heads(layer)
-    return -(-model.num_attention_heads // sizes.tp), -(-kv_heads // sizes.tp), head_dim
+        return 0, 0, 0, 0
+    kv_heads, key, _ = model.attention_heads(layer)
+    value = model.dim_per_value if model.mla else key
+    return -(-model.num_attention_heads // sizes.tp), -(-kv_heads // sizes.tp), key, value
 
 
 def _products(o: Operator, region: int, share: float, moved: float, part: float) -> list[Kernel]:
