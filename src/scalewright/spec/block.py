@@ -200,6 +200,8 @@ def _core(m: ModelSpec, s: Sizes, fqn: str, layer: int, heads: int, kv: int, qk:
     unmasked = attention_pairs(s.seq_len, m.window(layer), m.window_chunks) / s.seq_len**2
     out = float(s.rows * heads * v * s.width)
     inputs = float(s.rows * (heads * qk + kv * (qk + v)) * s.width)
+    # the CPU's kernel keeps an output as wide as keys, of which `o` keeps a copy
+    widened = float(s.rows * heads * qk * s.width) if s.kernels == "cpu" and v < qk else 0.0
     repeated = _repeated_heads(m, s, layer, heads - kv) * float(s.rows * (qk + v) * s.width)
     if s.attention != "fused":
         core = square = pairs * heads * s.width
@@ -211,7 +213,7 @@ def _core(m: ModelSpec, s: Sizes, fqn: str, layer: int, heads: int, kv: int, qk:
         f"{fqn}.core", "attention", layer, weights_of(m, fqn),
         shape=(s.rows, s.seq_len, heads), flops=flops, flops_causal=flops * unmasked, flops_input=2 * flops,
         read=inputs + 2 * square, written=out + 2 * square,
-        saved=out + core + repeated, saved_core=core,
+        saved=out + widened + core + repeated, saved_core=core,
     )  # fmt: skip
 
 
