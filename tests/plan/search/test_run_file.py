@@ -64,7 +64,7 @@ def test_a_custom_model_and_cluster_are_written_in_full(tmp_path: Path) -> None:
 
 
 def test_a_plan_that_train_cannot_run_has_no_run_file() -> None:
-    latent = load_model_spec("deepseek-v2-lite")
-    mixed = search(latent, H100, devices=16, seq_len=4096, global_batch=32, fixed={"tp": 1})
+    sinks = load_model_spec("gpt-oss-20b")
+    mixed = search(sinks, H100, devices=16, seq_len=4096, global_batch=32, fixed={"tp": 1})
     assert mixed.trainable is None
     assert run_file(mixed) is None
