@@ -26,8 +26,8 @@
 Weights are [out, in]: column-parallel layers keep rows of them, row-parallel ones columns. With sp the
 residual stream, and with it every norm, has T/tp tokens of each row on a rank; without, the same T on all. A
 block keeps its part of an entered input, and gathers it again in the backward (regather.py). A norm of single
-heads (`qk_norm: head`) stays whole. Latent attention's projections down stay whole too: with sp they take T/tp
-tokens, and their small outputs are gathered in place of x.
+heads (`qk_norm: head`) stays whole. Latent attention's projections down stay whole too: with sp they take
+T/tp tokens, and their small outputs are gathered in place of x.
 
 The model stays plain: `cut_parameters` replaces parameters by smaller ones, as `spec/placement.py` places
 them, and `apply_tensor` wraps the `forward` of the modules in PLAN. Attention counts its heads from the
