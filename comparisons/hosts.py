@@ -8,8 +8,9 @@
     plan on the profile ──► every layout's predicted step ──► torchrun in each namespace ──► measured step
                                                                half of them: calibrate ──► the other half
 
-All hosts share this machine's cores, in the probe of kernels as in the runs. Layouts run in an order of
-their own, and each is predicted before it runs. Without namespaces it ends with what it lacks.
+Each process has a constant share of a core, in the probe of kernels as in the runs (harness/share.py).
+Layouts run in an order of their own, and each is predicted before it runs. Without namespaces, or control
+groups, it ends with what it lacks.
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ import argparse
 import json
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
@@ -32,16 +32,18 @@ import numpy as np
 from harness.fabric import everywhere, finish, hosts, start
 from harness.facts import facts, load_average
 from harness.result import Result, facts_text, table
+from harness.share import measured_share, shares
 from loop import SEQ_LEN, TINY, Case, figures, name_of, spread
 
 from scalewright.bench.calibrate import calibrate, measured_step
 from scalewright.bench.fit import Line, fit_line
 from scalewright.machine.local import timed_cluster
-from scalewright.machine.timings import cpu_timings
+from scalewright.machine.timings import probe
 from scalewright.plan.predict import predict
 from scalewright.spec.collectives import COLLECTIVES
 from scalewright.spec.errors import UserError
 from scalewright.spec.hardware.cluster import ClusterSpec
+from scalewright.spec.hardware.timings import Timings
 from scalewright.spec.layout import Layout
 from scalewright.spec.layout_check import check_layout
 from scalewright.spec.model import ModelSpec
@@ -54,6 +56,25 @@ PROCESSES, BATCH = 4, 8
 RATE, DELAY = 400e6 / 8, 1e-3  # bytes/s of a host's uplink, seconds
 PROBE_S = 480.0
 KINDS = ("all_reduce", "all_gather")
+MESSAGES = (*KINDS, "reduce_scatter", "send")  # of what a probe times
+
+
+@dataclass(frozen=True)
+class Place:
+    """Hosts, the words that start Python on one, and the part of a core that each process has."""
+
+    names: list[str]
+    python: list[str]
+    share: float
+
+    @property
+    def each(self) -> int:
+        """Processes of a host."""
+        return PROCESSES // len(self.names)
+
+    def everywhere(self, *command: str) -> str:
+        """torchrun of such a command on all hosts; what its first process printed."""
+        return everywhere(self.names, self.each, self.python, command, PROBE_S)
 
 
 @dataclass(frozen=True)
@@ -117,27 +138,23 @@ def main() -> None:
             name = f"hosts-{shape}" + f"-{options.mbit:g}-mbit" * (options.mbit != RATE * 8e-6)
             result = Result(name, f"{count} hosts of {PROCESSES // count}", facts(), out)
             result.say("Hardware and versions:", "", facts_text(result.data["facts"]))
-            with network(count, options.mbit * 1e6 / 8, options.delay_ms / 1e3) as names:
-                go_round(result, options, names, Path(scratch))
+            fabric = hosts(count, options.mbit * 1e6 / 8, options.delay_ms / 1e3)
+            with fabric as names, shares(PROCESSES) as python:
+                place = Place(names, python, measured_share(python, PROCESSES))
+                go_round(result, options, place, Path(scratch))
             result.close()
 
 
-@contextmanager
-def network(count: int, rate: float, delay: float) -> Iterator[list[str]]:
-    """The hosts' namespaces."""
-    with hosts(count, rate, delay) as names:
-        yield names
-
-
-def go_round(result: Result, options: argparse.Namespace, names: list[str], folder: Path) -> None:
+def go_round(result: Result, options: argparse.Namespace, place: Place, folder: Path) -> None:
     """Bench, plan, run and compare."""
     shape = TINY if options.quick else MODEL
     model = ModelSpec.parse({"name": "hosts", "context": SEQ_LEN, **shape})
     words = np.random.default_rng(0).integers(0, shape["vocab_size"], 100_000, dtype=np.uint16)
     np.save(folder / "tokens.npy", words)
     loads = [load_average()]
-    line = link(bench(names, folder))
-    cluster = profile(line, names)
+    line = link(bench(place, folder))
+    cluster = profile(line, place)
+    result.put("share", place.share)
     result.put("link", asdict(line))
     result.put("cluster", cluster.dump())
 
@@ -148,7 +165,7 @@ def go_round(result: Result, options: argparse.Namespace, names: list[str], fold
     cases = {case.name: case for case in spread(every, options.most)}
     folders: list[Path] = []
     for case in cases.values():
-        folders.append(run(case, model, folder, options.steps, names))
+        folders.append(run(case, model, folder, options.steps, place))
         result.put("measured", {path.name: measured_step(path) for path in folders})
         print(
             f"{case.name}: predicted {case.predicted_s:.3f} s, took {measured_step(folders[-1]):.3f} s",
@@ -164,12 +181,12 @@ def go_round(result: Result, options: argparse.Namespace, names: list[str], fold
     picture(result, cases)
 
 
-def bench(names: list[str], folder: Path) -> list[Timed]:
+def bench(place: Place, folder: Path) -> list[Timed]:
     """Collectives among kernels of all processes at once, and alone: of all, and of pairs between hosts."""
-    each = PROCESSES // len(names)
     words = [str(PROCESSES), "1", str(folder / "store"), "0.02", "fp32"]
+    command = [*place.python, "-m", "scalewright.machine.ranks"]
     started = [
-        start(names[rank // each], ["-m", "scalewright.machine.ranks", str(rank), *words], keep=rank == 0)
+        start(place.names[rank // place.each], [*command, str(rank), *words], keep=rank == 0)
         for rank in range(PROCESSES)
     ]
     curves: list[dict[str, Any]] = json.loads(finish(started, PROBE_S).strip().splitlines()[-1])
@@ -179,14 +196,14 @@ def bench(names: list[str], folder: Path) -> list[Timed]:
         if curve["what"] in KINDS
         for size, seconds in zip(curve["sizes"], curve["seconds"], strict=True)
     ]
-    return among + alone(names, each, PROCESSES, 1, 1) + alone(names, each, 2, 2, each)
+    return among + alone(place, PROCESSES, 1, 1) + alone(place, 2, 2, place.each)
 
 
-def alone(names: list[str], each: int, group: int, stride: int, sharing: int) -> list[Timed]:
+def alone(place: Place, group: int, stride: int, sharing: int) -> list[Timed]:
     """`scalewright bench collectives` of such groups, `sharing` of which cross each host's link at once."""
     command = ["-m", "scalewright", "bench", "collectives", "--kinds", ",".join(KINDS), "--min-bytes", "4096",
                "--group", str(group), "--stride", str(stride), "--iterations", "10", "--json"]  # fmt: skip
-    rows = json.loads(everywhere(names, each, command, PROBE_S))["rows"]
+    rows = json.loads(place.everywhere(*command))["rows"]
     return [Timed(row["kind"], group, sharing, row["bytes"], row["time_s"]) for row in rows]
 
 
@@ -197,19 +214,29 @@ def link(timed: Sequence[Timed]) -> Line:
     return line
 
 
-def profile(line: Line, names: list[str]) -> ClusterSpec:
-    """This machine's kernels and messages, timed by all processes at once, and the links between hosts."""
-    place = timed_cluster(PROCESSES, cpu_timings(PROCESSES, fresh=True, patience=PROBE_S))
-    each = PROCESSES // len(names)
-    device, *inner = (level.dump() for level in place.levels)
-    inside = [{**level, "size": each} for level in inner] if each > 1 else []
+def profile(line: Line, place: Place) -> ClusterSpec:
+    """The processes' kernels and messages, timed by all of them at once, and the links between hosts."""
+    timings = probe(PROCESSES, 1, patience=PROBE_S, python=place.python)
+    machine = timed_cluster(PROCESSES, on_slower_cores(timings, place.share))
+    device, *inner = (level.dump() for level in machine.levels)
+    inside = [{**level, "size": place.each} for level in inner] if place.each > 1 else []
     fabric = {"name": "fabric", "kind": "ethernet", "size": None, "bytes_per_s": line.bytes_per_s,
               "latency_s": line.start_s, "source": "measured"}  # fmt: skip
-    keys = {"devices_per_node": each, "nodes": len(names), "levels": [device, *inside, fabric]}
-    return place.replace(name="hosts", **keys)
+    keys = {"devices_per_node": place.each, "nodes": len(place.names), "levels": [device, *inside, fabric]}
+    return machine.replace(name="hosts", **keys)
 
 
-def run(case: Case, model: ModelSpec, folder: Path, steps: int, names: list[str]) -> Path:
+def on_slower_cores(timings: Timings, share: float) -> Timings:
+    """Kernels are timed by what a thread ran: with so much of a core, each takes 1/share of that time."""
+    curves = [
+        curve if curve.what in MESSAGES else
+        curve.replace(seconds=tuple(seconds / share for seconds in curve.seconds))
+        for curve in timings.curves
+    ]  # fmt: skip
+    return timings.replace(curves=tuple(curves), cores=timings.processes)
+
+
+def run(case: Case, model: ModelSpec, folder: Path, steps: int, place: Place) -> Path:
     """Trains a layout for some steps on all hosts; its run folder."""
     out = folder / case.name
     keys = {
@@ -219,7 +246,7 @@ def run(case: Case, model: ModelSpec, folder: Path, steps: int, names: list[str]
     }  # fmt: skip
     file = folder / f"{case.name}.json"
     file.write_text(json.dumps(keys))
-    everywhere(names, PROCESSES // len(names), ["-m", "scalewright", "train", str(file)], PROBE_S)
+    place.everywhere("-m", "scalewright", "train", str(file))
     return out
 
 
@@ -227,6 +254,7 @@ def show(result: Result, cases: dict[str, Case], every: int, options: argparse.N
     """The table of all that ran, and how far off the predictions were."""
     measured: dict[str, float] = result.data["measured"]
     result.say(
+        f"Each process has {result.data['share']:.1%} of a core at all times. "
         f"Links of {options.mbit:g} Mbit/s and {options.delay_ms:g} ms, "
         "without TCP's slow start after idle; messages of all-reduces and all-gathers have "
         f"{(line.bytes_per_s or 0) * 8e-6:.0f} Mbit/s and {line.start_s * 1e3:.2f} ms a hop. "

@@ -130,14 +130,14 @@ def trained_on_hosts(file: Path, ranks: int, rate: float) -> Path:
     profile = file.with_suffix(".cluster.yaml")
     bench = ["-m", "scalewright", "bench", "collectives", "--kinds", "all_reduce", "--json"]
     with hosts(ranks, RATE, DELAY) as names:
-        fit = json.loads(everywhere(names, 1, bench, PATIENCE))["fits"][0]
+        fit = json.loads(everywhere(names, 1, [sys.executable], bench, PATIENCE))["fits"][0]
     device, *_ = (level.dump() for level in find_cluster("local").levels)
     fabric = {"name": "fabric", "kind": "ethernet", "size": None, "bytes_per_s": fit["bytes_per_s"],
               "latency_s": fit["hop_s"], "source": "measured"}  # fmt: skip
     keys = {"devices_per_node": 1, "nodes": ranks, "levels": [device, fabric]}
     write_yaml(profile, find_cluster("local").replace(name="hosts", **keys).dump())
     with hosts(ranks, rate, DELAY) as names, inside(PARTS):
-        everywhere(names, 1, ["-m", "scalewright", "train", str(file)], PATIENCE)
+        everywhere(names, 1, [sys.executable], ["-m", "scalewright", "train", str(file)], PATIENCE)
     return profile
 
 

@@ -126,22 +126,25 @@ def hosts(count: int, rate: float, delay: float) -> Iterator[list[str]]:
             subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
 
 
-def everywhere(names: Sequence[str], each: int, command: Sequence[str], patience: float) -> str:
+def everywhere(
+    names: Sequence[str], each: int, python: Sequence[str], command: Sequence[str], patience: float
+) -> str:
     """torchrun in every namespace, `each` processes of a Python command; what the first one printed."""
-    words = ["-m", "torch.distributed.run", "--nnodes", str(len(names)), "--nproc-per-node", str(each),
-             "--master-addr", f"{NETWORK}.1", "--master-port", str(PORT)]  # fmt: skip
+    words = [sys.executable, "-m", "torch.distributed.run", "--nnodes", str(len(names)),
+             "--nproc-per-node", str(each), "--master-addr", f"{NETWORK}.1", "--master-port", str(PORT),
+             "--no-python"]  # fmt: skip
     started = [
-        start(name, [*words, "--node-rank", str(rank), *command], keep=rank == 0)
+        start(name, [*words, "--node-rank", str(rank), *python, *command], keep=rank == 0)
         for rank, name in enumerate(names)
     ]
     return finish(started, patience)
 
 
 def start(name: str, command: Sequence[str], keep: bool = False) -> subprocess.Popen[str]:
-    """Python in a namespace; what it prints is kept or thrown away."""
+    """A command in a namespace; what it prints is kept or thrown away."""
     path = os.pathsep.join(filter(None, [str(ROOT / "src"), os.environ.get("PYTHONPATH")]))
     return subprocess.Popen(
-        ["ip", "netns", "exec", name, sys.executable, *command],
+        ["nsenter", f"--net=/var/run/netns/{name}", *command],  # `ip netns exec` would hide control groups
         env={**os.environ, "PYTHONPATH": path, "GLOO_SOCKET_IFNAME": "eth0"},
         stdout=subprocess.PIPE if keep else subprocess.DEVNULL, stderr=subprocess.DEVNULL, text=True,
     )  # fmt: skip

@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -68,11 +69,20 @@ def _cache() -> Path:
     return Path.home() / ".cache" / "scalewright"
 
 
-def probe(processes: int, threads: int, seconds: float = SECONDS, patience: float = PATIENCE) -> Timings:
-    """Starts the processes and waits for their curves; raises RunError when one of them fails."""
+def probe(
+    processes: int,
+    threads: int,
+    seconds: float = SECONDS,
+    patience: float = PATIENCE,
+    python: Sequence[str] = (sys.executable,),
+) -> Timings:
+    """Starts the processes and waits for their curves; raises RunError when one of them fails.
+
+    `python`: the words that start Python, where something goes before it.
+    """
     load = _load()
     with tempfile.TemporaryDirectory(prefix="scalewright-probe-") as folder:
-        command = [sys.executable, "-m", "scalewright.machine.ranks"]
+        command = [*python, "-m", "scalewright.machine.ranks"]
         rest = [str(processes), str(threads), str(Path(folder) / "store"), str(seconds), *PRECISIONS]
         workers = [
             subprocess.Popen(
