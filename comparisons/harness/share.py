@@ -27,10 +27,18 @@ from pathlib import Path
 GROUPS = Path("/sys/fs/cgroup")
 # Wakes up every 0.2 ms. After it the scheduler picks anew; otherwise the process that a message is for would
 # wait for the clock's tick, some milliseconds, while a filler or another host's process runs.
-TICK = """import os, time
+TICK = """import ctypes, os, time
+ctypes.CDLL(None).prctl(1, 9)  # ends with this script
 os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
 while True: time.sleep(2e-4)"""
-FILL = "import os\nos.nice(19)\nwhile True: pass"  # 15 of 1,024 + 15 parts beside a process that runs
+# Multiplies matrices as its process does: neighbours meet the same competition for caches and vector units
+# while that process waits. 15 of 1,024 + 15 parts beside a process that runs.
+FILL = """import ctypes, os, numpy
+ctypes.CDLL(None).prctl(1, 9)
+os.nice(19)
+size = (384, 384)
+a, b, c = numpy.ones(size, "f4"), numpy.ones(size, "f4"), numpy.ones(size, "f4")
+while True: numpy.matmul(a, b, out=c)"""
 FIRST = {"cpu.shares": 1 << 15, "cpu.weight": 10_000}  # 32 and 100 times what a group has
 WARM_S, BURN_S = 0.5, 3.0  # of a measured share: until all have started, and after
 
