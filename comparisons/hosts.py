@@ -43,7 +43,6 @@ from scalewright.plan.predict import predict
 from scalewright.spec.collectives import COLLECTIVES
 from scalewright.spec.errors import UserError
 from scalewright.spec.hardware.cluster import ClusterSpec
-from scalewright.spec.hardware.timings import Timings
 from scalewright.spec.layout import Layout
 from scalewright.spec.layout_check import check_layout
 from scalewright.spec.model import ModelSpec
@@ -56,7 +55,6 @@ PROCESSES, BATCH = 4, 8
 RATE, DELAY = 400e6 / 8, 1e-3  # bytes/s of a host's uplink, seconds
 PROBE_S = 480.0
 KINDS = ("all_reduce", "all_gather")
-MESSAGES = (*KINDS, "reduce_scatter", "send")  # of what a probe times
 
 
 @dataclass(frozen=True)
@@ -217,23 +215,14 @@ def link(timed: Sequence[Timed]) -> Line:
 def profile(line: Line, place: Place) -> ClusterSpec:
     """The processes' kernels and messages, timed by all of them at once, and the links between hosts."""
     timings = probe(PROCESSES, 1, patience=PROBE_S, python=place.python)
-    machine = timed_cluster(PROCESSES, on_slower_cores(timings, place.share))
+    timings = timings.replace(share=place.share, cores=PROCESSES)
+    machine = timed_cluster(PROCESSES, timings)
     device, *inner = (level.dump() for level in machine.levels)
     inside = [{**level, "size": place.each} for level in inner] if place.each > 1 else []
     fabric = {"name": "fabric", "kind": "ethernet", "size": None, "bytes_per_s": line.bytes_per_s,
               "latency_s": line.start_s, "source": "measured"}  # fmt: skip
     keys = {"devices_per_node": place.each, "nodes": len(place.names), "levels": [device, *inside, fabric]}
     return machine.replace(name="hosts", **keys)
-
-
-def on_slower_cores(timings: Timings, share: float) -> Timings:
-    """Kernels are timed by what a thread ran: with so much of a core, each takes 1/share of that time."""
-    curves = [
-        curve if curve.what in MESSAGES else
-        curve.replace(seconds=tuple(seconds / share for seconds in curve.seconds))
-        for curve in timings.curves
-    ]  # fmt: skip
-    return timings.replace(curves=tuple(curves), cores=timings.processes)
 
 
 def run(case: Case, model: ModelSpec, folder: Path, steps: int, place: Place) -> Path:

@@ -57,7 +57,7 @@ def build(mesh: Mesh, layout: Layout) -> tuple[Parallel, torch.optim.Optimizer]:
     with torch.device("meta"):
         model = cut_stages(SPEC, layout, mesh.index("pp"))
     parallel = parallelize(model, place(SPEC, layout), layout, mesh, bf16=False)
-    return parallel, build_optimizer(OptimizerSpec(), parallel.weights, load_python)
+    return parallel, build_optimizer(OptimizerSpec(), parallel.weights, load_python, mesh)
 
 
 def whole(name: str, shape: tuple[int, ...], salt: int) -> Tensor:

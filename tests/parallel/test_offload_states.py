@@ -76,7 +76,7 @@ def look(mesh: Mesh, layout: Layout, bf16: bool) -> dict[str, Any]:
     """Where masters, states and gradients lie after two steps, and a step's peak of device memory by kind."""
     parallel = build(mesh, layout, bf16)
     weights = parallel.weights
-    optimizer = build_optimizer(OptimizerSpec(), weights, load_python)
+    optimizer = build_optimizer(OptimizerSpec(), weights, load_python, mesh)
     step = Step(parallel, optimizer, lambda lo, t: cross_entropy(lo, t, 0.0), mesh, 1.0)
     rows = own_rows(mesh)
     with Watch(mesh) as watch:

@@ -143,7 +143,7 @@ def watched_step(mesh: Mesh, layout: Layout, keys: dict[str, Any]) -> dict[str, 
     parallel = parallelize(stages, place(model, layout), layout, mesh, bf16=bf16, seq_len=SEQ_LEN)
     torch.manual_seed(0)
     fill(parallel.weights, lambda tensor, box: torch.randn(box[1]) * 0.02)
-    optimizer = build_optimizer(OptimizerSpec(), parallel.weights, load_python)
+    optimizer = build_optimizer(OptimizerSpec(), parallel.weights, load_python, mesh)
     loss = build_loss("cross_entropy", 0.0, load_python, mesh, model.vocab_size)
     step = Step(parallel, optimizer, loss, mesh, 1.0)
     tokens = torch.randint(model.vocab_size, (layout.micro_batch, SEQ_LEN + 1))

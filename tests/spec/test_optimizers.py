@@ -27,6 +27,8 @@ def test_an_update_moves_at_least_gradient_weight_and_states(name: str) -> None:
 
 def test_names_are_looked_up_without_momentum() -> None:
     assert [find_optimizer(name).name for name in NAMES] == list(NAMES)
-    for unknown in ("muon", "momentum", "AdamW"):
-        with pytest.raises(UserError, match=f"unknown optimizer '{unknown}'.*: use one of adamw, sgd, lion"):
+    for unknown in ("adam", "momentum", "AdamW"):
+        with pytest.raises(
+            UserError, match=f"unknown optimizer '{unknown}'.*: use one of adamw, sgd, lion, muon"
+        ):
             find_optimizer(unknown)

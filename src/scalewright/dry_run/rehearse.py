@@ -112,7 +112,9 @@ class Player:
 
     def __init__(self, run: RunSpec, parallel: Parallel, mesh: Mesh, seq_len: int, watch: Watch) -> None:
         self.run, self.mesh, self.seq_len, self.watch = run, mesh, seq_len, watch
-        optimizer = build_optimizer(run.optimizer, parallel.weights, load_python)
+        optimizer = build_optimizer(
+            run.optimizer, parallel.weights, load_python, mesh, half=run.layout.precision == "bf16"
+        )
         vocabulary = run.model.vocab_size if isinstance(run.model, ModelSpec) else None
         loss = build_loss(run.loss, run.train.z_loss, load_python, mesh, vocabulary)
         clip = getattr(run.optimizer, "clip_norm", 0.0)

@@ -39,7 +39,8 @@ class LatentAttention(nn.Module):
         mla, d, heads = spec.mla, spec.hidden_size, spec.num_attention_heads
         assert mla is not None, "a layer with plain attention"
         self.layer, self.mla = layer, mla
-        self.sliding, self.interleaved = spec.window(layer) is not None, spec.rope.interleaved
+        self.sliding = spec.window(layer) is not None
+        self.turns, self.interleaved = spec.has_rope(layer), spec.rope.interleaved
         query, rank = heads * (mla.qk_nope_head_dim + mla.qk_rope_head_dim), mla.q_lora_rank
         self.q = nn.Linear(d, query, bias=False) if rank is None else None
         self.q_down = nn.Linear(d, rank, bias=spec.qkv_bias) if rank is not None else None
@@ -84,7 +85,7 @@ class LatentAttention(nn.Module):
         return c, self._turned(r[:, :, None], rope)[:, :, 0]
 
     def _turned(self, x: Tensor, rope: Tables | None) -> Tensor:
-        return x if rope is None else rotate(x, *rope, self.interleaved)
+        return rotate(x, *rope, self.interleaved) if self.turns and rope is not None else x
 
     def _expanded(self, q: Tensor, c: Tensor, r: Tensor, context: Context) -> Tensor:
         """Attention with every head's own keys and values; [B, H, T, V]."""

@@ -11,7 +11,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from scalewright.spec.hardware.timings import BF16_MARGIN, TimingCurve, Timings
+from scalewright.spec.hardware.timings import BF16_MARGIN, MESSAGES, TimingCurve, Timings
 
 LAYER_FLOPS = 2.0 * 512 * 512 * 1408  # of the layer in the trainer's rule
 
@@ -20,7 +20,7 @@ class Curves:
     """Seconds of each measured operation, as functions of its size."""
 
     def __init__(self, timings: Timings) -> None:
-        self.precisions = timings.precisions
+        self.precisions, self.share = timings.precisions, timings.share
         self._curves: dict[tuple[str, str, str | None], TimingCurve] = {
             (curve.what, curve.phase, curve.precision): curve for curve in timings.curves
         }
@@ -33,6 +33,7 @@ class Curves:
         if curve is None:
             return np.zeros(np.shape(size))
         sizes, seconds = np.array(curve.sizes), np.array(curve.seconds)
+        seconds = seconds if what in MESSAGES else seconds / self.share
         size = np.asarray(size, float)
         inside = np.interp(size, sizes, seconds)
         return np.asarray(np.where(size > sizes[-1], seconds[-1] * size / sizes[-1], inside))

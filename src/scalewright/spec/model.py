@@ -282,7 +282,7 @@ class ModelSpec(Spec):
         return self
 
     def _check_latent(self, mla: MLA) -> None:
-        """Latent attention has no groups of heads, and its heads' size follows from its own keys."""
+        """Latent attention has neither groups nor norms of heads; their size follows from its own keys."""
         heads, turning = self.num_attention_heads, mla.qk_rope_head_dim
         size = mla.qk_nope_head_dim + turning
         if self.head_dim != size:
@@ -294,6 +294,14 @@ class ModelSpec(Spec):
         if self.positions == "rope" and turning % 2:
             problem = f"RoPE turns pairs, and mla.qk_rope_head_dim {turning} is odd"
             raise UserError(problem, "model", f"use {turning + 1}")
+        for key, value, usual in (
+            ("qk_norm", self.qk_norm, None),
+            ("clip_qkv", self.clip_qkv, None),
+            ("norm_type", self.norm_type, "rmsnorm"),
+        ):
+            if value != usual:
+                problem = f"{key} {value} with mla: latent attention has an RMS norm of each latent, no more"
+                raise UserError(problem, "model", f"leave out {key}, or mla")
 
     # -- derived from the keys --------------------------------------------------------------------
 

@@ -2,22 +2,28 @@
 
     record      in a run file              states                 bytes a parameter that an update moves
     adamw       name: adamw                exp_avg, exp_avg_sq    28 = gradient 4, weight 8, states 16
+    muon        name: muon                 momentum_buffer        56, and what its products take
     lion        name: lion                 exp_avg                52, on a GPU 72: kernel by kernel
     momentum    name: sgd, momentum > 0    momentum_buffer        20 = gradient 4, weight 8, state 8
     sgd         name: sgd                  none                   12 = gradient 4, weight 8
 
-Run files (spec/run.py), the trainer (train/optimizer.py), memory (spec/memory.py) and the planner
-(plan/cost/units.py) use it. Every number is fp32: 4 bytes, read or written.
+Muon updates the matrices of blocks; embedding, head, norms and biases have AdamW's states then. Run files
+(spec/run.py), the trainer (train/optimizer.py), memory (spec/memory.py) and the planner (plan/cost/units.py)
+use it. Every number is fp32: 4 bytes, read or written.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Literal, get_args
 
 from scalewright.spec.errors import UserError
+from scalewright.spec.tensors import TensorSpec
 
-OptimizerName = Literal["adamw", "sgd", "lion"]  # in a run file and in `--optimizer`
+OptimizerName = Literal["adamw", "sgd", "lion", "muon"]  # in a run file and in `--optimizer`
+NEWTON_SCHULZ = 5  # steps of Muon's iteration
 NAMES: tuple[str, ...] = get_args(OptimizerName)
 
 
@@ -28,6 +34,7 @@ class Optimizer:
     name: str
     written: OptimizerName  # `optimizer.name` in a run file
     states: tuple[str, ...]  # fp32 tensors of the weight's shape, as `torch.optim.Optimizer.state` names them
+    outer_states: tuple[str, ...] | None = None  # of weights that are no matrices of blocks; null: the same
     step_bytes: int = 0  # of each tensor's step counter
     update: int  # bytes per parameter that an update reads and writes
     flag: int = 0  # additional ones where a flag on the device may skip the update (train/update.py)
@@ -56,6 +63,18 @@ _RECORDS = (
         "weight 12, momentum 12; the flag replaces gradients (12) and scales updates (8), which are tensors",
     ),
     Optimizer(
+        name="muon",
+        written="muon",
+        states=("momentum_buffer",),
+        outer_states=("exp_avg", "exp_avg_sq"),
+        step_bytes=4,
+        update=56,
+        flag=12,
+        scratch=8,
+        source="Liu et al. 2025, arXiv 2502.16982; counted in train/muon.py: momentum 12, Nesterov 12, "
+        "decay 8, the scaled update 12, weight 12; the flag replaces gradients (12); products apart",
+    ),
+    Optimizer(
         name="momentum",
         written="sgd",
         states=("momentum_buffer",),
@@ -80,3 +99,19 @@ def find_optimizer(name: str, where: str = "optimizer") -> Optimizer:
     if name not in NAMES:
         raise UserError(f"unknown optimizer '{name}'", where, "use one of " + ", ".join(NAMES))
     return OPTIMIZERS[name]
+
+
+def product_flops(shape: Sequence[int]) -> float:
+    """FLOPs of Muon's products for a matrix [rows, columns] or a stack of them (Jordan et al. 2024).
+
+    Each step has two products r x r x c and one r x r x r, r the smaller of rows and columns.
+    """
+    rows, columns = sorted(shape[-2:])
+    return float(NEWTON_SCHULZ * prod(shape[:-2]) * (4 * rows * rows * columns + 2 * rows**3))
+
+
+def is_matrix(tensor: TensorSpec) -> bool:
+    """Whether Muon updates it: a matrix of a block, or a stack of experts' matrices."""
+    if tensor.layer < 0 or tensor.role in ("embedding", "head"):
+        return False
+    return len(tensor.shape) == (3 if tensor.role.startswith("expert") else 2)

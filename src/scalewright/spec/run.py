@@ -93,10 +93,15 @@ class OptimizerSpec(Spec):
     name: OptimizerName = "adamw"
     lr: float = Field(3e-4, gt=0)
     betas: tuple[float, float] = (0.9, 0.95)
-    momentum: float = Field(0.0, ge=0, lt=1)
+    momentum: float | None = Field(None, ge=0, lt=1)  # null: 0 of sgd, 0.95 of muon
     eps: float = Field(1e-8, gt=0)
     weight_decay: float = Field(0.1, ge=0)
     clip_norm: float = Field(1.0, ge=0)  # 0: no clipping
+
+    @property
+    def kept_momentum(self) -> float:
+        """The share of the last momentum in the next one."""
+        return self.momentum if self.momentum is not None else 0.95 if self.name == "muon" else 0.0
 
     @property
     def record(self) -> Optimizer:

@@ -62,7 +62,9 @@ def build(
     remarks: list[str] = []
     run = _on_devices(resolved.run, mesh, remarks)
     network = build_network(run, mesh, bf16=run.layout.precision == "bf16")
-    optimizer = build_optimizer(run.optimizer, network.parallel.weights, load_python)
+    optimizer = build_optimizer(
+        run.optimizer, network.parallel.weights, load_python, mesh, half=run.layout.precision == "bf16"
+    )
     state = RunState(run, network, optimizer, mesh)
     vocabulary = model.vocab_size if isinstance(model, ModelSpec) else None
     loss = build_loss(run.loss, run.train.z_loss, load_python, mesh, vocabulary, check=True)

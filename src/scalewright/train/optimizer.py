@@ -3,6 +3,7 @@
     adamw   w -= lr * (m / (sqrt(v) + eps) + decay w)                Loshchilov & Hutter 2019, algorithm 2
     lion    w -= lr * (sign(b1 m + (1 - b1) g) + decay w)            Chen et al. 2023, algorithm 2
     sgd     w -= lr * (momentum of g + decay w)                      as torch.optim.SGD: an L2 penalty
+    muon    w -= lr * (the momentum, made orthogonal + decay w)      muon.py: matrices; AdamW for the rest
 
 Tensors of one dimension (norms, biases) are not decayed. `optimizer_state.py` has what a checkpoint takes.
 """
@@ -15,11 +16,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.offload_states import keep_states_on_host
-from scalewright.parallel.weights import Weights
+from scalewright.parallel.weights import Weight, Weights
 from scalewright.spec.errors import UserError
+from scalewright.spec.optimizers import is_matrix
 from scalewright.spec.run import OptimizerSpec, PythonRef
 from scalewright.train.elementwise import check_made
+from scalewright.train.muon import Muon
 
 Groups = list[dict[str, Any]]
 
@@ -72,13 +76,21 @@ class Lion(torch.optim.Optimizer):
 
 
 def build_optimizer(
-    spec: OptimizerSpec | PythonRef, weights: Weights, load: Callable[[PythonRef], Callable[..., Any]]
+    spec: OptimizerSpec | PythonRef,
+    weights: Weights,
+    load: Callable[[PythonRef], Callable[..., Any]],
+    mesh: Mesh,
+    half: bool = False,
 ) -> torch.optim.Optimizer:
     """The run's optimizer over the local weights, wherever they lie.
+
+    `half`: products of an update may be of bf16.
 
     A user's own is called with (groups, **arguments). It gets parts of tensors only if it is declared
     elementwise (`train/elementwise.py`); raises UserError.
     """
+    if isinstance(spec, OptimizerSpec) and spec.name == "muon":
+        return _muon(spec, weights, mesh, half)
     optimizer = _build(spec, weights, load)
     keep_states_on_host(optimizer)
     return optimizer
@@ -88,11 +100,9 @@ def _build(
     spec: OptimizerSpec | PythonRef, weights: Weights, load: Callable[[PythonRef], Callable[..., Any]]
 ) -> torch.optim.Optimizer:
     trained = weights.trained()
-    decayed = [w.master for w in trained if len(w.placement.tensor.shape) > 1]
-    plain = [w.master for w in trained if len(w.placement.tensor.shape) <= 1]
     if isinstance(spec, PythonRef):
         try:
-            made = load(spec)([{"params": decayed}, {"params": plain, "weight_decay": 0.0}])
+            made = load(spec)(_groups(trained))
         except TypeError as error:
             raise UserError(
                 f"{spec.python} can't be called so: {error}",
@@ -106,9 +116,36 @@ def _build(
         if any(weight.box[1] != tuple(weight.placement.tensor.shape) for weight in trained):
             check_made(spec, made)
         return made
-    groups = [{"params": decayed, "weight_decay": spec.weight_decay}, {"params": plain, "weight_decay": 0.0}]
-    groups = [group for group in groups if group["params"]]
+    groups = [group for group in _groups(trained, weight_decay=spec.weight_decay) if group["params"]]
     return BUILDERS[spec.record.name](groups, spec, _can_fuse(weights))
+
+
+def _groups(weights: list[Weight], **decay: float) -> Groups:
+    """The weights that are decayed, as stated or by the optimizer's default, and those that are not."""
+    decayed = [w.master for w in weights if len(w.placement.tensor.shape) > 1]
+    plain = [w.master for w in weights if len(w.placement.tensor.shape) <= 1]
+    return [{"params": decayed, **decay}, {"params": plain, "weight_decay": 0.0}]
+
+
+def _muon(spec: OptimizerSpec, weights: Weights, mesh: Mesh, half: bool) -> torch.optim.Optimizer:
+    matrices = [w for w in weights.trained() if is_matrix(w.placement.tensor)]
+    others = [w for w in weights.trained() if not is_matrix(w.placement.tensor)]
+    adamw = torch.optim.AdamW(
+        _groups(others, weight_decay=spec.weight_decay),
+        lr=spec.lr,
+        betas=spec.betas,
+        eps=spec.eps,
+        fused=_can_fuse(weights),
+    )
+    return Muon(
+        matrices,
+        mesh,
+        adamw,
+        lr=spec.lr,
+        momentum=spec.kept_momentum,
+        weight_decay=spec.weight_decay,
+        dtype=torch.bfloat16 if half else torch.float32,
+    )
 
 
 def _adamw(groups: Groups, spec: OptimizerSpec, fused: bool) -> torch.optim.Optimizer:
@@ -120,10 +157,10 @@ def _lion(groups: Groups, spec: OptimizerSpec, fused: bool) -> torch.optim.Optim
 
 
 def _sgd(groups: Groups, spec: OptimizerSpec, fused: bool) -> torch.optim.Optimizer:
-    return torch.optim.SGD(groups, lr=spec.lr, momentum=spec.momentum, fused=fused)
+    return torch.optim.SGD(groups, lr=spec.lr, momentum=spec.kept_momentum, fused=fused)
 
 
-# One for every record of spec/optimizers.py, whose states and update are these classes'.
+# One for every other record of spec/optimizers.py, whose states and update are these classes'.
 BUILDERS = {"adamw": _adamw, "lion": _lion, "momentum": _sgd, "sgd": _sgd}
 
 

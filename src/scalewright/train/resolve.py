@@ -15,6 +15,7 @@ from scalewright.data.dataset import open_data
 from scalewright.launch.local import cores
 from scalewright.spec.errors import UserError
 from scalewright.spec.layout import Layout, RecomputeBudget
+from scalewright.spec.memory import offloads_optimizer, offloads_parameters
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.presets import load_model_spec
 from scalewright.spec.run import PythonRef, RunSpec
@@ -49,6 +50,7 @@ def resolve(run: RunSpec, *, read_data: bool = True) -> Resolved:
     model = load_model_spec(run.model) if isinstance(run.model, str) else run.model
     check_trainable(model, run.layout, run.stated_seq_len)
     check_named(run.optimizer, run.layout)
+    _check_muon(run, model)
     if isinstance(run.loss, PythonRef):
         reduction_of(run.loss)
     if run.checkpoint.async_:
@@ -64,6 +66,18 @@ def resolve(run: RunSpec, *, read_data: bool = True) -> Resolved:
     length = {**run.train.dump(), "tokens": None, "steps": steps}
     whole = run.replace(model=model.dump(), out_dir=str(run.folder), train=length)
     return Resolved(whole, steps, seq_len, tokens=run.train.tokens)
+
+
+def _check_muon(run: RunSpec, model: ModelSpec | PythonRef) -> None:
+    """Muon has to find a model's matrices, and computes with them on the device."""
+    if isinstance(run.optimizer, PythonRef) or run.optimizer.name != "muon":
+        return
+    if isinstance(model, PythonRef):
+        problem = "muon updates the matrices of blocks, and your own module doesn't tell which those are"
+        raise UserError(problem, "optimizer", "use adamw, or an optimizer of your own (`python: ...`)")
+    if offloads_optimizer(run.layout) or offloads_parameters(run.layout):
+        problem = f"muon computes with matrices on the device, and offload: {run.layout.offload} moves them"
+        raise UserError(problem, "layout.offload", "use offload: none or activations, or adamw")
 
 
 def check_trainable(model: ModelSpec | PythonRef, layout: Layout, seq_len: int | None) -> None:

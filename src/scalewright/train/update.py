@@ -2,7 +2,7 @@
 
     where numbers can be looked at (a CPU, offloaded masters)   the host looks, and doesn't call the optimizer
     fused AdamW, Adam, SGD on a GPU                             `found_inf`: the kernel itself does nothing
-    our Lion                                                    the same flag (train/optimizer.py)
+    our Lion and Muon                                           the same flag (train/optimizer.py, muon.py)
     any other optimizer on a GPU                                the host looks: it waits for the norm
 
 The last one costs a wait a step. Keeping a copy of weights and states to go back to would cost no wait, but

@@ -160,7 +160,9 @@ def test_of_offloaded_states_and_activations(keys: dict[str, Any]) -> None:
     assert planned["peak"] == pytest.approx(group.step.peak / GIB, rel=0.03)
 
 
-@pytest.mark.parametrize(("optimizer", "momentum"), [("lion", 0.0), ("sgd", 0.0), ("sgd", 0.9)])
+@pytest.mark.parametrize(
+    ("optimizer", "momentum"), [("lion", 0.0), ("sgd", 0.0), ("sgd", 0.9), ("muon", 0.9)]
+)
 def test_the_runs_optimizer_is_planned(optimizer: str, momentum: float) -> None:
     model, layout = small("gpt2-124m"), Layout.parse({"precision": "bf16", "devices": 8, "zero_stage": 1})
     data = {"train": "nowhere", "seq_len": 256}

@@ -35,6 +35,7 @@ ZERO3 = {"devices": 2, "zero_stage": 3, "micro_batch": 2}
 ADAMW = {"name": "adamw", "lr": 1e-2, "weight_decay": 0.1}
 MOMENTUM = {"name": "sgd", "lr": 0.1, "momentum": 0.9}
 LION = {"name": "lion", "lr": 1e-3}
+MUON = {"name": "muon", "lr": 3e-3, "weight_decay": 0.1}
 SCHEDULE = {"kind": "cosine", "warmup_steps": 3}
 
 
@@ -84,7 +85,9 @@ def assert_bitwise(mine: str | Path, control: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("layout", "optimizer"), [(ONE, LION), (ZERO0, MOMENTUM)], ids=["1-lion", "zero0-sgd"]
+    ("layout", "optimizer"),
+    [(ONE, LION), (ZERO0, MOMENTUM), (ZERO3, MUON)],
+    ids=["1-lion", "zero0-sgd", "zero3-muon"],
 )
 def test_killed_once(straight, tmp_path, layout, optimizer):
     """20 steps straight == 8 + kill -9 + 12. Steps 9 and 10 were done before the kill, and are done again."""

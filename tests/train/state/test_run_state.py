@@ -109,7 +109,7 @@ def everything(state: RunState) -> dict[str, Any]:
 def built(mesh: Mesh, data: dict[str, Any]) -> tuple[RunState, Step]:
     spec = RunSpec.parse(data)
     network = build_network(spec, mesh, bf16=spec.layout.precision == "bf16")
-    optimizer = build_optimizer(spec.optimizer, network.parallel.weights, load_python)
+    optimizer = build_optimizer(spec.optimizer, network.parallel.weights, load_python, mesh)
     state = RunState(spec, network, optimizer, mesh)
     return state, Step(network.parallel, optimizer, build_loss("cross_entropy", 0.0, load_python), mesh, 1.0)
 
@@ -283,7 +283,7 @@ class TestGroups:
         spec = RunSpec.parse({**data, "optimizer": changed})
         mesh, _ = one_rank()
         network = build_network(spec, mesh, bf16=False)
-        optimizer = build_optimizer(spec.optimizer, network.parallel.weights, load_python)
+        optimizer = build_optimizer(spec.optimizer, network.parallel.weights, load_python, mesh)
         RunState(spec, network, optimizer, mesh).restore(CheckpointReader(find_checkpoint(data["out_dir"])))
         group = optimizer.param_groups[0]
         assert (group["k"], group["train_mode"], group["recent"]) == (3, False, (3, 1.0))

@@ -16,6 +16,7 @@ import numpy as np
 from scalewright.plan.cost.columns import Columns
 from scalewright.plan.cost.cpu_kernels import unit_seconds
 from scalewright.plan.cost.links import groups
+from scalewright.plan.cost.matrices import products, way
 from scalewright.plan.cost.shares import Shares
 from scalewright.plan.cost.table import RECOMPUTE
 from scalewright.plan.curves import curves_of
@@ -39,7 +40,7 @@ class Loopback:
             t = self.at.table
             return self.send(np.asarray(transfer.bytes), t.devices / t.pp, t.devices)
         group, stride = groups(self.at, transfer.axis)
-        hooks = self.at.c["cpu.shard"] * (transfer.axis == "fsdp")
+        hooks = self.at.c["cpu.shard"] / self.curves.share * (transfer.axis == "fsdp")
         return self._ring(transfer.kind, np.asarray(transfer.bytes), group, stride) + hooks
 
     def send(self, size: np.ndarray, stride: np.ndarray, span: np.ndarray) -> np.ndarray:
@@ -63,7 +64,10 @@ class Loopback:
         ring = (group - 1) / np.maximum(group, 1) / self.share
         near = ring * self.curves(kind, size)
         far = np.maximum(near, self.between.ring(kind, size, group, stride))
-        seconds = np.where(self.between.leaves(group, stride), far, near) + self.at.c["cpu.message"]
+        seconds = (
+            np.where(self.between.leaves(group, stride), far, near)
+            + self.at.c["cpu.message"] / self.curves.share
+        )
         return np.where((group > 1) & (size > 0), seconds, 0.0)
 
 
@@ -126,7 +130,7 @@ class Cpu:
     def waits(self, blocks: np.ndarray, device: np.ndarray) -> np.ndarray:
         """Python around every operator, and around each of its steps in selective recomputation."""
         t, c = self.at.table, self.at.c
-        call = c["cpu.call"] + t.schedules("splits") * c["cpu.split"]
+        call = (c["cpu.call"] + t.schedules("splits") * c["cpu.split"]) / self.curves.share
         watched = c["cpu.watched"] * self.curves("watched", 1.0)
         call = call + (t.recompute == RECOMPUTE.index("selective")) * watched
         return np.asarray(blocks * self.operators * call)
@@ -137,7 +141,8 @@ class Cpu:
         shard = (held.dense + held.expert) / ranks
         copies = np.where(self.narrow, self._pass(shard, "add"), 0.0)
         update = self._pass(shard, "optimizer") * self.at.trainer("update_on_host")
-        return np.asarray(self.crowd * (update + copies))
+        matrices = self.crowd * products(self.at) + way(self.at, held, self.network)
+        return np.asarray(self.crowd * (update + copies) + matrices)
 
     def fixed(self, held: Shares) -> np.ndarray:
         """Gradients that are added up, small sums over all ranks, and a step's bookkeeping."""
@@ -147,7 +152,7 @@ class Cpu:
         adds = added / shards * self._pass(held.dense + held.expert, "add")
         small = np.full(len(t), REPORT_BYTES)
         report = REPORTS * self.network(Transfer("world", "all_reduce", small, REPORTS, "nothing"))
-        return np.asarray(self.crowd * (adds + self.at.c["cpu.step"]) + report)
+        return np.asarray(self.crowd * (adds + self.at.c["cpu.step"] / self.curves.share) + report)
 
     def _pass(self, elements: np.ndarray, what: str) -> np.ndarray:
         """Seconds of a pass over so many numbers."""

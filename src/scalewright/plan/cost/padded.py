@@ -16,15 +16,19 @@ from scalewright.plan.cost.table import Table
 from scalewright.spec.layout import Layout
 from scalewright.spec.memory import padded_rows
 from scalewright.spec.model import ModelSpec
+from scalewright.spec.optimizers import is_matrix
 from scalewright.spec.placement import local_shape, place
+from scalewright.spec.tensors import TensorSpec
 
 TIED = w.REGIONS  # a region more: a head's matrix that is the embedding's, where it lies on another rank
-# What is summed: elements; tensors; elements whose gradients tp ranks, and kv ranks, have yet to sum
-ALL, TENSORS, SUM_TP, SUM_KV = range(4)
+# What is summed: elements; tensors; elements whose gradients tp ranks, and kv ranks, have yet to sum; and of
+# tensors that are no matrix of a block (spec/optimizers.py) elements and number
+SUMS = 6
+ALL, TENSORS, SUM_TP, SUM_KV, REST, REST_TENSORS = range(SUMS)
 
 
 def padded(table: Table, ranks: np.ndarray) -> np.ndarray:
-    """[rows, REGIONS + 1, 4]: every row's sums, `ranks` to share each tensor; of blocks an average one."""
+    """[rows, REGIONS + 1, SUMS]: every row's sums, `ranks` to share each tensor; of blocks an average one."""
     pairs, inverse = np.unique(table.unit * 2.0**31 + ranks, return_inverse=True)
     rows = []
     for index, shards in zip(*np.divmod(pairs.astype(np.int64), 2**31), strict=True):
@@ -35,15 +39,16 @@ def padded(table: Table, ranks: np.ndarray) -> np.ndarray:
 
 @lru_cache(maxsize=65536)
 def _regions(model: ModelSpec, tp: int, sp: bool, ranks: int) -> np.ndarray:
-    elements = np.zeros((w.REGIONS + 1, 4))
+    elements = np.zeros((w.REGIONS + 1, SUMS))
     layers = model.num_hidden_layers
-    for shape, layer, tied, sums in _local_shapes(model, tp, sp):
+    for shape, tensor, sums in _local_shapes(model, tp, sp):
+        layer, rest = tensor.layer, float(not is_matrix(tensor))
         inside = 0 <= layer < layers
         region = w.BLOCK if inside else w.BEFORE if layer < 0 else w.AFTER
         size = padded_rows(shape, ranks)
-        numbers = np.array([size, 1.0, size * ("tp" in sums), size * ("kv" in sums)])
+        numbers = np.array([size, 1.0, size * ("tp" in sums), size * ("kv" in sums), size * rest, rest])
         elements[region] += numbers
-        if tied:
+        if tensor.tied_to:
             elements[TIED] += numbers
     elements[w.BLOCK] /= layers
     return elements
@@ -52,12 +57,12 @@ def _regions(model: ModelSpec, tp: int, sp: bool, ranks: int) -> np.ndarray:
 @lru_cache(maxsize=1024)
 def _local_shapes(
     model: ModelSpec, tp: int, sp: bool
-) -> tuple[tuple[tuple[int, ...], int, bool, tuple[str, ...]], ...]:
-    """Of every dense tensor: shape on a tensor-parallel rank, layer, whether tied, sums that it waits for."""
+) -> tuple[tuple[tuple[int, ...], TensorSpec, tuple[str, ...]], ...]:
+    """Of every dense tensor: its shape on a tensor-parallel rank, itself, and the sums that it waits for."""
     layout = Layout(devices=tp, tp=tp, sp=sp, zero_stage=0)
     coords, sizes = {"tp": 0}, {"tp": tp}
     return tuple(
-        (local_shape(held, coords, sizes), held.tensor.layer, bool(held.tensor.tied_to), held.grad_sum)
+        (local_shape(held, coords, sizes), held.tensor, held.grad_sum)
         for held in place(model, layout)
         if not held.tensor.role.startswith("expert")
     )

@@ -15,6 +15,7 @@ from scalewright.plan.cost.columns import Columns
 from scalewright.plan.cost.cpu import Cpu
 from scalewright.plan.cost.host import waits
 from scalewright.plan.cost.links import Links
+from scalewright.plan.cost.matrices import products, way
 from scalewright.plan.cost.optimizer import optimizer
 from scalewright.plan.cost.shares import Shares
 
@@ -36,7 +37,8 @@ class Accelerator:
 
     def update(self, held: Shares) -> np.ndarray:
         """Of the optimizer's update."""
-        return optimizer(self.at, held)
+        matrices = products(self.at) + way(self.at, held, self.network)
+        return np.asarray(optimizer(self.at, held) + matrices)
 
     def fixed(self, held: Shares) -> np.ndarray:
         """Of what a step always costs beside its micro-batches: the host's part."""

@@ -17,7 +17,7 @@ import numpy as np
 from scalewright.plan.cost import work as w
 from scalewright.plan.cost.columns import Place
 from scalewright.plan.cost.optimizer import offloaded
-from scalewright.plan.cost.padded import ALL, TENSORS, TIED, padded
+from scalewright.plan.cost.padded import ALL, REST, REST_TENSORS, TENSORS, TIED, padded
 from scalewright.plan.cost.table import Facts, Table
 from scalewright.spec.memory import FP32
 
@@ -124,30 +124,33 @@ def _own(table: Table, facts: Facts, at: Place, sums: Padded) -> States:
     """The states of ranks that are 0 along all axes but pp: their shards are largest."""
     sharded, ranks = sums.sharded, sums.ranks
     away = offloaded(table.offload, "parameters")
-    dense, tensors = _dense(table, at, sums.regions)
+    dense, tensors, rest, rest_tensors = _dense(table, at, sums.regions)
     expert = elements(table, facts, at)[1]
     experts = np.where(sharded, np.maximum(ranks * table.tp / (table.ep * table.etp), 1.0), 1.0)
     shard = dense / ranks + expert / experts
-    each, apart, copies = (
-        facts.trainers[name][table.unit] for name in ("held_optimizer", "step_bytes", "copies")
+    each, more, apart, copies = (
+        facts.trainers[name][table.unit]
+        for name in ("held_optimizer", "rest_optimizer", "step_bytes", "copies")
     )
+    counted = np.where(facts.trainers["by_matrix"][table.unit] > 0, rest_tensors, tensors)
     kept = FP32 * shard + np.where(sharded, 0.0, copies * shard)
     adam_away = offloaded(table.offload, "optimizer") & ~away
     kept = np.where(adam_away & ~sharded & (copies > 0), copies * shard, kept)
     return States(
         np.where(away, 0.0, kept * versions(table, at.rank)),
         np.where(away, 0.0, FP32 * shard),
-        np.where(away | adam_away, 0.0, each * shard + apart * tensors),
+        np.where(away | adam_away, 0.0, each * shard + more * rest / ranks + apart * counted),
         np.zeros(len(table)),  # own_memory.py: it comes and goes in a step
     )
 
 
-def _dense(table: Table, at: Place, regions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """A rank's padded elements of dense tensors, and how many tensors."""
+def _dense(table: Table, at: Place, regions: np.ndarray) -> tuple[np.ndarray, ...]:
+    """A rank's padded elements of dense tensors, how many tensors, and of both those without matrices."""
     count = _regions(table, at)
     copy = _apart(at).astype(float)
-    size, many = (
-        sum(count[region] * regions[:, region, what] for region in count) + copy * regions[:, TIED, what]
-        for what in (ALL, TENSORS)
+    return tuple(
+        np.asarray(
+            sum(count[region] * regions[:, region, what] for region in count) + copy * regions[:, TIED, what]
+        )
+        for what in (ALL, TENSORS, REST, REST_TENSORS)
     )
-    return np.asarray(size), np.asarray(many)

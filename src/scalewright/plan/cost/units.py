@@ -16,6 +16,7 @@ import numpy as np
 from scalewright.plan.chips import WIDTHS, Chip
 from scalewright.plan.constants import constants
 from scalewright.plan.cost import work as w
+from scalewright.plan.cost.matrices import matrix_facts
 from scalewright.plan.cost.switch_effects import column, switched
 from scalewright.plan.frameworks import ATTENTION, OURS, Framework
 from scalewright.plan.request import Request
@@ -124,7 +125,14 @@ def _trainer_facts(units: Sequence[Unit]) -> dict[str, np.ndarray]:
     }
     for index, name in enumerate(("held_weights", "held_grads", "held_optimizer")):
         facts[name] = np.array([u.framework.held[index] for u in units])
+    facts |= matrix_facts([u.model for u in units], [u.optimizer for u in units])
     return facts | _optimizer_facts(units, np.array(own), facts["held_optimizer"])
+
+
+def _rest_bytes(unit: Unit) -> float:
+    """Bytes a parameter that other weights than matrices of blocks have beside what those have."""
+    record = unit.optimizer
+    return float(FP32 * (len(record.outer_states or record.states) - len(record.states)))
 
 
 def _optimizer_facts(units: Sequence[Unit], own: np.ndarray, held: np.ndarray) -> dict[str, np.ndarray]:
@@ -139,6 +147,9 @@ def _optimizer_facts(units: Sequence[Unit], own: np.ndarray, held: np.ndarray) -
     return {
         "adamw_bytes": held,
         "held_optimizer": np.where(own, [FP32 * len(x.states) for x in records], held),
+        "by_matrix": np.array([float(x.outer_states is not None) for x in records]),
+        "rest_optimizer": column(units, _rest_bytes),  # beside that, of what is no matrix
+        "product_bytes": column(units, lambda u: FP32 if u.precision in ("fp32", "tf32") else FP32 / 2),
         "step_bytes": np.array([float(x.step_bytes) for x in records]),  # of a tensor
         "scratch": np.where(own, [float(x.scratch) for x in records], 0.0),  # of a parameter
         "update": np.where(own, np.array(moved) / ADAMW.update, 1.0),

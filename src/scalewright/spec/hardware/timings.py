@@ -23,6 +23,7 @@ Timed = Literal[
     "all_reduce", "all_gather", "reduce_scatter", "send",
 ]  # fmt: skip
 Phase = Literal["forward", "backward"]
+MESSAGES = ("all_reduce", "all_gather", "reduce_scatter", "send")  # timed by the clock on the wall
 
 BF16_MARGIN = 1.1  # that bf16 products must gain: copies of fp32 weights and element-wise code cost more
 
@@ -54,13 +55,15 @@ class TimingCurve(Spec):
 class Timings(Spec):
     """Times of `processes` concurrent processes of `threads` threads each.
 
-    Kernels are timed by what a thread ran, so that more processes than `cores` (null: enough) aren't in them.
+    Kernels are timed by what a thread ran, so that more processes than `cores` (null: enough) aren't in them;
+    nor is a `share` of a core below 1 that each process has at all times, whatever the others do.
     """
 
     version: Literal[1] = 1
     processes: int = Field(ge=1)
     threads: int = Field(ge=1)
     cores: int | None = Field(None, ge=1)
+    share: float = Field(1.0, gt=0, le=1)
     curves: tuple[TimingCurve, ...] = Field(min_length=1)
     how: str = ""
     when: str = ""
