@@ -21,8 +21,9 @@ from scalewright.spec.memory import (
     padded_rows,
 )
 from scalewright.spec.model import ModelSpec
-from scalewright.spec.optimizers import ADAMW, Optimizer
+from scalewright.spec.optimizers import ADAMW, Optimizer, is_matrix
 from scalewright.spec.placement import Placement, holders, local_shape, place
+from scalewright.spec.tensors import TensorSpec
 
 
 @dataclass(frozen=True)
@@ -40,11 +41,14 @@ def state_bytes(
 ) -> StateBytes:
     """Bytes of parameters, gradients and optimizer states that a rank keeps between steps."""
     ranks = layout.dp_shard * layout.cp if is_sharded(layout) else 1
-    tensors = list(_shapes(model, layout, rank))
+    held = list(_shapes(model, layout, rank))
+    tensors = [(whole, local) for _, whole, local in held]
+    kinds = [states_of(optimizer, tensor) for tensor, _, _ in held]
     shards = sum(padded_rows(whole, ranks) // ranks for whole, _ in tensors)
     masters = gradients = FP32 * shards
-    elements = len(optimizer.states) * sum(prod(local) for _, local in tensors)
-    states = FP32 * elements + optimizer.step_bytes * len(tensors)
+    elements = sum(len(names) * prod(local) for names, (_, local) in zip(kinds, tensors, strict=True))
+    counted = sum(names == (optimizer.outer_states or optimizer.states) for names in kinds)
+    states = FP32 * elements + optimizer.step_bytes * counted
     copies = BF16 * shards if bf16 and not is_sharded(layout) else 0
     if offloads_parameters(layout):
         return StateBytes(0, 0, 0, masters + gradients + states)
@@ -55,14 +59,23 @@ def state_bytes(
     return StateBytes(masters + copies, gradients, states)
 
 
-def _shapes(model: ModelSpec, layout: Layout, rank: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """(shape before FSDP's cut, local shape) of every tensor that a rank holds."""
+def states_of(optimizer: Optimizer, tensor: TensorSpec) -> tuple[str, ...]:
+    """The states of one tensor."""
+    by_matrix = optimizer.outer_states is not None
+    return optimizer.outer_states or () if by_matrix and not is_matrix(tensor) else optimizer.states
+
+
+def _shapes(
+    model: ModelSpec, layout: Layout, rank: int
+) -> Iterator[tuple[TensorSpec, tuple[int, ...], tuple[int, ...]]]:
+    """(itself, shape before FSDP's cut, local shape) of every tensor that a rank holds."""
     grid = make_grid(layout, model.kv_heads)
     coords = grid.coords(rank)
     for placement in place(model, layout):
         if coords["pp"] in holders(placement, layout):
             whole = before_sharding(placement)
-            yield local_shape(whole, coords, grid.size_of), local_shape(placement, coords, grid.size_of)
+            before, here = (local_shape(p, coords, grid.size_of) for p in (whole, placement))
+            yield placement.tensor, before, here
 
 
 def before_sharding(placement: Placement) -> Placement:

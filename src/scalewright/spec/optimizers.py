@@ -38,7 +38,7 @@ class Optimizer:
     step_bytes: int = 0  # of each tensor's step counter
     update: int  # bytes per parameter that an update reads and writes
     flag: int = 0  # additional ones where a flag on the device may skip the update (train/update.py)
-    scratch: int = 0  # bytes per parameter that an update allocates and frees
+    scratch: int = 0  # bytes per parameter (with outer_states: of a matrix) that an update makes and frees
     source: str
 
 
@@ -70,7 +70,7 @@ _RECORDS = (
         step_bytes=4,
         update=56,
         flag=12,
-        scratch=8,
+        scratch=6,
         source="Liu et al. 2025, arXiv 2502.16982; counted in train/muon.py: momentum 12, Nesterov 12, "
         "decay 8, the scaled update 12, weight 12; the flag replaces gradients (12); products apart",
     ),

@@ -42,8 +42,8 @@ def test_the_peak_differs_by_a_ranks_states(
     less = state_bytes(model, layout).optimizer - state_bytes(model, layout, optimizer=optimizer).optimizer
     adamw, other = priced(model, keys).memory_gib, priced(model, keys, optimizer).memory_gib
     assert less > 0
-    # sums of integers in floats: the last bits alone
-    for kind in ("peak", "optimizer"):
+    # Sums of integers in floats: the last bits alone. With so few tokens muon's peak may be its update.
+    for kind in ("optimizer",) if optimizer.outer_states else ("peak", "optimizer"):
         assert (adamw[kind] - other[kind]) * GIB == pytest.approx(less, rel=1e-9)
 
 
@@ -52,6 +52,8 @@ def test_the_update_takes_its_bytes_over_adamws() -> None:
     keys = {"devices": 8, "zero_stage": 3}
     adamw = priced(LLAMA, keys).breakdown["optimizer"]
     for optimizer in OTHERS:
+        if optimizer.outer_states is not None:  # its products: test_matrices.py
+            continue
         taken = priced(LLAMA, keys, optimizer).breakdown["optimizer"]
         assert taken == pytest.approx(adamw * (optimizer.update + optimizer.flag) / 28, rel=1e-12)
     cpu = machine(1)

@@ -174,11 +174,13 @@ def test_the_runs_optimizer_is_planned(optimizer: str, momentum: float) -> None:
     assert planned["optimizer"] * GIB == pytest.approx(group.step.most["optimizer"], rel=1e-6)
 
 
-def test_the_update_of_lion_is_a_moment_of_its_own() -> None:
-    """On one device with a short sequence its update holds more than any backward."""
+@pytest.mark.parametrize(("name", "seq_len"), [("lion", 256), ("muon", 64)])
+def test_an_update_that_allocates_is_a_moment_of_its_own(name: str, seq_len: int) -> None:
+    """On one device with a short sequence it holds more than any backward."""
     model, layout = small("gpt2-124m"), Layout.parse({"precision": "bf16", "devices": 1})
-    data = {"train": "nowhere", "seq_len": 256}
+    data = {"train": "nowhere", "seq_len": seq_len}
     run = {"model": model.dump(), "layout": layout.dump(), "cluster": CLUSTER, "data": data}
-    group = dry_run({**run, "optimizer": {"name": "lion"}}).groups[0]
-    planned = predict(model, load_cluster(CLUSTER), layout, 256, optimizer=OPTIMIZERS["lion"]).memory_gib
+    group = dry_run({**run, "optimizer": {"name": name}}).groups[0]
+    cluster = load_cluster(CLUSTER)
+    planned = predict(model, cluster, layout, seq_len, optimizer=OPTIMIZERS[name]).memory_gib
     assert planned["peak"] * GIB == pytest.approx(group.step.peak, rel=0.01)

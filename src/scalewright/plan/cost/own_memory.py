@@ -106,7 +106,7 @@ class _Rank:
         self.t, self.kept, self.alive, self.shard_gradients = t, kept, alive, held.gradients
         self.ranks = sums.ranks
         here = held.optimizer > 0  # the update of offloaded states is the host's
-        self.scratch = here * facts.trainers["scratch"][u] / FP32 * held.gradients
+        self.scratch = here * held.scratch
         self.stage = np.where(sums.sharded, t.zero_stage, 0)  # 0: whole replicas
         self.piped = t.pp > 1
         self.split = t.schedules("splits")

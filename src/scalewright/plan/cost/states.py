@@ -24,16 +24,20 @@ from scalewright.spec.memory import FP32
 
 @dataclass(frozen=True)
 class States:
-    """Bytes of a rank, a number a row; `gathered`: whole copies beside shards."""
+    """Bytes of a rank, a number a row.
+
+    `gathered`: whole copies beside shards. `scratch`: what an update makes and frees.
+    """
 
     parameters: np.ndarray
     gradients: np.ndarray
     optimizer: np.ndarray
     gathered: np.ndarray
+    scratch: np.ndarray
 
     def where(self, rows: np.ndarray, other: States) -> States:
         """These in `rows`, the other's elsewhere."""
-        names = ("parameters", "gradients", "optimizer", "gathered")
+        names = ("parameters", "gradients", "optimizer", "gathered", "scratch")
         return States(*(np.where(rows, getattr(self, name), getattr(other, name)) for name in names))
 
 
@@ -107,6 +111,7 @@ def _usual(table: Table, facts: Facts, at: Place) -> States:
         np.where(offloaded(table.offload, "optimizer"), 0.0, np.where(zero >= 1, share, whole) * adam),
         # FSDP in a pipeline gathers and reduces once a step (volumes.py): both stay whole
         np.where((zero >= 3) & (table.pp > 1), whole * (2.0 + grads), 0.0),
+        np.zeros(len(table)),
     )
 
 
@@ -128,11 +133,12 @@ def _own(table: Table, facts: Facts, at: Place, sums: Padded) -> States:
     expert = elements(table, facts, at)[1]
     experts = np.where(sharded, np.maximum(ranks * table.tp / (table.ep * table.etp), 1.0), 1.0)
     shard = dense / ranks + expert / experts
-    each, more, apart, copies = (
+    each, more, scratch, apart, copies = (
         facts.trainers[name][table.unit]
-        for name in ("held_optimizer", "rest_optimizer", "step_bytes", "copies")
+        for name in ("held_optimizer", "rest_optimizer", "scratch", "step_bytes", "copies")
     )
-    counted = np.where(facts.trainers["by_matrix"][table.unit] > 0, rest_tensors, tensors)
+    by_matrix = facts.trainers["by_matrix"][table.unit] > 0
+    counted = np.where(by_matrix, rest_tensors, tensors)
     kept = FP32 * shard + np.where(sharded, 0.0, copies * shard)
     adam_away = offloaded(table.offload, "optimizer") & ~away
     kept = np.where(adam_away & ~sharded & (copies > 0), copies * shard, kept)
@@ -141,6 +147,7 @@ def _own(table: Table, facts: Facts, at: Place, sums: Padded) -> States:
         np.where(away, 0.0, FP32 * shard),
         np.where(away | adam_away, 0.0, each * shard + more * rest / ranks + apart * counted),
         np.zeros(len(table)),  # own_memory.py: it comes and goes in a step
+        np.where(away, 0.0, scratch * (shard - np.where(by_matrix, rest / ranks, 0.0))),
     )
 
 
