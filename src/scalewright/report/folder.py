@@ -73,6 +73,7 @@ class RunFolder:
     environment: Mapping[str, Any] = field(default_factory=dict)
     train: Table = field(default_factory=lambda: table([]))
     valid: Table = field(default_factory=lambda: table([]))
+    experts: Sequence[Mapping[str, Any]] = ()
     events: Sequence[Mapping[str, Any]] = ()
     summary: Mapping[str, Any] = field(default_factory=dict)
     sample: str = ""
@@ -124,6 +125,7 @@ def read_folder(path: str | Path) -> RunFolder:
         environment=environment if isinstance(environment, dict) else {},
         train=table([row for row in rows if row.get("kind") == "train"]),
         valid=table([row for row in rows if row.get("kind") == "valid"]),
+        experts=[row for row in rows if row.get("kind") == "experts"],
         events=events,
         summary=summary,
         sample=_text(path / "sample.txt", []) or str(summary.get("sample") or ""),

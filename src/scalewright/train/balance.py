@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from scalewright.model.moe import MoE
 from scalewright.model.router import Choice
-from scalewright.parallel.collectives import all_sum
+from scalewright.parallel.collectives import all_sum, gather_json
 from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.stages import add_auxiliary, stages_of
 from scalewright.parallel.weights import Weights
@@ -97,6 +97,13 @@ class Balance:
         entropy = torch.special.entr(shares).sum(dim=1) / math.log(max(experts, 2))
         copies = self.mesh.world // self.mesh.size("pp")  # ranks that give the same
         return torch.stack([busiest.sum(), entropy.sum()]) / (self.layers * copies)
+
+    def gathered(self) -> dict[int, list[int]]:
+        """The last step's loads of all stages' layers, on every rank. A collective; the host waits for it."""
+        coords = self.mesh.coords
+        first = all(coords[axis] == 0 for axis in ("dp_replicate", "fsdp", "tp"))  # of those that are alike
+        own = {str(layer): loads.tolist() for layer, loads in self.summed.items()} if first else {}
+        return {int(layer): loads for part in gather_json(own, self.mesh) for layer, loads in part.items()}
 
     @torch.no_grad()
     def update(self, weights: Weights, keep: Tensor) -> None:

@@ -28,6 +28,8 @@ from scalewright.train.record.record import Clock, Record
 from scalewright.train.signals import StopRequest
 from scalewright.train.step import Step
 
+LOADS = 50  # rows of the experts' loads in a run: more would be more numbers than all others together
+
 
 @dataclass
 class Job:
@@ -75,6 +77,7 @@ def loop(job: Job, stop: StopRequest) -> tuple[int, StopReason | None]:
             report = job.step(micros, counted, asked)
         spans[step] = timers.take()
         stopped = _write(job, readback.push(step, report), rates, spans, clock)
+        _write_loads(job, step)
         job.watch.stepped(step)
         validate = job.run.train.valid_every and step % job.run.train.valid_every == 0
         save = job.run.checkpoint.every and step % job.run.checkpoint.every == 0
@@ -112,6 +115,17 @@ def _write(
         job.health.take(step, report)
         stopped = max(stopped, report[STOP])
     return stopped
+
+
+def _write_loads(job: Job, step: int) -> None:
+    """At up to LOADS steps of a run, and its first: the tokens of every expert."""
+    balance = job.step.balance
+    if balance is None or not balance.layers:
+        return
+    if step == 1 or step % -(-job.horizon.total // LOADS) == 0:
+        loads = balance.gathered()
+        if job.record is not None:
+            job.record.experts(step, loads)
 
 
 def seed_step(seed: int, step: int, rank: int, device: torch.device) -> None:

@@ -104,6 +104,12 @@ class Record:
         )
         return None
 
+    def experts(self, step: int, loads: Mapping[int, list[int]]) -> None:
+        """Writes the tokens of every expert in a step, by layer. Not to trackers, which take numbers."""
+        self.metrics.write(
+            {"kind": "experts", "step": step, "loads": {str(layer): loads[layer] for layer in sorted(loads)}}
+        )
+
     def valid(self, step: int, loss: float, bits_per_byte: float | None) -> None:
         """Writes one validation row."""
         row = {"kind": "valid", "step": step, "loss": loss, "bits_per_byte": bits_per_byte}
