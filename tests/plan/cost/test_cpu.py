@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from fake_machine import machine
+from scalewright.plan.constants import constants
 from scalewright.plan.cost.cpu import Between
 from scalewright.plan.cost.data_parallel import _fill
 from scalewright.plan.predict import predict
@@ -83,12 +84,12 @@ def test_what_stays_within_a_machine_costs_what_it_did() -> None:
     assert predict(MODEL, two, across, 128).step_time_s > predict(MODEL, one, across, 128).step_time_s
 
 
-def crowded_by(cores: int | None, **keys: Any) -> dict[str, float]:
-    """Seconds by part on one machine with so many cores for its four processes."""
+def crowded_by(cores: int | None, share: float = 1.0, **keys: Any) -> dict[str, float]:
+    """Seconds by part on one machine with so many cores, or so much of one, for its four processes."""
     place = machine(4)
     assert place.measured is not None
     assert place.measured.timings is not None
-    timings = place.measured.timings.replace(cores=cores)
+    timings = place.measured.timings.replace(cores=cores, share=share)
     place = place.replace(measured={**place.measured.dump(), "timings": timings.dump()})
     layout = Layout.parse({"devices": 4, "global_batch": 16, "precision": "fp32", **keys})
     return predict(MODEL, place, layout, 128).breakdown
@@ -101,6 +102,14 @@ def test_processes_without_a_core_of_their_own_take_turns() -> None:
     assert enough["compute"] < more < enough["compute"] + enough["other"]  # Python around operators, too
     assert half["optimizer"] == pytest.approx(2 * enough["optimizer"])
     assert half["dp_exposed"] == enough["dp_exposed"]  # who waits for a message needs no core
+
+
+def test_a_share_of_a_core_stretches_what_a_process_does_and_no_message() -> None:
+    whole, half = (crowded_by(4, share, zero_stage=0) for share in (1.0, 0.5))
+    for part in ("compute", "optimizer"):
+        assert half[part] == pytest.approx(2 * whole[part])
+    calls = (half["dp_exposed"] - whole["dp_exposed"]) / constants()["cpu.message"]
+    assert calls == pytest.approx(1)  # Python around the one all-reduce; its bytes travel as before
 
 
 def test_a_core_that_a_pipelines_fill_leaves_is_anothers() -> None:

@@ -62,6 +62,7 @@ def context_parallel(at: Columns, prices: PriceList) -> np.ndarray:
     whole = network.gather(size * t.cp, t.cp, t.tp)
     there, back = at.work("query") + _repeats(at) * size, at.work("attended")
     turn = sum(network.all_to_all(sent, t.cp, t.tp) for sent in (there, back))
+    turn = turn + (at.work("apart") > 0) * network.all_to_all(0 * size, t.cp, t.tp)  # values by themselves
     merged = prices.beside * (t.cp - 1) * MERGES * back / at.memory_rate
     exposed = np.select(
         [t.cp_kind == CP_KINDS.index("ring"), t.cp_kind == CP_KINDS.index("ulysses")],
