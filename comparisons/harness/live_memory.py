@@ -52,7 +52,7 @@ def _measure(run: RunSpec, mesh: Mesh) -> dict[str, int]:
     network = build_network(run, mesh, bf16=run.layout.precision == "bf16")
     assert network.random_source is not None
     fill(network.parallel.weights, network.random_source)
-    optimizer = build_optimizer(run.optimizer, network.parallel.weights, load_python)
+    optimizer = build_optimizer(run.optimizer, network.parallel.weights, load_python, mesh)
     loss = build_loss(run.loss, 0.0, load_python, mesh, model.vocab_size)
     kept: list[int] = []
     with Watch(mesh, is_host) as watch:

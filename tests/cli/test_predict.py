@@ -210,7 +210,10 @@ def test_framework_and_version_change_the_answer(call_cli):
         (["--framework", "mine"], "'unknown' stands for a trainer that isn't listed"),
         (["--options", "foo=1"], "unknown option 'foo' (--options): use one of async_tp"),
         (["--options", "compil=1"], "did you mean 'compile'"),
-        (["--optimizer", "muon"], "unknown optimizer 'muon' (--optimizer): use one of adamw, sgd, lion"),
+        (
+            ["--optimizer", "rprop"],
+            "unknown optimizer 'rprop' (--optimizer): use one of adamw, sgd",
+        ),
         (["--optimizer", "lion", "--framework", "megatron"], "megatron is priced with adamw, not with lion"),
         (["--options", "fp8_recipe=mxfp9"], "did you mean 'mxfp8'"),
         (["--options", "compile"], "option compile is '' (--options): write compile=1 or compile=0"),

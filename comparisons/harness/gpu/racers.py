@@ -99,7 +99,7 @@ class Ours:
             for weight in self.parallel.weights:
                 weight.master.copy_(race.weights[weight.name])
         self.parallel.weights.publish()
-        optimizer = build_optimizer(race.optimizer, self.parallel.weights, load_python)
+        optimizer = build_optimizer(race.optimizer, self.parallel.weights, load_python, mesh, half=True)
         loss = build_loss("cross_entropy", 0.0, load_python)
         self.step = Step(self.parallel, optimizer, loss, mesh, race.optimizer.clip_norm)
         self.micros = [Micro(tokens, targets, {}) for tokens, targets in race.samples]

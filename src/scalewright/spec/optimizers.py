@@ -17,10 +17,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 from scalewright.spec.errors import UserError
-from scalewright.spec.tensors import TensorSpec
+
+if TYPE_CHECKING:  # a help text needs the names alone
+    from scalewright.spec.tensors import TensorSpec
 
 OptimizerName = Literal["adamw", "sgd", "lion", "muon"]  # in a run file and in `--optimizer`
 NEWTON_SCHULZ = 5  # steps of Muon's iteration
