@@ -43,12 +43,9 @@ def state_bytes(
     ranks = layout.dp_shard * layout.cp if is_sharded(layout) else 1
     held = list(_shapes(model, layout, rank))
     tensors = [(whole, local) for _, whole, local in held]
-    kinds = [states_of(optimizer, tensor) for tensor, _, _ in held]
+    states = sum(optimizer_bytes(optimizer, tensor, prod(local)) for tensor, _, local in held)
     shards = sum(padded_rows(whole, ranks) // ranks for whole, _ in tensors)
     masters = gradients = FP32 * shards
-    elements = sum(len(names) * prod(local) for names, (_, local) in zip(kinds, tensors, strict=True))
-    counted = sum(names == (optimizer.outer_states or optimizer.states) for names in kinds)
-    states = FP32 * elements + optimizer.step_bytes * counted
     copies = BF16 * shards if bf16 and not is_sharded(layout) else 0
     if offloads_parameters(layout):
         return StateBytes(0, 0, 0, masters + gradients + states)
@@ -57,6 +54,17 @@ def state_bytes(
             copies or masters, gradients, 0, FP32 * 2 * sum(prod(local) for _, local in tensors) + states
         )
     return StateBytes(masters + copies, gradients, states)
+
+
+def optimizer_bytes(optimizer: Optimizer, tensor: TensorSpec, elements: int) -> int:
+    """Bytes of all states of a tensor of which a rank holds so many numbers, from the words of the table."""
+    names = states_of(optimizer, tensor)
+    counter = optimizer.step_bytes if names == (optimizer.outer_states or optimizer.states) else 0
+    if optimizer.name == "adamw_bf16":
+        return 2 * len(names) * elements + counter
+    if optimizer.name == "adamw_8bit" and prod(tensor.shape) >= 4096:
+        return len(names) * (elements + 4 * ((elements + 255) // 256)) + counter
+    return FP32 * len(names) * elements + counter
 
 
 def states_of(optimizer: Optimizer, tensor: TensorSpec) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ from scalewright.spec.grid import make_grid
 from scalewright.spec.layout import Layout
 from scalewright.spec.layout_check import check_layout
 from scalewright.spec.model import ModelSpec
+from scalewright.spec.optimizers import OPTIMIZERS
 from scalewright.spec.placement import place
 from scalewright.spec.run import OptimizerSpec
 from scalewright.train.loss import build_loss
@@ -129,11 +130,22 @@ def test_a_step_sends_the_bytes_of_the_spec(name: str, keys: dict[str, Any]) -> 
         assert result["kept"] == [kept.parameters, kept.gradients, kept.optimizer]
 
 
+@pytest.mark.parametrize("optimizer", ["adamw_bf16", "adamw_8bit"])
+@pytest.mark.parametrize("keys", [{"devices": 2, "zero_stage": 3}, {"devices": 2, "tp": 2}], ids=str)
+def test_small_states_take_the_bytes_of_the_spec(optimizer: str, keys: dict[str, Any]) -> None:
+    model = {**SMALL, "hidden_size": 64, "intermediate_size": 96}  # matrices of 4,096 numbers and more
+    seen = run_world(watched_step, keys, model, optimizer)
+    for rank, result in enumerate(seen):
+        spec, layout = ModelSpec.parse(model), Layout.parse(keys)
+        kept = state_bytes(spec, layout, rank, bf16=False, optimizer=OPTIMIZERS[optimizer])
+        assert result["kept"] == [kept.parameters, kept.gradients, kept.optimizer]
+
+
 def _compare(expected: Table, sent: dict[str, Any]) -> None:
     assert sent == {f"{axis} {kind}": [t.count, t.bytes] for (axis, kind), t in expected.items()}
 
 
-def watched_step(mesh: Mesh, layout: Layout, keys: dict[str, Any]) -> dict[str, Any]:
+def watched_step(mesh: Mesh, layout: Layout, keys: dict[str, Any], name: str = "adamw") -> dict[str, Any]:
     """Traffic in this rank's second step, {"axis kind": (count, bytes)}, and bytes kept after it."""
     model = ModelSpec.parse(keys)
     mesh = make_mesh(make_grid(layout, model.kv_heads), mesh.rank, CPU, share=False)
@@ -143,7 +155,8 @@ def watched_step(mesh: Mesh, layout: Layout, keys: dict[str, Any]) -> dict[str, 
     parallel = parallelize(stages, place(model, layout), layout, mesh, bf16=bf16, seq_len=SEQ_LEN)
     torch.manual_seed(0)
     fill(parallel.weights, lambda tensor, box: torch.randn(box[1]) * 0.02)
-    optimizer = build_optimizer(OptimizerSpec(), parallel.weights, load_python, mesh)
+    chosen = OptimizerSpec.parse({"name": name})
+    optimizer = build_optimizer(chosen, parallel.weights, load_python, mesh)
     loss = build_loss("cross_entropy", 0.0, load_python, mesh, model.vocab_size)
     step = Step(parallel, optimizer, loss, mesh, 1.0)
     tokens = torch.randint(model.vocab_size, (layout.micro_batch, SEQ_LEN + 1))

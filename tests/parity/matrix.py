@@ -22,6 +22,12 @@ MLA: dict[str, Any] = {
 VARIANTS: dict[str, dict[str, Any]] = {
     "packed": {},
     "muon": {"optimizer": {"name": "muon"}},
+    "bf16-states": {"optimizer": {"name": "adamw_bf16"}},
+    "bf16-states-moe": {"optimizer": {"name": "adamw_bf16"}, "model": {"moe": MOE}},
+    "8bit-states": {
+        "optimizer": {"name": "adamw_8bit"},
+        "model": {"hidden_size": 64, "intermediate_size": 96},
+    },
     "muon-moe": {"optimizer": {"name": "muon"}, "model": {"moe": MOE}},
     "muon-latent": {"optimizer": {"name": "muon"}, "model": {"mla": MLA, "num_key_value_heads": 4}},
     "muon-5-layers": {"optimizer": {"name": "muon"}, "model": {"num_hidden_layers": 5}},
@@ -555,7 +561,33 @@ def _rest() -> list[Case]:
     ]  # fmt: skip
 
 
+def _small_states() -> list[Case]:
+    """States in bf16 are rounded by a number's place in the whole tensor: one device's on every layout."""
+    rounded = "bf16-states"
+    return [
+        case("dp2-zero0-bf16-states", rounded, dp_shard=2, zero_stage=0, micro_batch=2),
+        case("dp3-zero1-bf16-states", rounded, dp_shard=3, zero_stage=1, global_batch=6),
+        case("dp2-zero2-bf16-states", rounded, dp_shard=2, zero_stage=2, micro_batch=2),
+        case("dp2-zero3-bf16-states", rounded, dp_shard=2, micro_batch=2),
+        case("replicate2-shard2-bf16-states", rounded, dp_replicate=2, dp_shard=2),
+        case("tp2-bf16-states", rounded, tp=2, micro_batch=2),
+        case("tp4-kv-copies-bf16-states", rounded, tp=4, micro_batch=2),
+        case("pp2-zb-h1-bf16-states", rounded, pp=2, schedule="zb-h1"),
+        case("cp2-bf16-states", rounded, cp=2, micro_batch=2),
+        case("dp2-offload-all-bf16-states", rounded, dp_shard=2, offload="all", micro_batch=2),
+        case("dp2-zero0-offload-optimizer-bf16-states", rounded, dp_shard=2, zero_stage=0,
+             offload="optimizer", micro_batch=2),
+        case("dp2-ep2-bf16-states", "bf16-states-moe", dp_shard=2, ep=2, micro_batch=2),
+        case("tp2-dp2-bf16-states", rounded, tp=2, dp_shard=2, fast=True),
+        case("pp2-tp2-dp2-bf16-states", rounded, pp=2, tp=2, dp_shard=2),
+        # bytes: layouts that cut no tensor; others are simulated (tests/train/test_packed_adamw.py)
+        case("dp2-zero0-8bit-states", "8bit-states", dp_shard=2, zero_stage=0, micro_batch=2),
+        case("pp2-1f1b-8bit-states", "8bit-states", pp=2),
+        case("pp2-dp2-zero0-8bit-states", "8bit-states", pp=2, dp_shard=2, zero_stage=0, schedule="zb-h1"),
+    ]  # fmt: skip
+
+
 CASES: tuple[Case, ...] = (
     *_data(), *_tensor(), *_pipeline(), *_context(), *_experts(), *_latent(), *_pairs(), *_three_and_four(),
-    *_recompute(), *_rest()
+    *_recompute(), *_rest(), *_small_states()
 )  # fmt: skip

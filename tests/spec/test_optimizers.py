@@ -21,7 +21,7 @@ def test_every_record_is_a_run_files() -> None:
 def test_an_update_moves_at_least_gradient_weight_and_states(name: str) -> None:
     record = OPTIMIZERS[name]
     assert record.name == name
-    assert record.update >= 4 + 8 + 8 * len(record.states)
+    assert record.update >= 4 + 8 + 2 * record.width * len(record.states)
     assert record.source
 
 
@@ -29,6 +29,6 @@ def test_names_are_looked_up_without_momentum() -> None:
     assert [find_optimizer(name).name for name in NAMES] == list(NAMES)
     for unknown in ("adam", "momentum", "AdamW"):
         with pytest.raises(
-            UserError, match=f"unknown optimizer '{unknown}'.*: use one of adamw, sgd, lion, muon"
+            UserError, match=f"unknown optimizer '{unknown}'.*: use one of adamw, sgd, lion, muon, "
         ):
             find_optimizer(unknown)

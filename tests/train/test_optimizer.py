@@ -108,10 +108,12 @@ def test_states_are_the_tables(name):
         same = {kind for kind, x in state.items() if x.shape == parameter.shape}
         outer = record.outer_states is not None and parameter.dim() == 1
         assert same == set(record.outer_states or () if outer else record.states)
-        assert all(state[kind].dtype == torch.float32 for kind in same)
+        wide = torch.bfloat16 if record.width == 2 else torch.float32  # bytes are for larger tensors
+        assert all(state[kind].dtype == wide for kind in same)
         steps = record.step_bytes if outer or record.outer_states is None else 0
         assert sum(x.nbytes for kind, x in state.items() if kind not in same) == steps
-    assert {*BUILDERS, "muon"} == set(OPTIMIZERS)
+    packed = {name for name, record in OPTIMIZERS.items() if record.packed}  # test_packed_adamw.py
+    assert {*BUILDERS, "muon", *packed} == set(OPTIMIZERS)
 
 
 def test_a_record_and_a_builder_are_a_new_optimizer(monkeypatch):

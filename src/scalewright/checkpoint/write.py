@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -53,9 +53,20 @@ FILE_BYTES = 2 * 2**30  # bounds the host memory that a save takes
 
 
 def save(
+class Later(Protocol):
+    """A tensor that is made when its file is written, in the shape of its weight's master."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Its type."""
+
+    def __call__(self) -> Tensor:
+        """Makes it."""
+
+
     root: Path,
     weights: Weights,
-    states: Mapping[str, Mapping[str, Tensor]],
+    states: Mapping[str, Mapping[str, Tensor | Later]],
     mesh: Mesh,
     *,
     step: int,
@@ -81,7 +92,7 @@ def save(
     _together(mesh, partial, (lambda: make_empty(root, partial)) if first else None)
     model_chunks, optimizer_chunks = _chunks(weights, states, mesh)
     if first:
-        model_chunks += [_whole(name, tensor) for name, tensor in (buffers or {}).items()]
+        model_chunks += [_whole(BUFFER + name, tensor) for name, tensor in (buffers or {}).items()]
     if complexes := [name for name, tensor in (buffers or {}).items() if tensor.is_complex()]:
         state = {**state, COMPLEX: complexes}
     written = _together(
@@ -151,7 +162,7 @@ class Chunk:
 
 
 def _chunks(
-    weights: Weights, states: Mapping[str, Mapping[str, Tensor]], mesh: Mesh
+    weights: Weights, states: Mapping[str, Mapping[str, Tensor | Later]], mesh: Mesh
 ) -> tuple[list[Chunk], list[Chunk]]:
     """The boxes of weights and of optimizer states that this rank writes."""
     model: list[Chunk] = []
@@ -164,18 +175,21 @@ def _chunks(
     return model, optimizer
 
 
-def _chunk(weight: Weight, name: str, key: str, tensor: Tensor) -> Chunk:
+def _chunk(weight: Weight, name: str, key: str, tensor: Tensor | Later) -> Chunk:
     """A tensor shaped like the weight's master; its true part is written, without padding."""
-    true = weight.true(tensor)
-    return Chunk(name, key, weight.placement.tensor.shape, tensor.dtype, weight.box, lambda: true)
+
+    def get() -> Tensor:
+        return weight.true(tensor if isinstance(tensor, Tensor) else tensor())
+
+    return Chunk(name, key, weight.placement.tensor.shape, tensor.dtype, weight.box, get)
 
 
 def _whole(name: str, tensor: Tensor) -> Chunk:
-    """A buffer; a complex one as pairs of real numbers, since safetensors lacks some complex types."""
+    """A whole tensor; a complex one as pairs of real numbers, since safetensors lacks some complex types."""
     tensor = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
     shape = tuple(tensor.shape)
     box = ((0,) * len(shape), shape)
-    return Chunk(BUFFER + name, BUFFER + name, shape, tensor.dtype, box, tensor.detach)
+    return Chunk(name, name, shape, tensor.dtype, box, tensor.detach)
 
 
 def write_chunks(folder: Path, chunks: Sequence[Chunk], stem: str) -> dict[str, Any]:

@@ -17,7 +17,8 @@ from scalewright.spec.layout import Layout
 from scalewright.spec.layout_check import check_layout
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.presets import load_model_spec
-from scalewright.spec.run import DataSpec, PythonRef, RunSpec
+from scalewright.spec.run import DataSpec, OptimizerSpec, PythonRef, RunSpec
+from scalewright.train.elementwise import cuts
 from scalewright.train.resolve import check_trainable
 
 SHOWN = ("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads",
@@ -39,6 +40,7 @@ def set_up(run: RunSpec, *, device: str, steps: int, micro_batch: int | None = N
 
     `micro_batch` is the control's, by default the layout's.
     """
+    _check_comparable(run)
     room = find_room(device)
     model = load_model_spec(run.model) if isinstance(run.model, str) else run.model
     seq_len = run.seq_len
@@ -73,6 +75,18 @@ def set_up(run: RunSpec, *, device: str, steps: int, micro_batch: int | None = N
         tuple(shrunk),
         tuple(notes),
     )
+
+
+def _check_comparable(run: RunSpec) -> None:
+    """Raises UserError for what one device doesn't compute by design: tests simulate it in one process."""
+    optimizer = run.optimizer
+    if isinstance(optimizer, OptimizerSpec) and optimizer.record.block and cuts(run.layout):
+        raise UserError(
+            f"{optimizer.name} quantises the parts that ranks hold, and this layout cuts tensors: "
+            "one device has other blocks",
+            "optimizer.name",
+            "compare with optimizer.name=adamw or adamw_bf16",
+        )
 
 
 def _fit(

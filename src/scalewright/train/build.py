@@ -63,7 +63,12 @@ def build(
     run = _on_devices(resolved.run, mesh, remarks)
     network = build_network(run, mesh, bf16=run.layout.precision == "bf16")
     optimizer = build_optimizer(
-        run.optimizer, network.parallel.weights, load_python, mesh, half=run.layout.precision == "bf16"
+        run.optimizer,
+        network.parallel.weights,
+        load_python,
+        mesh,
+        half=run.layout.precision == "bf16",
+        seed=run.seed,
     )
     state = RunState(run, network, optimizer, mesh)
     vocabulary = model.vocab_size if isinstance(model, ModelSpec) else None

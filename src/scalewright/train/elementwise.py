@@ -31,7 +31,7 @@ def check_named(spec: OptimizerSpec | PythonRef, layout: Layout) -> None:
 
     A function that doesn't may still return one that does: `check_made` sees to it.
     """
-    if not isinstance(spec, PythonRef) or not _cuts(layout):
+    if not isinstance(spec, PythonRef) or not cuts(layout):
         return
     named = import_object(spec.python)
     if isinstance(named, type) and not says_elementwise(named):
@@ -55,7 +55,7 @@ def says_elementwise(what: Any) -> bool:
     return kind.__module__.split(".")[:2] == ["torch", "optim"] and kind.__name__ in OF_TORCH
 
 
-def _cuts(layout: Layout) -> bool:
+def cuts(layout: Layout) -> bool:
     """Whether a rank's optimizer gets parts of tensors. Pipelines give it whole ones."""
     return layout.tp > 1 or (is_sharded(layout) and layout.dp_shard * layout.cp > 1)
 

@@ -5,7 +5,8 @@
     sgd     w -= lr * (momentum of g + decay w)                      as torch.optim.SGD: an L2 penalty
     muon    w -= lr * (the momentum, made orthogonal + decay w)      muon.py: matrices; AdamW for the rest
 
-Tensors of one dimension (norms, biases) are not decayed. `optimizer_state.py` has what a checkpoint takes.
+adamw_bf16, adamw_8bit: AdamW with smaller states (packed_adamw.py). Tensors of one dimension (norms, biases)
+are not decayed. `optimizer_state.py` has what a checkpoint takes.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from scalewright.spec.optimizers import is_matrix
 from scalewright.spec.run import OptimizerSpec, PythonRef
 from scalewright.train.elementwise import check_made
 from scalewright.train.muon import Muon
+from scalewright.train.packed_adamw import PackedAdamW
 
 Groups = list[dict[str, Any]]
 
@@ -81,17 +83,21 @@ def build_optimizer(
     load: Callable[[PythonRef], Callable[..., Any]],
     mesh: Mesh,
     half: bool = False,
+    seed: int = 0,
 ) -> torch.optim.Optimizer:
     """The run's optimizer over the local weights, wherever they lie.
 
-    `half`: products of an update may be of bf16.
+    `half`: products of an update may be of bf16. `seed`: of stochastic rounding.
 
     A user's own is called with (groups, **arguments). It gets parts of tensors only if it is declared
     elementwise (`train/elementwise.py`); raises UserError.
     """
     if isinstance(spec, OptimizerSpec) and spec.name == "muon":
         return _muon(spec, weights, mesh, half)
-    optimizer = _build(spec, weights, load)
+    if isinstance(spec, OptimizerSpec) and spec.record.packed:
+        optimizer: torch.optim.Optimizer = _packed(spec, weights, seed)
+    else:
+        optimizer = _build(spec, weights, load)
     keep_states_on_host(optimizer)
     return optimizer
 
@@ -148,6 +154,12 @@ def _muon(spec: OptimizerSpec, weights: Weights, mesh: Mesh, half: bool) -> torc
     )
 
 
+def _packed(spec: OptimizerSpec, weights: Weights, seed: int) -> torch.optim.Optimizer:
+    trained = weights.trained()
+    groups = [group for group in _groups(trained, weight_decay=spec.weight_decay) if group["params"]]
+    return PackedAdamW(groups, trained, spec.record, lr=spec.lr, betas=spec.betas, eps=spec.eps, seed=seed)
+
+
 def _adamw(groups: Groups, spec: OptimizerSpec, fused: bool) -> torch.optim.Optimizer:
     return torch.optim.AdamW(groups, lr=spec.lr, betas=spec.betas, eps=spec.eps, fused=fused)
 
@@ -160,7 +172,7 @@ def _sgd(groups: Groups, spec: OptimizerSpec, fused: bool) -> torch.optim.Optimi
     return torch.optim.SGD(groups, lr=spec.lr, momentum=spec.kept_momentum, fused=fused)
 
 
-# One for every other record of spec/optimizers.py, whose states and update are these classes'.
+# One for every other record of spec/optimizers.py: its states (fp32) and its update are these classes'.
 BUILDERS = {"adamw": _adamw, "lion": _lion, "momentum": _sgd, "sgd": _sgd}
 
 

@@ -161,7 +161,15 @@ def test_of_offloaded_states_and_activations(keys: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("optimizer", "momentum"), [("lion", 0.0), ("sgd", 0.0), ("sgd", 0.9), ("muon", 0.9)]
+    ("optimizer", "momentum"),
+    [
+        ("lion", 0.0),
+        ("sgd", 0.0),
+        ("sgd", 0.9),
+        ("muon", 0.9),
+        ("adamw_bf16", 0.0),
+        ("adamw_8bit", 0.0),
+    ],
 )
 def test_the_runs_optimizer_is_planned(optimizer: str, momentum: float) -> None:
     model, layout = small("gpt2-124m"), Layout.parse({"precision": "bf16", "devices": 8, "zero_stage": 1})

@@ -2,7 +2,7 @@
 
     padded = sum over tensors of ceil(rows / ranks) · ranks · columns          (spec/memory.py: `padded_rows`)
 
-From the spec's placements: one sum a model, tensor-parallel size and number of ranks.
+From the spec's placements: one sum a model, tp, number of ranks and optimizer.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from scalewright.plan.cost.table import Table
 from scalewright.spec.layout import Layout
 from scalewright.spec.memory import padded_rows
 from scalewright.spec.model import ModelSpec
-from scalewright.spec.optimizers import is_matrix
+from scalewright.spec.optimizers import Optimizer, is_matrix
 from scalewright.spec.placement import local_shape, place
 from scalewright.spec.tensors import TensorSpec
 
 TIED = w.REGIONS  # a region more: a head's matrix that is the embedding's, where it lies on another rank
-# What is summed: elements; tensors; elements whose gradients tp ranks, and kv ranks, have yet to sum; and of
-# tensors that are no matrix of a block (spec/optimizers.py) elements and number
-SUMS = 6
-ALL, TENSORS, SUM_TP, SUM_KV, REST, REST_TENSORS = range(SUMS)
+# What is summed: elements; those whose gradients tp ranks, and kv ranks, have yet to sum; those of tensors
+# that are no matrix of a block (spec/optimizers.py); and bytes of a rank's optimizer states
+SUMS = 5
+ALL, SUM_TP, SUM_KV, REST, STATES = range(SUMS)
 
 
 def padded(table: Table, ranks: np.ndarray) -> np.ndarray:
@@ -33,12 +33,12 @@ def padded(table: Table, ranks: np.ndarray) -> np.ndarray:
     rows = []
     for index, shards in zip(*np.divmod(pairs.astype(np.int64), 2**31), strict=True):
         unit = table.units[int(index)]
-        rows.append(_regions(unit.model, unit.sizes.tp, unit.sizes.sp, int(shards)))
+        rows.append(_regions(unit.model, unit.sizes.tp, unit.sizes.sp, int(shards), unit.optimizer))
     return np.array(rows)[inverse.reshape(-1)]
 
 
 @lru_cache(maxsize=65536)
-def _regions(model: ModelSpec, tp: int, sp: bool, ranks: int) -> np.ndarray:
+def _regions(model: ModelSpec, tp: int, sp: bool, ranks: int, optimizer: Optimizer) -> np.ndarray:
     elements = np.zeros((w.REGIONS + 1, SUMS))
     layers = model.num_hidden_layers
     for shape, tensor, sums in _local_shapes(model, tp, sp):
@@ -46,7 +46,8 @@ def _regions(model: ModelSpec, tp: int, sp: bool, ranks: int) -> np.ndarray:
         inside = 0 <= layer < layers
         region = w.BLOCK if inside else w.BEFORE if layer < 0 else w.AFTER
         size = padded_rows(shape, ranks)
-        numbers = np.array([size, 1.0, size * ("tp" in sums), size * ("kv" in sums), size * rest, rest])
+        kept = optimizer.state_bytes(tensor, size // ranks)
+        numbers = np.array([size, size * ("tp" in sums), size * ("kv" in sums), size * rest, kept])
         elements[region] += numbers
         if tensor.tied_to:
             elements[TIED] += numbers

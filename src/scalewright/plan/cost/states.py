@@ -10,14 +10,14 @@ n: parameters on the rank after tensor, pipeline and expert parallelism.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
 from scalewright.plan.cost import work as w
 from scalewright.plan.cost.columns import Place
 from scalewright.plan.cost.optimizer import offloaded
-from scalewright.plan.cost.padded import ALL, REST, REST_TENSORS, TENSORS, TIED, padded
+from scalewright.plan.cost.padded import ALL, REST, STATES, TIED, padded
 from scalewright.plan.cost.table import Facts, Table
 from scalewright.spec.memory import FP32
 
@@ -37,7 +37,7 @@ class States:
 
     def where(self, rows: np.ndarray, other: States) -> States:
         """These in `rows`, the other's elsewhere."""
-        names = ("parameters", "gradients", "optimizer", "gathered", "scratch")
+        names = [part.name for part in fields(self)]
         return States(*(np.where(rows, getattr(self, name), getattr(other, name)) for name in names))
 
 
@@ -129,35 +129,33 @@ def _own(table: Table, facts: Facts, at: Place, sums: Padded) -> States:
     """The states of ranks that are 0 along all axes but pp: their shards are largest."""
     sharded, ranks = sums.sharded, sums.ranks
     away = offloaded(table.offload, "parameters")
-    dense, tensors, rest, rest_tensors = _dense(table, at, sums.regions)
+    dense, rest, adam = _dense(table, at, sums.regions)
     expert = elements(table, facts, at)[1]
     experts = np.where(sharded, np.maximum(ranks * table.tp / (table.ep * table.etp), 1.0), 1.0)
     shard = dense / ranks + expert / experts
-    each, more, scratch, apart, copies = (
-        facts.trainers[name][table.unit]
-        for name in ("held_optimizer", "rest_optimizer", "scratch", "step_bytes", "copies")
+    each, scratch, at_once, copies = (
+        facts.trainers[name][table.unit] for name in ("held_optimizer", "scratch", "at_once", "copies")
     )
     by_matrix = facts.trainers["by_matrix"][table.unit] > 0
-    counted = np.where(by_matrix, rest_tensors, tensors)
     kept = FP32 * shard + np.where(sharded, 0.0, copies * shard)
     adam_away = offloaded(table.offload, "optimizer") & ~away
     kept = np.where(adam_away & ~sharded & (copies > 0), copies * shard, kept)
     return States(
         np.where(away, 0.0, kept * versions(table, at.rank)),
         np.where(away, 0.0, FP32 * shard),
-        np.where(away | adam_away, 0.0, each * shard + more * rest / ranks + apart * counted),
+        np.where(away | adam_away, 0.0, adam + each * expert / experts),
         np.zeros(len(table)),  # own_memory.py: it comes and goes in a step
-        np.where(away, 0.0, scratch * (shard - np.where(by_matrix, rest / ranks, 0.0))),
+        np.where(away, 0.0, scratch * np.minimum(shard - np.where(by_matrix, rest / ranks, 0.0), at_once)),
     )
 
 
 def _dense(table: Table, at: Place, regions: np.ndarray) -> tuple[np.ndarray, ...]:
-    """A rank's padded elements of dense tensors, how many tensors, and of both those without matrices."""
+    """A rank's padded elements of dense tensors, those that are in no matrix, and bytes of its states."""
     count = _regions(table, at)
     copy = _apart(at).astype(float)
     return tuple(
         np.asarray(
             sum(count[region] * regions[:, region, what] for region in count) + copy * regions[:, TIED, what]
         )
-        for what in (ALL, TENSORS, REST, REST_TENSORS)
+        for what in (ALL, REST, STATES)
     )

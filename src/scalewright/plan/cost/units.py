@@ -129,12 +129,6 @@ def _trainer_facts(units: Sequence[Unit]) -> dict[str, np.ndarray]:
     return facts | _optimizer_facts(units, np.array(own), facts["held_optimizer"])
 
 
-def _rest_bytes(unit: Unit) -> float:
-    """Bytes a parameter that other weights than matrices of blocks have beside what those have."""
-    record = unit.optimizer
-    return float(FP32 * (len(record.outer_states or record.states) - len(record.states)))
-
-
 def _optimizer_facts(units: Sequence[Unit], own: np.ndarray, held: np.ndarray) -> dict[str, np.ndarray]:
     """Of this package's own trainer the table's (spec/optimizers.py); others' recipes are AdamW's.
 
@@ -146,11 +140,9 @@ def _optimizer_facts(units: Sequence[Unit], own: np.ndarray, held: np.ndarray) -
     moved = [x.update + flag for x, flag in zip(records, flags, strict=True)]
     return {
         "adamw_bytes": held,
-        "held_optimizer": np.where(own, [FP32 * len(x.states) for x in records], held),
+        "held_optimizer": np.where(own, [x.each for x in records], held),
         "by_matrix": np.array([float(x.outer_states is not None) for x in records]),
-        "rest_optimizer": column(units, _rest_bytes),  # beside that, of what is no matrix
         "product_bytes": column(units, lambda u: FP32 if u.precision in ("fp32", "tf32") else FP32 / 2),
-        "step_bytes": np.array([float(x.step_bytes) for x in records]),  # of a tensor
         "scratch": np.where(own, [float(x.scratch) for x in records], 0.0),  # of a parameter
         "update": np.where(own, np.array(moved) / ADAMW.update, 1.0),
         "update_on_host": np.where(own, [x.update / ADAMW.update for x in records], 1.0),
@@ -158,6 +150,7 @@ def _optimizer_facts(units: Sequence[Unit], own: np.ndarray, held: np.ndarray) -
 
 
 def _work_facts(units: Sequence[Unit]) -> dict[str, np.ndarray]:
+        "at_once": np.array([float(x.at_once or np.inf) for x in records]),  # parameters that take it
     works = [u.work for u in units]
     facts = _columns(works, _WORK)
     facts["kept"] = np.array([work.kept for work in works])  # [units, REGIONS, KEPT]

@@ -3,6 +3,7 @@
     shape of the state        of a weight           goes to                        example
     the weight's              any, 0-dim too        a tensor, cut like the weight  exp_avg
     one number                of one dimension up   state.json, by weight          Adam's step
+    bytes with scales         any                   a tensor in fp32, as above     adamw_8bit's exp_avg
     anything else                                   refused: it can't be cut for another layout
 
 Every value comes back as what it was: dtype, shape, or a Python number. `group_state.py` has what an
@@ -21,9 +22,10 @@ from scalewright.parallel.collectives import gather_json
 from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.weights import Weight, Weights
 from scalewright.spec.errors import UserError
+from scalewright.train.packed_adamw import PackedAdamW, Unpacked
 from scalewright.train.state.plain_values import decode, encode, same
 
-Named = dict[str, dict[str, Tensor]]  # {weight: {kind: tensor}}
+Named = dict[str, dict[str, Tensor | Unpacked]]  # {weight: {kind: tensor}}
 Numbers = dict[str, dict[str, Any]]  # {kind: {weight: encoded number}}; "*" stands for every trained weight
 
 
@@ -35,7 +37,7 @@ def read_states(optimizer: torch.optim.Optimizer, weights: Weights) -> tuple[Nam
     check_states(optimizer, weights)
     tensors: Named = {}
     numbers: Numbers = {}
-    states = [(weight, optimizer.state.get(weight.master, {})) for weight in weights]
+    states = [(weight, _states(optimizer, weight)) for weight in weights]
     # A one-number state of a one-number weight may be either; it is what it is for the other weights.
     plain = {kind for weight, state in states for kind, value in state.items() if not _like(value, weight)}
     for weight, state in states:
@@ -47,8 +49,15 @@ def read_states(optimizer: torch.optim.Optimizer, weights: Weights) -> tuple[Nam
     return tensors, numbers
 
 
+def _states(optimizer: torch.optim.Optimizer, weight: Weight) -> dict[str, Any]:
+    if isinstance(optimizer, PackedAdamW):
+        return optimizer.unpacked(weight.master) if weight.trained else {}
+    state: dict[str, Any] = optimizer.state.get(weight.master, {})
+    return state
+
+
 def _like(value: Any, weight: Weight) -> bool:
-    return isinstance(value, Tensor) and value.shape == weight.master.shape
+    return isinstance(value, (Tensor, Unpacked)) and value.shape == weight.master.shape
 
 
 def check_states(optimizer: torch.optim.Optimizer, weights: Weights) -> None:
@@ -57,7 +66,7 @@ def check_states(optimizer: torch.optim.Optimizer, weights: Weights) -> None:
     State of another shape than its weight could not be cut for another layout.
     """
     for weight in weights:
-        for kind, value in optimizer.state.get(weight.master, {}).items():
+        for kind, value in _states(optimizer, weight).items():
             if value is None or isinstance(value, (bool, int, float)) or _like(value, weight):
                 continue
             if not isinstance(value, Tensor):
@@ -162,6 +171,8 @@ def write_states(
             entry[kind] = decode(value, _device(kind, group_of[id(master)], master))
         if entry:
             optimizer.state[master] = entry
+            if isinstance(optimizer, PackedAdamW):
+                optimizer.pack(master)
 
 
 def _device(kind: str, group: dict[str, Any], master: Tensor) -> torch.device:
