@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from tests.rank_states import before_sharding
 
 from scalewright.learn.communication import PASSES
+from scalewright.spec.compress import Compress, factors, half_bytes, half_part, rank_of
 from scalewright.spec.context_volumes import ContextRank, context_parallel, repeats
 from scalewright.spec.grid import Grid, make_grid
 from scalewright.spec.layout import Layout, RecomputeBudget, RecomputeEvery
@@ -29,6 +30,7 @@ from scalewright.spec.schedules.kinds import find_kind, stage_ranks
 from scalewright.spec.volumes import (
     BUCKET_BYTES,
     SUMMED_ALONE,
+    Collective,
     Exchanges,
     Group,
     Rank,
@@ -53,7 +55,13 @@ Table = dict[tuple[str, str], Traffic]  # (axis, kind) ->
 
 
 def step_traffic(
-    model: ModelSpec, layout: Layout, seq_len: int, rank: int = 0, *, bf16: bool | None = None
+    model: ModelSpec,
+    layout: Layout,
+    seq_len: int,
+    rank: int = 0,
+    *,
+    bf16: bool | None = None,
+    compress: Compress = "none",
 ) -> Table:
     """The traffic of a rank in one step; `bf16` is null for the layout's precision (auto: bf16).
 
@@ -62,7 +70,7 @@ def step_traffic(
     if layout.ep > 1 or not find_kind(layout.schedule).trained:
         raise ValueError(f"nothing trains with ep {layout.ep}, {layout.schedule} yet")
     low = layout.precision not in ("fp32", "tf32") if bf16 is None else bf16
-    local = _rank_tensors(model, layout, rank)
+    local = replace(_rank_tensors(model, layout, rank), compress=compress)
     count: Counter[tuple[str, str]] = Counter()
     total: Counter[tuple[str, str]] = Counter()
     sends = _rank(local, seq_len, 2 if low else FP32)
@@ -91,6 +99,7 @@ class _RankTensors:
     coords: Mapping[str, int]
     stages: tuple[int, ...]
     tensors: tuple[tuple[int, Placement], ...]
+    compress: Compress = "none"
 
     def layers(self, stage: int) -> range:
         """The layers of a stage."""
@@ -171,16 +180,35 @@ def _values_apart(model: ModelSpec) -> int:
 # -- tensors --------------------------------------------------------------------------------------
 
 
-def _buckets(local: _RankTensors) -> Iterator[tuple[int, int]]:
-    """Flat gradient buckets of each stage, last tensor first (Li et al. 2020 §3.2.3)."""
+def _buckets(local: _RankTensors) -> Iterator[tuple[Collective, int, int]]:
+    """Messages of each stage's flat gradient buckets, last tensor first (Li et al. 2020 §3.2.3)."""
     for stage in local.stages:
-        filled = 0
+        bucket: list[Placement] = []
         placements = [placement for owner, placement in local.tensors if owner == stage]
         for placement in reversed(placements):
-            filled += local.size(placement) * FP32
-            if filled >= BUCKET_BYTES or placement is placements[0]:
-                yield filled, 1
-                filled = 0
+            bucket.append(placement)
+            if FP32 * sum(map(local.size, bucket)) >= BUCKET_BYTES or placement is placements[0]:
+                yield from _messages(local, bucket)
+                bucket = []
+
+
+def _messages(local: _RankTensors, bucket: Sequence[Placement]) -> Iterator[tuple[Collective, int, int]]:
+    """What is sent of one bucket (spec/compress.py)."""
+    size, ranks = sum(map(local.size, bucket)), local.grid.size_of["gradient"]
+    if local.compress in ("bf16", "fp16"):
+        sent = half_bytes(ranks * half_part(size, ranks), ranks, local.compress == "fp16")
+        yield "all_to_all", sent, 1
+        yield "all_gather", sent, 1
+        return
+    rank = rank_of(local.compress)
+    first, second = 0, 0
+    for placement in bucket:
+        shape = local_shape(placement, local.coords, local.grid.size_of)
+        p, q = factors(shape, rank, stacked=False, partial=bool(placement.grad_sum))
+        first, second = first + (p or prod(shape)), second + q
+    yield "all_reduce", FP32 * first, 1
+    if second:
+        yield "all_reduce", FP32 * second, 1
 
 
 def _groups(local: _RankTensors) -> Iterator[Group]:

@@ -196,7 +196,8 @@ def schema_keys(spec: type[Spec], prefix: str = "") -> dict[str, Any]:
         nested = [
             t for t in parts if t.__name__ not in {"PythonRef", "ModelSpec", "Source", "RecomputeEvery"}
         ]
-        nested = [t for t in nested if t.__name__ not in {"RecomputeBudget", "MlflowSpec", "WandbSpec"}]
+        left = {"RecomputeBudget", "MlflowSpec", "WandbSpec", "LowRank"}
+        nested = [t for t in nested if t.__name__ not in left]
         if nested:
             found |= schema_keys(nested[0], key + ".")
         else:

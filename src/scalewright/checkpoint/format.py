@@ -6,7 +6,7 @@
                                         the data, the run file as it was resolved: all but tensors
       model-00000-000.safetensors       rank 0's boxes of the weights (fp32), at most 2 GiB a file; buffers of
                                         a user's own module, whole and in their own dtype
-      optimizer-00000-000.safetensors   its boxes of the optimizer's state
+      optimizer-00000-000.safetensors   its boxes of the optimizer's state, and what it has alone
       COMMIT                            written last: checksums of the two .json files; without it the
                                         folder does not exist for anyone
 
@@ -39,7 +39,8 @@ ITEM_BYTES = {
     **dict.fromkeys(("int8", "uint8", "bool", "float8_e4m3fn", "float8_e5m2"), 1),
 }
 COMPLEX = "complex_buffers"  # in state.json: the buffers whose last dimension is (real, imaginary)
-OPTIMIZER, BUFFER = "optimizer/", "buffer/"  # prefixes of names in a manifest; parameters have none
+# Prefixes of names in a manifest; parameters have none. RANK: a tensor that one rank has, rank/00003/NAME.
+OPTIMIZER, BUFFER, RANK = "optimizer/", "buffer/", "rank/"
 STEP_FOLDER = re.compile(r"^step-(\d{8,})$")
 
 
@@ -72,7 +73,8 @@ class StoredFile:
 
 @dataclass(frozen=True)
 class Manifest:
-    """A checkpoint's content. Tensors: parameters by name, `optimizer/<state>/<name>`, `buffer/<name>`."""
+    """A checkpoint's content. Tensors: parameters by name, `optimizer/<state>/<name>`, `buffer/<name>`, and
+    `rank/<rank>/<name>` of what one rank has alone."""
 
     step: int
     samples: int
@@ -82,6 +84,11 @@ class Manifest:
     tensors: dict[str, StoredTensor]
     files: dict[str, StoredFile]
     version: int = VERSION
+
+
+def rank_name(name: str, rank: int) -> str:
+    """The name in a manifest of a tensor that only one rank has."""
+    return f"{RANK}{rank:05d}/{name}"
 
 
 def read_manifest(folder: Path) -> Manifest:

@@ -20,6 +20,7 @@ from scalewright.checkpoint.format import (
     BUFFER,
     COMPLEX,
     OPTIMIZER,
+    RANK,
     StoredBox,
     StoredTensor,
     check_file,
@@ -27,6 +28,7 @@ from scalewright.checkpoint.format import (
     committed,
     damaged,
     free_name,
+    rank_name,
     read_manifest,
     read_state,
     verify,
@@ -54,8 +56,8 @@ class CheckpointReader:
         self._files: dict[str, Any] = {}
 
     def names(self) -> list[str]:
-        """The model's parameters; buffers and the optimizer's states are left out."""
-        return [name for name in self.manifest.tensors if not name.startswith((OPTIMIZER, BUFFER))]
+        """The model's parameters; buffers, the optimizer's states and what ranks have alone are left out."""
+        return [name for name in self.manifest.tensors if not name.startswith((OPTIMIZER, BUFFER, RANK))]
 
     def buffers(self) -> list[str]:
         """The buffers of a user's own module."""
@@ -67,6 +69,11 @@ class CheckpointReader:
             return None
         stored = self.read(BUFFER + name)
         return torch.view_as_complex(stored) if name in self.state.get(COMPLEX, ()) else stored
+
+    def read_of_rank(self, name: str, rank: int) -> Tensor | None:
+        """A tensor that only this rank had; None when the checkpoint has none of this name."""
+        stored = rank_name(name, rank)
+        return self.read(stored) if self.has(stored) else None
 
     def optimizer_states(self) -> list[str]:
         """The optimizer's states, such as `exp_avg`."""

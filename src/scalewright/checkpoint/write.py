@@ -38,6 +38,7 @@ from scalewright.checkpoint.format import (
     commit_text,
     committed,
     describe_file,
+    rank_name,
     step_folder,
     stored_tensor,
 )
@@ -52,7 +53,6 @@ from scalewright.spec.text.files import sync_folder, write_whole
 FILE_BYTES = 2 * 2**30  # bounds the host memory that a save takes
 
 
-def save(
 class Later(Protocol):
     """A tensor that is made when its file is written, in the shape of its weight's master."""
 
@@ -64,6 +64,7 @@ class Later(Protocol):
         """Makes it."""
 
 
+def save(
     root: Path,
     weights: Weights,
     states: Mapping[str, Mapping[str, Tensor | Later]],
@@ -76,6 +77,7 @@ class Later(Protocol):
     layout: dict[str, Any],
     state: dict[str, Any],
     buffers: Mapping[str, Tensor] | None = None,
+    of_rank: Mapping[str, Tensor] | None = None,
     keep: int = 2,
     finite: bool = True,
 ) -> Path:
@@ -83,14 +85,17 @@ class Later(Protocol):
 
     `states` maps a weight's canonical name to {optimizer state: tensor like the weight's master}. `state` has
     no tensors; `finite`: whether the step's loss and gradient norm were. It is recorded together with whether
-    every number written is. `buffers` are the same on every rank, and rank 0 writes them. Raises
-    RunError on every rank when any of them could not write; earlier checkpoints stay.
+    every number written is. `buffers` are the same on every rank, and rank 0 writes them; `of_rank` are this
+    rank's alone. Raises RunError on every rank when any of them could not write; earlier checkpoints stay.
     """
     final = step_folder(root, step)
     partial = final.with_name(final.name + ".tmp")
     first = mesh.rank == 0
     _together(mesh, partial, (lambda: make_empty(root, partial)) if first else None)
     model_chunks, optimizer_chunks = _chunks(weights, states, mesh)
+    optimizer_chunks += [
+        _whole(rank_name(name, mesh.rank), tensor) for name, tensor in (of_rank or {}).items()
+    ]
     if first:
         model_chunks += [_whole(BUFFER + name, tensor) for name, tensor in (buffers or {}).items()]
     if complexes := [name for name, tensor in (buffers or {}).items() if tensor.is_complex()]:

@@ -122,6 +122,9 @@ class Player:
         # there are no numbers to look at
         self.step = Step(parallel, optimizer, loss, mesh, clip, look=False, balance=balance)
         watch.register(parallel.weights, optimizer)
+        if parallel.compression is not None:
+            parallel.compression.steps = parallel.compression.spec.start_after  # a step that is compressed
+            watch.keeps(parallel.compression.tensors())
 
     def warm_up(self) -> None:
         """Makes what a first step makes once: the optimizer's states, and the space FSDP gathers into."""

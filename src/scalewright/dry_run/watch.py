@@ -131,6 +131,11 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._hooks.append(optimizer.register_step_post_hook(self._after_update))
             self._states(optimizer)
 
+    def keeps(self, tensors: Iterable[Tensor]) -> None:
+        """Marks what data parallelism keeps from step to step."""
+        for tensor in tensors:
+            self.live.tag(tensor, "buffers")
+
     def _gradient(self, parameter: Tensor) -> None:
         if parameter.grad is not None:
             self.live.tag(parameter.grad, "gradients")

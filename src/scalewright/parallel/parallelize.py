@@ -28,6 +28,7 @@ from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.offload_activations import apply_offload_activations
 from scalewright.parallel.offload_states import allocate, apply_offload
 from scalewright.parallel.pipeline import Pipeline
+from scalewright.parallel.power_sgd import PowerSGD
 from scalewright.parallel.recompute import apply_recompute
 from scalewright.parallel.replicate import GradientBuckets
 from scalewright.parallel.shard import apply_shard
@@ -35,6 +36,7 @@ from scalewright.parallel.shard_gradients import ShardedGradients
 from scalewright.parallel.stages import Stages, stages_of, tied_stages
 from scalewright.parallel.tensor import apply_tensor, cut_parameters
 from scalewright.parallel.weights import Weights, hold
+from scalewright.spec.compress import Compress
 from scalewright.spec.layout import Layout
 from scalewright.spec.memory import is_sharded, offloads_activations
 from scalewright.spec.placement import Box, Placement
@@ -75,6 +77,11 @@ class Parallel:
     gradients: GradientSync
     executor: Executor
 
+    @property
+    def compression(self) -> PowerSGD | None:
+        """The state of compressed gradients that lasts from step to step."""
+        return self.gradients.compression if isinstance(self.gradients, GradientBuckets) else None
+
 
 def parallelize(
     model: nn.Module,
@@ -88,12 +95,14 @@ def parallelize(
     backend: str = "inductor",
     seq_len: int | None = None,
     memory: AbstractContextManager[Any] | None = None,
+    compress: Compress = "none",
 ) -> Parallel:
     """Applies a layout to a model (or to a pipeline rank's `Stages`) in place; see `fill` for the values.
 
     `bf16`: computes in bf16, with fp32 masters; a layout whose precision is fp16 computes in that.
     `random`: the blocks use random numbers. `seq_len` prices a recomputation budget (null: the model's own).
     `memory` is entered where space is first allocated: a dry run's takes none.
+    `compress`: how whole replicas send their gradients.
     """
     stages = stages_of(model)
     if layout.tp * layout.cp * layout.ep * layout.etp > 1:
@@ -123,7 +132,7 @@ def parallelize(
         allocate(model, layout, mesh.device)
         weights = hold(model, placements, mesh)
         apply_offload(weights, layout, mesh.device)
-        gradients = _gradients(stages, weights, layout, mesh, sharded=sharded, half=half)
+        gradients = _gradients(stages, weights, layout, mesh, sharded=sharded, half=half, compress=compress)
         executor = _executor(model, layout, mesh, gradients, half)
         return Parallel(model, weights, Buffers(model, mesh), gradients, executor)
 
@@ -146,13 +155,15 @@ def _gradients(
     *,
     sharded: bool,
     half: torch.dtype | None,
+    compress: Compress,
 ) -> GradientSync:
     if sharded:
         return ShardedGradients(stages, weights, layout)
     experts = any(isinstance(module, MoE) for stage in stages.values() for module in stage.modules())
     shared = max(mesh.size("gradient"), mesh.size("ehsdp") if experts else 1)
     if shared > 1 or half is not None:
-        return GradientBuckets(weights, mesh, overlap=layout.pp == 1, tied=tied_stages(stages))
+        overlap, tied = layout.pp == 1, tied_stages(stages)
+        return GradientBuckets(weights, mesh, overlap=overlap, tied=tied, compress=compress)
     return LocalGradients(weights)
 
 

@@ -17,34 +17,25 @@ An embedding that two stages of a rank share (the tied head of a V) waits for bo
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, field
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from scalewright.parallel.bucket import AllReduce, Bucket, Reduction, Staged
+from scalewright.parallel.half_buckets import HalfBuckets
 from scalewright.parallel.mesh import Mesh
+from scalewright.parallel.power_sgd import PowerSGD
 from scalewright.parallel.weights import Weight, Weights
+from scalewright.spec.compress import Compress, LowRank
 from scalewright.spec.volumes import BUCKET_BYTES
 
 
-@dataclass
-class _Bucket:
-    """A flat buffer of some weights' gradients, of one stage."""
-
-    stage: int
-    group: dist.ProcessGroup | None
-    buffer: Tensor
-    views: list[Tensor] = field(default_factory=list)  # every parameter's part of it,
-    untouched: list[bool] = field(default_factory=list)  # and whether the step has yet to add its gradient
-    waiting: int = 0  # parameters that the current backward has yet to reach
-
-
 class GradientBuckets:
-    """Flat fp32 gradient sums, all-reduced when the last micro-batch has filled them.
+    """Flat fp32 gradient sums, reduced when the last micro-batch has filled them.
 
     `overlap`: each bucket as soon as it is full, for a backward that runs whole. `tied`: stages of this rank
-    that share a parameter, held by the first of them.
+    that share a parameter, held by the first of them. `compress`: how they are sent.
     """
 
     def __init__(
@@ -55,26 +46,38 @@ class GradientBuckets:
         *,
         overlap: bool = True,
         tied: Collection[int] = (),
+        compress: Compress = "none",
     ) -> None:
         self.groups = {False: mesh.group("gradient")}
         if any(_is_expert(weight) for weight in weights):
             self.groups[True] = mesh.group("ehsdp")
-        self.timers = mesh.timers
-        self.axis = "dp_shard" if mesh.size("fsdp") > 1 else "dp_replicate"
+
         self.weights = weights
         self.overlap = overlap
         self.tied = frozenset(tied)
-        self.buckets: list[_Bucket] = []
+        self.buckets: list[Bucket] = []
         self._syncing = False  # whether the hooks start reductions
         self._next = 0  # the bucket that they start next
         self._ended: set[int] = set()  # stages that have run their last backward of the step
         self._started: set[int] = set()  # and stages whose buckets have been started
-        self._handles: list[dist.Work] = []
+
         together: dict[tuple[int, bool], list[Weight]] = {}
         for weight in weights.trained()[::-1]:  # the backward makes the last layer's gradients first
             together.setdefault((weight.stage, _is_expert(weight)), []).append(weight)
         for (stage, experts), items in together.items():
             self._fill(stage, self.groups[experts], items, bucket_bytes)
+        axis = "dp_shard" if mesh.size("fsdp") > 1 else "dp_replicate"
+        self.compression = (
+            PowerSGD(compress.powersgd, self.buckets) if isinstance(compress, LowRank) else None
+        )
+        self.reduction: Reduction
+        if self.compression is not None:
+            self.reduction = Staged(self.compression, mesh.timers, axis)
+        elif isinstance(compress, str) and compress != "none":
+            dtype = torch.float16 if compress == "fp16" else torch.bfloat16
+            self.reduction = Staged(HalfBuckets(dtype), mesh.timers, axis)
+        else:
+            self.reduction = AllReduce(mesh.timers, axis)
 
     def _fill(
         self, stage: int, group: dist.ProcessGroup | None, items: list[Weight], bucket_bytes: int
@@ -92,7 +95,7 @@ class GradientBuckets:
         device = members[0].compute.device
         size = sum(weight.master.numel() for weight in members)
         buffer = torch.zeros(size, dtype=torch.float32, device=device)
-        bucket = _Bucket(stage, group, buffer, waiting=len(members))
+        bucket = Bucket(stage, group, buffer, members, waiting=len(members))
         self.buckets.append(bucket)
         offset = 0
         for weight in members:
@@ -103,7 +106,7 @@ class GradientBuckets:
                 weight.compute.grad = view  # autograd adds in place
             self._watch(weight.compute, view, bucket)
 
-    def _watch(self, parameter: nn.Parameter, view: Tensor, bucket: _Bucket) -> None:
+    def _watch(self, parameter: nn.Parameter, view: Tensor, bucket: Bucket) -> None:
         index = len(bucket.views)
         bucket.views.append(view)
         bucket.untouched.append(True)
@@ -154,23 +157,18 @@ class GradientBuckets:
             self._start(self.buckets[self._next])
             self._next += 1
 
-    def _start(self, bucket: _Bucket) -> None:
+    def _start(self, bucket: Bucket) -> None:
         for view, untouched in zip(bucket.views, bucket.untouched, strict=True):
             if untouched:  # no backward reached it: the numbers are the last step's
                 view.zero_()
-        if bucket.group is not None:
-            handle = dist.all_reduce(bucket.buffer, group=bucket.group, async_op=True)
-            self._handles.append(handle)
+        self.reduction.start(bucket)
 
     def finish(self) -> None:
         """After the last backward: reduces buckets that hold unused parameters, and waits for all."""
         for bucket in self.buckets[self._next :]:
             if bucket.stage not in self._started:
                 self._start(bucket)
-        with self.timers.comm(self.axis):
-            for handle in self._handles:
-                handle.wait()
-        self._handles.clear()
+        self.reduction.finish()
 
     def clear(self) -> None:
         """Before a step: zeroes the sums of fp32 parameters and points them there again.

@@ -12,6 +12,7 @@ from typing import Any
 from scalewright.parity.layouts import by_hand, one_device, smallest, with_micro_batches, without_idle_chunks
 from scalewright.parity.models import fewer_kv_heads, small_model, small_seq_len
 from scalewright.parity.room import Room, find_room, too_large
+from scalewright.spec.compress import word
 from scalewright.spec.errors import UserError
 from scalewright.spec.layout import Layout
 from scalewright.spec.layout_check import check_layout
@@ -79,6 +80,12 @@ def set_up(run: RunSpec, *, device: str, steps: int, micro_batch: int | None = N
 
 def _check_comparable(run: RunSpec) -> None:
     """Raises UserError for what one device doesn't compute by design: tests simulate it in one process."""
+    if run.train.compress != "none":
+        raise UserError(
+            f"{word(run.train.compress)} changes what replicas send each other, and one device sends nothing",
+            "train.compress",
+            "compare with train.compress=none",
+        )
     optimizer = run.optimizer
     if isinstance(optimizer, OptimizerSpec) and optimizer.record.block and cuts(run.layout):
         raise UserError(

@@ -16,6 +16,7 @@ from scalewright.plan.chips import Chip, chip_of
 from scalewright.plan.curves import narrow_is_fast
 from scalewright.plan.frameworks import FUSED_ATTENTION, OURS, Framework, find_framework
 from scalewright.plan.switches import NO_SWITCHES, Switches, read_switches
+from scalewright.spec.compress import Compress, check_compress
 from scalewright.spec.hardware.cluster import ClusterSpec
 from scalewright.spec.layout import Layout, RecomputeBudget, RecomputeEvery
 from scalewright.spec.model import ModelSpec
@@ -65,6 +66,7 @@ class Request:
     flash: bool | None = None  # null: the trainer's own default
     switches: Switches = NO_SWITCHES
     optimizer: Optimizer = ADAMW  # other trainers are priced with AdamW only
+    compress: Compress = "none"  # of gradients; of this package's own trainer
     documents: bool = True  # several per row of tokens, masked from each other (our default)
     assumed: tuple[str, ...] = ()
 
@@ -137,11 +139,12 @@ def from_layout(
     options: Mapping[str, str] | None = None,
     *,
     optimizer: Optimizer = ADAMW,
+    compress: Compress = "none",
     documents: bool = True,
 ) -> Request:
     """A layout of the spec as a request; its legality isn't checked here.
 
-    `optimizer`, `documents`: as `run_facts` reads them from a run file.
+    `optimizer`, `documents`, `compress`: as `run_facts` reads them from a run file.
 
     Raises UserError for a precision that the device hasn't.
     """
@@ -165,19 +168,22 @@ def from_layout(
         stage_layers=layout.stage_layers,
         switches=switches,
         optimizer=optimizer,
+        compress=compress,
         documents=documents,
     )
 
 
 def run_facts(run: RunSpec) -> dict[str, Any]:
-    """The optimizer and document mask of a run file, as keywords of `from_layout`; they change its memory.
+    """The optimizer, document mask and compression of a run file, as keywords of `from_layout`.
 
-    A user's own optimizer counts as AdamW, which keeps the most state.
+    A user's own optimizer counts as AdamW, which keeps the most state. Raises UserError for compression that
+    the layout has no use for.
     """
     optimizer, data = run.optimizer, run.data
     record = optimizer.record if isinstance(optimizer, OptimizerSpec) else ADAMW
     masked = isinstance(data, DataSpec) and data.masked
-    return {"optimizer": record, "documents": masked}
+    check_compress(run.train.compress, run.layout)
+    return {"optimizer": record, "documents": masked, "compress": run.train.compress}
 
 
 def recompute_of(layout: Layout, trainer: Framework, switches: Switches) -> tuple[str, float]:

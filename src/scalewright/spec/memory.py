@@ -8,6 +8,8 @@
 Sharded tensors are padded to a multiple of the ranks, in their rows, as FSDP does; states have no padding.
 Tensors that a ZeRO stage keeps whole from a step's first forward to its end are `spec/volumes.py`'s.
 In fp16: 2 + 2 + 12 bytes (Rajbhandari et al. 2020 §3.1).
+
+States of other optimizers: optimizers.py; what PowerSGD keeps of compressed gradients: compress.py.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from pydantic import ConfigDict, Field, model_validator
 
 from scalewright.spec.base import Spec, parse_yaml, read_yaml
+from scalewright.spec.compress import Compress, read_compress
 from scalewright.spec.errors import UserError
 from scalewright.spec.guard import GuardSpec
 from scalewright.spec.layout import Layout
@@ -144,7 +145,7 @@ class BalanceSpec(Spec):
 
 
 class TrainSpec(Spec):
-    """The length of training, validation, compilation, timeouts and the guard."""
+    """The length of training, validation, compilation, compressed gradients, timeouts and the guard."""
 
     steps: int | None = Field(None, ge=0)
     tokens: float | None = Field(None, gt=0)
@@ -153,6 +154,7 @@ class TrainSpec(Spec):
     z_loss: float = Field(0.0, ge=0)
     balance: BalanceSpec = BalanceSpec()
     compile: bool | Literal["auto"] = "auto"  # auto: on CUDA
+    compress: Compress = "none"  # gradients of whole replicas
     timeouts: TimeoutsSpec = TimeoutsSpec()
     guard: GuardSpec = GuardSpec()
 
@@ -164,6 +166,8 @@ class TrainSpec(Spec):
                 raise UserError("steps and tokens are both given", "train", "keep one of them")
             if data.get("steps") is None and data.get("tokens") is None:
                 data = {**data, "steps": 1000}
+            if "compress" in data:
+                data = {**data, "compress": read_compress(data["compress"])}
         return data
 
 

@@ -1,7 +1,8 @@
 """The transfers of a rank in an optimizer step, each with the computation that may hide it.
 
     axis          kind                    bytes of a call              calls a step        during
-    gradient      all_reduce              fp32 gradients, in buckets   once (zero 0)       backward
+    gradient      all_reduce; all_to_all  gradients, in buckets        once (zero 0)       backward
+                  and all_gather          (compress.py)
     fsdp          all_gather              a block's parameters         `_block_gathers`    forward (3: all)
                   all_gather              those of a head              `_lasting_gathers`  forward (3: all)
                   all_gather              those of a stage's root      `_lasting_gathers`  nothing
@@ -105,7 +106,7 @@ class Rank:
     sharded: Number  # whether parameters are FSDP's
     width: Number  # bytes of an activation or a gathered parameter
     groups: tuple[Group, ...]
-    buckets: tuple[tuple[Number, Number], ...]  # of unsharded gradients: bytes, how many
+    buckets: tuple[tuple[Collective, Number, Number], ...]  # of unsharded gradients: bytes, how many
     partial: tuple[tuple[str, Number, Number], ...]  # axis, bytes, how many
     exchanges: Exchanges
     stream: Number  # bytes of the residual stream of a micro-batch, [B, T, D]
@@ -119,8 +120,8 @@ class Rank:
 
 def data_parallel(rank: Rank) -> Iterator[Transfer]:
     """Gradients of replicas; or FSDP's gathers and reductions, and the sums between replicas of shards."""
-    for size, count in rank.buckets:
-        yield Transfer("gradient", "all_reduce", size, count, "backward")
+    for kind, size, count in rank.buckets:
+        yield Transfer("gradient", kind, size, count, "backward")
     for group in rank.groups:
         yield from _sharded(rank, group)
 

@@ -57,6 +57,7 @@ def build_network(
             compile_blocks=compiled,
             seq_len=run.stated_seq_len,
             memory=memory,
+            compress=run.train.compress,
         )
         return Network(parallel, lambda t, box: init_box(t, model, run.seed, *box))
     if not isinstance(model, PythonRef):
@@ -70,7 +71,14 @@ def build_network(
     }
     placements = place_plain(describe(module), run.layout)
     parallel = parallelize(
-        module, placements, run.layout, mesh, bf16=bf16, compile_blocks=compiled, random=True
+        module,
+        placements,
+        run.layout,
+        mesh,
+        bf16=bf16,
+        compile_blocks=compiled,
+        random=True,
+        compress=run.train.compress,
     )
     fill(parallel.weights, lambda t, box: cut(values[t.name], box))
     parallel.buffers.share()

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from scalewright.data.dataset import open_data
 from scalewright.launch.local import cores
+from scalewright.spec.compress import check_compress
 from scalewright.spec.errors import UserError
 from scalewright.spec.layout import Layout, RecomputeBudget
 from scalewright.spec.memory import offloads_optimizer, offloads_parameters
@@ -51,6 +52,7 @@ def resolve(run: RunSpec, *, read_data: bool = True) -> Resolved:
     check_trainable(model, run.layout, run.stated_seq_len)
     check_named(run.optimizer, run.layout)
     _check_muon(run, model)
+    check_compress(run.train.compress, run.layout)
     if isinstance(run.loss, PythonRef):
         reduction_of(run.loss)
     if run.checkpoint.async_:

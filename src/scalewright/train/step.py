@@ -116,6 +116,8 @@ class Step:
         report[NORM] = report[NORM].sqrt()
         verdict = self.guard.judge(report, local, self.clip_norm)
         self._buffers.put_back_unless(verdict.keep)
+        if self.parallel.compression is not None:
+            self.parallel.compression.keep(verdict.keep)
         if self.balance is not None:
             self.balance.update(weights, verdict.keep)
         if self.look:

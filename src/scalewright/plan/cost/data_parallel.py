@@ -8,6 +8,7 @@
     nothing              FSDP's roots; sums of partial gradients         all; between HSDP's replicas half
     nothing              FSDP2's copies out of what it gathered          all
     nothing              all, under DeepSpeed's pipeline engine          all
+    nothing              passes over gradients that are compressed       all
 
 Where nothing runs beside the computation, a pipeline fills and drains with the traffic of its stages: FSDP
 gathers when the first activation has come, and reduces before the gradient goes to the stage before.
@@ -26,11 +27,14 @@ import numpy as np
 
 from scalewright.plan.cost.columns import Columns
 from scalewright.plan.cost.price_list import PriceList
+from scalewright.plan.cost.shares import shares
 from scalewright.spec.volumes import During, Transfer
 
 BACKWARD = 2 / 3  # of a micro-batch's time
 LEAST = 0.05  # of the traffic that stays exposed: the last bucket
 REPLICAS = 0.5  # of the sum between replicas, which follows the reductions of the last backward
+# Bytes a number that compressing reads and writes, by COMPRESSED: parallel/half_buckets.py, power_sgd.py
+PACKING = np.array([0.0, 30.0, 46.0, 44.0])
 
 
 def data_parallel(at: Columns, sent: Sequence[Transfer], micro: np.ndarray, prices: PriceList) -> np.ndarray:
@@ -46,6 +50,7 @@ def data_parallel(at: Columns, sent: Sequence[Transfer], micro: np.ndarray, pric
         + _behind(priced, "backward", micro * backward)
         + _by_block(at, priced, micro)
         + prices.beside * _copies(at, priced)
+        + _packing(at)
         + sum(part.seconds * part.share for part in priced if part.transfer.during == "nothing")
         + (1 - prices.beside) * _fill(at, priced)
     )
@@ -71,6 +76,15 @@ def _fill(at: Columns, priced: Sequence[_Priced]) -> np.ndarray:
             later = at.table.schedules("splits") & (part.transfer.kind != "all_gather") & (part.rounds <= 1)
             once = once + np.where(later, 0.0, part.seconds / np.maximum(part.rounds, 1.0))
     return np.asarray((at.table.pp - 1) * once)
+
+
+def _packing(at: Columns) -> np.ndarray:
+    """Seconds of the passes over gradients that whole replicas compress (spec/compress.py)."""
+    moved = PACKING[at.trainer("compress").astype(int)]
+    if not moved.any():
+        return np.zeros(len(at.table))
+    held = shares(at)
+    return np.asarray(moved * (held.dense + held.expert) * (held.group > 1) / at.memory_rate)
 
 
 def _behind(priced: Sequence[_Priced], during: During, cover: np.ndarray) -> np.ndarray:

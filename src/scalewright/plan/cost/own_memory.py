@@ -73,6 +73,7 @@ def own_memory(
         return np.asarray(np.choose(highest, [getattr(moment, kind) for moment in moments]))
 
     beside = {kind: bytes_of(kind) for kind in ("activations", "buffers", "gradients", "other")}
+    beside["buffers"] = beside["buffers"] + held.errors
     return {"parameters": held.parameters, "optimizer": held.optimizer, **beside}
 
 

@@ -2,7 +2,7 @@
 
     padded = sum over tensors of ceil(rows / ranks) · ranks · columns          (spec/memory.py: `padded_rows`)
 
-From the spec's placements: one sum a model, tp, number of ranks and optimizer.
+From the spec's placements: one sum a model, tp, number of ranks, optimizer and PowerSGD's rank.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from functools import lru_cache
 import numpy as np
 
 from scalewright.plan.cost import work as w
+from scalewright.plan.cost.columns import Place
 from scalewright.plan.cost.table import Table
+from scalewright.spec.compress import factors, rank_of
 from scalewright.spec.layout import Layout
 from scalewright.spec.memory import padded_rows
 from scalewright.spec.model import ModelSpec
@@ -22,9 +24,10 @@ from scalewright.spec.tensors import TensorSpec
 
 TIED = w.REGIONS  # a region more: a head's matrix that is the embedding's, where it lies on another rank
 # What is summed: elements; those whose gradients tp ranks, and kv ranks, have yet to sum; those of tensors
-# that are no matrix of a block (spec/optimizers.py); and bytes of a rank's optimizer states
-SUMS = 5
-ALL, SUM_TP, SUM_KV, REST, STATES = range(SUMS)
+# that are no matrix of a block (spec/optimizers.py); bytes of a rank's optimizer states; of gradients that
+# PowerSGD compresses the numbers, those of their P, and those of their Q
+SUMS = 8
+ALL, SUM_TP, SUM_KV, REST, STATES, SHRUNK, SENT_P, SENT_Q = range(SUMS)
 
 
 def padded(table: Table, ranks: np.ndarray) -> np.ndarray:
@@ -33,12 +36,13 @@ def padded(table: Table, ranks: np.ndarray) -> np.ndarray:
     rows = []
     for index, shards in zip(*np.divmod(pairs.astype(np.int64), 2**31), strict=True):
         unit = table.units[int(index)]
-        rows.append(_regions(unit.model, unit.sizes.tp, unit.sizes.sp, int(shards), unit.optimizer))
+        rank = rank_of(unit.compress)
+        rows.append(_regions(unit.model, unit.sizes.tp, unit.sizes.sp, int(shards), unit.optimizer, rank))
     return np.array(rows)[inverse.reshape(-1)]
 
 
 @lru_cache(maxsize=65536)
-def _regions(model: ModelSpec, tp: int, sp: bool, ranks: int, optimizer: Optimizer) -> np.ndarray:
+def _regions(model: ModelSpec, tp: int, sp: bool, ranks: int, optimizer: Optimizer, rank: int) -> np.ndarray:
     elements = np.zeros((w.REGIONS + 1, SUMS))
     layers = model.num_hidden_layers
     for shape, tensor, sums in _local_shapes(model, tp, sp):
@@ -47,7 +51,10 @@ def _regions(model: ModelSpec, tp: int, sp: bool, ranks: int, optimizer: Optimiz
         region = w.BLOCK if inside else w.BEFORE if layer < 0 else w.AFTER
         size = padded_rows(shape, ranks)
         kept = optimizer.state_bytes(tensor, size // ranks)
-        numbers = np.array([size, size * ("tp" in sums), size * ("kv" in sums), size * rest, kept])
+        p, q = factors(shape, rank, stacked=False, partial=bool(sums))
+        numbers = np.array(
+            [size, size * ("tp" in sums), size * ("kv" in sums), size * rest, kept, size * (p > 0), p, q]
+        )
         elements[region] += numbers
         if tensor.tied_to:
             elements[TIED] += numbers
@@ -67,3 +74,15 @@ def _local_shapes(
         for held in place(model, layout)
         if not held.tensor.role.startswith("expert")
     )
+
+
+def shrunk(table: Table, tied: np.ndarray, at: Place, regions: np.ndarray, what: int) -> np.ndarray:
+    """One sum (SHRUNK, SENT_P, SENT_Q) of a pipeline rank's gradients that PowerSGD compresses.
+
+    Both ends of a tied head on two ranks (`tied`: whether it is) have yet to be summed, and are sent whole.
+    """
+    first, last = at.first > 0, at.last > 0
+    whole = tied & (table.pp > 1) & ~table.schedules("folded") & first
+    blocks = at.blocks * regions[:, w.BLOCK, what]
+    ends = first * regions[:, w.BEFORE, what] + last * regions[:, w.AFTER, what]
+    return np.asarray(blocks + ends - whole * regions[:, TIED, what])

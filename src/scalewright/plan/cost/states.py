@@ -17,8 +17,9 @@ import numpy as np
 from scalewright.plan.cost import work as w
 from scalewright.plan.cost.columns import Place
 from scalewright.plan.cost.optimizer import offloaded
-from scalewright.plan.cost.padded import ALL, REST, STATES, TIED, padded
+from scalewright.plan.cost.padded import ALL, REST, SENT_Q, SHRUNK, STATES, TIED, padded, shrunk
 from scalewright.plan.cost.table import Facts, Table
+from scalewright.spec.compress import kept_bytes
 from scalewright.spec.memory import FP32
 
 
@@ -26,7 +27,8 @@ from scalewright.spec.memory import FP32
 class States:
     """Bytes of a rank, a number a row.
 
-    `gathered`: whole copies beside shards. `scratch`: what an update makes and frees.
+    `gathered`: whole copies beside shards. `scratch`: what an update makes and frees. `errors`: what
+    compressed gradients leave for the next step.
     """
 
     parameters: np.ndarray
@@ -34,6 +36,7 @@ class States:
     optimizer: np.ndarray
     gathered: np.ndarray
     scratch: np.ndarray
+    errors: np.ndarray
 
     def where(self, rows: np.ndarray, other: States) -> States:
         """These in `rows`, the other's elsewhere."""
@@ -112,6 +115,7 @@ def _usual(table: Table, facts: Facts, at: Place) -> States:
         # FSDP in a pipeline gathers and reduces once a step (volumes.py): both stay whole
         np.where((zero >= 3) & (table.pp > 1), whole * (2.0 + grads), 0.0),
         np.zeros(len(table)),
+        np.zeros(len(table)),
     )
 
 
@@ -146,7 +150,15 @@ def _own(table: Table, facts: Facts, at: Place, sums: Padded) -> States:
         np.where(away | adam_away, 0.0, adam + each * expert / experts),
         np.zeros(len(table)),  # own_memory.py: it comes and goes in a step
         np.where(away, 0.0, scratch * np.minimum(shard - np.where(by_matrix, rest / ranks, 0.0), at_once)),
+        np.where(sharded, 0.0, _errors(table, facts, at, sums.regions)),
     )
+
+
+def _errors(table: Table, facts: Facts, at: Place, regions: np.ndarray) -> np.ndarray:
+    """PowerSGD's errors and factors."""
+    tied = facts.works["tied"][table.unit] > 0
+    numbers, columns = (shrunk(table, tied, at, regions, what) for what in (SHRUNK, SENT_Q))
+    return np.asarray(kept_bytes(numbers, columns) * (table.dp * table.cp > 1))
 
 
 def _dense(table: Table, at: Place, regions: np.ndarray) -> tuple[np.ndarray, ...]:

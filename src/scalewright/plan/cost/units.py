@@ -21,12 +21,15 @@ from scalewright.plan.cost.switch_effects import column, switched
 from scalewright.plan.frameworks import ATTENTION, OURS, Framework
 from scalewright.plan.request import Request
 from scalewright.plan.switches import Switches
+from scalewright.spec.compress import Compress, word
 from scalewright.spec.hardware.device_families import PRICED
 from scalewright.spec.memory import FP32
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.optimizers import ADAMW, Optimizer
 from scalewright.spec.primitives import Sizes
 from scalewright.spec.volumes import latent_numbers
+
+COMPRESSED = ("none", "bf16", "fp16", "powersgd")  # how gradients are sent, by number
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,7 @@ class Unit:
     precision: str
     attention: str
     optimizer: Optimizer
+    compress: Compress
     switches: Switches
 
     @property
@@ -115,11 +119,13 @@ def _power(unit: Unit) -> float:
 def _trainer_facts(units: Sequence[Unit]) -> dict[str, np.ndarray]:
     facts = _columns([u.framework for u in units], _TRAINER)
     own = [u.framework.name == OURS for u in units]
+    kinds = [word(u.compress) for u in units]
     facts |= switched(units) | {
         "attention": column(units, lambda u: ATTENTION.index(u.attention)),
         "by_block": column(units, lambda u: u.framework.buckets == "block"),
         "whole_p2p": column(units, lambda u: u.framework.p2p == "whole"),
         "own": np.array(own, dtype=float),
+        "compress": np.array([float(COMPRESSED.index(kind)) for kind in kinds]),
         # this package's own: 16-bit copies beside the fp32 masters
         "copies": np.where(own, column(units, lambda u: 2.0 * (WIDTHS[u.precision] > 0)), 0.0),
     }
@@ -144,13 +150,13 @@ def _optimizer_facts(units: Sequence[Unit], own: np.ndarray, held: np.ndarray) -
         "by_matrix": np.array([float(x.outer_states is not None) for x in records]),
         "product_bytes": column(units, lambda u: FP32 if u.precision in ("fp32", "tf32") else FP32 / 2),
         "scratch": np.where(own, [float(x.scratch) for x in records], 0.0),  # of a parameter
+        "at_once": np.array([float(x.at_once or np.inf) for x in records]),  # parameters that take it
         "update": np.where(own, np.array(moved) / ADAMW.update, 1.0),
         "update_on_host": np.where(own, [x.update / ADAMW.update for x in records], 1.0),
     }
 
 
 def _work_facts(units: Sequence[Unit]) -> dict[str, np.ndarray]:
-        "at_once": np.array([float(x.at_once or np.inf) for x in records]),  # parameters that take it
     works = [u.work for u in units]
     facts = _columns(works, _WORK)
     facts["kept"] = np.array([work.kept for work in works])  # [units, REGIONS, KEPT]

@@ -28,15 +28,29 @@ from scalewright.plan.cost.columns import Columns, Place
 from scalewright.plan.cost.exchange import context_rank
 from scalewright.plan.cost.links import message_bytes
 from scalewright.plan.cost.optimizer import offloaded
-from scalewright.plan.cost.padded import ALL, SUM_KV, SUM_TP, TIED, padded
+from scalewright.plan.cost.padded import (
+    ALL,
+    SENT_P,
+    SENT_Q,
+    SHRUNK,
+    SUM_KV,
+    SUM_TP,
+    TIED,
+    padded,
+    shrunk,
+)
 from scalewright.plan.cost.shares import shares, weight_bytes
 from scalewright.plan.cost.states import fsdp
 from scalewright.plan.cost.table import RECOMPUTE
+from scalewright.plan.cost.units import COMPRESSED
 from scalewright.spec import volumes
+from scalewright.spec.compress import half_bytes
 from scalewright.spec.context_volumes import context_parallel
 from scalewright.spec.loss_chunks import LOGITS_AT_ONCE
 from scalewright.spec.memory import FP32
 from scalewright.spec.volumes import BUCKET_BYTES, Collective, During, Exchanges, Group, Rank, Transfer
+
+Message = tuple[Collective, np.ndarray, np.ndarray]  # kind, bytes, calls
 
 
 class Volumes:
@@ -109,7 +123,6 @@ class Volumes:
         (sharded, ranks, _), groups = self._sums, self._groups(place)
         whole = sum(group.elements * group.count for group in groups)
         plain = np.where(~sharded & (t.dp * t.cp > 1), FP32 * whole, 0.0)
-        buckets = np.maximum(np.ceil(plain / BUCKET_BYTES), 1.0)
         return Rank(
             zero_stage=t.zero_stage,
             pp=t.pp,
@@ -120,13 +133,35 @@ class Volumes:
             sharded=sharded.astype(float),
             width=weight_bytes(at),
             groups=groups,
-            buckets=((plain / buckets, np.where(plain > 0, buckets, 0.0)),),
+            buckets=self._buckets(place, plain),
             partial=tuple(self._partial(place)),
             exchanges=self._exchanges(place),
             stream=at.work("stream"),
             tokens=t.micro_batch * t.seq_len / t.cp,
             message=message_bytes(at),
             borders=_borders(at, place),
+        )
+
+    def _buckets(self, place: Place, plain: np.ndarray) -> tuple[Message, ...]:
+        """Messages of replicas' gradients, `plain` bytes in fp32, by how they are sent (spec/compress.py)."""
+        at, t, kind = self.at, self.at.table, self.at.trainer("compress")
+        count = np.maximum(np.ceil(plain / BUCKET_BYTES), 1.0)
+        sent = np.where(plain > 0, count, 0.0)
+        messages: list[Message] = [("all_reduce", plain / count, sent * (kind == COMPRESSED.index("none")))]
+        if not kind.any():
+            return tuple(messages)
+        fp16, powers = kind == COMPRESSED.index("fp16"), kind == COMPRESSED.index("powersgd")
+        half = half_bytes(plain / FP32 / count, t.dp * t.cp, fp16)
+        narrow = sent * (fp16 | (kind == COMPRESSED.index("bf16")))
+        tied = at.work("tied") > 0
+        numbers, p, q = (shrunk(t, tied, place, self._sums[2], what) for what in (SHRUNK, SENT_P, SENT_Q))
+        first = np.maximum(plain - FP32 * (numbers - p), 0.0)
+        return (
+            *messages,
+            ("all_to_all", half, narrow),
+            ("all_gather", half, narrow),
+            ("all_reduce", first / count, sent * powers),
+            ("all_reduce", FP32 * q / count, sent * powers * (q > 0)),
         )
 
     def _groups(self, place: Place) -> tuple[Group, ...]:

@@ -3,6 +3,7 @@
     *.safetensors   weights · optimizer states of a weight's shape · buffers of a user's module
     state.json      step, samples, tokens · optimizer: {kind: {weight: number}} · optimizer_groups
                     optimizer_ranks: numbers that differ between ranks, by rank (nearly always absent)
+    rank/00000/compress/...                error and Q of compressed gradients (compression_state.py)
 
 A test compares everything here before a save and after a load (tests/train/state/test_run_state.py).
 """
@@ -21,6 +22,11 @@ from scalewright.spec.errors import UserError
 from scalewright.spec.run import PythonRef, RunSpec
 from scalewright.train.batches import Place
 from scalewright.train.network import Network, checkpoint_source
+from scalewright.train.state.compression_state import (
+    COMPRESS,
+    compression_entry,
+    restore_compression,
+)
 from scalewright.train.state.group_state import GroupState, own_values
 from scalewright.train.state.optimizer_state import check_states, gather_numbers, read_states, write_states
 
@@ -33,6 +39,7 @@ class RunState:
         self.run, self.mesh = run, mesh
         self.weights, self.buffers = network.parallel.weights, network.parallel.buffers
         self.optimizer = optimizer
+        self.compression = network.parallel.compression
         self.groups = GroupState(optimizer) if isinstance(run.optimizer, PythonRef) else None
 
     def check(self) -> None:
@@ -57,6 +64,10 @@ class RunState:
             "optimizer": numbers,
             **more,
         }
+        of_rank: dict[str, torch.Tensor] = {}
+        if self.compression is not None:
+            of_rank = {f"{COMPRESS}/{name}": tensor for name, tensor in self.compression.state().items()}
+            state.update(compression_entry(self.run))
         if by_rank:
             state["optimizer_ranks"] = by_rank
         if self.groups is not None:
@@ -73,6 +84,7 @@ class RunState:
             layout=self.run.layout.dump(),
             state=state,
             buffers=self.buffers.named(),
+            of_rank=of_rank,
             keep=self.run.checkpoint.keep,
             finite=finite,
         )
@@ -100,6 +112,9 @@ class RunState:
         write_states(self.optimizer, self.weights, reader.optimizer_states(), read, numbers)
         if self.groups is not None:
             self.groups.write(state.get("optimizer_groups", {}), self.mesh)
+        if self.compression is not None:
+            steps = int(state["step"])
+            notes += restore_compression(self.compression, reader, self.run, self.mesh, steps)
         return Place(int(state["step"]), int(state["samples"]), int(state["tokens"])), notes
 
     def _restore_buffers(self, reader: CheckpointReader) -> list[str]:
