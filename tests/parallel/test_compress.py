@@ -153,7 +153,8 @@ CASES = [
         {**DP2, "devices": 4, "pp": 2, "micro_batch": 2, "schedule": "zb-h1"}, POWER, id="powersgd-zb-h1"
     ),
     pytest.param(DP2, "bf16", id="bf16-dp2"),
-    pytest.param({**DP2, "devices": 4, "tp": 2}, "bf16", id="bf16-dp2-tp2"),
+    # with sp each tp rank rounds its part of a norm's gradient, and one device has no such parts
+    pytest.param({**DP2, "devices": 4, "tp": 2, "sp": False}, "bf16", id="bf16-dp2-tp2"),
     pytest.param({**DP2, "devices": 4, "micro_batch": 2}, "fp16", id="fp16-dp4"),
     pytest.param({**DP2, "devices": 4, "pp": 2, "micro_batch": 2}, "fp16", id="fp16-dp2-pp2"),
 ]
@@ -319,13 +320,14 @@ def test_what_is_sent_is_counted_by_spec_dry_run_and_planner(layout: dict[str, A
     predicted = predict(model, cluster, parsed, 8, **run_facts(spec))
     tables = [step_traffic(model, parsed, 8, rank, bf16=False, compress=chosen) for rank in range(len(seen))]
     most = max(sum(t.bytes for (axis, _), t in table.items() if axis == "dp_shard") for table in tables)
-    # parts of a bucket are filled up to an even size: at most two numbers a rank
-    assert predicted.comm_bytes["dp"] == pytest.approx(most, abs=4 * parsed.dp if chosen != POWER else 1)
+    # parts of a bucket are filled up to an even size: at most two numbers a rank, in either message
+    slack = 8 * parsed.dp if isinstance(compress, str) else 1
+    assert predicted.comm_bytes["dp"] == pytest.approx(most, abs=slack)
     plain = [step_traffic(model, parsed, 8, rank, bf16=False) for rank in range(len(seen))]
     saved = wire_bytes(tables[0], "dp_shard") / wire_bytes(plain[0], "dp_shard")
     assert saved == pytest.approx(0.5, rel=0.01) if isinstance(compress, str) else saved < 0.4
     if isinstance(chosen, LowRank):
-        errors = played.groups[0].dump()["memory_bytes"]["buffers"]
+        errors = max(group.dump()["memory_bytes"]["buffers"] for group in played.groups)
         numbers, columns = compressed(model, parsed, rank_of(chosen))
         assert errors >= kept_bytes(numbers, columns)
         memory = predicted.memory_gib["buffers"] * GIB
