@@ -60,7 +60,8 @@ class CrossEntropy:
     ) -> Losses:
         parameters = [x for x in (weight, bias) if x is not None]
         keep = torch.is_grad_enabled() and any(x.requires_grad for x in (hidden, *parameters))
-        sizes = LossSizes(targets.numel(), *weight.shape, hidden.element_size(), softcap is not None)
+        columns, size = weight.shape
+        sizes = LossSizes(targets.numel(), columns, size, hidden.element_size(), softcap is not None)
         if not (sizes.head_in_chunks if keep else sizes.several):
             return self(soft_cap(F.linear(hidden, weight, bias), softcap), targets)
         return head_in_chunks(hidden, weight, bias, targets, self.chunk, softcap, keep=keep)

@@ -42,8 +42,7 @@ def before(m: ModelSpec, s: Sizes) -> Iterator[Operator]:
 def after(m: ModelSpec, s: Sizes) -> Iterator[Operator]:
     """Final norm, head and loss."""
     last, vocab = m.num_hidden_layers, ceil_div(m.vocab_size, s.tp)
-    sizes, ours = loss_sizes(m, s), s.kernels != "fused"
-    in_chunks = ours and bool(sizes.head_in_chunks)
+    sizes, ours, in_chunks = loss_sizes(m, s), s.kernels != "fused", head_in_chunks(m, s)
     if m.final_norm:
         last_norm = norm(m, s, "norm", last, s.stream, m.hidden_size, keeps_out=not in_chunks, whole=True)
         gathered = (s.rows - s.stream) * m.hidden_size * float(s.width) if ours and not in_chunks else 0.0
@@ -66,6 +65,11 @@ def loss_sizes(m: ModelSpec, s: Sizes) -> LossSizes:
     """The sizes of head and loss on one rank."""
     columns = ceil_div(m.vocab_size, s.tp)
     return LossSizes(s.rows, columns, m.hidden_size, s.width, m.logit_softcap is not None)
+
+
+def head_in_chunks(m: ModelSpec, s: Sizes) -> bool:
+    """Whether the forward makes the head's gradients, beside the loss: in our own trainer, at some sizes."""
+    return s.kernels != "fused" and bool(loss_sizes(m, s).head_in_chunks)
 
 
 def block(m: ModelSpec, s: Sizes, layer: int) -> Iterator[Operator]:

@@ -102,7 +102,7 @@ def work(model: ModelSpec, sizes: Sizes) -> Work:
     even = not sizes.sp or (sizes.seq_len // sizes.cp) % sizes.tp == 0
     if sizes.batch <= 2 or sizes.seq_len % sizes.cp or not even:
         return _listed(model, sizes)
-    ways = {_head_in_chunks(model, replace(sizes, batch=batch)) for batch in (1, 2, sizes.batch)}
+    ways = {block.head_in_chunks(model, replace(sizes, batch=batch)) for batch in (1, 2, sizes.batch)}
     if len(ways) > 1:
         return _listed(model, sizes)
     single, double = (work(model, replace(sizes, batch=batch)) for batch in (1, 2))
@@ -158,7 +158,7 @@ def _listed(model: ModelSpec, sizes: Sizes) -> Work:
     return Work(
         np.array(rows), kept, dense, expert, parts[:REST], inputs, gates, stream, sparse, routed, key_value,
         apart, query, attended, float(kv_heads), float(query_heads), layers, logits,
-        float(_head_in_chunks(model, sizes)),
+        float(block.head_in_chunks(model, sizes)),
         block.mask_bytes(model, sizes),
     )  # fmt: skip
 
@@ -215,11 +215,6 @@ def _kernels(o: Operator, region: int, share: float) -> list[Kernel]:
         (kind, phase, region, share, 0.0, 0.0, 0.0, 1.0, flops, moved, 0.0, 0.0, part, 0.0)
         for phase, flops in ((FORWARD, o.flops), (INPUT, o.flops_input))
     ]
-
-
-def _head_in_chunks(model: ModelSpec, sizes: Sizes) -> bool:
-    """Whether our own trainer makes the head's gradients in the forward, at these sizes."""
-    return any(operator.summed > 0 for operator in block.after(model, sizes))
 
 
 def _heads(model: ModelSpec, sizes: Sizes, layer: int) -> tuple[int, int, int, int]:
