@@ -20,6 +20,7 @@ from tests.rank_traffic import step_traffic
 
 from scalewright.dry_run.dry_run import Group, dry_run
 from scalewright.plan.predict import predict
+from scalewright.spec import loss_chunks
 from scalewright.spec.hardware.cluster import load_cluster
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
@@ -135,6 +136,19 @@ def test_bytes_held_and_sent(name: str, keys: dict[str, Any], masked: bool) -> N
             for group in groups
         )
         assert planned[axis] == pytest.approx(most, rel=1e-12), axis
+
+
+@pytest.mark.parametrize("name", list(MODELS))
+def test_every_chunk_of_a_loss_sends_its_own(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two numbers a token in every gather, with the head in chunks as with whole logits."""
+    monkeypatch.setattr(loss_chunks, "LOGITS_AT_ONCE", 34 * 5)
+    keys = {"devices": 2, "tp": 2, "micro_batch": 2, "global_batch": 4}
+    model, layout, groups = play(name, keys, masked=False)
+    for group in groups:
+        sent = {(a, k): value for (a, k, _), value in group.step.traffic.items() if a != "control"}
+        expected = step_traffic(model, layout, SEQ_LEN, group.ranks[0], bf16=False)
+        assert sent == {key: (traffic.count, traffic.bytes) for key, traffic in expected.items()}
+        assert expected["tp", "all_gather"].count > 2 * 7  # chunks of 32 tokens, twice
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.placement import Box, place
 from scalewright.spec.tensors import TensorSpec
-from scalewright.train.loss import cross_entropy
+from scalewright.parallel.cross_entropy import cross_entropy
 from worlds import CPU
 
 ROWS, LENGTH = 2, 10

@@ -19,7 +19,7 @@ from scalewright.spec.layout import Layout
 from scalewright.spec.layout_check import check_layout
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.run import OptimizerSpec
-from scalewright.train.loss import cross_entropy
+from scalewright.parallel.cross_entropy import cross_entropy
 from scalewright.train.network import load_python
 from scalewright.train.optimizer import build_optimizer
 from scalewright.train.step import Step

@@ -140,6 +140,17 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "compiled-5-layers": {"model": {"num_hidden_layers": 5}, "train": {"compile": True}},
 }
 
+# In these, ranks of a layout (not its control) compute a few logits at once, so that the head is in chunks.
+CHUNKED_WORDS = 83
+VARIANTS |= {
+    "chunks": {"model": {"vocab_size": CHUNKED_WORDS}, "train": {"z_loss": 1e-2}},
+    "chunks-5-layers": {"model": {"vocab_size": CHUNKED_WORDS, "num_hidden_layers": 5}},
+    "chunks-tied-5-layers": {
+        "model": {"vocab_size": CHUNKED_WORDS, "num_hidden_layers": 5, "tie_word_embeddings": True}
+    },
+    "chunks-capped": {"model": {"vocab_size": CHUNKED_WORDS, "logit_softcap": 10.0, "head_bias": True}},
+}
+
 # fp32 sums in another order differ by about 1e-7 a step; ten steps carry that on, and 1e-5 leaves a factor of
 # ten (the worst of this table is about 1e-6).
 FP32 = 1e-5
@@ -555,7 +566,31 @@ def _rest() -> list[Case]:
     ]  # fmt: skip
 
 
+def _head_in_chunks() -> list[Case]:
+    """Micro-batches of two rows and more, which a head in chunks takes (spec/loss_chunks.py)."""
+    low = {"precision": "bf16", "micro_batch": 4, "tolerance": BF16}
+    return [
+        case("chunks-dp2-zero0", "chunks", dp_shard=2, zero_stage=0, micro_batch=2),
+        case("chunks-dp2-zero3", "chunks", dp_shard=2, micro_batch=2),
+        case("chunks-tp2", "chunks", tp=2, micro_batch=4),
+        case("chunks-tp4-no-sp", "chunks-capped", tp=4, sp=False, micro_batch=2),
+        case("chunks-cp2-ring", "chunks", cp=2, micro_batch=4),
+        case("chunks-pp2-gpipe", "chunks", pp=2, schedule="gpipe", micro_batch=2),
+        case("chunks-pp2-zb-h1", "chunks-capped", pp=2, schedule="zb-h1", micro_batch=2),
+        case("chunks-pp2-tied-zbv", "chunks-tied-5-layers", pp=2, schedule="zbv", micro_batch=2, fast=True),
+        case("chunks-pp2-dualpipev", "chunks-5-layers", pp=2, schedule="dualpipev", micro_batch=2),
+        case("chunks-tp2-dp2-zero3", "chunks-capped", tp=2, dp_shard=2, micro_batch=2, fast=True),
+        case("chunks-pp2-dp2-tied-zero2-zbv", "chunks-tied-5-layers", pp=2, dp_shard=2, zero_stage=2,
+             schedule="zbv", micro_batch=2),
+        case("chunks-pp2-tp2-cp2-zb-h1", "chunks", pp=2, tp=2, cp=2, schedule="zb-h1", micro_batch=4),
+        case("chunks-pp2-tp2-dp2-zero3", "chunks", pp=2, tp=2, dp_shard=2, micro_batch=2),
+        case("chunks-dp2-zero3-bf16", "chunks", dp_shard=2, **low),
+        case("chunks-pp2-zb-h1-bf16", "chunks", pp=2, schedule="zb-h1", **low),
+        case("chunks-pp2-tp2-bf16", "chunks", pp=2, tp=2, **low),
+    ]  # fmt: skip
+
+
 CASES: tuple[Case, ...] = (
     *_data(), *_tensor(), *_pipeline(), *_context(), *_experts(), *_latent(), *_pairs(), *_three_and_four(),
-    *_recompute(), *_rest()
+    *_recompute(), *_rest(), *_head_in_chunks()
 )  # fmt: skip

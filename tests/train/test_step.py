@@ -19,7 +19,7 @@ from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.placement import box, place
 from scalewright.train.columns import AUX, LOSS, NORM, STOP, TOKENS, stop_reason, stop_request
-from scalewright.train.loss import cross_entropy
+from scalewright.parallel.cross_entropy import cross_entropy
 from scalewright.train.step import Step
 from worlds import one_rank, plain, run_world
 

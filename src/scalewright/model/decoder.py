@@ -10,6 +10,7 @@ stage's names mean the same as the whole model's. Devices, ranks and groups appe
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -25,8 +26,15 @@ from scalewright.spec.sequence_cut import SequenceCut
 from scalewright.spec.trains import check_runs
 
 
+# Called with the head's input [..., D], its weight [V, D] and its bias [V] in place of their product.
+HeadLoss = Callable[[Tensor, Tensor, Tensor | None], Any]
+
+
 class Head(nn.Module):
-    """hidden [..., D] -> logits [..., V]; without a weight of its own (tied) it is handed the embedding's."""
+    """hidden [..., D] -> logits [..., V]; without a weight of its own (tied) it is handed the embedding's.
+
+    With a `loss`, what that returns: a loss that makes logits itself, a few at a time.
+    """
 
     def __init__(self, spec: ModelSpec, own_weight: bool) -> None:
         super().__init__()
@@ -36,10 +44,10 @@ class Head(nn.Module):
         if self.weight is not None:
             nn.init.normal_(self.weight, std=0.02)
 
-    def forward(self, hidden: Tensor, tied: Tensor | None = None) -> Tensor:
+    def forward(self, hidden: Tensor, tied: Tensor | None = None, loss: HeadLoss | None = None) -> Any:
         weight = self.weight if self.weight is not None else tied
         assert weight is not None
-        return F.linear(hidden, weight, self.bias)
+        return (loss or F.linear)(hidden, weight, self.bias)
 
 
 class Decoder(nn.Module):
@@ -84,14 +92,16 @@ class Decoder(nn.Module):
         positions: Tensor | None = None,
         documents: Tensor | None = None,
         cache: Cache | None = None,
-    ) -> Tensor:
+        loss: HeadLoss | None = None,
+    ) -> Any:
         """tokens [B, T] (later stages: hidden [B, T, D]) -> logits [B, T, V] (all but the last: hidden).
 
         `positions` [B or 1, T]: null = 0..T-1 after the cached ones. `documents` [B, T]: tokens see only
-        those of their own number; null = one document.
+        those of their own number; null = one document. `loss`: the last stage returns what it returns for
+        the head, in place of logits.
         """
         hidden = self.features(tokens, positions, documents, cache)
-        return self.logits(hidden) if self.last else hidden
+        return self.logits(hidden, loss) if self.last else hidden
 
     def features(
         self,
@@ -118,18 +128,20 @@ class Decoder(nn.Module):
             cache.advance(length)
         return self.norm(x) if self.norm is not None else x
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """hidden [..., D], after the final norm -> logits [..., V], capped when the model caps them."""
+    def logits(self, hidden: Tensor, loss: HeadLoss | None = None) -> Any:
+        """hidden [..., D], after the final norm -> logits [..., V], capped when the model caps them.
+
+        With a `loss`, what it returns; it applies the cap itself.
+        """
         tied = self.embed.weight if self.embed is not None else None
         if tied is None and self.tied is not None:
             tied = self.tied()
         if self.head is not None:
-            out: Tensor = self.head(hidden, tied)
+            out = self.head(hidden, tied, loss)
         else:
             assert tied is not None, "only the last stage has logits"
-            out = F.linear(hidden, tied)
-        cap = self.spec.logit_softcap
-        return out if cap is None else torch.tanh(out / cap) * cap
+            out = (loss or F.linear)(hidden, tied, None)
+        return out if loss is not None else soft_cap(out, self.spec.logit_softcap)
 
     def context(
         self, x: Tensor, length: int, positions: Tensor | None, documents: Tensor | None, cache: Cache | None
@@ -155,3 +167,8 @@ class Decoder(nn.Module):
         if self.positions is not None:
             x = x + self.positions(positions)
         return x if self.embed_norm is None else self.embed_norm(x)
+
+
+def soft_cap(logits: Tensor, cap: float | None) -> Tensor:
+    """Logits within +-cap, by tanh (Gemma 2: Gemma Team 2024 §2); null: as they are."""
+    return logits if cap is None else torch.tanh(logits / cap) * cap

@@ -5,6 +5,7 @@ mesh.py          coordinates and process groups        blocks.py     the units t
 tensor.py        tp and sp: matrices cut over ranks    regather.py   sp's inputs, gathered again
 functions.py     collectives with a gradient           sums.py       partial gradients, summed
 vocabulary.py    cross-entropy of logits cut by tp     weights.py    a rank's part of every parameter
+cross_entropy.py the built-in loss, loss_chunk.py      head_loss.py  with the head, in chunks: no whole logits
 replicate.py     DDP                                   shard.py      ZeRO 1 to 3 and HSDP, by FSDP2
                                                        shard_gradients.py: when it gathers, reduces, frees
 pipeline.py      a schedule's actions, run in order    stages.py, messages.py   what a rank holds and sends

@@ -14,12 +14,29 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from scalewright.model.decoder import Decoder
+from scalewright.parallel.cross_entropy import CrossEntropy
 from scalewright.parallel.inputs import Micro
 from scalewright.parallel.stages import take_auxiliary
 from scalewright.spec.schedule import Action, Schedule
 
 # (the model's logits, targets [B, T]) -> (sum of token losses, sum of auxiliary losses), fp32 scalars
 Loss = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+
+
+def run_losses(stage: nn.Module, inputs: Tensor, micro: Micro, loss: Loss) -> tuple[Tensor, Tensor]:
+    """A whole model, or the last stage of one, and the loss of what it makes of `inputs`.
+
+    The built-in loss goes into our own network: inside of the head's forward, where FSDP's hooks are, it makes
+    logits as it needs them. Other losses, and a user's own network, have whole logits between them.
+    """
+    losses: tuple[Tensor, Tensor]
+    if isinstance(loss, CrossEntropy) and isinstance(stage, Decoder):
+        of_head = loss.of_head(micro.targets, stage.spec.logit_softcap)
+        losses = stage(inputs, **micro.arguments, loss=of_head)
+    else:
+        losses = loss(stage(inputs, **micro.arguments), micro.targets)
+    return losses
 
 
 class Recorder:
@@ -82,9 +99,7 @@ class Plain:
             self.gradients.begin(0, last)
             forward, backward = Action("forward", 0, index), Action("backward", 0, index)
             self.recorder.before(forward)
-            logits = self.model(micro.tokens, **micro.arguments)
-            total, extra = loss(logits, micro.targets)
-            del logits  # its memory is the largest of all; the graph keeps the tensors for the backward
+            total, extra = run_losses(self.model, micro.tokens, micro, loss)
             if (auxiliary := take_auxiliary(self.model)) is not None:
                 extra = extra + auxiliary
             self.recorder.after(forward)
@@ -99,5 +114,5 @@ class Plain:
     @torch.no_grad()
     def total(self, micro: Micro, loss: Loss) -> Tensor:
         """The loss sum of one micro-batch."""
-        total, _ = loss(self.model(micro.tokens, **micro.arguments), micro.targets)
+        total, _ = run_losses(self.model, micro.tokens, micro, loss)
         return total

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from scalewright.spec.loss_chunks import LossSizes
 from scalewright.spec.mixers import deltanet_operators, mamba_operators
 from scalewright.spec.model import MLA, Mixer, Mlp, ModelSpec, MoE
 from scalewright.spec.primitives import (
@@ -41,22 +42,34 @@ def before(m: ModelSpec, s: Sizes) -> Iterator[Operator]:
 def after(m: ModelSpec, s: Sizes) -> Iterator[Operator]:
     """Final norm, head and loss."""
     last, vocab = m.num_hidden_layers, ceil_div(m.vocab_size, s.tp)
+    sizes, ours, in_chunks = loss_sizes(m, s), s.kernels != "fused", head_in_chunks(m, s)
     if m.final_norm:
-        last_norm = norm(m, s, "norm", last, s.stream, m.hidden_size, whole=True)
-        gathered = (s.rows - s.stream) * m.hidden_size * float(s.width) if s.kernels != "fused" else 0.0
+        last_norm = norm(m, s, "norm", last, s.stream, m.hidden_size, keeps_out=not in_chunks, whole=True)
+        gathered = (s.rows - s.stream) * m.hidden_size * float(s.width) if ours and not in_chunks else 0.0
         kept = last_norm.saved + gathered  # with sp the head keeps all tokens of its input
         yield replace(last_norm, saved=kept, saved_selective=kept, saved_full=kept)
     names = ["embed"] if m.tie_word_embeddings else []
     weights = tuple(w for name in [*names, "head"] for w in weights_of(m, name))
-    yield matmul(m, s, "head", last, s.rows, vocab, m.hidden_size, kind="head", weights=weights)
+    head = matmul(m, s, "head", last, s.rows, vocab, m.hidden_size, kind="head", weights=weights)
+    yield replace(head, summed=float(sizes.traffic)) if in_chunks else head
     logits = float(s.rows * vocab)
-    capped = logits * s.width if m.logit_softcap else 0.0  # tanh keeps its output
-    # ours keeps the logits' gradient in their place (train/loss.py), others probabilities in fp32
-    kept = logits * (4.0 if s.kernels == "fused" else s.width) + capped
+    # others keep probabilities in fp32, ours what spec/loss_chunks.py has; tanh keeps its output
+    kept = float(sizes.kept) if ours else logits * (4.0 + s.width * sizes.capped)
     yield Operator(
         "loss", "loss", last, read=logits * s.width, written=4 * logits,
         saved=kept, saved_selective=kept, saved_full=kept,
     )  # fmt: skip
+
+
+def loss_sizes(m: ModelSpec, s: Sizes) -> LossSizes:
+    """The sizes of head and loss on one rank."""
+    columns = ceil_div(m.vocab_size, s.tp)
+    return LossSizes(s.rows, columns, m.hidden_size, s.width, m.logit_softcap is not None)
+
+
+def head_in_chunks(m: ModelSpec, s: Sizes) -> bool:
+    """Whether the forward makes the head's gradients, beside the loss: in our own trainer, at some sizes."""
+    return s.kernels != "fused" and bool(loss_sizes(m, s).head_in_chunks)
 
 
 def block(m: ModelSpec, s: Sizes, layer: int) -> Iterator[Operator]:

@@ -46,6 +46,7 @@ class Operator:
     saved_core: float = 0.0  # the part of `saved` inside the attention core (Megatron's selective drops it)
     saved_selective: float = 0.0  # bytes kept when a block keeps its input and its matmuls' outputs
     saved_full: float = 0.0  # bytes kept when a block keeps its input alone
+    summed: float = 0.0  # bytes that the sum of its weight's gradient moves, if the forward makes gradients
 
     @property
     def masked(self) -> float:

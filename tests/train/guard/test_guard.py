@@ -21,7 +21,7 @@ from scalewright.spec.errors import RunError, UserError
 from scalewright.spec.layout import Layout
 from scalewright.spec.run import RunSpec
 from scalewright.train.columns import SKIPPED, STREAK
-from scalewright.train.loss import cross_entropy
+from scalewright.parallel.cross_entropy import cross_entropy
 from scalewright.train.optimizer import Lion
 from scalewright.train.step import Step
 from scalewright.train.update import KeptBuffers

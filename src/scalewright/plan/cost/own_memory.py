@@ -2,7 +2,7 @@
 
     moment     activations                       beside the states
     loss       all under way, a chunk in fp32    what is gathered, gradients not yet reduced
-    head       all under way                     the same; gradients of the head and its input
+    head       all under way                     the same; gradients of the head and its input (or in `loss`)
     block      all under way, one block rebuilt  the same; the block's weights and its neighbour's; once more
                                                  a block later, while the first is reduced
     reduce     all but one block's               the same; the block's gradients, and the copy that is sent;
@@ -132,10 +132,15 @@ class _Rank:
         self.after, self.stream = region[:, w.AFTER, 0], works["stream"][u]
         self.widest = region[:, w.BLOCK, column("widest")]
         self.logits = last * works["logits"][u]  # numbers
-        # probabilities of a chunk in fp32: log_softmax makes them from an fp32 copy, vocabulary.py from none
-        copies = np.where((self.width < FP32) & (t.tp == 1), 2.0, 1.0)
-        self.chunk = copies * FP32 * np.minimum(self.logits, last * LOGITS_AT_ONCE)
         self.capped = np.array([x.model.logit_softcap is not None for x in table.units])[u]
+        self.in_chunks = last & (works["head_in_chunks"][u] > 0)
+        # probabilities of a chunk in fp32: log_softmax makes them from an fp32 copy, vocabulary.py from none
+        chunk = np.where((self.width < FP32) & (t.tp == 1), 2.0, 1.0) * FP32
+        # a head in chunks has the chunk's logits beside them, the slope of their cap, and its own input
+        slope = np.maximum(chunk, FP32 + self.capped * self.width)
+        chunk = np.where(self.in_chunks, self.width + slope, chunk)
+        chunk = chunk * np.minimum(self.logits, last * LOGITS_AT_ONCE)
+        self.chunk = chunk + self.in_chunks * self.stream
         self.head = last * region[:, w.AFTER, column("weight")]
         self.weight = region[:, w.BLOCK, column("weight")]
         self.gradients_kept = np.where(np.array([x.model.gated for x in table.units])[u], 3.0, 2.0)
@@ -147,7 +152,12 @@ class _Rank:
         self.losses = np.where(last, losses, 0.0)  # whose backward hasn't begun
         # gradients of outputs that wait for a weight part, when the most activations are alive
         self.outputs = np.where(self.split, region[:, w.BLOCK, column("products")] * self.blocks, 0.0)
-        self.late_logits = np.where(self.split, self.logits * self.width, 0.0)  # theirs lie in their place
+        # theirs lie in their place; or the head's weight has its gradient already
+        late = np.where(self.in_chunks, self.head, self.logits) * self.width
+        self.late_logits = np.where(self.split, late, 0.0)
+        # the gradient of the head's weight where the backward makes it; one made in the forward is rounded
+        self.head_made = np.where(self.in_chunks, 0.0, self.width * self.head)
+        self.rounded = np.where(self.in_chunks & (self.width < FP32), self.width * self.head, 0.0)
         waiting = np.where(t.schedules("folded"), 0.0, np.minimum(at.rank, t.accumulation))  # micro-batches
         self.waiting, self.waiting_logits = waiting * self.outputs, waiting * self.late_logits
         # gathered parameters that stay for the whole pass: all in ZeRO 1 and 2, the roots in 3, a head until
@@ -205,15 +215,22 @@ class _Rank:
     # -- the moments ------------------------------------------------------------------------------
 
     def loss(self) -> Moment:
-        """The logits, in whose place their gradient is made, and the probabilities of a chunk."""
+        """The logits, in whose place their gradient is made, and the probabilities of a chunk.
+
+        Or, with the head in chunks, its gradients.
+        """
         acts = self.beside_head + self.waiting_logits + self.losses * self.after + self.chunk
         return Moment(acts, self.gathered + self.gathered_head + self.reducing, self.gradients, self.waiting)
 
     def backward_of_head(self) -> Moment:
-        """The gradients of the head's weight and input are made; those of softcapped logits before, twice."""
+        """The gradients of the head's weight and input are made; those of softcapped logits before, twice.
+
+        Those that the forward has made are scaled, the weight's into its dtype.
+        """
         acts = self.beside_head + self.waiting_logits + self.losses * self.after
         logits, products = self.width * self.logits, self.width * self.head + self.last * self.stream
         made = np.where(self.capped, np.maximum(logits, products - logits), products)
+        made = np.where(self.in_chunks, self.rounded, made)
         buffers = self.gathered + self.gathered_head + self.reducing + self.prefetched
         return Moment(acts, buffers, self.gradients, self.waiting + made)
 
@@ -234,7 +251,7 @@ class _Rank:
         acts = acts + self.kept.rebuilt - np.where(self.split, 0.0, self.widest)
         acts = acts + self.late_logits + self.waiting_logits
         made = self.gradients_kept * self.widest + self.width * self.weight + self.head_gradient
-        made = np.where(self.split, self.outputs + self.width * self.head + self.stream, made)
+        made = np.where(self.split, self.outputs + self.head_made + self.stream, made)
         blocks = np.where(self.stage == 3, np.minimum(self.blocks, 2.0), 0.0)
         buffers = self.gathered + self.sending + self.width * self.block * blocks
         return Moment(acts, buffers, self.gradients + self.first_gradient, self.waiting + made)

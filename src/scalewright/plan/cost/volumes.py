@@ -34,7 +34,7 @@ from scalewright.plan.cost.states import fsdp
 from scalewright.plan.cost.table import RECOMPUTE
 from scalewright.spec import volumes
 from scalewright.spec.context_volumes import context_parallel
-from scalewright.spec.loss_chunks import LOGITS_AT_ONCE
+from scalewright.spec.loss_chunks import chunk_tokens
 from scalewright.spec.memory import FP32
 from scalewright.spec.volumes import BUCKET_BYTES, Collective, During, Exchanges, Group, Rank, Transfer
 
@@ -182,7 +182,7 @@ class Volumes:
             latents=(at.work("query_latent"), at.work("latent")),
             first=1.0 * (place.first > 0),
             last=1.0 * (place.last > 0),
-            loss_chunks=np.ceil(tokens / np.maximum(LOGITS_AT_ONCE // (at.work("logits") / tokens), 1.0)),
+            loss_chunks=np.ceil(tokens / chunk_tokens(at.work("logits") / tokens)),
         )
 
     # -- trainers in general ----------------------------------------------------------------------
