@@ -9,7 +9,7 @@ Either leaves gradients as sums over this rank's micro-batches, reduced over the
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -18,8 +18,9 @@ from scalewright.parallel.inputs import Micro
 from scalewright.parallel.stages import take_auxiliary
 from scalewright.spec.schedule import Action, Schedule
 
-# (the model's logits, targets [B, T]) -> (sum of token losses, sum of auxiliary losses), fp32 scalars
-Loss = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+# (what the model gave: logits, or `Predictions`; targets) -> (sum of token losses, sum of auxiliary losses),
+# fp32 scalars
+Loss = Callable[[Any, Tensor], tuple[Tensor, Tensor]]
 
 
 class Recorder:

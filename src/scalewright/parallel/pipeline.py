@@ -32,7 +32,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -104,7 +104,7 @@ class Pipeline:
             before, after = plan.before(stage), plan.after(stage)
             if before is not None and plan.rank_of[before] != self.rank:
                 hidden = self.messages.receive(self.shape(micro), self.dtype, plan.rank_of[before])
-            out: Tensor = cut(hidden, **micro.arguments)
+            out: Any = cut(hidden, **micro.arguments)
             take_auxiliary(cut)
             if after is None:
                 loss_sum, _ = loss(out, micro.targets)
@@ -222,7 +222,7 @@ class _StepState:
         if self.plan.before(stage) is not None:
             graph.input = self.inputs.pop(unit).requires_grad_()
             graph.boundary = get_gradient_edge(graph.input)
-        out: Tensor = cut(graph.input if graph.input is not None else micro.tokens, **micro.arguments)
+        out: Any = cut(graph.input if graph.input is not None else micro.tokens, **micro.arguments)
         if graph.input is None and self.pipeline.embedded is not None:
             graph.boundary, self.pipeline.embedded[0] = self.pipeline.embedded[0], None
         auxiliary = take_auxiliary(cut)

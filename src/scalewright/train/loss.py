@@ -5,6 +5,12 @@
 A step divides the sums by the tokens of the whole global batch, which is known before the first backward, so
 that ranks, micro-batches and masks change nothing. z-loss keeps the softmax's normaliser Z near 1 (PaLM,
 Chowdhery et al. 2022 §5).
+
+With prediction modules (multi-token prediction), of D depths, the auxiliary loss has another term:
+
+    lambda / D  sum over depths k and tokens of -log p(token k further)     DeepSeek-AI 2024, 2412.19437 eq. 24
+
+It is divided by the main loss's tokens, as there: a row's last k tokens have no target of depth k, and count.
 """
 
 from __future__ import annotations
@@ -18,6 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from scalewright.data.batch import IGNORED
+from scalewright.model.prediction import Predictions
 from scalewright.parallel.execute import Loss
 from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.vocabulary import (
@@ -93,10 +100,12 @@ def build_loss(
     vocabulary: int | None = None,
     *,
     check: bool = False,
+    mtp_weight: float = 0.0,
 ) -> Loss:
     """The run's loss. A user's own is called with (logits, targets); see `own_loss` for what it returns.
 
     `check`: the first micro-batches show whether it is the sum or the mean that the run file declares.
+    `mtp_weight`: of the loss of prediction modules, where the model gives `Predictions`.
 
     Under tensor parallelism (`mesh` with tp > 1) it takes this rank's columns of a `vocabulary` of that many
     tokens. A user's own then gets whole logits, gathered, on every rank, and must give the same on each.
@@ -115,5 +124,21 @@ def build_loss(
 
         return wrapped
     if columns is not None:
-        return partial(parallel_cross_entropy, columns=columns, z_loss=z_loss)
-    return partial(cross_entropy, z_loss=z_loss)
+        plain: Loss = partial(parallel_cross_entropy, columns=columns, z_loss=z_loss)
+    else:
+        plain = partial(cross_entropy, z_loss=z_loss)
+    return partial(_of_predictions, plain, mtp_weight)
+
+
+def _of_predictions(
+    plain: Loss, weight: float, out: Tensor | Predictions, targets: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The loss of logits; or of predictions, whose targets are [1 + depths, B, T]."""
+    if isinstance(out, Tensor):
+        return plain(out, targets)
+    total, auxiliary = plain(out.logits, targets[0])
+    share = weight / len(out.ahead)
+    for logits, further in zip(out.ahead, targets[1:], strict=True):
+        loss, of_logits = plain(logits, further)
+        auxiliary = auxiliary + share * (loss + of_logits)
+    return total, auxiliary

@@ -119,17 +119,22 @@ class _Rank:
         self.block = size[:, w.BLOCK] + works["expert"][u][:, w.BLOCK]
         self.start = (at.first > 0) * size[:, w.BEFORE]
         apart = last & (at.first == 0) & (works["tied"][u] > 0)
-        self.end = last * size[:, w.AFTER] + apart * size[:, TIED]
+        # prediction modules: their blocks are among the last rank's, the rest in its root
+        modules = works["mtp"][u]
+        extra = size[:, w.EXTRA] + works["expert"][u][:, w.EXTRA] - modules * self.block
+        extra = np.where(modules > 0, np.maximum(extra, 0.0), 0.0)
+        self.end = last * (size[:, w.AFTER] + extra) + apart * size[:, TIED]
         beside = [x.model.positions == "learned" or x.model.embedding_norm for x in table.units]
         self.last_made = np.where(np.array(beside)[u], 0.0, self.start)
-        # one rank's head is a unit beside its root, unless the embedding is tied to it
+        # one rank's head is a unit beside its root, unless it is tied to the embedding, or modules use it
         unit = (self.stage > 0) & (t.pp == 1) & (works["tied"][u] == 0)
         self.head_unit, end = np.where(unit, self.end, 0.0), np.where(unit, 0.0, self.end)
         self.roots, self.larger_root = self.start + end, np.maximum(self.start, end)
         self.elements = self.blocks * self.block + self.roots + self.head_unit
         # bytes of a micro-batch
         region, column = works["kept"][u], w.KEPT.index
-        self.after, self.stream = region[:, w.AFTER, 0], works["stream"][u]
+        kept_extra = np.where(modules > 0, region[:, w.EXTRA, 0] - modules * region[:, w.BLOCK, 0], 0.0)
+        self.after, self.stream = region[:, w.AFTER, 0] + kept_extra, works["stream"][u]
         self.widest = region[:, w.BLOCK, column("widest")]
         self.logits = last * works["logits"][u]  # numbers
         # probabilities of a chunk in fp32: log_softmax makes them from an fp32 copy, vocabulary.py from none
@@ -147,7 +152,9 @@ class _Rank:
         self.losses = np.where(last, losses, 0.0)  # whose backward hasn't begun
         # gradients of outputs that wait for a weight part, when the most activations are alive
         self.outputs = np.where(self.split, region[:, w.BLOCK, column("products")] * self.blocks, 0.0)
-        self.late_logits = np.where(self.split, self.logits * self.width, 0.0)  # theirs lie in their place
+        heads = 1.0 + modules
+        late = heads * self.logits * self.width  # the gradients lie in their place
+        self.late_logits = np.where(self.split, late, 0.0)
         waiting = np.where(t.schedules("folded"), 0.0, np.minimum(at.rank, t.accumulation))  # micro-batches
         self.waiting, self.waiting_logits = waiting * self.outputs, waiting * self.late_logits
         # gathered parameters that stay for the whole pass: all in ZeRO 1 and 2, the roots in 3, a head until
