@@ -184,17 +184,18 @@ def _buckets(local: _RankTensors) -> Iterator[tuple[int, int]]:
 
 
 def _groups(local: _RankTensors) -> Iterator[Group]:
-    """FSDP's units: each block; without a pipeline an untied head; a stage's other tensors (the root)."""
+    """FSDP's units: each block, those of prediction modules too; without a pipeline a head that isn't tied
+    and that such modules don't use; a stage's other tensors (the root)."""
     units: dict[tuple[int, int | str], list[Placement]] = {}
     unit: int | str
     for stage, placement in local.tensors:
         name = placement.tensor.name
         unit = "root"
-        if name.startswith("layers."):
+        if name.startswith("layers.") or ".block." in name:
             unit = placement.tensor.layer
         elif (
             local.layout.pp == 1
-            and not local.model.tie_word_embeddings
+            and not (local.model.tie_word_embeddings or local.model.mtp_layers)
             and name.startswith(("norm.", "head."))
         ):
             unit = "head"
@@ -228,6 +229,10 @@ def _exchanges(local: _RankTensors, seq_len: int, tokens: int) -> Exchanges:
     model, layout = local.model, local.layout
     columns = -(-model.vocab_size // layout.tp)
     layers = [(layer, index) for s in local.stages for index, layer in enumerate(local.layers(s))]
+    last = layout.stages - 1
+    modules = model.mtp_layers if last in local.stages else 0
+    behind = len(local.layers(last))  # a prediction module's block is as the last of the model's
+    layers += [(model.num_hidden_layers - 1, behind + index) for index in range(modules)]
     statistics = 0
     if model.qk_norm == "full":  # squares; for a LayerNorm the mean too
         statistics = 1 if model.norm_type.startswith("rmsnorm") else 2
@@ -239,8 +244,8 @@ def _exchanges(local: _RankTensors, seq_len: int, tokens: int) -> Exchanges:
         norm_follows=int(model.norm_position in ("post", "both")),
         statistics=statistics,
         latents=latent_numbers(model),
-        first=int(0 in local.stages),
-        last=int(layout.stages - 1 in local.stages),
+        first=int(0 in local.stages) + modules,
+        last=int(last in local.stages) + modules,
         loss_chunks=-(-tokens // chunk_tokens(columns)),
     )
 

@@ -52,6 +52,8 @@ MODELS: dict[str, dict[str, Any]] = {
     },
     "olmo, full norms, parallel": {**SMALL, "qk_norm": "full", "residual": "parallel", "qkv_bias": True},
 }  # fmt: skip
+# Prediction modules: a stage's lookups and heads more, a copy of the embedding, a root with the head in it.
+PREDICTING = {**SMALL, "mtp_layers": 2}
 LAYOUTS: list[dict[str, Any]] = [
     {"devices": 1, "global_batch": 2},
     {"devices": 4, "zero_stage": 0, "global_batch": 12},
@@ -77,6 +79,18 @@ LAYOUTS: list[dict[str, Any]] = [
     {"devices": 16, "pp": 2, "tp": 2, "dp_replicate": 2, "zero_stage": 3, "global_batch": 32},
     {"devices": 8, "pp": 2, "schedule": "zbv", "zero_stage": 1, "global_batch": 32},
     {"devices": 8, "pp": 2, "schedule": "dualpipev", "zero_stage": 3, "global_batch": 16},
+]
+PREDICTED: list[dict[str, Any]] = [
+    {"devices": 4, "zero_stage": 0, "global_batch": 12},
+    {"devices": 4, "zero_stage": 2, "precision": "bf16", "global_batch": 16},
+    {"devices": 4, "zero_stage": 3, "global_batch": 8},
+    {"devices": 4, "tp": 4, "sp": False, "precision": "bf16"},
+    {"devices": 8, "tp": 2, "zero_stage": 1, "recompute": {"every": 2}},
+    {"devices": 4, "cp": 2, "tp": 2, "cp_kind": "ulysses", "global_batch": 2},
+    {"devices": 8, "pp": 2, "zero_stage": 3, "global_batch": 32, "recompute": "full"},
+    {"devices": 8, "pp": 2, "schedule": "zb-h1", "zero_stage": 2, "global_batch": 32},
+    {"devices": 8, "pp": 2, "tp": 2, "schedule": "interleaved", "zero_stage": 1, "global_batch": 16},
+    {"devices": 8, "pp": 2, "schedule": "zbv", "zero_stage": 3, "global_batch": 32},
 ]
 # These also with rows of several documents, which is what users get: an attention mask, on every stage.
 MASKED: list[dict[str, Any]] = [
@@ -109,13 +123,24 @@ def cases() -> Iterator[Any]:
 
 def play(name: str, keys: dict[str, Any], *, masked: bool) -> tuple[ModelSpec, Layout, tuple[Group, ...]]:
     """The model, the layout and the groups of their dry run; `masked`: rows hold several documents."""
-    model, layout = ModelSpec.parse(MODELS[name]), Layout.parse({"precision": "fp32", **keys})
+    keys_of = {**MODELS, "predicting": PREDICTING}
+    model, layout = ModelSpec.parse(keys_of[name]), Layout.parse({"precision": "fp32", **keys})
     data = {"train": "nowhere", "seq_len": SEQ_LEN, "document_mask": masked}
     return model, layout, dry_run({"model": model.dump(), "layout": layout.dump(), "data": data}).groups
 
 
 @pytest.mark.parametrize(("name", "keys", "masked"), list(cases()))
 def test_bytes_held_and_sent(name: str, keys: dict[str, Any], masked: bool) -> None:
+    check_bytes(name, keys, masked)
+
+
+@pytest.mark.parametrize("keys", PREDICTED, ids=str)
+def test_bytes_with_prediction_modules(keys: dict[str, Any]) -> None:
+    check_bytes("predicting", keys, masked=False)
+
+
+def check_bytes(name: str, keys: dict[str, Any], masked: bool) -> None:
+    """What all groups of ranks hold and send, and what the busiest of them sends by the plan."""
     model, layout, groups = play(name, keys, masked=masked)
     assert sorted(rank for group in groups for rank in group.ranks) == list(range(layout.devices))
     bf16 = layout.precision == "bf16"
@@ -153,12 +178,17 @@ def test_every_chunk_of_a_loss_sends_its_own(name: str, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize(
     ("name", "recompute", "blocks", "masked"),
-    [("llama", "none", 0, True), ("llama", {"every": 2}, 2, False), ("gpt, tied, biases", "full", 4, False)],
+    [
+        ("predicting", "none", 0, True),
+        ("llama", "none", 0, True),
+        ("llama", {"every": 2}, 2, False),
+        ("gpt, tied, biases", "full", 4, False),
+    ],
 )
 def test_flops(name: str, recompute: Any, blocks: int, masked: bool) -> None:
     keys = {"devices": 2, "global_batch": 8, "recompute": recompute}
     model, layout, groups = play(name, keys, masked=masked)
-    forward = forward_flops(model, SEQ_LEN, causal=False)
+    forward = forward_flops(model, SEQ_LEN, causal=False, mtp=True)
     again = recompute_flops(model, layout, SEQ_LEN, causal=False)
     # torch's checkpoint stops when it has the last tensor that the backward needs: `down` doesn't run again
     again -= blocks * 2 * SEQ_LEN * model.intermediate_size * model.hidden_size

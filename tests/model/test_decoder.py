@@ -209,7 +209,12 @@ EXPERTS = {"num_experts": 4, "top_k": 2, "moe_intermediate_size": 8}
     [
         ({"moe": {**EXPERTS, "latent_size": 8}}, "experts behind a latent"),
         ({"moe": {**EXPERTS, "branch_norms": True}}, "norms of experts' branches"),
-        ({"mtp_layers": 1}, "multi-token prediction"),
+        ({"mtp_layers": 1, "positions": "learned"}, "multi-token prediction with learned positions"),
+        ({"mtp_layers": 1, "embedding_norm": True}, "multi-token prediction with learned positions"),
+        (
+            {"mtp_layers": 1, "moe": {**EXPERTS, "dense_layers": [2]}},
+            "multi-token prediction behind a last layer of another kind",
+        ),
         ({"attention_sinks": True}, "attention sinks"),
         ({"attention_gate": True}, "gate on attention's output"),
         ({"global_attention": {"num_key_value_heads": 1, "head_dim": 8}}, "other heads on global layers"),

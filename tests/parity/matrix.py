@@ -136,6 +136,25 @@ VARIANTS: dict[str, dict[str, Any]] = {
         },
         "train": {"balance": {"loss": 1e-3, "bias_rate": 1e-2}},
     },
+    # prediction modules: one and two depths, a tied head, more layers before them, experts in them
+    "mtp": {"model": {"mtp_layers": 1}},
+    "mtp-2": {"model": {"mtp_layers": 2}, "train": {"z_loss": 1e-2}},
+    "mtp-no-mask": {"model": {"mtp_layers": 2}, "data": {"document_mask": False}},
+    "mtp-tied": {"model": {"mtp_layers": 1, "tie_word_embeddings": True}},
+    "mtp-5-layers": {"model": {"mtp_layers": 1, "num_hidden_layers": 5}},
+    "mtp-tied-5-layers": {"model": {"mtp_layers": 1, "num_hidden_layers": 5, "tie_word_embeddings": True}},
+    "mtp-moe": {"model": {"mtp_layers": 2, "moe": MOE}, "train": {"balance": {"loss": 1e-2, "z_loss": 1e-3}}},
+    "mtp-deepseek": {
+        "model": {
+            "mtp_layers": 1,
+            "mla": MLA,
+            "num_key_value_heads": 4,
+            "moe": {**MOE, "num_experts": 8, "score": "sigmoid", "router_bias": True},
+        },
+        "train": {"balance": {"loss": 1e-3, "bias_rate": 1e-2}},
+    },
+    "mtp-compiled": {"model": {"mtp_layers": 1}, "train": {"compile": True}},
+    "mtp-muon": {"model": {"mtp_layers": 1}, "optimizer": {"name": "muon"}},
     "compiled": {"train": {"compile": True}},
     "compiled-5-layers": {"model": {"num_hidden_layers": 5}, "train": {"compile": True}},
 }
@@ -433,6 +452,64 @@ def _latent() -> list[Case]:
     ]
 
 
+def _prediction() -> list[Case]:
+    """Multi-token prediction: what the modules add, under every axis and schedule."""
+    found = [
+        case(f"mtp-dp2-zero{zero}", "mtp", dp_shard=2, zero_stage=zero, micro_batch=2, fast=zero == 3)
+        for zero in (0, 1, 2, 3)
+    ]
+    found += [
+        case(f"mtp-cp2-{kind}", "mtp", cp=2, cp_kind=kind, micro_batch=2, fast=kind == "ring")
+        for kind in KINDS
+    ]
+    for kind, variant in SCHEDULES.items():
+        deeper = "mtp" if variant == "packed" else "mtp-5-layers"
+        found += [
+            case(f"mtp-pp2-{kind}", deeper, pp=2, schedule=kind, fast=kind in ("1f1b", "zbv")),
+            case(f"mtp-pp2-tp2-{kind}", deeper, pp=2, tp=2, schedule=kind, fast=kind == "zb-h1"),
+            case(f"mtp-pp2-dp2-{kind}", deeper, pp=2, dp_shard=2, schedule=kind),
+        ]
+    return [
+        *found,
+        case("mtp-tp2", "mtp", tp=2, micro_batch=2, fast=True),
+        case("mtp-tp2-no-sp", "mtp", tp=2, sp=False, micro_batch=2),
+        case("mtp-tp4-kv-copies", "mtp", tp=4, micro_batch=2),
+        case("mtp-accumulated", "mtp-2", dp_shard=2, micro_batch=1),
+        case("mtp-replicate2-shard2", "mtp", dp_replicate=2, dp_shard=2, micro_batch=2),
+        case("mtp-2-tp2-dp2", "mtp-2", tp=2, dp_shard=2, micro_batch=2),
+        case("mtp-2-cp2-no-mask", "mtp-no-mask", cp=2, micro_batch=2),
+        case("mtp-2-pp2-zb-h1", "mtp-2", pp=2, schedule="zb-h1"),
+        case("mtp-2-pp2-tp2-cp2", "mtp-2", pp=2, tp=2, cp=2, fast=True),
+        case("mtp-pp4-1f1b", "mtp-5-layers", pp=4),
+        case("mtp-tied-tp2", "mtp-tied", tp=2, micro_batch=2),
+        case("mtp-tied-dp2", "mtp-tied", dp_shard=2, micro_batch=2),
+        case("mtp-tied-pp2", "mtp-tied", pp=2, micro_batch=2, fast=True),
+        case("mtp-tied-pp2-zb-h1", "mtp-tied", pp=2, schedule="zb-h1"),
+        case("mtp-tied-pp2-zbv", "mtp-tied-5-layers", pp=2, schedule="zbv"),
+        case("mtp-tied-pp2-tp2-dp2", "mtp-tied", pp=2, tp=2, dp_shard=2),
+        case("mtp-pp2-dp2-zero0", "mtp", pp=2, dp_shard=2, zero_stage=0),
+        case("mtp-pp2-dp2-zero1-zbv", "mtp-5-layers", pp=2, dp_shard=2, zero_stage=1, schedule="zbv"),
+        case("mtp-pp2-dp2-zero2-zbv", "mtp-5-layers", pp=2, dp_shard=2, zero_stage=2, schedule="zbv"),
+        case("mtp-pp2-tp2-dp2-zbv", "mtp-5-layers", pp=2, tp=2, dp_shard=2, schedule="zbv"),
+        case("mtp-moe-ep2", "mtp-moe", dp_shard=2, ep=2, micro_batch=2, fast=True),
+        case("mtp-moe-tp2-ep2", "mtp-moe", tp=2, ep=2, micro_batch=2),
+        case("mtp-moe-tp2-etp2-no-sp", "mtp-moe", tp=2, etp=2, sp=False, micro_batch=2),
+        case("mtp-moe-pp2-dp2-ep2", "mtp-moe", pp=2, dp_shard=2, ep=2),
+        case("mtp-deepseek-ep2", "mtp-deepseek", dp_shard=2, ep=2, micro_batch=2),
+        case("mtp-deepseek-pp2-tp2-ep2-cp2", "mtp-deepseek", pp=2, tp=2, ep=2, cp=2),
+        case("mtp-recompute-full", "mtp-2", dp_shard=2, recompute="full", micro_batch=2),
+        case("mtp-recompute-selective", "mtp", tp=2, recompute="selective", micro_batch=2),
+        case("mtp-recompute-every2", "mtp", pp=2, recompute={"every": 2}),
+        case("mtp-recompute-budget", "mtp", dp_shard=2, recompute={"budget": 0.5}, micro_batch=2),
+        case("mtp-offload-activations", "mtp", dp_shard=2, offload="activations", micro_batch=2),
+        case("mtp-offload-all", "mtp", dp_shard=2, offload="all", micro_batch=2),
+        case("mtp-dp2-bf16", "mtp", dp_shard=2, precision="bf16", micro_batch=2),
+        case("mtp-pp2-bf16", "mtp", pp=2, precision="bf16", micro_batch=2, tolerance=BF16),
+        case("mtp-dp2-compiled", "mtp-compiled", dp_shard=2, micro_batch=2),
+        case("mtp-tp2-dp2-muon", "mtp-muon", tp=2, dp_shard=2, micro_batch=2),
+    ]
+
+
 def _pairs() -> list[Case]:
     found = []
     for zero in (0, 1, 2, 3):
@@ -591,6 +668,6 @@ def _head_in_chunks() -> list[Case]:
 
 
 CASES: tuple[Case, ...] = (
-    *_data(), *_tensor(), *_pipeline(), *_context(), *_experts(), *_latent(), *_pairs(), *_three_and_four(),
-    *_recompute(), *_rest(), *_head_in_chunks()
+    *_data(), *_tensor(), *_pipeline(), *_context(), *_experts(), *_latent(), *_prediction(), *_pairs(),
+    *_three_and_four(), *_recompute(), *_rest(), *_head_in_chunks()
 )  # fmt: skip

@@ -323,8 +323,10 @@ def test_a_key_that_the_family_can_t_express_is_refused() -> None:
                      num_attention_heads=4, qk_norm="head")  # fmt: skip
     with pytest.raises(UserError, match="can't express qk_norm 'head'"):
         to_huggingface(spec)
-    with pytest.raises(UserError, match="multi-token prediction"):
+    with pytest.raises(UserError, match="family 'kimi_k2' is counted"):
         to_huggingface(read_huggingface({"model_type": "kimi_k2", TOP: 2}))
+    with pytest.raises(UserError, match="can't express mtp_layers 1"):
+        to_huggingface(spec.replace(qk_norm=None, mtp_layers=1))
 
 
 def test_families_that_run_and_that_do_not() -> None:

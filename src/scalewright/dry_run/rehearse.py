@@ -116,7 +116,10 @@ class Player:
             run.optimizer, parallel.weights, load_python, mesh, half=run.layout.precision == "bf16"
         )
         vocabulary = run.model.vocab_size if isinstance(run.model, ModelSpec) else None
-        loss = build_loss(run.loss, run.train.z_loss, load_python, mesh, vocabulary)
+        weight = run.train.mtp_weight
+        loss = build_loss(
+            run.loss, run.train.z_loss, load_python, mesh, vocabulary, mtp_weight=weight
+        )
         clip = getattr(run.optimizer, "clip_norm", 0.0)
         balance = Balance.of(run.train.balance, mesh, parallel.model)
         # there are no numbers to look at
@@ -193,7 +196,7 @@ class Player:
 
     def micro(self) -> Micro:
         """A micro-batch of zeros; rows hold several documents where the data may have them."""
-        rows, wanted = self.run.layout.micro_batch, wanted_by(self.step.parallel.model)
+        rows, wanted = self.run.layout.micro_batch, wanted_by(self.step.parallel.model, trains=True)
         length = self.seq_len if wanted.cut is None else self.seq_len // wanted.cut.ranks
         arguments: dict[str, Tensor] = {}
         if wanted.cut is not None:
@@ -206,7 +209,11 @@ class Player:
                 else:
                     arguments[name] = torch.zeros((rows, length), dtype=torch.int64)
         tokens = torch.zeros((rows, length), dtype=torch.int64)
-        return Micro(tokens, torch.full((rows, length), IGNORED), arguments)
+        targets = torch.full((rows, length), IGNORED)
+        if wanted.ahead:
+            arguments["ahead"] = torch.zeros((wanted.ahead, rows, length), dtype=torch.int64)
+            targets = torch.full((1 + wanted.ahead, rows, length), IGNORED)
+        return Micro(tokens, targets, arguments)
 
 
 class _Marked:

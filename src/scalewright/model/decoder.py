@@ -1,7 +1,8 @@
 """The whole network, or the consecutive layers of it that one pipeline stage holds.
 
     tokens [B,T] -> embed (+ positions, + norm) -> blocks -> norm -> head -> logits [B,T,V]
-                    `-------- first --------'                `-- last --'
+                    `-------- first --------'                `---- last ---'
+                                                              `-> mtp: tokens further ahead (prediction.py)
 
 Parameter names and shapes are those of `spec/tensors.py`. Layers keep their global number as their key, so a
 stage's names mean the same as the whole model's. Devices, ranks and groups appear nowhere here.
@@ -9,7 +10,7 @@ stage's names mean the same as the whole model's. Devices, ranks and groups appe
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from scalewright.model.block import Block
 from scalewright.model.cache import Cache
 from scalewright.model.context import Context, make_context
 from scalewright.model.norm import build_norm
+from scalewright.model.prediction import Prediction, Predictions
 from scalewright.spec.errors import UserError
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.sequence_cut import SequenceCut
@@ -53,8 +55,9 @@ class Head(nn.Module):
 class Decoder(nn.Module):
     """A decoder-only language model, or a cut of it: `layers`, with or without the `first` and `last` parts.
 
-    A last cut of a tied model that isn't also the first holds `head.weight`: a copy of `embed.weight`; or,
-    with `own_head=False`, nothing: `tied` then returns the embedding's, which the same process holds.
+    A last cut that isn't also the first holds a copy of the embedding where it multiplies with it (a tied
+    head: `head.weight`) or looks tokens up (prediction modules: `embed.weight`, which a tied head then uses).
+    With `borrows` it holds none: `lender` then returns the embedding that another cut of this process has.
     Raises UserError for a model that is counted but doesn't run yet.
     """
 
@@ -64,27 +67,36 @@ class Decoder(nn.Module):
         layers: range | None = None,
         first: bool = True,
         last: bool = True,
-        own_head: bool | None = None,
+        borrows: bool = False,
     ) -> None:
         super().__init__()
         check_runs(spec)
         layers = range(spec.num_hidden_layers) if layers is None else layers
-        d = spec.hidden_size
+        d, predicts = spec.hidden_size, last and spec.mtp_layers > 0
         self.spec, self.first, self.last = spec, first, last
         # Tensor parallelism sets both: this rank's heads (ALiBi), and how many ranks share a row's tokens.
         self.heads, self.sequence_parts = range(spec.num_attention_heads), 1
         self.sequence_cut: SequenceCut | None = (
             None  # context parallelism sets it: this rank's tokens of rows
         )
-        self.tied: Callable[[], Tensor] | None = None  # the embedding's weight, when another cut holds it
+        self.lender: Callable[[], nn.Module] | None = None  # the embedding, where another cut holds it
         learned, normed = first and spec.positions == "learned", first and spec.embedding_norm
-        self.embed = nn.Embedding(spec.vocab_size, d) if first else None
+        embeds = first or (predicts and not borrows)
+        self.embed = nn.Embedding(spec.vocab_size, d) if embeds else None
         self.positions = nn.Embedding(spec.learned_positions, d) if learned else None
         self.embed_norm = build_norm(spec, d) if normed else None
         self.layers = nn.ModuleDict({str(layer): Block(spec, layer) for layer in layers})
         self.norm = build_norm(spec, d) if last and spec.final_norm else None
-        has_weight = not (spec.tie_word_embeddings and first) if own_head is None else own_head
+        has_weight = not (spec.tie_word_embeddings and (embeds or borrows))
         self.head = Head(spec, has_weight) if last and (has_weight or spec.head_bias) else None
+        depths = range(spec.mtp_layers) if last else ()
+        self.mtp = nn.ModuleDict({str(depth): Prediction(spec) for depth in depths})
+
+    @property
+    def blocks(self) -> list[nn.Module]:
+        """The blocks in the order of the forward, those of prediction modules last."""
+        behind = [module.get_submodule("block") for module in self.mtp.values()]
+        return [*self.layers.values(), *behind]
 
     def forward(
         self,
@@ -92,16 +104,28 @@ class Decoder(nn.Module):
         positions: Tensor | None = None,
         documents: Tensor | None = None,
         cache: Cache | None = None,
-        loss: HeadLoss | None = None,
+        ahead: Tensor | None = None,
+        losses: Sequence[HeadLoss] | None = None,
     ) -> Any:
         """tokens [B, T] (later stages: hidden [B, T, D]) -> logits [B, T, V] (all but the last: hidden).
 
         `positions` [B or 1, T]: null = 0..T-1 after the cached ones. `documents` [B, T]: tokens see only
-        those of their own number; null = one document. `loss`: the last stage returns what it returns for
-        the head, in place of logits.
+        those of their own number; null = one document. `ahead` [depths, B, T]: the token that each prediction
+        module takes at each place, in training, for Predictions of all depths; null = the modules are left
+        out. `losses`, one and one for each depth: what they return for the head, in place of logits.
         """
-        hidden = self.features(tokens, positions, documents, cache)
-        return self.logits(hidden, loss) if self.last else hidden
+        hidden, context = self._run(tokens, positions, documents, cache)
+        if not self.last:
+            return hidden
+        of_depth = iter(losses or ())
+        made = self.logits(hidden, next(of_depth, None))
+        if ahead is None:
+            return made
+        further = []
+        for depth in range(len(ahead)):
+            hidden = self._predict(depth, hidden, ahead[depth], context)
+            further.append(self.logits(hidden, next(of_depth, None)))
+        return Predictions(made, tuple(further))
 
     def features(
         self,
@@ -111,36 +135,41 @@ class Decoder(nn.Module):
         cache: Cache | None = None,
     ) -> Tensor:
         """As `forward` without the head: hidden [B, T, D], after the final norm in the last stage."""
-        parts = 1 if self.first else self.sequence_parts  # a later stage gets its rank's tokens of each row
-        length = tokens.shape[1] * parts if positions is None else positions.shape[1]
-        before = cache.length if cache is not None else 0
-        if self.positions is not None and positions is None:
-            rows = self.positions.num_embeddings
-            if before + length > rows:
-                problem = f"{before + length} tokens in a row, and the model has learned {rows} positions"
-                raise UserError(problem, f"model '{self.spec.name}'", "use shorter rows")
-            positions = torch.arange(before, before + length, device=tokens.device)[None]
-        x = self._embed(tokens, positions) if self.first else tokens
-        context = self.context(x, length, positions, documents, cache)
-        for block in self.layers.values():
-            x = block(x, context)
-        if cache is not None:
-            cache.advance(length)
-        return self.norm(x) if self.norm is not None else x
+        return self._run(tokens, positions, documents, cache)[0]
+
+    def draft(
+        self,
+        hidden: Tensor,
+        tokens: Tensor,
+        depth: int = 1,
+        positions: Tensor | None = None,
+        documents: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """One token further: (the next hidden [B, T, D], logits [B, T, V] of the token behind `tokens`).
+
+        `hidden` [B, T, D]: what `features`, or the depth before, gave; `tokens` [B, T]: the token
+        that follows each place by `depth`. Raises UserError for a depth that the model has no module for.
+        """
+        if not 1 <= depth <= len(self.mtp):
+            problem = f"depth {depth}, and the model has {len(self.mtp)} prediction modules"
+            raise UserError(problem, f"model '{self.spec.name}'", "use a depth from 1 up to that number")
+        context = self.context(hidden, tokens.shape[1], positions, documents, None)
+        hidden = self._predict(depth - 1, hidden, tokens, context)
+        return hidden, self.logits(hidden)
 
     def logits(self, hidden: Tensor, loss: HeadLoss | None = None) -> Any:
         """hidden [..., D], after the final norm -> logits [..., V], capped when the model caps them.
 
         With a `loss`, what it returns; it applies the cap itself.
         """
-        tied = self.embed.weight if self.embed is not None else None
-        if tied is None and self.tied is not None:
-            tied = self.tied()
-        if self.head is not None:
-            out = self.head(hidden, tied, loss)
+        if self.head is not None and self.head.weight is not None:
+            out = self.head(hidden, None, loss)
         else:
-            assert tied is not None, "only the last stage has logits"
-            out = (loss or F.linear)(hidden, tied, None)
+            tied: Tensor = self._embedding().weight  # type: ignore[assignment]
+            if self.head is not None:
+                out = self.head(hidden, tied, loss)
+            else:
+                out = (loss or F.linear)(hidden, tied, None)
         return out if loss is not None else soft_cap(out, self.spec.logit_softcap)
 
     def context(
@@ -158,15 +187,50 @@ class Decoder(nn.Module):
             cache=cache,
         )
 
+    def _run(
+        self, tokens: Tensor, positions: Tensor | None, documents: Tensor | None, cache: Cache | None
+    ) -> tuple[Tensor, Context]:
+        """The hidden state, after the final norm in the last stage, and what its blocks shared."""
+        parts = 1 if self.first else self.sequence_parts  # a later stage gets its rank's tokens of each row
+        length = tokens.shape[1] * parts if positions is None else positions.shape[1]
+        before = cache.length if cache is not None else 0
+        if self.positions is not None and positions is None:
+            rows = self.positions.num_embeddings
+            if before + length > rows:
+                problem = f"{before + length} tokens in a row, and the model has learned {rows} positions"
+                raise UserError(problem, f"model '{self.spec.name}'", "use shorter rows")
+            positions = torch.arange(before, before + length, device=tokens.device)[None]
+        x = self._embed(tokens, positions) if self.first else tokens
+        context = self.context(x, length, positions, documents, cache)
+        for block in self.layers.values():
+            x = block(x, context)
+        if cache is not None:
+            cache.advance(length)
+        return x if self.norm is None else self.norm(x), context
+
     def _embed(self, tokens: Tensor, positions: Tensor | None) -> Tensor:
         """[B, T] -> [B, T, D]."""
-        assert self.embed is not None
-        x: Tensor = self.embed(tokens)
-        if self.spec.embedding_scale is not None:
-            x = x * self.spec.embedding_scale
+        x = self._look_up(tokens)
         if self.positions is not None:
             x = x + self.positions(positions)
         return x if self.embed_norm is None else self.embed_norm(x)
+
+    def _look_up(self, tokens: Tensor) -> Tensor:
+        """Rows of the embedding, scaled: [B, T] -> [B, T, D]."""
+        x: Tensor = self._embedding()(tokens)
+        return x if self.spec.embedding_scale is None else x * self.spec.embedding_scale
+
+    def _embedding(self) -> nn.Module:
+        """The embedding that this cut holds or borrows."""
+        if self.embed is not None:
+            return self.embed
+        assert self.lender is not None, "only the ends of a model have the embedding"
+        return self.lender()
+
+    def _predict(self, depth: int, hidden: Tensor, tokens: Tensor, context: Context) -> Tensor:
+        """The hidden state of the next depth."""
+        out: Tensor = self.mtp[str(depth)](hidden, self._look_up(tokens), context)
+        return out
 
 
 def soft_cap(logits: Tensor, cap: float | None) -> Tensor:

@@ -50,7 +50,8 @@ TOKENIZER_FILES = (
 class HuggingFaceFolder:
     """The tensors of a folder, by our canonical names; opens every file once, and checks names and shapes.
 
-    Raises UserError for a missing, truncated or pickled file, a missing tensor, a shape that isn't right.
+    Raises UserError for a missing, truncated or pickled file, a missing tensor, a shape that isn't right;
+    when it reads, for a prediction module with another embedding or head than the model's.
     """
 
     def __init__(self, folder: str | Path, spec: ModelSpec) -> None:
@@ -80,10 +81,20 @@ class HuggingFaceFolder:
             chosen = range(offsets[0], offsets[0] + max(1, sizes[0]))  # one gives the dtype of none
             boxes = [self._read_box(location.of_expert(e), offsets[1:], sizes[1:]) for e in chosen]
             return torch.stack(boxes)[: sizes[0]]
-        return self._read_box(location, offsets, sizes)
+        box = self._read_box(location, offsets, sizes)
+        for copy in location.copies:
+            if copy in self._home and not torch.equal(self._read_box(location, offsets, sizes, copy), box):
+                raise UserError(
+                    f"'{copy}' differs from '{location.name}', and prediction modules share the model's here",
+                    str(self.folder),
+                    "set mtp_layers to 0 in the model (num_nextn_predict_layers in config.json)",
+                )
+        return box
 
-    def _read_box(self, location: Location, offsets: Sequence[int], sizes: Sequence[int]) -> Tensor:
-        key = self._keys[location.name]
+    def _read_box(
+        self, location: Location, offsets: Sequence[int], sizes: Sequence[int], key: str | None = None
+    ) -> Tensor:
+        key = key or self._keys[location.name]
         file_slice = self._files[self._home[key]].get_slice(key)
         columns = [slice(o, o + s) for o, s in zip(offsets[1:], sizes[1:], strict=True)]
         parts = []
@@ -99,11 +110,10 @@ class HuggingFaceFolder:
         """The name that this folder has for the tensor, its shape checked."""
         key = next((k for k in (location.name, *location.other_names) if k in self._home), None)
         if key is None:
-            raise UserError(
-                f"tensor '{location.name}' is missing",
-                str(self.folder),
-                f"the model's config says it has one (our {name}); check that all files are there",
-            )
+            how = f"the model's config says it has one (our {name}); check that all files are there"
+            if name.startswith("mtp."):
+                how = "transformers saves no prediction modules: set train.mtp_weight to 0, or mtp_layers"
+            raise UserError(f"tensor '{location.name}' is missing", str(self.folder), how)
         shape = tuple(self._files[self._home[key]].get_slice(key).get_shape())
         if shape != location.shape:
             raise UserError(
@@ -112,6 +122,14 @@ class HuggingFaceFolder:
                 "use the config.json that belongs to these weights",
             )
         return key
+
+
+def has_predictions(folder: Path, spec: ModelSpec) -> bool:
+    """Whether a folder has the prediction modules of its config.json, which transformers doesn't save."""
+    named = locations(spec)["mtp.0.join.weight"]
+    files = (_open(inside(folder, name)) for name in weight_files(folder))
+    stored = {key for file in files for key in file.keys()}  # noqa: SIM118
+    return not stored.isdisjoint((named.name, *named.other_names))
 
 
 def weight_files(folder: Path) -> list[str]:
@@ -164,8 +182,9 @@ def write_huggingface(
 ) -> list[Path]:
     """Writes a folder that `transformers` loads; returns the weight files' paths.
 
-    `get_tensor(canonical name)` returns one whole tensor on any device; it is called once for each, in the
-    model's order. At most one shard is held at a time. Tokenizer files are copied from `tokenizer_dir`.
+    `get_tensor(canonical name)` returns one whole tensor on any device; it is called once for each of
+    theirs, in their order. At most one shard is held at a time. Tokenizer files are copied from
+    `tokenizer_dir`.
     Raises UserError for a family without names, RunError when the disk fails or a tensor has a wrong shape.
     """
     folder = Path(folder)
@@ -202,6 +221,8 @@ def _plan_shards(spec: ModelSpec, itemsize: int, limit: int) -> list[dict[str, P
             parts = tensors.setdefault(part.name, [])
             if all(known != part for _, known in parts):  # a tied head is the embedding once more
                 parts.append((name, part))
+            for copy in part.copies:
+                tensors[copy] = [(name, part)]
     shards: list[dict[str, Parts]] = [{}]
     held = 0
     for key, parts in tensors.items():

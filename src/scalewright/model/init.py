@@ -55,8 +55,8 @@ def init_box(
 
 def named_tensors(model: ModelSpec) -> dict[str, TensorSpec]:
     """The tensor that each parameter name stands for; a tied head's name stands for the embedding."""
-    by_name = {t.name: t for t in tensors(model)}
-    return by_name | {t.tied_to: t for t in tensors(model) if t.tied_to is not None}
+    specs = tensors(model, mtp=True)
+    return {t.name: t for t in specs} | {t.tied_to: t for t in specs if t.tied_to is not None}
 
 
 @torch.no_grad()

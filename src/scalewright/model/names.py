@@ -7,7 +7,8 @@
 
 No parameter of ours is fused, so every fused one of theirs is a union of ours: row r of ours is row
 start + (r // block) * stride + r % block of theirs. Experts are one stacked tensor here, and one for each
-there: ours is a stack of theirs. One table a family; both directions read it.
+there: ours is a stack of theirs. A prediction module is a layer behind the last of theirs; its copies of the
+embedding and the head (`COPIES`) are the model's own here. One table a family; both directions read it.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ class Location:
     other_names: tuple[str, ...] = ()  # in other versions of the same family's files
     experts: int = 0  # where ours stacks so many of theirs, whose names have the expert's number for {e}
     expert: int | None = None  # of which this is the part
+    copies: tuple[str, ...] = ()  # other tensors of theirs that hold the same
 
     @property
     def parts(self) -> list[Location]:
@@ -109,8 +111,17 @@ _QWEN_2_MOE = {
     **_shared(f"{_LAYER}.mlp", "shared_expert"),
     "mlp.shared_gate": f"{_LAYER}.mlp.shared_expert_gate",
 }
+# A prediction module: layer {n} goes on from the last. GLM-4.5 has DeepSeek-V3's names.
+_PREDICTION = {
+    "mtp.embed_norm": f"{_LAYER}.enorm",
+    "mtp.hidden_norm": f"{_LAYER}.hnorm",
+    "mtp.join": f"{_LAYER}.eh_proj",
+    "mtp.norm": f"{_LAYER}.shared_head.norm",
+}
+COPIES = {"embed": f"{_LAYER}.embed_tokens", "head": f"{_LAYER}.shared_head.head"}
 _GLM_4_MOE = {
     **_MOE,
+    **_PREDICTION,
     **_shared(f"{_LAYER}.mlp", "shared_experts"),
     "mlp.router.bias": f"{_LAYER}.mlp.gate.e_score_correction_bias",
 }
@@ -221,11 +232,19 @@ def locations(spec: ModelSpec) -> dict[str, Location]:
         raise UserError(
             f"family '{spec.family}' has no table of Hugging Face names yet", spec.name, f"use {known}"
         )
-    by_name = {t.name: _location(spec, table, t.name, t.shape) for t in tensors(spec)}
+    by_name = {t.name: _location(spec, table, t.name, t.shape) for t in tensors(spec, mtp=True)}
     for t in tensors(spec):
         if t.tied_to is not None:
             by_name[t.tied_to] = by_name[t.name]
     return by_name
+
+
+def _copies(spec: ModelSpec, module: str) -> tuple[str, ...]:
+    """The copies of the embedding, or of the head, that prediction modules have in their files."""
+    both = spec.tie_word_embeddings and module == "embed"
+    names = list(COPIES.values()) if both else [COPIES[module]] if module in COPIES else []
+    behind = range(spec.num_hidden_layers, spec.num_hidden_layers + spec.mtp_layers)
+    return tuple(name.replace("{n}", str(layer)) + ".weight" for layer in behind for name in names)
 
 
 def _location(spec: ModelSpec, table: FamilyNames, name: str, shape: tuple[int, ...]) -> Location:
@@ -233,6 +252,11 @@ def _location(spec: ModelSpec, table: FamilyNames, name: str, shape: tuple[int, 
     layer = ""
     if module.startswith("layers."):
         _, layer, module = module.split(".", 2)
+    elif module.startswith("mtp."):
+        _, index, module = module.split(".", 2)
+        layer = str(spec.num_hidden_layers + int(index))
+        inside = module.startswith("block.")
+        module = module.removeprefix("block.") if inside else f"mtp.{module}"
     whole = table.modules.get(f"{module}.{kind}")  # a parameter with a name of its own
     theirs = whole or table.modules.get(module)
     if theirs is None:
@@ -250,7 +274,10 @@ def _location(spec: ModelSpec, table: FamilyNames, name: str, shape: tuple[int, 
     if experts:
         stored, rows = shape[1:], FusedRows(0, shape[1], shape[1], shape[1])
     others = tuple(new + full[len(old) :] for old, new in table.prefixes if full.startswith(old))
-    return Location(full, shape, stored[::-1] if flip else stored, rows, flip, others, experts)
+    copies = _copies(spec, module) if kind == "weight" else ()
+    return Location(
+        full, shape, stored[::-1] if flip else stored, rows, flip, others, experts, copies=copies
+    )
 
 
 def _rows(spec: ModelSpec, module: str, sharing: list[str], fused: str, size: int) -> FusedRows:

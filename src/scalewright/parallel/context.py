@@ -67,7 +67,7 @@ def apply_context(decoder: Decoder, layout: Layout, mesh: Mesh) -> None:
         share = len(decoder.heads) // group.size
         first = decoder.heads.start + group.index * share
         decoder.heads = range(first, first + share)
-    for block in decoder.layers.values():
+    for block in decoder.blocks:
         attention = block.attention
         assert isinstance(attention, Attention | LatentAttention)
         assert isinstance(attention.core, Core)

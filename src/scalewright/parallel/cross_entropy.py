@@ -5,7 +5,14 @@
 
 Logits are the largest tensor of a step: 2 GiB in bf16 for 8,192 tokens of 128,256. PyTorch's own loss keeps
 their log-probabilities in fp32 beside them, and makes the gradient in two more of their size. The sizes
-decide which way is taken (spec/loss_chunks.py); both give the same numbers.
+decide which way is taken (spec/loss_chunks.py); both give the same numbers. z-loss keeps the softmax's
+normaliser Z near 1: z log(Z)^2 a token (PaLM, Chowdhery et al. 2022 §5).
+
+With prediction modules (multi-token prediction), of D depths, the auxiliary loss has another term:
+
+    lambda / D  sum over depths k and tokens of -log p(token k further)     DeepSeek-AI 2024, 2412.19437 eq. 24
+
+It is divided by the main loss's tokens, as there: a row's last k tokens have no target of depth k, and count.
 """
 
 from __future__ import annotations
@@ -20,6 +27,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from scalewright.model.decoder import HeadLoss, soft_cap
+from scalewright.model.prediction import Predictions
 from scalewright.parallel.head_loss import head_in_chunks
 from scalewright.parallel.loss_chunk import Chunk, headroom, store_gradient, whole_rows
 from scalewright.parallel.vocabulary import VocabularyColumns, cut_rows
@@ -33,12 +41,13 @@ class CrossEntropy:
     """Cross-entropy and z-loss, summed in fp32; the gradient of the first sum is of both, the second has none.
 
     `columns`: logits are this rank's of the vocabulary; the sums are then the same on all ranks of tp, to the
-    bit. `look` is called with every chunk's logits and its sum of losses.
+    bit. `look` is called with every chunk's logits and its sum of losses. `mtp_weight`: lambda.
     """
 
     z_loss: float = 0.0
     columns: VocabularyColumns | None = None
     look: Callable[[Tensor, Tensor], None] | None = None
+    mtp_weight: float = 0.0
 
     def __call__(self, logits: Tensor, targets: Tensor) -> Losses:
         """Of logits [..., V] and targets [...]; where a gradient is wanted it takes the logits' place.
@@ -54,6 +63,14 @@ class CrossEntropy:
     def of_head(self, targets: Tensor, softcap: float | None = None) -> HeadLoss:
         """The loss against targets [...] as the head takes it, in place of logits: `softcap` caps these."""
         return partial(self._of_head, targets, softcap)
+
+    def with_predictions(self, made: Predictions) -> Losses:
+        """The losses of all depths as one pair: those of tokens further ahead are auxiliary."""
+        total, auxiliary = made.logits
+        share = self.mtp_weight / len(made.ahead)
+        for further, of_logits in made.ahead:
+            auxiliary = auxiliary + share * (further + of_logits)
+        return total, auxiliary
 
     def _of_head(
         self, targets: Tensor, softcap: float | None, hidden: Tensor, weight: Tensor, bias: Tensor | None

@@ -9,7 +9,7 @@ Either leaves gradients as sums over this rank's micro-batches, reduced over the
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -20,8 +20,9 @@ from scalewright.parallel.inputs import Micro
 from scalewright.parallel.stages import take_auxiliary
 from scalewright.spec.schedule import Action, Schedule
 
-# (the model's logits, targets [B, T]) -> (sum of token losses, sum of auxiliary losses), fp32 scalars
-Loss = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+# (what the model gave: logits, or `Predictions`; targets) -> (sum of token losses, sum of auxiliary losses),
+# fp32 scalars
+Loss = Callable[[Any, Tensor], tuple[Tensor, Tensor]]
 
 
 def run_losses(stage: nn.Module, inputs: Tensor, micro: Micro, loss: Loss) -> tuple[Tensor, Tensor]:
@@ -30,12 +31,12 @@ def run_losses(stage: nn.Module, inputs: Tensor, micro: Micro, loss: Loss) -> tu
     The built-in loss goes into our own network: inside of the head's forward, where FSDP's hooks are, it makes
     logits as it needs them. Other losses, and a user's own network, have whole logits between them.
     """
-    losses: tuple[Tensor, Tensor]
-    if isinstance(loss, CrossEntropy) and isinstance(stage, Decoder):
-        of_head = loss.of_head(micro.targets, stage.spec.logit_softcap)
-        losses = stage(inputs, **micro.arguments, loss=of_head)
-    else:
-        losses = loss(stage(inputs, **micro.arguments), micro.targets)
+    if not (isinstance(loss, CrossEntropy) and isinstance(stage, Decoder)):
+        return loss(stage(inputs, **micro.arguments), micro.targets)
+    predicts = "ahead" in micro.arguments
+    of_head = [loss.of_head(t, stage.spec.logit_softcap) for t in (micro.targets if predicts else [micro.targets])]
+    made = stage(inputs, **micro.arguments, losses=of_head)
+    losses: tuple[Tensor, Tensor] = loss.with_predictions(made) if predicts else made
     return losses
 
 

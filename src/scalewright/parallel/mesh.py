@@ -92,10 +92,10 @@ class Mesh:
 
 
 def axes_of(model: Any) -> tuple[str, ...]:
-    """The axes that training this model communicates over: `tie` only where embedding and head are one, those
-    of experts only where there are any."""
+    """The axes that training this model communicates over: `tie` only where both ends use the embedding,
+    those of experts only where there are any."""
     unused: set[str] = set()
-    if not isinstance(model, ModelSpec) or not model.tie_word_embeddings:
+    if not isinstance(model, ModelSpec) or not (model.tie_word_embeddings or model.mtp_layers):
         unused.add("tie")
     if not isinstance(model, ModelSpec) or model.moe is None:
         unused |= EXPERTS

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from scalewright.model.decoder import Decoder
 from scalewright.model.moe import MoE
-from scalewright.parallel.blocks import find_blocks
+from scalewright.parallel.blocks import blocks_of
 from scalewright.parallel.buffers import Buffers
 from scalewright.parallel.compile import apply_compile
 from scalewright.parallel.context import apply_context
@@ -103,7 +103,7 @@ def parallelize(
             apply_tensor(stage, layout, mesh)
             apply_context(stage, layout, mesh)
             apply_expert(stage, mesh)
-    blocks = {number: find_blocks(stage) for number, stage in stages.items()}
+    blocks = {number: blocks_of(stage) for number, stage in stages.items()}
     every_block = [block for of_stage in blocks.values() for block in of_stage]
     for number, stage in stages.items():
         spec = stage.spec if isinstance(stage, Decoder) else None

@@ -32,7 +32,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -227,7 +227,7 @@ class _StepState:
         if is_last:
             loss, extra = run_losses(cut, inputs, micro, self.loss)
         else:
-            out = cut(inputs, **micro.arguments)
+            out: Tensor = cut(inputs, **micro.arguments)
         if graph.input is None and self.pipeline.embedded is not None:
             graph.boundary, self.pipeline.embedded[0] = self.pipeline.embedded[0], None
         auxiliary = take_auxiliary(cut)

@@ -11,7 +11,8 @@ optimizer's state. A step of n micro-batches gathers the parameters and reduces 
                                                      of the rank's own part over the replicas
 
 Units, each gathered and reduced at once: every block; its experts apart, over `efsdp`; the last norm and
-the head, where they share no weight with an embedding in their stage; the root, which is the rest. Head and
+the head, where they share no weight with an embedding in their stage and no prediction module uses them; the
+root, which is the rest. Head and
 root are gathered once for forward and backward together; in a pipeline, where some micro-batch is always
 between the two, once a step.
 `parallel/shard_gradients.py` sets the flags of every backward.
@@ -99,13 +100,15 @@ def head_modules(stage: nn.Module) -> list[nn.Module]:
     """The last norm and the head of a stage that begins with an embedding of its own; otherwise none.
 
     By themselves they are gathered and reduced beside the blocks. A stage without an embedding has no root
-    but them, and a tied head needs the embedding's unit.
+    but them, a tied head needs the embedding's unit, and one that prediction modules use again is done only
+    when the root is.
     """
     if (
         not isinstance(stage, Decoder)
         or stage.embed is None
         or stage.head is None
         or stage.head.weight is None
+        or stage.mtp
     ):
         return []
     return [module for module in (stage.norm, stage.head) if module is not None]

@@ -29,6 +29,8 @@ block keeps its part of an entered input, and gathers it again in the backward (
 heads (`qk_norm: head`) stays whole. Latent attention's projections down stay whole too: with sp they take
 T/tp tokens, and their small outputs are gathered in place of x.
 
+A prediction module's block is one of these (`*`); its norms and its `join` stay whole, as other norms do.
+
 The model stays plain: `cut_parameters` replaces parameters by smaller ones, as `spec/placement.py` places
 them, and `apply_tensor` wraps the `forward` of the modules in PLAN. Attention counts its heads from the
 shapes. Where tp exceeds the KV heads, neighbouring ranks hold copies of one head, each with the part of the
@@ -116,7 +118,7 @@ def rule_of(name: str, latent: bool = False) -> Rule:
 
     `latent`: the model has latent attention.
     """
-    key = re.sub(r"^layers\.\d+", "layers.*", name)
+    key = re.sub(r"^(layers\.\d+|mtp\.\d+\.block)(?=\.|$)", "layers.*", name)
     return LATENT[key] if latent and key in LATENT else PLAN.get(key, Rule())
 
 

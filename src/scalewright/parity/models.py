@@ -93,7 +93,7 @@ def _keys(model: ModelSpec, before: Layout, after: Layout, seq_len: int, head_di
         "head_dim": head_dim,
         "context": seq_len,
         "learned_positions": min(model.learned_positions, seq_len),
-        "mtp_layers": 0,
+        "mtp_layers": min(model.mtp_layers, 2),
     }
     if model.vocab_size < 256:
         keys["vocab_size"] = model.vocab_size

@@ -78,18 +78,23 @@ def block(m: ModelSpec, s: Sizes, layer: int) -> Iterator[Operator]:
 
 
 def multi_token(m: ModelSpec, s: Sizes, index: int) -> Iterator[Operator]:
-    """A multi-token-prediction layer (DeepSeek-V3 §2.2): two norms, a join, a block, head and loss."""
-    d, fqn, layer = m.hidden_size, f"mtp.{index}", m.num_hidden_layers
+    """A module of multi-token prediction (DeepSeek-V3 §2.2): two norms, a join, a block, head and loss.
+
+    Its block is as the model's last. The hidden state that it takes is kept by the head already, but for sp,
+    where that keeps all tokens of it, and for a head in chunks, which keeps a gradient in its place.
+    """
+    d, fqn, last = m.hidden_size, f"mtp.{index}", m.num_hidden_layers - 1
+    layer, apart = last + 1 + index, (s.sp and s.tp > 1) or head_in_chunks(m, s)
     yield Operator(f"{fqn}.embed", "embedding", layer, read=float(s.stream * d * s.width),
                    written=float(s.stream * d * s.width))  # fmt: skip
-    yield norm(m, s, f"{fqn}.embed_norm", layer, s.stream, d)
-    yield norm(m, s, f"{fqn}.hidden_norm", layer, s.stream, d)
+    yield norm(m, s, f"{fqn}.embed_norm", layer, s.stream, d, whole=True)
+    yield norm(m, s, f"{fqn}.hidden_norm", layer, s.stream, d, keeps_in=apart, whole=True)
     yield matmul(m, s, f"{fqn}.join", layer, s.stream, d, 2 * d)
-    for operator in _block(m, s, layer - 1, "attention", "experts" if m.moe else "dense"):
+    for operator in _block(m, s, last, "attention", "experts" if m.moe else "dense"):
         name = operator.name.split(".", 2)[2]
         yield replace(operator, name=f"{fqn}.block.{name}", layer=layer, weights=())
     for operator in after(m, s):
-        yield replace(operator, name=f"{fqn}.{operator.name}", weights=())
+        yield replace(operator, name=f"{fqn}.{operator.name}", layer=layer, weights=())
 
 
 def _block(m: ModelSpec, s: Sizes, layer: int, mixer: Mixer | None, mlp: Mlp | None) -> Iterator[Operator]:

@@ -14,7 +14,7 @@ from typing import Any
 
 from scalewright.spec.errors import UserError, unknown
 from scalewright.spec.families import FAMILIES
-from scalewright.spec.model import ModelSpec
+from scalewright.spec.model import Mixer, Mlp, ModelSpec
 
 # Families whose network `model/` builds, with the outputs of transformers.
 RUNS: frozenset[str] = frozenset(name for name, family in FAMILIES.items() if family.write is not None)
@@ -102,6 +102,11 @@ def _differences(model: ModelSpec, back: ModelSpec) -> list[tuple[str, Any]]:
     return [(key, value) for key, value in keys.items() if key not in skip and value != keys_back[key]]
 
 
+def _last_parts(model: ModelSpec) -> tuple[Mixer | None, Mlp | None]:
+    """The parts of the last layer, as which a prediction module's block runs."""
+    return model.parts(model.num_hidden_layers - 1)
+
+
 def why_not_running(model: ModelSpec) -> str | None:
     """Why this model can be counted but not run yet, in one line; None when it runs."""
     scaling = model.rope.scaling
@@ -133,7 +138,16 @@ def why_not_running(model: ModelSpec) -> str | None:
             model.norm_type == "layernorm_plus_one",
             "norm_type 'layernorm_plus_one' is counted but doesn't run yet",
         ),
-        (model.mtp_layers > 0, "multi-token prediction is counted but doesn't run yet"),
+        (
+            model.mtp_layers > 0 and (model.positions == "learned" or model.embedding_norm),
+            "multi-token prediction with learned positions or a norm of the embedding is counted but "
+            "doesn't run yet",
+        ),
+        (
+            model.mtp_layers > 0 and _last_parts(model) != ("attention", "experts" if model.moe else "dense"),
+            "multi-token prediction behind a last layer of another kind than its own is counted but "
+            "doesn't run yet",
+        ),
         (model.family not in RUNS, f"family '{model.family}' is counted but doesn't run yet"),
     )
     return next((text for holds, text in reasons if holds), None)

@@ -204,7 +204,7 @@ class ModelSpec(Spec):
     mla: MLA | None = None
     mamba: Mamba | None = None
     deltanet: DeltaNet | None = None
-    mtp_layers: int = Field(0, ge=0, le=10_000)  # multi-token prediction (DeepSeek-V3), not in `total`
+    mtp_layers: int = Field(0, ge=0, le=10_000)  # modules of multi-token prediction; `total` leaves them out
 
     @model_validator(mode="before")
     @classmethod

@@ -151,6 +151,7 @@ class TrainSpec(Spec):
     valid_every: int = Field(0, ge=0)
     valid_batches: int = Field(16, ge=1)
     z_loss: float = Field(0.0, ge=0)
+    mtp_weight: float = Field(0.3, ge=0)  # of the loss of prediction modules; 0: trained without them
     balance: BalanceSpec = BalanceSpec()
     compile: bool | Literal["auto"] = "auto"  # auto: on CUDA
     timeouts: TimeoutsSpec = TimeoutsSpec()

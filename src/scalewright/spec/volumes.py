@@ -73,7 +73,7 @@ class Group:
     computations: Number = 0  # forwards and backwards of their stage in a step, parts of split ones counted
     stays: bool = False  # gathered from forward to backward: head and root
     root: bool = False
-    both_ends: Number = False  # an embedding whose tied head is on this rank too, in another stage
+    both_ends: Number = False  # an embedding that another stage of this rank uses, too
 
 
 @dataclass(frozen=True)
@@ -87,8 +87,8 @@ class Exchanges:
     norm_follows: Number  # whether a norm follows a row-parallel layer, inside the block
     statistics: Number  # numbers a token that a norm over all heads sums
     latents: tuple[Number, Number]  # numbers a token that enter latent attention: for queries, for keys
-    first: Number  # whether the embedding is here
-    last: Number  # whether the head is here
+    first: Number  # lookups of the embedding: the first stage's, and those of prediction modules in the last
+    last: Number  # heads: in the last stage one, and one more for each prediction module
     loss_chunks: Number  # of a micro-batch: spec/loss_chunks.py
 
 
@@ -233,7 +233,7 @@ def regathers(layout: Layout) -> bool:
 
 
 def partial_sums(rank: Rank) -> Iterator[Transfer]:
-    """Sums of partial gradients: of tensors that tp ranks hold copies of, and of both ends of a tied head."""
+    """Sums of partial gradients: of tensors that tp ranks hold copies of, and of an embedding's ends."""
     for axis, size, count in rank.partial:
         yield Transfer(axis, "all_reduce", size, count, "nothing")
 

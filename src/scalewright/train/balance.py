@@ -47,12 +47,14 @@ class Balance:
         """Looks at every choice of the model's routers from now on."""
         balance = cls(spec, mesh)
         model_spec = getattr(next(iter(stages_of(model).values())), "spec", None)
-        if isinstance(model_spec, ModelSpec):
+        model_spec = model_spec if isinstance(model_spec, ModelSpec) else None
+        if model_spec is not None:
             balance.layers = sum(map(model_spec.is_moe, range(model_spec.num_hidden_layers)))
+            balance.layers += model_spec.mtp_layers if model_spec.moe else 0
         for stage in stages_of(model).values():
             for name, module in stage.named_modules():
                 if isinstance(module, MoE):
-                    module.watch = _Watch(balance, stage, layer=int(name.split(".")[1]))
+                    module.watch = _Watch(balance, stage, _layer(name, model_spec))
         return balance
 
     def take(self, stage: nn.Module, layer: int, choice: Choice, rows: int) -> None:
@@ -120,6 +122,12 @@ class Balance:
             bias = biases[layer]
             (first,), (size,) = bias.box
             bias.true(bias.master).add_(move[first : first + size].to(bias.master.device))
+
+
+def _layer(name: str, spec: ModelSpec | None) -> int:
+    """The layer of a mixture by its name; prediction modules go on from the last (spec/tensors.py)."""
+    owner, number, *_ = name.split(".")
+    return int(number) + (spec.num_hidden_layers if owner == "mtp" and spec is not None else 0)
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,7 @@ class StepBatches:
     ) -> None:
         """The steps after `place`, up to `last`."""
         self.dataset, self.layout, self.device, self.place = dataset, layout, mesh.device, place
-        self._wanted = wanted_by(model)
+        self._wanted = wanted_by(model, trains=True)
         rank = mesh.index("batch")
         steps = range(place.step + 1, last + 1)
         self._ahead = Prefetcher(

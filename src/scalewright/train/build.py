@@ -67,7 +67,10 @@ def build(
     )
     state = RunState(run, network, optimizer, mesh)
     vocabulary = model.vocab_size if isinstance(model, ModelSpec) else None
-    loss = build_loss(run.loss, run.train.z_loss, load_python, mesh, vocabulary, check=True)
+    loss = build_loss(
+        run.loss, run.train.z_loss, load_python, mesh, vocabulary, check=True,
+        mtp_weight=run.train.mtp_weight,
+    )
     valid = (
         in_vocabulary(open_data(run.data, "valid", run.seed), vocabulary) if run.train.valid_every else None
     )

@@ -29,10 +29,12 @@ def build_loss(
     vocabulary: int | None = None,
     *,
     check: bool = False,
+    mtp_weight: float = 0.0,
 ) -> Loss:
     """The run's loss. A user's own is called with (logits, targets); see `own_loss` for what it returns.
 
     `check`: the first micro-batches show whether it is the sum or the mean that the run file declares.
+    `mtp_weight`: of the loss of prediction modules, where the model gives `Predictions`.
 
     Under tensor parallelism (`mesh` with tp > 1) it takes this rank's columns of a `vocabulary` of that many
     tokens. A user's own then gets whole logits, gathered, on every rank, and must give the same on each.
@@ -50,4 +52,4 @@ def build_loss(
             return total, total.new_zeros(())
 
         return wrapped
-    return CrossEntropy(z_loss, columns)
+    return CrossEntropy(z_loss, columns, mtp_weight=mtp_weight)

@@ -47,7 +47,7 @@ def resolve(run: RunSpec, *, read_data: bool = True) -> Resolved:
 
     `read_data` false leaves the data unopened: a dry run can do without them.
     """
-    model = load_model_spec(run.model) if isinstance(run.model, str) else run.model
+    model = _trained_model(run)
     check_trainable(model, run.layout, run.stated_seq_len)
     check_named(run.optimizer, run.layout)
     _check_muon(run, model)
@@ -66,6 +66,19 @@ def resolve(run: RunSpec, *, read_data: bool = True) -> Resolved:
     length = {**run.train.dump(), "tokens": None, "steps": steps}
     whole = run.replace(model=model.dump(), out_dir=str(run.folder), train=length)
     return Resolved(whole, steps, seq_len, tokens=run.train.tokens)
+
+
+def _trained_model(run: RunSpec) -> ModelSpec | PythonRef:
+    """The run's model with the prediction modules that it trains; raises UserError where it can't."""
+    model = load_model_spec(run.model) if isinstance(run.model, str) else run.model
+    if isinstance(model, PythonRef) or not model.mtp_layers:
+        return model
+    if not run.train.mtp_weight:
+        return model.replace(mtp_layers=0)
+    if isinstance(run.loss, PythonRef):
+        problem = "multi-token prediction has targets further ahead, which a loss of your own doesn't get"
+        raise UserError(problem, "loss", "set train.mtp_weight to 0, or use loss: cross_entropy")
+    return model
 
 
 def _check_muon(run: RunSpec, model: ModelSpec | PythonRef) -> None:

@@ -62,6 +62,14 @@ LAYOUTS: list[dict[str, Any]] = [
     {"devices": 2, "pp": 2, "schedule": "gpipe", "global_batch": 16, "micro_batch": 4, "zero_stage": 0},
     {"devices": 4, "pp": 4, "schedule": "zb-h1", "global_batch": 32, "micro_batch": 4, "zero_stage": 0},
 ]
+# With a prediction module behind them: another block, lookup, head and loss; a root with the head in it.
+PREDICTING: list[dict[str, Any]] = [
+    {"devices": 1, "global_batch": 2, "micro_batch": 2},
+    {"devices": 8, "zero_stage": 1, "global_batch": 32},
+    {"devices": 8, "global_batch": 32},
+    {"devices": 4, "tp": 4, "global_batch": 2, "zero_stage": 0},
+    {"devices": 8, "pp": 2, "global_batch": 32, "zero_stage": 3},
+]
 # The planner takes the average of a rank's stages, and a V's are the most unlike: 5%.
 FOLDED: list[dict[str, Any]] = [
     {"devices": 4, "pp": 2, "schedule": kind, "global_batch": 16, "zero_stage": zero}
@@ -116,9 +124,11 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[float, floa
         yield moments
 
 
-def peaks(name: str, keys: dict[str, Any], documents: bool) -> tuple[dict[str, float], Group]:
-    """The planned GiB of the fullest rank, and that rank of the dry run."""
-    model, layout = small(name), Layout.parse({"precision": "bf16", **keys})
+def peaks(
+    name: str, keys: dict[str, Any], documents: bool, modules: int = 0
+) -> tuple[dict[str, float], Group]:
+    """The planned GiB of the fullest rank, and that rank of the dry run; `modules`: of prediction."""
+    model, layout = small(name).replace(mtp_layers=modules), Layout.parse({"precision": "bf16", **keys})
     group = counted(model, layout, documents)
     seq_len = min(SEQ_LEN, model.context)
     planned = predict(model, load_cluster(CLUSTER), layout, seq_len, documents=documents).memory_gib
@@ -151,6 +161,12 @@ def test_of_every_model_and_layout(
     name: str, index: int, documents: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     check(name, index, documents, monkeypatch)
+
+
+@pytest.mark.parametrize("index", [pytest.param(i, marks=[pytest.mark.slow] * (i != 2)) for i in range(5)])
+def test_of_prediction_modules(index: int) -> None:
+    planned, group = peaks("llama-3.1-8b", PREDICTING[index], documents=False, modules=1)
+    assert planned["peak"] == pytest.approx(group.step.peak / GIB, rel=0.03)
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ and the pipeline ranks that stand for all: the fullest between the ends, the fir
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -34,6 +34,10 @@ class Place:
     blocks: np.ndarray
     first: np.ndarray
     last: np.ndarray
+
+    def with_predictions(self, modules: np.ndarray) -> Place:
+        """The same, where the blocks of so many prediction modules count among the last rank's."""
+        return replace(self, blocks=self.blocks + modules * self.last)
 
 
 def places(table: Table) -> tuple[Place, Place, Place]:

@@ -76,6 +76,7 @@ class Micro:
 def micro(at: Columns, place: Place, sent: Exchanges) -> Micro:
     """A micro-batch on a pipeline rank."""
     n = place.blocks
+    several = place.with_predictions(at.work("mtp")).blocks  # whose forward and backward EXTRA has
     f, b, wg = (at.region(seconds, w.BLOCK) for seconds in (at.forward, at.backward, at.weight))
     parts = at.prices.parts[at.table.unit]
     front, back, weight = n * f, n * b, n * wg
@@ -90,20 +91,20 @@ def micro(at: Columns, place: Place, sent: Exchanges) -> Micro:
     inside = np.where(
         at.table.recompute == SELECTIVE, at.prices.light[at.table.unit], (at.rerun_parts * parts).sum(1)
     )
-    again = n * (whole * f + inside)
+    again = several * (whole * f + inside)
     routed = np.maximum(whole, at.rerun_parts[:, EXPERTS])
     cp, ep = sent.cp, sent.ep
     tp_front, tp = tensor_parallel(at, place, sent)
-    of_cp = n * (3 - (at.table.cp_kind == CP_KINDS.index("ulysses")) + whole) * cp
-    device = (front + back) + again + tp + n * (2 + routed) * ep + of_cp
+    of_cp = several * (3 - (at.table.cp_kind == CP_KINDS.index("ulysses")) + whole) * cp
+    device = (front + back) + again + tp + several * (2 + routed) * ep + of_cp
     return Micro(
         compute=front + back,
         recompute=again,
         tp=tp,
         cp=of_cp,
-        ep=n * (2 + routed) * ep,
-        host=sent.prices.waits(n, device),
-        front=front + tp_front + n * (ep + cp),
+        ep=several * (2 + routed) * ep,
+        host=sent.prices.waits(several, device),
+        front=front + tp_front + several * (ep + cp),
         weight=weight,
     )
 

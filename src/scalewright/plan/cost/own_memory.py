@@ -119,17 +119,22 @@ class _Rank:
         self.block = size[:, w.BLOCK] + works["expert"][u][:, w.BLOCK]
         self.start = (at.first > 0) * size[:, w.BEFORE]
         apart = last & (at.first == 0) & (works["tied"][u] > 0)
-        self.end = last * size[:, w.AFTER] + apart * size[:, TIED]
+        # prediction modules: their blocks are among the last rank's, the rest in its root
+        modules = works["mtp"][u]
+        extra = size[:, w.EXTRA] + works["expert"][u][:, w.EXTRA] - modules * self.block
+        extra = np.where(modules > 0, np.maximum(extra, 0.0), 0.0)
+        self.end = last * (size[:, w.AFTER] + extra) + apart * size[:, TIED]
         beside = [x.model.positions == "learned" or x.model.embedding_norm for x in table.units]
         self.last_made = np.where(np.array(beside)[u], 0.0, self.start)
-        # one rank's head is a unit beside its root, unless the embedding is tied to it
+        # one rank's head is a unit beside its root, unless it is tied to the embedding, or modules use it
         unit = (self.stage > 0) & (t.pp == 1) & (works["tied"][u] == 0)
         self.head_unit, end = np.where(unit, self.end, 0.0), np.where(unit, 0.0, self.end)
         self.roots, self.larger_root = self.start + end, np.maximum(self.start, end)
         self.elements = self.blocks * self.block + self.roots + self.head_unit
         # bytes of a micro-batch
         region, column = works["kept"][u], w.KEPT.index
-        self.after, self.stream = region[:, w.AFTER, 0], works["stream"][u]
+        kept_extra = np.where(modules > 0, region[:, w.EXTRA, 0] - modules * region[:, w.BLOCK, 0], 0.0)
+        self.after, self.stream = region[:, w.AFTER, 0] + kept_extra, works["stream"][u]
         self.widest = region[:, w.BLOCK, column("widest")]
         self.logits = last * works["logits"][u]  # numbers
         self.capped = np.array([x.model.logit_softcap is not None for x in table.units])[u]
@@ -153,7 +158,8 @@ class _Rank:
         # gradients of outputs that wait for a weight part, when the most activations are alive
         self.outputs = np.where(self.split, region[:, w.BLOCK, column("products")] * self.blocks, 0.0)
         # theirs lie in their place; or the head's weight has its gradient already
-        late = np.where(self.in_chunks, self.head, self.logits) * self.width
+        heads = 1.0 + modules
+        late = heads * np.where(self.in_chunks, self.head, self.logits) * self.width
         self.late_logits = np.where(self.split, late, 0.0)
         # the gradient of the head's weight where the backward makes it; one made in the forward is rounded
         self.head_made = np.where(self.in_chunks, 0.0, self.width * self.head)

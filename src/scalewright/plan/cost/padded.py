@@ -20,7 +20,7 @@ from scalewright.spec.optimizers import is_matrix
 from scalewright.spec.placement import local_shape, place
 from scalewright.spec.tensors import TensorSpec
 
-TIED = w.REGIONS  # a region more: a head's matrix that is the embedding's, where it lies on another rank
+TIED = w.REGIONS  # a region more: the embedding, where the last stage is on another rank and uses it, too
 # What is summed: elements; tensors; elements whose gradients tp ranks, and kv ranks, have yet to sum; and of
 # tensors that are no matrix of a block (spec/optimizers.py) elements and number
 SUMS = 6
@@ -44,7 +44,8 @@ def _regions(model: ModelSpec, tp: int, sp: bool, ranks: int) -> np.ndarray:
     for shape, tensor, sums in _local_shapes(model, tp, sp):
         layer, rest = tensor.layer, float(not is_matrix(tensor))
         inside = 0 <= layer < layers
-        region = w.BLOCK if inside else w.BEFORE if layer < 0 else w.AFTER
+        extra = tensor.name.startswith("mtp.")
+        region = w.BLOCK if inside else w.EXTRA if extra else w.BEFORE if layer < 0 else w.AFTER
         size = padded_rows(shape, ranks)
         numbers = np.array([size, 1.0, size * ("tp" in sums), size * ("kv" in sums), size * rest, rest])
         elements[region] += numbers

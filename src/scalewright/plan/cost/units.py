@@ -168,7 +168,11 @@ def _work_facts(units: Sequence[Unit]) -> dict[str, np.ndarray]:
     facts["gates"] = np.array([work.gates for work in works])  # likewise
     facts["reached"] = column(units, _reached_groups)
     facts["local_experts"] = column(units, _local_experts)
-    facts["tied"] = np.array([w.tied_elements(u.model, u.sizes.tp) for u in units])
+    own = [u.framework.name == OURS for u in units]
+    tied = [w.tied_elements(u.model, u.sizes.tp, ours) for u, ours in zip(units, own, strict=True)]
+    facts["tied"] = np.array(tied)
+    # prediction modules, as this package runs them; other trainers' are region EXTRA and no more
+    facts["mtp"] = np.array([float(u.model.mtp_layers) for u in units]) * own
     facts["top_k"] = column(units, lambda u: u.model.moe.top_k if u.model.moe else 1.0)
     facts["exchanges"] = column(units, lambda u: _exchanges(u.model))
     facts["post_norm"] = column(units, lambda u: u.model.norm_position in ("post", "both"))

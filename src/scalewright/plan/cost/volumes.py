@@ -87,7 +87,7 @@ class Volumes:
         """Keys and values, or heads, of all micro-batches; the papers' for every trainer."""
         if not (self.at.table.cp > 1).any():
             return []
-        blocks = self._exchanges(place)
+        blocks = self._exchanges(place.with_predictions(self.at.work("mtp")))
         return list(context_parallel(context_rank(self.at, blocks.blocks, blocks.rerun)))
 
     # -- this package's own -----------------------------------------------------------------------
@@ -101,7 +101,7 @@ class Volumes:
     def _rank(self, place: Place) -> Rank:
         """The numbers of a pipeline rank that spec/volumes.py asks for, counted once a place."""
         if id(place) not in self._ranks:
-            self._ranks[id(place)] = place, self._count(place)
+            self._ranks[id(place)] = place, self._count(place.with_predictions(self.at.work("mtp")))
         return self._ranks[id(place)][1]
 
     def _count(self, place: Place) -> Rank:
@@ -131,7 +131,7 @@ class Volumes:
 
     def _groups(self, place: Place) -> tuple[Group, ...]:
         """Blocks, and what is held outside of them: a root at either end of a pipeline; otherwise a root and
-        a head, or one root where they are tied."""
+        a head, or one root where they are tied, or prediction modules use both."""
         t, tied = self.at.table, self.at.work("tied") > 0
         start, end = self._roots(place, ALL)
         both, head = np.where((t.pp == 1) & tied, end, 0.0), np.where((t.pp == 1) & ~tied, end, 0.0)
@@ -152,7 +152,9 @@ class Volumes:
         sizes, first, last = self._sums[2], place.first > 0, place.last > 0
         apart = last & ~first & (self.at.work("tied") > 0)
         start = first * sizes[:, w.BEFORE, what]
-        return start, last * sizes[:, w.AFTER, what] + apart * sizes[:, TIED, what]
+        # a prediction module less its block, which is a unit as all blocks are
+        modules = sizes[:, w.EXTRA, what] - self.at.work("mtp") * sizes[:, w.BLOCK, what]
+        return start, last * (sizes[:, w.AFTER, what] + modules) + apart * sizes[:, TIED, what]
 
     def _partial(self, place: Place) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
         """The rank's own fp32 parts of what tp ranks hold alike, and of a tied head's two ends."""
@@ -180,8 +182,8 @@ class Volumes:
             norm_follows=at.work("post_norm"),
             statistics=at.work("statistics"),
             latents=(at.work("query_latent"), at.work("latent")),
-            first=1.0 * (place.first > 0),
-            last=1.0 * (place.last > 0),
+            first=1.0 * (place.first > 0) + at.work("mtp") * (place.last > 0),
+            last=(1.0 + at.work("mtp")) * (place.last > 0),
             loss_chunks=np.ceil(tokens / chunk_tokens(at.work("logits") / tokens)),
         )
 

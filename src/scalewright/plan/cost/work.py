@@ -300,6 +300,8 @@ def _parameters(model: ModelSpec, s: Sizes) -> tuple[np.ndarray, np.ndarray]:
     return dense, expert
 
 
-def tied_elements(model: ModelSpec, tp: int) -> float:
-    """Elements of a head that shares the embedding's matrix: a last stage of its own holds a copy."""
-    return model.vocab_size * model.hidden_size / tp if model.tie_word_embeddings else 0.0
+def tied_elements(model: ModelSpec, tp: int, predicts: bool) -> float:
+    """Elements of the embedding where a last stage of its own holds a copy: as a tied head, or (`predicts`)
+    for the lookups of prediction modules."""
+    used = model.tie_word_embeddings or (predicts and model.mtp_layers > 0)
+    return model.vocab_size * model.hidden_size / tp if used else 0.0
