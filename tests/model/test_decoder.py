@@ -138,7 +138,9 @@ def test_every_parameter_gets_a_gradient_and_recomputing_gives_its_bits(name: st
         assert all(torch.equal(a, b) for a, b in zip(straight, again, strict=True))
 
 
-@pytest.mark.parametrize("which", ["llama", "gemma2", "gemma3", "bloom", "neox", "sinks", "windows-side-by-side"])
+@pytest.mark.parametrize(
+    "which", ["llama", "gemma2", "gemma3", "bloom", "neox", "sinks", "windows-side-by-side"]
+)
 def test_blocks_compile_whole(which: str) -> None:
     model, ids = make(which), tokens()
     straight, expected = _gradients(model, ids), model(ids)

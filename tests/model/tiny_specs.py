@@ -74,7 +74,13 @@ SPECS: dict[str, ModelSpec] = {
             "mla": {**_MLA, "q_lora_rank": None, "v_head_dim": 20},
             "attention_softcap": 2.0,
         },
-        "sinks": {**_BASE, **_SLIDING, "qkv_bias": True, "attention_sinks": True, "mlp_type": "swiglu_clamped"},
+        "sinks": {
+            **_BASE,
+            **_SLIDING,
+            "qkv_bias": True,
+            "attention_sinks": True,
+            "mlp_type": "swiglu_clamped",
+        },
         "windows-side-by-side": {
             **_BASE,
             **_SLIDING,

@@ -19,8 +19,8 @@ MLA: dict[str, Any] = {
     "q_lora_rank": 12, "kv_lora_rank": 16, "qk_nope_head_dim": 12, "qk_rope_head_dim": 8, "v_head_dim": 10,
 }  # fmt: skip
 GPT_OSS: dict[str, Any] = {
-    "attention_sinks": True, "sliding_window": 6, "window_pattern": [True, False], "mlp_type": "swiglu_clamped",
-    "qkv_bias": True, "o_bias": True, "mlp_bias": True,
+    "attention_sinks": True, "sliding_window": 6, "window_pattern": [True, False], "qkv_bias": True,
+    "o_bias": True, "mlp_bias": True, "mlp_type": "swiglu_clamped",
     "rope": {"scaling": {"kind": "yarn", "factor": 4.0, "original_context": 16, "truncate": False}},
     "moe": {"num_experts": 4, "top_k": 2, "moe_intermediate_size": 24, "router_bias": True},
 }  # fmt: skip

@@ -2,8 +2,8 @@
 
     positions, documents, cache --make_context--> Context --> every Block(x, context)
 
-A mask is made only where one is needed. Without documents, window, ALiBi, softcap, sinks or an earlier part in
-the cache, attention is plainly causal and takes the fused path. With them, [B or 1, h or 1, Tq, Tk]:
+A mask is made only where one is needed. Without documents, window, ALiBi, softcap, sinks or an earlier part
+in the cache, attention is plainly causal and takes the fused path. With them, [B or 1, h or 1, Tq, Tk]:
 
     visible(q, k) = index_k <= index_q  and  document_k == document_q  and  (index_q - index_k < window)
                                                           windows side by side:  chunk_q <= index_k

@@ -34,7 +34,7 @@ ACTIVATIONS: dict[MlpType, Callable[[Tensor], Tensor]] = {
 
 
 def hidden_units(kind: MlpType, gate: Tensor | None, up: Tensor) -> Tensor:
-    """The hidden units [..., F] from both projections, of that shape; `gate` is None in an MLP without one."""
+    """The hidden units [..., F] from projections of that shape; `gate` is None in an MLP without one."""
     if kind == "swiglu_clamped":
         assert gate is not None
         return clamped_swiglu(gate, up)

@@ -3,7 +3,7 @@
     blocks  uint8 [..., in / 32, 16]     two numbers a byte, the low half first
     scales  uint8 [..., in / 32]         the exponent, + 127
 
-    number = e2m1(four bits) * 2 ** (scale - 127)       e2m1: 0, 0.5, 1, 1.5, 2, 3, 4, 6, and the same negative
+    number = e2m1(four bits) * 2 ** (scale - 127)      e2m1: 0, 0.5, 1, 1.5, 2, 3, 4, 6, or one of -0 to -6
 
 (OCP Microscaling Formats (MX) v1.0, 2023, §5.3.3 and §5.4.1.) They are read, and written as plain numbers:
 each is one of bfloat16, exactly.

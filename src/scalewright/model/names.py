@@ -8,8 +8,8 @@
 
 No parameter of ours is fused, so every fused one of theirs is a union of ours: row r of ours is row
 start + (r // block) * stride + r % block of theirs. Experts are one stacked tensor here, and mostly one for
-each there: ours is a stack of theirs. Where theirs are stacked too, rows are those of every expert. One table a
-family; both directions read it.
+each there: ours is a stack of theirs. Where theirs are stacked too, rows are those of every expert. One table
+a family; both directions read it.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def _experts(layer: str, router: str, expert: str, gate: str, up: str, down: str
 
 
 def _stacks(experts: str) -> dict[str, str]:
-    """Names of stacked experts, whose gate and up are one tensor: parameters without a module of their own."""
+    """Names of stacked experts, whose gate and up are one tensor; their parameters have no modules."""
     names = {"gate": "gate_up_proj", "up": "gate_up_proj", "down": "down_proj"}
     weights = {f"mlp.experts.{part}.weight": f"{experts}.{name}" for part, name in names.items()}
     return weights | {f"mlp.experts.{part}.bias": f"{experts}.{name}_bias" for part, name in names.items()}

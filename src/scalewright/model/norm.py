@@ -53,7 +53,7 @@ def build_norm(spec: ModelSpec, size: int) -> nn.Module:
 
 
 def build_qk_norm(spec: ModelSpec, layer: int, heads: int) -> nn.Module | None:
-    """The norm of a layer's queries, or keys, of so many heads: over all of them, or over each. None: none."""
+    """The norm of a layer's queries, or keys, of so many heads: over all of them or over each; or None."""
     if spec.qk_norm is None:
         return None
     if spec.qk_norm == "l2":

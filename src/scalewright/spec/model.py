@@ -203,7 +203,7 @@ class ModelSpec(Spec):
 
     sliding_window: int | None = Field(None, ge=1)
     window_pattern: tuple[bool, ...] = (False,)  # repeated over the layers: True = sliding window
-    window_chunks: bool = False  # Llama 4: a document is cut into windows, a token attends only within its own
+    window_chunks: bool = False  # Llama 4: windows cut a document, a token attends only within its own
     attention_softcap: float | None = None
     logit_softcap: float | None = None
     query_scale: float | None = None  # null: head_dim ** -0.5
