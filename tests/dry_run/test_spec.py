@@ -54,6 +54,17 @@ MODELS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 # Prediction modules: a stage's lookups and heads more, a copy of the embedding, a root with the head in it.
 PREDICTING = {**SMALL, "mtp_layers": 2}
+# Parts that one layout or two of these show: sinks, and windows side by side with layers without positions.
+PARTS: dict[str, dict[str, Any]] = {
+    "sinks": {
+        **SMALL, "attention_sinks": True, "sliding_window": 8, "window_pattern": [True, False],
+        "qkv_bias": True, "o_bias": True, "mlp_bias": True, "mlp_type": "swiglu_clamped",
+    },
+    "windows side by side": {
+        **SMALL, "sliding_window": 8, "window_chunks": True, "window_pattern": [True, False], "qk_norm": "l2",
+        "rope_every_not": 2, "attention_temperature": {"floor_scale": 4},
+    },
+}  # fmt: skip
 LAYOUTS: list[dict[str, Any]] = [
     {"devices": 1, "global_batch": 2},
     {"devices": 4, "zero_stage": 0, "global_batch": 12},
@@ -119,11 +130,14 @@ def cases() -> Iterator[Any]:
                 default = turn % len(MODELS) == index and masked == often
                 title = f"{name} masked {keys}" if masked else f"{name} {keys}"
                 yield pytest.param(name, keys, masked, id=title, marks=[] if default else [pytest.mark.slow])
+    for name in PARTS:
+        for keys in ({"devices": 4, "tp": 4, "sp": False}, {"devices": 4, "cp": 2, "zero_stage": 3}):
+            yield pytest.param(name, keys, False, id=f"{name} {keys}")
 
 
 def play(name: str, keys: dict[str, Any], *, masked: bool) -> tuple[ModelSpec, Layout, tuple[Group, ...]]:
     """The model, the layout and the groups of their dry run; `masked`: rows hold several documents."""
-    keys_of = {**MODELS, "predicting": PREDICTING}
+    keys_of = {**MODELS, **PARTS, "predicting": PREDICTING}
     model, layout = ModelSpec.parse(keys_of[name]), Layout.parse({"precision": "fp32", **keys})
     data = {"train": "nowhere", "seq_len": SEQ_LEN, "document_mask": masked}
     return model, layout, dry_run({"model": model.dump(), "layout": layout.dump(), "data": data}).groups
@@ -183,6 +197,8 @@ def test_every_chunk_of_a_loss_sends_its_own(name: str, monkeypatch: pytest.Monk
         ("llama", "none", 0, True),
         ("llama", {"every": 2}, 2, False),
         ("gpt, tied, biases", "full", 4, False),
+        ("sinks", "none", 0, False),
+        ("windows side by side", "none", 0, True),
     ],
 )
 def test_flops(name: str, recompute: Any, blocks: int, masked: bool) -> None:

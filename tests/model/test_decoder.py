@@ -138,7 +138,9 @@ def test_every_parameter_gets_a_gradient_and_recomputing_gives_its_bits(name: st
         assert all(torch.equal(a, b) for a, b in zip(straight, again, strict=True))
 
 
-@pytest.mark.parametrize("which", ["llama", "gemma2", "gemma3", "bloom", "neox"])
+@pytest.mark.parametrize(
+    "which", ["llama", "gemma2", "gemma3", "bloom", "neox", "sinks", "windows-side-by-side"]
+)
 def test_blocks_compile_whole(which: str) -> None:
     model, ids = make(which), tokens()
     straight, expected = _gradients(model, ids), model(ids)
@@ -166,6 +168,8 @@ def test_heads_are_counted_from_the_weights(name: str) -> None:
         for linear in latent or (attention.q, attention.k, attention.v):
             linear.weight = nn.Parameter(linear.weight.chunk(2)[half])
         attention.o.weight = nn.Parameter(attention.o.weight.chunk(2, dim=1)[half])
+        if spec.attention_sinks:
+            attention.sinks = nn.Parameter(attention.sinks.chunk(2)[half])
         heads = spec.num_attention_heads // 2
         cut.heads = range(half * heads, half * heads + heads)
         parts.append(attention(x, _context(cut, ids)))
@@ -201,7 +205,27 @@ def test_plain_rows_make_no_mask() -> None:
     assert windowed.window_mask is None
 
 
+def test_windows_side_by_side_begin_with_their_document() -> None:
+    """Windows of 5 tokens: of a row, and of documents of 7 and 6 tokens in it."""
+    model, ids = make("windows-side-by-side"), tokens(1, 13)
+    documents = torch.tensor([[0] * 7 + [1] * 6])
+    for given, begins in (
+        (None, [0] * 5 + [5] * 5 + [10] * 3),
+        (documents, [0] * 5 + [5] * 2 + [7] * 5 + [12]),
+    ):
+        mask = model.context(model._embed(ids, None), 13, None, given, None).window_mask
+        assert mask is not None
+        visible = (mask == 0)[0, 0].tolist()
+        assert visible == [[start <= key <= query for key in range(13)] for query, start in enumerate(begins)]
+
+
 EXPERTS = {"num_experts": 4, "top_k": 2, "moe_intermediate_size": 8}
+
+
+@pytest.mark.parametrize("keys", [{"attention_sinks": True}, {"attention_temperature": {}}])
+def test_latent_attention_has_neither_sinks_nor_a_temperature(keys: dict[str, object]) -> None:
+    with pytest.raises(UserError, match="latent attention has none"):
+        ModelSpec.parse({**SPECS["latent"].dump(), **keys})
 
 
 @pytest.mark.parametrize(
@@ -215,11 +239,9 @@ EXPERTS = {"num_experts": 4, "top_k": 2, "moe_intermediate_size": 8}
             {"mtp_layers": 1, "moe": {**EXPERTS, "dense_layers": [2]}},
             "multi-token prediction behind a last layer of another kind",
         ),
-        ({"attention_sinks": True}, "attention sinks"),
         ({"attention_gate": True}, "gate on attention's output"),
         ({"global_attention": {"num_key_value_heads": 1, "head_dim": 8}}, "other heads on global layers"),
-        ({"window_chunks": True}, "windows side by side"),
-        ({"qk_norm": "l2"}, "qk_norm 'l2'"),
+        ({"qk_norm": "qkv"}, "qk_norm 'qkv'"),
         ({"norm_type": "layernorm_plus_one"}, "norm_type 'layernorm_plus_one'"),
         ({"layer_pattern": ["attention", "mlp"]}, "attention or an MLP alone"),
         (

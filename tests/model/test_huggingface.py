@@ -54,7 +54,9 @@ def test_round_trip_gives_equal_tensors(case: str, tmp_path: Path) -> None:
         assert torch.equal(again.read(t.name), reader.read(t.name)), t.name
 
 
-@pytest.mark.parametrize("case", ["gpt2", "neox-partial", "bloom", "llama-mqa-biases"])
+@pytest.mark.parametrize(
+    "case", ["gpt2", "neox-partial", "bloom", "llama-mqa-biases", "mixtral", "gpt-oss", "llama4"]
+)
 def test_any_slice_is_the_slice_of_the_whole(case: str, tmp_path: Path) -> None:
     save(case, tmp_path)
     reader = open_huggingface(tmp_path)
@@ -117,6 +119,70 @@ def test_a_language_model_inside_a_vision_model_is_read(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "gemma3", "text_config": config}))
     with torch.no_grad():
         assert (load_model(tmp_path)(tokens()) - theirs(tokens()).logits).abs().max() < TOLERANCE
+
+
+def test_llama_4_inside_its_vision_model_is_read(tmp_path: Path) -> None:
+    """Its own files have the head under `language_model.`, too."""
+    theirs = save("llama4", tmp_path)
+    file = tmp_path / "model.safetensors"
+    save_file({f"language_model.{k}": v for k, v in load_file(file).items()}, file)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama4", "text_config": config}))
+    with torch.no_grad():
+        assert (load_model(tmp_path)(tokens()) - theirs(tokens()).logits).abs().max() < TOLERANCE
+
+
+def pack(folder: Path) -> dict[str, torch.Tensor]:
+    """Packs the experts of a folder in MXFP4, as in the published files of gpt-oss; returns their numbers."""
+    from transformers.integrations.mxfp4 import convert_moe_packed_tensors
+
+    random = torch.Generator().manual_seed(0)
+    file, numbers = folder / "model.safetensors", {}
+    held = load_file(file)
+    for key in [key for key in held if key.endswith(("gate_up_proj", "down_proj"))]:
+        experts, width, rows = held.pop(key).shape
+        blocks = torch.randint(0, 256, (experts, rows, width // 32, 16), generator=random, dtype=torch.uint8)
+        scales = torch.randint(122, 126, blocks.shape[:-1], generator=random, dtype=torch.uint8)
+        held[f"{key}_blocks"], held[f"{key}_scales"] = blocks, scales
+        numbers[key] = convert_moe_packed_tensors(blocks, scales)  # [E, in, rows]
+    save_file(held, file)
+    return numbers
+
+
+def test_experts_in_mxfp4_are_read(tmp_path: Path) -> None:
+    kind, keys = CASES["gpt-oss"]
+    CASES["gpt-oss-64"] = (kind, {**keys, "intermediate_size": 64})
+    save("gpt-oss-64", tmp_path)
+    del CASES["gpt-oss-64"]
+    numbers = pack(tmp_path)
+    reader = open_huggingface(tmp_path)
+    stacks = "model.layers.1.mlp.experts."
+    both = numbers[stacks + "gate_up_proj"].transpose(1, 2)
+    for part, expected in (
+        ("gate", both[:, 0::2]),
+        ("up", both[:, 1::2]),
+        ("down", numbers[stacks + "down_proj"].transpose(1, 2)),
+    ):
+        name = f"layers.1.mlp.experts.{part}.weight"
+        assert torch.equal(reader.read(name), expected)
+        box = reader.read_slice(name, [1, 3, 5], [2, 9, 25])
+        assert torch.equal(box, expected[1:3, 3:12, 5:30])
+        assert reader.read_slice(name, [6, 0, 0], [0, 9, 25]).shape == (0, 9, 25)
+    write_huggingface(tmp_path / "plain", reader.spec, reader.read, dtype="bfloat16")
+    plain = load_file(tmp_path / "plain" / "model.safetensors")
+    assert all(torch.equal(plain[key], value) for key, value in numbers.items())
+
+
+def test_blocks_of_another_model_are_refused(tmp_path: Path) -> None:
+    kind, keys = CASES["gpt-oss"]
+    CASES["gpt-oss-64"] = (kind, {**keys, "intermediate_size": 64})
+    save("gpt-oss-64", tmp_path)
+    del CASES["gpt-oss-64"]
+    pack(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"intermediate_size": 96}))
+    with pytest.raises(UserError, match=r"gate_up_proj_(blocks|bias)' has shape"):
+        load_model(tmp_path)
 
 
 def test_a_truncated_file_is_named(tmp_path: Path) -> None:

@@ -9,7 +9,17 @@ import torch
 from torch import Tensor
 
 from scalewright.parallel import attend as module
-from scalewright.parallel.attend import Part, Scores, attend, attend_backward, hidden_score, merge
+from scalewright.model.attention import unfused_attention
+from scalewright.parallel.attend import (
+    Part,
+    Scores,
+    add_sinks,
+    attend,
+    attend_backward,
+    hidden_score,
+    merge,
+    sinks_gradient,
+)
 
 B, H, G, Q, K = 2, 4, 2, 10, 8
 # fp32: a softmax over 24 keys in another order
@@ -81,3 +91,43 @@ def test_a_causal_part(cap: float | None) -> None:
     torch.testing.assert_close(lse.float(), expected_lse.detach(), **NEAR)
     for gradient, tensor in zip(attend_backward(grad, q, k, v, out, lse, part, scores), inputs, strict=True):
         torch.testing.assert_close(gradient, tensor.grad, **NEAR)
+
+
+def with_a_logit_more(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor, mask: Tensor) -> Tensor:
+    """Attention with each head's sink as one more logit of every query, whose weight is then dropped."""
+    k, v = (x.repeat_interleave(H // G, dim=1) for x in (k, v))
+    raw = q @ k.transpose(-1, -2) * 0.5 + mask
+    weights = torch.cat([raw, sinks[None, :, None, None].expand(B, H, Q, 1)], dim=-1).softmax(dim=-1)
+    return weights[..., :-1] @ v
+
+
+def test_sinks_take_their_share_with_its_gradient() -> None:
+    """By parts, of which the last is hidden from half of the queries, and in one go."""
+    q, k, v, grad = numbers(24)
+    scores, hidden = Scores(0.5), hidden_score(torch.float32)
+    sinks = torch.tensor([-1.0, 0.5, 2.0, 4.0])
+    mask = torch.zeros(1, 1, Q, 24)
+    mask[..., :5, 16:] = hidden
+    inputs = [x.clone().requires_grad_() for x in (q, k, v, sinks)]
+    expected = with_a_logit_more(*inputs, mask)
+    wanted = torch.autograd.grad(expected, inputs, grad)
+    in_one_go = unfused_attention(*inputs[:3], mask == 0, 0.5, sinks=inputs[3])
+    torch.testing.assert_close(in_one_go, expected, **NEAR)
+    for found, gradient in zip(torch.autograd.grad(in_one_go, inputs, grad), wanted, strict=True):
+        torch.testing.assert_close(found, gradient, **NEAR)
+    first, second = slice(0, 16), slice(16, 24)
+    parts = [(columns, Part(slice(None), columns, mask=mask[..., columns])) for columns in (first, second)]
+    out, lse = attend(q, k[:, :, first], v[:, :, first], parts[0][1], scores)
+    merge(out, lse, *attend(q, k[:, :, second], v[:, :, second], parts[1][1], scores))
+    add_sinks(out, lse, sinks)
+    torch.testing.assert_close(out, expected.detach(), **NEAR)
+    torch.testing.assert_close(sinks_gradient(grad, out, lse, sinks), wanted[3], **NEAR)
+    grad_q = torch.zeros_like(q)
+    for columns, part in parts:
+        of_q, of_k, of_v = attend_backward(
+            grad, q, k[:, :, columns], v[:, :, columns], out, lse, part, scores
+        )
+        grad_q += of_q
+        torch.testing.assert_close(of_k, wanted[1][:, :, columns], **NEAR)
+        torch.testing.assert_close(of_v, wanted[2][:, :, columns], **NEAR)
+    torch.testing.assert_close(grad_q, wanted[0], **NEAR)

@@ -18,6 +18,21 @@ MOE: dict[str, Any] = {
 MLA: dict[str, Any] = {
     "q_lora_rank": 12, "kv_lora_rank": 16, "qk_nope_head_dim": 12, "qk_rope_head_dim": 8, "v_head_dim": 10,
 }  # fmt: skip
+GPT_OSS: dict[str, Any] = {
+    "attention_sinks": True, "sliding_window": 6, "window_pattern": [True, False], "qkv_bias": True,
+    "o_bias": True, "mlp_bias": True, "mlp_type": "swiglu_clamped",
+    "rope": {"scaling": {"kind": "yarn", "factor": 4.0, "original_context": 16, "truncate": False}},
+    "moe": {"num_experts": 4, "top_k": 2, "moe_intermediate_size": 24, "router_bias": True},
+}  # fmt: skip
+LLAMA_4: dict[str, Any] = {
+    "sliding_window": 6, "window_pattern": [True, False], "window_chunks": True, "rope_every_not": 2,
+    "attention_temperature": {"floor_scale": 4, "attn_scale": 0.5}, "qk_norm": "l2",
+    "rope": {"interleaved": True},
+    "moe": {
+        "num_experts": 4, "top_k": 1, "moe_intermediate_size": 24, "num_shared_experts": 1, "every": 2,
+        "score": "sigmoid", "normalize_top_k": False, "weigh_input": True,
+    },
+}  # fmt: skip
 # What a run may be besides its layout: changes of `runs.run_data`.
 VARIANTS: dict[str, dict[str, Any]] = {
     "packed": {},
@@ -155,6 +170,10 @@ VARIANTS: dict[str, dict[str, Any]] = {
     },
     "mtp-compiled": {"model": {"mtp_layers": 1}, "train": {"compile": True}},
     "mtp-muon": {"model": {"mtp_layers": 1}, "optimizer": {"name": "muon"}},
+    "gpt-oss": {"model": GPT_OSS, "train": {"balance": {"loss": 1e-2}}},
+    "gpt-oss-compiled": {"model": GPT_OSS, "train": {"compile": True}},
+    "llama4": {"model": LLAMA_4},
+    "llama4-compiled": {"model": LLAMA_4, "train": {"compile": True}},
     "compiled": {"train": {"compile": True}},
     "compiled-5-layers": {"model": {"num_hidden_layers": 5}, "train": {"compile": True}},
 }
@@ -510,6 +529,34 @@ def _prediction() -> list[Case]:
     ]
 
 
+def _families() -> list[Case]:
+    """gpt-oss and Llama 4: sinks, windows that slide or lie side by side, weights on the way in, biases."""
+    found = []
+    for name in ("gpt-oss", "llama4"):
+        found += [
+            case(f"{name}-cp2-{kind}", name, cp=2, cp_kind=kind, micro_batch=2, fast=kind == "ring")
+            for kind in KINDS
+        ]
+        found += [
+            case(f"{name}-dp2-zero3", name, dp_shard=2, micro_batch=2),
+            case(f"{name}-dp2-ep2", name, dp_shard=2, ep=2, micro_batch=2),
+            case(f"{name}-dp2-etp2", name, dp_shard=2, etp=2, micro_batch=2, fast=name == "gpt-oss"),
+            case(f"{name}-tp2", name, tp=2, micro_batch=2),
+            case(f"{name}-tp4-kv-copies-no-sp", name, tp=4, sp=False, micro_batch=2),
+            case(f"{name}-tp2-ep2", name, tp=2, ep=2, micro_batch=2),
+            case(f"{name}-tp2-recompute-selective", name, tp=2, recompute="selective", micro_batch=2),
+            case(f"{name}-pp2-zb-h1", name, pp=2, schedule="zb-h1"),
+            case(f"{name}-pp2-dp2-ep2", name, pp=2, dp_shard=2, ep=2),
+            case(f"{name}-pp2-tp2-ep2-cp2", name, pp=2, tp=2, ep=2, cp=2, fast=True),
+            case(f"{name}-tp2-compiled", f"{name}-compiled", tp=2, micro_batch=2),
+        ]
+    return [
+        *found,
+        case("gpt-oss-dp2-ep2-etp2-recompute-full", "gpt-oss", dp_shard=4, ep=2, etp=2, recompute="full"),
+        case("gpt-oss-cp2-ring-bf16", "gpt-oss", cp=2, precision="bf16", micro_batch=2, tolerance=BF16),
+    ]
+
+
 def _pairs() -> list[Case]:
     found = []
     for zero in (0, 1, 2, 3):
@@ -668,6 +715,6 @@ def _head_in_chunks() -> list[Case]:
 
 
 CASES: tuple[Case, ...] = (
-    *_data(), *_tensor(), *_pipeline(), *_context(), *_experts(), *_latent(), *_prediction(), *_pairs(),
-    *_three_and_four(), *_recompute(), *_rest(), *_head_in_chunks()
+    *_data(), *_tensor(), *_pipeline(), *_context(), *_experts(), *_latent(), *_prediction(), *_families(),
+    *_pairs(), *_three_and_four(), *_recompute(), *_rest(), *_head_in_chunks()
 )  # fmt: skip

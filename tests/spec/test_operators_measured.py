@@ -18,7 +18,11 @@ BATCH, LENGTH = 2, 128
 
 
 def small(name: str) -> ModelSpec:
-    return load_model_spec(name).replace(num_hidden_layers=2, vocab_size=512, moe=None)
+    spec = load_model_spec(name).replace(num_hidden_layers=2, vocab_size=512, moe=None)
+    if name == "llama-4-scout":  # narrow, and both of its kinds of layer
+        keys = {"hidden_size": 1024, "intermediate_size": 2048, "num_attention_heads": 8, "rope_every_not": 2}
+        spec = spec.replace(**keys, window_pattern=(True, False))
+    return spec
 
 
 def build(spec: ModelSpec) -> Any:
@@ -47,7 +51,7 @@ def kept_bytes(network: Any) -> int:
     return sum(storage.nbytes() for storage in kept.values())
 
 
-@pytest.mark.parametrize("name", [*MODELS, "deepseek-v2-lite"])
+@pytest.mark.parametrize("name", [*MODELS, "deepseek-v2-lite", "gpt-oss-20b", "llama-4-scout"])
 @pytest.mark.parametrize("recompute", ["none", "full"])
 def test_activations_are_what_autograd_keeps(name: str, recompute: str) -> None:
     from scalewright.parallel.recompute import apply_recompute
@@ -65,7 +69,7 @@ def test_activations_are_what_autograd_keeps(name: str, recompute: str) -> None:
     assert ours == pytest.approx(kept_bytes(network), rel=0.01)
 
 
-@pytest.mark.parametrize("name", [*MODELS, "starcoder2-3b", "gemma-2b"])
+@pytest.mark.parametrize("name", [*MODELS, "starcoder2-3b", "gemma-2b", "gpt-oss-20b", "llama-4-scout"])
 def test_flops_are_what_torch_counts(name: str) -> None:
     from torch.utils.flop_counter import FlopCounterMode
 

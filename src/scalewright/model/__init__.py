@@ -6,4 +6,5 @@ prediction.py  multi-token prediction: modules behind the last block
 cache.py     keys and values while generating            init.py     first values of the weights
 load.py      a model from a folder or a preset           python.py   a user's own nn.Module
 huggingface.py, tensor_file.py   reads and writes their files     names.py   where each tensor lies in them
+mxfp4.py     weights of four bits, as gpt-oss publishes them
 """

@@ -5,7 +5,8 @@
 
     groups     experts are chosen among those of the best groups alone: a group counts as its largest s
                (softmax: DeepSeek-V2 §2.1.2), or as its two largest s + b (sigmoid: DeepSeek-V3 §2.1.2)
-    normalized w / sum of w, over the k chosen; then times `routed_scale`
+    normalized w / sum of w, over the k chosen, then times `routed_scale`; after a softmax that is the softmax
+               of the k chosen logits (gpt-oss)
 
 All in fp32, whatever the network computes in: a rounded score sends a token elsewhere. The sigmoid's b has no
 gradient; it is moved by the load of the experts (train/balance.py).

@@ -7,6 +7,10 @@
 The backward of a part takes the lse and the output of all parts: its weights are then exp(s - lse), and what
 it gives is its share of the gradients (Liu et al. 2023, arXiv 2310.01889 §3; Dao 2023, 2307.08691 §2.3).
 
+A sink of each head is one part more, of lse `sink` and out 0: it changes the sum alone. Its gradient is
+
+    -sum over queries of exp(sink - lse) (gradient of out . out)
+
 PyTorch's fused kernels are used where they take the case: the CPU's with or without a mask, a GPU's flash
 without one, in 16 bits. Else blocks of ROWS queries, in fp32. A mask hides by a large finite number: a
 query that sees no key of a part has then an lse that merges to nothing, where -inf would give NaN or, from
@@ -119,6 +123,19 @@ def merge(out: Tensor, lse: Tensor, more: Tensor, more_lse: Tensor) -> None:
     out.mul_((lse - joined).exp_()[..., None])
     out.add_(more * (more_lse - joined).exp_()[..., None])
     lse.copy_(joined)
+
+
+def add_sinks(out: Tensor, lse: Tensor, sinks: Tensor) -> None:
+    """Adds the sinks [H] to the sum so far, in place: out [B, H, Q, W] and lse [B, H, Q], both fp32."""
+    joined = torch.logaddexp(lse, sinks.float()[:, None])
+    out.mul_((lse - joined).exp_()[..., None])
+    lse.copy_(joined)
+
+
+def sinks_gradient(grad_output: Tensor, out: Tensor, lse: Tensor, sinks: Tensor) -> Tensor:
+    """The gradient of the sinks [H], from the output and the lse of all parts with them."""
+    delta = (grad_output.float() * out.float()).sum(dim=-1)  # [B, H, Q]
+    return -((sinks.float()[:, None] - lse).exp() * delta).sum(dim=(0, 2)).to(sinks.dtype)
 
 
 def _scores(q: Tensor, k: Tensor, part: Part, scores: Scores, start: int) -> tuple[Tensor, Tensor | None]:

@@ -32,11 +32,18 @@ from torch import Tensor, nn
 
 from scalewright.model.attention import Attention, Core
 from scalewright.model.cache import Cache
-from scalewright.model.context import Context, added_mask, is_visible, rope_of
+from scalewright.model.context import (
+    Context,
+    added_mask,
+    chunk_starts,
+    is_visible,
+    rope_of,
+    temperature_of,
+)
 from scalewright.model.decoder import Decoder
 from scalewright.model.latent_attention import LatentAttention
 from scalewright.parallel.attend import Part, Scores, hidden_score
-from scalewright.parallel.functions import AxisGroup, axis_group, swap
+from scalewright.parallel.functions import AxisGroup, axis_group, local_part, swap
 from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.ring import attend_parts
 from scalewright.spec.layout import Layout
@@ -87,10 +94,12 @@ class PartsCore(nn.Module):
         self.passes, self.group = cut.kind == "ring", group
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]  # messages go on while it computes: a graph would wait for them
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, context: RankContext) -> Tensor:
-        """q [B, H, T/cp, K], k [B, G, T/cp, K], v [B, G, T/cp, W] -> [B, H, T/cp, W]."""
+    def forward(
+        self, q: Tensor, k: Tensor, v: Tensor, context: RankContext, sinks: Tensor | None = None
+    ) -> Tensor:
+        """q [B, H, T/cp, K], k [B, G, T/cp, K], v [B, G, T/cp, W], sinks [H] -> [B, H, T/cp, W]."""
         parts = context.window_parts if self.sliding else context.parts
-        return attend_parts(q, k, v, parts, self.scores, self.group, passes=self.passes)
+        return attend_parts(q, k, v, parts, self.scores, self.group, passes=self.passes, sinks=sinks)
 
 
 class HeadsCore(nn.Module):
@@ -100,8 +109,10 @@ class HeadsCore(nn.Module):
         super().__init__()
         self.core, self.group = core, group
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, context: Context) -> Tensor:
-        """q [B, H, T/cp, K], k [B, G, T/cp, K], v [B, G, T/cp, W] -> [B, H, T/cp, W].
+    def forward(
+        self, q: Tensor, k: Tensor, v: Tensor, context: Context, sinks: Tensor | None = None
+    ) -> Tensor:
+        """q [B, H, T/cp, K], k [B, G, T/cp, K], v [B, G, T/cp, W], sinks [H] -> [B, H, T/cp, W].
 
         Where cp doesn't divide the key-value heads they are repeated first: to cp of them, or to H.
         """
@@ -113,7 +124,8 @@ class HeadsCore(nn.Module):
             q, k, v = self._whole_rows(q, k, v)
         else:
             (q, k), (v,) = self._whole_rows(q, k), self._whole_rows(v)
-        return swap(self.core(q, k, v, context), 2, 1, self.group)
+        part = None if sinks is None else local_part(sinks, 0, self.group)
+        return swap(self.core(q, k, v, context, part), 2, 1, self.group)
 
     def _whole_rows(self, *several: Tensor) -> tuple[Tensor, ...]:
         """Each [B, H, T/cp, K] -> [B, H/cp, T, K], in one exchange."""
@@ -152,7 +164,7 @@ def _parts_context(
         window_parts = masks.make(spec.sliding_window)
     return RankContext(
         positions, documents, rope, local_rope, None, None, False, False,
-        parts=parts, window_parts=window_parts,
+        temperature=temperature_of(spec, positions), parts=parts, window_parts=window_parts,
     )  # fmt: skip
 
 
@@ -179,18 +191,27 @@ class _PartMasks:
         if window is None and self.documents is None and spec.positions != "alibi":
             return Part(queries, keys, causal=turn == 0)
         of_queries, of_keys = cut.tokens(self.length)[queries], cut.tokens(self.length, source)[keys]
-        if window is not None and not (_distances(of_queries, of_keys) < window).any():
+        if window is not None and not self._meet(of_queries, of_keys, window):
             return None
         query, key = (_on_device(index, self.like.device) for index in (of_queries, of_keys))
-        ours = theirs = None
+        ours = theirs = starts = None
         if self.documents is not None:
             ours, theirs = self.documents[:, query], self.documents[:, key]
-        visible = is_visible(query, key, window, ours, theirs)
+        if window is not None and spec.window_chunks:
+            starts = chunk_starts(query, window, self.documents)
+        visible = is_visible(query, key, window, ours, theirs, starts)
         dtype = self.like.dtype
         return Part(
             queries, keys,
             mask=added_mask(spec, query, key, visible, self.decoder.heads, dtype, hidden_score(dtype)),
         )  # fmt: skip
+
+    def _meet(self, queries: NDArray[np.int64], keys: NDArray[np.int64], window: int) -> bool:
+        """Whether a key may be within the window of a query: documents may still hide it."""
+        reach = np.full_like(queries, window)
+        if self.decoder.spec.window_chunks and self.documents is None:
+            reach = queries % window + 1
+        return bool((_distances(queries, keys) < reach).any())
 
 
 def _distances(queries: NDArray[np.int64], keys: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -8,7 +8,8 @@
 
 (Lepikhin et al. 2020, arXiv 2006.16668 §3.2.) The sizes of an all-to-all's parts are known on the host: the
 counts of all ranks are exchanged first, and copied once a layer. With etp each rank of it sends its rows to
-the others, and gets their sums back: F is cut, so each computes a part of every output.
+the others, and gets their sums back: F is cut, so each computes a part of every output. A bias of outputs is
+added once, to the sum, by the rank that gets it.
 
 The model stays plain: `apply_expert` wraps the forward of every `experts`, whose weights `cut_parameters` has
 made this rank's part. An expert without tokens works on no rows, so that its gradients are zeros.
@@ -23,7 +24,7 @@ import torch
 from torch import Tensor
 
 from scalewright.model.decoder import Decoder
-from scalewright.model.moe import MoE, inverse, on_host
+from scalewright.model.moe import MoE, Stack, inverse, on_host
 from scalewright.parallel.functions import AxisGroup, axis_group, exchange, exchanged, gathered
 from scalewright.parallel.mesh import Mesh
 
@@ -38,18 +39,26 @@ def apply_expert(decoder: Decoder, mesh: Mesh) -> None:
     for module in decoder.modules():
         if isinstance(module, MoE):
             experts = module.experts
-            experts.forward = partial(_experts_of_all, experts.forward, ep, etp)  # type: ignore[method-assign]
+            down, inner = experts.down, experts.forward
+            if etp is not None and down.bias is not None:
+                down.forward = partial(down.apply_to, bias=None)  # type: ignore[method-assign]
+            experts.forward = partial(_experts_of_all, inner, down, ep, etp)  # type: ignore[method-assign]
 
 
 def _experts_of_all(
-    inner: Experts, ep: AxisGroup | None, etp: AxisGroup | None, rows: Tensor, counts: Tensor
+    inner: Experts,
+    down: Stack,
+    ep: AxisGroup | None,
+    etp: AxisGroup | None,
+    rows: Tensor,
+    counts: Tensor,
 ) -> Tensor:
     """rows [R, D], sorted by expert; counts int64 [E] -> [R, D]."""
     trip = _Trip(counts, len(rows), ep, etp)
     arrived = trip.there(rows)
     by_expert = trip.experts.argsort(stable=True)
     done = inner(arrived[by_expert], trip.counts)
-    return trip.back(done[inverse(by_expert)])
+    return trip.back(done[inverse(by_expert)], down.bias)
 
 
 class _Trip:
@@ -79,12 +88,14 @@ class _Trip:
             return rows
         return exchange(rows.repeat(self.etp.size, 1), [len(rows)] * self.etp.size, self.shared, self.etp)
 
-    def back(self, rows: Tensor) -> Tensor:
-        """What `there` returned, each row in its place -> [R, D]."""
+    def back(self, rows: Tensor, bias: Tensor | None) -> Tensor:
+        """What `there` returned, each row in its place -> [R, D]; with etp, `bias` [E/ep, D] is added."""
         if self.etp is not None:
             count = self.shared[self.etp.index]
             parts = exchange(rows, self.shared, [count] * self.etp.size, self.etp)
             rows = parts.view(self.etp.size, count, -1).sum(dim=0)
+            if bias is not None:
+                rows = rows + bias[torch.split(self.experts, self.shared)[self.etp.index]]
         if self.ep is not None:
             rows = exchange(rows, self.come, self.sent, self.ep)
         return rows

@@ -5,6 +5,7 @@
     positions                                              slice
     * attention                                            enter
     * attention.q, k, v             rows (heads)
+    * attention.sinks               rows (heads)
     * attention.q_norm, k_norm      rows (heads)                       means over all ranks' heads
     * attention.o                   columns (heads)                    leave, then the bias
     * attention, latent                                    nothing

@@ -167,10 +167,16 @@ def _attention(m: ModelSpec, s: Sizes, fqn: str, layer: int, block_input: float)
         across = m.qk_norm == "full" and s.tp > 1  # statistics of all heads, each rank has a part
         names = (("q", query), ("k", key), ("v", key)) if m.qk_norm == "qkv" else (("q", query), ("k", key))
         for name, size in names:
-            yield norm(m, s, f"{fqn}.{name}_norm", layer, s.rows, size, keeps_in=False, across=across)
+            yield norm(
+                m, s, f"{fqn}.{name}_norm", layer, s.rows, size,
+                keeps_in=False, across=across, weight=m.qk_norm != "l2",
+            )  # fmt: skip
     if m.has_rope(layer):
         moved = float(s.rows * (query + key) * s.width)
         yield Operator(f"{fqn}.rope", "rope", layer, read=moved, written=moved)
+    elif m.attention_temperature is not None:
+        moved = float(s.rows * query * s.width)
+        yield Operator(f"{fqn}.temperature", "rope", layer, read=moved, written=moved)
     yield _core(m, s, fqn, layer, heads, kv, k, k)
     if m.attention_gate:  # its input, attention's output, is kept already
         out = float(s.rows * query * s.width)
@@ -223,8 +229,9 @@ def _core(m: ModelSpec, s: Sizes, fqn: str, layer: int, heads: int, kv: int, qk:
     repeated = _repeated_heads(m, s, layer, heads - kv) * float(s.rows * (qk + v) * s.width)
     if s.attention != "fused":
         core = square = pairs * heads * s.width
-    elif m.attention_softcap and s.kernels != "fused":  # tanh and softmax in fp32, the latter also cast
-        core, square = pairs * heads * (8.0 + (s.width if s.width < 4 else 0)), 0.0
+    elif m.writes_scores and s.kernels != "fused":  # the softmax in fp32 and cast, before it a cap's tanh
+        capped = 4.0 if m.attention_softcap is not None else 0.0
+        core, square = pairs * heads * (4.0 + capped + (s.width if s.width < 4 else 0)), 0.0
     else:  # of the square only the softmax's logsumexp is kept, in fp32
         core, square = float(s.rows * heads * 4), 0.0
     return Operator(
@@ -242,8 +249,8 @@ def _repeated_heads(m: ModelSpec, s: Sizes, layer: int, missing: int) -> int:
     """
     if s.kernels == "fused":
         return 0
-    unfused = m.attention_softcap is not None
-    return missing if unfused or (s.kernels == "cuda" and (s.width == 4 or _is_masked(m, s, layer))) else 0
+    copied = s.kernels == "cuda" and (s.width == 4 or _is_masked(m, s, layer))
+    return missing if copied or m.writes_scores else 0
 
 
 def _is_masked(m: ModelSpec, s: Sizes, layer: int) -> bool:
@@ -258,9 +265,9 @@ def mask_bytes(m: ModelSpec, s: Sizes) -> float:
     square = float(s.seq_len) ** 2
     alibi, window = m.positions == "alibi", m.sliding_window
     windowed = window is not None and any(m.window_pattern) and s.seq_len > window
-    width = 1 if m.attention_softcap and not alibi else s.width
+    width = 1 if m.writes_scores and not alibi else s.width
     heads = ceil_div(m.num_attention_heads, s.tp) if alibi else 1
-    plain = s.documents or alibi or m.attention_softcap is not None
+    plain = s.documents or alibi or m.writes_scores
     return (plain + windowed) * rows * heads * square * width
 
 
@@ -289,7 +296,8 @@ def _experts(m: ModelSpec, moe: MoE, s: Sizes, fqn: str, layer: int, keeps: floa
     if moe.latent_size:
         yield matmul(m, s, f"{fqn}.latent_down", layer, tokens, d_in, d)
     moved = float(routed * d_in * s.width)
-    yield Operator(f"{fqn}.dispatch", "dispatch", layer, read=moved, written=moved, saved=moved)
+    weighed = float(tokens * moe.top_k * d_in * s.width) if moe.weigh_input else 0.0  # rows before it
+    yield Operator(f"{fqn}.dispatch", "dispatch", layer, read=moved, written=moved, saved=moved + weighed)
     for name in ("gate", "up") if m.gated else ("up",):
         yield matmul(
             m, s, f"{fqn}.experts.{name}", layer, routed, f, d_in,
@@ -298,7 +306,7 @@ def _experts(m: ModelSpec, moe: MoE, s: Sizes, fqn: str, layer: int, keeps: floa
     yield activation(m, s, f"{fqn}.experts", layer, routed * f)
     yield matmul(
         m, s, f"{fqn}.experts.down", layer, routed, d_in, f,
-        kind="grouped_linear", keeps_out=True, groups=local,
+        kind="grouped_linear", keeps_out=not moe.weigh_input, groups=local,
     )  # fmt: skip
     yield Operator(f"{fqn}.combine", "combine", layer, read=moved, written=float(tokens * d_in * s.width))
     if moe.latent_size:

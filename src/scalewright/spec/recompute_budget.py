@@ -83,7 +83,7 @@ def _candidates(model: ModelSpec, s: Sizes, ops: tuple[Operator, ...]) -> list[O
     Not the block's last product: the block's backward doesn't need its output, unless a norm follows. Nor an
     attention core that writes its scores: its backward needs them even with the output kept.
     """
-    unfused = s.attention == "unfused" or model.attention_softcap is not None
+    unfused = s.attention == "unfused" or model.writes_scores
     candidates = [o for o in ops if o.flops and not (o.kind == "attention" and unfused)]
     return candidates[:-1] if ops[-1].kind == "residual" and ops[-2] is candidates[-1] else candidates
 

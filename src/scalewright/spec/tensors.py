@@ -166,6 +166,8 @@ def _attention(m: ModelSpec, fqn: str, layer: int) -> Iterator[TensorSpec]:
     d = m.hidden_size
     kv_heads, k, values_are_keys = m.attention_heads(layer)
     query, kv = m.num_attention_heads * k, kv_heads * k
+    if m.attention_sinks:
+        yield TensorSpec(f"{fqn}.sinks", (m.num_attention_heads,), "column", layer, "zeros")
     yield from _linear(f"{fqn}.q", query, d, "column", layer, m.qkv_bias)
     if m.attention_gate:
         yield from _linear(f"{fqn}.out_gate", query, d, "column", layer, m.qkv_bias)
@@ -178,8 +180,6 @@ def _attention(m: ModelSpec, fqn: str, layer: int) -> Iterator[TensorSpec]:
     elif m.qk_norm == "full":
         yield from _norm(m, f"{fqn}.q_norm", query, layer, "column")
         yield from _norm(m, f"{fqn}.k_norm", kv, layer, "kv")
-    if m.attention_sinks:
-        yield TensorSpec(f"{fqn}.sinks", (m.num_attention_heads,), "column", layer, "zeros")
     yield from _linear(f"{fqn}.o", d, query, "row", layer, m.o_bias, "residual")
 
 
