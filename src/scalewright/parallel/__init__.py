@@ -6,7 +6,7 @@ tensor.py        tp and sp: matrices cut over ranks    regather.py   sp's inputs
 functions.py     collectives with a gradient           sums.py       partial gradients, summed
 vocabulary.py    cross-entropy of logits cut by tp     weights.py    a rank's part of every parameter
 replicate.py     DDP                                   shard.py      ZeRO 1 to 3 and HSDP, by FSDP2
-                                                       shard_gradients.py: when it gathers, reduces, frees
+wire.py          means in few bytes, for islands       shard_gradients.py: when it gathers, reduces, frees
 pipeline.py      a schedule's actions, run in order    stages.py, messages.py   what a rank holds and sends
 backward.py      a backward, whole or in two parts     execute.py    micro-batches: gradients accumulated
 recompute.py     activations run again                 budget.py     under a budget of memory
