@@ -196,7 +196,11 @@ def schema_keys(spec: type[Spec], prefix: str = "") -> dict[str, Any]:
         nested = [
             t for t in parts if t.__name__ not in {"PythonRef", "ModelSpec", "Source", "RecomputeEvery"}
         ]
-        nested = [t for t in nested if t.__name__ not in {"RecomputeBudget", "MlflowSpec", "WandbSpec"}]
+        nested = [
+            t
+            for t in nested
+            if t.__name__ not in {"RecomputeBudget", "MlflowSpec", "WandbSpec", "DilocoSpec"}
+        ]
         if nested:
             found |= schema_keys(nested[0], key + ".")
         else:

@@ -174,6 +174,26 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "gpt-oss-compiled": {"model": GPT_OSS, "train": {"compile": True}},
     "llama4": {"model": LLAMA_4},
     "llama4-compiled": {"model": LLAMA_4, "train": {"compile": True}},
+    # Islands: the control is their simulation in one process (train/simulate.py).
+    "diloco": {"diloco": {"inner_steps": 2}},
+    "diloco-tied-zloss": {
+        "diloco": {"inner_steps": 2},
+        "model": {"tie_word_embeddings": True},
+        "train": {"z_loss": 1e-2},
+    },
+    "diloco-moe": {
+        "diloco": {"inner_steps": 2},
+        "model": {"moe": {**MOE, "score": "sigmoid", "router_bias": True}},
+        "train": {"balance": {"loss": 1e-2, "bias_rate": 1e-2}},
+    },
+    "diloco-muon": {"diloco": {"inner_steps": 2}, "optimizer": {"name": "muon"}},
+    "localsgd": {"diloco": {"inner_steps": 2, "outer_lr": 1.0, "outer_momentum": 0.0}},
+    "streaming": {"diloco": {"inner_steps": 4, "fragments": 2, "overlap": 1}},
+    "streaming-int8": {"diloco": {"inner_steps": 4, "fragments": 2, "overlap": 2, "outer_dtype": "int8"}},
+    **{
+        f"diloco-{dtype}": {"diloco": {"inner_steps": 2, "outer_dtype": dtype}}
+        for dtype in ("bf16", "fp8", "int8")
+    },
     "compiled": {"train": {"compile": True}},
     "compiled-5-layers": {"model": {"num_hidden_layers": 5}, "train": {"compile": True}},
 }
@@ -647,6 +667,37 @@ def _recompute() -> list[Case]:
     ]  # fmt: skip
 
 
+def _islands() -> list[Case]:
+    """DiLoCo: every replica is an island, split within in every way."""
+    two: dict[str, Any] = {"dp_replicate": 2}
+    cut = {"dp_shard": 2, "micro_batch": 2, **two}
+    kinds = ("bf16", "fp8", "int8")
+    narrow = [case(f"diloco-{kind}", f"diloco-{kind}", micro_batch=2, **two) for kind in kinds]
+    zero = [
+        case(f"diloco-dp2-zero{stage}", "diloco", zero_stage=stage, fast=stage == 2, **cut)
+        for stage in (0, 1, 2, 3)
+    ]
+    return [
+        case("diloco-alone", "diloco", micro_batch=2, fast=True, **two),
+        case("diloco-4-islands", "diloco", dp_replicate=4, micro_batch=2),
+        case("localsgd", "localsgd", micro_batch=2, **two),
+        *narrow,
+        *zero,
+        case("diloco-tp2", "diloco", tp=2, micro_batch=2, fast=True, **two),
+        case("diloco-pp2", "diloco", pp=2, **two),
+        case("diloco-pp2-tied-zloss", "diloco-tied-zloss", pp=2, **two),
+        case("diloco-cp2", "diloco", cp=2, micro_batch=2, **two),
+        case("diloco-dp2-ep2", "diloco-moe", dp_shard=2, ep=2, micro_batch=2, **two),
+        case("diloco-tp2-etp2-ep2", "diloco-moe", tp=2, dp_shard=2, ep=2, etp=2, **two),
+        case("diloco-tp2-dp2-muon", "diloco-muon", tp=2, dp_shard=2, **two),
+        case("diloco-bf16-compute", "diloco", dp_shard=2, precision="bf16", micro_batch=2, **two),
+        case("streaming", "streaming", micro_batch=2, **two),
+        case("streaming-int8", "streaming-int8", micro_batch=2, **two),
+        case("streaming-dp2-tp2", "streaming", dp_shard=2, tp=2, **two),
+        case("streaming-pp2-tp2-zb-h1", "streaming", pp=2, tp=2, schedule="zb-h1", **two),
+    ]
+
+
 def _rest() -> list[Case]:
     same = {"precision": "bf16", "micro_batch": 2}
     low = {**same, "tolerance": BF16}
@@ -716,5 +767,5 @@ def _head_in_chunks() -> list[Case]:
 
 CASES: tuple[Case, ...] = (
     *_data(), *_tensor(), *_pipeline(), *_context(), *_experts(), *_latent(), *_prediction(), *_families(),
-    *_pairs(), *_three_and_four(), *_recompute(), *_rest(), *_head_in_chunks()
+    *_pairs(), *_three_and_four(), *_recompute(), *_islands(), *_rest(), *_head_in_chunks()
 )  # fmt: skip

@@ -33,6 +33,17 @@ def test_ranks_together_take_every_sample_once(devices, micro):
     assert {len(samples) for samples in taken} == {16 // devices}
 
 
+@pytest.mark.parametrize(("devices", "micro"), [(2, 1), (2, 4), (4, 2), (8, 1)])
+def test_an_island_takes_the_same_samples_however_it_is_split(devices, micro):
+    layout = Layout(devices=devices, dp_replicate=2, micro_batch=micro, global_batch=16)
+    ranks = devices // 2
+    for island, part in ((0, range(48, 56)), (1, range(56, 64))):
+        taken = [
+            rank_samples(np.arange(48, 64), layout, island * ranks + rank, islands=2) for rank in range(ranks)
+        ]
+        assert sorted(itertools.chain(*taken)) == list(part)
+
+
 def test_a_place_goes_on_from_where_it_is():
     place = Place(8, 64, 64 * 16)
     assert place.after(8, 16, 32) == place

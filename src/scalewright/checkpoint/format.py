@@ -40,6 +40,7 @@ ITEM_BYTES = {
 }
 COMPLEX = "complex_buffers"  # in state.json: the buffers whose last dimension is (real, imaginary)
 OPTIMIZER, BUFFER = "optimizer/", "buffer/"  # prefixes of names in a manifest; parameters have none
+OUTER, ISLAND = "outer/", "island/"  # of runs with islands: outer/<kind>/<name>, island/<i>/<kind>/<name>
 STEP_FOLDER = re.compile(r"^step-(\d{8,})$")
 
 
@@ -72,7 +73,8 @@ class StoredFile:
 
 @dataclass(frozen=True)
 class Manifest:
-    """A checkpoint's content. Tensors: parameters by name, `optimizer/<state>/<name>`, `buffer/<name>`."""
+    """A checkpoint's content. Tensors: parameters by name, `optimizer/<state>/<name>`, `buffer/<name>`,
+    and those of islands."""
 
     step: int
     samples: int

@@ -19,7 +19,9 @@ from scalewright.checkpoint.finite import finite_first
 from scalewright.checkpoint.format import (
     BUFFER,
     COMPLEX,
+    ISLAND,
     OPTIMIZER,
+    OUTER,
     StoredBox,
     StoredTensor,
     check_file,
@@ -54,8 +56,9 @@ class CheckpointReader:
         self._files: dict[str, Any] = {}
 
     def names(self) -> list[str]:
-        """The model's parameters; buffers and the optimizer's states are left out."""
-        return [name for name in self.manifest.tensors if not name.startswith((OPTIMIZER, BUFFER))]
+        """The model's parameters; buffers, the optimizer's states and islands are left out."""
+        others = (OPTIMIZER, BUFFER, OUTER, ISLAND)
+        return [name for name in self.manifest.tensors if not name.startswith(others)]
 
     def buffers(self) -> list[str]:
         """The buffers of a user's own module."""

@@ -33,6 +33,10 @@ def show_dry_run(document: dict[str, Any]) -> None:
         print_table(("axis", "collective", "of ranks", "count", "bytes"), traffic)
     else:
         print("nothing is sent")
+    if diloco := document.get("diloco"):
+        print(f"\nand every {diloco['inner_steps']} steps, between islands:\n")
+        outer = _traffic_rows(groups, "outer_collectives")
+        print_table(("axis", "collective", "of ranks", "count", "bytes"), outer)
     for note in document["notes"]:
         print(f"note: {note}")
     print(f"\n{document['verdict']['words']}")
@@ -69,11 +73,11 @@ def _stages(numbers: Sequence[int]) -> str:
     return "pp " + " ".join(map(str, numbers))
 
 
-def _traffic_rows(groups: Sequence[Group]) -> list[tuple[str, ...]]:
+def _traffic_rows(groups: Sequence[Group], of: str = "collectives") -> list[tuple[str, ...]]:
     """Every kind of collective once, with the least and the most that a rank has of it."""
     sent: dict[tuple[str, str, int], list[Group]] = {}
     for group in groups:
-        for collective in group["collectives"]:
+        for collective in group.get(of, []):
             key = (collective["axis"], collective["kind"], collective["group_size"])
             sent.setdefault(key, []).append(collective)
     rows: list[tuple[str, ...]] = []

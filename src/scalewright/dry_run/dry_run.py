@@ -18,7 +18,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 
 from scalewright.dry_run.alike import Alike, alike
 from scalewright.dry_run.rehearse import Played, rehearse
-from scalewright.dry_run.replay import RankStep
+from scalewright.dry_run.replay import RankStep, Traffic
 from scalewright.dry_run.verdict import Verdict, judge
 from scalewright.model.python import build_python_model
 from scalewright.spec.errors import UserError
@@ -51,11 +51,8 @@ class Group:
             "params_local": self.params_local,
             "memory_bytes": {**self.step.most, "peak": self.step.peak},
             "memory_at_peak_bytes": self.step.at_peak,
-            "collectives": [
-                {"axis": axis, "kind": kind, "group_size": size, "count": count, "bytes": sent}
-                for (axis, kind, size), (count, sent) in sorted(self.step.traffic.items())
-                if count
-            ],
+            "collectives": _collectives(self.step.traffic),
+            **({"outer_collectives": _collectives(self.step.outer)} if self.step.outer else {}),
         }
 
 
@@ -73,10 +70,19 @@ class DryRun:
         return {
             "layout": self.run.layout.dump(),
             "world": self.run.layout.devices,
+            **({"diloco": self.run.diloco.dump()} if self.run.diloco is not None else {}),
             "groups": [group.dump() for group in self.groups],
             "notes": list(self.notes),
             "verdict": self.verdict.dump(),
         }
+
+
+def _collectives(traffic: Traffic) -> list[dict[str, Any]]:
+    return [
+        {"axis": axis, "kind": kind, "group_size": size, "count": count, "bytes": sent}
+        for (axis, kind, size), (count, sent) in sorted(traffic.items())
+        if count
+    ]
 
 
 def dry_run(run: str | Path | dict[str, Any] | RunSpec, overrides: Sequence[str] = ()) -> DryRun:
@@ -84,7 +90,8 @@ def dry_run(run: str | Path | dict[str, Any] | RunSpec, overrides: Sequence[str]
     resolved = resolve(read_run(run, overrides), read_data=False)
     spec, notes = _plan(resolved)
     model = spec.model
-    grid = make_grid(spec.layout, model.kv_heads if isinstance(model, ModelSpec) else None)
+    kv_heads = model.kv_heads if isinstance(model, ModelSpec) else None
+    grid = make_grid(spec.layout, kv_heads, islands=spec.diloco is not None)
     placements = _placements(spec)
     played: dict[Any, Played] = {}  # by program
     groups = []

@@ -26,12 +26,12 @@ from scalewright.data.batch import IGNORED
 from scalewright.dry_run.gpu_forms import gpu_forms
 from scalewright.dry_run.live_bytes import plain
 from scalewright.dry_run.pieces import PieceRecorder
-from scalewright.dry_run.replay import RankStep, Script, replay, shorten
+from scalewright.dry_run.replay import Bytes, RankStep, Script, Traffic, replay, shorten
 from scalewright.dry_run.watch import Tally, Watch
 from scalewright.parallel.execute import Executor, GradientSync, Plain
 from scalewright.parallel.host import is_host, mark_host
 from scalewright.parallel.inputs import Micro, document_arguments, wanted_by
-from scalewright.parallel.mesh import Mesh, leave_world, make_mesh
+from scalewright.parallel.mesh import ISLANDS, USED, Mesh, leave_world, make_mesh
 from scalewright.parallel.parallelize import Parallel
 from scalewright.parallel.pipeline import Pipeline
 from scalewright.spec.grid import Grid
@@ -39,6 +39,8 @@ from scalewright.spec.model import ModelSpec
 from scalewright.spec.run import DataSpec, RunSpec
 from scalewright.spec.schedule import Schedule, layout_schedule
 from scalewright.train.balance import Balance
+from scalewright.train.build import build_islands
+from scalewright.train.diloco import AXIS
 from scalewright.train.loss import build_loss
 from scalewright.train.network import build_network, load_python, types_explained
 from scalewright.train.optimizer import build_optimizer
@@ -57,7 +59,8 @@ def fake_world(grid: Grid, rank: int) -> Iterator[Mesh]:
     _complete_fakes()
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=grid.world)
     try:
-        yield make_mesh(grid, rank, CPU, share=False, only_own=True)
+        axes = (*USED, *ISLANDS) if grid.islands else USED
+        yield make_mesh(grid, rank, CPU, axes=axes, share=False, only_own=True)
     finally:
         leave_world()
 
@@ -80,7 +83,8 @@ def rehearse(run: RunSpec, grid: Grid, rank: int, seq_len: int, *, bf16: bool, o
             player = Player(run, network.parallel, mesh, seq_len, watch)
             player.warm_up()
             with types_explained(run, network.parallel.model):
-                return player.play()
+                played = player.play()
+            return player.with_outer_steps(played)
 
 
 def _gather_once(parallel: Parallel) -> None:
@@ -125,6 +129,9 @@ class Player:
         # there are no numbers to look at
         self.step = Step(parallel, optimizer, loss, mesh, clip, look=False, balance=balance)
         watch.register(parallel.weights, optimizer)
+        self.islands = build_islands(run, parallel, mesh)
+        for state in self.islands.tensors() if self.islands is not None else ():
+            watch.live.tag(state, "optimizer")
 
     def warm_up(self) -> None:
         """Makes what a first step makes once: the optimizer's states, and the space FSDP gathers into."""
@@ -137,6 +144,8 @@ class Player:
 
     def play(self) -> Played:
         """A step."""
+        if self.islands is not None:
+            self.islands.hold_under_way()
         layout, executor = self.run.layout, self.step.parallel.executor
         if isinstance(executor, Pipeline):
             plan = layout_schedule(layout, executor.pairs)
@@ -166,6 +175,22 @@ class Player:
             )
         flops = step.flops + (micros - run) * (flops_after - flops_before)
         return RankStep(flops, traffic, step.most, step.at_peak)
+
+    def with_outer_steps(self, played: Played) -> Played:
+        """Steps as they are, and what joins islands: the outer steps of all fragments, one after the other."""
+        if self.islands is None:
+            return played
+        watch, islands = self.watch, self.islands
+        islands.under_way, islands.step, islands.last = [], 0, 1
+        watch.clear()
+        watch.updating = True
+        window = watch.live.open()
+        islands.after_step()
+        watch.live.close(window)
+        _, traffic = watch.tally()
+        outer = {key: sent for key, sent in traffic.items() if key[0] == AXIS}
+        most, at_peak = plain(window.most), plain(window.at_peak)
+        return lambda pp: _with_outer(played(pp), outer, most, at_peak)
 
     def run_step(self, micros: int) -> RankStep:
         """A step of some micro-batches, from end to end."""
@@ -214,6 +239,12 @@ class Player:
             arguments["ahead"] = torch.zeros((wanted.ahead, rows, length), dtype=torch.int64)
             targets = torch.full((1 + wanted.ahead, rows, length), IGNORED)
         return Micro(tokens, targets, arguments)
+
+
+def _with_outer(step: RankStep, outer: Traffic, most: Bytes, at_peak: Bytes) -> RankStep:
+    highest = at_peak if sum(at_peak.values()) > step.peak else step.at_peak
+    of_both = {kind: max(size, most[kind]) for kind, size in step.most.items()}
+    return RankStep(step.flops, step.traffic, of_both, highest, outer)
 
 
 class _Marked:

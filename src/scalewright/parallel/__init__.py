@@ -7,7 +7,7 @@ functions.py     collectives with a gradient           sums.py       partial gra
 vocabulary.py    cross-entropy of logits cut by tp     weights.py    a rank's part of every parameter
 cross_entropy.py the built-in loss, loss_chunk.py      head_loss.py  with the head, in chunks: no whole logits
 replicate.py     DDP                                   shard.py      ZeRO 1 to 3 and HSDP, by FSDP2
-                                                       shard_gradients.py: when it gathers, reduces, frees
+wire.py          means in few bytes, for islands       shard_gradients.py: when it gathers, reduces, frees
 pipeline.py      a schedule's actions, run in order    stages.py, messages.py   what a rank holds and sends
 backward.py      a backward, whole or in two parts     execute.py    micro-batches: gradients accumulated
 recompute.py     activations run again                 budget.py     under a budget of memory

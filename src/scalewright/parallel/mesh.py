@@ -34,13 +34,15 @@ USED = (
     "tie", "ep", "etp", "efsdp", "ehsdp",
 )  # fmt: skip
 EXPERTS = frozenset({"ep", "etp", "efsdp", "ehsdp"})  # of them those that only experts use
+ISLANDS = ("island", "islands")  # those of runs with `diloco`
 # Axes that may carry tensors of the host beside those of a GPU: gradients of offloaded weights.
 HOST_SUMS = frozenset({"tp", "kv", "tie"})
 
 # Axes whose group is never another's: control is Gloo's everywhere; NCCL sends and receives in the order
 # in which they were started, so that each direction of a pipeline needs a communicator of its own, and keys
-# and values on their way round, and tokens to experts, don't wait behind FSDP's gathers over the same ranks.
-APART = frozenset({"control", "pp_down", "pp_up", "cp", "ep", "etp"})
+# and values on their way round, and tokens to experts, don't wait behind FSDP's gathers over the same ranks,
+# nor the reports of islands behind an outer step that is under way.
+APART = frozenset({"control", "pp_down", "pp_up", "cp", "ep", "etp", "islands"})
 # More communicators over the ranks of a longer pipeline, for GPUs alone (see parallel/messages.py).
 LANES = tuple(f"pp_{way}_{lane}" for way in ("down", "up") for lane in (1, 2))
 
@@ -74,6 +76,16 @@ class Mesh:
         """This rank's index along an axis."""
         return self.coords[axis]
 
+    @property
+    def together(self) -> str:
+        """The axis of the ranks that take a step together: all, or those of an island."""
+        return "island" if self.grid.islands else "world"
+
+    @property
+    def replicas(self) -> dist.ProcessGroup | None:
+        """The replicas that sum gradients in each step; islands don't."""
+        return None if self.grid.islands else self.group("dp_replicate")
+
     def group(self, axis: str) -> dist.ProcessGroup | None:
         """The process group along an axis; None when this rank is alone there.
 
@@ -91,15 +103,15 @@ class Mesh:
         return None
 
 
-def axes_of(model: Any) -> tuple[str, ...]:
+def axes_of(model: Any, *, islands: bool = False) -> tuple[str, ...]:
     """The axes that training this model communicates over: `tie` only where both ends use the embedding,
-    those of experts only where there are any."""
+    those of experts and of islands only where there are any."""
     unused: set[str] = set()
     if not isinstance(model, ModelSpec) or not (model.tie_word_embeddings or model.mtp_layers):
         unused.add("tie")
     if not isinstance(model, ModelSpec) or model.moe is None:
         unused |= EXPERTS
-    return tuple(axis for axis in USED if axis not in unused)
+    return (*(axis for axis in USED if axis not in unused), *(ISLANDS if islands else ()))
 
 
 def make_mesh(

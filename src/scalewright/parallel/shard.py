@@ -151,7 +151,7 @@ def _fsdp(module: nn.Module) -> FSDPModule:
 
 def _device_mesh(mesh: Mesh, axis: str) -> DeviceMesh:
     """The mesh to shard over an axis: (fsdp), or (dp_replicate, fsdp) where shards are replicated."""
-    shards, replicas = mesh.group(axis) or _alone(mesh), mesh.group("dp_replicate")
+    shards, replicas = mesh.group(axis) or _alone(mesh), mesh.replicas
     if replicas is None:
         return DeviceMesh.from_group(shards, mesh.device.type, mesh_dim_names=(axis,))
     both = next(

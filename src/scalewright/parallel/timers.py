@@ -41,6 +41,8 @@ _REPORTED = {
     "pp_up": "pp",
     "loss": "control",
     "world": "control",
+    "island": "control",
+    "islands": "control",
     "batch": "control",
 }
 

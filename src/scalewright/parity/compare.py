@@ -4,6 +4,8 @@
     weights               after the last step, with SGD; of the          max |mine - control|
                           worst tensor                                   / max(max |control|, FLOOR)
 
+A run with `diloco` is no one-device run: its control are its islands, trained in turn in one process.
+
 fp32 sums in another order differ by about 1e-7; ten steps carry that on. A wrong layout (a gradient summed
 once too often, a norm that isn't reduced) is off by 1e-3 or more within two steps, so the tolerance need not
 be fine-tuned.
@@ -72,7 +74,8 @@ def _compare(setup: Setup, steps: int, tolerance: float | None, runs: Runs, tell
     many = f"{layout.devices} rank{'s' if layout.devices > 1 else ''}"
     tell(f"training the layout: {steps} steps on {many}, twice")
     mine = runs.train(setup.layout)
-    tell(f"training the control: {steps} steps on one device, twice")
+    where = "on one device" if setup.control.diloco is None else "of islands in turn, in one process"
+    tell(f"training the control: {steps} steps {where}, twice")
     control = runs(setup.control)
     result = Parity(
         control=setup.control.layout.dump(),
@@ -125,8 +128,9 @@ def training_rows(folder: Path) -> list[dict[str, Any]]:
 
 
 def cut_otherwise(layout: Layout) -> Layout | None:
-    """One device with other micro-batches of the same batch; None when a batch is one sample."""
-    sizes = [size for size in range(1, layout.global_batch + 1) if layout.global_batch % size == 0]
+    """The control with other micro-batches of the same batch; None when a batch is one sample."""
+    share = layout.global_batch // layout.dp  # of an island; without islands all
+    sizes = [size for size in range(1, share + 1) if share % size == 0]
     others = [size for size in sizes if size != layout.micro_batch]
     if not others:
         return None

@@ -17,6 +17,7 @@ from scalewright.launch.rank import RankContext
 from scalewright.spec.run import OptimizerSpec, RunSpec
 from scalewright.train.resolve import resolve
 from scalewright.train.run import PRELOAD, enter
+from scalewright.train.simulate import simulate_in_turn
 
 Target = Callable[[RankContext, Sequence[dict[str, Any]]], None]
 
@@ -47,21 +48,26 @@ class Runs:
         self._folder.cleanup()
 
     def __call__(self, run: RunSpec) -> Left:
-        """The folders that the run left, training it unless it was trained already."""
+        """The folders that a control left, training it unless it was trained already; islands are simulated."""
         key = json.dumps({**run.dump(), "out_dir": None}, sort_keys=True)
         if key not in self._made:
-            self._made[key] = self.train(run)
+            self._made[key] = self.train(run, simulated=run.diloco is not None)
         return self._made[key]
 
-    def train(self, run: RunSpec) -> Left:
-        """Trains a run on its ranks with its own optimizer and with SGD."""
+    def train(self, run: RunSpec, *, simulated: bool = False) -> Left:
+        """Trains a run on its ranks with its own optimizer and with SGD; `simulated`: its islands in turn, in
+        one process."""
         folder = Path(tempfile.mkdtemp(dir=self._folder.name))
         variants = [("own", run)]
         if not (isinstance(run.optimizer, OptimizerSpec) and run.optimizer.name == "sgd"):
             variants.append(("sgd", run.replace(optimizer=plain_sgd(run).dump())))
         name, last = variants[-1]
         variants[-1] = (name, last.replace(checkpoint={"at_end": True}))
-        start([variant.replace(out_dir=str(folder / name)) for name, variant in variants], self._target)
+        runs = [variant.replace(out_dir=str(folder / name)) for name, variant in variants]
+        if simulated:
+            start(runs, simulate_in_turn, world=1)
+        else:
+            start(runs, self._target)
         return Left(folder / "own", folder / name)
 
 
@@ -74,9 +80,9 @@ def plain_sgd(run: RunSpec) -> OptimizerSpec:
     return OptimizerSpec(name="sgd", lr=0.1, weight_decay=0.0, clip_norm=clip or 1.0)
 
 
-def start(runs: Sequence[RunSpec], target: Target) -> None:
-    """Trains runs of one layout, one after another, in one world of processes."""
-    world = runs[0].layout.devices
+def start(runs: Sequence[RunSpec], target: Target, world: int | None = None) -> None:
+    """Trains runs of one layout, one after another, in one world of processes; null: one for each device."""
+    world = world or runs[0].layout.devices
     prepare_workers(PRELOAD)
     jobs: list[dict[str, Any]] = []
     for run in runs:

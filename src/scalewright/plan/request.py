@@ -16,6 +16,7 @@ from scalewright.plan.chips import Chip, chip_of
 from scalewright.plan.curves import narrow_is_fast
 from scalewright.plan.frameworks import FUSED_ATTENTION, OURS, Framework, find_framework
 from scalewright.plan.switches import NO_SWITCHES, Switches, read_switches
+from scalewright.spec.diloco import DilocoSpec
 from scalewright.spec.hardware.cluster import ClusterSpec
 from scalewright.spec.layout import Layout, RecomputeBudget, RecomputeEvery
 from scalewright.spec.model import ModelSpec
@@ -66,6 +67,7 @@ class Request:
     switches: Switches = NO_SWITCHES
     optimizer: Optimizer = ADAMW  # other trainers are priced with AdamW only
     documents: bool = True  # several per row of tokens, masked from each other (our default)
+    diloco: DilocoSpec | None = None  # replicas are islands
     assumed: tuple[str, ...] = ()
 
     @property
@@ -138,10 +140,11 @@ def from_layout(
     *,
     optimizer: Optimizer = ADAMW,
     documents: bool = True,
+    diloco: DilocoSpec | None = None,
 ) -> Request:
     """A layout of the spec as a request; its legality isn't checked here.
 
-    `optimizer`, `documents`: as `run_facts` reads them from a run file.
+    `optimizer`, `documents`, `diloco`: as `run_facts` reads them from a run file.
 
     Raises UserError for a precision that the device hasn't.
     """
@@ -166,18 +169,20 @@ def from_layout(
         switches=switches,
         optimizer=optimizer,
         documents=documents,
+        diloco=diloco if layout.dp_replicate > 1 else None,
     )
 
 
 def run_facts(run: RunSpec) -> dict[str, Any]:
-    """The optimizer and document mask of a run file, as keywords of `from_layout`; they change its memory.
+    """The optimizer, document mask and islands of a run file, as keywords of `from_layout`; they change its
+    memory and what it sends.
 
     A user's own optimizer counts as AdamW, which keeps the most state.
     """
     optimizer, data = run.optimizer, run.data
     record = optimizer.record if isinstance(optimizer, OptimizerSpec) else ADAMW
     masked = isinstance(data, DataSpec) and data.masked
-    return {"optimizer": record, "documents": masked}
+    return {"optimizer": record, "documents": masked, "diloco": run.diloco}
 
 
 def recompute_of(layout: Layout, trainer: Framework, switches: Switches) -> tuple[str, float]:

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from pydantic import ConfigDict, Field, model_validator
 
 from scalewright.spec.base import Spec, parse_yaml, read_yaml
+from scalewright.spec.diloco import DilocoSpec
 from scalewright.spec.errors import UserError
 from scalewright.spec.guard import GuardSpec
 from scalewright.spec.layout import Layout
@@ -243,6 +244,7 @@ class RunSpec(Spec):
     data: PythonRef | DataSpec
     loss: PythonRef | Literal["cross_entropy"] = "cross_entropy"
     optimizer: PythonRef | OptimizerSpec = OptimizerSpec()
+    diloco: DilocoSpec | None = None  # islands along layout.dp_replicate
     lr_schedule: ScheduleSpec = ScheduleSpec()
     train: TrainSpec = TrainSpec()
     checkpoint: CheckpointSpec = CheckpointSpec()

@@ -9,6 +9,8 @@
                                           or a head
                   reduce_scatter          those of a stage's root      the same            nothing
     dp_replicate  all_reduce              the rank's own part (HSDP)   once                nothing
+    islands       all_reduce; narrow: an  a fragment's outer gradients  n / inner_steps     nothing, or
+                  all_to_all and gather   of the rank's own part       (spec/diloco.py)    `overlap` steps
     tp            all_reduce, or gather   activations [B, T, D] where  m                   the pass that waits
                   and scatter (sp)        a sharded part begins or ends
                   all_gather              two numbers a token: loss    m * chunks          forward
@@ -32,6 +34,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from scalewright.spec.diloco import BLOCK
 from scalewright.spec.layout import Layout
 from scalewright.spec.memory import FP32, offloads_activations
 from scalewright.spec.model import ModelSpec
@@ -156,6 +159,21 @@ def _block_gathers(rank: Rank, group: Group) -> Number:
 def _lasting_gathers(rank: Rank) -> Number:
     """The same for a head or a stage's root: kept until the backward, in a pipeline to the step's end."""
     return np.where((rank.zero_stage == 3) & (rank.pp == 1), rank.accumulation, 1)
+
+
+def outer_steps(
+    numbers: Number, islands: Number, inner_steps: Number, wire_bytes: Number, narrow: Number
+) -> Iterator[Transfer]:
+    """One fragment of `numbers` (a rank's own) of islands that meet every `inner_steps` steps: a
+    step's share.
+
+    Replicas that are islands have nothing of `data_parallel` over dp_replicate.
+    """
+    padded = -(-numbers // (islands * BLOCK)) * islands * BLOCK  # parallel/wire.py: whole blocks of a chunk
+    share = (islands > 1) * (numbers > 0) / inner_steps
+    yield Transfer("islands", "all_reduce", numbers * FP32, share * (1 - narrow), "nothing")
+    yield Transfer("islands", "all_to_all", padded * wire_bytes, share * narrow, "nothing")
+    yield Transfer("islands", "all_gather", padded * wire_bytes, share * narrow, "nothing")
 
 
 # -- tensor parallel ------------------------------------------------------------------------------

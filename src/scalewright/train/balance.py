@@ -40,7 +40,7 @@ class Balance:
     mesh: Mesh
     layers: int = 0  # of all stages
     loads: dict[int, Tensor] = field(default_factory=dict)  # int64 [E] of a layer, of this rank, in this step
-    summed: dict[int, Tensor] = field(default_factory=dict)  # the same of the global batch
+    summed: dict[int, Tensor] = field(default_factory=dict)  # the same of the global batch (an island's)
 
     @classmethod
     def of(cls, spec: BalanceSpec, mesh: Mesh, model: nn.Module) -> Balance:
@@ -97,7 +97,7 @@ class Balance:
         shares, experts = loads / loads.sum(dim=1, keepdim=True), loads.shape[1]
         busiest = shares.amax(dim=1) * experts
         entropy = torch.special.entr(shares).sum(dim=1) / math.log(max(experts, 2))
-        copies = self.mesh.world // self.mesh.size("pp")  # ranks that give the same
+        copies = self.mesh.size(self.mesh.together) // self.mesh.size("pp")  # ranks that give the same
         return torch.stack([busiest.sum(), entropy.sum()]) / (self.layers * copies)
 
     def gathered(self) -> dict[int, list[int]]:

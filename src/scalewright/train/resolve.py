@@ -13,6 +13,7 @@ from pathlib import Path
 
 from scalewright.data.dataset import open_data
 from scalewright.launch.local import cores
+from scalewright.spec.diloco import check_diloco
 from scalewright.spec.errors import UserError
 from scalewright.spec.layout import Layout, RecomputeBudget
 from scalewright.spec.memory import offloads_optimizer, offloads_parameters
@@ -51,6 +52,7 @@ def resolve(run: RunSpec, *, read_data: bool = True) -> Resolved:
     check_trainable(model, run.layout, run.stated_seq_len)
     check_named(run.optimizer, run.layout)
     _check_muon(run, model)
+    _check_diloco(run, model)
     if isinstance(run.loss, PythonRef):
         reduction_of(run.loss)
     if run.checkpoint.async_:
@@ -91,6 +93,14 @@ def _check_muon(run: RunSpec, model: ModelSpec | PythonRef) -> None:
     if offloads_optimizer(run.layout) or offloads_parameters(run.layout):
         problem = f"muon computes with matrices on the device, and offload: {run.layout.offload} moves them"
         raise UserError(problem, "layout.offload", "use offload: none or activations, or adamw")
+
+
+def _check_diloco(run: RunSpec, model: ModelSpec | PythonRef) -> None:
+    """Islands, and what a run can't have beside them."""
+    check_diloco(run.diloco, run.layout, model.num_hidden_layers if isinstance(model, ModelSpec) else None)
+    if run.diloco is not None and run.train.guard.spike == "rewind":
+        problem = "a rewind goes back with all ranks, and with diloco each island decides on its own spikes"
+        raise UserError(problem, "train.guard.spike", "use spike: log, skip or zclip, or diloco: null")
 
 
 def check_trainable(model: ModelSpec | PythonRef, layout: Layout, seq_len: int | None) -> None:

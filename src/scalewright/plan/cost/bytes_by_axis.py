@@ -1,6 +1,7 @@
 """Bytes that a device sends in a step, by axis, as users and the trainer's dry run count them.
 
-    dp   gradients, and parameters where they are sharded (dp_shard and dp_replicate)
+    dp   gradients, and parameters where they are sharded (dp_shard and dp_replicate); a step's share of
+         islands' outer steps
     tp   activations; of experts too (etp)       cp   keys and values       ep   routed tokens, there and back
     pp   activations and their gradients, each boundary, way and micro-batch; the sum of a tied head's ends
 
@@ -19,7 +20,8 @@ from scalewright.plan.cost.volumes import Volumes
 
 AXES = ("tp", "dp", "cp", "ep", "pp")
 # Axes of transfers (spec/volumes.py) -> what users call them
-_AXIS = {"gradient": "dp", "fsdp": "dp", "expert": "dp", "dp_replicate": "dp", "kv": "tp", "tie": "pp"}
+_AXIS = {"gradient": "dp", "fsdp": "dp", "expert": "dp", "dp_replicate": "dp", "islands": "dp", "kv": "tp",
+         "tie": "pp"}  # fmt: skip
 
 
 def bytes_by_axis(at: Columns) -> dict[str, np.ndarray]:

@@ -92,6 +92,17 @@ class Columns:
         return self._found[key]
 
     @cached_property
+    def islands(self) -> np.ndarray:
+        """Rows whose replicas are islands (spec/diloco.py), which sum no gradients."""
+        return np.asarray((self.trainer("inner_steps") > 0) & (self.table.dp_replicate > 1))
+
+    @cached_property
+    def summing(self) -> np.ndarray:
+        """Ranks that sum a dense gradient: of one island, where there are islands."""
+        t = self.table
+        return np.asarray(t.dp * t.cp / np.where(self.islands, t.dp_replicate, 1.0))
+
+    @cached_property
     def fullest(self) -> np.ndarray:
         """Blocks of the fullest rank, wherever it is."""
         return np.asarray(self.table.stages[:, :3].max(1))

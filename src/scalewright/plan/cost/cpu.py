@@ -40,6 +40,8 @@ class Loopback:
             t = self.at.table
             return self.send(np.asarray(transfer.bytes), t.devices / t.pp, t.devices)
         group, stride = groups(self.at, transfer.axis)
+        if transfer.kind == "all_to_all":
+            return self.all_to_all(np.asarray(transfer.bytes), group, stride)
         hooks = self.at.c["cpu.shard"] / self.curves.share * (transfer.axis == "fsdp")
         return self._ring(transfer.kind, np.asarray(transfer.bytes), group, stride) + hooks
 

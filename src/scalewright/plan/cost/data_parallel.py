@@ -8,6 +8,7 @@
     nothing              FSDP's roots; sums of partial gradients         all; between HSDP's replicas half
     nothing              FSDP2's copies out of what it gathered          all
     nothing              all, under DeepSpeed's pipeline engine          all
+    nothing              outer steps of islands, a step's share           what `overlap` steps don't hide
 
 Where nothing runs beside the computation, a pipeline fills and drains with the traffic of its stages: FSDP
 gathers when the first activation has come, and reduces before the gradient goes to the stage before.
@@ -46,9 +47,25 @@ def data_parallel(at: Columns, sent: Sequence[Transfer], micro: np.ndarray, pric
         + _behind(priced, "backward", micro * backward)
         + _by_block(at, priced, micro)
         + prices.beside * _copies(at, priced)
-        + sum(part.seconds * part.share for part in priced if part.transfer.during == "nothing")
+        + _alone(priced)
+        + _outer(at, priced, micro)
         + (1 - prices.beside) * _fill(at, priced)
     )
+
+
+def _alone(priced: Sequence[_Priced]) -> np.ndarray:
+    """Seconds of what nothing hides."""
+    alone = [x for x in priced if x.transfer.during == "nothing" and x.transfer.axis != "islands"]
+    return np.asarray(sum(part.seconds * part.share for part in alone))
+
+
+def _outer(at: Columns, priced: Sequence[_Priced], micro: np.ndarray) -> np.ndarray:
+    """Seconds of outer steps beyond the inner steps that run meanwhile; both of one step, on average."""
+    outer = [part.seconds for part in priced if part.transfer.axis == "islands"]
+    if not outer:
+        return np.zeros(len(at.table))
+    often = at.trainer("fragments") * at.trainer("overlap") / np.maximum(at.trainer("inner_steps"), 1.0)
+    return np.asarray(np.maximum(sum(outer) - often * at.table.accumulation * micro, 0.0))
 
 
 class _Priced:

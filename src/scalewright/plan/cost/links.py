@@ -5,6 +5,7 @@ fsdp           a replica's data-parallel      tp
 gradient       all data-parallel              tp
 expert         those that share an expert     ep · etp
 dp_replicate   replicas                       tp · a replica's ranks
+islands        the same                       the same
 tp, kv         tp                             1
 tie            the pipeline's two ends        pp - 1 pipeline ranks
 world          all                            1
@@ -57,13 +58,14 @@ def groups(at: Columns, axis: str) -> tuple[np.ndarray, np.ndarray]:
     """How many ranks an axis of transfers has, and how far the next one is."""
     t = at.table
     ranks, stride = t.dp * t.cp, np.ones(len(t))
+    summing = at.summing
     if axis == "fsdp":
         return ranks / t.dp_replicate, t.tp
     if axis == "gradient":
-        return ranks, t.tp
+        return summing, t.tp
     if axis == "expert":
-        return np.maximum(ranks * t.tp / (t.ep * t.etp), 1.0), t.ep * t.etp
-    if axis == "dp_replicate":
+        return np.maximum(summing * t.tp / (t.ep * t.etp), 1.0), t.ep * t.etp
+    if axis in ("dp_replicate", "islands"):
         return t.dp_replicate, t.tp * ranks / t.dp_replicate
     if axis == "tie":
         return np.minimum(t.pp, 2.0), np.maximum(t.pp - 1, 1) * t.devices / t.pp

@@ -10,6 +10,7 @@
     root       all but one micro-batch's         the same of the root; ZeRO-1: beside its sum
     gather     the next micro-batch's input      ZeRO-3: root and block gathered, the last reduction's input
     update     none                              all gradients; what the optimizer makes and frees (Lion)
+    outer      none                              all gradients; a fragment's outer gradient on its way (DiLoCo)
 
 FSDP2 gathers into one flat tensor and copies parameters out of it, copies gradients into one fp32 tensor that
 is reduced, and keeps that until the next reduction starts. ZeRO-1 sums gradients whole, in fp32, over the
@@ -20,7 +21,7 @@ Of what is only planned (experts, dualpipe) this is an estimate.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -67,6 +68,7 @@ def own_memory(
 ) -> dict[str, np.ndarray]:
     """Bytes by kind at the highest moment; `alive`: micro-batches under way on the rank."""
     moments = own_moments(table, facts, at, held, sums, kept, alive)
+    moments = _with_outer(table, facts, held, moments)
     highest = np.stack([moment.total for moment in moments]).argmax(0)
 
     def bytes_of(kind: str) -> np.ndarray:
@@ -74,6 +76,28 @@ def own_memory(
 
     beside = {kind: bytes_of(kind) for kind in ("activations", "buffers", "gradients", "other")}
     return {"parameters": held.parameters, "optimizer": held.optimizer, **beside}
+
+
+def _with_outer(
+    table: Table, facts: Facts, held: States, moments: tuple[Moment, ...]
+) -> tuple[Moment, ...]:
+    """The moments of a rank of an island: an outer step's own beside them, and what overlapped ones add to all.
+
+    train/diloco.py: a fragment's difference to the outer weights, in fp32. Narrower, `Mean` (parallel/wire.py)
+    has a padded sum, its packed form, and that unpacked, beside it.
+    """
+    there = (facts.trainers["inner_steps"][table.unit] > 0) & (table.dp_replicate > 1)
+    if not there.any():
+        return moments
+    fragments, narrow, wire, flying = (
+        facts.trainers[name][table.unit] for name in ("fragments", "narrow", "wire_bytes", "under_way")
+    )
+    part = np.where(there, held.gradients / FP32 / fragments, 0.0)  # numbers: gradients are fp32
+    made = narrow * part * (2 * FP32 + 2 * wire)
+    way = flying * part * (FP32 + narrow * 2 * wire)
+    nothing = np.zeros(len(table))
+    outer = Moment(nothing, part * FP32 + narrow * part * wire, held.gradients * there, made)
+    return (*(replace(moment, buffers=moment.buffers + way) for moment in moments), outer)
 
 
 def own_moments(

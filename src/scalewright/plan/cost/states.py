@@ -137,6 +137,7 @@ def _own(table: Table, facts: Facts, at: Place, sums: Padded) -> States:
         facts.trainers[name][table.unit]
         for name in ("held_optimizer", "rest_optimizer", "scratch", "step_bytes", "copies")
     )
+    outer = np.where(table.dp_replicate > 1, facts.trainers["outer_bytes"][table.unit], 0.0)  # of islands
     by_matrix = facts.trainers["by_matrix"][table.unit] > 0
     counted = np.where(by_matrix, rest_tensors, tensors)
     kept = FP32 * shard + np.where(sharded, 0.0, copies * shard)
@@ -145,7 +146,7 @@ def _own(table: Table, facts: Facts, at: Place, sums: Padded) -> States:
     return States(
         np.where(away, 0.0, kept * versions(table, at.rank)),
         np.where(away, 0.0, FP32 * shard),
-        np.where(away | adam_away, 0.0, each * shard + more * rest / ranks + apart * counted),
+        np.where(away | adam_away, 0.0, each * shard + more * rest / ranks + apart * counted) + outer * shard,
         np.zeros(len(table)),  # own_memory.py: it comes and goes in a step
         np.where(away, 0.0, scratch * (shard - np.where(by_matrix, rest / ranks, 0.0))),
     )

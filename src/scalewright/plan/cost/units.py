@@ -21,6 +21,7 @@ from scalewright.plan.cost.switch_effects import column, switched
 from scalewright.plan.frameworks import ATTENTION, OURS, Framework
 from scalewright.plan.request import Request
 from scalewright.plan.switches import Switches
+from scalewright.spec.diloco import DilocoSpec
 from scalewright.spec.hardware.device_families import PRICED
 from scalewright.spec.memory import FP32
 from scalewright.spec.model import ModelSpec
@@ -40,6 +41,7 @@ class Unit:
     precision: str
     attention: str
     optimizer: Optimizer
+    diloco: DilocoSpec | None
     switches: Switches
 
     @property
@@ -125,6 +127,7 @@ def _trainer_facts(units: Sequence[Unit]) -> dict[str, np.ndarray]:
     }
     for index, name in enumerate(("held_weights", "held_grads", "held_optimizer")):
         facts[name] = np.array([u.framework.held[index] for u in units])
+    facts |= _island_facts(units)
     facts |= matrix_facts([u.model for u in units], [u.optimizer for u in units])
     return facts | _optimizer_facts(units, np.array(own), facts["held_optimizer"])
 
@@ -143,7 +146,9 @@ def _optimizer_facts(units: Sequence[Unit], own: np.ndarray, held: np.ndarray) -
     """
     records = [u.optimizer for u in units]
     flags = [x.flag if u.chip.kind == "gpu" else 0 for u, x in zip(units, records, strict=True)]
-    moved = [x.update + flag for x, flag in zip(records, flags, strict=True)]
+    outer = [u.diloco.update_bytes / u.diloco.inner_steps if u.diloco else 0.0 for u in units]
+    moved = [x.update + flag + more for x, flag, more in zip(records, flags, outer, strict=True)]
+    on_host = [x.update + more for x, more in zip(records, outer, strict=True)]
     return {
         "adamw_bytes": held,
         "held_optimizer": np.where(own, [FP32 * len(x.states) for x in records], held),
@@ -153,7 +158,20 @@ def _optimizer_facts(units: Sequence[Unit], own: np.ndarray, held: np.ndarray) -
         "step_bytes": np.array([float(x.step_bytes) for x in records]),  # of a tensor
         "scratch": np.where(own, [float(x.scratch) for x in records], 0.0),  # of a parameter
         "update": np.where(own, np.array(moved) / ADAMW.update, 1.0),
-        "update_on_host": np.where(own, [x.update / ADAMW.update for x in records], 1.0),
+        "update_on_host": np.where(own, np.array(on_host) / ADAMW.update, 1.0),
+    }
+
+
+def _island_facts(units: Sequence[Unit]) -> dict[str, np.ndarray]:
+    """How islands meet (spec/diloco.py); `inner_steps` 0: there are none."""
+    usual = DilocoSpec()
+    specs = [unit.diloco or usual for unit in units]
+    names = ("fragments", "overlap", "wire_bytes", "narrow", "under_way")
+    facts = _columns(specs, names)
+    there = column(units, lambda u: u.diloco is not None)
+    return facts | {
+        "inner_steps": there * [x.inner_steps for x in specs],
+        "outer_bytes": there * [x.outer_bytes for x in specs],
     }
 
 

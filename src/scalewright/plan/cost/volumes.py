@@ -36,7 +36,16 @@ from scalewright.spec import volumes
 from scalewright.spec.context_volumes import context_parallel
 from scalewright.spec.loss_chunks import chunk_tokens
 from scalewright.spec.memory import FP32
-from scalewright.spec.volumes import BUCKET_BYTES, Collective, During, Exchanges, Group, Rank, Transfer
+from scalewright.spec.volumes import (
+    BUCKET_BYTES,
+    Collective,
+    During,
+    Exchanges,
+    Group,
+    Rank,
+    Transfer,
+    outer_steps,
+)
 
 
 class Volumes:
@@ -56,7 +65,8 @@ class Volumes:
         transfers: list[Transfer] = []
         if self.any_own:
             rank = self._rank(place)
-            transfers += _only(self.own, [*volumes.data_parallel(rank), *volumes.partial_sums(rank)])
+            sent = [*volumes.data_parallel(rank), *volumes.partial_sums(rank), *self._outer(_numbers(rank))]
+            transfers += _only(self.own, sent)
         if not self.all_own:
             transfers += _only(~self.own, self._usual_data_parallel)
         return transfers
@@ -108,7 +118,7 @@ class Volumes:
         at, t = self.at, self.at.table
         (sharded, ranks, _), groups = self._sums, self._groups(place)
         whole = sum(group.elements * group.count for group in groups)
-        plain = np.where(~sharded & (t.dp * t.cp > 1), FP32 * whole, 0.0)
+        plain = np.where(~sharded & (at.summing > 1), FP32 * whole, 0.0)
         buckets = np.maximum(np.ceil(plain / BUCKET_BYTES), 1.0)
         return Rank(
             zero_stage=t.zero_stage,
@@ -116,7 +126,7 @@ class Volumes:
             tp=t.tp,
             accumulation=t.accumulation,
             fsdp=ranks,
-            replicas=t.dp_replicate,
+            replicas=np.where(at.islands, 1.0, t.dp_replicate),
             sharded=sharded.astype(float),
             width=weight_bytes(at),
             groups=groups,
@@ -128,6 +138,22 @@ class Volumes:
             message=message_bytes(at),
             borders=_borders(at, place),
         )
+
+    def _outer(self, numbers: np.ndarray) -> list[Transfer]:
+        """What joins islands: a rank's own numbers, in fragments as good as alike."""
+        if not self.at.islands.any():
+            return []
+        at, t = self.at, self.at.table
+        fragments = at.trainer("fragments")
+        inner_steps = np.maximum(at.trainer("inner_steps"), 1.0)
+        steps = outer_steps(
+            np.ceil(numbers / fragments),
+            t.dp_replicate,
+            inner_steps,
+            at.trainer("wire_bytes"),
+            at.trainer("narrow"),
+        )
+        return [replace(x, calls=np.where(at.islands, x.calls * fragments, 0.0)) for x in steps]
 
     def _groups(self, place: Place) -> tuple[Group, ...]:
         """Blocks, and what is held outside of them: a root at either end of a pipeline; otherwise a root and
@@ -199,7 +225,9 @@ class Volumes:
         t = self.at.table
         part = held.dense * self.at.trainer("grads") / np.maximum(held.shard, 1)
         across = 1.0 * ((t.zero_stage >= 3) & (t.dp_replicate > 1))
-        return [*transfers, Transfer("dp_replicate", "all_reduce", part, across, "nothing")]
+        transfers.append(Transfer("dp_replicate", "all_reduce", part, across * ~self.at.islands, "nothing"))
+        shards = np.where(t.zero_stage >= 1, np.maximum(held.shard, 1.0), 1.0)
+        return [*transfers, *self._outer((held.dense + held.expert) / shards)]
 
     def _shared(
         self, what: str, elements: np.ndarray, group: np.ndarray, shard: np.ndarray
@@ -216,7 +244,7 @@ class Volumes:
         # this package's own ZeRO 2 reduces after every micro-batch, beside its backward
         times = np.where((at.trainer("own") > 0) & (t.zero_stage == 2), t.accumulation, 1.0)
         if what == "expert":  # ranks that share an expert: none, where each has its own
-            several = t.dp * t.cp * t.tp > t.ep * t.etp
+            several = at.summing * t.tp > t.ep * t.etp
             sums, shared = sums * several, shared * several
         axis = "gradient" if what == "dense" else "expert"
         yield Transfer(axis, "all_reduce", grads, sums * (t.zero_stage == 0), "backward")
@@ -269,6 +297,11 @@ def _usual_pipeline(at: Columns, place: Place) -> Iterator[Transfer]:
     yield Transfer("tp", "all_gather", at.work("stream"), parts * borders * m, "nothing", m)
     part = at.work("tied") * at.trainer("grads")
     yield Transfer("tie", "all_reduce", part, piped * ~t.schedules("folded") * (part > 0), "nothing")
+
+
+def _numbers(rank: Rank) -> np.ndarray:
+    """The numbers that a rank holds of its tensors."""
+    return np.asarray(sum(group.elements * group.count for group in rank.groups) / rank.fsdp)
 
 
 def _only(rows: np.ndarray, transfers: Iterable[Transfer]) -> list[Transfer]:

@@ -37,6 +37,7 @@ class Curve:
     from_zero: bool = True
     label: str = "each step"
     large: bool = False
+    sparse: bool = False  # some rows have it, and are joined
 
 
 CURVES = (
@@ -49,6 +50,7 @@ CURVES = (
     Curve("memory_gib", "Memory", "gib", "GiB, fullest rank"),
     Curve("aux_loss", "Auxiliary loss", "number", note="beside the loss", calm="average"),
     Curve("expert_load_max", "Busiest expert", "number", "tokens over the mean", "1: all alike", "average"),
+    Curve("outer_grad_norm", "Outer gradient", "number", note="norm, at outer steps", sparse=True),
     Curve(
         "expert_entropy", "Entropy of the experts' loads", "percent", note="100%: all alike", calm="average"
     ),
@@ -115,6 +117,8 @@ def _lines(run: RunFolder, curve: Curve, values: Column) -> list[Series]:
     steps = run.train.steps
     if not np.isfinite(values).any():
         return []
+    if curve.sparse:
+        steps, values = steps[np.isfinite(values)], values[np.isfinite(values)]
     if curve.calm == "none" or len(values) < SMOOTH_FROM:
         return [Series(curve.label, "line", steps, values)]
     raw = Series(curve.label, "raw", steps, values)
