@@ -15,9 +15,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from scalewright.model.context import Context
+from scalewright.model.attend import Scores, widened
+from scalewright.model.context import Context, Rule
+from scalewright.model.gpu_rows import attend_blocks, attend_segments, takes_segments
 from scalewright.model.norm import build_norm
 from scalewright.model.rope import rotate
+from scalewright.model.rows import attend_rows
 from scalewright.spec.model import ModelSpec
 
 
@@ -76,11 +79,23 @@ class Core(nn.Module):
         self.softcap, self.sliding = spec.attention_softcap, sliding
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, context: Context) -> Tensor:
-        mask = context.window_mask if self.sliding else context.mask
-        causal = context.window_causal if self.sliding else context.causal
+        view = context.sliding if self.sliding else context.full
+        if view.rule is not None:
+            return ruled_attention(q, k, v, view.rule, Scores(self.scale, self.softcap))
         if self.softcap is not None:
-            return capped_attention(q, k, v, mask, self.scale, self.softcap)
-        return fused_attention(q, k, v, mask, causal, self.scale)
+            return capped_attention(q, k, v, view.mask, self.scale, self.softcap)
+        return fused_attention(q, k, v, view.mask, view.causal, self.scale)
+
+
+def ruled_attention(
+    q: Tensor, k: Tensor, v: Tensor, rule: Rule, scores: Scores, sinks: Tensor | None = None
+) -> Tensor:
+    """Attention of whole rows in which a rule hides keys, by a GPU's kernels where they take it; `sinks` [H]."""
+    if rule.segments is not None and takes_segments(q, scores, sinks):
+        return attend_segments(q, k, v, rule.segments, scores.scale)
+    if rule.blocks is not None:
+        return attend_blocks(q, k, v, rule.blocks, scores, rule.slopes, sinks)
+    return attend_rows(q, k, v, rule.first, scores, host=rule.host, slopes=rule.slopes, sinks=sinks)
 
 
 def fused_attention(
@@ -102,15 +117,10 @@ def fused_attention(
     return out[..., :width]
 
 
-def widened(v: Tensor, width: int) -> Tensor:
-    """v [..., W] with zeros up to `width`; itself where it has that width."""
-    return F.pad(v, (0, width - v.shape[-1])) if v.shape[-1] < width else v
-
-
 def capped_attention(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, cap: float
 ) -> Tensor:
-    """Attention whose scores are held within ±cap by cap tanh(score / cap) (Gemma 2, arXiv 2408.00118 §2)."""
+    """Scores held within ±cap by cap tanh(score / cap) (Gemma 2, arXiv 2408.00118 §2), of a few queries."""
     k, v = _expand(k, q.shape[1]), _expand(v, q.shape[1])
     scores = torch.tanh((q @ k.transpose(-1, -2)).float() * (scale / cap)) * cap
     if mask is not None:

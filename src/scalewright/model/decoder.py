@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from scalewright.model.block import Block
 from scalewright.model.cache import Cache
 from scalewright.model.context import Context, make_context
+from scalewright.model.gpu_rows import Packing
 from scalewright.model.norm import build_norm
 from scalewright.spec.errors import UserError
 from scalewright.spec.model import ModelSpec
@@ -68,6 +69,7 @@ class Decoder(nn.Module):
         self.sequence_cut: SequenceCut | None = (
             None  # context parallelism sets it: this rank's tokens of rows
         )
+        self.compiled = False  # whether the blocks are (parallel/parallelize.py sets it)
         self.tied: Callable[[], Tensor] | None = None  # the embedding's weight, when another cut holds it
         learned, normed = first and spec.positions == "learned", first and spec.embedding_norm
         self.embed = nn.Embedding(spec.vocab_size, d) if first else None
@@ -84,13 +86,14 @@ class Decoder(nn.Module):
         positions: Tensor | None = None,
         documents: Tensor | None = None,
         cache: Cache | None = None,
+        packing: Packing | None = None,
     ) -> Tensor:
         """tokens [B, T] (later stages: hidden [B, T, D]) -> logits [B, T, V] (all but the last: hidden).
 
         `positions` [B or 1, T]: null = 0..T-1 after the cached ones. `documents` [B, T]: tokens see only
-        those of their own number; null = one document.
+        those of their own number (a run of it); null = one document. `packing`: the same on the host, for a GPU.
         """
-        hidden = self.features(tokens, positions, documents, cache)
+        hidden = self.features(tokens, positions, documents, cache, packing)
         return self.logits(hidden) if self.last else hidden
 
     def features(
@@ -99,6 +102,7 @@ class Decoder(nn.Module):
         positions: Tensor | None = None,
         documents: Tensor | None = None,
         cache: Cache | None = None,
+        packing: Packing | None = None,
     ) -> Tensor:
         """As `forward` without the head: hidden [B, T, D], after the final norm in the last stage."""
         parts = 1 if self.first else self.sequence_parts  # a later stage gets its rank's tokens of each row
@@ -111,7 +115,7 @@ class Decoder(nn.Module):
                 raise UserError(problem, f"model '{self.spec.name}'", "use shorter rows")
             positions = torch.arange(before, before + length, device=tokens.device)[None]
         x = self._embed(tokens, positions) if self.first else tokens
-        context = self.context(x, length, positions, documents, cache)
+        context = self.context(x, length, positions, documents, cache, packing)
         for block in self.layers.values():
             x = block(x, context)
         if cache is not None:
@@ -132,7 +136,13 @@ class Decoder(nn.Module):
         return out if cap is None else torch.tanh(out / cap) * cap
 
     def context(
-        self, x: Tensor, length: int, positions: Tensor | None, documents: Tensor | None, cache: Cache | None
+        self,
+        x: Tensor,
+        length: int,
+        positions: Tensor | None,
+        documents: Tensor | None,
+        cache: Cache | None,
+        packing: Packing | None = None,
     ) -> Context:
         """The values that all blocks share, with the device and dtype of x [B, T, D]."""
         return make_context(
@@ -141,9 +151,12 @@ class Decoder(nn.Module):
             device=x.device,
             dtype=x.dtype,
             heads=self.heads,
+            batch=x.shape[0],
             positions=positions,
             documents=documents,
             cache=cache,
+            packing=packing,
+            compiled=self.compiled,
         )
 
     def _embed(self, tokens: Tensor, positions: Tensor | None) -> Tensor:

@@ -1,7 +1,8 @@
-"""Batches on their way to the model: cut into micro-batches, moved to the device, without needless masks.
+"""Batches on their way to the model: cut into micro-batches, moved to the device, without needless documents.
 
 Under context parallelism a rank gets its tokens of each row, with their positions, and whose documents the
-whole row has: its queries look at the keys of other ranks.
+whole row has: its queries look at the keys of other ranks. On a GPU, documents come with what its kernels
+need to have on the host: where each begins, and how long the longest is.
 """
 
 from __future__ import annotations
@@ -15,12 +16,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from scalewright.model.decoder import Decoder
+from scalewright.model.gpu_rows import Packing, Segments, bounds_of
+from scalewright.model.visible import first_keys
 from scalewright.parallel.stages import stages_of
 from scalewright.spec.sequence_cut import SequenceCut
 
 
 class BatchArrays(Protocol):
-    """A batch of the data, as numpy arrays [B, T]; `documents` where attention may need a mask."""
+    """A batch of the data, as numpy arrays [B, T]; `documents` where rows may hold several."""
 
     @property
     def tokens(self) -> NDArray[np.int64]: ...
@@ -37,8 +41,8 @@ class Micro(NamedTuple):
 
     tokens: Tensor  # [B, T]; T/cp under context parallelism
     targets: Tensor  # the same
-    # `positions` [B or 1, as tokens] and `documents` [B, T], or `position_ids` [B, T], where needed
-    arguments: dict[str, Tensor]
+    # `positions` [B or 1, as tokens], `documents` [B, T] and `packing`, or `position_ids` [B, T], where needed
+    arguments: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,7 @@ class Wanted:
 
     arguments: frozenset[str] = frozenset()  # of `positions`, `documents` and `position_ids`
     cut: SequenceCut | None = None  # this rank's tokens of each row; null: all
+    packing: bool = False  # documents as the host has them, too
 
     def of_row(self, values: NDArray[Any]) -> NDArray[Any]:
         """This rank's part of rows [..., T]."""
@@ -62,7 +67,9 @@ def micro_batches(batch: BatchArrays, size: int, device: torch.device, wanted: W
 def wanted_by(model: nn.Module) -> Wanted:
     """What a model takes, or one rank's stages of it."""
     stage = next(iter(stages_of(model).values()))
-    return Wanted(_accepted_arguments(stage), getattr(stage, "sequence_cut", None))
+    return Wanted(
+        _accepted_arguments(stage), getattr(stage, "sequence_cut", None), isinstance(stage, Decoder)
+    )
 
 
 def _accepted_arguments(stage: nn.Module) -> frozenset[str]:
@@ -89,7 +96,7 @@ def document_arguments(accepts: frozenset[str]) -> dict[str, str]:
 
 
 def _micro_batch(batch: BatchArrays, rows: slice, device: torch.device, wanted: Wanted) -> Micro:
-    """Rows of one document each need no mask and no positions: plain causal attention is the same, faster."""
+    """Rows of one document each need no documents and no positions: plain causal attention is the same, faster."""
     arguments: dict[str, NDArray[Any]] = {}
     documents = None if batch.documents is None else batch.documents[rows]
     if documents is not None and documents.any():
@@ -98,11 +105,22 @@ def _micro_batch(batch: BatchArrays, rows: slice, device: torch.device, wanted: 
     if wanted.cut is not None:
         whole = arguments.get("positions", np.arange(batch.tokens.shape[-1])[None])
         arguments["positions"] = wanted.of_row(whole)
+    moved: dict[str, Any] = {name: _move(values, device) for name, values in arguments.items()}
+    if wanted.packing and "documents" in arguments and device.type == "cuda":
+        moved["packing"] = packing_of(arguments["documents"], device)
     return Micro(
         _move(wanted.of_row(batch.tokens[rows]), device),
         _move(wanted.of_row(batch.targets[rows]), device),
-        {name: _move(values, device) for name, values in arguments.items()},
+        moved,
     )
+
+
+def packing_of(documents: NDArray[Any], device: torch.device) -> Packing:
+    """What a GPU's kernels need of documents [B, T] on the host."""
+    index = torch.arange(documents.shape[1])
+    first = first_keys(index, torch.from_numpy(np.ascontiguousarray(documents)))
+    bounds, longest = bounds_of(first.numpy())
+    return Packing(documents, Segments(_move(bounds, device), longest))
 
 
 def _move(array: NDArray[Any], device: torch.device) -> Tensor:

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scalewright.parallel.attend import Part, Scores, attend, attend_backward, merge
+from scalewright.model.attend import Part, Scores, attend, attend_backward, merge
 from scalewright.parallel.functions import AxisGroup, Sent, gathered, scattered, send_on
 
 

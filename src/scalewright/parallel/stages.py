@@ -15,6 +15,7 @@ from itertools import accumulate
 from torch import Tensor, nn
 
 from scalewright.model.decoder import Decoder
+from scalewright.model.gpu_rows import Packing
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.placement import stage_layers
@@ -34,7 +35,11 @@ class Stages(nn.Module):
         return {int(stage): cut for stage, cut in self.cuts.items()}
 
     def forward(
-        self, tokens: Tensor, positions: Tensor | None = None, documents: Tensor | None = None
+        self,
+        tokens: Tensor,
+        positions: Tensor | None = None,
+        documents: Tensor | None = None,
+        packing: Packing | None = None,
     ) -> Tensor:
         """Raises; the signature is that of each stage."""
         raise NotImplementedError("a pipeline runs its stages one by one")

@@ -83,7 +83,7 @@ _TRAINER = (
 )  # fmt: skip
 _WORK = (
     "stream", "sparse", "routed", "key_value", "apart", "query", "attended", "kv_heads", "query_heads",
-    "blocks", "logits", "masks",
+    "blocks", "logits",
 )  # fmt: skip
 
 

@@ -79,13 +79,12 @@ class Work:
     query_heads: float
     blocks: int  # blocks of the model
     logits: float  # numbers of one micro-batch's logits on this rank
-    masks: float  # bytes of the masks that a stage's forward makes
 
 
 # What grows with the batch
 GROWS = (
     "kernels", "kept", "parts", "inputs", "gates", "stream", "routed", "key_value", "apart", "query",
-    "attended", "logits", "masks",
+    "attended", "logits",
 )  # fmt: skip
 
 
@@ -151,7 +150,6 @@ def _listed(model: ModelSpec, sizes: Sizes) -> Work:
     return Work(
         np.array(rows), kept, dense, expert, parts[:REST], inputs, gates, stream, sparse, routed, key_value,
         apart, query, attended, float(kv_heads), float(query_heads), layers, logits,
-        block.mask_bytes(model, sizes),
     )  # fmt: skip
 
 
