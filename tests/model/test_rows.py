@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
@@ -26,10 +29,12 @@ from model.packed_rows import (
     random_lengths,
     with_gradients,
 )
-from model.tiny_specs import DEVICES
+from model.tiny_specs import DEVICES, SPECS
 from scalewright.model import attend as attend_module
 from scalewright.model import gpu_rows
 from scalewright.model.attend import Part, attend, attend_backward
+from scalewright.model.decoder import Decoder
+from scalewright.model.gpu_rows import Packing, Segments
 from scalewright.model.rows import _part, attend_rows
 from scalewright.model.visible import first_keys
 
@@ -91,10 +96,8 @@ def test_documents_that_the_host_lacks_are_hidden_all_the_same(name: str) -> Non
     rows = make(CASES[name])
     known = _part(LENGTH, rows.first, None, None)
     assert known.visible is not None
-    span = known.visible.span._replace(first=None)
-    part = Part(slice(None), slice(None), visible=known.visible.__class__(
-        known.visible.query, known.visible.key, known.visible.first, None, span
-    ))  # fmt: skip
+    visible = replace(known.visible, span=known.visible.span._replace(first=None))
+    part = Part(slice(None), slice(None), visible=visible)
     q, k, v = (x.detach() for x in (rows.q, rows.k, rows.v))
     expected = with_gradients(ours(rows), rows)
     out, lse = attend(q, k, v, part, rows.scores)
@@ -181,17 +184,20 @@ def test_nothing_of_a_square_is_kept(name: str) -> None:
 
 
 class Largest(TorchDispatchMode):
-    """The largest storage that any operator makes, in bytes."""
+    """The largest storage that any operator makes, in bytes and in numbers, and the operators."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.bytes = 0
+        self.bytes, self.numbers, self.ran = 0, 0, set[str]()
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = function(*args, **(kwargs or {}))
+        self.ran.add(str(function._overloadpacket))
         for x in result if isinstance(result, (tuple, list)) else (result,):
             if isinstance(x, Tensor):
-                self.bytes = max(self.bytes, x.untyped_storage().nbytes())
+                size = x.untyped_storage().nbytes()
+                self.bytes = max(self.bytes, size)
+                self.numbers = max(self.numbers, size // x.element_size())
         return result
 
 
@@ -250,6 +256,27 @@ def plain_varlen(
         )
         outs.append(out[0].transpose(0, 1))
     return torch.cat(outs)
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3", "gemma2", "bloom"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_nothing_of_a_square_in_a_trace_for_a_gpu(name: str, dtype: torch.dtype) -> None:
+    """The decoder on fake tensors of a GPU, forward and backward, on packed rows: FlashAttention where it can."""
+    length, device = 1024, "cuda"
+    fake = FakeTensorMode(allow_non_fake_inputs=True)
+    with fake, torch.autograd.set_multithreading_enabled(False):  # there is no thread for a GPU
+        with torch.device(device):
+            model = Decoder(SPECS[name]).to(dtype)
+            ids = torch.zeros(1, length, dtype=torch.int64)
+            documents = torch.zeros(1, length, dtype=torch.int32)
+            bounds = torch.zeros(9, dtype=torch.int32)
+        packing = Packing(np.zeros((1, length), np.int32), Segments(bounds, 512))
+        with Largest() as largest:
+            model(ids, None, documents, packing=packing).sum().backward()
+    flash = dtype == torch.bfloat16 and name in ("llama", "gemma3")
+    assert largest.numbers < length * length / 2
+    assert ("torch_attn._varlen_attn_backward" in largest.ran) == flash
+    assert ("scalewright.attend_rows_backward" in largest.ran) != flash
 
 
 @pytest.mark.parametrize("name", [n for n, c in CASES.items() if c.wide == 8])
