@@ -103,7 +103,7 @@ PREDICTED: list[dict[str, Any]] = [
     {"devices": 8, "pp": 2, "tp": 2, "schedule": "interleaved", "zero_stage": 1, "global_batch": 16},
     {"devices": 8, "pp": 2, "schedule": "zbv", "zero_stage": 3, "global_batch": 32},
 ]
-# These also with rows of several documents, which is what users get: an attention mask, on every stage.
+# These also with rows of several documents, which is what users get, on every stage.
 MASKED: list[dict[str, Any]] = [
     {"devices": 2, "tp": 2},
     {"devices": 16, "tp": 4, "global_batch": 8, "recompute": "full"},

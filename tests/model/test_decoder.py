@@ -9,7 +9,7 @@ from torch.utils.checkpoint import checkpoint
 
 from model.tiny_specs import DEVICES, SPECS, make, tokens
 from scalewright.model.cache import Cache
-from scalewright.model.context import Context
+from scalewright.model.context import Context, View
 from scalewright.model.decoder import Decoder
 from scalewright.spec.errors import UserError
 from scalewright.spec.model import ModelSpec
@@ -196,13 +196,27 @@ def test_a_row_longer_than_the_learned_positions_is_refused() -> None:
         make("gpt2")(tokens(1, 65))
 
 
-def test_plain_rows_make_no_mask() -> None:
+def test_plain_rows_are_plainly_causal() -> None:
     model, ids = make("llama"), tokens()
     context = _context(model, ids)
-    assert context.mask is None
-    assert context.causal
+    assert context.full == context.sliding == View(causal=True)
     windowed = _context(make("gemma3"), tokens(1, 5))  # not longer than the window
-    assert windowed.window_mask is None
+    assert windowed.sliding == View(causal=True)
+
+
+def test_a_mask_is_for_few_queries_after_a_cache() -> None:
+    """Rows of training have none, whatever hides keys; one new token has a mask of its keys."""
+    for name in ("bloom", "gemma2", "gemma3"):
+        model, ids = make(name), tokens()
+        context = _context(model, ids)
+        assert context.full.mask is None
+        assert context.sliding.mask is None
+        cache = Cache(25)
+        model(ids, cache=cache)
+        after = model.context(model._embed(ids[:, :1], None), 1, None, None, cache).sliding
+        assert after.rule is None
+        assert after.mask is not None
+        assert after.mask.shape[-2:] == (1, 25)
 
 
 def test_windows_side_by_side_begin_with_their_document() -> None:
@@ -213,10 +227,9 @@ def test_windows_side_by_side_begin_with_their_document() -> None:
         (None, [0] * 5 + [5] * 5 + [10] * 3),
         (documents, [0] * 5 + [5] * 2 + [7] * 5 + [12]),
     ):
-        mask = model.context(model._embed(ids, None), 13, None, given, None).window_mask
-        assert mask is not None
-        visible = (mask == 0)[0, 0].tolist()
-        assert visible == [[start <= key <= query for key in range(13)] for query, start in enumerate(begins)]
+        rule = model.context(model._embed(ids, None), 13, None, given, None).sliding.rule
+        assert rule is not None
+        assert rule.first[0].tolist() == begins
 
 
 EXPERTS = {"num_experts": 4, "top_k": 2, "moe_intermediate_size": 8}

@@ -2,11 +2,12 @@
 
     operator         CPU kernel keeps                           CUDA kernel keeps
     rms_norm         x and x / rms(x), both in fp32             x in its own dtype, 1 / rms of each row
-    attention        key heads as they are                      key heads repeated for every query head, where
-                                                                there is a mask, or the dtype is fp32
+    attention of     key heads as they are                      key heads repeated for every query head, where
+    plain rows                                                  the dtype is fp32 (or there is a mask)
 
 A CPU's rms_norm is a chain of operators, CUDA's is one kernel (torch >= 2.9, `_fused_rms_norm`). CUDA's flash
-attention takes groups of query heads but no mask and no fp32 (model/attention.py: `_takes_groups`). Only
+attention takes groups of query heads but no mask and no fp32 (model/attention.py: `_takes_groups`). Packed
+rows, windows, ALiBi and caps keep q, k, v, the output and its lse on both (model/rows.py, gpu_rows.py). Only
 shapes, dtypes and lifetimes are right here: tensors have no numbers in a dry run. All is read from PyTorch's
 source and not measured (docs/gpu-checks.md). What both devices do alike isn't here, such as log_softmax,
 which copies a bf16 input to fp32 on both.

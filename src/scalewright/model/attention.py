@@ -19,9 +19,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from scalewright.model.context import Context
+from scalewright.model.attend import Scores, widened
+from scalewright.model.context import Context, Rule
+from scalewright.model.gpu_rows import attend_blocks, attend_segments, takes_segments
 from scalewright.model.norm import build_qk_norm
 from scalewright.model.rope import rotate
+from scalewright.model.rows import attend_rows
 from scalewright.spec.model import ModelSpec
 
 
@@ -86,11 +89,23 @@ class Core(nn.Module):
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, context: Context, sinks: Tensor | None = None
     ) -> Tensor:
-        mask = context.window_mask if self.sliding else context.mask
-        causal = context.window_causal if self.sliding else context.causal
+        view = context.sliding if self.sliding else context.full
+        if view.rule is not None:
+            return ruled_attention(q, k, v, view.rule, Scores(self.scale, self.softcap), sinks)
         if self.softcap is not None or sinks is not None:
-            return unfused_attention(q, k, v, mask, self.scale, self.softcap, sinks)
-        return fused_attention(q, k, v, mask, causal, self.scale)
+            return unfused_attention(q, k, v, view.mask, self.scale, self.softcap, sinks)
+        return fused_attention(q, k, v, view.mask, view.causal, self.scale)
+
+
+def ruled_attention(
+    q: Tensor, k: Tensor, v: Tensor, rule: Rule, scores: Scores, sinks: Tensor | None = None
+) -> Tensor:
+    """Attention of whole rows in which a rule hides keys, by a GPU's kernels where they take it; `sinks` [H]."""
+    if rule.segments is not None and takes_segments(q, scores, sinks):
+        return attend_segments(q, k, v, rule.segments, scores.scale)
+    if rule.blocks is not None:
+        return attend_blocks(q, k, v, rule.blocks, scores, rule.slopes, sinks)
+    return attend_rows(q, k, v, rule.first, scores, host=rule.host, slopes=rule.slopes, sinks=sinks)
 
 
 def fused_attention(
@@ -112,11 +127,6 @@ def fused_attention(
     return out[..., :width]
 
 
-def widened(v: Tensor, width: int) -> Tensor:
-    """v [..., W] with zeros up to `width`; itself where it has that width."""
-    return F.pad(v, (0, width - v.shape[-1])) if v.shape[-1] < width else v
-
-
 def unfused_attention(
     q: Tensor,
     k: Tensor,
@@ -126,7 +136,7 @@ def unfused_attention(
     cap: float | None = None,
     sinks: Tensor | None = None,
 ) -> Tensor:
-    """Attention with scores that no fused kernel computes, as a tensor [B, H, Tq, Tk] in fp32.
+    """Attention of a few queries with scores that no fused kernel computes, as a tensor [B, H, Tq, Tk] in fp32.
 
     They are held within ±cap by cap tanh(score / cap) (Gemma 2, arXiv 2408.00118 §2); each head's sink [H]
     takes its share of every query's softmax (openai/gpt-oss, gpt_oss/torch/model.py: sdpa).

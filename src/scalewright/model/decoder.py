@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from scalewright.model.block import Block
 from scalewright.model.cache import Cache
 from scalewright.model.context import Context, make_context
+from scalewright.model.gpu_rows import Packing
 from scalewright.model.norm import build_norm
 from scalewright.model.prediction import Prediction, Predictions
 from scalewright.spec.errors import UserError
@@ -79,6 +80,7 @@ class Decoder(nn.Module):
         self.sequence_cut: SequenceCut | None = (
             None  # context parallelism sets it: this rank's tokens of rows
         )
+        self.compiled = False  # whether the blocks are (parallel/parallelize.py sets it)
         self.lender: Callable[[], nn.Module] | None = None  # the embedding, where another cut holds it
         learned, normed = first and spec.positions == "learned", first and spec.embedding_norm
         embeds = first or (predicts and not borrows)
@@ -104,17 +106,19 @@ class Decoder(nn.Module):
         positions: Tensor | None = None,
         documents: Tensor | None = None,
         cache: Cache | None = None,
+        packing: Packing | None = None,
         ahead: Tensor | None = None,
         losses: Sequence[HeadLoss] | None = None,
     ) -> Any:
         """tokens [B, T] (later stages: hidden [B, T, D]) -> logits [B, T, V] (all but the last: hidden).
 
         `positions` [B or 1, T]: null = 0..T-1 after the cached ones. `documents` [B, T]: tokens see only
-        those of their own number; null = one document. `ahead` [depths, B, T]: the token that each prediction
-        module takes at each place, in training, for Predictions of all depths; null = the modules are left
-        out. `losses`, one and one for each depth: what they return for the head, in place of logits.
+        those of their own number (a run of it); null = one document. `packing`: the same on the host, for a GPU.
+        `ahead` [depths, B, T]: the token that each prediction module takes at each place, in training, for
+        Predictions of all depths; null = the modules are left out. `losses`, one and one for each depth: what
+        they return for the head, in place of logits.
         """
-        hidden, context = self._run(tokens, positions, documents, cache)
+        hidden, context = self._run(tokens, positions, documents, cache, packing)
         if not self.last:
             return hidden
         of_depth = iter(losses or ())
@@ -133,9 +137,10 @@ class Decoder(nn.Module):
         positions: Tensor | None = None,
         documents: Tensor | None = None,
         cache: Cache | None = None,
+        packing: Packing | None = None,
     ) -> Tensor:
         """As `forward` without the head: hidden [B, T, D], after the final norm in the last stage."""
-        return self._run(tokens, positions, documents, cache)[0]
+        return self._run(tokens, positions, documents, cache, packing)[0]
 
     def draft(
         self,
@@ -173,7 +178,13 @@ class Decoder(nn.Module):
         return out if loss is not None else soft_cap(out, self.spec.logit_softcap)
 
     def context(
-        self, x: Tensor, length: int, positions: Tensor | None, documents: Tensor | None, cache: Cache | None
+        self,
+        x: Tensor,
+        length: int,
+        positions: Tensor | None,
+        documents: Tensor | None,
+        cache: Cache | None,
+        packing: Packing | None = None,
     ) -> Context:
         """The values that all blocks share, with the device and dtype of x [B, T, D]."""
         return make_context(
@@ -182,13 +193,21 @@ class Decoder(nn.Module):
             device=x.device,
             dtype=x.dtype,
             heads=self.heads,
+            batch=x.shape[0],
             positions=positions,
             documents=documents,
             cache=cache,
+            packing=packing,
+            compiled=self.compiled,
         )
 
     def _run(
-        self, tokens: Tensor, positions: Tensor | None, documents: Tensor | None, cache: Cache | None
+        self,
+        tokens: Tensor,
+        positions: Tensor | None,
+        documents: Tensor | None,
+        cache: Cache | None,
+        packing: Packing | None,
     ) -> tuple[Tensor, Context]:
         """The hidden state, after the final norm in the last stage, and what its blocks shared."""
         parts = 1 if self.first else self.sequence_parts  # a later stage gets its rank's tokens of each row
@@ -201,7 +220,7 @@ class Decoder(nn.Module):
                 raise UserError(problem, f"model '{self.spec.name}'", "use shorter rows")
             positions = torch.arange(before, before + length, device=tokens.device)[None]
         x = self._embed(tokens, positions) if self.first else tokens
-        context = self.context(x, length, positions, documents, cache)
+        context = self.context(x, length, positions, documents, cache, packing)
         for block in self.layers.values():
             x = block(x, context)
         if cache is not None:

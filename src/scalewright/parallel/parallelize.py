@@ -111,6 +111,9 @@ def parallelize(
         apply_recompute(blocks[number], kind, random=random, model=spec, layout=layout, seq_len=seq_len)
     if compile_blocks:
         apply_compile(every_block, backend, forward_only=offloads_activations(layout))
+        for stage in stages.values():
+            if isinstance(stage, Decoder):
+                stage.compiled = True
     apply_offload_activations(every_block, layout, mesh.device)
     sharded = is_sharded(layout)
     half = torch.float16 if layout.precision == "fp16" else torch.bfloat16 if bf16 else None

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scalewright.parallel.attend import (
+from scalewright.model.attend import (
     Part,
     Scores,
     add_sinks,

@@ -16,6 +16,7 @@ from itertools import accumulate
 from torch import Tensor, nn
 
 from scalewright.model.decoder import Decoder
+from scalewright.model.gpu_rows import Packing
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.placement import stage_layers
@@ -39,6 +40,7 @@ class Stages(nn.Module):
         tokens: Tensor,
         positions: Tensor | None = None,
         documents: Tensor | None = None,
+        packing: Packing | None = None,
         ahead: Tensor | None = None,
     ) -> Tensor:
         """Raises; the signature is that of each stage."""

@@ -188,12 +188,14 @@ def _mla(m: ModelSpec, mla: MLA, s: Sizes, fqn: str, layer: int) -> Iterator[Ope
     """Latent attention: both down projections are whole on every tp rank, the up projections are split.
 
     A key is a part of kv_up's output beside a copy of the rotated one: with fused kernels the copy alone is
-    kept more. PyTorch keeps joined keys; on a CPU values too are copies, as wide as keys, of what then goes.
+    kept more. PyTorch keeps joined keys; of plain rows on a CPU values too are copies, as wide as keys, of what
+    then goes.
     """
     d, fqn, heads = m.hidden_size, f"{fqn}.attention", ceil_div(m.num_attention_heads, s.tp)
     latent, rope = mla.kv_lora_rank, mla.qk_rope_head_dim
     qk = mla.qk_nope_head_dim + rope
-    beside_up = {"fused": rope, "cuda": qk, "cpu": qk + qk - mla.qk_nope_head_dim - mla.v_head_dim}
+    widened = 0 if _is_ruled(m, s, layer) else qk - mla.qk_nope_head_dim - mla.v_head_dim
+    beside_up = {"fused": rope, "cuda": qk, "cpu": qk + widened}
     # our tensor parallelism gathers the normed latent and the key together
     joined = 0.0 if s.kernels == "fused" else float((s.rows * (latent + rope) - s.stream * latent) * s.width)
     if mla.q_lora_rank:
@@ -217,21 +219,20 @@ def _mla(m: ModelSpec, mla: MLA, s: Sizes, fqn: str, layer: int) -> Iterator[Ope
 def _core(m: ModelSpec, s: Sizes, fqn: str, layer: int, heads: int, kv: int, qk: int, v: int) -> Operator:
     """Scores, softmax and their product with the values: 2 R T H (qk + v) FLOPs over the full square.
 
-    Context parallelism cuts the square, and its unmasked pairs, into equal parts.
+    Context parallelism cuts the square, and its unmasked pairs, into equal parts. Of the square nothing is kept
+    by a fused kernel, nor by ours (model/rows.py), which makes the scores of a tile at a time.
     """
     pairs = s.batch * s.seq_len * s.seq_len / s.cp
     flops = 2.0 * pairs * heads * (qk + v)
     unmasked = attention_pairs(s.seq_len, m.window(layer), m.window_chunks) / s.seq_len**2
     out = float(s.rows * heads * v * s.width)
     inputs = float(s.rows * (heads * qk + kv * (qk + v)) * s.width)
-    # the CPU's kernel keeps an output as wide as keys, of which `o` keeps a copy
-    widened = float(s.rows * heads * qk * s.width) if s.kernels == "cpu" and v < qk else 0.0
+    # of plain rows the CPU's kernel keeps an output as wide as keys, of which `o` keeps a copy
+    plain = s.kernels == "cpu" and v < qk and not _is_ruled(m, s, layer)
+    widened = float(s.rows * heads * qk * s.width) if plain else 0.0
     repeated = _repeated_heads(m, s, layer, heads - kv) * float(s.rows * (qk + v) * s.width)
     if s.attention != "fused":
         core = square = pairs * heads * s.width
-    elif m.writes_scores and s.kernels != "fused":  # the softmax in fp32 and cast, before it a cap's tanh
-        capped = 4.0 if m.attention_softcap is not None else 0.0
-        core, square = pairs * heads * (4.0 + capped + (s.width if s.width < 4 else 0)), 0.0
     else:  # of the square only the softmax's logsumexp is kept, in fp32
         core, square = float(s.rows * heads * 4), 0.0
     return Operator(
@@ -245,30 +246,17 @@ def _core(m: ModelSpec, s: Sizes, fqn: str, layer: int, heads: int, kv: int, qk:
 def _repeated_heads(m: ModelSpec, s: Sizes, layer: int, missing: int) -> int:
     """Key and value heads that are kept beyond the model's: copies for query heads that share one.
 
-    PyTorch's unfused attention needs a copy for each; so do CUDA's fused kernels with a mask, or in fp32.
+    CUDA's fused kernels need one for each in fp32; ours (model/rows.py) needs none.
     """
-    if s.kernels == "fused":
-        return 0
-    copied = s.kernels == "cuda" and (s.width == 4 or _is_masked(m, s, layer))
-    return missing if copied or m.writes_scores else 0
+    return missing if s.kernels == "cuda" and s.width == 4 and not _is_ruled(m, s, layer) else 0
 
 
-def _is_masked(m: ModelSpec, s: Sizes, layer: int) -> bool:
-    """Whether a layer's attention takes an explicit mask, as it is more than causal."""
+def _is_ruled(m: ModelSpec, s: Sizes, layer: int) -> bool:
+    """Whether a layer's attention is more than causal, or capped: our own operator does it (model/rows.py)."""
     window = m.window(layer)
-    return s.documents or m.positions == "alibi" or (window is not None and s.seq_len > window)
-
-
-def mask_bytes(m: ModelSpec, s: Sizes) -> float:
-    """Bytes of the masks that one forward of a stage builds and its blocks share (model/context.py)."""
-    rows = s.batch if s.documents else 1
-    square = float(s.seq_len) ** 2
-    alibi, window = m.positions == "alibi", m.sliding_window
-    windowed = window is not None and any(m.window_pattern) and s.seq_len > window
-    width = 1 if m.writes_scores and not alibi else s.width
-    heads = ceil_div(m.num_attention_heads, s.tp) if alibi else 1
-    plain = s.documents or alibi or m.writes_scores
-    return (plain + windowed) * rows * heads * square * width
+    hides = s.documents or (window is not None and s.seq_len > window)
+    capped = m.attention_softcap is not None or m.attention_sinks
+    return hides or capped or m.positions == "alibi"
 
 
 # -- MLP and experts ------------------------------------------------------------------------------

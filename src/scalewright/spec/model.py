@@ -355,11 +355,6 @@ class ModelSpec(Spec):
         """Whether a norm has a weight, and whether it has a bias."""
         return self.norm_type != "nonparametric", self.norm_type in ("layernorm", "layernorm_plus_one")
 
-    @property
-    def writes_scores(self) -> bool:
-        """Whether attention computes its scores as a tensor: no fused kernel caps them or has sinks."""
-        return self.attention_softcap is not None or self.attention_sinks
-
     def parts(self, layer: int) -> tuple[Mixer | None, Mlp | None]:
         """The layer's token mixer and its MLP; a layer has at least one of them."""
         mixer, mlp = LAYER_PARTS[self.layer_pattern[layer % len(self.layer_pattern)]]

@@ -68,7 +68,7 @@ class Sizes:
     width: int  # bytes of an activation or weight element in compute
     attention: Attention
     kernels: Kernels = "fused"
-    documents: bool = False  # several documents per row: attention takes a mask
+    documents: bool = False  # several documents per row, which attention keeps apart
 
     @property
     def rows(self) -> int:

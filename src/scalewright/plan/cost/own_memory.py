@@ -173,7 +173,7 @@ class _Rank:
         self.head = last * region[:, w.AFTER, column("weight")]
         self.weight = region[:, w.BLOCK, column("weight")]
         self.gradients_kept = np.where(np.array([x.model.gated for x in table.units])[u], 3.0, 2.0)
-        each = kept.block * self.blocks + works["masks"][u] * self.virtual_stages
+        each = kept.block * self.blocks
         self.under_way = alive * (each + (at.first > 0) * region[:, w.BEFORE, 0])
         # offloaded ones have left by the time that the head is done
         self.beside_head = np.where(offloaded(t.offload, "activations"), 0.0, self.under_way)

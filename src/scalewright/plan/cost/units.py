@@ -85,7 +85,7 @@ _TRAINER = (
 )  # fmt: skip
 _WORK = (
     "stream", "sparse", "routed", "key_value", "apart", "query", "attended", "kv_heads", "query_heads",
-    "blocks", "logits", "head_in_chunks", "masks",
+    "blocks", "logits", "head_in_chunks",
 )  # fmt: skip
 
 

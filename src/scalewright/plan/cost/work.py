@@ -82,13 +82,12 @@ class Work:
     blocks: int  # blocks of the model
     logits: float  # numbers of one micro-batch's logits on this rank
     head_in_chunks: float  # 1 where the forward makes the head's gradients (spec/loss_chunks.py)
-    masks: float  # bytes of the masks that a stage's forward makes
 
 
 # What grows with the batch
 GROWS = (
     "kernels", "kept", "parts", "inputs", "gates", "stream", "routed", "key_value", "apart", "query",
-    "attended", "logits", "masks",
+    "attended", "logits",
 )  # fmt: skip
 
 
@@ -159,7 +158,6 @@ def _listed(model: ModelSpec, sizes: Sizes) -> Work:
         np.array(rows), kept, dense, expert, parts[:REST], inputs, gates, stream, sparse, routed, key_value,
         apart, query, attended, float(kv_heads), float(query_heads), layers, logits,
         float(block.head_in_chunks(model, sizes)),
-        block.mask_bytes(model, sizes),
     )  # fmt: skip
 
 

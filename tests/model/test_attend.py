@@ -1,25 +1,26 @@
-"""Parts of attention merge to the whole, and their backwards add up to its gradients: kernel and blocks."""
+"""Parts of attention merge to the whole, and their backwards add up to its gradients: kernel and tiles."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from scalewright.parallel import attend as module
-from scalewright.model.attention import unfused_attention
-from scalewright.parallel.attend import (
+from scalewright.model import attend as module
+from scalewright.model.attend import (
     Part,
     Scores,
     add_sinks,
     attend,
     attend_backward,
-    hidden_score,
     merge,
     sinks_gradient,
 )
+from scalewright.model.attention import unfused_attention
+from scalewright.model.visible import Span, Visible, hidden_score, is_visible
 
 B, H, G, Q, K = 2, 4, 2, 10, 8
 # fp32: a softmax over 24 keys in another order
@@ -44,21 +45,32 @@ def by_hand(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scores: Scores) -> tu
     return raw.softmax(dim=-1) @ v, raw.logsumexp(dim=-1)
 
 
+@pytest.mark.parametrize("biased", [False, True])
 @pytest.mark.parametrize("cap", [None, 2.0])
 @pytest.mark.parametrize("rows", [512, 3])
-def test_parts_merge_to_the_whole_with_its_gradients(monkeypatch: Any, cap: float | None, rows: int) -> None:
-    """Keys in three parts, of which one is hidden from half of the queries, and one from all."""
+def test_parts_merge_to_the_whole_with_its_gradients(
+    monkeypatch: Any, cap: float | None, rows: int, biased: bool
+) -> None:
+    """Keys in three parts, one hidden from half of the queries of a row, and one from all; ALiBi or not."""
     monkeypatch.setattr(module, "ROWS", rows)
+    monkeypatch.setattr(module, "FEWEST", 1)
     q, k, v, grad = numbers(24)
-    scores, hidden = Scores(0.5, cap), hidden_score(torch.float32)
-    mask = torch.randn(1, H, Q, 24, generator=torch.Generator().manual_seed(1))
-    mask[..., :5, 8:16] = hidden
-    mask[..., 16:] = hidden
+    scores = Scores(0.5, cap)
+    slopes = torch.tensor([0.5, 0.25, 0.125, 0.01]) if biased else None
+    query, key = np.arange(5, 5 + Q), np.arange(24)  # the last sees key 14: the third part is hidden
+    first = np.array([[0] * 5 + [9] * 5, [0] * 3 + [4] * 7])
+    seen = Visible(
+        torch.from_numpy(query), torch.from_numpy(key), torch.from_numpy(first), slopes, Span(query, key, first)
+    )
+    visible = is_visible(seen.query, seen.key, seen.first)
+    distance = torch.from_numpy(query[:, None] - key[None, :])
+    bias = -slopes[:, None, None] * distance if slopes is not None else torch.zeros(())
+    mask = torch.where(visible, bias, float("-inf"))
     inputs = [x.clone().requires_grad_() for x in (q, k, v)]
     expected, expected_lse = by_hand(*inputs, mask, scores)
     expected.backward(grad)
     parts = [
-        (columns, Part(slice(None), columns, mask=mask[..., columns]))
+        (columns, Part(slice(None), columns, visible=_of_keys(seen, columns)))
         for columns in (slice(0, 8), slice(8, 16), slice(16, 24))
     ]
     out, lse = attend(q, k[:, :, :8], v[:, :, :8], parts[0][1], scores)
@@ -78,11 +90,21 @@ def test_parts_merge_to_the_whole_with_its_gradients(monkeypatch: Any, cap: floa
     torch.testing.assert_close(grad_q, inputs[0].grad, **NEAR)
 
 
+def _of_keys(seen: Visible, columns: slice) -> Visible:
+    span = Span(seen.span.query, seen.span.key[columns], seen.span.first)
+    return Visible(seen.query, seen.key[columns], seen.first, seen.slopes, span)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("rows", [512, 3])
 @pytest.mark.parametrize("cap", [None, 2.0])
-def test_a_causal_part(cap: float | None) -> None:
+def test_a_part_without_hidden_keys(monkeypatch: Any, cap: float | None, rows: int, causal: bool) -> None:
+    """Causal, or all keys of all queries."""
+    monkeypatch.setattr(module, "ROWS", rows)
+    monkeypatch.setattr(module, "FEWEST", 1)
     q, k, v, grad = numbers(Q)
-    scores, part = Scores(K**-0.5, cap), Part(slice(None), slice(None), causal=True)
-    mask = torch.full((Q, Q), float("-inf")).triu(1)[None, None]
+    scores, part = Scores(K**-0.5, cap), Part(slice(None), slice(None), causal=causal)
+    mask = torch.full((Q, Q), float("-inf")).triu(1)[None, None] if causal else torch.zeros(())
     inputs = [x.clone().requires_grad_() for x in (q, k, v)]
     expected, expected_lse = by_hand(*inputs, mask, scores)
     expected.backward(grad)
@@ -105,6 +127,8 @@ def test_sinks_take_their_share_with_its_gradient() -> None:
     """By parts, of which the last is hidden from half of the queries, and in one go."""
     q, k, v, grad = numbers(24)
     scores, hidden = Scores(0.5), hidden_score(torch.float32)
+    query, key, none = np.array([15] * 5 + [23] * 5), np.arange(24), np.zeros((1, Q), np.int64)
+    seen = Visible(*map(torch.from_numpy, (query, key, none)), None, Span(query, key, none))
     sinks = torch.tensor([-1.0, 0.5, 2.0, 4.0])
     mask = torch.zeros(1, 1, Q, 24)
     mask[..., :5, 16:] = hidden
@@ -116,7 +140,9 @@ def test_sinks_take_their_share_with_its_gradient() -> None:
     for found, gradient in zip(torch.autograd.grad(in_one_go, inputs, grad), wanted, strict=True):
         torch.testing.assert_close(found, gradient, **NEAR)
     first, second = slice(0, 16), slice(16, 24)
-    parts = [(columns, Part(slice(None), columns, mask=mask[..., columns])) for columns in (first, second)]
+    parts = [
+        (columns, Part(slice(None), columns, visible=_of_keys(seen, columns))) for columns in (first, second)
+    ]
     out, lse = attend(q, k[:, :, first], v[:, :, first], parts[0][1], scores)
     merge(out, lse, *attend(q, k[:, :, second], v[:, :, second], parts[1][1], scores))
     add_sinks(out, lse, sinks)
