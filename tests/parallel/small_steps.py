@@ -9,6 +9,7 @@ from torch import Tensor
 
 from runs import MODEL
 from scalewright.model.init import init_box
+from scalewright.parallel.cross_entropy import cross_entropy
 from scalewright.parallel.execute import Loss
 from scalewright.parallel.inputs import Micro
 from scalewright.parallel.mesh import Mesh
@@ -18,7 +19,6 @@ from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.placement import place
 from scalewright.train.columns import LOSS, NORM
-from scalewright.parallel.cross_entropy import cross_entropy
 from scalewright.train.step import Step
 from worlds import plain
 

@@ -23,9 +23,9 @@ from parallel.tensor_cases import (
 )
 from scalewright.model.decoder import Decoder
 from scalewright.parallel.collectives import all_sum
+from scalewright.parallel.cross_entropy import cross_entropy
 from scalewright.parallel.mesh import Mesh, make_mesh
 from scalewright.parallel.tensor import apply_tensor, cut_parameters, rule_of
-from scalewright.parallel.cross_entropy import cross_entropy
 from scalewright.parallel.vocabulary import make_columns
 from scalewright.parallel.weights import hold
 from scalewright.spec.grid import make_grid

@@ -10,9 +10,9 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from scalewright.parallel.cross_entropy import cross_entropy
 from scalewright.parallel.functions import AxisGroup
 from scalewright.parallel.mesh import Mesh
-from scalewright.parallel.cross_entropy import cross_entropy
 from scalewright.parallel.vocabulary import VocabularyColumns, make_columns
 from scalewright.spec.layout import Layout
 from scalewright.spec.run import PythonRef

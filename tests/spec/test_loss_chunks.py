@@ -37,7 +37,7 @@ def test_the_head_is_in_chunks_where_that_keeps_less(tokens, width, capped, expe
 
 
 def test_one_chunk_is_whole_logits():
-    """Of a small vocabulary all logits are computed at once, however many tokens of a small head there are."""
+    """Of a small vocabulary all logits are computed at once, even of many tokens of a small head."""
     assert chunk_tokens(256) == 1 << 18
     assert not LossSizes(1 << 18, 256, 16, 4).head_in_chunks
     assert LossSizes((1 << 18) + 1, 256, 16, 4).head_in_chunks

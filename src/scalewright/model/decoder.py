@@ -28,7 +28,6 @@ from scalewright.spec.model import ModelSpec
 from scalewright.spec.sequence_cut import SequenceCut
 from scalewright.spec.trains import check_runs
 
-
 # Called with the head's input [..., D], its weight [V, D] and its bias [V] in place of their product.
 HeadLoss = Callable[[Tensor, Tensor, Tensor | None], Any]
 

@@ -38,7 +38,7 @@ Losses = tuple[Tensor, Tensor]  # the sum of token losses, that of z-losses: fp3
 
 @dataclass(frozen=True)
 class CrossEntropy:
-    """Cross-entropy and z-loss, summed in fp32; the gradient of the first sum is of both, the second has none.
+    """Cross-entropy and z-loss, summed in fp32; the first sum's gradient is of both, the second has none.
 
     `columns`: logits are this rank's of the vocabulary; the sums are then the same on all ranks of tp, to the
     bit. `look` is called with every chunk's logits and its sum of losses. `mtp_weight`: lambda.

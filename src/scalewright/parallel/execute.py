@@ -28,7 +28,7 @@ Loss = Callable[[Any, Tensor], tuple[Tensor, Tensor]]
 def run_losses(stage: nn.Module, inputs: Tensor, micro: Micro, loss: Loss) -> tuple[Tensor, Tensor]:
     """A whole model, or the last stage of one, and the loss of what it makes of `inputs`.
 
-    The built-in loss goes into our own network: inside of the head's forward, where FSDP's hooks are, it makes
+    The built-in loss goes into our own network: inside the head's forward, where FSDP's hooks are, it makes
     logits as it needs them. Other losses, and a user's own network, have whole logits between them.
     """
     if not (isinstance(loss, CrossEntropy) and isinstance(stage, Decoder)):

@@ -3,7 +3,7 @@
     for a chunk of tokens h [n, D]     x = h W^T + b, capped [n, V]     loss, z-loss, dx = d loss / d x
                                        dh = dx W         dW += dx^T h in fp32         db += sum of dx
 
-    forward    3 products, as a head's forward and backward have; keeps dh [N, D], and dW [V, D], db [V] in fp32
+    forward    3 products, as a head's forward and backward have; keeps dh [N, D]; in fp32 dW [V, D], db [V]
     backward   scales them by the loss's gradient, and rounds dW to the weight's dtype
 
 (Liger's fused linear cross-entropy does the same: Hsu et al. 2024, arXiv 2410.10989 §3.2. It sums dW in the
@@ -50,7 +50,7 @@ def head_in_chunks(
 
 
 class _OfHead(torch.autograd.Function):
-    """Holds its gradients itself: they go with its backward, though a split one keeps the graph for longer."""
+    """Holds its gradients itself: its backward frees them, though a split one keeps the graph for longer."""
 
     @staticmethod
     def forward(

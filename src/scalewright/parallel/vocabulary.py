@@ -60,9 +60,7 @@ def full_logits(logits: Tensor, columns: VocabularyColumns) -> Tensor:
     return gather_slice(logits, -1, columns.group)[..., : columns.vocabulary]
 
 
-def cut_rows(
-    logits: Tensor, targets: Tensor, columns: VocabularyColumns, z_loss: float, keep: bool
-) -> Chunk:
+def cut_rows(logits: Tensor, targets: Tensor, columns: VocabularyColumns, z_loss: float, keep: bool) -> Chunk:
     """The chunk of local logits [n, V/tp] and targets [n]: its sums are the same on all ranks, to the bit."""
     counted, column = targets != IGNORED, targets - columns.start
     is_local = counted & (column >= 0) & (column < columns.true)
