@@ -275,9 +275,7 @@ def _location(spec: ModelSpec, table: FamilyNames, name: str, shape: tuple[int, 
         stored, rows = shape[1:], FusedRows(0, shape[1], shape[1], shape[1])
     others = tuple(new + full[len(old) :] for old, new in table.prefixes if full.startswith(old))
     copies = _copies(spec, module) if kind == "weight" else ()
-    return Location(
-        full, shape, stored[::-1] if flip else stored, rows, flip, others, experts, copies=copies
-    )
+    return Location(full, shape, stored[::-1] if flip else stored, rows, flip, others, experts, copies=copies)
 
 
 def _rows(spec: ModelSpec, module: str, sharing: list[str], fused: str, size: int) -> FusedRows:
