@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -126,13 +127,13 @@ def test_losses_and_gradients_are_those_of_a_loop_over_depths(starts: list[int] 
     expected = [torch.zeros(()), torch.zeros(())]
     ends = [*(starts or [0]), len(ROW)]
     for tokens, targets in zip(rows.tokens.tolist(), rows.targets.tolist(), strict=True):
-        for start, stop in zip(ends, ends[1:], strict=False):
+        for start, stop in pairwise(ends):
             parts = by_hand(w, tokens[start:stop], targets[start:stop])
             expected = [total + part for total, part in zip(expected, parts, strict=True)]
     sum(expected).backward()  # type: ignore[union-attr]
     # fp32 sums in another order
-    assert float(main) == pytest.approx(float(expected[0]), rel=1e-6)
-    assert float(auxiliary) == pytest.approx(float(expected[1]), rel=1e-6)
+    assert main.item() == pytest.approx(expected[0].item(), rel=1e-6)
+    assert auxiliary.item() == pytest.approx(expected[1].item(), rel=1e-6)
     assert {"embed.weight", "mtp.1.join.weight"} < set(w)
     for name, parameter in decoder.named_parameters():
         mine, theirs = parameter.grad, w[name].grad

@@ -121,9 +121,7 @@ class Player:
         )
         vocabulary = run.model.vocab_size if isinstance(run.model, ModelSpec) else None
         weight = run.train.mtp_weight
-        loss = build_loss(
-            run.loss, run.train.z_loss, load_python, mesh, vocabulary, mtp_weight=weight
-        )
+        loss = build_loss(run.loss, run.train.z_loss, load_python, mesh, vocabulary, mtp_weight=weight)
         clip = getattr(run.optimizer, "clip_norm", 0.0)
         balance = Balance.of(run.train.balance, mesh, parallel.model)
         # there are no numbers to look at

@@ -324,9 +324,7 @@ def _location(spec: ModelSpec, table: FamilyNames, name: str, shape: tuple[int, 
     if experts:
         stored, rows = shape[1:], FusedRows(0, shape[1], shape[1], shape[1])
     copies = _copies(spec, module) if kind == "weight" else ()
-    return Location(
-        full, shape, stored[::-1] if flip else stored, rows, flip, others, experts, copies=copies
-    )
+    return Location(full, shape, stored[::-1] if flip else stored, rows, flip, others, experts, copies=copies)
 
 
 def _stack(name: str, others: tuple[str, ...], module: str, shape: tuple[int, ...], way: str) -> Location:

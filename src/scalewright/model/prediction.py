@@ -7,9 +7,9 @@
 
 (DeepSeek-AI 2024, arXiv 2412.19437 §2.2, eq. 21-25.) Embedding and head are the model's own. Two conventions
 follow the published weights: `join` takes the embedding first (DeepSeek's and GLM-4.5's files, Megatron-LM,
-vLLM, transformers; eq. 21 writes it second), and every depth takes the hidden state after the norm of the depth
-before (Megatron-LM, transformers; vLLM at depth 1, and the files have no more). What is joined at i stands at
-position i.
+vLLM, transformers; eq. 21 writes it second), and every depth takes the hidden state after the norm of the
+depth before (Megatron-LM, transformers; vLLM at depth 1, and the files have no more). What is joined at i
+stands at position i.
 
 A module is a pure function of its two inputs and the forward's context. Ranks and groups appear nowhere.
 """

@@ -73,7 +73,12 @@ def build(
     state = RunState(run, network, optimizer, mesh, islands)
     vocabulary = model.vocab_size if isinstance(model, ModelSpec) else None
     loss = build_loss(
-        run.loss, run.train.z_loss, load_python, mesh, vocabulary, check=True,
+        run.loss,
+        run.train.z_loss,
+        load_python,
+        mesh,
+        vocabulary,
+        check=True,
         mtp_weight=run.train.mtp_weight,
     )
     valid = (
