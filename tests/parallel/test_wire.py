@@ -50,7 +50,7 @@ def test_nothing_is_lost_in_several_means(dtype: str, ranks: int) -> None:
         torch.testing.assert_close(taken, true, rtol=1e-6, atol=1e-7)  # one rounding of fp32
         return
     assert (taken[0] - true[0]).abs().max() > 1e-4  # it does round
-    bound = 3 * ROUNDING[dtype] * true.abs().max() * ranks  # of both ways, and of what was kept
+    bound = 4 * ROUNDING[dtype] * true.abs().max() * ranks  # of both ways, and of what was kept
     assert (taken - true).abs().max() < bound
     rests = torch.tensor([rank["rest"] for rank in seen], dtype=torch.float64).mean(0)
     # fp32 sums of twelve numbers near 3

@@ -72,7 +72,7 @@ def test_metrics_and_events_of_outer_steps(tmp_path):
     shown = {row["step"]: row["outer_grad_norm"] for row in rows(out) if "outer_grad_norm" in row}
     assert shown == {step: event["outer_grad_norm"] for step, event in outer.items()}
     assert all(norm > 0 for norm in shown.values())
-    assert {row["loss_tokens"] for row in rows(out)} and rows(out)[0]["samples"] == 8
+    assert rows(out)[0]["samples"] == 8
 
 
 def test_a_resume_is_the_same_run_to_the_bit(tmp_path):
@@ -157,7 +157,7 @@ def test_a_users_own_module(tmp_path):
     changes = {"model": {"python": "parts:build"}, "optimizer": {"python": "parts:momentum", "lr": 1e-3}}
     out = run(islands(tmp_path, {"inner_steps": 2, "fragments": 2}, **changes)).out_dir
     assert rows(out)[-1]["loss"] < rows(out)[0]["loss"]
-    with pytest.raises(UserError, match="buffer 'means.running_mean' of the model"):
+    with pytest.raises(UserError, match=r"buffer 'means\.running_mean' of the model"):
         run(islands(tmp_path, {"inner_steps": 2}, model={"python": "parts:build_averaged"}, resume="never"))
 
 
@@ -172,5 +172,5 @@ def test_a_users_own_module(tmp_path):
 )
 def test_what_it_is_refused_with(tmp_path, changes, problem):
     with pytest.raises(UserError, match=problem):
-        run(islands(tmp_path, {"inner_steps": 2}, **changes))
+        run(merge(islands(tmp_path, {"inner_steps": 2}), changes))
     assert not (tmp_path / "out").exists()

@@ -87,8 +87,8 @@ def save(
     `states` maps a weight's canonical name to {optimizer state: tensor like the weight's master}. `state` has
     no tensors; `finite`: whether the step's loss and gradient norm were. It is recorded together with whether
     every number written is. `buffers` are the same on every rank, and rank 0 writes them.
-    `islands`: each writes its own weights and states; those under `optimizer/` are island 0's. Raises RunError
-    on every rank when any of them could not write; earlier checkpoints stay.
+    `islands`: each writes its own weights and states; those under `optimizer/` are island 0's.
+    Raises RunError on every rank when any of them could not write; earlier checkpoints stay.
     """
     final = step_folder(root, step)
     partial = final.with_name(final.name + ".tmp")

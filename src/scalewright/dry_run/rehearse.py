@@ -175,7 +175,7 @@ class Player:
         return RankStep(flops, traffic, step.most, step.at_peak)
 
     def with_outer_steps(self, played: Played) -> Played:
-        """Steps as they are, and what joins islands: the outer steps of all fragments, one after the other."""
+        """Steps as they are, and what joins islands: outer steps of all fragments, one after another."""
         if self.islands is None:
             return played
         watch, islands = self.watch, self.islands

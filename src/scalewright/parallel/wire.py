@@ -61,7 +61,7 @@ class Mean:
         self._sent = packed  # alive until it has been sent
 
     @classmethod
-    def arrived(cls, mean: Tensor, mesh: Mesh) -> Mean:
+    def taken(cls, mean: Tensor, mesh: Mesh) -> Mean:
         """A mean that an earlier process has taken already."""
         made = cls(mean[:0], mesh, "dp_replicate", "fp32")
         made.values = mean
@@ -78,20 +78,20 @@ class Mean:
         assert self.rest is not None
         mine = self.rest[self.index * len(chunk) : (self.index + 1) * len(chunk)]
         mine.add_(lost[: len(mine)], alpha=self.ranks)
-        self._whole = packed.new_empty(self.ranks, packed.shape[1])
-        self._work = dist.all_gather_into_tensor(self._whole, packed, group=self.group, async_op=True)
         self._sent, self._chunks = packed, None
+        self._whole = gathering(packed, self.ranks, self.group)
 
     def finish(self) -> Tensor:
         """The mean [N]; waits for it the first time."""
         if self._ended:
             return self.values
         self.advance()
-        self._wait()
         if self._whole is None:
+            self._wait()
             self.values.div_(self.ranks)
         else:
-            self.values.copy_(unpack(self._whole, self.dtype).view(-1)[: len(self.values)])
+            whole = arrived(self._whole)
+            self.values.copy_(unpack(whole, self.dtype).view(-1)[: len(self.values)])
         self._ended, self._whole = True, None
         return self.values
 
@@ -99,6 +99,19 @@ class Mean:
         assert self._work is not None
         self._work.wait()
         self._work = None
+
+
+def gathering(tensor: Tensor, ranks: int, group: dist.ProcessGroup | None) -> Tensor:
+    """Starts to gather every rank's tensor, one after the other along dimension 0; `arrived` waits for it."""
+    assert group is not None
+    started: Tensor = torch.ops._c10d_functional.all_gather_into_tensor(tensor, ranks, group.group_name)
+    return started
+
+
+def arrived(started: Tensor) -> Tensor:
+    """What `gathering` gathers."""
+    gathered: Tensor = torch.ops._c10d_functional.wait_tensor(started)
+    return gathered
 
 
 def pack(rows: Tensor, dtype: WireDtype) -> Tensor:

@@ -48,7 +48,7 @@ class Runs:
         self._folder.cleanup()
 
     def __call__(self, run: RunSpec) -> Left:
-        """The folders that a control left, training it unless it was trained already; islands are simulated."""
+        """The folders that a control left, trained unless it was trained already; islands are simulated."""
         key = json.dumps({**run.dump(), "out_dir": None}, sort_keys=True)
         if key not in self._made:
             self._made[key] = self.train(run, simulated=run.diloco is not None)

@@ -56,9 +56,7 @@ class Place:
         return self.left_out.numbers(self.samples, range(before, before + batch))
 
 
-def rank_samples(
-    samples: NDArray[np.int64], layout: Layout, batch_rank: int, islands: int = 1
-) -> list[int]:
+def rank_samples(samples: NDArray[np.int64], layout: Layout, batch_rank: int, islands: int = 1) -> list[int]:
     """Those of a step's samples that one rank takes, micro-batch after micro-batch."""
     ranks = layout.dp // islands  # of an island
     island, rank = divmod(batch_rank, ranks)

@@ -27,7 +27,7 @@ from torch import Tensor
 from scalewright.parallel.collectives import all_sum
 from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.weights import Weight, Weights
-from scalewright.parallel.wire import Mean
+from scalewright.parallel.wire import Mean, arrived, gathering
 from scalewright.spec.diloco import DilocoSpec
 from scalewright.spec.volumes import outer_steps
 from scalewright.train.columns import (
@@ -218,9 +218,8 @@ class Islands:
         group = self.mesh.group("islands")
         if group is None:
             return report
-        rows = report.new_empty(self.mesh.size("islands"), len(report))
         with self.mesh.timers.comm("islands"):
-            dist.all_gather_into_tensor(rows, report, group=group)
+            rows = arrived(gathering(report[None], self.mesh.size("islands"), group))
         share = rows[:, TOKENS] / rows[:, TOKENS].sum().clamp(min=1)
         worst = (1e6 * rows[:, STREAK] + rows[:, Z]).argmax()
         merged = rows.index_select(0, worst[None])[0]
@@ -317,7 +316,7 @@ class Islands:
                 fragment = self.fragments[number]
                 gradient = torch.zeros_like(fragment.outer)
                 _fill(fragment, gradient, "gradient", shared)
-                self.under_way.append(_UnderWay(number, due, due, Mean.arrived(gradient, self.mesh)))
+                self.under_way.append(_UnderWay(number, due, due, Mean.taken(gradient, self.mesh)))
         self.weights.publish()
 
 

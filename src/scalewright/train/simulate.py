@@ -60,7 +60,8 @@ def simulate(run: RunSpec, seq_len: int, device: torch.device) -> None:
     outer = Outer(run.diloco, [list(island.step.parallel.weights) for island in islands], run)
     vocabulary = run.model.vocab_size if isinstance(run.model, ModelSpec) else None
     data = in_vocabulary(open_data(run.data, "train", run.seed), vocabulary)
-    batch, place, rows = run.layout.global_batch, Place(), []
+    batch, place = run.layout.global_batch, Place()
+    rows: list[dict[str, Any]] = []
     horizon = find_horizon(place, run.train.steps or 0, None, batch * seq_len)
     for number in range(1, horizon.total + 1):
         samples = place.taken(number, batch)

@@ -10,7 +10,7 @@
     root       all but one micro-batch's         the same of the root; ZeRO-1: beside its sum
     gather     the next micro-batch's input      ZeRO-3: root and block gathered, the last reduction's input
     update     none                              all gradients; what the optimizer makes and frees (Lion)
-    outer      none                              all gradients; a fragment's outer gradient on its way (DiLoCo)
+    outer      none                              all gradients; a fragment's outer gradient (DiLoCo)
 
 FSDP2 gathers into one flat tensor and copies parameters out of it, copies gradients into one fp32 tensor that
 is reduced, and keeps that until the next reduction starts. ZeRO-1 sums gradients whole, in fp32, over the
@@ -78,13 +78,11 @@ def own_memory(
     return {"parameters": held.parameters, "optimizer": held.optimizer, **beside}
 
 
-def _with_outer(
-    table: Table, facts: Facts, held: States, moments: tuple[Moment, ...]
-) -> tuple[Moment, ...]:
-    """The moments of a rank of an island: an outer step's own beside them, and what overlapped ones add to all.
+def _with_outer(table: Table, facts: Facts, held: States, moments: tuple[Moment, ...]) -> tuple[Moment, ...]:
+    """The moments of a rank of an island: an outer step's own beside them, and what overlapped ones add.
 
-    train/diloco.py: a fragment's difference to the outer weights, in fp32. Narrower, `Mean` (parallel/wire.py)
-    has a padded sum, its packed form, and that unpacked, beside it.
+    train/diloco.py: a fragment's difference to the outer weights, in fp32. Where less than fp32 travels,
+    `Mean` (parallel/wire.py) has a padded sum, its packed form, and that unpacked, beside it.
     """
     there = (facts.trainers["inner_steps"][table.unit] > 0) & (table.dp_replicate > 1)
     if not there.any():
