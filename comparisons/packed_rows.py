@@ -89,7 +89,9 @@ def compare(spec: ModelSpec, length: int, rounds: int, *, packed: bool) -> dict[
                 seconds[name].append(time.perf_counter() - started)
             else:  # the first warms up, and is measured
                 answer[name] = {"kept": kept_bytes(decoder, tokens, documents)}
-                numbers[name] = torch.cat([p.grad.flatten() for p in decoder.parameters() if p.grad is not None])
+                numbers[name] = torch.cat(
+                    [p.grad.flatten() for p in decoder.parameters() if p.grad is not None]
+                )
     for name, values in seconds.items():
         answer[name]["seconds"] = values
     difference = (numbers["tiles"] - numbers["masks"]).abs().max() / numbers["masks"].abs().max()

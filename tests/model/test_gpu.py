@@ -78,9 +78,7 @@ def compare(q: Tensor, k: Tensor, v: Tensor, rule: Rule | None, allowed: float) 
         assert error < allowed, f"{name}: {error}"
 
 
-def with_gradients(
-    q: Tensor, k: Tensor, v: Tensor, rule: Rule | None, formula: bool = False
-) -> list[Tensor]:
+def with_gradients(q: Tensor, k: Tensor, v: Tensor, rule: Rule | None, formula: bool = False) -> list[Tensor]:
     """The output, and the gradients for a fixed random one of it."""
     inputs = [each.detach().requires_grad_() for each in (q, k, v)]
     if formula:

@@ -48,8 +48,8 @@ def ours(rows: Rows) -> Tensor:
 
 
 def away(actual: Tensor, expected: Tensor) -> float:
-    """The largest difference, relative to the largest number."""
-    return float((actual.double() - expected).abs().max() / expected.abs().max())
+    """The largest difference, relative to the largest number, or to 1 (a window of one has no gradient of q)."""
+    return float((actual.double() - expected).abs().max() / expected.abs().max().clamp(min=1.0))
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -64,7 +64,9 @@ def test_it_is_a_loop_over_documents(name: str, dtype: torch.dtype, device: str)
         assert away(actual.cpu(), wanted) < NEAR[dtype]
 
 
-@pytest.mark.parametrize("name", ["documents", "documents, cap, window", "documents, alibi", "documents, sinks"])
+@pytest.mark.parametrize(
+    "name", ["documents", "documents, cap, window", "documents, alibi", "documents, sinks"]
+)
 def test_bf16_is_near(name: str) -> None:
     expected = with_gradients(by_documents(CASES[name], rows := make(CASES[name])), rows)
     half = make(CASES[name], torch.bfloat16)
@@ -116,7 +118,9 @@ def test_the_last_tokens_alone(queries: int) -> None:
     assert away(some.detach(), whole) < NEAR[torch.float64]
 
 
-@pytest.mark.parametrize("name", ["documents", "documents, cap, window", "documents, alibi", "documents, sinks"])
+@pytest.mark.parametrize(
+    "name", ["documents", "documents, cap, window", "documents, alibi", "documents, sinks"]
+)
 def test_a_token_moves_its_own_document_alone(name: str) -> None:
     """Token 200 of row 0 is in the last document, from 193 on: other outputs and gradients keep their bits."""
     case = CASES[name]
@@ -220,12 +224,16 @@ def test_nothing_of_a_square_is_made(name: str, monkeypatch: pytest.MonkeyPatch)
 # -- a GPU's kernels, as far as a CPU can tell --------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", [n for n, c in CASES.items() if c.cap is None and not c.alibi and not c.sinks])
+@pytest.mark.parametrize(
+    "name", [n for n, c in CASES.items() if c.cap is None and not c.alibi and not c.sinks]
+)
 def test_documents_as_flash_attention_takes_them(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a plain form of `varlen_attn` in its place."""
     monkeypatch.setattr(gpu_rows, "_varlen", SimpleNamespace(varlen_attn=plain_varlen))
     case, rows = CASES[name], make(CASES[name])
-    begins = first_keys(torch.arange(LENGTH), rows.documents, case.window if case.chunks else None, case.chunks)
+    begins = first_keys(
+        torch.arange(LENGTH), rows.documents, case.window if case.chunks else None, case.chunks
+    )
     bounds, longest = gpu_rows.bounds_of(begins.expand(2, -1).numpy())
     segments = gpu_rows.Segments(torch.from_numpy(bounds), longest, None if case.chunks else case.window)
     out = gpu_rows.attend_segments(rows.q, rows.k, rows.v, segments, rows.scores.scale)
@@ -287,10 +295,9 @@ def test_flex_attentions_blocks_and_scores(name: str) -> None:
     rows = make(CASES[name], torch.float32)
     with torch.no_grad():
         expected = ours(rows)
+        q, k, v = (x.detach() for x in (rows.q, rows.k, rows.v))
         with uncompiled_flex():
-            found = attend_blocks(
-                rows.q, rows.k, rows.v, block_mask(rows.first), rows.scores, rows.slopes, rows.sinks
-            )
+            found = attend_blocks(q, k, v, block_mask(rows.first), rows.scores, rows.slopes, rows.sinks)
     assert away(found, expected.double()) < NEAR[torch.float32]
 
 
