@@ -7,8 +7,8 @@
 
     visible(query, key)  =  first of query <= key <= query
 
-These T numbers of a row take the place of a mask [T, T]. Where the host has them too, `tiles` cuts attention
-to the products of queries and keys that see each other, most of them without any mask:
+These T numbers of a row take the place of a mask [T, T]. Where the host has them too, `tiles` cuts
+attention to the products of queries and keys that see each other, most of them without any mask:
 
     keys      A A A A B B . .          a document by itself: causal
     queries   A               \\        queries after all keys (parts of context parallelism): all
@@ -70,8 +70,8 @@ def first_keys(
 ) -> Tensor:
     """The first key that each token of whole rows sees, int64 [B or 1, T].
 
-    `index` [T] is 0 .. T-1; `documents` [B, T] number the documents. `window` tokens are seen, the query's own
-    included; with `chunks` windows lie side by side, and a query sees its own from its begin.
+    `index` [T] is 0 .. T-1; `documents` [B, T] number the documents. `window` tokens are seen, the query's
+    own included; with `chunks` windows lie side by side, and a query sees its own from its begin.
     """
     first = torch.zeros_like(index)[None]
     if documents is not None:

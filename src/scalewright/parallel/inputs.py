@@ -41,7 +41,7 @@ class Micro(NamedTuple):
 
     tokens: Tensor  # [B, T]; T/cp under context parallelism
     targets: Tensor  # the same
-    # `positions` [B or 1, as tokens], `documents` [B, T] and `packing`, or `position_ids` [B, T], where needed
+    # `positions` [B or 1, as tokens], `documents` [B, T], `packing`; or `position_ids` [B, T]; where needed
     arguments: dict[str, Any]
 
 
@@ -96,7 +96,7 @@ def document_arguments(accepts: frozenset[str]) -> dict[str, str]:
 
 
 def _micro_batch(batch: BatchArrays, rows: slice, device: torch.device, wanted: Wanted) -> Micro:
-    """Rows of one document each need no documents and no positions: plain causal attention is the same, faster."""
+    """Rows of one document each need no documents, no positions: causal attention is the same, faster."""
     arguments: dict[str, NDArray[Any]] = {}
     documents = None if batch.documents is None else batch.documents[rows]
     if documents is not None and documents.any():
