@@ -3,8 +3,8 @@
     python comparisons/packed_rows.py                 two minutes, on one core
     python comparisons/packed_rows.py --seq-len 256 --rounds 1
 
-The same model, numbers and row both ways, in turns: bytes that a forward keeps for its backward, seconds of both,
-and how far losses and gradients are from each other. The mask [B, T, T] is what the model took before it had
+The same model, numbers and row both ways, in turns: bytes that a forward keeps for its backward, seconds of
+both, and how far gradients are from each other. The mask [B, T, T] is what the model took before it had
 tiles: `added_mask` of whole rows, PyTorch's attention with it, and capped scores in memory. fp32, eager. Exit
 code 1 where the two differ by more than rounding.
 """
@@ -89,7 +89,9 @@ def compare(spec: ModelSpec, length: int, rounds: int, *, packed: bool) -> dict[
                 seconds[name].append(time.perf_counter() - started)
             else:  # the first warms up, and is measured
                 answer[name] = {"kept": kept_bytes(decoder, tokens, documents)}
-                numbers[name] = torch.cat([p.grad.flatten() for p in decoder.parameters() if p.grad is not None])
+                numbers[name] = torch.cat(
+                    [p.grad.flatten() for p in decoder.parameters() if p.grad is not None]
+                )
     for name, values in seconds.items():
         answer[name]["seconds"] = values
     difference = (numbers["tiles"] - numbers["masks"]).abs().max() / numbers["masks"].abs().max()

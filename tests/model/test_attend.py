@@ -60,7 +60,11 @@ def test_parts_merge_to_the_whole_with_its_gradients(
     query, key = np.arange(5, 5 + Q), np.arange(24)  # the last sees key 14: the third part is hidden
     first = np.array([[0] * 5 + [9] * 5, [0] * 3 + [4] * 7])
     seen = Visible(
-        torch.from_numpy(query), torch.from_numpy(key), torch.from_numpy(first), slopes, Span(query, key, first)
+        torch.from_numpy(query),
+        torch.from_numpy(key),
+        torch.from_numpy(first),
+        slopes,
+        Span(query, key, first),
     )
     visible = is_visible(seen.query, seen.key, seen.first)
     distance = torch.from_numpy(query[:, None] - key[None, :])

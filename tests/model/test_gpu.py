@@ -58,8 +58,8 @@ def test_attention_is_its_formula(device: str, packed: bool, kv_heads: int, dtyp
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_gradients_are_finite_where_all_scores_are_low(device: str) -> None:
-    """Documents, a length of 64 modulo 128 and scores near -180: one library's backward was reported to give NaN
-    here on Hopper, by torch's own choice of backend (github.com/pytorch/pytorch/issues/196678)."""
+    """Documents, a length of 64 modulo 128, scores near -180: one library's backward was reported to give
+    NaN here on Hopper, by torch's own choice of backend (github.com/pytorch/pytorch/issues/196678)."""
     torch.manual_seed(0)
     length = 320
     q, k, v = (torch.randn(1, 8, length, 128, device=device).mul(0.1) for _ in range(3))
@@ -78,9 +78,7 @@ def compare(q: Tensor, k: Tensor, v: Tensor, rule: Rule | None, allowed: float) 
         assert error < allowed, f"{name}: {error}"
 
 
-def with_gradients(
-    q: Tensor, k: Tensor, v: Tensor, rule: Rule | None, formula: bool = False
-) -> list[Tensor]:
+def with_gradients(q: Tensor, k: Tensor, v: Tensor, rule: Rule | None, formula: bool = False) -> list[Tensor]:
     """The output, and the gradients for a fixed random one of it."""
     inputs = [each.detach().requires_grad_() for each in (q, k, v)]
     if formula:

@@ -9,11 +9,9 @@ from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
@@ -29,16 +27,16 @@ from model.packed_rows import (
     random_lengths,
     with_gradients,
 )
-from model.tiny_specs import DEVICES, SPECS
+from model.tiny_specs import DEVICES
 from scalewright.model import attend as attend_module
-from scalewright.model import gpu_rows
-from scalewright.model.attend import Part, attend, attend_backward
-from scalewright.model.decoder import Decoder
-from scalewright.model.gpu_rows import Packing, Segments
+from scalewright.model import attention, gpu_rows
+from scalewright.model.attend import Part, Scores, attend, attend_backward
+from scalewright.model.context import Rule
+from scalewright.model.gpu_rows import Segments
 from scalewright.model.rows import _part, attend_rows
 from scalewright.model.visible import first_keys
 
-# The same sums in another order; of fp32 a few roundings (6e-8 each) of numbers of order 1, added over 300 keys.
+# The same sums in another order; of fp32 a few roundings (6e-8 each) of numbers of order 1, over 300 keys.
 # bf16 rounds inputs, weights and outputs to 2^-9 each.
 NEAR = {torch.float64: 1e-11, torch.float32: 1e-5, torch.bfloat16: 3e-2}
 
@@ -48,8 +46,8 @@ def ours(rows: Rows) -> Tensor:
 
 
 def away(actual: Tensor, expected: Tensor) -> float:
-    """The largest difference, relative to the largest number."""
-    return float((actual.double() - expected).abs().max() / expected.abs().max())
+    """The largest difference, relative to the largest number or 1: a window of one has no gradient of q."""
+    return float((actual.double() - expected).abs().max() / expected.abs().max().clamp(min=1.0))
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -64,7 +62,9 @@ def test_it_is_a_loop_over_documents(name: str, dtype: torch.dtype, device: str)
         assert away(actual.cpu(), wanted) < NEAR[dtype]
 
 
-@pytest.mark.parametrize("name", ["documents", "documents, cap, window", "documents, alibi", "documents, sinks"])
+@pytest.mark.parametrize(
+    "name", ["documents", "documents, cap, window", "documents, alibi", "documents, sinks"]
+)
 def test_bf16_is_near(name: str) -> None:
     expected = with_gradients(by_documents(CASES[name], rows := make(CASES[name])), rows)
     half = make(CASES[name], torch.bfloat16)
@@ -116,9 +116,11 @@ def test_the_last_tokens_alone(queries: int) -> None:
     assert away(some.detach(), whole) < NEAR[torch.float64]
 
 
-@pytest.mark.parametrize("name", ["documents", "documents, cap, window", "documents, alibi", "documents, sinks"])
+@pytest.mark.parametrize(
+    "name", ["documents", "documents, cap, window", "documents, alibi", "documents, sinks"]
+)
 def test_a_token_moves_its_own_document_alone(name: str) -> None:
-    """Token 200 of row 0 is in the last document, from 193 on: other outputs and gradients keep their bits."""
+    """Token 200 of row 0 is in its last document, from 193 on: other outputs and gradients keep their bits."""
     case = CASES[name]
     plain, moved = make(case), make(case)
     with torch.no_grad():
@@ -144,7 +146,7 @@ def test_it_is_an_operator_as_torch_wants_them() -> None:
     for name in ("documents", "documents, alibi", "window, sinks, cap"):
         rows = make(CASES[name], torch.float32)
         arguments = (
-            rows.q, rows.k, rows.v, rows.first, None, rows.slopes, rows.sinks, rows.scores.scale, rows.scores.cap,
+            rows.q, rows.k, rows.v, rows.first, None, rows.slopes, rows.sinks, *rows.scores,
         )  # fmt: skip
         torch.library.opcheck(torch.ops.scalewright.attend_rows.default, arguments)
 
@@ -220,12 +222,16 @@ def test_nothing_of_a_square_is_made(name: str, monkeypatch: pytest.MonkeyPatch)
 # -- a GPU's kernels, as far as a CPU can tell --------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", [n for n, c in CASES.items() if c.cap is None and not c.alibi and not c.sinks])
+@pytest.mark.parametrize(
+    "name", [n for n, c in CASES.items() if c.cap is None and not c.alibi and not c.sinks]
+)
 def test_documents_as_flash_attention_takes_them(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a plain form of `varlen_attn` in its place."""
     monkeypatch.setattr(gpu_rows, "_varlen", SimpleNamespace(varlen_attn=plain_varlen))
     case, rows = CASES[name], make(CASES[name])
-    begins = first_keys(torch.arange(LENGTH), rows.documents, case.window if case.chunks else None, case.chunks)
+    begins = first_keys(
+        torch.arange(LENGTH), rows.documents, case.window if case.chunks else None, case.chunks
+    )
     bounds, longest = gpu_rows.bounds_of(begins.expand(2, -1).numpy())
     segments = gpu_rows.Segments(torch.from_numpy(bounds), longest, None if case.chunks else case.window)
     out = gpu_rows.attend_segments(rows.q, rows.k, rows.v, segments, rows.scores.scale)
@@ -258,23 +264,20 @@ def plain_varlen(
     return torch.cat(outs)
 
 
-@pytest.mark.parametrize("name", ["llama", "gemma3", "gemma2", "bloom"])
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-def test_nothing_of_a_square_in_a_trace_for_a_gpu(name: str, dtype: torch.dtype) -> None:
-    """The decoder on fake tensors of a GPU, forward and backward, on packed rows: FlashAttention where it can."""
-    length, device = 1024, "cuda"
-    fake = FakeTensorMode(allow_non_fake_inputs=True)
-    with fake, torch.autograd.set_multithreading_enabled(False):  # there is no thread for a GPU
-        with torch.device(device):
-            model = Decoder(SPECS[name]).to(dtype)
-            ids = torch.zeros(1, length, dtype=torch.int64)
-            documents = torch.zeros(1, length, dtype=torch.int32)
-            bounds = torch.zeros(9, dtype=torch.int32)
-        packing = Packing(np.zeros((1, length), np.int32), Segments(bounds, 512))
-        with Largest() as largest:
-            model(ids, None, documents, packing=packing).sum().backward()
-    flash = dtype == torch.bfloat16 and name in ("llama", "gemma3")
-    assert largest.numbers < length * length / 2
+@pytest.mark.parametrize("flash", [True, False])
+def test_nothing_of_a_square_in_a_trace_for_a_gpu(flash: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tensors without numbers through FlashAttention's operator and ours: a build for CPUs has no others."""
+    monkeypatch.setattr(attention, "takes_segments", lambda *_: flash)
+    length = 1024
+    q = torch.empty(2, length, 4, 64, dtype=torch.bfloat16, device="meta", requires_grad=True)
+    k = torch.empty(2, length, 2, 64, dtype=torch.bfloat16, device="meta", requires_grad=True)
+    bounds = torch.empty(9, dtype=torch.int32, device="meta")
+    rule = Rule(torch.empty(2, length, dtype=torch.int64, device="meta"), segments=Segments(bounds, 512))
+    with Largest() as largest:
+        heads = (x.transpose(1, 2) for x in (q, k, k))
+        out = attention.ruled_attention(*heads, rule, Scores(0.1))
+        out.transpose(1, 2).flatten(2).sum().backward()
+    assert largest.bytes == q.nbytes  # and no copy of a head of keys
     assert ("torch_attn._varlen_attn_backward" in largest.ran) == flash
     assert ("scalewright.attend_rows_backward" in largest.ran) != flash
 
@@ -287,10 +290,9 @@ def test_flex_attentions_blocks_and_scores(name: str) -> None:
     rows = make(CASES[name], torch.float32)
     with torch.no_grad():
         expected = ours(rows)
+        q, k, v = (x.detach() for x in (rows.q, rows.k, rows.v))
         with uncompiled_flex():
-            found = attend_blocks(
-                rows.q, rows.k, rows.v, block_mask(rows.first), rows.scores, rows.slopes, rows.sinks
-            )
+            found = attend_blocks(q, k, v, block_mask(rows.first), rows.scores, rows.slopes, rows.sinks)
     assert away(found, expected.double()) < NEAR[torch.float32]
 
 

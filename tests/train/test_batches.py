@@ -137,7 +137,13 @@ def test_documents_for_a_gpu_come_with_what_its_kernels_need():
     assert packing.segments.bounds.dtype == torch.int32
     assert packing.segments.longest == 4
     assert packing.documents is documents
-    spec = {"vocab_size": 8, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
+    spec = {
+        "vocab_size": 8,
+        "hidden_size": 8,
+        "intermediate_size": 8,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 1,
+    }
     assert wanted_by(Decoder(ModelSpec.parse(spec))).packing
 
 

@@ -1,7 +1,7 @@
 """The network: one plain decoder from small parts, and the way in and out of Hugging Face's files.
 
 decoder.py   the network, or the layers of one stage    block.py    attention and MLP around a residual stream
-attention.py, mlp.py, norm.py, rope.py, alibi.py    context.py  what tokens see, and rotary tables, of a forward
+attention.py, mlp.py, norm.py, rope.py, alibi.py    context.py  what tokens see, and rotary tables
 visible.py   which keys a query sees, and tiles      attend.py   attention of parts, forward and backward
 rows.py      packed rows, windows, caps, ALiBi       gpu_rows.py the same by a GPU's kernels
 prediction.py  multi-token prediction: modules behind the last block

@@ -21,7 +21,7 @@ def alibi_slopes(heads: int) -> list[float]:
 
 
 def local_slopes(heads: int, local: range, device: torch.device) -> Tensor:
-    """The slopes of the heads in `local` out of `heads`, fp32 [h]; made on the device, without a copy to it."""
+    """The slopes of the heads in `local` out of `heads`, fp32 [h]; made on the device."""
     values = alibi_slopes(heads)[local.start : local.stop]
     return torch.cat([torch.full((1,), s, dtype=torch.float32, device=device) for s in values])
 

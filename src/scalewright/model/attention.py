@@ -100,7 +100,7 @@ class Core(nn.Module):
 def ruled_attention(
     q: Tensor, k: Tensor, v: Tensor, rule: Rule, scores: Scores, sinks: Tensor | None = None
 ) -> Tensor:
-    """Attention of whole rows in which a rule hides keys, by a GPU's kernels where they take it; `sinks` [H]."""
+    """Attention of rows in which a rule hides keys, by a GPU's kernels where they take it; `sinks` [H]."""
     if rule.segments is not None and takes_segments(q, scores, sinks):
         return attend_segments(q, k, v, rule.segments, scores.scale)
     if rule.blocks is not None:

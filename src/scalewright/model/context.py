@@ -44,7 +44,7 @@ class Rule:
 
 
 class View(NamedTuple):
-    """What the queries of one kind of layer see: by its rule or mask; without, keys up to their own or all."""
+    """What queries of one kind of layer see: by its rule or mask; without, keys up to their own or all."""
 
     causal: bool = False
     rule: Rule | None = None

@@ -112,7 +112,7 @@ class Decoder(nn.Module):
         """tokens [B, T] (later stages: hidden [B, T, D]) -> logits [B, T, V] (all but the last: hidden).
 
         `positions` [B or 1, T]: null = 0..T-1 after the cached ones. `documents` [B, T]: tokens see only
-        those of their own number (a run of it); null = one document. `packing`: the same on the host, for a GPU.
+        those of their own number (a run of it); null = one document. `packing`: the same for a GPU's host.
         `ahead` [depths, B, T]: the token that each prediction module takes at each place, in training, for
         Predictions of all depths; null = the modules are left out. `losses`, one and one for each depth: what
         they return for the head, in place of logits.

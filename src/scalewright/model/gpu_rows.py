@@ -37,7 +37,7 @@ _NEEDED = {"scale", "window_size", "enable_gqa"}
 class Segments(NamedTuple):
     """Documents as FlashAttention takes them."""
 
-    bounds: Tensor  # int32 [N + 1] on the device: where each begins in all rows one after the other, and the end
+    bounds: Tensor  # int32 [N + 1] on the device: where each begins in all rows in a line, and the end
     longest: int  # at least as long as the longest
     window: int | None = None
 

@@ -7,8 +7,8 @@
 
     visible(query, key)  =  first of query <= key <= query
 
-These T numbers of a row take the place of a mask [T, T]. Where the host has them too, `tiles` cuts attention
-to the products of queries and keys that see each other, most of them without any mask:
+These T numbers of a row take the place of a mask [T, T]. Where the host has them too, `tiles` cuts
+attention to the products of queries and keys that see each other, most of them without any mask:
 
     keys      A A A A B B . .          a document by itself: causal
     queries   A               \\        queries after all keys (parts of context parallelism): all
@@ -70,8 +70,8 @@ def first_keys(
 ) -> Tensor:
     """The first key that each token of whole rows sees, int64 [B or 1, T].
 
-    `index` [T] is 0 .. T-1; `documents` [B, T] number the documents. `window` tokens are seen, the query's own
-    included; with `chunks` windows lie side by side, from each document's first token on, and a query sees its own.
+    `index` [T] is 0 .. T-1; `documents` [B, T] number the documents. `window` tokens are seen, the query's
+    own included; with `chunks` windows lie side by side, from each document's first token on.
     """
     first = torch.zeros_like(index)[None]
     if documents is not None:
@@ -146,9 +146,7 @@ def _keys(span: Span, first: NDArray[Any], start: int, end: int) -> slice:
     return slice(int(left), int(right))
 
 
-def _kind(
-    span: Span, first: NDArray[Any], start: int, end: int
-) -> Literal["all", "causal", "masked"]:
+def _kind(span: Span, first: NDArray[Any], start: int, end: int) -> Literal["all", "causal", "masked"]:
     """How much of a tile is visible."""
     query, key = span.query[start:end], span.key[_keys(span, first, start, end)]
     if not len(key) or first[end - 1] > key[0]:

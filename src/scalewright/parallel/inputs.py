@@ -111,7 +111,7 @@ def document_arguments(accepts: frozenset[str]) -> dict[str, str]:
 
 
 def _micro_batch(batch: BatchArrays, rows: slice, device: torch.device, wanted: Wanted) -> Micro:
-    """Rows of one document each need no documents and no positions: plain causal attention is the same, faster."""
+    """Rows of one document each need no documents, no positions: causal attention is the same, faster."""
     arguments: dict[str, NDArray[Any]] = {}
     documents = None if batch.documents is None else batch.documents[rows]
     if documents is not None and documents.any():

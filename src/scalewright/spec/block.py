@@ -188,8 +188,8 @@ def _mla(m: ModelSpec, mla: MLA, s: Sizes, fqn: str, layer: int) -> Iterator[Ope
     """Latent attention: both down projections are whole on every tp rank, the up projections are split.
 
     A key is a part of kv_up's output beside a copy of the rotated one: with fused kernels the copy alone is
-    kept more. PyTorch keeps joined keys; of plain rows on a CPU values too are copies, as wide as keys, of what
-    then goes.
+    kept more. PyTorch keeps joined keys; of plain rows on a CPU values too are copies, as wide as keys, of
+    what then goes.
     """
     d, fqn, heads = m.hidden_size, f"{fqn}.attention", ceil_div(m.num_attention_heads, s.tp)
     latent, rope = mla.kv_lora_rank, mla.qk_rope_head_dim
@@ -219,8 +219,8 @@ def _mla(m: ModelSpec, mla: MLA, s: Sizes, fqn: str, layer: int) -> Iterator[Ope
 def _core(m: ModelSpec, s: Sizes, fqn: str, layer: int, heads: int, kv: int, qk: int, v: int) -> Operator:
     """Scores, softmax and their product with the values: 2 R T H (qk + v) FLOPs over the full square.
 
-    Context parallelism cuts the square, and its unmasked pairs, into equal parts. Of the square nothing is kept
-    by a fused kernel, nor by ours (model/rows.py), which makes the scores of a tile at a time.
+    Context parallelism cuts the square, and its unmasked pairs, into equal parts. Of the square nothing is
+    kept by a fused kernel, nor by ours (model/rows.py), which makes the scores of a tile at a time.
     """
     pairs = s.batch * s.seq_len * s.seq_len / s.cp
     flops = 2.0 * pairs * heads * (qk + v)
@@ -252,7 +252,7 @@ def _repeated_heads(m: ModelSpec, s: Sizes, layer: int, missing: int) -> int:
 
 
 def _is_ruled(m: ModelSpec, s: Sizes, layer: int) -> bool:
-    """Whether a layer's attention is more than causal, or capped: our own operator does it (model/rows.py)."""
+    """Whether a layer's attention is more than causal, or capped: our operator does it (model/rows.py)."""
     window = m.window(layer)
     hides = s.documents or (window is not None and s.seq_len > window)
     capped = m.attention_softcap is not None or m.attention_sinks
