@@ -15,6 +15,7 @@ from runs import MODEL
 from scalewright.data.batch import IGNORED, Batch
 from scalewright.model.decoder import Decoder
 from scalewright.model.prediction import Predictions
+from scalewright.parallel.execute import run_losses
 from scalewright.parallel.inputs import Micro, Wanted, micro_batches
 from scalewright.spec.errors import UserError
 from scalewright.spec.model import ModelSpec
@@ -55,7 +56,7 @@ def batch(starts: list[int] | None = None) -> Batch:
 def loss_of(decoder: Decoder, micro: Micro) -> tuple[Tensor, Tensor]:
     """The run's loss, and its auxiliary loss, as sums."""
     loss = build_loss("cross_entropy", 0.0, load_python, mtp_weight=WEIGHT)
-    return loss(decoder(micro.tokens, **micro.arguments), micro.targets)
+    return run_losses(decoder, micro.tokens, micro, loss)
 
 
 # -- the same by hand, a document by itself: x [T, D] ------------------------------------------------------

@@ -34,7 +34,9 @@ def run_losses(stage: nn.Module, inputs: Tensor, micro: Micro, loss: Loss) -> tu
     if not (isinstance(loss, CrossEntropy) and isinstance(stage, Decoder)):
         return loss(stage(inputs, **micro.arguments), micro.targets)
     predicts = "ahead" in micro.arguments
-    of_head = [loss.of_head(t, stage.spec.logit_softcap) for t in (micro.targets if predicts else [micro.targets])]
+    of_head = [
+        loss.of_head(t, stage.spec.logit_softcap) for t in (micro.targets if predicts else [micro.targets])
+    ]
     made = stage(inputs, **micro.arguments, losses=of_head)
     losses: tuple[Tensor, Tensor] = loss.with_predictions(made) if predicts else made
     return losses

@@ -92,7 +92,9 @@ class _Island:
 
     def train(self, batch: Any, micro_batch: int) -> list[float]:
         """An inner step; its report."""
-        micros = micro_batches(batch, micro_batch, self.mesh.device, wanted_by(self.step.parallel.model, trains=True))
+        micros = micro_batches(
+            batch, micro_batch, self.mesh.device, wanted_by(self.step.parallel.model, trains=True)
+        )
         counted = torch.tensor(int(np.count_nonzero(batch.targets != IGNORED)), device=self.mesh.device)
         report: list[float] = self.step(micros, counted).tolist()
         return report
@@ -107,7 +109,9 @@ def _islands(run: RunSpec, device: torch.device) -> list[_Island]:
     one = run.replace(layout=alone.dump(), diloco=None)
     mesh = make_mesh(make_grid(alone), 0, device)
     vocabulary = run.model.vocab_size if isinstance(run.model, ModelSpec) else None
-    loss = build_loss(run.loss, run.train.z_loss, load_python, mesh, vocabulary, mtp_weight=run.train.mtp_weight)
+    loss = build_loss(
+        run.loss, run.train.z_loss, load_python, mesh, vocabulary, mtp_weight=run.train.mtp_weight
+    )
     islands = []
     for _ in range(count):
         network = build_network(one, mesh, bf16=half)
