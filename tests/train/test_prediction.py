@@ -88,7 +88,7 @@ def test_another_layout_goes_on(before: dict[str, Any], after: dict[str, Any], t
 
 def test_loads_of_the_modules_experts_are_counted_behind_the_layers(tmp_path) -> None:
     model = {"mtp_layers": 2, "moe": MOE}
-    out = run(data(tmp_path, model=model, train={"steps": 2, "balance": {"bias_rate": 0.01}})).out_dir
+    out = run(data(tmp_path, model=model, train={"steps": 1, "balance": {"bias_rate": 0.01}})).out_dir
     loads = rows(out, "experts")[0]["loads"]
     assert list(loads) == ["0", "1", "2", "3", "4"]
     assert {sum(experts) for experts in loads.values()} == {2 * 8 * 16}
