@@ -25,14 +25,14 @@ from scalewright.spec.model import ModelSpec
 from scalewright.spec.sequence_cut import SequenceCut
 from scalewright.spec.trains import check_runs
 
-# Called with the head's input [..., D], its weight [V, D] and its bias [V] in place of their product.
-HeadLoss = Callable[[Tensor, Tensor, Tensor | None], Any]
+# Called with the head's input [..., D], its weight [V, D] and its bias [V], in place of multiplying them.
+HeadProduct = Callable[[Tensor, Tensor, Tensor | None], Any]
 
 
 class Head(nn.Module):
     """hidden [..., D] -> logits [..., V]; without a weight of its own (tied) it is handed the embedding's.
 
-    With a `loss`, what that returns: a loss that makes logits itself, a few at a time.
+    With a `product`, what that returns: a loss may make the logits itself, a few at a time.
     """
 
     def __init__(self, spec: ModelSpec, own_weight: bool) -> None:
@@ -43,10 +43,10 @@ class Head(nn.Module):
         if self.weight is not None:
             nn.init.normal_(self.weight, std=0.02)
 
-    def forward(self, hidden: Tensor, tied: Tensor | None = None, loss: HeadLoss | None = None) -> Any:
+    def forward(self, hidden: Tensor, tied: Tensor | None = None, product: HeadProduct | None = None) -> Any:
         weight = self.weight if self.weight is not None else tied
         assert weight is not None
-        return (loss or F.linear)(hidden, weight, self.bias)
+        return (product or F.linear)(hidden, weight, self.bias)
 
 
 class Decoder(nn.Module):
@@ -91,16 +91,16 @@ class Decoder(nn.Module):
         positions: Tensor | None = None,
         documents: Tensor | None = None,
         cache: Cache | None = None,
-        loss: HeadLoss | None = None,
+        product: HeadProduct | None = None,
     ) -> Any:
         """tokens [B, T] (later stages: hidden [B, T, D]) -> logits [B, T, V] (all but the last: hidden).
 
         `positions` [B or 1, T]: null = 0..T-1 after the cached ones. `documents` [B, T]: tokens see only
-        those of their own number; null = one document. `loss`: the last stage returns what it returns for
+        those of their own number; null = one document. `product`: the last stage returns what it makes of
         the head, in place of logits.
         """
         hidden = self.features(tokens, positions, documents, cache)
-        return self.logits(hidden, loss) if self.last else hidden
+        return self.logits(hidden, product) if self.last else hidden
 
     def features(
         self,
@@ -127,20 +127,20 @@ class Decoder(nn.Module):
             cache.advance(length)
         return self.norm(x) if self.norm is not None else x
 
-    def logits(self, hidden: Tensor, loss: HeadLoss | None = None) -> Any:
+    def logits(self, hidden: Tensor, product: HeadProduct | None = None) -> Any:
         """hidden [..., D], after the final norm -> logits [..., V], capped when the model caps them.
 
-        With a `loss`, what it returns; it applies the cap itself.
+        With a `product`, what it returns, without the cap.
         """
         tied = self.embed.weight if self.embed is not None else None
         if tied is None and self.tied is not None:
             tied = self.tied()
         if self.head is not None:
-            out = self.head(hidden, tied, loss)
+            out = self.head(hidden, tied, product)
         else:
             assert tied is not None, "only the last stage has logits"
-            out = (loss or F.linear)(hidden, tied, None)
-        return out if loss is not None else soft_cap(out, self.spec.logit_softcap)
+            out = (product or F.linear)(hidden, tied, None)
+        return out if product is not None else soft_cap(out, self.spec.logit_softcap)
 
     def context(
         self, x: Tensor, length: int, positions: Tensor | None, documents: Tensor | None, cache: Cache | None

@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from scalewright.model.decoder import HeadLoss, soft_cap
+from scalewright.model.decoder import HeadProduct, soft_cap
 from scalewright.parallel.head_loss import head_in_chunks
 from scalewright.parallel.loss_chunk import Chunk, headroom, store_gradient, whole_rows
 from scalewright.parallel.vocabulary import VocabularyColumns, cut_rows
@@ -51,8 +51,8 @@ class CrossEntropy:
         )
         return losses
 
-    def of_head(self, targets: Tensor, softcap: float | None = None) -> HeadLoss:
-        """The loss against targets [...] as the head takes it, in place of logits: `softcap` caps these."""
+    def of_head(self, targets: Tensor, softcap: float | None = None) -> HeadProduct:
+        """The loss against targets [...], of the head's input, weight and bias; `softcap` caps its logits."""
         return partial(self._of_head, targets, softcap)
 
     def _of_head(

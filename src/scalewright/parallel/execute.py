@@ -27,16 +27,22 @@ Loss = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 def run_losses(stage: nn.Module, inputs: Tensor, micro: Micro, loss: Loss) -> tuple[Tensor, Tensor]:
     """A whole model, or the last stage of one, and the loss of what it makes of `inputs`.
 
-    The built-in loss goes into our own network: inside the head's forward, where FSDP's hooks are, it makes
-    logits as it needs them. Other losses, and a user's own network, have whole logits between them.
+    Our own network hands the built-in loss its head's input and weight, and the loss makes logits as it needs
+    them. Other losses, and a user's own network, have whole logits between them.
     """
-    losses: tuple[Tensor, Tensor]
     if isinstance(loss, CrossEntropy) and isinstance(stage, Decoder):
-        of_head = loss.of_head(micro.targets, stage.spec.logit_softcap)
-        losses = stage(inputs, **micro.arguments, loss=of_head)
-    else:
-        losses = loss(stage(inputs, **micro.arguments), micro.targets)
-    return losses
+        operands = stage(inputs, **micro.arguments, product=_operands)
+        losses: tuple[Tensor, Tensor] = loss.of_head(micro.targets, stage.spec.logit_softcap)(*operands)
+        return losses
+    return loss(stage(inputs, **micro.arguments), micro.targets)
+
+
+def _operands(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+    """What a head would multiply, for later: FSDP frees its buffer of the last gather when the forward ends.
+
+    Views, since FSDP leaves a hook on what a module returns, which would stay with a parameter.
+    """
+    return hidden, weight.view_as(weight), None if bias is None else bias.view_as(bias)
 
 
 class Recorder:
