@@ -206,7 +206,7 @@ def test_a_split_backward(model, monkeypatch):
         random = torch.Generator().manual_seed(2)
         hidden = torch.randn(2, 64, spec.hidden_size, generator=random).requires_grad_()
         targets = torch.randint(0, spec.vocab_size, (2, 64), generator=random)
-        total, _ = cut(hidden, loss=CrossEntropy(Z_LOSS).of_head(targets, spec.logit_softcap))
+        total, _ = cut(hidden, product=CrossEntropy(Z_LOSS).of_head(targets, spec.logit_softcap))
         edges, gradients = [get_gradient_edge(total)], [torch.tensor(0.1)]
         assert type(total.grad_fn).__name__ == "_OfHeadBackward"
         if split:

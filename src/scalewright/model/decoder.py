@@ -10,7 +10,7 @@ stage's names mean the same as the whole model's. Devices, ranks and groups appe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -28,14 +28,14 @@ from scalewright.spec.model import ModelSpec
 from scalewright.spec.sequence_cut import SequenceCut
 from scalewright.spec.trains import check_runs
 
-# Called with the head's input [..., D], its weight [V, D] and its bias [V] in place of their product.
-HeadLoss = Callable[[Tensor, Tensor, Tensor | None], Any]
+# Called with the head's input [..., D], its weight [V, D] and its bias [V], in place of multiplying them.
+HeadProduct = Callable[[Tensor, Tensor, Tensor | None], Any]
 
 
 class Head(nn.Module):
     """hidden [..., D] -> logits [..., V]; without a weight of its own (tied) it is handed the embedding's.
 
-    With a `loss`, what that returns: a loss that makes logits itself, a few at a time.
+    With a `product`, what that returns: a loss may make the logits itself, a few at a time.
     """
 
     def __init__(self, spec: ModelSpec, own_weight: bool) -> None:
@@ -46,10 +46,10 @@ class Head(nn.Module):
         if self.weight is not None:
             nn.init.normal_(self.weight, std=0.02)
 
-    def forward(self, hidden: Tensor, tied: Tensor | None = None, loss: HeadLoss | None = None) -> Any:
+    def forward(self, hidden: Tensor, tied: Tensor | None = None, product: HeadProduct | None = None) -> Any:
         weight = self.weight if self.weight is not None else tied
         assert weight is not None
-        return (loss or F.linear)(hidden, weight, self.bias)
+        return (product or F.linear)(hidden, weight, self.bias)
 
 
 class Decoder(nn.Module):
@@ -107,27 +107,26 @@ class Decoder(nn.Module):
         cache: Cache | None = None,
         packing: Packing | None = None,
         ahead: Tensor | None = None,
-        losses: Sequence[HeadLoss] | None = None,
+        product: HeadProduct | None = None,
     ) -> Any:
         """tokens [B, T] (later stages: hidden [B, T, D]) -> logits [B, T, V] (all but the last: hidden).
 
         `positions` [B or 1, T]: null = 0..T-1 after the cached ones. `documents` [B, T]: tokens see only
         those of their own number (a run of it); null = one document. `packing`: the same for a GPU's host.
         `ahead` [depths, B, T]: the token that each prediction module takes at each place, in training, for
-        Predictions of all depths; null = the modules are left out. `losses`, one and one for each depth: what
-        they return for the head, in place of logits.
+        Predictions of all depths; null = the modules are left out. `product`: the last stage returns what it
+        makes of the head, in place of logits.
         """
         hidden, context = self._run(tokens, positions, documents, cache, packing)
         if not self.last:
             return hidden
-        of_depth = iter(losses or ())
-        made = self.logits(hidden, next(of_depth, None))
+        made = self.logits(hidden, product)
         if ahead is None:
             return made
         further = []
         for depth in range(len(ahead)):
             hidden = self._predict(depth, hidden, ahead[depth], context)
-            further.append(self.logits(hidden, next(of_depth, None)))
+            further.append(self.logits(hidden, product))
         return Predictions(made, tuple(further))
 
     def features(
@@ -161,20 +160,20 @@ class Decoder(nn.Module):
         hidden = self._predict(depth - 1, hidden, tokens, context)
         return hidden, self.logits(hidden)
 
-    def logits(self, hidden: Tensor, loss: HeadLoss | None = None) -> Any:
+    def logits(self, hidden: Tensor, product: HeadProduct | None = None) -> Any:
         """hidden [..., D], after the final norm -> logits [..., V], capped when the model caps them.
 
-        With a `loss`, what it returns; it applies the cap itself.
+        With a `product`, what it returns, without the cap.
         """
         if self.head is not None and self.head.weight is not None:
-            out = self.head(hidden, None, loss)
+            out = self.head(hidden, None, product)
         else:
             tied: Tensor = self._embedding().weight  # type: ignore[assignment]
             if self.head is not None:
-                out = self.head(hidden, tied, loss)
+                out = self.head(hidden, tied, product)
             else:
-                out = (loss or F.linear)(hidden, tied, None)
-        return out if loss is not None else soft_cap(out, self.spec.logit_softcap)
+                out = (product or F.linear)(hidden, tied, None)
+        return out if product is not None else soft_cap(out, self.spec.logit_softcap)
 
     def context(
         self,

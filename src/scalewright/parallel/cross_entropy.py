@@ -17,7 +17,7 @@ It is divided by the main loss's tokens, as there: a row's last k tokens have no
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -26,8 +26,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from scalewright.model.decoder import HeadLoss, soft_cap
-from scalewright.model.prediction import Predictions
+from scalewright.model.decoder import HeadProduct, soft_cap
 from scalewright.parallel.head_loss import head_in_chunks
 from scalewright.parallel.loss_chunk import Chunk, headroom, store_gradient, whole_rows
 from scalewright.parallel.vocabulary import VocabularyColumns, cut_rows
@@ -60,15 +59,15 @@ class CrossEntropy:
         )
         return losses
 
-    def of_head(self, targets: Tensor, softcap: float | None = None) -> HeadLoss:
-        """The loss against targets [...] as the head takes it, in place of logits: `softcap` caps these."""
+    def of_head(self, targets: Tensor, softcap: float | None = None) -> HeadProduct:
+        """The loss against targets [...], of the head's input, weight and bias; `softcap` caps its logits."""
         return partial(self._of_head, targets, softcap)
 
-    def with_predictions(self, made: Predictions) -> Losses:
+    def with_predictions(self, losses: Sequence[Losses]) -> Losses:
         """The losses of all depths as one pair: those of tokens further ahead are auxiliary."""
-        total, auxiliary = made.logits
-        share = self.mtp_weight / len(made.ahead)
-        for further, of_logits in made.ahead:
+        (total, auxiliary), *ahead = losses
+        share = self.mtp_weight / len(ahead)
+        for further, of_logits in ahead:
             auxiliary = auxiliary + share * (further + of_logits)
         return total, auxiliary
 

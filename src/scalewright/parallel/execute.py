@@ -28,18 +28,25 @@ Loss = Callable[[Any, Tensor], tuple[Tensor, Tensor]]
 def run_losses(stage: nn.Module, inputs: Tensor, micro: Micro, loss: Loss) -> tuple[Tensor, Tensor]:
     """A whole model, or the last stage of one, and the loss of what it makes of `inputs`.
 
-    The built-in loss goes into our own network: inside the head's forward, where FSDP's hooks are, it makes
-    logits as it needs them. Other losses, and a user's own network, have whole logits between them.
+    Our own network hands the built-in loss its head's input and weight, and the loss makes logits as it needs
+    them. Other losses, and a user's own network, have whole logits between them.
     """
     if not (isinstance(loss, CrossEntropy) and isinstance(stage, Decoder)):
         return loss(stage(inputs, **micro.arguments), micro.targets)
-    predicts = "ahead" in micro.arguments
-    of_head = [
-        loss.of_head(t, stage.spec.logit_softcap) for t in (micro.targets if predicts else [micro.targets])
-    ]
-    made = stage(inputs, **micro.arguments, losses=of_head)
-    losses: tuple[Tensor, Tensor] = loss.with_predictions(made) if predicts else made
-    return losses
+    made, cap = stage(inputs, **micro.arguments, product=_operands), stage.spec.logit_softcap
+    if "ahead" not in micro.arguments:
+        losses: tuple[Tensor, Tensor] = loss.of_head(micro.targets, cap)(*made)
+        return losses
+    depths = zip(micro.targets, [made.logits, *made.ahead], strict=True)
+    return loss.with_predictions([loss.of_head(targets, cap)(*operands) for targets, operands in depths])
+
+
+def _operands(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+    """What a head would multiply, for later: FSDP frees its buffer of the last gather when the forward ends.
+
+    Views, since FSDP leaves a hook on what a module returns, which would stay with a parameter.
+    """
+    return hidden, weight.view_as(weight), None if bias is None else bias.view_as(bias)
 
 
 class Recorder:

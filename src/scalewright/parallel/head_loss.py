@@ -150,5 +150,5 @@ def _add_product(total: Tensor, gradient: Tensor, hidden: Tensor, share: float) 
         torch.addmm(total, gradient.t(), hidden, out=total)
         return
     nothing, rows = hidden.new_zeros(()), max(1, PRODUCT_AT_ONCE // hidden.shape[1])
-    for some, columns in zip(total.split(rows), gradient.split(rows, dim=1), strict=True):
+    for some, columns in zip(torch.split(total, rows), torch.split(gradient, rows, dim=1), strict=True):
         some.add_(torch.addmm(nothing, columns.t(), hidden, beta=0, alpha=share))

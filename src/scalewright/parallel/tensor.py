@@ -159,7 +159,7 @@ def apply_tensor(decoder: Decoder, layout: Layout, mesh: Mesh) -> None:
                 _sum_columns(module, leave)
     if decoder.last:
         whole = decoder.logits
-        decoder.logits = lambda hidden, loss=None: whole(enter(hidden), loss)  # type: ignore[method-assign]
+        decoder.logits = lambda hidden, product=None: whole(enter(hidden), product)  # type: ignore[method-assign]
 
 
 def _route_part(moe: MoE, group: AxisGroup) -> None:
