@@ -97,7 +97,7 @@ def test_formula_real_steps_and_dry_run_agree(tmp_path, keys, diloco):
 
 @pytest.mark.parametrize("diloco", [{"inner_steps": 10}, {"inner_steps": 10, "outer_dtype": "int8"}])
 def test_a_prediction_counts_what_the_dry_run_counts(tmp_path, diloco):
-    """States to the byte; traffic but for blocks of a fragment's end, which the planner's fragments round up."""
+    """States to the byte; traffic but for the blocks that a fragment's end is padded to."""
     layout = {"devices": 4, "dp_replicate": 2, "zero_stage": 3, "global_batch": 4, "precision": "fp32"}
     data = run_data(tmp_path, layout=layout, diloco=diloco)
     run = RunSpec.parse(data)

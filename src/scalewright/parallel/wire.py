@@ -118,7 +118,7 @@ def pack(rows: Tensor, dtype: WireDtype) -> Tensor:
     """fp32 [rows, n] as bytes, uint8 [rows, bytes]; n is a multiple of BLOCK. Numbers, then fp32 scales."""
     if dtype == "bf16":
         return rows.to(torch.bfloat16).view(torch.uint8)
-    blocks = rows.unflatten(1, (-1, BLOCK))
+    blocks = rows.view(len(rows), -1, BLOCK)
     scales = blocks.abs().amax(dim=2) / LARGEST[dtype]  # [rows, blocks]
     scaled = blocks / torch.where(scales > 0, scales, 1.0)[..., None]
     numbers = scaled.round().to(torch.int8) if dtype == "int8" else scaled.to(torch.float8_e4m3fn)
@@ -132,4 +132,5 @@ def unpack(packed: Tensor, dtype: WireDtype) -> Tensor:
     count = packed.shape[1] // (BLOCK + 4) * BLOCK
     numbers = packed[:, :count].contiguous().view(torch.int8 if dtype == "int8" else torch.float8_e4m3fn)
     scales = packed[:, count:].contiguous().view(torch.float32)
-    return (numbers.float().unflatten(1, (-1, BLOCK)) * scales[..., None]).flatten(1)
+    blocks = numbers.float().view(len(packed), -1, BLOCK)
+    return (blocks * scales[..., None]).flatten(1)

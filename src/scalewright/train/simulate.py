@@ -231,12 +231,12 @@ class Outer:
         part, spec = self.parts[number], self.spec
         trained = gradient[: part.trained]
         part.momentum = spec.outer_momentum * part.momentum + trained
-        nesterov = trained + spec.outer_momentum * part.momentum
-        part.outer[: part.trained] -= spec.outer_lr * nesterov
+        outer = part.outer[: part.trained]
+        outer.add_(trained, alpha=-spec.outer_lr)  # in this order: a bit more or less rounds to another int8
+        outer.add_(part.momentum, alpha=-spec.outer_lr * spec.outer_momentum)
         part.outer[part.trained :] -= gradient[part.trained :]
         for row, weights in zip(self._rows(part.members), self.islands, strict=True):
-            mixed = alpha * row + (1 - alpha) * part.outer
-            _scatter(part.members, mixed, weights)
+            _scatter(part.members, torch.lerp(row, part.outer, 1 - alpha), weights)
 
     @torch.no_grad()
     def give(self, weights: Any) -> None:
