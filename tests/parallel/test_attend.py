@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from scalewright.parallel import attend as module
 from scalewright.model.attention import unfused_attention
+from scalewright.parallel import attend as module
 from scalewright.parallel.attend import (
     Part,
     Scores,

@@ -111,9 +111,7 @@ class Stack(nn.Module):
         """rows [R, in] -> [R, out]; `sizes`: the counts on the host, null for the grouped kernel."""
         return self.apply_to(rows, counts, sizes, self.bias)
 
-    def apply_to(
-        self, rows: Tensor, counts: Tensor, sizes: list[int] | None, bias: Tensor | None
-    ) -> Tensor:
+    def apply_to(self, rows: Tensor, counts: Tensor, sizes: list[int] | None, bias: Tensor | None) -> Tensor:
         """As `forward`, with another bias, or none."""
         if sizes is None:
             ends = counts.cumsum(0).to(torch.int32)

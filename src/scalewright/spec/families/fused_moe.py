@@ -1,8 +1,8 @@
 """gpt-oss and Llama 4: mixtures whose files have a layer's experts as one tensor, gate and up in it.
 
-    gpt-oss   a sink for each head, windows in every second layer, biases everywhere, clamped SwiGLU
-    Llama 4   a token's weight multiplies its expert's input; every fourth layer has neither RoPE nor windows,
-              which lie side by side; queries and keys have an L2 norm
+gpt-oss   a sink for each head, windows in every second layer, biases everywhere, clamped SwiGLU
+Llama 4   a token's weight multiplies its expert's input; every fourth layer has neither RoPE nor windows,
+          which lie side by side; queries and keys have an L2 norm
 """
 
 from __future__ import annotations
