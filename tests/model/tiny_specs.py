@@ -77,7 +77,6 @@ SPECS: dict[str, ModelSpec] = {
         "sinks": {
             **_BASE,
             **_SLIDING,
-            "qkv_bias": True,
             "attention_sinks": True,
             "mlp_type": "swiglu_clamped",
         },
