@@ -2,7 +2,7 @@
 
 decoder.py   the network, or the layers of one stage    block.py    attention and MLP around a residual stream
 attention.py, mlp.py, norm.py, rope.py, alibi.py    context.py  masks and rotary tables, made once a forward
-cache.py     keys and values while generating            init.py     first values of the weights
+cache.py     keys and values while generating            init.py, normals.py   first values of the weights
 load.py      a model from a folder or a preset           python.py   a user's own nn.Module
 huggingface.py, tensor_file.py   reads and writes their files     names.py   where each tensor lies in them
 """
