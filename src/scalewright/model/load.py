@@ -40,7 +40,7 @@ def load_model(source: str | Path, dtype: str = "float32", device: str = "cpu") 
     path = Path(source)
     if path.is_dir():
         return build(open_huggingface(path), dtype, device)
-    return build(FreshWeights(load_model_spec(str(source))), dtype, device)
+    return build(FreshWeights(load_model_spec(str(source)), device=device), dtype, device)
 
 
 def is_checkpoint(path: Path) -> bool:
@@ -69,13 +69,13 @@ def open_huggingface(folder: Path) -> HuggingFaceFolder:
 class FreshWeights:
     """The first values of a model as a reader: the start of a training."""
 
-    def __init__(self, spec: ModelSpec, seed: int = 0) -> None:
-        self.spec, self.seed = spec, seed
+    def __init__(self, spec: ModelSpec, seed: int = 0, device: str = "cpu") -> None:
+        self.spec, self.seed, self.device = spec, seed, device
         self._tensors = named_tensors(spec)
 
     def read(self, name: str) -> Tensor:
         """One whole tensor, fp32."""
-        return init_tensor(self._tensors[name], self.spec, self.seed)
+        return init_tensor(self._tensors[name], self.spec, self.seed, self.device)
 
 
 @torch.no_grad()

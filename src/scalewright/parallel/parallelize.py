@@ -40,7 +40,7 @@ from scalewright.spec.memory import is_sharded, offloads_activations
 from scalewright.spec.placement import Box, Placement
 from scalewright.spec.tensors import TensorSpec
 
-# Returns the part of a true tensor that a box describes, in fp32 on the CPU.
+# Returns the part of a true tensor that a box describes, in fp32, on any device.
 Source = Callable[[TensorSpec, Box], Tensor]
 
 
