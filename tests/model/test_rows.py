@@ -120,7 +120,7 @@ def test_the_last_tokens_alone(queries: int) -> None:
     "name", ["documents", "documents, cap, window", "documents, alibi", "documents, sinks"]
 )
 def test_a_token_moves_its_own_document_alone(name: str) -> None:
-    """Token 200 of row 0 is in its last document, from 193 on: other outputs and gradients keep their bits."""
+    """Token 200 of row 0 is in its last document, from 193 on: other outputs and gradients keep bits."""
     case = CASES[name]
     plain, moved = make(case), make(case)
     with torch.no_grad():

@@ -136,7 +136,7 @@ def unfused_attention(
     cap: float | None = None,
     sinks: Tensor | None = None,
 ) -> Tensor:
-    """Attention of a few queries with scores that no fused kernel computes, as a tensor [B, H, Tq, Tk] in fp32.
+    """Attention of a few queries whose scores no fused kernel computes: a tensor [B, H, Tq, Tk] in fp32.
 
     They are held within ±cap by cap tanh(score / cap) (Gemma 2, arXiv 2408.00118 §2); each head's sink [H]
     takes its share of every query's softmax (openai/gpt-oss, gpt_oss/torch/model.py: sdpa).

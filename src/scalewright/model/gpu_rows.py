@@ -52,7 +52,7 @@ class Packing(NamedTuple):
 def bounds_of(first: NDArray[Any]) -> tuple[NDArray[np.int32], int]:
     """Where segments begin in all rows one after the other, with the end; and the length of the longest.
 
-    `first` [B, T] is each token's first visible key, in its row. Both numbers are rounded up to powers of two,
+    `first` [B, T] is each token's first visible key, in its row. Both are rounded up to powers of two,
     by empty segments at the end: a compiled block, and the allocator, then meet few sizes.
 
     >>> bounds_of(np.array([[0, 0, 2], [0, 0, 0]]))

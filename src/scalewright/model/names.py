@@ -9,7 +9,7 @@
 No parameter of ours is fused, so every fused one of theirs is a union of ours: row r of ours is row
 start + (r // block) * stride + r % block of theirs. Experts are one stacked tensor here, and mostly one for
 each there: ours is a stack of theirs. Where theirs are stacked too, rows are those of every expert. A
-prediction module is a layer behind the last of theirs; its copies of the embedding and the head (`COPIES`) are
+prediction module is a layer behind the last of theirs; its copies of embedding and head (`COPIES`) are
 the model's own here. One table a family; both directions read it.
 """
 

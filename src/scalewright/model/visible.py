@@ -12,7 +12,7 @@ attention to the products of queries and keys that see each other, most of them 
 
     keys      A A A A B B . .          a document by itself: causal
     queries   A               \\        queries after all keys (parts of context parallelism): all
-              A                        short documents together, windows, ALiBi: with a mask of the tile's size
+              A                        short documents together, windows, ALiBi: with a mask of that size
               B
               B
 

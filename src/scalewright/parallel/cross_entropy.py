@@ -10,7 +10,7 @@ normaliser Z near 1: z log(Z)^2 a token (PaLM, Chowdhery et al. 2022 §5).
 
 With prediction modules (multi-token prediction), of D depths, the auxiliary loss has another term:
 
-    lambda / D  sum over depths k and tokens of -log p(token k further)     DeepSeek-AI 2024, 2412.19437 eq. 24
+    lambda / D  sum over depths k and tokens of -log p(token k further)    DeepSeek-AI 2024, 2412.19437 eq. 24
 
 It is divided by the main loss's tokens, as there: a row's last k tokens have no target of depth k, and count.
 """

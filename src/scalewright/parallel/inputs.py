@@ -50,7 +50,7 @@ class Micro(NamedTuple):
 
     tokens: Tensor  # [B, T]; T/cp under context parallelism
     targets: Tensor  # the same; with prediction modules [1 + depths, as tokens]
-    # `positions` [B or 1, as tokens], `documents` [B, T] and `packing`, or `position_ids` [B, T], where needed;
+    # `positions` [B or 1, as tokens], `documents` [B, T], `packing`; or `position_ids` [B, T]; where needed;
     # `ahead` [depths, as tokens] with prediction modules
     arguments: dict[str, Any]
 
