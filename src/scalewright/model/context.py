@@ -171,11 +171,10 @@ class _Views:
         if host is None or not has_varlen():
             return None
         if window is not None and self.spec.window_chunks:
-            bounds, longest = bounds_of(host.expand(self.batch, -1).numpy())
-            moved = torch.from_numpy(bounds).pin_memory().to(self.device, non_blocking=True)
+            ends, longest = bounds_of(host.expand(self.batch, -1).numpy())
+            moved = torch.from_numpy(ends).pin_memory().to(self.device, non_blocking=True)
             return Segments(moved, longest)
         if self.documents is not None and self.packing is not None:
-            bounds, longest, _ = self.packing.segments
-            return Segments(bounds, longest, window)
+            return self.packing.segments._replace(window=window)
         bounds = torch.arange(self.batch + 1, dtype=torch.int32, device=self.device) * self.length
         return Segments(bounds, self.length, window)

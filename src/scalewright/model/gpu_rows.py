@@ -90,11 +90,11 @@ def _fits(width: int) -> bool:
 def attend_segments(q: Tensor, k: Tensor, v: Tensor, segments: Segments, scale: float) -> Tensor:
     """q [B, H, T, K], k [B, G, T, K], v [B, G, T, W] -> [B, H, T, W], each segment by itself."""
     batch, width = q.shape[0], v.shape[-1]
-    flat = [x.transpose(1, 2).flatten(0, 1) for x in (q, k, widened(v, q.shape[-1]))]
+    q, k, v = (x.transpose(1, 2).flatten(0, 1) for x in (q, k, widened(v, q.shape[-1])))
     bounds, longest, window = segments
     reach = (-1, 0) if window is None else (window - 1, 0)
-    out = _varlen.varlen_attn(
-        *flat, bounds, bounds, longest, longest,
+    out: Any = _varlen.varlen_attn(
+        q, k, v, bounds, bounds, longest, longest,
         scale=scale, window_size=reach, enable_gqa=q.shape[1] != k.shape[1],
     )  # fmt: skip
     return torch.unflatten(out, 0, (batch, -1))[..., :width].transpose(1, 2)
@@ -154,7 +154,7 @@ def attend_blocks(
         q, k, v, _bent(scores.cap, slopes), mask, scores.scale, q.shape[1] != k.shape[1],
         return_aux=AuxRequest(lse=True),
     )  # fmt: skip
-    if sinks is None:
+    if sinks is None or more.lse is None:
         return out
     share = torch.sigmoid(more.lse - sinks.to(more.lse.dtype)[:, None])  # exp(lse) / (exp(lse) + exp(sink))
     return out * share[..., None].to(out.dtype)

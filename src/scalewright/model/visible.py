@@ -125,7 +125,7 @@ def tiles(span: Span, most: int, *, whole: bool, masked: bool = False) -> list[T
         start = 0
         while start < len(first):
             least = max(LEAST, int(span.query[start] - first[start]) // 2)
-            end = int(ends[min(np.searchsorted(ends, start + least), len(ends) - 1)])
+            end = int(ends[min(int(np.searchsorted(ends, start + least)), len(ends) - 1)])
             if len(after := long[np.searchsorted(long, start, side="right") :]):
                 end = min(end, int(after[0]))  # short documents don't share a tile with a long one
             kind = "masked" if masked else _kind(span, first, start, end)

@@ -27,8 +27,8 @@ from torch import Tensor, nn
 from scalewright.model.decoder import Decoder
 from scalewright.model.gpu_rows import Packing, Segments, bounds_of
 from scalewright.model.visible import first_keys
+from scalewright.parallel.loss_chunk import IGNORED
 from scalewright.parallel.stages import stages_of
-from scalewright.parallel.vocabulary import IGNORED
 from scalewright.spec.sequence_cut import SequenceCut
 
 
