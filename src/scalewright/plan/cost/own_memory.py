@@ -179,15 +179,17 @@ class _Rank:
         self.losses = np.where(last, losses, 0.0)  # whose backward hasn't begun
         # gradients of outputs that wait for a weight part, when the most activations are alive
         self.outputs = np.where(self.split, region[:, w.BLOCK, column("products")] * self.blocks, 0.0)
-        # theirs lie in their place; or the head's weight has its gradient already
-        heads = 1.0 + modules
-        late = heads * np.where(self.in_chunks, self.head, self.logits) * self.width
+        # the gradient of the head's weight, where the backward makes it, or rounds the forward's sum to it
+        scaled = self.in_chunks & (self.width == FP32)
+        self.head_made = np.where(scaled, 0.0, self.width * self.head)
+        # theirs lie in their place; or the sum of the head's weight is its gradient
+        late = np.where(self.in_chunks, self.width * self.head - self.head_made, self.logits * self.width)
+        late = (1.0 + modules) * late  # of each head
         self.late_logits = np.where(self.split, late, 0.0)
-        # the gradient of the head's weight where the backward makes it; one made in the forward is rounded
-        self.head_made = np.where(self.in_chunks, 0.0, self.width * self.head)
-        self.rounded = np.where(self.in_chunks & (self.width < FP32), self.width * self.head, 0.0)
+        self.rounded = np.where(self.in_chunks, self.head_made, 0.0)
         waiting = np.where(t.schedules("folded"), 0.0, np.minimum(at.rank, t.accumulation))  # micro-batches
-        self.waiting, self.waiting_logits = waiting * self.outputs, waiting * self.late_logits
+        self.waiting = waiting * (self.outputs + np.where(self.split, self.rounded, 0.0))
+        self.waiting_logits = waiting * self.late_logits
         # gathered parameters that stay for the whole pass: all in ZeRO 1 and 2, the roots in 3, a head until
         # its backward
         stays = np.select([self.stage == 3, self.stage >= 1], [self.roots, self.elements], 0.0)
