@@ -51,7 +51,7 @@ _SHARED_EXPERTS = {
 _GROUPS = {"n_group": 4, "topk_group": 2}
 _GPT_OSS = {"num_local_experts": 6, "num_experts_per_tok": 2, "head_dim": 16, "sliding_window": 5}
 _LLAMA_4 = {
-    "num_local_experts": 4, "intermediate_size_mlp": 40, "head_dim": 8, "no_rope_layer_interval": 3,
+    "num_local_experts": 4, "intermediate_size_mlp": 40, "head_dim": 16, "no_rope_layer_interval": 3,
     "floor_scale": 4, "attn_scale": 0.5,
 }  # fmt: skip
 _GEMMA_2 = {"sliding_window": 5, "query_pre_attn_scalar": 20, "head_dim": 16}
