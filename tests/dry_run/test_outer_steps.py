@@ -12,11 +12,12 @@ from runs import MODEL, run_data
 from scalewright.dry_run.dry_run import dry_run
 from scalewright.dry_run.watch import Watch
 from scalewright.parallel.host import is_host
-from scalewright.parallel.mesh import ISLANDS, USED, Mesh, make_mesh
+from scalewright.parallel.mesh import Mesh, make_mesh
 from scalewright.parallel.parallelize import fill, parallelize
 from scalewright.parallel.stages import cut_stages
 from scalewright.plan.predict import predict
 from scalewright.plan.request import run_facts
+from scalewright.spec.groups import ISLANDS, USED
 from scalewright.spec.diloco import DilocoSpec
 from scalewright.spec.grid import make_grid
 from scalewright.spec.hardware.cluster import load_cluster

@@ -37,9 +37,20 @@ def show_dry_run(document: dict[str, Any]) -> None:
         print(f"\nand every {diloco['inner_steps']} steps, between islands:\n")
         outer = _traffic_rows(groups, "outer_collectives")
         print_table(("axis", "collective", "of ranks", "count", "bytes"), outer)
+    if line := _joined(document["process_groups"]):
+        print(line)
     for note in document["notes"]:
         print(f"note: {note}")
     print(f"\n{document['verdict']['words']}")
+
+
+def _joined(groups: dict[str, int]) -> str:
+    """What joining the ranks takes; nothing for one rank."""
+    if not groups["groups"]:
+        return ""
+    parts = [f"process groups: {groups['groups']:,} ({groups['most']} a rank)"]
+    parts += [f"{counted(groups['splits'], 'splits')} of NCCL"] if groups["splits"] else []
+    return "; ".join([*parts, f"{counted(groups['sockets'], 'files')} of Gloo a rank"])
 
 
 def _memory_rows(groups: Sequence[Group], size: int) -> list[tuple[str, ...]]:

@@ -23,7 +23,9 @@ from scalewright.dry_run.verdict import Verdict, judge
 from scalewright.model.python import build_python_model
 from scalewright.spec.errors import UserError
 from scalewright.spec.grid import Grid, make_grid
+from scalewright.spec.groups import GroupCost, cost, plan_groups, used_axes
 from scalewright.spec.hardware.cluster import load_cluster
+from scalewright.spec.memory import offloads_parameters
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.placement import Placement, place, place_plain
 from scalewright.spec.run import DataSpec, PythonRef, RunSpec
@@ -64,6 +66,7 @@ class DryRun:
     groups: tuple[Group, ...]
     notes: tuple[str, ...]  # what was taken for granted
     verdict: Verdict  # whether it fits the devices of the run's cluster
+    process_groups: GroupCost  # what joining its ranks takes
 
     def dump(self) -> dict[str, Any]:
         """Plain data, as `--json` prints it."""
@@ -74,6 +77,7 @@ class DryRun:
             "groups": [group.dump() for group in self.groups],
             "notes": list(self.notes),
             "verdict": self.verdict.dump(),
+            "process_groups": dict(vars(self.process_groups)),
         }
 
 
@@ -101,7 +105,15 @@ def dry_run(run: str | Path | dict[str, Any] | RunSpec, overrides: Sequence[str]
         step = played[like.program](like.pp)
         groups.append(Group(like.ranks, _coords(grid, like.ranks[0]), like.params_local, step))
     peaks = [(len(group.ranks), group.step.peak) for group in groups]
-    return DryRun(spec, tuple(groups), tuple(notes), judge(spec, resolved.seq_len, peaks))
+    verdict = judge(spec, resolved.seq_len, peaks)
+    return DryRun(spec, tuple(groups), tuple(notes), verdict, _process_groups(spec, grid))
+
+
+def _process_groups(run: RunSpec, grid: Grid) -> GroupCost:
+    """The groups that `train` makes on the run's devices (`train/build.py`), counted."""
+    axes = used_axes(run.layout, run.model if isinstance(run.model, ModelSpec) else None)
+    gpu = _on_gpus(run)
+    return cost(grid, plan_groups(grid, axes, gpu=gpu, host_sums=offloads_parameters(run.layout)), gpu=gpu)
 
 
 def _rehearse(run: RunSpec, grid: Grid, like: Alike, seq_len: int) -> Played:

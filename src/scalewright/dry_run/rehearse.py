@@ -31,9 +31,10 @@ from scalewright.dry_run.watch import Tally, Watch
 from scalewright.parallel.execute import Executor, GradientSync, Plain
 from scalewright.parallel.host import is_host, mark_host
 from scalewright.parallel.inputs import Micro, document_arguments, wanted_by
-from scalewright.parallel.mesh import ISLANDS, USED, Mesh, leave_world, make_mesh
+from scalewright.parallel.mesh import Mesh, leave_world, make_mesh
 from scalewright.parallel.parallelize import Parallel
 from scalewright.parallel.pipeline import Pipeline
+from scalewright.spec.groups import ISLANDS, USED
 from scalewright.spec.grid import Grid
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.run import DataSpec, RunSpec

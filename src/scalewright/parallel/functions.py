@@ -16,7 +16,10 @@ a weight part. A gradient that arrives is complete where tensors are equal on al
 be summed, where each rank did a part of the work; these functions turn one kind into the other.
 
 The collectives are PyTorch's functional ones: they trace under `torch.compile`, have shapes without a network
-(fake tensors), and a dispatch mode sees the group's name.
+(fake tensors), and a dispatch mode sees the group's name. In a compiled graph a gather along a later dim is a
+gather along the first, split and concatenated, and a reduce-scatter the mirror of that: so
+torch.distributed._functional_collectives has them, and inductor's pass for overlap inside a matrix product
+(`_micro_pipeline_tp`, off by default: async TP) finds them.
 """
 
 from __future__ import annotations
@@ -137,13 +140,18 @@ def gathered(x: Tensor, dim: int, group: AxisGroup) -> Tensor:
         out: Tensor = torch.ops._c10d_functional.wait_tensor(started)  # [size * x.shape[0], ...]
     if dim == 0:
         return out
+    if torch.compiler.is_compiling():  # the form that inductor fuses with matrix products: see above
+        return torch.cat(out.chunk(size), dim)
     return out.view(size, *x.shape).movedim(0, dim).flatten(dim, dim + 1)
 
 
 def scattered(x: Tensor, dim: int, group: AxisGroup) -> Tensor:
     """This rank's part along `dim` of the sum of x over the group's ranks."""
-    cut = x.reshape(*x.shape[:dim], group.size, -1, *x.shape[dim + 1 :])
-    parts = cut.movedim(dim, 0).flatten(0, 1).contiguous()
+    if torch.compiler.is_compiling():
+        parts = torch.cat(x.chunk(group.size, dim)) if dim else x.contiguous()
+    else:
+        cut = x.reshape(*x.shape[:dim], group.size, -1, *x.shape[dim + 1 :])
+        parts = cut.movedim(dim, 0).flatten(0, 1).contiguous()
     with _clock(group):
         started = torch.ops._c10d_functional.reduce_scatter_tensor(parts, "sum", group.size, group.name)
         out: Tensor = torch.ops._c10d_functional.wait_tensor(started)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import uuid
 from contextlib import ExitStack
 from dataclasses import replace
+from datetime import timedelta
 
 import torch
 
@@ -17,10 +18,11 @@ from scalewright.data.dataset import open_data
 from scalewright.data.left_out import LeftOut, Range
 from scalewright.launch.rank import RankContext
 from scalewright.parallel.collectives import barrier, from_rank_zero
-from scalewright.parallel.mesh import Mesh, axes_of, make_mesh
+from scalewright.parallel.mesh import Mesh, make_mesh
 from scalewright.parallel.parallelize import Parallel
 from scalewright.spec.errors import UserError
 from scalewright.spec.grid import make_grid
+from scalewright.spec.groups import used_axes
 from scalewright.spec.memory import offloads_parameters
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.run import PythonRef, RunSpec
@@ -53,13 +55,14 @@ def build(
 ) -> Session:
     """Builds everything up to the first step; `resources` hold the run's folder and watch."""
     model = resolved.model
-    kv_heads = model.kv_heads if isinstance(model, ModelSpec) else None
+    layout, spec = resolved.run.layout, model if isinstance(model, ModelSpec) else None
     mesh = make_mesh(
-        make_grid(resolved.run.layout, kv_heads, islands=resolved.run.diloco is not None),
+        make_grid(layout, spec.kv_heads if spec else None, islands=resolved.run.diloco is not None),
         context.rank,
         device,
-        axes=axes_of(model, islands=resolved.run.diloco is not None),
-        host_sums=offloads_parameters(resolved.run.layout),
+        axes=used_axes(layout, spec, islands=resolved.run.diloco is not None),
+        host_sums=offloads_parameters(layout),
+        timeout=timedelta(seconds=resolved.run.train.timeouts.start_s),
     )
     watchdog = Watchdog(context, mesh, resolved.run.folder, resolved.run.train.timeouts, patience)
     watch = resources.enter_context(watchdog)
