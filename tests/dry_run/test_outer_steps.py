@@ -17,9 +17,9 @@ from scalewright.parallel.parallelize import fill, parallelize
 from scalewright.parallel.stages import cut_stages
 from scalewright.plan.predict import predict
 from scalewright.plan.request import run_facts
-from scalewright.spec.groups import ISLANDS, USED
 from scalewright.spec.diloco import DilocoSpec
 from scalewright.spec.grid import make_grid
+from scalewright.spec.groups import ISLANDS, USED
 from scalewright.spec.hardware.cluster import load_cluster
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec

@@ -692,7 +692,7 @@ def _islands() -> list[Case]:
         case("diloco-tp2-dp2-muon", "diloco-muon", tp=2, dp_shard=2, **two),
         case("diloco-computed-in-bf16", "diloco", precision="bf16", micro_batch=2, **two),
         case("diloco-dp2-zero0-in-bf16", "diloco", zero_stage=0, precision="bf16", **cut),
-        # Shards' norms are summed in another order: the clip is an ulp off, and after some steps a weight rounds
+        # Shards' norms are summed in another order: the clip is an ulp off, and later a weight rounds
         # to another bf16 (equal to 1e-7 until then; the two above are equal to the bit).
         case("diloco-dp2-zero3-in-bf16", "diloco", zero_stage=3, precision="bf16", tolerance=BF16, **cut),
         case("streaming", "streaming", micro_batch=2, **two),

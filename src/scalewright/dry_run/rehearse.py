@@ -34,8 +34,8 @@ from scalewright.parallel.inputs import Micro, document_arguments, wanted_by
 from scalewright.parallel.mesh import Mesh, leave_world, make_mesh
 from scalewright.parallel.parallelize import Parallel
 from scalewright.parallel.pipeline import Pipeline
-from scalewright.spec.groups import ISLANDS, USED
 from scalewright.spec.grid import Grid
+from scalewright.spec.groups import ISLANDS, USED
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.run import DataSpec, RunSpec
 from scalewright.spec.schedule import Schedule, layout_schedule

@@ -80,7 +80,7 @@ class GroupCost:
 def used_axes(layout: Layout, model: ModelSpec | None, *, islands: bool = False) -> tuple[str, ...]:
     """The axes that training communicates over, in order; `model` None: a user's own module.
 
-    `tie` only where both ends use the embedding, those of experts and of islands only where there are any, and
+    `tie` only where both ends use the embedding, those of experts and islands only where there are any, and
     either the axes that FSDP shards over or those that whole replicas sum their gradients over.
     """
     unused = {"gradient", "ehsdp"} if is_sharded(layout) else {"dp_replicate", "fsdp", "efsdp"}
