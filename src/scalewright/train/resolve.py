@@ -51,6 +51,7 @@ def resolve(run: RunSpec, *, read_data: bool = True) -> Resolved:
     check_trainable(model, run.layout, run.stated_seq_len)
     check_named(run.optimizer, run.layout)
     _check_muon(run, model)
+    _check_capacity(run, model)
     if isinstance(run.loss, PythonRef):
         reduction_of(run.loss)
     if run.checkpoint.async_:
@@ -78,6 +79,14 @@ def _check_muon(run: RunSpec, model: ModelSpec | PythonRef) -> None:
     if offloads_optimizer(run.layout) or offloads_parameters(run.layout):
         problem = f"muon computes with matrices on the device, and offload: {run.layout.offload} moves them"
         raise UserError(problem, "layout.offload", "use offload: none or activations, or adamw")
+
+
+def _check_capacity(run: RunSpec, model: ModelSpec | PythonRef) -> None:
+    """A capacity is of experts that this tool routes to."""
+    factor = run.train.balance.capacity_factor
+    if factor is not None and not (isinstance(model, ModelSpec) and model.moe):
+        problem = f"capacity_factor {factor:g} limits experts, and this model has none of this tool's"
+        raise UserError(problem, "train.balance", "leave it out, or train a mixture such as olmoe-1b-7b")
 
 
 def check_trainable(model: ModelSpec | PythonRef, layout: Layout, seq_len: int | None) -> None:
