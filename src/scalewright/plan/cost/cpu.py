@@ -40,7 +40,9 @@ class Loopback:
             t = self.at.table
             return self.send(np.asarray(transfer.bytes), t.devices / t.pp, t.devices)
         group, stride = groups(self.at, transfer.axis)
-        hooks = self.at.c["cpu.shard"] / self.curves.share * (transfer.axis == "fsdp")
+        if transfer.kind == "all_to_all":
+            return self.all_to_all(np.asarray(transfer.bytes), group, stride)
+        hooks = self.at.c["cpu.shard"] / self.curves.share * (transfer.axis in ("fsdp", "efsdp"))
         return self._ring(transfer.kind, np.asarray(transfer.bytes), group, stride) + hooks
 
     def send(self, size: np.ndarray, stride: np.ndarray, span: np.ndarray) -> np.ndarray:

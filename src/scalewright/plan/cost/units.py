@@ -168,6 +168,9 @@ def _work_facts(units: Sequence[Unit]) -> dict[str, np.ndarray]:
     facts["gates"] = np.array([work.gates for work in works])  # likewise
     facts["reached"] = column(units, _reached_groups)
     facts["local_experts"] = column(units, _local_experts)
+    facts["experts"] = column(units, lambda u: u.model.moe.num_experts if u.model.moe else 0.0)
+    facts["shared_experts"] = column(units, lambda u: bool(u.model.moe and u.model.moe.shared_size))
+    facts["shared_gate"] = column(units, lambda u: bool(u.model.moe and u.model.moe.shared_gate))
     facts["tied"] = np.array([w.tied_elements(u.model, u.sizes.tp) for u in units])
     facts["top_k"] = column(units, lambda u: u.model.moe.top_k if u.model.moe else 1.0)
     facts["exchanges"] = column(units, lambda u: _exchanges(u.model))
