@@ -40,13 +40,11 @@ def state_bytes(
     model: ModelSpec, layout: Layout, rank: int = 0, *, bf16: bool = True, optimizer: Optimizer = ADAMW
 ) -> StateBytes:
     """Bytes of parameters, gradients and optimizer states that a rank keeps between steps."""
-    ranks = layout.dp_shard * layout.cp if is_sharded(layout) else 1
     held = list(_shapes(model, layout, rank))
-    tensors = [(whole, local) for _, whole, local in held]
     kinds = [states_of(optimizer, tensor) for tensor, _, _ in held]
-    shards = sum(padded_rows(whole, ranks) // ranks for whole, _ in tensors)
+    shards = sum(_padded_shard(tensor, whole, layout) for tensor, whole, _ in held)
     masters = gradients = FP32 * shards
-    elements = sum(len(names) * prod(local) for names, (_, local) in zip(kinds, tensors, strict=True))
+    elements = sum(len(names) * prod(local) for names, (_, _, local) in zip(kinds, held, strict=True))
     counted = sum(names == (optimizer.outer_states or optimizer.states) for names in kinds)
     states = FP32 * elements + optimizer.step_bytes * counted
     copies = BF16 * shards if bf16 and not is_sharded(layout) else 0
@@ -54,9 +52,17 @@ def state_bytes(
         return StateBytes(0, 0, 0, masters + gradients + states)
     if offloads_optimizer(layout):  # the host has masters, and buffers for gradients
         return StateBytes(
-            copies or masters, gradients, 0, FP32 * 2 * sum(prod(local) for _, local in tensors) + states
+            copies or masters, gradients, 0, FP32 * 2 * sum(prod(local) for _, _, local in held) + states
         )
     return StateBytes(masters + copies, gradients, states)
+
+
+def _padded_shard(tensor: TensorSpec, whole: tuple[int, ...], layout: Layout) -> int:
+    """Elements of a rank's shard with FSDP's padding; experts are shared by fewer ranks, or by none."""
+    ranks = layout.dp_shard * layout.cp if is_sharded(layout) else 1
+    if is_sharded(layout) and tensor.role.startswith("expert"):
+        ranks = ranks * layout.tp // (layout.ep * layout.etp)
+    return padded_rows(whole, ranks) // ranks
 
 
 def states_of(optimizer: Optimizer, tensor: TensorSpec) -> tuple[str, ...]:

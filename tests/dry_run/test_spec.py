@@ -28,7 +28,10 @@ from scalewright.spec.operators import forward_flops, recompute_flops
 
 SEQ_LEN = 16
 CLUSTER = load_cluster({"like": "dgx-h100", "nodes": 64})
-AXES = {"dp": ("dp_shard", "dp_replicate"), "tp": ("tp", "kv"), "cp": ("cp",), "pp": ("pp", "tie")}
+AXES = {
+    "dp": ("dp_shard", "dp_replicate"), "tp": ("tp", "kv", "etp"), "cp": ("cp",), "ep": ("ep",),
+    "pp": ("pp", "tie"),
+}  # fmt: skip
 SMALL: dict[str, Any] = {
     "vocab_size": 67,  # a prime: every cut of it is uneven
     "hidden_size": 24,
@@ -137,29 +140,70 @@ def cases() -> Iterator[Any]:
 
 def play(name: str, keys: dict[str, Any], *, masked: bool) -> tuple[ModelSpec, Layout, tuple[Group, ...]]:
     """The model, the layout and the groups of their dry run; `masked`: rows hold several documents."""
-    keys_of = {**MODELS, **PARTS, "predicting": PREDICTING}
+    keys_of = {**MODELS, **MIXTURES, **PARTS, "predicting": PREDICTING}
     model, layout = ModelSpec.parse(keys_of[name]), Layout.parse({"precision": "fp32", **keys})
     data = {"train": "nowhere", "seq_len": SEQ_LEN, "document_mask": masked}
     return model, layout, dry_run({"model": model.dump(), "layout": layout.dump(), "data": data}).groups
 
 
+MOE: dict[str, Any] = {"num_experts": 8, "top_k": 2, "moe_intermediate_size": 20}
+MIXTURES: dict[str, dict[str, Any]] = {
+    "mixture": {**SMALL, "moe": MOE},
+    "mixture, shared, biases": {**SMALL, "mlp_bias": True, "moe": {**MOE, "num_shared_experts": 2}},
+    "mixture, full norms": {**SMALL, "qk_norm": "full", "moe": MOE},
+}
+# Tokens are spread evenly: what a rank sends is to the byte what the formulas have.
+MIXTURE_LAYOUTS: list[tuple[str, dict[str, Any]]] = [
+    ("mixture", {"devices": 4, "ep": 4, "zero_stage": 3, "global_batch": 8}),
+    ("mixture", {"devices": 8, "ep": 2, "dp_replicate": 2, "zero_stage": 1, "precision": "bf16"}),
+    ("mixture", {"devices": 8, "ep": 4, "zero_stage": 0, "recompute": {"every": 2}}),
+    ("mixture", {"devices": 8, "pp": 2, "ep": 4, "schedule": "zbv", "zero_stage": 3, "global_batch": 16}),
+    ("mixture", {"devices": 2, "tp": 2, "sp": False, "zero_stage": 0}),
+    ("mixture, shared, biases", {"devices": 4, "tp": 2, "etp": 2, "zero_stage": 3, "recompute": "full"}),
+    ("mixture, shared, biases", {"devices": 16, "tp": 2, "cp": 2, "ep": 4, "etp": 2, "pp": 2, "sp": False}),
+    ("mixture, shared, biases", {"devices": 8, "ep": 8, "zero_stage": 3, "recompute": "full"}),
+    ("mixture, shared, biases", {"devices": 4, "ep": 4, "tp": 2, "recompute": "selective"}),
+    ("mixture, full norms", {"devices": 8, "tp": 2, "ep": 2, "zero_stage": 2, "global_batch": 8}),
+]
+
+
 @pytest.mark.parametrize(("name", "keys", "masked"), list(cases()))
 def test_bytes_held_and_sent(name: str, keys: dict[str, Any], masked: bool) -> None:
-    check_bytes(name, keys, masked)
+    compare(*play(name, keys, masked=masked))
 
 
 @pytest.mark.parametrize("keys", PREDICTED, ids=str)
 def test_bytes_with_prediction_modules(keys: dict[str, Any]) -> None:
-    check_bytes("predicting", keys, masked=False)
+    compare(*play("predicting", keys, masked=False))
 
 
-def check_bytes(name: str, keys: dict[str, Any], masked: bool) -> None:
-    """What all groups of ranks hold and send, and what the busiest of them sends by the plan."""
-    model, layout, groups = play(name, keys, masked=masked)
+@pytest.mark.parametrize(
+    ("name", "keys"),
+    [
+        pytest.param(*case, id=f"{case[0]} {case[1]}", marks=[] if turn % 3 == 0 else [pytest.mark.slow])
+        for turn, case in enumerate(MIXTURE_LAYOUTS)
+    ],
+)
+def test_bytes_of_mixtures(name: str, keys: dict[str, Any]) -> None:
+    compare(*play(name, keys, masked=False))
+
+
+def by_axis(group: Group) -> dict[tuple[str, str], tuple[int, int]]:
+    """Calls and bytes of each kind; experts go over other groups of the same axis."""
+    sent: dict[tuple[str, str], tuple[int, int]] = {}
+    for (axis, kind, _), (count, size) in group.step.traffic.items():
+        if axis != "control":
+            before = sent.get((axis, kind), (0, 0))
+            sent[axis, kind] = before[0] + count, before[1] + size
+    return sent
+
+
+def compare(model: ModelSpec, layout: Layout, groups: tuple[Group, ...]) -> None:
+    """Every group of ranks with the spec, the busiest with the planner."""
     assert sorted(rank for group in groups for rank in group.ranks) == list(range(layout.devices))
     bf16 = layout.precision == "bf16"
     for group in groups:
-        sent = {(a, k): value for (a, k, _), value in group.step.traffic.items() if a != "control"}
+        sent = by_axis(group)
         for rank in (group.ranks[0], group.ranks[-1]):
             expected = step_traffic(model, layout, SEQ_LEN, rank, bf16=bf16)
             assert sent == {key: (traffic.count, traffic.bytes) for key, traffic in expected.items()}

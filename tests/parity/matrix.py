@@ -118,6 +118,10 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "model": {"moe": MOE, "num_hidden_layers": 5},
         "train": {"balance": {"loss": 1e-2, "z_loss": 1e-3}},
     },
+    "moe-capacity": {
+        "model": {"moe": MOE},
+        "train": {"balance": {"loss": 1e-2, "capacity_factor": 0.75}},
+    },
     "moe-compiled": {
         "model": {"moe": MOE},
         "train": {"compile": True, "balance": {"loss": 1e-2, "z_loss": 1e-3}},
@@ -404,6 +408,19 @@ def _context() -> list[Case]:
     ]  # fmt: skip
 
 
+LOW: dict[str, dict[str, Any]] = {  # layouts of mixtures in bf16
+    "dp2-zero3": {"dp_shard": 2},
+    "ep2": {"dp_shard": 2, "ep": 2},
+    "ep2-zero0": {"dp_shard": 2, "ep": 2, "zero_stage": 0},
+    "tp2-ep2": {"tp": 2, "ep": 2},
+    "tp2-no-sp": {"tp": 2, "sp": False},
+    "pp2-dp2-ep2": {"pp": 2, "dp_shard": 2, "ep": 2},
+    "cp2-ep2": {"cp": 2, "ep": 2},
+    "dp2-etp2-recompute-full": {"dp_shard": 2, "etp": 2, "recompute": "full"},
+    "pp2-tp2-dp2-ep2": {"pp": 2, "tp": 2, "dp_shard": 2, "ep": 2},
+}
+
+
 def _experts() -> list[Case]:
     found = []
     for zero in (0, 1, 2, 3):
@@ -454,6 +471,26 @@ def _experts() -> list[Case]:
         case("moe-ep2-compiled", "moe-compiled", dp_shard=2, ep=2, micro_batch=2),
         case("moe-tp2-ep2-compiled", "moe-compiled", tp=2, ep=2, micro_batch=2),
         case("moe-ep2-offload-all", "moe", dp_shard=2, ep=2, offload="all", micro_batch=2),
+        case("moe-capacity-ep2", "moe-capacity", dp_shard=2, ep=2, micro_batch=2),
+        case("moe-capacity-ep2-accumulated", "moe-capacity", dp_shard=2, ep=2, micro_batch=1),
+        case("moe-capacity-dp2-zero3", "moe-capacity", dp_shard=2, micro_batch=4),
+        case("moe-capacity-dp2-etp2", "moe-capacity", dp_shard=2, etp=2, micro_batch=2),
+        case("moe-capacity-tp2", "moe-capacity", tp=2, micro_batch=2),
+        case("moe-capacity-tp2-ep2-no-sp", "moe-capacity", tp=2, ep=2, sp=False, micro_batch=2),
+        *(case(f"moe-capacity-cp2-ep2-{kind}", "moe-capacity", cp=2, ep=2, cp_kind=kind, micro_batch=2)
+          for kind in KINDS),
+        case("moe-capacity-pp2", "moe-capacity", pp=2),
+        case("moe-capacity-pp2-dp2-ep2-zb-h1", "moe-capacity", pp=2, dp_shard=2, ep=2, schedule="zb-h1"),
+        case("moe-capacity-ep2-recompute-full", "moe-capacity", dp_shard=2, ep=2, recompute="full",
+             micro_batch=2),
+        case("moe-capacity-tp2-dp2-recompute-selective", "moe-capacity", dp_shard=2, tp=2,
+             recompute="selective", micro_batch=2),
+        case("moe-capacity-cp2-tp2-ep2-etp2", "moe-capacity", cp=2, tp=2, ep=2, etp=2, micro_batch=2),
+        case("moe-capacity-pp2-tp2-dp2-ep2", "moe-capacity", pp=2, tp=2, dp_shard=2, ep=2, fast=True),
+        # the control's choices of experts are given (train/routes.py)
+        *(case(f"moe-{name}-bf16", "moe", precision="bf16", tolerance=BF16, micro_batch=2,
+               fast=name == "tp2-ep2", **axes)
+          for name, axes in LOW.items()),
         case("moe-sigmoid-dp2", "moe-sigmoid", dp_shard=2, micro_batch=2),
         case("moe-sigmoid-ep2", "moe-sigmoid", dp_shard=2, ep=2, micro_batch=2),
         case("moe-sigmoid-ep2-zero0", "moe-sigmoid", dp_shard=2, ep=2, zero_stage=0, micro_batch=2),

@@ -6,9 +6,10 @@
               rows [Nk,D] --experts--> [Nk,D] --back in order, weighted, summed over k--> [N,D]  (+ shared(x))
 
 (Shazeer et al. 2017, arXiv 1701.06538 §2; Fedus et al. 2021, 2101.03961 §2; DeepSeek-AI 2024, 2412.19437
-§2.1.2.) No token is dropped: an expert takes as many as are sent to it. With `weigh_input` (Llama 4) it gives
-f(w x) in place of w f(x). Devices, ranks and groups appear nowhere: expert parallelism wraps the forward of
-`experts`, tensor parallelism `routed` and `shared`.
+§2.1.2.) An expert takes as many tokens as are sent to it, unless training limits them (train/capacity.py). With
+`weigh_input` (Llama 4) it gives f(w x) in place of w f(x). Devices, ranks and groups appear nowhere: expert
+parallelism wraps the forward of `experts`, and of the whole where some are shared, tensor parallelism `routed`
+and `shared`.
 
     B batch  T tokens  N = B T  D hidden  E experts  k experts of a token  F hidden units of an expert
 """
@@ -24,12 +25,12 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 
 from scalewright.model.mlp import MLP, hidden_units
-from scalewright.model.router import Choice, Router
+from scalewright.model.router import Choice, Kept, Router, tally
 from scalewright.spec.model import ModelSpec
 
 
 class MoE(nn.Module):
-    """x [B, T, D] -> [B, T, D]; what the newest forward has routed is in `load` and `auxiliary`."""
+    """x [B, T, D] -> [B, T, D]."""
 
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
@@ -39,18 +40,21 @@ class MoE(nn.Module):
         self.experts = Experts(spec, moe.num_experts, moe.moe_intermediate_size)
         self.shared = MLP(spec, moe.shared_size) if moe.shared_size else None
         self.shared_gate = nn.Linear(spec.hidden_size, 1, bias=False) if moe.shared_gate else None
-        self.watch: Callable[[Choice, int], None] | None = (
-            None  # balancing: given each choice, and its rows B
-        )
+        # What training sets; both are given each choice, and its rows B.
+        self.watch: Callable[[Choice, int], None] | None = None  # balancing
+        self.limit: Callable[[Choice, int], Kept | None] | None = None  # capacity
 
     def forward(self, x: Tensor) -> Tensor:
         out = self.routed(x)
-        if self.shared is None:
-            return out
+        return out if self.shared is None else out + self.beside(x)
+
+    def beside(self, x: Tensor) -> Tensor:
+        """x [B, T, D] -> what the shared experts make of it, which takes every token."""
+        assert self.shared is not None
         shared: Tensor = self.shared(x)
         if self.shared_gate is not None:
             shared = torch.sigmoid(self.shared_gate(x)) * shared
-        return out + shared
+        return shared
 
     def routed(self, x: Tensor) -> Tensor:
         """x [B, T, D] -> the weighted sum of its tokens' experts [B, T, D]."""
@@ -58,12 +62,21 @@ class MoE(nn.Module):
         choice: Choice = self.router(rows)
         if self.watch is not None:
             self.watch(choice, len(x))
-        order = choice.experts.flatten().argsort(stable=True)  # of (token, slot) pairs, by expert
-        by_expert, weights = rows[order // choice.experts.shape[1]], choice.weights.to(x.dtype)
+        kept = None if self.limit is None else self.limit(choice, len(x))
+        experts, counts = choice.experts, choice.counts
+        if kept is not None:
+            experts = experts.masked_fill(~kept.slots, len(counts))  # behind all others
+            counts = tally(experts, len(counts) + 1)[:-1]
+        order = experts.flatten().argsort(stable=True)  # of (token, slot) pairs, by expert
+        number = len(order) if kept is None else on_host([counts.sum()[None]], [kept.most])[0][0]
+        first, weights = order[:number], choice.weights.to(x.dtype)
+        by_expert = rows[first // experts.shape[1]]
         if self.weigh_input:
-            by_expert = by_expert * weights.flatten()[order][:, None]
-        done: Tensor = self.experts(by_expert, choice.counts)
-        slots = torch.unflatten(done[inverse(order)], 0, choice.experts.shape)  # [N, k, D]
+            by_expert = by_expert * weights.flatten()[first][:, None]
+        done: Tensor = self.experts(by_expert, counts)
+        if number < len(order):
+            done = F.pad(done, (0, 0, 0, len(order) - number))  # what no expert takes gives nothing
+        slots = torch.unflatten(done[inverse(order)], 0, experts.shape)  # [N, k, D]
         if not self.weigh_input:
             slots = slots * weights[..., None]
         out: Tensor = slots.sum(dim=1)

@@ -102,7 +102,7 @@ def parallelize(
             cut_parameters(stage, placements, mesh)
             apply_tensor(stage, layout, mesh)
             apply_context(stage, layout, mesh)
-            apply_expert(stage, mesh)
+            apply_expert(stage, layout, mesh)
     blocks = {number: blocks_of(stage) for number, stage in stages.items()}
     every_block = [block for of_stage in blocks.values() for block in of_stage]
     for number, stage in stages.items():

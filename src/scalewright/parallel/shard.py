@@ -71,7 +71,7 @@ def apply_shard(
     shard = partial(fully_shard, mp_policy=precision, offload_policy=offload)
     blocks, free = list(blocks), layout.zero_stage == 3
     head = head_modules(model)
-    experts = [module.experts for module in model.modules() if isinstance(module, MoE)]
+    experts = _expert_units(model)
     if experts:
         expert_mesh = _device_mesh(mesh, "efsdp")
         for stacked in experts:
@@ -133,15 +133,22 @@ def reduces_unused(layout: Layout) -> bool:
 
 
 def _prefetch_backward(stage: nn.Module, blocks: list[nn.Module]) -> None:
-    """Each block's backward gathers the one below it ahead of time, and the lowest none.
+    """Each unit's backward gathers the one before it ahead of time, and the lowest none.
+
+    A block's experts are a unit that comes before the rest of it.
 
     By itself FSDP goes back through the forwards of all micro-batches since the step began. In a pipeline the
-    forward before the lowest block's is another micro-batch's highest block: gathered for nothing, at the
+    forward before the lowest unit's is another micro-batch's highest block: gathered for nothing, at the
     step's end too.
     """
-    below = [*blocks[:1], *blocks]  # the lowest names itself, since an empty list would be no choice
-    for module, target in zip([*blocks, stage], below, strict=True):
+    units = [unit for block in blocks for unit in (*_expert_units(block), block)]
+    below = [*units[:1], *units]  # the lowest names itself, since an empty list would be no choice
+    for module, target in zip([*units, stage], below, strict=True):
         _fsdp(module).set_modules_to_backward_prefetch([_fsdp(target)])
+
+
+def _expert_units(block: nn.Module) -> list[nn.Module]:
+    return [module.experts for module in block.modules() if isinstance(module, MoE)]
 
 
 def _fsdp(module: nn.Module) -> FSDPModule:

@@ -29,6 +29,7 @@ from scalewright.spec.presets import load_model_spec
 from scalewright.spec.run import DataSpec, PythonRef, RunSpec
 from scalewright.train.resolve import check_trainable
 
+MATHEMATICS = ("z_loss", "balance")  # keys of `train` that change what is computed
 SHOWN = ("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads",
          "num_key_value_heads", "head_dim", "vocab_size")  # fmt: skip
 
@@ -73,7 +74,7 @@ def set_up(run: RunSpec, *, device: str, steps: int, micro_batch: int | None = N
         resume="never",
         init=run.init if small == model else "random",
         lr_schedule={"kind": "constant"},  # a warm-up would hardly move the weights in so few steps
-        train={"steps": steps, "z_loss": run.train.z_loss, "compile": False},
+        train={"steps": steps, **{key: run.train.dump()[key] for key in MATHEMATICS}, "compile": False},
         checkpoint={"at_end": False},
         diloco=diloco.dump() if diloco is not None else None,
         track={},

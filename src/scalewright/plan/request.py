@@ -17,10 +17,12 @@ from scalewright.plan.curves import narrow_is_fast
 from scalewright.plan.frameworks import FUSED_ATTENTION, OURS, Framework, find_framework
 from scalewright.plan.switches import NO_SWITCHES, Switches, read_switches
 from scalewright.spec.diloco import DilocoSpec
+from scalewright.spec.expert_volumes import kept_share
 from scalewright.spec.hardware.cluster import ClusterSpec
 from scalewright.spec.layout import Layout, RecomputeBudget, RecomputeEvery
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.optimizers import ADAMW, Optimizer
+from scalewright.spec.presets import load_model_spec
 from scalewright.spec.primitives import Kernels, Sizes
 from scalewright.spec.run import DataSpec, OptimizerSpec, RunSpec
 from scalewright.spec.schedules.kinds import KINDS
@@ -174,15 +176,20 @@ def from_layout(
 
 
 def run_facts(run: RunSpec) -> dict[str, Any]:
-    """The optimizer, document mask and islands of a run file, as keywords of `from_layout`; they change its
-    memory and what it sends.
+    """What a run file has beside its layout, as keywords of `from_layout`: optimizer, document mask, islands,
+    capacity. They change its memory and what it sends.
 
-    A user's own optimizer counts as AdamW, which keeps the most state.
+    A user's own optimizer counts as AdamW, which keeps the most state. A capacity counts as far as it
+    drops tokens at even loads.
     """
     optimizer, data = run.optimizer, run.data
     record = optimizer.record if isinstance(optimizer, OptimizerSpec) else ADAMW
     masked = isinstance(data, DataSpec) and data.masked
-    return {"optimizer": record, "documents": masked, "diloco": run.diloco}
+    factor, model = run.train.balance.capacity_factor, run.model
+    model = load_model_spec(model) if isinstance(model, str) and factor is not None else model
+    share = kept_share(factor, model.moe, run.seq_len) if isinstance(model, ModelSpec) else 1.0
+    options = {"options": {"capacity": f"{share:.12g}"}} if share < 1 else {}
+    return {"optimizer": record, "documents": masked, "diloco": run.diloco, **options}
 
 
 def recompute_of(layout: Layout, trainer: Framework, switches: Switches) -> tuple[str, float]:

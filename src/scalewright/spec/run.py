@@ -142,6 +142,7 @@ class BalanceSpec(Spec):
     loss: float = Field(0.0, ge=0)  # of each sequence
     z_loss: float = Field(0.0, ge=0)  # of the router's logits
     bias_rate: float = Field(1e-3, ge=0)  # of routers that have a correction bias
+    capacity_factor: float | None = Field(None, gt=0)  # null: experts take all tokens (train/capacity.py)
 
 
 class TrainSpec(Spec):

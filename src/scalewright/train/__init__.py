@@ -6,7 +6,7 @@ loop.py      batches, steps, validation, saves       step.py     one optimizer s
 batches.py   the samples of a rank                   horizon.py, lr.py   how far a run is; its learning rate
 loss.py      own_loss.py, reduction.py    optimizer.py   elementwise.py    columns.py   a step's report
 diloco.py    islands and their outer optimizer    simulate.py   the same in one process
-precision.py, profile.py
+balance.py, capacity.py   of experts    routes.py   their choices, for parity    precision.py, profile.py
 guard/ bad numbers    hangs/ watchdog    memory/ what fits    record/ metrics    state/ what is saved
 """
 

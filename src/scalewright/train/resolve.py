@@ -53,6 +53,7 @@ def resolve(run: RunSpec, *, read_data: bool = True) -> Resolved:
     check_named(run.optimizer, run.layout)
     _check_muon(run, model)
     _check_diloco(run, model)
+    _check_capacity(run, model)
     if isinstance(run.loss, PythonRef):
         reduction_of(run.loss)
     if run.checkpoint.async_:
@@ -101,6 +102,14 @@ def _check_diloco(run: RunSpec, model: ModelSpec | PythonRef) -> None:
     if run.diloco is not None and run.train.guard.spike == "rewind":
         problem = "a rewind goes back with all ranks, and with diloco each island decides on its own spikes"
         raise UserError(problem, "train.guard.spike", "use spike: log, skip or zclip, or diloco: null")
+
+
+def _check_capacity(run: RunSpec, model: ModelSpec | PythonRef) -> None:
+    """A capacity is of experts that this tool routes to."""
+    factor = run.train.balance.capacity_factor
+    if factor is not None and not (isinstance(model, ModelSpec) and model.moe):
+        problem = f"capacity_factor {factor:g} limits experts, and this model has none of this tool's"
+        raise UserError(problem, "train.balance", "leave it out, or train a mixture such as olmoe-1b-7b")
 
 
 def check_trainable(model: ModelSpec | PythonRef, layout: Layout, seq_len: int | None) -> None:

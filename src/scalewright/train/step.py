@@ -29,7 +29,7 @@ from scalewright.train.balance import Balance
 from scalewright.train.columns import (
     AUX,
     BUSIEST,
-    ENTROPY,
+    DROPPED,
     LOSS,
     MEMORY,
     NORM,
@@ -121,7 +121,7 @@ class Step:
         report[NORM] = (norms.square() * self._shares).sum()
         report[MEMORY + self.mesh.rank] = memory_gib(self.mesh.device)
         if self.balance is not None:
-            report[BUSIEST : ENTROPY + 1] = self.balance.count()
+            report[BUSIEST : DROPPED + 1] = self.balance.count()
         local = self.guard.note_local(report)
         all_sum(report, self.mesh, self.mesh.together)
         report[NORM] = report[NORM].sqrt()

@@ -83,7 +83,7 @@ def _fill(at: Columns, priced: Sequence[_Priced]) -> np.ndarray:
     """Seconds that a micro-batch's traffic in one stage holds up the others, in the fill and the drain."""
     once = np.zeros(len(at.table))
     for part in priced:
-        if part.transfer.axis in ("fsdp", "expert"):
+        if part.transfer.axis in ("fsdp", "efsdp", "expert"):
             # a gradient leaves for the stage before once those of the weights are reduced, unless split off
             later = at.table.schedules("splits") & (part.transfer.kind != "all_gather") & (part.rounds <= 1)
             once = once + np.where(later, 0.0, part.seconds / np.maximum(part.rounds, 1.0))
@@ -108,7 +108,7 @@ def _copies(at: Columns, priced: Sequence[_Priced]) -> np.ndarray:
     moved = np.zeros(len(at.table))
     for part in priced:
         transfer = part.transfer
-        if transfer.axis == "fsdp" or (transfer.axis == "expert" and transfer.during == "all"):
+        if transfer.axis in ("fsdp", "efsdp") or (transfer.axis == "expert" and transfer.during == "all"):
             times = 2.0 if transfer.kind == "all_gather" else 1.5 * at.c["overlap.slow"]
             moved = moved + times * transfer.calls * transfer.bytes
     return np.asarray(at.trainer("fsdp_copies") * moved / at.memory_rate)

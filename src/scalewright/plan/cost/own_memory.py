@@ -16,7 +16,7 @@ FSDP2 gathers into one flat tensor and copies parameters out of it, copies gradi
 is reduced, and keeps that until the next reduction starts. ZeRO-1 sums gradients whole, in fp32, over the
 micro-batches. A split backward keeps all activations until its weight part, and the gradients of outputs
 that its input part made. The dry run plays the program itself: tests/plan/cost/test_own_memory.py compares.
-Of what is only planned (experts, dualpipe) this is an estimate.
+Of experts, which are units by themselves, and of dualpipe, which is only planned, this is an estimate.
 """
 
 from __future__ import annotations

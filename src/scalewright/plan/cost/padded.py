@@ -25,6 +25,9 @@ TIED = w.REGIONS  # a region more: the embedding, where the last stage is on ano
 # tensors that are no matrix of a block (spec/optimizers.py) elements and number
 SUMS = 6
 ALL, TENSORS, SUM_TP, SUM_KV, REST, REST_TENSORS = range(SUMS)
+# Of experts: elements; tensors; elements whose gradients ranks of etp have yet to sum
+EXPERT_SUMS = 3
+EXPERTS, EXPERT_TENSORS, SUM_ETP = range(EXPERT_SUMS)
 
 
 def padded(table: Table, ranks: np.ndarray) -> np.ndarray:
@@ -35,6 +38,34 @@ def padded(table: Table, ranks: np.ndarray) -> np.ndarray:
         unit = table.units[int(index)]
         rows.append(_regions(unit.model, unit.sizes.tp, unit.sizes.sp, int(shards)))
     return np.array(rows)[inverse.reshape(-1)]
+
+
+def padded_experts(table: Table, ranks: np.ndarray) -> np.ndarray:
+    """[rows, EXPERT_SUMS]: the same of an average block's experts, which `ranks` share."""
+    pairs, inverse = np.unique(table.unit * 2.0**31 + ranks, return_inverse=True)
+    rows = []
+    for index, shards in zip(*np.divmod(pairs.astype(np.int64), 2**31), strict=True):
+        unit = table.units[int(index)]
+        rows.append(_experts(unit.model, unit.sizes.ep, unit.sizes.etp, int(shards)))
+    return np.array(rows)[inverse.reshape(-1)]
+
+
+def expert_ranks(table: Table, ranks: np.ndarray) -> np.ndarray:
+    """The ranks that share an expert, where `ranks` share a dense tensor (spec/grid.py: `efsdp`)."""
+    return np.asarray(np.maximum(np.floor(ranks * table.tp / (table.ep * table.etp)), 1.0))
+
+
+@lru_cache(maxsize=65536)
+def _experts(model: ModelSpec, ep: int, etp: int, ranks: int) -> np.ndarray:
+    sums = np.zeros(EXPERT_SUMS)
+    if model.moe is None:
+        return sums
+    layout = Layout(devices=ep * etp, ep=ep, etp=etp, zero_stage=0)
+    for held in place(model, layout):
+        if held.tensor.role.startswith("expert") and held.tensor.layer < model.num_hidden_layers:
+            size = padded_rows(local_shape(held, {"ep": 0, "etp": 0}, {"ep": ep, "etp": etp}), ranks)
+            sums += np.array([size, 1.0, size * ("etp" in held.grad_sum)])
+    return np.asarray(sums / model.num_hidden_layers)
 
 
 @lru_cache(maxsize=65536)

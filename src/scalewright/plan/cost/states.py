@@ -17,7 +17,18 @@ import numpy as np
 from scalewright.plan.cost import work as w
 from scalewright.plan.cost.columns import Place
 from scalewright.plan.cost.optimizer import offloaded
-from scalewright.plan.cost.padded import ALL, REST, REST_TENSORS, TENSORS, TIED, padded
+from scalewright.plan.cost.padded import (
+    ALL,
+    EXPERT_TENSORS,
+    EXPERTS,
+    REST,
+    REST_TENSORS,
+    TENSORS,
+    TIED,
+    expert_ranks,
+    padded,
+    padded_experts,
+)
 from scalewright.plan.cost.table import Facts, Table
 from scalewright.spec.memory import FP32
 
@@ -68,6 +79,8 @@ class Padded:
     sharded: np.ndarray
     ranks: np.ndarray
     regions: np.ndarray  # as `padded`
+    expert_ranks: np.ndarray
+    experts: np.ndarray  # as `padded_experts`
 
 
 def padded_sums(table: Table, facts: Facts) -> Padded | None:
@@ -76,7 +89,8 @@ def padded_sums(table: Table, facts: Facts) -> Padded | None:
     if not own.any():
         return None
     sharded, ranks = fsdp(table)
-    return Padded(own, sharded, ranks, padded(table, ranks))
+    shared = np.where(sharded, expert_ranks(table, ranks), 1.0)
+    return Padded(own, sharded, ranks, padded(table, ranks), shared, padded_experts(table, shared))
 
 
 def versions(table: Table, rank: np.ndarray) -> np.ndarray:
@@ -130,9 +144,10 @@ def _own(table: Table, facts: Facts, at: Place, sums: Padded) -> States:
     sharded, ranks = sums.sharded, sums.ranks
     away = offloaded(table.offload, "parameters")
     dense, tensors, rest, rest_tensors = _dense(table, at, sums.regions)
-    expert = elements(table, facts, at)[1]
-    experts = np.where(sharded, np.maximum(ranks * table.tp / (table.ep * table.etp), 1.0), 1.0)
-    shard = dense / ranks + expert / experts
+    count = _regions(table, at)
+    blocks, beside = count[w.BLOCK], count[w.EXTRA] * facts.works["expert"][:, w.EXTRA][table.unit]
+    shard = dense / ranks + (blocks * sums.experts[:, EXPERTS] + beside) / sums.expert_ranks
+    tensors = tensors + blocks * sums.experts[:, EXPERT_TENSORS]
     each, more, scratch, apart, copies = (
         facts.trainers[name][table.unit]
         for name in ("held_optimizer", "rest_optimizer", "scratch", "step_bytes", "copies")

@@ -186,6 +186,9 @@ def _work_facts(units: Sequence[Unit]) -> dict[str, np.ndarray]:
     facts["gates"] = np.array([work.gates for work in works])  # likewise
     facts["reached"] = column(units, _reached_groups)
     facts["local_experts"] = column(units, _local_experts)
+    facts["experts"] = column(units, lambda u: u.model.moe.num_experts if u.model.moe else 0.0)
+    facts["shared_experts"] = column(units, lambda u: bool(u.model.moe and u.model.moe.shared_size))
+    facts["shared_gate"] = column(units, lambda u: bool(u.model.moe and u.model.moe.shared_gate))
     own = [u.framework.name == OURS for u in units]
     tied = [w.tied_elements(u.model, u.sizes.tp, ours) for u, ours in zip(units, own, strict=True)]
     facts["tied"] = np.array(tied)

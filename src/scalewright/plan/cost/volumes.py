@@ -7,12 +7,13 @@
                      1, 2: reduce-scatter, and a gather of parameters         (Rajbhandari et al. 2020 §7.1)
                      3, FSDP: two gathers and a reduce-scatter a micro-batch  (§7.2; Zhao et al. 2023 §3.2),
                      or once a step where a pipeline keeps parameters gathered (Dubey et al. 2024 §3.3.2)
-    expert           the same of experts' parameters, which fewer ranks share
+    expert, efsdp    the same of experts' parameters, which fewer ranks share
     tp               two all-reduces of the residual stream a block and pass, or as many gathers and scatters
                      (Shoeybi et al. 2019 §3; Korthikanti et al. 2022 §4.2.2); one where attention and MLP run
                      side by side
+    ep, etp          of this package's own: tokens to their experts and back; of others: exchange.py
 
-A row has no calls in the other kind's list. What ep exchanges beside gradients is in exchange.py.
+A row has no calls in the other kind's list.
 """
 
 from __future__ import annotations
@@ -25,15 +26,26 @@ import numpy as np
 
 from scalewright.plan.cost import work as w
 from scalewright.plan.cost.columns import Columns, Place
-from scalewright.plan.cost.exchange import context_rank
+from scalewright.plan.cost.exchange import beside_experts, context_rank, expert_rank
 from scalewright.plan.cost.links import message_bytes
 from scalewright.plan.cost.optimizer import offloaded
-from scalewright.plan.cost.padded import ALL, SUM_KV, SUM_TP, TIED, padded
+from scalewright.plan.cost.padded import (
+    ALL,
+    EXPERTS,
+    SUM_ETP,
+    SUM_KV,
+    SUM_TP,
+    TIED,
+    expert_ranks,
+    padded,
+    padded_experts,
+)
 from scalewright.plan.cost.shares import shares, weight_bytes
 from scalewright.plan.cost.states import fsdp
 from scalewright.plan.cost.table import RECOMPUTE
 from scalewright.spec import volumes
 from scalewright.spec.context_volumes import context_parallel
+from scalewright.spec.expert_volumes import expert_parallel
 from scalewright.spec.loss_chunks import chunk_tokens
 from scalewright.spec.memory import FP32
 from scalewright.spec.volumes import (
@@ -43,6 +55,8 @@ from scalewright.spec.volumes import (
     Exchanges,
     Group,
     Rank,
+    Shards,
+    SparseBlocks,
     Transfer,
     outer_steps,
 )
@@ -54,9 +68,10 @@ class Volumes:
     def __init__(self, at: Columns) -> None:
         self.at, t = at, at.table
         trained = (t.pp == 1) | t.schedules("trained")
-        plain = (at.work("sparse") == 0) & (t.ep == 1) & trained
+        # of experts in prediction heads nothing is counted
+        heads = at.region(at.facts.works["expert"], w.EXTRA) > 0
         # of this package's own trainer what it can't run yet is an estimate by its habits
-        self.own = np.asarray((at.trainer("own") > 0) & plain)
+        self.own = np.asarray((at.trainer("own") > 0) & trained & ~heads)
         self.all_own, self.any_own = bool(self.own.all()), bool(self.own.any())
         self._ranks: dict[int, tuple[Place, Rank]] = {}
 
@@ -100,6 +115,13 @@ class Volumes:
         blocks = self._exchanges(place.with_predictions(self.at.work("mtp")))
         return list(context_parallel(context_rank(self.at, blocks.blocks, blocks.rerun)))
 
+    def expert_parallel(self, place: Place) -> list[Transfer]:
+        """Tokens to their experts and back, of this package's own trainer."""
+        t = self.at.table
+        if not (self.any_own and (t.ep * t.etp > 1).any()):
+            return []
+        return _only(self.own, expert_parallel(expert_rank(self.at, self._exchanges(place).sparse)))
+
     # -- this package's own -----------------------------------------------------------------------
 
     @cached_property
@@ -137,6 +159,7 @@ class Volumes:
             tokens=t.micro_batch * t.seq_len / t.cp,
             message=message_bytes(at),
             borders=_borders(at, place),
+            experts=self._experts(place),
         )
 
     def _outer(self, numbers: np.ndarray) -> list[Transfer]:
@@ -155,6 +178,37 @@ class Volumes:
         )
         return [replace(x, calls=np.where(at.islands, x.calls * fragments, 0.0)) for x in steps]
 
+    def _experts(self, place: Place) -> Shards:
+        """Experts of an average block: a unit of FSDP, or a part of the gradients that their replicas sum."""
+        if not self.at.work("sparse").any():
+            return Shards()
+        t, (sharded, ranks, _) = self.at.table, self._sums
+        sparse = np.maximum(self.at.work("sparse"), 1e-9)
+        elements = np.rint(self._expert_sums[:, EXPERTS] / sparse)  # all blocks of experts are alike
+        share = place.blocks * self.at.work("sparse")
+        group = Group(elements, share, self._computations(place))
+        replicas = np.maximum(t.dp * t.cp * t.tp / (t.ep * t.etp), 1.0)
+        plain = np.where(~sharded & (replicas > 1), FP32 * elements * share, 0.0)
+        buckets = np.maximum(np.ceil(plain / BUCKET_BYTES), 1.0)
+        return Shards(
+            np.where(sharded, expert_ranks(t, ranks), 1.0),
+            (group,),
+            ((plain / buckets, np.where(plain > 0, buckets, 0.0)),),
+        )
+
+    @cached_property
+    def _expert_sums(self) -> np.ndarray:
+        sharded, ranks, _ = self._sums
+        t = self.at.table
+        return padded_experts(t, np.where(sharded, expert_ranks(t, ranks), 1.0))
+
+    def _computations(self, place: Place) -> np.ndarray:
+        """Forwards and backwards of a stage in a step, parts of split ones counted."""
+        t = self.at.table
+        # DualPipeV splits 2 p - 1 - r of the backwards of rank r, over both of its stages
+        halves = np.where(t.schedules("paired"), (2 * t.pp - 1 - place.rank) / 2, 0.0)
+        return np.where(t.schedules("split_all"), 3 * t.accumulation, 2 * t.accumulation + halves)
+
     def _groups(self, place: Place) -> tuple[Group, ...]:
         """Blocks, and what is held outside of them: a root at either end of a pipeline; otherwise a root and
         a head, or one root where they are tied, or prediction modules use both."""
@@ -163,11 +217,8 @@ class Volumes:
         both, head = np.where((t.pp == 1) & tied, end, 0.0), np.where((t.pp == 1) & ~tied, end, 0.0)
         apart = end - both - head
         both_ends = tied & t.schedules("folded")
-        # DualPipeV splits 2 p - 1 - r of the backwards of rank r, over both of its stages
-        halves = np.where(t.schedules("paired"), (2 * t.pp - 1 - place.rank) / 2, 0.0)
-        computations = np.where(t.schedules("split_all"), 3 * t.accumulation, 2 * t.accumulation + halves)
         return (
-            Group(self._sums[2][:, w.BLOCK, ALL], place.blocks, computations),
+            Group(self._sums[2][:, w.BLOCK, ALL], place.blocks, self._computations(place)),
             Group(head, 1.0 * (head > 0), stays=True),
             Group(start + both, 1.0 * (start + both > 0), stays=True, root=True, both_ends=both_ends),
             Group(apart, 1.0 * (apart > 0), stays=True, root=True),
@@ -189,6 +240,10 @@ class Volumes:
             start, end = self._roots(place, what)
             part = FP32 * (place.blocks * sizes[:, w.BLOCK, what] + start + end) / ranks
             yield axis, part, 1.0 * (t.tp > 1) * (part > 0)
+        if (t.etp > 1).any():
+            shared = np.where(self._sums[0], expert_ranks(t, ranks), 1.0)
+            part = FP32 * place.blocks * self._expert_sums[:, SUM_ETP] / shared
+            yield "etp", part, 1.0 * (part > 0)
         ends = (t.pp > 1) & ~t.schedules("folded") & ((place.first > 0) | (place.last > 0))
         part = FP32 * sizes[:, TIED, ALL] / ranks
         yield "tie", part, 1.0 * ends * (self.at.work("tied") > 0) * (part > 0)
@@ -211,6 +266,22 @@ class Volumes:
             first=1.0 * (place.first > 0) + at.work("mtp") * (place.last > 0),
             last=(1.0 + at.work("mtp")) * (place.last > 0),
             loss_chunks=np.ceil(tokens / chunk_tokens(at.work("logits") / tokens)),
+            sparse=self._sparse(n, np.where(none, 0.0, again)),
+        )
+
+    def _sparse(self, blocks: np.ndarray, rerun: np.ndarray) -> SparseBlocks:
+        """Of so many average blocks, the part that has experts."""
+        at = self.at
+        share, shared, follows = at.work("sparse"), at.work("shared_experts"), at.work("post_norm")
+        beside = beside_experts(at)
+        return SparseBlocks(
+            blocks=blocks * share,
+            rerun=rerun * share,
+            experts=at.work("experts"),
+            shared=shared,
+            # what comes last in the block isn't needed again: shared experts, or the routed tokens
+            exit_again=np.maximum(np.maximum(follows, beside), at.work("shared_gate")),
+            gather_again=np.maximum(follows, shared * (1 - beside)),
         )
 
     # -- trainers in general ----------------------------------------------------------------------

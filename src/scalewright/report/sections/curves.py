@@ -54,6 +54,7 @@ CURVES = (
     Curve(
         "expert_entropy", "Entropy of the experts' loads", "percent", note="100%: all alike", calm="average"
     ),
+    Curve("expert_drop_share", "Dropped by experts", "percent", note="of all choices", calm="average"),
 )
 
 
@@ -90,7 +91,7 @@ def axes(run: RunFolder) -> dict[str, list[float | None]]:
 def make(run: RunFolder, curve: Curve) -> Chart | None:
     """The chart of one column; None when it has no finite value, or only zeros where zero means unused."""
     values = run.train.get(curve.column)
-    if curve.column == "aux_loss" and not np.nanmax(values, initial=0.0):
+    if curve.column in ("aux_loss", "expert_drop_share") and not np.nanmax(values, initial=0.0):
         return None
     lines = _lines(run, curve, values)
     if curve.column == "loss" and np.isfinite(run.valid.get("loss")).any():
