@@ -42,9 +42,9 @@ class Beside:
         self._between: Callable[[], None] | None = None
         moe.forward = self._forward  # type: ignore[method-assign]
         moe.beside = self._beside  # type: ignore[method-assign]
-        moe.shared.down.forward = self._second_half  # type: ignore[assignment]
+        moe.shared.down.forward = self._second_half  # type: ignore[method-assign]
 
-    @torch.compiler.disable(recursive=False)  # type: ignore[untyped-decorator]
+    @torch.compiler.disable(recursive=False)  # type: ignore[untyped-decorator,no-untyped-call]
     def _forward(self, x: Tensor) -> Tensor:
         self._x = x
         try:
@@ -52,7 +52,7 @@ class Beside:
         finally:
             self._x = self._out = self._between = None
 
-    @torch.compiler.disable(recursive=False)  # type: ignore[untyped-decorator]
+    @torch.compiler.disable(recursive=False)  # type: ignore[untyped-decorator,no-untyped-call]
     def around(self, compute: Callable[[], T]) -> T:
         """The first half of the shared experts, then `compute`, then their second half; its result."""
         assert self._x is not None
@@ -61,7 +61,7 @@ class Beside:
         self._out = self._shared(self._x)
         return results[0]
 
-    @torch.compiler.disable(recursive=False)  # type: ignore[untyped-decorator]
+    @torch.compiler.disable(recursive=False)  # type: ignore[untyped-decorator,no-untyped-call]
     def _second_half(self, hidden: Tensor) -> Tensor:
         between, self._between = self._between, None
         assert between is not None
@@ -69,7 +69,7 @@ class Beside:
         out: Tensor = self._down(hidden)
         return out
 
-    @torch.compiler.disable(recursive=False)  # type: ignore[untyped-decorator]
+    @torch.compiler.disable(recursive=False)  # type: ignore[untyped-decorator,no-untyped-call]
     def _beside(self, x: Tensor) -> Tensor:
         """What the shared experts made of x, when its tokens were on their way."""
         assert self._out is not None

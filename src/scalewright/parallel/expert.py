@@ -188,7 +188,6 @@ class _InFlight:
         return rows if self.then is None else self.then(rows)
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]
 def _start(
     rows: Tensor,
     send: list[int],
@@ -196,4 +195,9 @@ def _start(
     group: AxisGroup,
     then: Callable[[Tensor], Tensor] | None = None,
 ) -> Coming:
-    return _InFlight(start_exchange(rows, send, receive, group), then)
+    return _InFlight(_under_way(rows, send, receive, group), then)
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def _under_way(rows: Tensor, send: list[int], receive: list[int], group: AxisGroup) -> UnderWay:
+    return start_exchange(rows, send, receive, group)

@@ -87,7 +87,8 @@ def _compare(setup: Setup, steps: int, tolerance: float | None, runs: Runs, tell
     if result.ok or tolerance is not None or other is None or not math.isfinite(result.worst):
         return result
     tell("beyond the tolerance: training the control again, its micro-batches cut otherwise")
-    again = runs(setup.control.replace(layout=other.dump()), control if given else None)
+    changed = setup.control.replace(layout=other.dump())
+    again = runs.train(changed, control) if given else runs(changed)
     return replace(result, noise=deviation(again, control))
 
 

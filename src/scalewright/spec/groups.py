@@ -131,8 +131,8 @@ def plan_groups(
     covering = [axis for axis in axes if axis not in ("control", "tie")]
     lanes = LANES if gpu and grid.size_of["pp"] > 2 else ()
     for axis in [*covering, *lanes, *(axis for axis in axes if axis == "tie")]:
-        groups = grid.groups("pp" if axis in LANES else axis)
-        add(axis, groups, backend, apart=axis in APART or axis in LANES)
+        ranks_of = grid.groups("pp" if axis in LANES else axis)
+        add(axis, ranks_of, backend, apart=axis in APART or axis in LANES)
     if "control" in axes:
         for axis, groups in _control(every, row or control_row(grid.world)).items():
             add(axis, groups, "gloo", apart=True)

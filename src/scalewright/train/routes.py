@@ -62,9 +62,9 @@ class Routes:
                 router, at = module.router, _At(folder, clock, number, int(name.split(".")[1]))
                 taken: Choose
                 if self.replay:
-                    taken = partial(_Reader(at, layout, mesh, cut), router, router.forward)
+                    taken = partial(_Reader(at, layout, mesh, cut).read, router, router.forward)
                 else:
-                    taken = partial(_Writer(at, layout), router.forward)
+                    taken = partial(_Writer(at, layout).write, router.forward)
                 router.forward = taken  # type: ignore[method-assign]
 
 
@@ -120,7 +120,7 @@ class _Writer:
     kept: list[NDArray[np.int16]] = field(default_factory=list)
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]  # it copies to the host
-    def __call__(self, choose: Choose, rows: Tensor) -> Choice:
+    def write(self, choose: Choose, rows: Tensor) -> Choice:
         choice = choose(rows)
         again = torch._C._current_graph_task_id() != -1  # a backward runs the forward a second time
         if torch.is_grad_enabled() and not again:
@@ -143,7 +143,7 @@ class _Reader:
     cut: SequenceCut | None
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]  # it reads a file
-    def __call__(self, router: Router, choose: Choose, rows: Tensor) -> Choice:
+    def read(self, router: Router, choose: Choose, rows: Tensor) -> Choice:
         choice = choose(rows)
         if not torch.is_grad_enabled():
             return choice
