@@ -126,6 +126,8 @@ def test_the_plan_cuts_as_the_placement(name):
             cut = None  # every rank adds a row-parallel layer's whole bias to the sum
         if module.endswith(("q_norm", "k_norm")) and spec.qk_norm == "head":
             cut = None
+        if kind == "sinks":
+            cut = 0  # its attention's heads
         assert [s.dim for s in placement.splits if s.axis == "tp"] == ([] if cut is None else [cut]), module
 
 

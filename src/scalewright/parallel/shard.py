@@ -142,9 +142,12 @@ def _prefetch_backward(stage: nn.Module, blocks: list[nn.Module]) -> None:
     step's end too.
     """
     units = [unit for block in blocks for unit in (*_expert_units(block), block)]
-    below = [*units[:1], *units]  # the lowest names itself, since an empty list would be no choice
-    for module, target in zip([*units, stage], below, strict=True):
+    below = [*units[:1], *units[:-1]]  # the lowest names itself, since an empty list would be no choice
+    for module, target in zip(units, below, strict=True):
         _fsdp(module).set_modules_to_backward_prefetch([_fsdp(target)])
+    # The root's backward follows those of prediction modules, which run after its forward.
+    predictions = len(stage.mtp) if isinstance(stage, Decoder) else 0
+    _fsdp(stage).set_modules_to_backward_prefetch([_fsdp(blocks[len(blocks) - predictions - 1])])
 
 
 def _expert_units(block: nn.Module) -> list[nn.Module]:
