@@ -84,8 +84,8 @@ def used_axes(layout: Layout, model: ModelSpec | None, *, islands: bool = False)
     either the axes that FSDP shards over or those that whole replicas sum their gradients over.
     """
     unused = {"gradient", "ehsdp"} if is_sharded(layout) else {"dp_replicate", "fsdp", "efsdp"}
-    if islands:
-        unused.add("dp_replicate")
+    if islands:  # whose outer steps travel over it
+        unused.discard("dp_replicate")
     if model is None or not (model.tie_word_embeddings or model.mtp_layers):
         unused.add("tie")
     if model is None or model.moe is None:
