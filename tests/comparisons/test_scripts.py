@@ -112,7 +112,7 @@ def test_long_context(script):
 
 
 def test_packed_rows(script):
-    data, text = script("packed_rows.py", "--seq-len", 256, "--rounds", 1)
+    data, text = script("packed_rows.py", "--seq-len", 384, "--rounds", 1)
     check_facts(data, text)
     assert len(data["answers"]) == 7
     for answer in data["answers"].values():
