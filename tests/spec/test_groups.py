@@ -54,6 +54,13 @@ def test_axes_are_those_that_the_run_communicates_over(layout):
     assert used_axes(parsed, None) == used_axes(parsed, small_spec())
 
 
+@pytest.mark.parametrize("zero_stage", [0, 1, 3])
+def test_islands_have_groups_of_their_own_and_those_that_outer_steps_travel_over(zero_stage):
+    parsed = Layout.parse({"devices": 4, "dp_replicate": 2, "zero_stage": zero_stage})
+    islands = {"island", "islands", "dp_replicate"}
+    assert islands <= set(used_axes(parsed, small_spec(), islands=True))
+
+
 def test_zero_over_one_rank_is_replication_unless_it_is_offloaded():
     alone = Layout.parse({"devices": 2, "dp_replicate": 2, "zero_stage": 3})
     assert "gradient" in used_axes(alone, None)

@@ -111,7 +111,8 @@ def dry_run(run: str | Path | dict[str, Any] | RunSpec, overrides: Sequence[str]
 
 def _process_groups(run: RunSpec, grid: Grid) -> GroupCost:
     """The groups that `train` makes on the run's devices (`train/build.py`), counted."""
-    axes = used_axes(run.layout, run.model if isinstance(run.model, ModelSpec) else None)
+    model = run.model if isinstance(run.model, ModelSpec) else None
+    axes = used_axes(run.layout, model, islands=run.diloco is not None)
     gpu = _on_gpus(run)
     return cost(grid, plan_groups(grid, axes, gpu=gpu, host_sums=offloads_parameters(run.layout)), gpu=gpu)
 

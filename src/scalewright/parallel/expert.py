@@ -195,9 +195,16 @@ def _start(
     group: AxisGroup,
     then: Callable[[Tensor], Tensor] | None = None,
 ) -> Coming:
-    return _InFlight(_under_way(rows, send, receive, group), then)
+    coming: Coming = _in_flight(rows, send, receive, group, then)
+    return coming
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
-def _under_way(rows: Tensor, send: list[int], receive: list[int], group: AxisGroup) -> UnderWay:
-    return start_exchange(rows, send, receive, group)
+def _in_flight(
+    rows: Tensor,
+    send: list[int],
+    receive: list[int],
+    group: AxisGroup,
+    then: Callable[[Tensor], Tensor] | None,
+) -> Coming:
+    return _InFlight(start_exchange(rows, send, receive, group), then)

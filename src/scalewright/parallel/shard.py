@@ -12,9 +12,8 @@ optimizer's state. A step of n micro-batches gathers the parameters and reduces 
 
 Units, each gathered and reduced at once: every block; its experts apart, over `efsdp`; the last norm and
 the head, where they share no weight with an embedding in their stage and no prediction module uses them; the
-root, which is the rest. Head and
-root are gathered once for forward and backward together; in a pipeline, where some micro-batch is always
-between the two, once a step.
+root, which is the rest. Head and root are gathered once for forward and backward together; in a pipeline,
+where some micro-batch is always between the two, once a step.
 `parallel/shard_gradients.py` sets the flags of every backward.
 
 Every module sums: nothing divides by the number of ranks, since the loss is already divided by the tokens of

@@ -7,12 +7,14 @@ From the spec's placements: one sum a model, tensor-parallel size and number of 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 
 import numpy as np
 
 from scalewright.plan.cost import work as w
 from scalewright.plan.cost.table import Table
+from scalewright.plan.cost.units import Unit
 from scalewright.spec.layout import Layout
 from scalewright.spec.memory import padded_rows
 from scalewright.spec.model import ModelSpec
@@ -32,22 +34,20 @@ EXPERTS, EXPERT_TENSORS, SUM_ETP = range(EXPERT_SUMS)
 
 def padded(table: Table, ranks: np.ndarray) -> np.ndarray:
     """[rows, REGIONS + 1, SUMS]: every row's sums, `ranks` to share each tensor; of blocks an average one."""
-    pairs, inverse = np.unique(table.unit * 2.0**31 + ranks, return_inverse=True)
-    rows = []
-    for index, shards in zip(*np.divmod(pairs.astype(np.int64), 2**31), strict=True):
-        unit = table.units[int(index)]
-        rows.append(_regions(unit.model, unit.sizes.tp, unit.sizes.sp, int(shards)))
-    return np.array(rows)[inverse.reshape(-1)]
+    return _by_unit(table, ranks, lambda u, shards: _regions(u.model, u.sizes.tp, u.sizes.sp, shards))
 
 
 def padded_experts(table: Table, ranks: np.ndarray) -> np.ndarray:
     """[rows, EXPERT_SUMS]: the same of an average block's experts, which `ranks` share."""
+    return _by_unit(table, ranks, lambda u, shards: _experts(u.model, u.sizes.ep, u.sizes.etp, shards))
+
+
+def _by_unit(table: Table, ranks: np.ndarray, sums: Callable[[Unit, int], np.ndarray]) -> np.ndarray:
+    """[rows, ...]: `sums` of every row's unit and number of ranks, called once for each pair."""
     pairs, inverse = np.unique(table.unit * 2.0**31 + ranks, return_inverse=True)
-    rows = []
-    for index, shards in zip(*np.divmod(pairs.astype(np.int64), 2**31), strict=True):
-        unit = table.units[int(index)]
-        rows.append(_experts(unit.model, unit.sizes.ep, unit.sizes.etp, int(shards)))
-    return np.array(rows)[inverse.reshape(-1)]
+    split = zip(*np.divmod(pairs.astype(np.int64), 2**31), strict=True)
+    every = [sums(table.units[int(index)], int(shards)) for index, shards in split]
+    return np.array(every)[inverse.reshape(-1)]
 
 
 def expert_ranks(table: Table, ranks: np.ndarray) -> np.ndarray:
